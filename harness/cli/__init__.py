@@ -1,0 +1,1 @@
+"""The program `harness`: one file a command. Each parses, calls one function, prints one view and exits."""

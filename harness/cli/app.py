@@ -1,0 +1,79 @@
+"""Which commands there are. Only the one that is asked for is imported, so that `validate-config` starts fast."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from harness.errors import Exit, Refused
+
+COMMANDS: dict[str, str] = {
+    "validate-config": "validate_config",
+    "plan": "plan",
+    "render": "render",
+    "launch": "launch",
+    "report": "report",
+    "export": "export",
+    "explain": "explain",
+    "schema": "schema",
+    "doctor": "doctor",
+}
+"""Command name -> module below `harness.cli`, whose function of the same name is the command."""
+
+
+def main() -> NoReturn:
+    """The console script. A fault of ours ends with a log to paste and exit code 3, never with a bare traceback."""
+    try:
+        build(sys.argv[1:])()
+    except Refused as refused:
+        from harness.cli.common import print_findings  # noqa: PLC0415
+
+        print_findings(refused.findings, None)
+        sys.exit(refused.code)
+    except KeyboardInterrupt:
+        sys.exit(Exit.INTERRUPTED)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(Exit.OK)
+    except Exception:  # noqa: BLE001  (the last line of defence)
+        sys.exit(_crashed())
+    sys.exit(Exit.OK)
+
+
+def build(arguments: list[str]) -> typer.Typer:
+    """The typer application with the command that `arguments` name, or with all of them where they name none."""
+    app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
+    app.callback()(_root)
+    asked = next((a for a in arguments if not a.startswith("-")), None)
+    for name in [asked] if asked in COMMANDS else COMMANDS:
+        module = importlib.import_module(f"harness.cli.{COMMANDS[name]}")
+        app.command(name, no_args_is_help=getattr(module, "NO_ARGS_IS_HELP", False))(getattr(module, COMMANDS[name]))
+    return app
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version  # noqa: PLC0415
+
+        print(f"harness {version('deepspeed-harness')}")
+        raise typer.Exit
+
+
+def _root(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False) -> None:
+    """Validate, plan, render, launch and report DeepSpeed training runs from one YAML run spec."""
+
+
+def _crashed() -> Exit:
+    text = f"harness {' '.join(sys.argv[1:])}\nPython {sys.version}\n\n{traceback.format_exc()}"
+    with tempfile.NamedTemporaryFile("w", prefix="harness-crash-", suffix=".log", delete=False) as log:
+        log.write(text)
+    last = traceback.format_exc().strip().splitlines()[-1]
+    print(f"error: the harness itself failed: {last}", file=sys.stderr)
+    print(f"help: this is our fault, please report it with the log {Path(log.name)}", file=sys.stderr)
+    return Exit.BUG

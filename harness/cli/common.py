@@ -1,0 +1,135 @@
+"""What the commands that take a spec share: their options, and the way from a file to a checked run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+
+from harness.errors import Exit, Refused
+from harness.facts.deepspeed import Target, target
+from harness.findings import Finding, Fix, Report, in_reading_order
+from harness.plan.run import Run, resolve
+from harness.spec.cluster import Cluster, read_hostfile
+from harness.spec.load import Loaded, load
+from harness.spec.model import RunSpec
+from harness.spec.source import Source
+from harness.views import text
+from harness.views.style import style_for
+
+SpecArgument = Annotated[str, typer.Argument(metavar="SPEC", help="A run spec (YAML).", show_default=False)]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the spec, such as `train.max_steps=10`. Repeatable."),
+]
+HostfileOption = Annotated[str | None, typer.Option("--hostfile", metavar="FILE", help="Hosts and slots, in DeepSpeed's grammar.")]
+WorldSizeOption = Annotated[int | None, typer.Option("--world-size", min=1, metavar="N", help="Ranks, where no hostfile says so.")]
+VersionOption = Annotated[
+    str | None,
+    typer.Option("--deepspeed-version", metavar="V", help="Check against this DeepSpeed instead of the installed one."),
+]
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A file, the run that it asks for if that much is clear, and everything found. `source` is there to quote from."""
+
+    report: Report
+    source: Source | None
+    run: Run | None
+    code: Exit
+
+    @property
+    def launchable(self) -> Run:
+        """The run of a spec without errors. Raises Refused otherwise."""
+        if self.run is None or not self.report.ok:
+            raise Refused(self.report.findings, self.code)
+        return self.run
+
+
+def check_file(
+    file: str,
+    *,
+    overrides: Sequence[str] | None = None,
+    hostfile: str | None = None,
+    world_size: int | None = None,
+    deepspeed: Target | None = None,
+    launching: bool = False,
+) -> Checked:
+    """Load, resolve and ask every gate; all problems of one file in one pass."""
+    deepspeed = deepspeed or target()
+    loaded = load(file, overrides or (), deepspeed)
+    if loaded.spec is None or loaded.source is None:
+        report = Report(file, in_reading_order(loaded.findings))
+        return Checked(report, loaded.source, None, loaded.code)
+    cluster, found = _cluster(loaded.spec, file, hostfile)
+    run = resolve(loaded.spec, name=_name(file), cluster=cluster, world_size=world_size, kind=loaded.kind)
+    return _gated(loaded, run, found, deepspeed, launching, hostfile)
+
+
+def _gated(loaded: Loaded, run: Run, found: list[Finding], deepspeed: Target, launching: bool, hostfile: str | None) -> Checked:
+    from harness.gates import check  # noqa: PLC0415  (a file with a syntax error needs no gates)
+
+    source = loaded.source
+    if source is None:
+        raise Refused(loaded.findings, loaded.code)
+    report = check(run, source, deepspeed=deepspeed, launching=launching)
+    everything = in_reading_order([*loaded.findings, *found, *report.findings])
+    report = replace(report, findings=everything)
+    files = {f.place.file for f in found if f.place} - {source.file}
+    source = replace(source, extra_lines={**source.extra_lines, **{file: _lines(file) for file in files}})
+    unreadable = any(f.gate == "HO001" for f in found) and hostfile is not None
+    code = Exit.OK if report.ok else Exit.USAGE if unreadable else Exit.FINDINGS
+    return Checked(report, source, run, code)
+
+
+def _cluster(spec: RunSpec, file: str, hostfile: str | None) -> tuple[Cluster | None, list[Finding]]:
+    if hostfile is not None:
+        return read_hostfile(hostfile)
+    if spec.launch.hostfile is None:
+        return None, []
+    return read_hostfile(str(Path(file).parent / spec.launch.hostfile))
+
+
+def _name(file: str) -> str:
+    plain = "".join(c if c.isalnum() and c.isascii() or c in "._-" else "-" for c in Path(file).stem).strip("._-")
+    return plain[:64] or "run"
+
+
+def _lines(file: str) -> list[str]:
+    try:
+        return Path(file).read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError):
+        return []
+
+
+def parse_target(version: str | None) -> Target:
+    """The DeepSpeed to check against. Raises Refused when `--deepspeed-version` is no version."""
+    try:
+        return target(version)
+    except ValueError as error:
+        raise Refused([Finding("SP011", "error", f"--deepspeed-version: {error}", fix=Fix("write it as `0.19.8`"))], Exit.USAGE) from None
+
+
+def print_findings(items: Sequence[Finding], source: Source | None) -> None:
+    """Findings to stderr, as text."""
+    print(text.findings(items, source, style_for(sys.stderr)), file=sys.stderr)
+
+
+def stop_on_errors(checked: Checked, what_did_not_happen: str) -> Run:
+    """The run, with warnings printed; or, after all errors are printed, the end of the program."""
+    if checked.report.findings:
+        print_findings(checked.report.findings, checked.source)
+    if checked.run is not None and checked.report.ok:
+        return checked.run
+    print(f"{text.summary([checked.report], style_for(sys.stderr))}. {what_did_not_happen}.", file=sys.stderr)
+    exit_with(checked.code)
+
+
+def exit_with(code: Exit | int) -> NoReturn:
+    """End the command with this exit code."""
+    raise typer.Exit(int(code))

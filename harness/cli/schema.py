@@ -1,0 +1,16 @@
+"""`harness schema`: the JSON Schema of run specs, for editors."""
+
+from __future__ import annotations
+
+import json
+
+
+def schema() -> None:
+    """Print the JSON Schema of a run spec.
+
+    Example: harness schema > harness.schema.json, then put this line at the top of a spec:
+    # yaml-language-server: $schema=harness.schema.json
+    """
+    from harness.spec.schema import json_schema  # noqa: PLC0415
+
+    print(json.dumps(json_schema(), indent=2))

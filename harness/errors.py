@@ -1,0 +1,32 @@
+"""Exit codes, and the one exception that carries findings to the command line.
+
+Exceptions are for our own control flow; what a user reads is always a finding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import IntEnum
+
+from harness.findings import Finding
+
+
+class Exit(IntEnum):
+    """What the program's exit code means."""
+
+    OK = 0
+    FINDINGS = 1
+    USAGE = 2
+    BUG = 3
+    PREFLIGHT = 4
+    INTERRUPTED = 130
+    TERMINATED = 143
+
+
+class Refused(Exception):
+    """The input cannot be used; `findings` say why. Raised by loaders, caught by commands."""
+
+    def __init__(self, findings: Iterable[Finding], code: Exit = Exit.FINDINGS) -> None:
+        self.findings = tuple(findings)
+        self.code = code
+        super().__init__("; ".join(f.message for f in self.findings))

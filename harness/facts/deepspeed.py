@@ -1,0 +1,63 @@
+"""Which DeepSpeed is meant: the installed one, or the one that a user names. Never imports it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+VERIFIED = ("0.14.5", "0.19.8")
+"""The releases between which the gates' ranges were looked up; `ASSUMED` is what they were run on."""
+ASSUMED = "0.19.8"
+
+Version = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The DeepSpeed that a spec is checked against."""
+
+    text: str
+    origin: str
+
+    @property
+    def version(self) -> Version:
+        return parse_version(self.text)
+
+
+def parse_version(text: str) -> Version:
+    """`0.19.8+cu128` as (0, 19, 8). Raises ValueError for what is no version."""
+    match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", text.strip())
+    if match is None:
+        raise ValueError(f"`{text}` is not a version such as `{ASSUMED}`")
+    return tuple(int(part or 0) for part in match.groups())
+
+
+def target(asked: str | None = None) -> Target:
+    """What to check against: the version asked for, else the installed one, else the one the gates were run on.
+
+    Raises ValueError when `asked` is no version.
+    """
+    if asked is not None:
+        parse_version(asked)
+        return Target(asked.strip(), "asked for")
+    found = installed_version()
+    return Target(found, "installed") if found else Target(ASSUMED, "assumed, none is installed")
+
+
+def installed_version() -> str | None:
+    """The installed version by the name of its metadata folder (`importlib.metadata` takes longer to import than this to run)."""
+    for entry in sys.path:
+        for folder in Path(entry or ".").glob("deepspeed-*.dist-info"):
+            return folder.name.removeprefix("deepspeed-").removesuffix(".dist-info")
+    return None
+
+
+def source_folder() -> Path | None:
+    """Where the installed DeepSpeed's files are, to look up citations; None when it is not installed."""
+    for entry in sys.path:
+        folder = Path(entry or ".") / "deepspeed"
+        if (folder / "runtime" / "engine.py").is_file():
+            return folder
+    return None

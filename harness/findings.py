@@ -1,0 +1,110 @@
+"""What the harness has to say about a run spec: findings as plain values.
+
+Nothing here formats or prints; `harness.views` does that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Severity = Literal["error", "warning", "info"]
+Upstream = Literal["raises", "asserts", "silent", "hangs", "wrong", "crashes"]
+
+_RANK: dict[str, int] = {"error": 0, "warning": 1, "info": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where something is written: `line` and `column` count from 1, `length` is in characters (0: unknown)."""
+
+    file: str
+    line: int
+    column: int
+    length: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}"
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A place with a few words that belong under it."""
+
+    place: Place
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """How to mend a finding.
+
+    `sets` maps dotted spec keys to their new value (None: remove the key). `safe` means that the same thing is trained
+    afterwards; where it is not, `effect` says what changes.
+    """
+
+    title: str
+    sets: Mapping[str, Any] = field(default_factory=dict)
+    safe: bool = False
+    effect: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong, or worth knowing, with where it is and how to mend it."""
+
+    gate: str
+    severity: Severity
+    message: str
+    key: str = ""
+    place: Place | None = None
+    label: str = ""
+    related: tuple[Label, ...] = ()
+    notes: tuple[str, ...] = ()
+    fix: Fix | None = None
+
+    @property
+    def is_error(self) -> bool:
+        return self.severity == "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A gate that could not look, and what it would have needed."""
+
+    gate: str
+    needs: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything that was found in one file: findings in reading order, and how much was looked at."""
+
+    file: str
+    findings: tuple[Finding, ...] = ()
+    checked: int = 0
+    skipped: tuple[Skipped, ...] = ()
+    ignored: tuple[Finding, ...] = ()
+
+    @property
+    def errors(self) -> tuple[Finding, ...]:
+        return tuple(f for f in self.findings if f.severity == "error")
+
+    @property
+    def warnings(self) -> tuple[Finding, ...]:
+        return tuple(f for f in self.findings if f.severity == "warning")
+
+    @property
+    def ok(self) -> bool:
+        return not self.errors
+
+
+def in_reading_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Sorted by where they are in the file, then by severity: the reader is in the file."""
+
+    def rank(f: Finding) -> tuple[int, int, int, str]:
+        line, column = (f.place.line, f.place.column) if f.place else (1 << 30, 0)
+        return (line, column, _RANK[f.severity], f.gate)
+
+    return tuple(sorted(findings, key=rank))

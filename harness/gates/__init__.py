@@ -1,0 +1,85 @@
+"""What must not be combined: one file per gate, one folder per family. Knows nothing of rendering or running."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from harness.facts.deepspeed import Target, target
+from harness.findings import Finding, Fix, Report, Skipped, in_reading_order
+from harness.gates.registry import Context, Gate, Need, gates
+from harness.plan.run import Run
+from harness.spec.source import Source
+
+__all__ = ["check"]
+
+
+def check(run: Run, source: Source, *, deepspeed: Target | None = None, launching: bool = False) -> Report:
+    """Ask every gate. What lacks a fact that it needs is skipped and said to be skipped.
+
+    A gate that fails is our fault: it becomes finding GT001 and the others still look.
+    """
+    context = Context(run, source, deepspeed or target())
+    have = _have(run, launching)
+    found: list[Finding] = []
+    skipped: list[Skipped] = []
+    checked = 0
+    for gate in gates():
+        missing = [need for need in gate.needs if need not in have]
+        if missing:
+            if "a run spec" not in missing:  # a DeepSpeed JSON has no model or data to miss
+                skipped.append(Skipped(gate.id, missing[0]))
+            continue
+        if not gate.applies_to(context.target.version):
+            skipped.append(Skipped(gate.id, f"DeepSpeed {gate.versions}, this is {context.target.text}"))
+            continue
+        checked += 1
+        found += _ask(gate, context)
+    kept, ignored, unused = _suppress(found, context)
+    return Report(source.file, in_reading_order([*kept, *unused]), checked, tuple(skipped), tuple(ignored))
+
+
+def _have(run: Run, launching: bool) -> set[Need]:
+    have: set[Need] = set()
+    if run.degrees.world is not None:
+        have.add("world size")
+    if run.kind == "spec":
+        have.add("a run spec")
+    if launching:
+        have.add("a launch")
+    return have
+
+
+def _ask(gate: Gate, context: Context) -> list[Finding]:
+    try:
+        return [replace(finding, gate=gate.id) for finding in gate.check(context)]
+    except Exception as error:  # noqa: BLE001  (one broken gate must not hide the others)
+        return [
+            Finding(
+                "GT001",
+                "warning",
+                f"gate {gate.id} failed: {type(error).__name__}: {error}",
+                notes=("this is a fault of the harness; what the gate looks for was not checked",),
+            )
+        ]
+
+
+def _suppress(found: list[Finding], context: Context) -> tuple[list[Finding], list[Finding], list[Finding]]:
+    """(kept, ignored, complaints about `ignore` entries that ignored nothing)."""
+    wanted = context.run.spec.ignore
+    kept = [f for f in found if f.gate not in wanted]
+    ignored = [f for f in found if f.gate in wanted]
+    hit = {f.gate for f in ignored}
+    known = {gate.id for gate in gates()}
+    unused = [
+        Finding(
+            "GT002",
+            "warning",
+            f"`ignore.{name}` ignored nothing" if name in known else f"`ignore.{name}` names no gate",
+            f"ignore.{name}",
+            context.source.place(("ignore", name), of_key=True),
+            fix=Fix("remove it"),
+        )
+        for name in wanted
+        if name not in hit
+    ]
+    return kept, ignored, unused

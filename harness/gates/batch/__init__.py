@@ -1,0 +1,1 @@
+"""BT: the batch triangle."""

@@ -1,0 +1,1 @@
+"""MD: model, data and length of training."""

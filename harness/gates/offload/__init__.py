@@ -1,0 +1,1 @@
+"""OF: offload to CPU and NVMe."""

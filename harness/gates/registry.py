@@ -1,0 +1,133 @@
+"""What a gate is, and the list of all of them. A gate is data and one function; nothing here knows any rule."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Literal
+
+from harness.facts.deepspeed import Target, Version, parse_version
+from harness.findings import Finding, Fix, Label, Severity, Upstream
+from harness.plan.run import Run
+from harness.spec.source import Source
+
+Need = Literal["world size", "a launch", "a run spec"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cite:
+    """A place in DeepSpeed's source: the file below `deepspeed/` and a few words that stand there (no line number)."""
+
+    file: str
+    quote: str
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a gate may look at."""
+
+    run: Run
+    source: Source
+    target: Target
+
+    def key(self, key: str) -> str:
+        """A spec key in backticks, as the user writes it."""
+        return f"`{self.source.user_key(key)}`"
+
+    def finding(
+        self,
+        message: str,
+        key: str,
+        *,
+        label: str = "",
+        related: Sequence[tuple[str, str]] = (),
+        notes: Sequence[str] = (),
+        fix: Fix | None = None,
+        severity: Severity = "error",
+    ) -> Finding:
+        """A finding at `key`; `related` are (key, words) pairs that are shown where they are written.
+
+        The gate's id is filled in by `check`.
+        """
+        shown = tuple(Label(self.source.place(k), text) for k, text in related if self.source.has(k))
+        return Finding("", severity, message, self.source.user_key(key), self.source.place(key), label, shown, tuple(notes), fix)
+
+
+Check = Callable[[Context], Iterator[Finding]]
+
+
+@dataclass(frozen=True)
+class Gate:
+    """One rule: what it is called, who says so, in which releases, and the function that looks."""
+
+    id: str
+    name: str
+    upstream: Upstream
+    cites: tuple[Cite, ...]
+    since: Version | None
+    until: Version | None
+    needs: tuple[Need, ...]
+    page: str
+    check: Check = field(repr=False)
+
+    @property
+    def title(self) -> str:
+        """The first line of the page."""
+        return self.page.strip().splitlines()[0].rstrip(".")
+
+    def section(self, heading: str) -> str:
+        """The text below a `## heading` of the page; empty when there is none."""
+        match = re.search(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", self.page, re.MULTILINE | re.DOTALL)
+        return match[1].strip("\n") if match else ""
+
+    def applies_to(self, version: Version) -> bool:
+        """Is the rule true of this DeepSpeed?"""
+        return (self.since is None or version >= self.since) and (self.until is None or version <= self.until)
+
+    @property
+    def versions(self) -> str:
+        """`all`, `0.18.3 and newer`, `0.18.3 to 0.19.8`."""
+        first, last = (".".join(map(str, v)) if v else None for v in (self.since, self.until))
+        if first and last:
+            return f"{first} to {last}"
+        return f"{first} and newer" if first else f"up to {last}" if last else "all"
+
+
+_GATES: dict[str, Gate] = {}
+
+
+def gate(
+    id: str,  # noqa: A002
+    name: str,
+    *,
+    upstream: Upstream,
+    cites: Sequence[Cite] = (),
+    since: str | None = None,
+    until: str | None = None,
+    needs: Sequence[Need] = (),
+) -> Callable[[Check], Check]:
+    """Register the decorated function as a gate; its module's docstring is the page."""
+
+    def register(check: Check) -> Check:
+        if id in _GATES and _GATES[id].check.__module__ != check.__module__:
+            raise ValueError(f"gate {id} is defined twice")
+        page = importlib.import_module(check.__module__).__doc__ or ""
+        first, last = (parse_version(v) if v else None for v in (since, until))
+        _GATES[id] = Gate(id, name, upstream, tuple(cites), first, last, tuple(needs), page, check)
+        return check
+
+    return register
+
+
+@cache
+def gates() -> tuple[Gate, ...]:
+    """All gates, by id. Importing them is what registers them."""
+    package: Any = importlib.import_module("harness.gates")
+    for module in pkgutil.walk_packages(package.__path__, "harness.gates."):
+        if not module.ispkg:
+            importlib.import_module(module.name)
+    return tuple(_GATES[key] for key in sorted(_GATES))

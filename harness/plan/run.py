@@ -1,0 +1,160 @@
+"""A run spec with every derived number: ranks, degrees and the batch triangle. Arithmetic only; what does not work out
+stays None, and a gate says why.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from harness.spec.cluster import Cluster
+from harness.spec.model import InputKind, RunSpec
+
+FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Degrees:
+    """How the ranks are divided: world = data x tensor x pipeline x sequence. `world` is None while it is unknown."""
+
+    world: int | None
+    tensor: int
+    pipeline: int
+    sequence: int
+
+    @property
+    def model_parallel(self) -> int:
+        """Ranks that work on one micro-batch together."""
+        return self.tensor * self.pipeline * self.sequence
+
+    @property
+    def data(self) -> int | None:
+        """Data-parallel ranks, or None where the world is unknown or does not divide."""
+        if self.world is None or self.world % self.model_parallel or self.world < self.model_parallel:
+            return None
+        return self.world // self.model_parallel
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """global_batch = per_device x data-parallel ranks x accumulation, in sequences. None: not given and not derivable."""
+
+    per_device: int | None
+    accumulation: int | None
+    global_batch: int | None
+
+    @property
+    def complete(self) -> bool:
+        return None not in (self.per_device, self.accumulation, self.global_batch)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What is going to run: the spec, the cluster if one is known, and what follows from both."""
+
+    spec: RunSpec
+    name: str
+    cluster: Cluster | None
+    degrees: Degrees
+    batch: Batch
+    kind: InputKind = "spec"
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of `spec.resolved.json`: what every rank re-reads instead of deciding anew."""
+        body: dict[str, Any] = {
+            "format_version": FORMAT_VERSION,
+            "name": self.name,
+            "spec": self.spec.model_dump(mode="json"),
+            "hosts": [[h.name, h.slots] for h in self.cluster.hosts] if self.cluster else None,
+            "degrees": {
+                "world": self.degrees.world,
+                "data": self.degrees.data,
+                "tensor": self.degrees.tensor,
+                "pipeline": self.degrees.pipeline,
+                "sequence": self.degrees.sequence,
+            },
+            "batch": {
+                "per_device": self.batch.per_device,
+                "accumulation": self.batch.accumulation,
+                "global": self.batch.global_batch,
+            },
+        }
+        body["sha256"] = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+        return body
+
+    @staticmethod
+    def from_json(body: dict[str, Any]) -> Run:
+        """The inverse of `to_json`. Raises ValueError when the text was written by another format or was edited."""
+        if body.get("format_version") != FORMAT_VERSION:
+            raise ValueError(f"format_version {body.get('format_version')!r}, this harness reads {FORMAT_VERSION}")
+        rest = {k: v for k, v in body.items() if k != "sha256"}
+        if hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest() != body.get("sha256"):
+            raise ValueError("its sha256 does not match its content: it was edited or torn")
+        degrees, batch = body["degrees"], body["batch"]
+        return Run(
+            spec=RunSpec.model_validate(body["spec"]),
+            name=body["name"],
+            cluster=Cluster.of(body["hosts"]) if body["hosts"] else None,
+            degrees=Degrees(degrees["world"], degrees["tensor"], degrees["pipeline"], degrees["sequence"]),
+            batch=Batch(batch["per_device"], batch["accumulation"], batch["global"]),
+        )
+
+
+def resolve(
+    spec: RunSpec,
+    *,
+    name: str = "run",
+    cluster: Cluster | None = None,
+    world_size: int | None = None,
+    kind: InputKind = "spec",
+) -> Run:
+    """Derive ranks, degrees and batch.
+
+    The world is, in this order: `world_size` (a command-line override), the hostfile's slots, `launch.num_gpus`,
+    `cluster.num_nodes` x `cluster.gpus_per_node`; else unknown.
+    """
+    world = world_size
+    if world is None and cluster is not None:
+        world = cluster.num_slots
+    if world is None:
+        world = spec.launch.num_gpus
+    if world is None and spec.cluster.gpus_per_node:
+        world = spec.cluster.gpus_per_node * (spec.cluster.num_nodes or 1)
+    parallel = spec.parallel
+    degrees = Degrees(world, parallel.tensor_parallel_size, parallel.pipeline_parallel_size, parallel.sequence_parallel_size)
+    return Run(
+        spec=spec,
+        name=spec.name or name,
+        cluster=cluster,
+        degrees=degrees,
+        batch=solve_batch(
+            spec.train.per_device_train_batch_size,
+            spec.train.gradient_accumulation_steps,
+            spec.train.global_batch_size,
+            degrees.data,
+        ),
+        kind=kind,
+    )
+
+
+def solve_batch(per_device: int | None, accumulation: int | None, global_batch: int | None, data: int | None) -> Batch:
+    """Fill in the missing corner of the batch triangle where it comes out whole; never change what was given.
+
+    Only a micro-batch: accumulation is 1. Only a global batch: accumulation is 1, as DeepSpeed has it.
+    """
+    if per_device is None and global_batch is None:
+        return Batch(None, accumulation, None)
+    if global_batch is None:
+        accumulation = accumulation or 1
+        return Batch(per_device, accumulation, None if data is None else (per_device or 1) * data * accumulation)
+    if data is None:
+        return Batch(per_device, accumulation, global_batch)
+    if per_device is None:
+        accumulation = accumulation or 1
+        whole = global_batch % (data * accumulation) == 0
+        return Batch(global_batch // (data * accumulation) if whole else None, accumulation, global_batch)
+    if accumulation is None and global_batch % (per_device * data) == 0:
+        return Batch(per_device, global_batch // (per_device * data), global_batch)
+    return Batch(per_device, accumulation, global_batch)

@@ -1,0 +1,157 @@
+"""Renders the DeepSpeed JSON. Every key whose default moved between releases is written out, so that the file means the same
+on each of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from harness.plan.run import Run
+from harness.spec.model import OffloadOptimizerSpec, OffloadParamSpec
+
+Entry = tuple[str, Any, str]
+"""A dotted DeepSpeed key, its value, and why it has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class DSConfig:
+    """A DeepSpeed configuration and, for each dotted key, the reason for its value."""
+
+    config: Mapping[str, Any]
+    reasons: Mapping[str, str]
+
+    @property
+    def text(self) -> str:
+        """The JSON file: two spaces, keys in the order in which they were rendered, a newline at the end."""
+        return json.dumps(self.config, indent=2) + "\n"
+
+
+def render(run: Run) -> DSConfig:
+    """The configuration that `deepspeed.initialize` gets for this run."""
+    config: dict[str, Any] = {}
+    reasons: dict[str, str] = {}
+    for part in _PARTS:
+        for key, value, reason in part(run):
+            _put(config, key, value)
+            reasons[key] = reason
+    for key, value in _leaves(run.spec.deepspeed, ""):
+        _put(config, key, value)
+        reasons[key] = f"`deepspeed.{key}`"
+    return DSConfig(config, reasons)
+
+
+def _batch(run: Run) -> Iterator[Entry]:
+    batch, degrees = run.batch, run.degrees
+    # Under AutoTP DeepSpeed multiplies by the whole world, so the true global batch would be refused there.
+    if batch.global_batch is not None and degrees.tensor == 1 and (batch.complete or run.spec.train.global_batch_size):
+        yield "train_batch_size", batch.global_batch, _product(run)
+    if batch.per_device is not None:
+        yield "train_micro_batch_size_per_gpu", batch.per_device, _given(run.spec.train.per_device_train_batch_size, "train.per_device_train_batch_size")
+    if batch.accumulation is not None:
+        yield "gradient_accumulation_steps", batch.accumulation, _given(run.spec.train.gradient_accumulation_steps, "train.gradient_accumulation_steps")
+
+
+def _product(run: Run) -> str:
+    if run.degrees.data is None or not run.batch.complete:
+        return "`train.global_batch_size`"
+    return f"{run.batch.per_device} a rank x {run.degrees.data} data-parallel ranks x {run.batch.accumulation} accumulation steps"
+
+
+def _given(value: object, key: str) -> str:
+    return f"`{key}`" if value is not None else f"derived: `{key}` is not given"
+
+
+def _training(run: Run) -> Iterator[Entry]:
+    yield "gradient_clipping", run.spec.train.max_grad_norm, "`train.max_grad_norm`, always written: DeepSpeed's default became 1.0 in 0.19.3"
+    yield "steps_per_print", None, "the harness prints its own progress; the default was 10 up to 0.15.1"
+
+
+def _optimizer(run: Run) -> Iterator[Entry]:
+    optimizer = run.spec.optimizer
+    if "optimizer" in run.spec.deepspeed:
+        return
+    name = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD"}[optimizer.type]
+    yield "optimizer.type", name, "`optimizer.type`; DeepSpeed picks the fused or the CPU implementation"
+    yield "optimizer.params.lr", optimizer.learning_rate, "`optimizer.learning_rate`"
+    if optimizer.type == "sgd":
+        yield "optimizer.params.momentum", optimizer.momentum, "`optimizer.momentum`"
+        yield "optimizer.params.weight_decay", optimizer.weight_decay, "`optimizer.weight_decay`"
+        if run.spec.zero.stage:
+            yield "zero_allow_untested_optimizer", True, "ZeRO's own list has no SGD; it is element-wise, so sharding does not change it"
+        return
+    yield "optimizer.params.betas", list(optimizer.betas), "`optimizer.betas`"
+    yield "optimizer.params.eps", optimizer.eps, "`optimizer.eps`"
+    yield "optimizer.params.weight_decay", optimizer.weight_decay, "`optimizer.weight_decay`, always written: the default differs between implementations"
+    if optimizer.type == "adam":
+        yield "optimizer.params.adam_w_mode", False, "DeepSpeed's Adam decays like AdamW unless told not to"
+
+
+def _precision(run: Run) -> Iterator[Entry]:
+    precision = run.spec.precision
+    if precision.bf16:
+        yield "bf16.enabled", True, "`precision.bf16`"
+        yield "bf16.check_grad_overflow", True, "skip a step with inf or nan; the default was false up to 0.19.2"
+    if precision.fp16:
+        yield "fp16.enabled", True, "`precision.fp16`"
+        for name in ("loss_scale", "initial_scale_power", "loss_scale_window", "hysteresis", "min_loss_scale"):
+            yield f"fp16.{name}", getattr(precision, name), f"`precision.{name}`"
+
+
+def _zero(run: Run) -> Iterator[Entry]:
+    zero = run.spec.zero
+    yield "zero_optimization.stage", zero.stage, "`zero.stage`"
+    for name in type(zero).model_fields:
+        value = getattr(zero, name)
+        if name in ("stage", "offload_optimizer", "offload_param") or value is None:
+            continue
+        yield f"zero_optimization.{name}", value, f"`zero.{name}`"
+    for section, offload in (("offload_optimizer", zero.offload_optimizer), ("offload_param", zero.offload_param)):
+        if offload is not None and offload.device != "none":
+            yield from _offload(section, offload)
+
+
+_NVME_ONLY = frozenset(("nvme_path", "buffer_count", "buffer_size", "max_in_cpu", "pipeline_read", "pipeline_write", "fast_init"))
+
+
+def _offload(section: str, offload: OffloadOptimizerSpec | OffloadParamSpec) -> Iterator[Entry]:
+    for name, field in type(offload).model_fields.items():
+        value = getattr(offload, name)
+        written = name in offload.model_fields_set
+        if value is None or (name in _NVME_ONLY and offload.device != "nvme" and not written):
+            continue
+        if name == "ratio" and value == field.default and not written:
+            continue
+        moved = ", always written: the default became true in 0.19.5" if name == "pin_memory" else ""
+        yield f"zero_optimization.{section}.{name}", value, f"`zero.{section}.{name}`{moved}"
+
+
+def _parallel(run: Run) -> Iterator[Entry]:
+    parallel = run.spec.parallel
+    if parallel.tensor_parallel_size > 1:
+        yield "tensor_parallel.autotp_size", parallel.tensor_parallel_size, "`parallel.tensor_parallel_size`"
+    if parallel.sequence_parallel_size > 1:
+        yield "sequence_parallel_size", parallel.sequence_parallel_size, "`parallel.sequence_parallel_size`"
+        if run.degrees.data is not None:
+            yield "data_parallel_size", run.degrees.data, "DeepSpeed makes sequence groups only when it is told both degrees"
+
+
+_PARTS: tuple[Callable[[Run], Iterator[Entry]], ...] = (_batch, _training, _optimizer, _precision, _zero, _parallel)
+
+
+def _leaves(value: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, item in value.items():
+        key = f"{prefix}.{name}" if prefix else name
+        if isinstance(item, dict) and item:
+            yield from _leaves(item, key)
+        else:
+            yield key, item
+
+
+def _put(config: dict[str, Any], key: str, value: Any) -> None:
+    *sections, name = key.split(".")
+    for section in sections:
+        config = config.setdefault(section, {})
+    config[name] = value

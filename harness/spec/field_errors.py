@@ -1,0 +1,188 @@
+"""pydantic's complaints about one field, in the words and at the place of the user's own file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from harness.findings import Finding, Fix
+from harness.spec.deepspeed_json import describe
+from harness.spec.model import RunSpec
+from harness.spec.source import Path, Source, dotted
+from harness.spec.suggest import nearest
+
+FOREIGN_NAMES: Mapping[str, str] = {
+    # DeepSpeed's names
+    "train_batch_size": "train.global_batch_size",
+    "train_micro_batch_size_per_gpu": "train.per_device_train_batch_size",
+    "gradient_clipping": "train.max_grad_norm",
+    "zero_optimization": "zero",
+    "lr": "optimizer.learning_rate",
+    "autotp_size": "parallel.tensor_parallel_size",
+    "tensor_parallel": "parallel.tensor_parallel_size",
+    "tp_size": "parallel.tensor_parallel_size",
+    "pipeline": "parallel.pipeline_parallel_size",
+    "num_stages": "parallel.pipeline_parallel_size",
+    "steps_per_print": "logging.logging_steps",
+    "activation_checkpointing": "train.gradient_checkpointing",
+    # other trainers' names
+    "model_name_or_path": "model.name_or_path",
+    "base_model": "model.name_or_path",
+    "micro_batch_size": "train.per_device_train_batch_size",
+    "num_epochs": "train.num_train_epochs",
+    "epochs": "train.num_train_epochs",
+    "steps": "train.max_steps",
+    "sequence_len": "data.max_length",
+    "max_seq_length": "data.max_length",
+    "cutoff_len": "data.max_length",
+    "clip_grad": "train.max_grad_norm",
+    "lr_scheduler_type": "scheduler.type",
+    "adam_beta1": "optimizer.betas",
+    "adam_beta2": "optimizer.betas",
+    "adam_epsilon": "optimizer.eps",
+    "activation_checkpointing_enabled": "train.gradient_checkpointing",
+    "nproc_per_node": "launch.num_gpus",
+}
+
+_KINDS = {
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "bool_type": "`true` or `false`",
+    "string_type": "a text",
+    "dict_type": "a map",
+    "model_type": "a map of keys",
+    "tuple_type": "a list",
+    "list_type": "a list",
+}
+
+_LIMITS = {
+    "greater_than_equal": ("ge", "at least"),
+    "greater_than": ("gt", "more than"),
+    "less_than_equal": ("le", "at most"),
+    "less_than": ("lt", "less than"),
+}
+
+
+def translate(error: ValidationError, source: Source) -> list[Finding]:
+    """One finding for each field that is wrong; alternatives of a union count once."""
+    findings: dict[Path, Finding] = {}
+    for item in error.errors(include_url=False):
+        path = _written(item["loc"])
+        finding = _finding(item, path, source)
+        if path not in findings or finding.gate == "SP005":
+            findings[path] = finding
+    return list(findings.values())
+
+
+def _written(loc: tuple[int | str, ...]) -> Path:
+    """pydantic's location without the names of union members (`data.train.str`)."""
+    path: list[str | int] = []
+    model: Any = RunSpec
+    for part in loc:
+        fields = getattr(model, "model_fields", None)
+        if fields is None and not isinstance(part, int) and model is not dict:
+            break
+        path.append(part)
+        field = fields.get(part) if fields and isinstance(part, str) else None
+        model = _inner(field.annotation) if field is not None else (dict if model is dict else None)
+    return tuple(path)
+
+
+def _inner(annotation: Any) -> Any:
+    candidates = [annotation, *get_args(annotation)]
+    found = next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)
+    if found is None and any(getattr(c, "__origin__", c) is dict for c in candidates):
+        return dict
+    return found
+
+
+def _finding(item: Any, path: Path, source: Source) -> Finding:
+    kind, value = item["type"], item["input"]
+    key = dotted(source.user_path(path))
+    if kind == "extra_forbidden":
+        return _unknown(path, source)
+    if kind == "missing" and isinstance(path[-1], int):
+        message = f"`{dotted(source.user_path(path[:-1]))}` is {describe(value)} where a list of two numbers belongs"
+        return Finding("SP006", "error", message, key, source.place(path[:-1]), fix=Fix("write two numbers, such as `[0.9, 0.95]`"))
+    if kind == "missing":
+        message = f"`{key}` is missing"
+        return Finding("SP008", "error", message, key, source.place(path[:-1], of_key=True), fix=Fix(f"write `{key}`"))
+    if kind == "too_long":
+        return Finding("SP006", "error", f"`{key}` has more than two numbers", key, source.place(path), fix=Fix("write two numbers"))
+    if kind in _KINDS:
+        wanted = _wanted(kind, path)
+        message = f"`{key}` is {describe(value)} where {wanted} belongs"
+        return Finding("SP006", "error", message, key, source.place(path), fix=Fix(f"write {wanted}"))
+    return Finding("SP007", "error", _range(item, key), key, source.place(path), fix=_range_fix(item))
+
+
+def _wanted(kind: str, path: Path) -> str:
+    if "betas" in path[-1:]:
+        return "a list of two numbers"
+    return _KINDS[kind]
+
+
+def _range(item: Any, key: str) -> str:
+    value, context, kind = describe(item["input"]), item.get("ctx", {}), item["type"]
+    if kind == "literal_error":
+        return f"`{key}` is {value}, which is none of {context['expected'].replace(chr(39), '`')}"
+    if kind in _LIMITS:
+        name, words = _LIMITS[kind]
+        return f"`{key}` is {value}, it must be {words} {context[name]}"
+    if kind == "string_pattern_mismatch":
+        return f"`{key}` is {value}, it may hold letters, digits, `.`, `_` and `-` only"
+    return f"`{key}` is {value}: {str(item['msg'])[0].lower()}{str(item['msg'])[1:]}"
+
+
+def _range_fix(item: Any) -> Fix | None:
+    if item["type"] in _LIMITS:
+        name, words = _LIMITS[item["type"]]
+        return Fix(f"write {words} {item['ctx'][name]}")
+    if item["type"] != "literal_error":
+        return Fix("write a value that the schema allows: `harness schema`")
+    choices = item["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
+    better = nearest(str(item["input"]), choices)
+    return Fix(f"did you mean `{better}`?" if better else f"choose one of {', '.join(f'`{c}`' for c in choices)}")
+
+
+def _unknown(path: Path, source: Source) -> Finding:
+    """An unknown key: a misspelling, a key of another section, a name from DeepSpeed or another trainer, or nothing known."""
+    name, section = str(path[-1]), path[:-1]
+    siblings = section_fields(section)
+    here = source.user_path(path)
+    where = f"`{dotted(section)}`" if section else "a run spec"
+    better = FOREIGN_NAMES.get(name) if not section else None
+    better = better or nearest(name, siblings)
+    fix: Fix
+    if better:
+        fix = Fix(f"did you mean `{dotted((*section, better)) if better in siblings else better}`?")
+    elif home := _elsewhere(name):
+        fix = Fix(f"`{name}` is called `{home}` here") if home.split(".")[-1] != name else Fix(f"`{name}` belongs in `{home.rsplit('.', 1)[0]}`")
+    else:
+        fix = Fix(f"known here: {', '.join(f'`{s}`' for s in siblings)}" if siblings else "remove it")
+    return Finding("SP005", "error", f"`{dotted(here)}` is not a key of {where}", dotted(here), source.place(path, of_key=True), fix=fix)
+
+
+def section_fields(section: Path) -> tuple[str, ...]:
+    """The keys that a section of the run spec knows; none for a path that is no section."""
+    model: Any = RunSpec
+    for part in section:
+        field = model.model_fields.get(part) if isinstance(part, str) else None
+        model = _inner(field.annotation) if field is not None else None
+        if model is None or model is dict:
+            return ()
+    return tuple(model.model_fields)
+
+
+def _elsewhere(name: str) -> str | None:
+    for section, field in RunSpec.model_fields.items():
+        inner = _inner(field.annotation)
+        if inner not in (None, dict) and name in inner.model_fields:
+            return f"{section}.{name}"
+    if name in FOREIGN_NAMES:
+        return FOREIGN_NAMES[name]
+    from harness.facts.deepspeed_keys import block  # noqa: PLC0415
+
+    return f"deepspeed.{name}" if name in (block("") or {}) else None

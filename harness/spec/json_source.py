@@ -1,0 +1,157 @@
+"""Strict JSON into values with their places. (The standard library parses JSON but forgets where; DeepSpeed's hjson does too.)"""
+
+from __future__ import annotations
+
+import re
+from json.decoder import JSONDecodeError, scanstring
+from typing import Any
+
+from harness.errors import Refused
+from harness.findings import Finding, Fix, Label, Place
+from harness.spec.source import Path, Source, Spot, dotted, not_a_map, refuse
+
+MAX_DEPTH = 200
+_SPACE = re.compile(r"[ \t\n\r]*")
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
+_WORDS = {"true": True, "false": False, "null": None}
+_HJSON = "DeepSpeed reads its configuration with hjson and may accept this; the Hugging Face Trainer and accelerate do not"
+
+
+def parse(text: str, file: str) -> Source:
+    """The file as a Source. Raises Refused at the first character that strict JSON does not allow."""
+    reader = _Reader(text, file)
+    value = reader.document()
+    if reader.findings:
+        raise Refused(reader.findings)
+    if not isinstance(value, dict):
+        raise not_a_map(value, Place(file, 1, 1), text)
+    return Source(file, "json", text, value, reader.spots)
+
+
+class _Reader:
+    def __init__(self, text: str, file: str) -> None:
+        self.text = text
+        self.file = file
+        self.spots: dict[Path, Spot] = {}
+        self.findings: list[Finding] = []
+        self.line_starts = [0, *(m.end() for m in re.finditer("\n", text))]
+
+    def document(self) -> Any:
+        start = self.skip(0)
+        if start == len(self.text):
+            return None
+        value, end = self.value(start, (), None)
+        end = self.skip(end)
+        if end != len(self.text):
+            raise self.error(end, "something follows the end of the configuration")
+        return value
+
+    def value(self, at: int, path: Path, key: Place | None) -> tuple[Any, int]:
+        if len(path) > MAX_DEPTH:
+            raise self.error(at, "the file is nested too deeply")
+        char = self.text[at : at + 1]
+        value: Any
+        if char == "{":
+            value, end = self.object(at, path)
+        elif char == "[":
+            value, end = self.array(at, path)
+        else:
+            value, end = self.scalar(at, char)
+        self.spots[path] = Spot(key, self.place(at, end))
+        return value, end
+
+    def object(self, at: int, path: Path) -> tuple[dict[str, Any], int]:
+        result: dict[str, Any] = {}
+        at = self.skip(at + 1)
+        while self.text[at : at + 1] != "}":
+            if self.text[at : at + 1] != '"':
+                raise self.error(at, "a key in double quotes or `}` belongs here")
+            name, end = self.string(at)
+            place = self.place(at, end)
+            at = self.skip(end)
+            if self.text[at : at + 1] != ":":
+                raise self.error(at, f"`:` belongs after the key `{name}`")
+            if name in result:
+                self.twice((*path, name), place)
+            result[name], at = self.value(self.skip(at + 1), (*path, name), place)
+            at = self.next_item(at, "}")
+        return result, at + 1
+
+    def array(self, at: int, path: Path) -> tuple[list[Any], int]:
+        result: list[Any] = []
+        at = self.skip(at + 1)
+        while self.text[at : at + 1] != "]":
+            item, at = self.value(at, (*path, len(result)), None)
+            result.append(item)
+            at = self.next_item(at, "]")
+        return result, at + 1
+
+    def next_item(self, at: int, closing: str) -> int:
+        at = self.skip(at)
+        char = self.text[at : at + 1]
+        if char == closing:
+            return at
+        if char != ",":
+            raise self.error(at, f"`,` or `{closing}` belongs here")
+        after = self.skip(at + 1)
+        if self.text[after : after + 1] == closing:
+            raise self.error(at, f"a comma stands before `{closing}`")
+        return after
+
+    def scalar(self, at: int, char: str) -> tuple[Any, int]:
+        if char == '"':
+            return self.string(at)
+        for word, value in _WORDS.items():
+            if self.text.startswith(word, at):
+                return value, at + len(word)
+        match = _NUMBER.match(self.text, at)
+        if match is None:
+            raise self.error(at, "a value belongs here" if char in ("", ",", "}", "]", "#", "/") else self.hint(at))
+        whole = match[1] is None and match[2] is None
+        return (int(match[0]) if whole else float(match[0])), match.end()
+
+    def hint(self, at: int) -> str:
+        word = re.match(r"[^\s,}\]]+", self.text[at : at + 60])
+        seen = word[0] if word else self.text[at : at + 1]
+        better = {"True": "true", "False": "false", "None": "null"}.get(seen)
+        return f"`{seen}` is not a JSON value" + (f", `{better}` is" if better else "")
+
+    def string(self, at: int) -> tuple[str, int]:
+        try:
+            return scanstring(self.text, at + 1, True)
+        except JSONDecodeError as error:
+            raise self.error(error.pos, error.msg.lower()) from None
+
+    def twice(self, path: Path, place: Place) -> None:
+        first = self.spots[path].key
+        self.findings.append(
+            Finding(
+                "SP004",
+                "error",
+                f"`{dotted(path)}` is written twice",
+                key=dotted(path),
+                place=place,
+                label="again here",
+                related=(Label(first, "first here"),) if first else (),
+                notes=("DeepSpeed refuses duplicate keys; the Hugging Face Trainer and accelerate keep the last one in silence",),
+                fix=Fix("keep one of them"),
+            )
+        )
+
+    def skip(self, at: int) -> int:
+        match = _SPACE.match(self.text, at)
+        return match.end() if match else at
+
+    def place(self, at: int, end: int) -> Place:
+        line, column = self.position(at)
+        return Place(self.file, line, column, end - at if "\n" not in self.text[at:end] else 0)
+
+    def position(self, at: int) -> tuple[int, int]:
+        from bisect import bisect_right  # noqa: PLC0415
+
+        line = bisect_right(self.line_starts, at)
+        return line, at - self.line_starts[line - 1] + 1
+
+    def error(self, at: int, message: str) -> Refused:
+        line, column = self.position(min(at, len(self.text)))
+        return refuse("SP002", f"not strict JSON: {message}", Place(self.file, line, column, 1), "write strict JSON", notes=(_HJSON,))

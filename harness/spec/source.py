@@ -1,0 +1,145 @@
+"""A YAML or JSON file as plain values that remember where each key and value is written.
+
+Knows syntax only: no key has a meaning here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path as FilePath
+from typing import Any, Literal
+
+from harness.errors import Exit, Refused
+from harness.findings import Finding, Fix, Place
+
+Path = tuple[str | int, ...]
+MAX_BYTES = 8_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """Where a key and its value are written; list items and the root have no key."""
+
+    key: Place | None
+    value: Place
+
+
+@dataclass(frozen=True)
+class Source:
+    """One parsed file. `origin` leads from a run spec's path to the user's own, where the file is not a run spec."""
+
+    file: str
+    syntax: Literal["yaml", "json"]
+    text: str
+    data: dict[str, Any]
+    spots: Mapping[Path, Spot] = field(default_factory=dict)
+    origin: Mapping[Path, Path] = field(default_factory=dict)
+    extra_lines: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def user_path(self, path: Path) -> Path:
+        """The path as the user writes it: for an adopted DeepSpeed JSON, that of its own key."""
+        for end in range(len(path), 0, -1):
+            if path[:end] in self.origin:
+                return self.origin[path[:end]] + path[end:]
+        return path
+
+    def user_key(self, key: str) -> str:
+        """`zero.stage`, or `zero_optimization.stage` where the user wrote a DeepSpeed JSON."""
+        return dotted(self.user_path(split_key(key)))
+
+    def place(self, key: str | Path, *, of_key: bool = False) -> Place:
+        """Where the value of `key` is written (its key, if the value takes several lines); where it is not written, the
+        nearest section that is; at last the top of the file, with length 0.
+        """
+        path = self.user_path(split_key(key) if isinstance(key, str) else key)
+        for end in range(len(path), -1, -1):
+            spot = self.spots.get(path[:end])
+            if spot is not None:
+                whole = end == len(path) and not of_key and spot.value.length > 0
+                return spot.value if whole or spot.key is None else spot.key
+        return Place(self.file, 1, 1)
+
+    def has(self, key: str) -> bool:
+        """Is the key itself written in the file (or on the command line)?"""
+        return self.user_path(split_key(key)) in self.spots
+
+    def lines(self, file: str) -> Sequence[str]:
+        """The lines of `file`, to quote from; none for a file that was not read."""
+        return self.text.split("\n") if file == self.file else self.extra_lines.get(file, ())
+
+
+def split_key(key: str) -> Path:
+    """`a.b.0` as a path; digits are list positions."""
+    return tuple(int(part) if part.isdigit() else part for part in key.split("."))
+
+
+def dotted(path: Path) -> str:
+    """The inverse of `split_key`."""
+    return ".".join(str(part) for part in path)
+
+
+def read(file: str) -> Source:
+    """Read and parse a file; `-` is standard input. Raises Refused with findings that name line and column."""
+    text = decode(_read_bytes(file), file)
+    if is_json(file, text):
+        from harness.spec import json_source  # noqa: PLC0415  (a YAML spec does not need it)
+
+        return json_source.parse(text, file)
+    from harness.spec import yaml_source  # noqa: PLC0415
+
+    return yaml_source.parse(text, file)
+
+
+def is_json(file: str, text: str) -> bool:
+    """JSON by its name, or by its first character where the name does not tell."""
+    suffix = FilePath(file).suffix.lower()
+    if suffix in (".yaml", ".yml"):
+        return False
+    return suffix == ".json" or text.lstrip()[:1] == "{"
+
+
+def _read_bytes(file: str) -> bytes:
+    try:
+        if file == "-":
+            return sys.stdin.buffer.read(MAX_BYTES + 1)
+        path = FilePath(file)
+        if path.is_dir():
+            raise refuse("SP001", f"`{file}` is a directory, not a file", Place(file, 1, 1), "name the file inside it", Exit.USAGE)
+        with path.open("rb") as handle:
+            content = handle.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        reason = (getattr(error, "strerror", None) or str(error)).lower()
+        raise refuse("SP001", f"`{file}` cannot be read: {reason}", Place(file, 1, 1), "check the path", Exit.USAGE) from None
+    if len(content) > MAX_BYTES:
+        raise refuse("SP001", f"`{file}` is larger than {MAX_BYTES:,} bytes", Place(file, 1, 1), "this is not a run spec")
+    return content
+
+
+def decode(content: bytes, file: str) -> str:
+    """UTF-8 text, with or without a byte order mark. Raises Refused at the first byte that is not text."""
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = content[: error.start]
+        place = Place(file, before.count(b"\n") + 1, error.start - (before.rfind(b"\n") + 1) + 1)
+        raise refuse("SP001", f"byte 0x{content[error.start]:02x} is not UTF-8 text", place, "save the file as UTF-8") from None
+    bad = next((i for i, c in enumerate(text) if (c < " " and c not in "\t\n\r") or c == "\x7f"), None)
+    if bad is not None:
+        place = Place(file, text.count("\n", 0, bad) + 1, bad - (text.rfind("\n", 0, bad) + 1) + 1)
+        raise refuse("SP001", f"control character 0x{ord(text[bad]):02x} does not belong in a text file", place, "save the file as text")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def refuse(gate: str, message: str, place: Place, title: str, code: Exit = Exit.FINDINGS, notes: tuple[str, ...] = ()) -> Refused:
+    """The exception for input that cannot even be read as a map of keys."""
+    return Refused([Finding(gate, "error", message, place=place, notes=notes, fix=Fix(title))], code)
+
+
+def not_a_map(value: Any, place: Place, text: str) -> Refused:
+    """The whole file is empty, a list or a single value."""
+    if value is None and not text.strip():
+        return refuse("SP003", "the file is empty", place, "start with `model:`, `data:` and `train:`")
+    kind = {list: "a list", str: "a text", type(None): "nothing but comments"}.get(type(value), "a single value")
+    return refuse("SP003", f"the file holds {kind} where a map of keys belongs", place, "write `key: value` lines")

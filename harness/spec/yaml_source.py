@@ -1,0 +1,156 @@
+"""YAML into values with their places. YAML 1.2's idea of numbers, no tags, no merge keys; bounded in size and depth."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import yaml
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from harness.findings import Finding, Fix, Label, Place
+from harness.errors import Refused
+from harness.spec.source import Path, Source, Spot, dotted, not_a_map, refuse
+
+MAX_NODES = 100_000
+MAX_DEPTH = 60
+_BASE: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+# PyYAML follows YAML 1.1, where `1e-5` is a text and `1:30` is 90; users mean what YAML 1.2 says.
+_PATTERNS: tuple[tuple[str, str, str], ...] = (
+    ("tag:yaml.org,2002:null", r"~|null|Null|NULL|", "~nN\0"),
+    ("tag:yaml.org,2002:bool", r"(?:true|True|TRUE|false|False|FALSE|yes|Yes|YES|no|No|NO|on|On|ON|off|Off|OFF)", "tTfFyYnNoO"),
+    ("tag:yaml.org,2002:int", r"[-+]?[0-9][0-9_]*|0x[0-9a-fA-F_]+|0o[0-7]+", "-+0123456789"),
+    ("tag:yaml.org,2002:float", r"[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)", "-+.0123456789"),
+)  # fmt: skip
+
+
+class _Loader(_BASE):  # type: ignore[misc]
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012  (PyYAML's own shape)
+
+
+for _tag, _pattern, _first in _PATTERNS:
+    for _char in _first:
+        _Loader.yaml_implicit_resolvers.setdefault("" if _char == "\0" else _char, []).append((_tag, re.compile(f"(?:{_pattern})$")))
+
+_BOOLS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+
+
+def parse(text: str, file: str) -> Source:
+    """The file as a Source. Raises Refused for syntax that YAML does not know, and for a root that is not a map."""
+    loader = None
+    try:
+        loader = _Loader(text)
+        root = loader.get_single_node()
+    except yaml.YAMLError as error:
+        raise _syntax_error(error, text, file) from None
+    except RecursionError:
+        raise refuse("SP002", "the file is nested too deeply", Place(file, 1, 1), "a run spec has at most a few levels") from None
+    finally:
+        if loader is not None:
+            loader.dispose()
+    reader = _Reader(file)
+    value = reader.value(root, (), None) if root is not None else None
+    if reader.findings:
+        raise Refused(reader.findings)
+    if not isinstance(value, dict):
+        raise not_a_map(value, Place(file, 1, 1), text)
+    return Source(file, "yaml", text, value, reader.spots)
+
+
+def scalar(text: str) -> Any:
+    """One value as YAML reads it (for `--set key=value`): `8`, `1e-5`, `true`, `[a, b]`, `{device: cpu}`, else the text.
+
+    Raises Refused when it is not YAML.
+    """
+    loader = _Loader(text)
+    try:
+        root = loader.get_single_node()
+    except yaml.YAMLError as error:
+        raise _syntax_error(error, text, "--set") from None
+    finally:
+        loader.dispose()
+    reader = _Reader("--set")
+    value = reader.value(root, (), None) if root is not None else None
+    if reader.findings:
+        raise Refused(reader.findings)
+    return value
+
+
+class _Reader:
+    """Walks the node tree once; counts what it sees, so that a bomb of aliases ends early."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.spots: dict[Path, Spot] = {}
+        self.findings: list[Finding] = []
+        self.seen = 0
+
+    def value(self, node: Node, path: Path, key: Place | None) -> Any:
+        """The node's plain value; records its spot."""
+        self.seen += 1
+        if self.seen > MAX_NODES or len(path) > MAX_DEPTH:
+            raise refuse("SP002", "the file expands to too many or too deeply nested values", self.place(node), "drop the aliases")
+        self.spots[path] = Spot(key, self.place(node))
+        if isinstance(node, MappingNode):
+            return self.mapping(node, path)
+        if isinstance(node, SequenceNode):
+            return [self.value(item, (*path, i), None) for i, item in enumerate(node.value)]
+        return self.scalar(node)
+
+    def mapping(self, node: MappingNode, path: Path) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            place = self.place(key_node)
+            if not isinstance(key_node, ScalarNode):
+                raise refuse("SP002", "a key must be a plain word", place, "write `key: value`")
+            name = str(key_node.value)
+            if name in result:
+                first = self.spots[(*path, name)].key
+                self.findings.append(
+                    Finding(
+                        "SP004",
+                        "error",
+                        f"`{dotted((*path, name))}` is written twice",
+                        key=dotted((*path, name)),
+                        place=place,
+                        label="again here",
+                        related=(Label(first, "first here"),) if first else (),
+                        notes=("YAML readers keep the last one in silence",),
+                        fix=Fix("keep one of them"),
+                    )
+                )
+                continue
+            result[name] = self.value(value_node, (*path, name), place)
+        return result
+
+    def scalar(self, node: ScalarNode) -> Any:
+        text, kind = str(node.value), node.tag.rsplit(":", 1)[-1]
+        if node.style in ('"', "'", "|", ">"):
+            return text
+        if kind == "null":
+            return None
+        if kind == "bool":
+            return _BOOLS[text.lower()]
+        if kind == "int":
+            return int(text.replace("_", ""), 0 if text.startswith(("0x", "0o")) else 10)
+        if kind == "float":
+            return float(text.replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan"))
+        return text
+
+    def place(self, node: Node) -> Place:
+        start, end = node.start_mark, node.end_mark
+        length = end.column - start.column if end.line == start.line else 0
+        return Place(self.file, start.line + 1, start.column + 1, max(length, 0))
+
+
+def _syntax_error(error: yaml.YAMLError, text: str, file: str) -> Refused:
+    mark = getattr(error, "problem_mark", None)
+    problem = str(getattr(error, "problem", None) or "this is not YAML")
+    line, column = (mark.line, mark.column) if mark is not None else (0, 0)
+    lines = text.split("\n")
+    written = lines[line] if line < len(lines) else ""
+    if "\t" in written[: column + 1] or written.startswith("\t"):
+        column = written.index("\t")
+        return refuse("SP002", "a tab is used for indentation, which YAML does not allow", Place(file, line + 1, column + 1, 1), "indent with spaces")
+    return refuse("SP002", f"not YAML: {problem}", Place(file, line + 1, column + 1, 1), "mend the line, or the one above it")

@@ -1,0 +1,54 @@
+"""Bytes, counts and times: parsed from what people type, printed for people to read.
+
+Variables everywhere else are in bytes, elements and seconds; GiB exist only in text.
+"""
+
+from __future__ import annotations
+
+import re
+
+_BINARY = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
+_DECIMAL = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGTP]?)(i?)B?\s*", re.IGNORECASE)
+
+
+def parse_bytes(text: str | int) -> int:
+    """Bytes from `2TB` (decimal), `80GiB` (binary) or a plain number of bytes.
+
+    Raises ValueError with a sentence for the user when the text is neither.
+    """
+    if isinstance(text, int):
+        if text < 0:
+            raise ValueError(f"{text} is negative")
+        return text
+    match = _SIZE.fullmatch(text)
+    if not match:
+        raise ValueError(f"`{text}` is not a size such as `80GiB` or `2TB`")
+    number, prefix, binary = match.groups()
+    return int(float(number) * (_BINARY if binary else _DECIMAL)[prefix.upper()])
+
+
+def format_bytes(count: float) -> str:
+    """`1.50 GiB`; three figures, binary prefixes."""
+    for prefix in ("", "Ki", "Mi", "Gi", "Ti"):
+        if abs(count) < 1024 or prefix == "Ti":
+            return f"{count:.0f} B" if not prefix else f"{count:.2f} {prefix}B"
+        count /= 1024
+    raise ValueError(count)  # not reached: the last prefix takes everything
+
+
+def format_count(count: float) -> str:
+    """`13.02 B`, `7.1 M`; for parameters and tokens."""
+    for limit, suffix in ((1e12, " T"), (1e9, " B"), (1e6, " M"), (1e3, " k")):
+        if abs(count) >= limit:
+            return f"{count / limit:.2f}{suffix}"
+    return f"{count:.0f}"
+
+
+def format_seconds(seconds: float) -> str:
+    """`2 h 05 min`, `3 min 20 s`, `4.2 s`, `180 ms`."""
+    if seconds >= 3600:
+        return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60):02d} min"
+    if seconds >= 60:
+        return f"{int(seconds // 60)} min {int(seconds % 60):02d} s"
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"

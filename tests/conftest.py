@@ -1,0 +1,51 @@
+"""What all tests share: the tiers, and the rule that in CI a tier which should have run and skipped is a failure.
+
+Tiers by folder: everything outside `deepspeed/` and `launching/` needs the base dependencies alone; those two need the
+training extra and compile DeepSpeed's CPU ops on first use.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+NEEDS_TRAINING = ("deepspeed", "launching")
+ALLOWED_SKIPS = ("this processor has no AVX512-FP16", "needs a GPU", "needs root")
+"""Reasons that a machine may have; everything else must run in CI."""
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Without the training extra its tiers are left out as a whole; HARNESS_LIGHT=1 leaves them out on purpose."""
+    light = os.environ.get("HARNESS_LIGHT") == "1" or find_spec("deepspeed") is None
+    inside = any((HERE / name) in (collection_path, *collection_path.parents) for name in NEEDS_TRAINING)
+    return True if light and inside else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """In CI a skip without an allowed reason fails."""
+    report = yield
+    if os.environ.get("CI") and report.skipped and not hasattr(report, "wasxfail"):
+        reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
+        if not any(allowed in reason for allowed in ALLOWED_SKIPS):
+            report.outcome = "failed"
+            report.longrepr = f"{item.nodeid} skipped in CI, where it should have run: {reason}"
+    return report
+
+
+@pytest.fixture
+def write(tmp_path: Path):
+    """`write("a.yaml", text)` makes a file in the test's own folder and returns its path as text."""
+
+    def make(name: str, text: str | bytes) -> str:
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return str(file)
+
+    return make

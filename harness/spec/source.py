@@ -120,16 +120,17 @@ def _read_bytes(file: str) -> bytes:
 def decode(content: bytes, file: str) -> str:
     """UTF-8 text, with or without a byte order mark. Raises Refused at the first byte that is not text."""
     try:
-        text = content.decode("utf-8-sig")
+        text, wrong = content.decode("utf-8-sig"), None
     except UnicodeDecodeError as error:
-        before = content[: error.start]
-        place = Place(file, before.count(b"\n") + 1, error.start - (before.rfind(b"\n") + 1) + 1)
-        raise refuse("SP001", f"byte 0x{content[error.start]:02x} is not UTF-8 text", place, "save the file as UTF-8") from None
+        text, wrong = content[: error.start].decode("utf-8-sig", "replace"), content[error.start]
     bad = next((i for i, c in enumerate(text) if (c < " " and c not in "\t\n\r") or c == "\x7f"), None)
+    if bad is None and wrong is None:
+        return text.replace("\r\n", "\n").replace("\r", "\n")
+    end = len(text) if bad is None else bad
+    place = Place(file, text.count("\n", 0, end) + 1, end - (text.rfind("\n", 0, end) + 1) + 1)
     if bad is not None:
-        place = Place(file, text.count("\n", 0, bad) + 1, bad - (text.rfind("\n", 0, bad) + 1) + 1)
-        raise refuse("SP001", f"control character 0x{ord(text[bad]):02x} does not belong in a text file", place, "save the file as text")
-    return text.replace("\r\n", "\n").replace("\r", "\n")
+        raise refuse("SP001", f"control character 0x{ord(text[bad]):02x}: this is not a text file", place, "name a text file")
+    raise refuse("SP001", f"byte 0x{wrong:02x} is not UTF-8 text", place, "save the file as UTF-8")
 
 
 def refuse(gate: str, message: str, place: Place, title: str, code: Exit = Exit.FINDINGS, notes: tuple[str, ...] = ()) -> Refused:

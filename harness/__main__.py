@@ -1,0 +1,5 @@
+"""`python -m harness`: the same program."""
+
+from harness.cli.app import main
+
+main()

@@ -1,0 +1,141 @@
+"""The contract that other people script against: files in, findings out, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from harness.cli.app import COMMANDS, build
+
+SPEC = """\
+model: {name_or_path: x}
+data: {train: y}
+train: {max_steps: 1, per_device_train_batch_size: 2}
+zero: {stage: 1}
+"""
+
+
+def run(*arguments, stdin=None):
+    return CliRunner().invoke(build(list(arguments)), list(arguments), input=stdin)
+
+
+def test_good_news_is_one_line(write):
+    result = run("validate-config", write("a.yaml", SPEC), "--world-size", "2", "--deepspeed-version", "0.19.8")
+    assert result.exit_code == 0
+    assert result.stdout == "OK. 16 gates checked against DeepSpeed 0.19.8 (asked for), 1 skipped: MD004 (for `harness launch`)\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "code", "place"),
+    [
+        ("first-gate.yaml", SPEC.replace("stage: 1", "stage: 2") + "parallel: {pipeline_parallel_size: 2}\n", 1, ":4:15"),
+        ("autotp.yaml", SPEC.replace("stage: 1", "stage: 3") + "parallel: {tensor_parallel_size: 2}\n", 1, ":4:15"),
+        ("offload.yaml", SPEC.replace("stage: 1", "stage: 1, offload_param: {device: cpu}"), 1, ":4:42"),
+        ("nvme.yaml", SPEC.replace("stage: 1", "stage: 3, offload_optimizer: {device: nvme}"), 1, ":4:46"),
+        ("triangle.yaml", SPEC.replace("max_steps: 1", "max_steps: 1, global_batch_size: 7"), 1, ":3:42"),
+        ("formats.yaml", SPEC + "precision: {fp16: true, bf16: true}\n", 1, ":5:19"),
+        ("typo.yaml", SPEC.replace("max_steps", "max_stepz"), 1, ":3:9"),
+        ("missing.yaml", None, 2, ":1:1"),
+        ("empty.yaml", "", 1, ":1:1"),
+        ("tab.yaml", "train:\n\tmax_steps: 1\n", 1, ":2:1"),
+        ("list.yaml", SPEC.replace("{max_steps: 1, per_device_train_batch_size: 2}", "[1, 2]"), 1, ":3:8"),
+        ("junk.yaml", bytes(range(256)), 1, ":1:1"),
+        ("typo.json", '{"train_batch_size": 2,\n "zero_optimisation": {"stage": 3}}', 1, ":2:2"),
+        ("gate.json", '{"train_batch_size": 2,\n "fp16": {"enabled": true}, "bf16": {"enabled": true},\n "zero_optimization": {"stage": 1}}', 1, ":2:22"),
+        ("triangle.json", '{"train_batch_size": 3,\n "train_micro_batch_size_per_gpu": 2}', 1, ":1:22"),
+    ],
+)
+def test_a_wrong_file_gives_findings_with_a_place(name, content, code, place, write, tmp_path):
+    file = write(name, content) if content is not None else str(tmp_path / name)
+    result = run("validate-config", file, "--world-size", "2")
+    assert result.exit_code == code, result.output
+    assert f"--> {file}{place}\n" in result.stdout, result.stdout
+    assert "Traceback" not in result.output
+    assert result.stdout.startswith("error[")
+
+
+def test_a_directory_is_wrong_usage(tmp_path):
+    result = run("validate-config", str(tmp_path))
+    assert result.exit_code == 2
+    assert f"`{tmp_path}` is a directory" in result.stdout
+
+
+def test_several_files_in_one_call_and_the_worst_code_wins(write, tmp_path):
+    result = run("validate-config", write("a.yaml", SPEC), write("b.yaml", "train: 1\n"), str(tmp_path / "none"))
+    assert result.exit_code == 2
+    assert "Found 2 errors in 3 files" in result.stdout
+
+
+@pytest.mark.parametrize("format", ["json", "github", "sarif"])
+def test_formats_for_programs_are_only_that(format, write):
+    result = run("validate-config", write("a.yaml", "train: 1\n"), "--format", format)
+    assert result.exit_code == 1
+    if format == "github":
+        assert all(line.startswith("::error ") for line in result.stdout.splitlines())
+    else:
+        assert json.loads(result.stdout)
+
+
+def test_standard_input(write):
+    result = run("validate-config", "-", stdin="train: {max_stepz: 1}\n")
+    assert result.exit_code == 1
+    assert "--> -:1:9" in result.stdout
+
+
+def test_a_hostfile_gives_the_world(write):
+    spec = write("a.yaml", SPEC.replace("max_steps: 1", "max_steps: 1, global_batch_size: 12"))
+    assert run("validate-config", spec, "--hostfile", write("good", "a slots=2\nb slots=1\n")).exit_code == 0
+    bad = run("validate-config", spec, "--hostfile", write("h", "a slots=4\nb slots=x\n"))
+    assert bad.exit_code == 1
+    assert "error[HO003]" in bad.stdout
+    assert " 2 | b slots=x" in bad.stdout
+    missing = run("validate-config", spec, "--hostfile", "nowhere")
+    assert missing.exit_code == 2
+    assert "error[HO001]" in missing.stdout
+
+
+@pytest.mark.parametrize("arguments", [["--world-size", "0"], ["--world-size", "x"], ["--format", "xml"], ["--frobnicate"], ["--deepspeed-version", "new"]])
+def test_a_wrong_option_is_wrong_usage(arguments, write):
+    app = [sys.executable, "-m", "harness", "validate-config", write("a.yaml", SPEC), *arguments]
+    result = subprocess.run(app, capture_output=True, text=True, check=False)
+    assert result.returncode == 2, result
+    assert "Traceback" not in result.stderr
+    assert result.stderr
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, None])
+def test_every_command_has_help_with_an_example(command):
+    result = run(*([command] if command else []), "--help")
+    assert result.exit_code == 0
+    if command:
+        assert "Example: harness " in result.stdout
+    else:
+        assert all(name in result.stdout for name in COMMANDS)
+
+
+FORBIDDEN = ("torch", "deepspeed", "transformers", "numpy")
+PROBE = """
+import sys, os, json
+sys.argv = ["harness", "validate-config", *json.loads(sys.argv[1])]
+from harness.cli import app
+try:
+    app.main()
+except SystemExit as end:
+    print(json.dumps([int(end.code), sorted(m for m in sys.modules if m.split(".")[0] in %r)]))
+"""
+
+
+@pytest.mark.parametrize("kind", ["good", "bad", "json"])
+def test_validate_config_imports_no_library_that_computes(kind, write):
+    files = {"good": ("a.yaml", SPEC), "bad": ("b.yaml", "trian: 1\n"), "json": ("c.json", '{"train_batch_size": 1, "zero_optimization": {"stage": 2}}')}
+    command = [sys.executable, "-c", PROBE % (FORBIDDEN,), json.dumps([write(*files[kind])])]
+    result = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": str(Path.cwd())})
+    code, modules = json.loads(result.stdout.splitlines()[-1])
+    assert code == (1 if kind == "bad" else 0)
+    assert modules == []

@@ -1,0 +1,86 @@
+"""Findings as text: excerpts, marks below what they mean, colour only when asked."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.cli.common import check_file
+from harness.facts.deepspeed import Target
+from harness.findings import Report, Skipped
+from harness.views import text
+from harness.views.style import Style, style_for
+
+SPEC = """\
+model: {name_or_path: x}
+data: {train: y}
+train:
+  max_steps: 1
+  per_device_train_batch_size: 2
+zero:
+  stage: 2
+parallel:
+  pipeline_parallel_size: 4
+"""
+EXPECTED = """\
+error[PP001]: ZeRO stage 2 cannot run under a PipelineModule of 4 stages
+  --> {file}:7:10
+   |
+ 7 |   stage: 2
+   |          ^ shards gradients
+...
+ 9 |   pipeline_parallel_size: 4
+   |                           - the pipeline is asked for here
+   |
+   = note: DeepSpeed asserts this only when the engine is built, after every rank has its weights
+help: set `zero.stage` to 1  (the same steps with more memory)
+"""
+
+
+def test_a_finding_shows_both_places(write):
+    file = write("a.yaml", SPEC)
+    checked = check_file(file, deepspeed=Target("0.19.8", "installed"))
+    shown = text.findings(checked.report.findings, checked.source, Style())
+    assert shown == EXPECTED.format(file=file)
+    assert text.summary([checked.report], Style(), against=" against DeepSpeed 0.19.8") == (
+        "Found 1 error. 14 gates checked against DeepSpeed 0.19.8, "
+        "3 skipped: BT001, BT003 (no --hostfile or --world-size); MD004 (for `harness launch`)"
+    )
+
+
+def test_an_override_is_shown_as_typed(write):
+    checked = check_file(write("a.yaml", SPEC), overrides=["zero.stage=3"])
+    shown = text.findings(checked.report.findings, checked.source, Style())
+    assert "--> the command line, zero.stage=3" in shown
+    assert "a.yaml:9:27: the pipeline is asked for here" in shown
+
+
+def test_tabs_and_long_lines_do_not_move_the_mark(write):
+    file = write("a.json", '{\n\t"train_batch_size":\t"x",\n\t"a":' + " " * 300 + "1}")
+    checked = check_file(file)
+    shown = text.findings(checked.report.findings, checked.source, Style()).splitlines()
+    line = next(i for i, row in enumerate(shown) if row.startswith(" 2 |"))
+    assert shown[line + 1].expandtabs().index("^") == shown[line].expandtabs().index('"x"')
+    assert max(map(len, shown)) < 200
+
+
+def test_good_news_is_one_line():
+    report = Report("a.yaml", checked=16, skipped=(Skipped("BT001", "world size"),))
+    assert text.summary([report], Style()) == "OK. 16 gates checked, 1 skipped: BT001 (no --hostfile or --world-size)"
+
+
+@pytest.mark.parametrize(
+    ("env", "tty", "colour"),
+    [({}, True, True), ({}, False, False), ({"NO_COLOR": "1"}, True, False), ({"FORCE_COLOR": "1"}, False, True), ({"TERM": "dumb"}, True, False)],
+)
+def test_when_there_is_colour(env, tty, colour, monkeypatch):
+    class Stream:
+        def isatty(self):
+            return tty
+
+    for name in ("NO_COLOR", "FORCE_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    style = style_for(Stream())
+    assert style.colour is colour
+    assert ("\x1b[" in style.paint("x", "red")) is colour

@@ -8,7 +8,9 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write `text` as UTF-8 beside `path`, flush it to the disk, then rename. Raises OSError; the old file stays then."""
+    """Write `text` as UTF-8 beside `path`, flush it to the disk, then rename. Raises OSError; the old file stays
+    then.
+    """
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as stream:

@@ -66,6 +66,7 @@ class Finding:
 
     @property
     def is_error(self) -> bool:
+        """Does it stop a launch?"""
         return self.severity == "error"
 
 
@@ -89,14 +90,17 @@ class Report:
 
     @property
     def errors(self) -> tuple[Finding, ...]:
+        """The findings that stop a launch."""
         return tuple(f for f in self.findings if f.severity == "error")
 
     @property
     def warnings(self) -> tuple[Finding, ...]:
+        """The findings that are worth a look."""
         return tuple(f for f in self.findings if f.severity == "warning")
 
     @property
     def ok(self) -> bool:
+        """Is there no error?"""
         return not self.errors
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
-import tempfile
-import traceback
-from pathlib import Path
 from typing import Annotated, NoReturn
+
+# pydantic looks for plugins in every installed package's metadata when the first model is made; nothing here has one.
+os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 import typer
 
@@ -32,7 +33,7 @@ def main() -> NoReturn:
     try:
         build(sys.argv[1:])()
     except Refused as refused:
-        from harness.cli.common import print_findings  # noqa: PLC0415
+        from harness.cli.common import print_findings
 
         print_findings(refused.findings, None)
         sys.exit(refused.code)
@@ -41,7 +42,7 @@ def main() -> NoReturn:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(Exit.OK)
-    except Exception:  # noqa: BLE001  (the last line of defence)
+    except Exception:
         sys.exit(_crashed())
     sys.exit(Exit.OK)
 
@@ -59,21 +60,28 @@ def build(arguments: list[str]) -> typer.Typer:
 
 def _version(asked: bool) -> None:
     if asked:
-        from importlib.metadata import version  # noqa: PLC0415
+        from importlib.metadata import version
 
         print(f"harness {version('deepspeed-harness')}")
         raise typer.Exit
 
 
-def _root(version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False) -> None:
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
     """Validate, plan, render, launch and report DeepSpeed training runs from one YAML run spec."""
 
 
 def _crashed() -> Exit:
+    import tempfile
+    import traceback
+
     text = f"harness {' '.join(sys.argv[1:])}\nPython {sys.version}\n\n{traceback.format_exc()}"
     with tempfile.NamedTemporaryFile("w", prefix="harness-crash-", suffix=".log", delete=False) as log:
         log.write(text)
     last = traceback.format_exc().strip().splitlines()[-1]
     print(f"error: the harness itself failed: {last}", file=sys.stderr)
-    print(f"help: this is our fault, please report it with the log {Path(log.name)}", file=sys.stderr)
+    print(f"help: this is our fault, please report it with the log {log.name}", file=sys.stderr)
     return Exit.BUG

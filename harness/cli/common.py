@@ -24,10 +24,16 @@ from harness.views.style import style_for
 SpecArgument = Annotated[str, typer.Argument(metavar="SPEC", help="A run spec (YAML).", show_default=False)]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the spec, such as `train.max_steps=10`. Repeatable."),
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Override a key of the spec, such as `train.max_steps=10`. Repeatable."
+    ),
 ]
-HostfileOption = Annotated[str | None, typer.Option("--hostfile", metavar="FILE", help="Hosts and slots, in DeepSpeed's grammar.")]
-WorldSizeOption = Annotated[int | None, typer.Option("--world-size", min=1, metavar="N", help="Ranks, where no hostfile says so.")]
+HostfileOption = Annotated[
+    str | None, typer.Option("--hostfile", metavar="FILE", help="Hosts and slots, in DeepSpeed's grammar.")
+]
+WorldSizeOption = Annotated[
+    int | None, typer.Option("--world-size", min=1, metavar="N", help="Ranks, where no hostfile says so.")
+]
 VersionOption = Annotated[
     str | None,
     typer.Option("--deepspeed-version", metavar="V", help="Check against this DeepSpeed instead of the installed one."),
@@ -71,8 +77,10 @@ def check_file(
     return _gated(loaded, run, found, deepspeed, launching, hostfile)
 
 
-def _gated(loaded: Loaded, run: Run, found: list[Finding], deepspeed: Target, launching: bool, hostfile: str | None) -> Checked:
-    from harness.gates import check  # noqa: PLC0415  (a file with a syntax error needs no gates)
+def _gated(
+    loaded: Loaded, run: Run, found: list[Finding], deepspeed: Target, launching: bool, hostfile: str | None
+) -> Checked:
+    from harness.gates import check
 
     source = loaded.source
     if source is None:
@@ -96,7 +104,7 @@ def _cluster(spec: RunSpec, file: str, hostfile: str | None) -> tuple[Cluster | 
 
 
 def _name(file: str) -> str:
-    plain = "".join(c if c.isalnum() and c.isascii() or c in "._-" else "-" for c in Path(file).stem).strip("._-")
+    plain = "".join(c if (c.isalnum() and c.isascii()) or c in "._-" else "-" for c in Path(file).stem).strip("._-")
     return plain[:64] or "run"
 
 
@@ -112,7 +120,9 @@ def parse_target(version: str | None) -> Target:
     try:
         return target(version)
     except ValueError as error:
-        raise Refused([Finding("SP011", "error", f"--deepspeed-version: {error}", fix=Fix("write it as `0.19.8`"))], Exit.USAGE) from None
+        raise Refused(
+            [Finding("SP011", "error", f"--deepspeed-version: {error}", fix=Fix("write it as `0.19.8`"))], Exit.USAGE
+        ) from None
 
 
 def print_findings(items: Sequence[Finding], source: Source | None) -> None:
@@ -127,7 +137,7 @@ def stop_on_errors(checked: Checked, what_did_not_happen: str) -> Run:
     if checked.run is not None and checked.report.ok:
         return checked.run
     print(f"{text.summary([checked.report], style_for(sys.stderr))}. {what_did_not_happen}.", file=sys.stderr)
-    exit_with(checked.code)
+    raise typer.Exit(int(checked.code))
 
 
 def exit_with(code: Exit | int) -> NoReturn:

@@ -8,7 +8,16 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.common import HostfileOption, SetOption, SpecArgument, WorldSizeOption, check_file, exit_with, print_findings, stop_on_errors
+from harness.cli.common import (
+    HostfileOption,
+    SetOption,
+    SpecArgument,
+    WorldSizeOption,
+    check_file,
+    exit_with,
+    print_findings,
+    stop_on_errors,
+)
 from harness.errors import Exit
 from harness.findings import Finding, Fix, Place
 from harness.render import DSConfig
@@ -22,9 +31,19 @@ def render(
     hostfile: HostfileOption = None,
     world_size: WorldSizeOption = None,
     overrides: SetOption = None,
-    check: Annotated[bool, typer.Option("--check", help="Compare with the JSON beside the spec; exit 1 when it differs.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Compare with the JSON beside the spec; exit 1 when it differs.")
+    ] = False,
     write: Annotated[bool, typer.Option("--write", help="Write the JSON beside the spec.")] = False,
-    output: Annotated[str | None, typer.Option("--output", "-o", metavar="FILE", help="The JSON to compare with or write, instead of the one beside the spec.")] = None,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="The JSON to compare with or write, instead of the one beside the spec.",
+        ),
+    ] = None,
     reasons: Annotated[bool, typer.Option("--reasons", help="Print each key with the reason for its value.")] = False,
 ) -> None:
     """Print the DeepSpeed JSON of a run spec, or keep a checked-in one in step with it.
@@ -50,14 +69,27 @@ def _check(config: DSConfig, file: Path, spec: str) -> None:
     try:
         found = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        finding = Finding("RN001", "error", f"`{file}` cannot be compared: {getattr(error, 'strerror', None) or 'not UTF-8 text'}", place=Place(str(file), 1, 1), fix=Fix(f"make it with `harness render {spec} --write`"))
+        finding = Finding(
+            "RN001",
+            "error",
+            f"`{file}` cannot be compared: {getattr(error, 'strerror', None) or 'not UTF-8 text'}",
+            place=Place(str(file), 1, 1),
+            fix=Fix(f"make it with `harness render {spec} --write`"),
+        )
         print_findings([finding], None)
         exit_with(Exit.FINDINGS)
     if found == config.text:
         print(f"OK. {file} is what {spec} renders to.")
         return
     line = _first_difference(found, config.text)
-    finding = Finding("RN002", "error", f"`{file}` is not what `{spec}` renders to", place=Place(str(file), line, 1), label="differs from here on", fix=Fix(f"run `harness render {spec} --write`"))
+    finding = Finding(
+        "RN002",
+        "error",
+        f"`{file}` is not what `{spec}` renders to",
+        place=Place(str(file), line, 1),
+        label="differs from here on",
+        fix=Fix(f"run `harness render {spec} --write`"),
+    )
     print_findings([finding], None)
     _print_diff(found, config.text, str(file))
     exit_with(Exit.FINDINGS)
@@ -69,25 +101,35 @@ def _first_difference(old: str, new: str) -> int:
 
 
 def _print_diff(old: str, new: str, name: str) -> None:
-    import difflib  # noqa: PLC0415
+    import difflib
 
     for line in difflib.unified_diff(old.splitlines(), new.splitlines(), name, "rendered", lineterm=""):
         print(line)
 
 
 def _write(config: DSConfig, file: Path) -> None:
-    from harness.files import write_atomically  # noqa: PLC0415
+    from harness.files import write_atomically
 
     try:
         write_atomically(file, config.text)
     except OSError as error:
-        print_findings([Finding("RN003", "error", f"`{file}` cannot be written: {(error.strerror or str(error)).lower()}", fix=Fix("choose another file with `--output`"))], None)
+        print_findings(
+            [
+                Finding(
+                    "RN003",
+                    "error",
+                    f"`{file}` cannot be written: {(error.strerror or str(error)).lower()}",
+                    fix=Fix("choose another file with `--output`"),
+                )
+            ],
+            None,
+        )
         exit_with(Exit.USAGE)
     print(f"Wrote {file}.", file=sys.stderr)
 
 
 def _print_reasons(config: DSConfig) -> None:
-    import json  # noqa: PLC0415
+    import json
 
     values = {key: json.dumps(_get(config, key)) for key in config.reasons}
     left = max(map(len, values), default=0)

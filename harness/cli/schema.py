@@ -11,6 +11,6 @@ def schema() -> None:
     Example: harness schema > harness.schema.json, then put this line at the top of a spec:
     # yaml-language-server: $schema=harness.schema.json
     """
-    from harness.spec.schema import json_schema  # noqa: PLC0415
+    from harness.spec.schema import json_schema
 
     print(json.dumps(json_schema(), indent=2))

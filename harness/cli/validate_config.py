@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from enum import Enum
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -24,7 +24,7 @@ from harness.views.style import style_for
 NO_ARGS_IS_HELP = True
 
 
-class Format(str, Enum):
+class Format(StrEnum):
     """Output formats."""
 
     text = "text"
@@ -34,7 +34,9 @@ class Format(str, Enum):
 
 
 def validate_config(
-    files: Annotated[list[str], typer.Argument(metavar="FILE...", help="Run specs or DeepSpeed JSONs; `-` is standard input.")],
+    files: Annotated[
+        list[str], typer.Argument(metavar="FILE...", help="Run specs or DeepSpeed JSONs; `-` is standard input.")
+    ],
     hostfile: HostfileOption = None,
     world_size: WorldSizeOption = None,
     overrides: SetOption = None,
@@ -49,12 +51,13 @@ def validate_config(
     """
     deepspeed = parse_target(deepspeed_version)
     checked = [
-        check_file(file, overrides=overrides, hostfile=hostfile, world_size=world_size, deepspeed=deepspeed) for file in files
+        check_file(file, overrides=overrides, hostfile=hostfile, world_size=world_size, deepspeed=deepspeed)
+        for file in files
     ]
     if format is Format.text:
         _print_text(checked, f" against DeepSpeed {deepspeed.text} ({deepspeed.origin})")
     else:
-        from harness.views.machine_readable import FORMATS  # noqa: PLC0415
+        from harness.views.machine_readable import FORMATS
 
         output = FORMATS[format.value]([c.report for c in checked], deepspeed.text)
         if output:

@@ -23,6 +23,7 @@ class Target:
 
     @property
     def version(self) -> Version:
+        """`text` as numbers, to compare with."""
         return parse_version(self.text)
 
 
@@ -47,7 +48,9 @@ def target(asked: str | None = None) -> Target:
 
 
 def installed_version() -> str | None:
-    """The installed version by the name of its metadata folder (`importlib.metadata` takes longer to import than this to run)."""
+    """The installed version by the name of its metadata folder (`importlib.metadata` takes longer to import than this
+    to run).
+    """
     for entry in sys.path:
         for folder in Path(entry or ".").glob("deepspeed-*.dist-info"):
             return folder.name.removeprefix("deepspeed-").removesuffix(".dist-info")

@@ -1,7 +1,7 @@
 """Every documented key of DeepSpeed's JSON: its type, the release it came with or went with, its successor.
 
-Data, and the one function that reads it; what to say about a wrong key is `harness.spec.deepspeed_json`'s business.
-Sources: the fields of DeepSpeed 0.19.8's own pydantic models (a test compares them), and for the blocks it reads by hand,
+Data, and the function that reads it; what to say about a wrong key is `harness.spec.deepspeed_json`'s business.
+Sources: the fields of DeepSpeed 0.19.8's own pydantic models (a test compares them), and for blocks that it reads by hand,
 `runtime/constants.py` and `runtime/config.py`. Releases: the class bodies at each tag.
 
 A line is `key type [>=since] [<gone] [->successor] [=>alias]`; a key with a successor is deprecated or gone,
@@ -403,7 +403,8 @@ _TABLES: dict[str, str] = {
 _TABLES["bfloat16"] = _TABLES["bf16"]
 
 STRICT_BLOCKS = frozenset(
-    "zero_optimization tensor_parallel compile hybrid_engine comms_logger tensorboard wandb csv_monitor comet timers bf16 fp16 bfloat16".split()
+    """zero_optimization tensor_parallel compile hybrid_engine comms_logger tensorboard wandb csv_monitor comet timers
+    bf16 fp16 bfloat16""".split()
 )
 """Blocks in which DeepSpeed itself refuses an unknown key; in every other it ignores one in silence."""
 

@@ -54,7 +54,9 @@ class Context:
         The gate's id is filled in by `check`.
         """
         shown = tuple(Label(self.source.place(k), text) for k, text in related if self.source.has(k))
-        return Finding("", severity, message, self.source.user_key(key), self.source.place(key), label, shown, tuple(notes), fix)
+        return Finding(
+            "", severity, message, self.source.user_key(key), self.source.place(key), label, shown, tuple(notes), fix
+        )
 
 
 Check = Callable[[Context], Iterator[Finding]]

@@ -1,0 +1,1 @@
+"""Arithmetic on a run: ranks, batch, memory, time. Judges and prints nothing."""

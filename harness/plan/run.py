@@ -4,7 +4,6 @@ stays None, and a gate says why.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from dataclasses import dataclass
 from typing import Any
@@ -39,7 +38,9 @@ class Degrees:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """global_batch = per_device x data-parallel ranks x accumulation, in sequences. None: not given and not derivable."""
+    """global_batch = per_device x data-parallel ranks x accumulation, in sequences. None: not given and not
+    derivable.
+    """
 
     per_device: int | None
     accumulation: int | None
@@ -47,6 +48,7 @@ class Batch:
 
     @property
     def complete(self) -> bool:
+        """Are all three corners known?"""
         return None not in (self.per_device, self.accumulation, self.global_batch)
 
 
@@ -81,7 +83,7 @@ class Run:
                 "global": self.batch.global_batch,
             },
         }
-        body["sha256"] = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+        body["sha256"] = _digest(body)
         return body
 
     @staticmethod
@@ -90,7 +92,7 @@ class Run:
         if body.get("format_version") != FORMAT_VERSION:
             raise ValueError(f"format_version {body.get('format_version')!r}, this harness reads {FORMAT_VERSION}")
         rest = {k: v for k, v in body.items() if k != "sha256"}
-        if hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest() != body.get("sha256"):
+        if _digest(rest) != body.get("sha256"):
             raise ValueError("its sha256 does not match its content: it was edited or torn")
         degrees, batch = body["degrees"], body["batch"]
         return Run(
@@ -100,6 +102,12 @@ class Run:
             degrees=Degrees(degrees["world"], degrees["tensor"], degrees["pipeline"], degrees["sequence"]),
             batch=Batch(batch["per_device"], batch["accumulation"], batch["global"]),
         )
+
+
+def _digest(body: dict[str, Any]) -> str:
+    import hashlib
+
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
 
 
 def resolve(
@@ -123,7 +131,9 @@ def resolve(
     if world is None and spec.cluster.gpus_per_node:
         world = spec.cluster.gpus_per_node * (spec.cluster.num_nodes or 1)
     parallel = spec.parallel
-    degrees = Degrees(world, parallel.tensor_parallel_size, parallel.pipeline_parallel_size, parallel.sequence_parallel_size)
+    degrees = Degrees(
+        world, parallel.tensor_parallel_size, parallel.pipeline_parallel_size, parallel.sequence_parallel_size
+    )
     return Run(
         spec=spec,
         name=spec.name or name,

@@ -1,5 +1,5 @@
-"""Renders the DeepSpeed JSON. Every key whose default moved between releases is written out, so that the file means the same
-on each of them.
+"""Renders the DeepSpeed JSON. Every key whose default moved between releases is written out, so that the file means
+the same on each of them.
 """
 
 from __future__ import annotations
@@ -46,18 +46,28 @@ def render(run: Run) -> DSConfig:
 def _batch(run: Run) -> Iterator[Entry]:
     batch, degrees = run.batch, run.degrees
     # Under AutoTP DeepSpeed multiplies by the whole world, so the true global batch would be refused there.
-    if batch.global_batch is not None and degrees.tensor == 1 and (batch.complete or run.spec.train.global_batch_size):
+    known = batch.complete or run.spec.train.global_batch_size
+    if batch.global_batch is not None and degrees.tensor == 1 and known:
         yield "train_batch_size", batch.global_batch, _product(run)
     if batch.per_device is not None:
-        yield "train_micro_batch_size_per_gpu", batch.per_device, _given(run.spec.train.per_device_train_batch_size, "train.per_device_train_batch_size")
+        yield (
+            "train_micro_batch_size_per_gpu",
+            batch.per_device,
+            _given(run.spec.train.per_device_train_batch_size, "train.per_device_train_batch_size"),
+        )
     if batch.accumulation is not None:
-        yield "gradient_accumulation_steps", batch.accumulation, _given(run.spec.train.gradient_accumulation_steps, "train.gradient_accumulation_steps")
+        yield (
+            "gradient_accumulation_steps",
+            batch.accumulation,
+            _given(run.spec.train.gradient_accumulation_steps, "train.gradient_accumulation_steps"),
+        )
 
 
 def _product(run: Run) -> str:
     if run.degrees.data is None or not run.batch.complete:
         return "`train.global_batch_size`"
-    return f"{run.batch.per_device} a rank x {run.degrees.data} data-parallel ranks x {run.batch.accumulation} accumulation steps"
+    micro, ranks, steps = run.batch.per_device, run.degrees.data, run.batch.accumulation
+    return f"{micro} a rank x {ranks} data-parallel ranks x {steps} accumulation steps"
 
 
 def _given(value: object, key: str) -> str:
@@ -65,7 +75,11 @@ def _given(value: object, key: str) -> str:
 
 
 def _training(run: Run) -> Iterator[Entry]:
-    yield "gradient_clipping", run.spec.train.max_grad_norm, "`train.max_grad_norm`, always written: DeepSpeed's default became 1.0 in 0.19.3"
+    yield (
+        "gradient_clipping",
+        run.spec.train.max_grad_norm,
+        "`train.max_grad_norm`, always written: DeepSpeed's default became 1.0 in 0.19.3",
+    )
     yield "steps_per_print", None, "the harness prints its own progress; the default was 10 up to 0.15.1"
 
 
@@ -80,11 +94,19 @@ def _optimizer(run: Run) -> Iterator[Entry]:
         yield "optimizer.params.momentum", optimizer.momentum, "`optimizer.momentum`"
         yield "optimizer.params.weight_decay", optimizer.weight_decay, "`optimizer.weight_decay`"
         if run.spec.zero.stage:
-            yield "zero_allow_untested_optimizer", True, "ZeRO's own list has no SGD; it is element-wise, so sharding does not change it"
+            yield (
+                "zero_allow_untested_optimizer",
+                True,
+                "ZeRO's own list has no SGD; it is element-wise, so sharding does not change it",
+            )
         return
     yield "optimizer.params.betas", list(optimizer.betas), "`optimizer.betas`"
     yield "optimizer.params.eps", optimizer.eps, "`optimizer.eps`"
-    yield "optimizer.params.weight_decay", optimizer.weight_decay, "`optimizer.weight_decay`, always written: the default differs between implementations"
+    yield (
+        "optimizer.params.weight_decay",
+        optimizer.weight_decay,
+        "`optimizer.weight_decay`, always written: the default differs between implementations",
+    )
     if optimizer.type == "adam":
         yield "optimizer.params.adam_w_mode", False, "DeepSpeed's Adam decays like AdamW unless told not to"
 
@@ -113,7 +135,9 @@ def _zero(run: Run) -> Iterator[Entry]:
             yield from _offload(section, offload)
 
 
-_NVME_ONLY = frozenset(("nvme_path", "buffer_count", "buffer_size", "max_in_cpu", "pipeline_read", "pipeline_write", "fast_init"))
+_NVME_ONLY = frozenset(
+    ("nvme_path", "buffer_count", "buffer_size", "max_in_cpu", "pipeline_read", "pipeline_write", "fast_init")
+)
 
 
 def _offload(section: str, offload: OffloadOptimizerSpec | OffloadParamSpec) -> Iterator[Entry]:
@@ -135,7 +159,11 @@ def _parallel(run: Run) -> Iterator[Entry]:
     if parallel.sequence_parallel_size > 1:
         yield "sequence_parallel_size", parallel.sequence_parallel_size, "`parallel.sequence_parallel_size`"
         if run.degrees.data is not None:
-            yield "data_parallel_size", run.degrees.data, "DeepSpeed makes sequence groups only when it is told both degrees"
+            yield (
+                "data_parallel_size",
+                run.degrees.data,
+                "DeepSpeed makes sequence groups only when it is told both degrees",
+            )
 
 
 _PARTS: tuple[Callable[[Run], Iterator[Entry]], ...] = (_batch, _training, _optimizer, _precision, _zero, _parallel)

@@ -1,7 +1,7 @@
 """A DeepSpeed JSON as a run spec, key by key, so that one set of gates serves both.
 
-Values that have a field of their own move there; everything else stays in `deepspeed`. Each spec key remembers its place
-in the JSON. `auto` counts as not given: who fills it (the Hugging Face Trainer, accelerate) is not known here.
+Values that have a field of their own move there; everything else stays in `deepspeed`. Each spec key remembers its
+place in the JSON. `auto` counts as not given: who fills it (the Hugging Face Trainer, accelerate) is not known here.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ _ZERO_FIELDS = frozenset(
     stage3_max_live_parameters stage3_max_reuse_distance stage3_gather_16bit_weights_on_model_save""".split()
 )
 _OFFLOAD_FIELDS = {
-    "offload_optimizer": frozenset("device nvme_path buffer_count pin_memory ratio pipeline_read pipeline_write fast_init".split()),
+    "offload_optimizer": frozenset(
+        "device nvme_path buffer_count pin_memory ratio pipeline_read pipeline_write fast_init".split()
+    ),
     "offload_param": frozenset("device nvme_path buffer_count buffer_size max_in_cpu pin_memory".split()),
 }
 
@@ -84,7 +86,9 @@ def owned(config: dict[str, Any]) -> Iterator[tuple[Path, Path]]:
 
 
 def home(path: Path) -> Path | None:
-    """The spec's own field for a key of DeepSpeed's JSON; None where it has none. (The optimizer block may stay a whole.)"""
+    """The spec's own field for a key of DeepSpeed's JSON; None where it has none. (The optimizer block may stay a
+    whole.)
+    """
     if path in _SCALARS:
         return _SCALARS[path]
     if path[0] != "zero_optimization" or len(path) not in (2, 3):
@@ -142,7 +146,7 @@ def _whole(value: Any) -> Any:
 
 def _put(spec: dict[str, Any], path: Path, value: Any) -> None:
     for name in path[:-1]:
-        spec = spec.setdefault(name, {})
+        spec = spec.setdefault(str(name), {})
     spec[str(path[-1])] = value
 
 

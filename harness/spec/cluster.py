@@ -33,6 +33,7 @@ class Cluster:
 
     @property
     def num_slots(self) -> int:
+        """Ranks that the hosts take together."""
         return sum(h.slots for h in self.hosts)
 
     @staticmethod
@@ -53,7 +54,9 @@ def parse_hostfile(text: str, file: str) -> tuple[Cluster | None, list[Finding]]
         line = raw.split("#", 1)[0].rstrip()
         if not line.strip():
             continue
-        finding = _read_line(line, Place(file, number, len(line) - len(line.lstrip()) + 1, len(line.strip())), hosts, first_seen)
+        finding = _read_line(
+            line, Place(file, number, len(line) - len(line.lstrip()) + 1, len(line.strip())), hosts, first_seen
+        )
         if finding:
             findings.append(finding)
     if not hosts and not findings:
@@ -73,17 +76,35 @@ def parse_hostfile(text: str, file: str) -> tuple[Cluster | None, list[Finding]]
 def _read_line(line: str, place: Place, hosts: list[Host], first_seen: dict[str, Place]) -> Finding | None:
     match = _LINE.fullmatch(line.strip())
     if match is None:
-        return _bad(place, f"`{line.strip()}` is not a line of a hostfile", "write `NAME slots=N`, such as `worker-0 slots=8`")
+        return _bad(
+            place, f"`{line.strip()}` is not a line of a hostfile", "write `NAME slots=N`, such as `worker-0 slots=8`"
+        )
     name, count, rest = match["host"], match["count"], match["rest"].strip()
-    slots_place = Place(place.file, place.line, place.column + match.start("slots"), len(match["slots"] + match["rest"]))
+    slots_place = Place(
+        place.file, place.line, place.column + match.start("slots"), len(match["slots"] + match["rest"])
+    )
     if not _HOST.fullmatch(name):
-        return _bad(Place(place.file, place.line, place.column, len(name)), f"`{name}` is not a host name or address", "write a host name that ssh takes")
+        return _bad(
+            Place(place.file, place.line, place.column, len(name)),
+            f"`{name}` is not a host name or address",
+            "write a host name that ssh takes",
+        )
     if not count.isascii() or not count.isdigit() or rest:
         seen = re.match(r"\d+", count)
         note = (f"DeepSpeed reads it as {seen[0]} and ignores the rest of the line",) if seen else ()
-        return _bad(slots_place, f"`{(match['slots'] + match['rest']).strip()}` is not `slots=` and a whole number", "write `slots=N` and nothing after it", note)
+        return _bad(
+            slots_place,
+            f"`{(match['slots'] + match['rest']).strip()}` is not `slots=` and a whole number",
+            "write `slots=N` and nothing after it",
+            note,
+        )
     if int(count) == 0:
-        return _bad(slots_place, f"host `{name}` has no slots", "give it at least one slot or remove the line", ("DeepSpeed starts nothing there and ends with exit code 0",))
+        return _bad(
+            slots_place,
+            f"host `{name}` has no slots",
+            "give it at least one slot or remove the line",
+            ("DeepSpeed starts nothing there and ends with exit code 0",),
+        )
     if name in first_seen:
         return Finding(
             "HO004",

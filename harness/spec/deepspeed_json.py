@@ -55,7 +55,7 @@ def _walk(config: dict[str, Any], source: Source, prefix: Path, path: str, targe
             yield _unknown(name, here, path, known, source)
             continue
         yield from _version(key, here, path, source, target)
-        wrong = _wrong_type(key, value, here, path, source)
+        wrong = _wrong_type(key, value, here, source)
         if wrong is not None:
             yield wrong
         elif key.type == "block" and isinstance(value, dict):
@@ -73,9 +73,21 @@ def _unknown(name: str, here: Path, path: str, known: dict[str, Key], source: So
         fix = Fix(f"`{name}` belongs in `{home}`")
     else:
         fix = Fix("remove it, or look the name up in DeepSpeed's documentation")
-    top = path.split(".")[0]
-    note = f"DeepSpeed refuses unknown keys in `{top}` once every rank has started" if top in STRICT_BLOCKS else f"DeepSpeed ignores it in silence{_loss(better)}"
-    return Finding("SP005", "error", f"`{dotted(here)}` is not a key of {where}", dotted(here), source.place(here, of_key=True), notes=(note,), fix=fix)
+    top = path.split(".", maxsplit=1)[0]
+    note = (
+        f"DeepSpeed refuses unknown keys in `{top}` once every rank has started"
+        if top in STRICT_BLOCKS
+        else f"DeepSpeed ignores it in silence{_loss(better)}"
+    )
+    return Finding(
+        "SP005",
+        "error",
+        f"`{dotted(here)}` is not a key of {where}",
+        dotted(here),
+        source.place(here, of_key=True),
+        notes=(note,),
+        fix=fix,
+    )
 
 
 def _loss(better: str | None) -> str:
@@ -89,18 +101,36 @@ def _version(key: Key, here: Path, path: str, source: Source, target: Target) ->
         title = f"use `{key.successor}`" if key.successor else "remove it"
         release = ".".join(map(str, key.gone))
         refused = path == "zero_optimization" or (path == "" and key.type in ("dict", "any"))
-        note = f"DeepSpeed refuses it from {release} on" if refused else f"DeepSpeed ignores it in silence from {release} on"
-        yield Finding("SP012", "error", f"`{name}` is gone since DeepSpeed {release}", name, place, notes=(note,), fix=Fix(title))
+        note = (
+            f"DeepSpeed refuses it from {release} on"
+            if refused
+            else f"DeepSpeed ignores it in silence from {release} on"
+        )
+        yield Finding(
+            "SP012", "error", f"`{name}` is gone since DeepSpeed {release}", name, place, notes=(note,), fix=Fix(title)
+        )
     elif key.since is not None and version < key.since:
         release = ".".join(map(str, key.since))
-        top = path.split(".")[0]
-        note = "this release refuses it as an unknown key" if top in STRICT_BLOCKS else "this release ignores it in silence"
-        yield Finding("SP013", "error", f"`{name}` is read from DeepSpeed {release} on, this is {target.text}", name, place, notes=(note,), fix=Fix("remove it, or upgrade DeepSpeed"))
+        top = path.split(".", maxsplit=1)[0]
+        note = (
+            "this release refuses it as an unknown key"
+            if top in STRICT_BLOCKS
+            else "this release ignores it in silence"
+        )
+        yield Finding(
+            "SP013",
+            "error",
+            f"`{name}` is read from DeepSpeed {release} on, this is {target.text}",
+            name,
+            place,
+            notes=(note,),
+            fix=Fix("remove it, or upgrade DeepSpeed"),
+        )
     elif key.successor is not None and key.gone is None:
         yield Finding("SP014", "warning", f"`{name}` is deprecated", name, place, fix=Fix(f"use `{key.successor}`"))
 
 
-def _wrong_type(key: Key, value: Any, here: Path, path: str, source: Source) -> Finding | None:
+def _wrong_type(key: Key, value: Any, here: Path, source: Source) -> Finding | None:
     if value == "auto" or key.type == "any" or (value is None and key.nullable):
         return None
     allowed = _TYPES[key.type]
@@ -109,9 +139,25 @@ def _wrong_type(key: Key, value: Any, here: Path, path: str, source: Source) -> 
     if key.type == "int" and isinstance(value, float) and value.is_integer():
         return None  # 5e8 in a JSON: DeepSpeed takes it as the whole number it is
     if key.name == "zero_optimization" and isinstance(value, bool):
-        return Finding("SP014", "warning", f"`{dotted(here)}: {str(value).lower()}` is an old form", dotted(here), source.place(here), notes=(f"DeepSpeed takes it as stage {int(value)}",), fix=Fix(f'write `{{"stage": {int(value)}}}`'))
+        return Finding(
+            "SP014",
+            "warning",
+            f"`{dotted(here)}: {str(value).lower()}` is an old form",
+            dotted(here),
+            source.place(here),
+            notes=(f"DeepSpeed takes it as stage {int(value)}",),
+            fix=Fix(f'write `{{"stage": {int(value)}}}`'),
+        )
     message = f"`{dotted(here)}` is {describe(value)} where {_WORDS[key.type]} belongs"
-    return Finding("SP006", "error", message, dotted(here), source.place(here), notes=_consequence(key, value), fix=Fix(f"write {_WORDS[key.type]}"))
+    return Finding(
+        "SP006",
+        "error",
+        message,
+        dotted(here),
+        source.place(here),
+        notes=_consequence(key, value),
+        fix=Fix(f"write {_WORDS[key.type]}"),
+    )
 
 
 def _consequence(key: Key, value: Any) -> tuple[str, ...]:

@@ -105,12 +105,21 @@ def _finding(item: Any, path: Path, source: Source) -> Finding:
         return _unknown(path, source)
     if kind == "missing" and isinstance(path[-1], int):
         message = f"`{dotted(source.user_path(path[:-1]))}` is {describe(value)} where a list of two numbers belongs"
-        return Finding("SP006", "error", message, key, source.place(path[:-1]), fix=Fix("write two numbers, such as `[0.9, 0.95]`"))
+        return Finding(
+            "SP006", "error", message, key, source.place(path[:-1]), fix=Fix("write two numbers, such as `[0.9, 0.95]`")
+        )
     if kind == "missing":
         message = f"`{key}` is missing"
         return Finding("SP008", "error", message, key, source.place(path[:-1], of_key=True), fix=Fix(f"write `{key}`"))
     if kind == "too_long":
-        return Finding("SP006", "error", f"`{key}` has more than two numbers", key, source.place(path), fix=Fix("write two numbers"))
+        return Finding(
+            "SP006",
+            "error",
+            f"`{key}` has more than two numbers",
+            key,
+            source.place(path),
+            fix=Fix("write two numbers"),
+        )
     if kind in _KINDS:
         wanted = _wanted(kind, path)
         message = f"`{key}` is {describe(value)} where {wanted} belongs"
@@ -148,7 +157,9 @@ def _range_fix(item: Any) -> Fix | None:
 
 
 def _unknown(path: Path, source: Source) -> Finding:
-    """An unknown key: a misspelling, a key of another section, a name from DeepSpeed or another trainer, or nothing known."""
+    """An unknown key: a misspelling, a key of another section, a name from DeepSpeed or another trainer, or nothing
+    known.
+    """
     name, section = str(path[-1]), path[:-1]
     siblings = section_fields(section)
     here = source.user_path(path)
@@ -159,10 +170,21 @@ def _unknown(path: Path, source: Source) -> Finding:
     if better:
         fix = Fix(f"did you mean `{dotted((*section, better)) if better in siblings else better}`?")
     elif home := _elsewhere(name):
-        fix = Fix(f"`{name}` is called `{home}` here") if home.split(".")[-1] != name else Fix(f"`{name}` belongs in `{home.rsplit('.', 1)[0]}`")
+        fix = (
+            Fix(f"`{name}` is called `{home}` here")
+            if home.split(".")[-1] != name
+            else Fix(f"`{name}` belongs in `{home.rsplit('.', 1)[0]}`")
+        )
     else:
         fix = Fix(f"known here: {', '.join(f'`{s}`' for s in siblings)}" if siblings else "remove it")
-    return Finding("SP005", "error", f"`{dotted(here)}` is not a key of {where}", dotted(here), source.place(path, of_key=True), fix=fix)
+    return Finding(
+        "SP005",
+        "error",
+        f"`{dotted(here)}` is not a key of {where}",
+        dotted(here),
+        source.place(path, of_key=True),
+        fix=fix,
+    )
 
 
 def section_fields(section: Path) -> tuple[str, ...]:
@@ -183,6 +205,6 @@ def _elsewhere(name: str) -> str | None:
             return f"{section}.{name}"
     if name in FOREIGN_NAMES:
         return FOREIGN_NAMES[name]
-    from harness.facts.deepspeed_keys import block  # noqa: PLC0415
+    from harness.facts.deepspeed_keys import block
 
     return f"deepspeed.{name}" if name in (block("") or {}) else None

@@ -1,9 +1,11 @@
-"""Strict JSON into values with their places. (The standard library parses JSON but forgets where; DeepSpeed's hjson does too.)"""
+"""Strict JSON into values with their places. (The standard library parses JSON but forgets where; DeepSpeed's hjson
+does too.)
+"""
 
 from __future__ import annotations
 
 import re
-from json.decoder import JSONDecodeError, scanstring
+from json import JSONDecodeError, decoder
 from typing import Any
 
 from harness.errors import Refused
@@ -14,7 +16,10 @@ MAX_DEPTH = 200
 _SPACE = re.compile(r"[ \t\n\r]*")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _WORDS = {"true": True, "false": False, "null": None}
-_HJSON = "DeepSpeed reads its configuration with hjson and may accept this; the Hugging Face Trainer and accelerate do not"
+_scan_string: Any = vars(decoder)["scanstring"]  # the standard library's own, which the type stubs leave out
+_HJSON = (
+    "DeepSpeed reads its configuration with hjson and may accept this; the Hugging Face Trainer and accelerate do not"
+)
 
 
 def parse(text: str, file: str) -> Source:
@@ -118,9 +123,10 @@ class _Reader:
 
     def string(self, at: int) -> tuple[str, int]:
         try:
-            return scanstring(self.text, at + 1, True)
+            text, end = _scan_string(self.text, at + 1, True)
         except JSONDecodeError as error:
             raise self.error(error.pos, error.msg.lower()) from None
+        return str(text), int(end)
 
     def twice(self, path: Path, place: Place) -> None:
         first = self.spots[path].key
@@ -133,7 +139,7 @@ class _Reader:
                 place=place,
                 label="again here",
                 related=(Label(first, "first here"),) if first else (),
-                notes=("DeepSpeed refuses duplicate keys; the Hugging Face Trainer and accelerate keep the last one in silence",),
+                notes=("DeepSpeed refuses this; the Hugging Face Trainer and accelerate keep the last one in silence",),
                 fix=Fix("keep one of them"),
             )
         )
@@ -147,11 +153,17 @@ class _Reader:
         return Place(self.file, line, column, end - at if "\n" not in self.text[at:end] else 0)
 
     def position(self, at: int) -> tuple[int, int]:
-        from bisect import bisect_right  # noqa: PLC0415
+        from bisect import bisect_right
 
         line = bisect_right(self.line_starts, at)
         return line, at - self.line_starts[line - 1] + 1
 
     def error(self, at: int, message: str) -> Refused:
         line, column = self.position(min(at, len(self.text)))
-        return refuse("SP002", f"not strict JSON: {message}", Place(self.file, line, column, 1), "write strict JSON", notes=(_HJSON,))
+        return refuse(
+            "SP002",
+            f"not strict JSON: {message}",
+            Place(self.file, line, column, 1),
+            "write strict JSON",
+            notes=(_HJSON,),
+        )

@@ -15,12 +15,14 @@ from harness.errors import Exit, Refused
 from harness.facts.deepspeed import Target
 from harness.facts.deepspeed import target as find_target
 from harness.findings import Finding, Fix, Place
-from harness.spec.model import InputKind, RunSpec
 from harness.spec import adopt, deepspeed_json
 from harness.spec.field_errors import translate
+from harness.spec.model import InputKind, RunSpec
 from harness.spec.source import Path, Source, Spot, dotted, read, split_key
 
-_SECTIONS = tuple(name for name, field in RunSpec.model_fields.items() if field.default_factory not in (None, dict) and name != "zero")
+_SECTIONS = tuple(
+    name for name, field in RunSpec.model_fields.items() if field.default_factory not in (None, dict) and name != "zero"
+)
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ def load(file: str, overrides: Sequence[str] = (), target: Target | None = None)
 
 def looks_like_deepspeed(data: dict[str, Any]) -> bool:
     """Has a JSON more top-level keys of DeepSpeed's than of a run spec? (A YAML file is always a run spec.)"""
-    from harness.facts.deepspeed_keys import block  # noqa: PLC0415
+    from harness.facts.deepspeed_keys import block
 
     known = block("") or {}
     ours = sum(key in RunSpec.model_fields for key in data if key not in ("optimizer", "scheduler", "checkpoint"))
@@ -129,7 +131,7 @@ def _autos(source: Source) -> list[Finding]:
             first,
             source.place(places[0]),
             notes=(
-                "the Hugging Face Trainer and accelerate fill them in; DeepSpeed itself takes the default, or fails on them",
+                "the Hugging Face Trainer and accelerate fill them in; DeepSpeed takes the default, or fails on them",
                 "they count as not given here",
             ),
         )
@@ -147,7 +149,7 @@ def _apply(source: Source, overrides: Sequence[str]) -> Source:
     """The source with `--set` values in place; their spots point at the command line."""
     if not overrides:
         return source
-    from harness.spec import yaml_source  # noqa: PLC0415
+    from harness.spec import yaml_source
 
     data: dict[str, Any] = _copy(source.data)
     spots = dict(source.spots)
@@ -156,7 +158,15 @@ def _apply(source: Source, overrides: Sequence[str]) -> Source:
         place = Place("--set", number, 1, len(key))
         if not equals or not all(key.strip().split(".")):
             raise Refused(
-                [Finding("SP011", "error", f"`--set {text}` is not `key=value`", place=place, fix=Fix("write it as `--set train.max_steps=10`"))],
+                [
+                    Finding(
+                        "SP011",
+                        "error",
+                        f"`--set {text}` is not `key=value`",
+                        place=place,
+                        fix=Fix("write it as `--set train.max_steps=10`"),
+                    )
+                ],
                 Exit.USAGE,
             )
         path = split_key(key.strip())
@@ -184,7 +194,15 @@ def _set(data: Any, path: Path, value: Any, text: str, place: Place) -> None:
         data[path[-1]] = value
     else:
         raise Refused(
-            [Finding("SP011", "error", f"`--set {text}` leads into a value that is no map", place=place, fix=Fix("set the whole section, or a key that can be inside it"))],
+            [
+                Finding(
+                    "SP011",
+                    "error",
+                    f"`--set {text}` leads into a value that is no map",
+                    place=place,
+                    fix=Fix("set the whole section, or a key that can be inside it"),
+                )
+            ],
             Exit.USAGE,
         )
 

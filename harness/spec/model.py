@@ -32,7 +32,9 @@ class ModelSpec(Section):
     revision: str | None = None
     """Branch, tag or commit on the Hub."""
     config: dict[str, Any] | None = None
-    """A `transformers` configuration written out (`model_type` and its fields), for a model that starts from random weights."""
+    """A `transformers` configuration written out (`model_type` and its fields), for a model that starts from random
+    weights.
+    """
     random_init: bool = False
     """Take only the architecture from `name_or_path` and initialise the weights anew."""
     tokenizer: str | None = None
@@ -82,7 +84,9 @@ class TrainSpec(Section):
 
 
 class OptimizerSpec(Section):
-    """The optimizer. DeepSpeed picks the implementation for the device: fused, or DeepSpeedCPUAdam when it is offloaded."""
+    """The optimizer. DeepSpeed picks the implementation for the device: fused, or DeepSpeedCPUAdam when it is
+    offloaded.
+    """
 
     type: Literal["adamw", "adam", "sgd"] = "adamw"
     """`adamw` decays weights apart from the gradient, `adam` adds the decay to it, `sgd` has only a momentum."""

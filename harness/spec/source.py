@@ -84,10 +84,10 @@ def read(file: str) -> Source:
     """Read and parse a file; `-` is standard input. Raises Refused with findings that name line and column."""
     text = decode(_read_bytes(file), file)
     if is_json(file, text):
-        from harness.spec import json_source  # noqa: PLC0415  (a YAML spec does not need it)
+        from harness.spec import json_source
 
         return json_source.parse(text, file)
-    from harness.spec import yaml_source  # noqa: PLC0415
+    from harness.spec import yaml_source
 
     return yaml_source.parse(text, file)
 
@@ -106,14 +106,24 @@ def _read_bytes(file: str) -> bytes:
             return sys.stdin.buffer.read(MAX_BYTES + 1)
         path = FilePath(file)
         if path.is_dir():
-            raise refuse("SP001", f"`{file}` is a directory, not a file", Place(file, 1, 1), "name the file inside it", Exit.USAGE)
+            raise refuse(
+                "SP001",
+                f"`{file}` is a directory, not a file",
+                Place(file, 1, 1),
+                "name the file inside it",
+                Exit.USAGE,
+            )
         with path.open("rb") as handle:
             content = handle.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = (getattr(error, "strerror", None) or str(error)).lower()
-        raise refuse("SP001", f"`{file}` cannot be read: {reason}", Place(file, 1, 1), "check the path", Exit.USAGE) from None
+        raise refuse(
+            "SP001", f"`{file}` cannot be read: {reason}", Place(file, 1, 1), "check the path", Exit.USAGE
+        ) from None
     if len(content) > MAX_BYTES:
-        raise refuse("SP001", f"`{file}` is larger than {MAX_BYTES:,} bytes", Place(file, 1, 1), "this is not a run spec")
+        raise refuse(
+            "SP001", f"`{file}` is larger than {MAX_BYTES:,} bytes", Place(file, 1, 1), "this is not a run spec"
+        )
     return content
 
 
@@ -129,11 +139,15 @@ def decode(content: bytes, file: str) -> str:
     end = len(text) if bad is None else bad
     place = Place(file, text.count("\n", 0, end) + 1, end - (text.rfind("\n", 0, end) + 1) + 1)
     if bad is not None:
-        raise refuse("SP001", f"control character 0x{ord(text[bad]):02x}: this is not a text file", place, "name a text file")
+        raise refuse(
+            "SP001", f"control character 0x{ord(text[bad]):02x}: this is not a text file", place, "name a text file"
+        )
     raise refuse("SP001", f"byte 0x{wrong:02x} is not UTF-8 text", place, "save the file as UTF-8")
 
 
-def refuse(gate: str, message: str, place: Place, title: str, code: Exit = Exit.FINDINGS, notes: tuple[str, ...] = ()) -> Refused:
+def refuse(
+    gate: str, message: str, place: Place, title: str, code: Exit = Exit.FINDINGS, notes: tuple[str, ...] = ()
+) -> Refused:
     """The exception for input that cannot even be read as a map of keys."""
     return Refused([Finding(gate, "error", message, place=place, notes=notes, fix=Fix(title))], code)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The closest of `known` by difflib's ratio, at least 0.6; case, hyphens and underscores do not count."""
-    from difflib import get_close_matches  # noqa: PLC0415  (only a wrong spec pays for it)
+    from difflib import get_close_matches
 
     plain = {candidate.lower().replace("-", "_"): candidate for candidate in known}
     wanted = name.lower().replace("-", "_")

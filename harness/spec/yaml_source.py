@@ -8,21 +8,28 @@ from typing import Any
 import yaml
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from harness.findings import Finding, Fix, Label, Place
 from harness.errors import Refused
+from harness.findings import Finding, Fix, Label, Place
 from harness.spec.source import Path, Source, Spot, dotted, not_a_map, refuse
 
 MAX_NODES = 100_000
 MAX_DEPTH = 60
 _BASE: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
+_NUMBER = r"[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?"
+
+
+def _any_case(words: str) -> str:
+    return "|".join(f"{w}|{w.capitalize()}|{w.upper()}" for w in words.split())
+
+
 # PyYAML follows YAML 1.1, where `1e-5` is a text and `1:30` is 90; users mean what YAML 1.2 says.
 _PATTERNS: tuple[tuple[str, str, str], ...] = (
     ("tag:yaml.org,2002:null", r"~|null|Null|NULL|", "~nN\0"),
-    ("tag:yaml.org,2002:bool", r"(?:true|True|TRUE|false|False|FALSE|yes|Yes|YES|no|No|NO|on|On|ON|off|Off|OFF)", "tTfFyYnNoO"),
+    ("tag:yaml.org,2002:bool", _any_case("true false yes no on off"), "tTfFyYnNoO"),
     ("tag:yaml.org,2002:int", r"[-+]?[0-9][0-9_]*|0x[0-9a-fA-F_]+|0o[0-7]+", "-+0123456789"),
-    ("tag:yaml.org,2002:float", r"[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)", "-+.0123456789"),
-)  # fmt: skip
+    ("tag:yaml.org,2002:float", rf"{_NUMBER}|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)", "-+.0123456789"),
+)
 
 
 class _Loader(_BASE):  # type: ignore[misc]
@@ -31,7 +38,9 @@ class _Loader(_BASE):  # type: ignore[misc]
 
 for _tag, _pattern, _first in _PATTERNS:
     for _char in _first:
-        _Loader.yaml_implicit_resolvers.setdefault("" if _char == "\0" else _char, []).append((_tag, re.compile(f"(?:{_pattern})$")))
+        _Loader.yaml_implicit_resolvers.setdefault("" if _char == "\0" else _char, []).append(
+            (_tag, re.compile(f"(?:{_pattern})$"))
+        )
 
 _BOOLS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
@@ -45,7 +54,9 @@ def parse(text: str, file: str) -> Source:
     except yaml.YAMLError as error:
         raise _syntax_error(error, text, file) from None
     except RecursionError:
-        raise refuse("SP002", "the file is nested too deeply", Place(file, 1, 1), "a run spec has at most a few levels") from None
+        raise refuse(
+            "SP002", "the file is nested too deeply", Place(file, 1, 1), "a run spec has at most a few levels"
+        ) from None
     finally:
         if loader is not None:
             loader.dispose()
@@ -59,7 +70,8 @@ def parse(text: str, file: str) -> Source:
 
 
 def scalar(text: str) -> Any:
-    """One value as YAML reads it (for `--set key=value`): `8`, `1e-5`, `true`, `[a, b]`, `{device: cpu}`, else the text.
+    """One value as YAML reads it (for `--set key=value`): `8`, `1e-5`, `true`, `[a, b]`, `{device: cpu}`, else the
+    text.
 
     Raises Refused when it is not YAML.
     """
@@ -90,13 +102,18 @@ class _Reader:
         """The node's plain value; records its spot."""
         self.seen += 1
         if self.seen > MAX_NODES or len(path) > MAX_DEPTH:
-            raise refuse("SP002", "the file expands to too many or too deeply nested values", self.place(node), "drop the aliases")
+            raise refuse(
+                "SP002",
+                "the file expands to too many or too deeply nested values",
+                self.place(node),
+                "drop the aliases",
+            )
         self.spots[path] = Spot(key, self.place(node))
         if isinstance(node, MappingNode):
             return self.mapping(node, path)
         if isinstance(node, SequenceNode):
             return [self.value(item, (*path, i), None) for i, item in enumerate(node.value)]
-        return self.scalar(node)
+        return self.scalar(node) if isinstance(node, ScalarNode) else None
 
     def mapping(self, node: MappingNode, path: Path) -> dict[str, Any]:
         result: dict[str, Any] = {}
@@ -152,5 +169,12 @@ def _syntax_error(error: yaml.YAMLError, text: str, file: str) -> Refused:
     written = lines[line] if line < len(lines) else ""
     if "\t" in written[: column + 1] or written.startswith("\t"):
         column = written.index("\t")
-        return refuse("SP002", "a tab is used for indentation, which YAML does not allow", Place(file, line + 1, column + 1, 1), "indent with spaces")
-    return refuse("SP002", f"not YAML: {problem}", Place(file, line + 1, column + 1, 1), "mend the line, or the one above it")
+        return refuse(
+            "SP002",
+            "a tab is used for indentation, which YAML does not allow",
+            Place(file, line + 1, column + 1, 1),
+            "indent with spaces",
+        )
+    return refuse(
+        "SP002", f"not YAML: {problem}", Place(file, line + 1, column + 1, 1), "mend the line, or the one above it"
+    )

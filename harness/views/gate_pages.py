@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.gates.registry import Gate, gates
-from harness.spec.pages import PAGES
+from harness.spec.pages import pages
 from harness.spec.suggest import nearest
 
 _UPSTREAM = {
@@ -22,21 +22,27 @@ def page(id_: str) -> str | None:
     gate = next((g for g in gates() if g.id == id_), None)
     if gate is not None:
         return _gate_page(gate)
-    entry = PAGES.get(id_)
+    entry = pages().get(id_)
     return f"{id_} ({entry.name})\n\n{entry.text}" if entry else None
 
 
 def _gate_page(gate: Gate) -> str:
-    lines = [f"{gate.id} ({gate.name})", "", gate.page.strip(), "", f"Without this gate: {_UPSTREAM[gate.upstream]}. DeepSpeed versions: {gate.versions}."]
+    lines = [
+        f"{gate.id} ({gate.name})",
+        "",
+        gate.page.strip(),
+        "",
+        f"Without this gate: {_UPSTREAM[gate.upstream]}. DeepSpeed versions: {gate.versions}.",
+    ]
     lines += [f'Seen in: deepspeed/{cite.file}, "{cite.quote}"' for cite in gate.cites]
-    lines += [f"To put up with it, write in the spec: `ignore: {{{gate.id}: \"why\"}}`."]
+    lines += [f'To put up with it, write in the spec: `ignore: {{{gate.id}: "why"}}`.']
     return "\n".join(lines)
 
 
 def rows() -> list[tuple[str, str, str, str]]:
     """(id, name, what it is about, DeepSpeed versions) of everything that has a page, by id."""
     found = [(g.id, g.name, g.title, g.versions) for g in gates()]
-    found += [(id_, p.name, p.text.splitlines()[0].rstrip("."), "all") for id_, p in PAGES.items()]
+    found += [(id_, p.name, p.text.splitlines()[0].rstrip("."), "all") for id_, p in pages().items()]
     return sorted(found)
 
 

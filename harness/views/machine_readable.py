@@ -93,16 +93,24 @@ def as_sarif(reports: Sequence[Report], deepspeed: str) -> str:
         "columnKind": "unicodeCodePoints",
         "results": [_result(finding) for report in reports for finding in report.findings],
     }
-    return json.dumps({"version": "2.1.0", "$schema": "https://json.schemastore.org/sarif-2.1.0.json", "runs": [run]}, indent=2)
+    return json.dumps(
+        {"version": "2.1.0", "$schema": "https://json.schemastore.org/sarif-2.1.0.json", "runs": [run]}, indent=2
+    )
 
 
 def _result(finding: Finding) -> dict[str, Any]:
     text = "\n".join([finding.message, *finding.notes, *([f"help: {finding.fix.title}"] if finding.fix else [])])
-    result: dict[str, Any] = {"ruleId": finding.gate, "level": _SARIF_LEVEL[finding.severity], "message": {"text": text}}
+    result: dict[str, Any] = {
+        "ruleId": finding.gate,
+        "level": _SARIF_LEVEL[finding.severity],
+        "message": {"text": text},
+    }
     if finding.place is not None:
         result["locations"] = [_sarif_location(finding.place)]
     if finding.related:
-        result["relatedLocations"] = [{**_sarif_location(label.place), "message": {"text": label.text}} for label in finding.related]
+        result["relatedLocations"] = [
+            {**_sarif_location(label.place), "message": {"text": label.text}} for label in finding.related
+        ]
     return result
 
 
@@ -114,4 +122,8 @@ def _sarif_location(place: Place) -> dict[str, Any]:
     return {"physicalLocation": {"artifactLocation": {"uri": uri}, "region": region}}
 
 
-FORMATS: Mapping[str, Callable[[Sequence[Report], str], str]] = {"json": as_json, "github": as_github, "sarif": as_sarif}
+FORMATS: Mapping[str, Callable[[Sequence[Report], str], str]] = {
+    "json": as_json,
+    "github": as_github,
+    "sarif": as_sarif,
+}

@@ -24,10 +24,18 @@ def summary(reports: Sequence[Report], style: Style, *, against: str = "") -> st
     checked = max((r.checked for r in reports), default=0)
     parts = [f"{_count(errors, 'error')}" if errors else "", _count(warnings, "warning") if warnings else ""]
     found = ", ".join(p for p in parts if p)
-    head = style.paint(f"Found {found}", "red" if errors else "yellow", bold=True) if found else style.paint("OK", "green", bold=True)
+    head = (
+        style.paint(f"Found {found}", "red" if errors else "yellow", bold=True)
+        if found
+        else style.paint("OK", "green", bold=True)
+    )
     files = f" in {len(reports)} files" if len(reports) > 1 else ""
     tail = f", {ignored} ignored by the spec" if ignored else ""
-    looked = f"{checked} gates checked{against}" if checked else "gates were not checked: the file could not be read as a whole"
+    looked = (
+        f"{checked} gates checked{against}"
+        if checked
+        else "gates were not checked: the file could not be read as a whole"
+    )
     lines = [f"{head}{files}. {looked}{tail}{_skipped(reports)}"]
     return "\n".join(lines)
 
@@ -64,7 +72,9 @@ def _excerpt(finding: Finding, place: Place, source: Source | None, style: Style
     shown = [Label(place, finding.label), *finding.related]
     shown = [label for label in shown if label.place.file == place.file]
     elsewhere = [label for label in finding.related if label.place.file != place.file]
-    where = f"the command line, {source.lines('--set')[place.line - 1]}" if place.file == "--set" and source else str(place)
+    where = (
+        f"the command line, {source.lines('--set')[place.line - 1]}" if place.file == "--set" and source else str(place)
+    )
     lines = [f"  {style.paint('-->', 'blue')} {where}"]
     quoted = _quote(shown, place, source, style) if source and place.length else []
     lines += quoted or ([f"   {style.paint('|', 'blue')} {finding.label}"] if finding.label else [])
@@ -80,7 +90,9 @@ def _where(label: Label, source: Source | None) -> str:
 
 def _quote(labels: Sequence[Label], main: Place, source: Source, style: Style) -> list[str]:
     text = source.lines(main.file)
-    labels = sorted((label for label in labels if 0 < label.place.line <= len(text)), key=lambda label: label.place.line)
+    labels = sorted(
+        (label for label in labels if 0 < label.place.line <= len(text)), key=lambda label: label.place.line
+    )
     if not labels or not any(text[label.place.line - 1].strip() for label in labels):
         return []
     width = max(2, len(str(labels[-1].place.line)))
@@ -95,7 +107,8 @@ def _quote(labels: Sequence[Label], main: Place, source: Source, style: Style) -
         mark = ("^" if label.place is main else "-") * max(1, min(label.place.length or 1, 60))
         colour = "red" if label.place is main else "blue"
         if label.place.column <= _WIDTH:
-            lines.append(f"{' ' * width} {bar} {_pad(line, label.place.column)}{style.paint((mark + ' ' + label.text).rstrip(), colour)}")
+            said = style.paint(f"{mark} {label.text}".rstrip(), colour)
+            lines.append(f"{' ' * width} {bar} {_pad(line, label.place.column)}{said}")
         last = number
     return [*lines, f"{' ' * width} {bar}"]
 

@@ -42,7 +42,9 @@ def test_a_wrong_spec_renders_nothing(write):
 
 def test_reasons_name_the_key_of_the_spec(write):
     result = run("render", write("a.yaml", SPEC), "--reasons")
-    assert any(line.startswith("zero_optimization.stage") and "`zero.stage`" in line for line in result.stdout.splitlines())
+    assert any(
+        line.startswith("zero_optimization.stage") and "`zero.stage`" in line for line in result.stdout.splitlines()
+    )
 
 
 def test_a_place_that_cannot_be_written(write):

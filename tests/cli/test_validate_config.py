@@ -28,13 +28,21 @@ def run(*arguments, stdin=None):
 def test_good_news_is_one_line(write):
     result = run("validate-config", write("a.yaml", SPEC), "--world-size", "2", "--deepspeed-version", "0.19.8")
     assert result.exit_code == 0
-    assert result.stdout == "OK. 16 gates checked against DeepSpeed 0.19.8 (asked for), 1 skipped: MD004 (for `harness launch`)\n"
+    assert (
+        result.stdout
+        == "OK. 16 gates checked against DeepSpeed 0.19.8 (asked for), 1 skipped: MD004 (for `harness launch`)\n"
+    )
 
 
 @pytest.mark.parametrize(
     ("name", "content", "code", "place"),
     [
-        ("first-gate.yaml", SPEC.replace("stage: 1", "stage: 2") + "parallel: {pipeline_parallel_size: 2}\n", 1, ":4:15"),
+        (
+            "first-gate.yaml",
+            SPEC.replace("stage: 1", "stage: 2") + "parallel: {pipeline_parallel_size: 2}\n",
+            1,
+            ":4:15",
+        ),
         ("autotp.yaml", SPEC.replace("stage: 1", "stage: 3") + "parallel: {tensor_parallel_size: 2}\n", 1, ":4:15"),
         ("offload.yaml", SPEC.replace("stage: 1", "stage: 1, offload_param: {device: cpu}"), 1, ":4:42"),
         ("nvme.yaml", SPEC.replace("stage: 1", "stage: 3, offload_optimizer: {device: nvme}"), 1, ":4:46"),
@@ -47,7 +55,12 @@ def test_good_news_is_one_line(write):
         ("list.yaml", SPEC.replace("{max_steps: 1, per_device_train_batch_size: 2}", "[1, 2]"), 1, ":3:8"),
         ("junk.yaml", bytes(range(256)), 1, ":1:1"),
         ("typo.json", '{"train_batch_size": 2,\n "zero_optimisation": {"stage": 3}}', 1, ":2:2"),
-        ("gate.json", '{"train_batch_size": 2,\n "fp16": {"enabled": true}, "bf16": {"enabled": true},\n "zero_optimization": {"stage": 1}}', 1, ":2:22"),
+        (
+            "gate.json",
+            '{"train_batch_size": 2,\n "fp16": {"enabled": true}, "bf16": {"enabled": true},\n "zero_optimization": {"stage": 1}}',
+            1,
+            ":2:22",
+        ),
         ("triangle.json", '{"train_batch_size": 3,\n "train_micro_batch_size_per_gpu": 2}', 1, ":1:22"),
     ],
 )
@@ -100,7 +113,16 @@ def test_a_hostfile_gives_the_world(write):
     assert "error[HO001]" in missing.stdout
 
 
-@pytest.mark.parametrize("arguments", [["--world-size", "0"], ["--world-size", "x"], ["--format", "xml"], ["--frobnicate"], ["--deepspeed-version", "new"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--world-size", "0"],
+        ["--world-size", "x"],
+        ["--format", "xml"],
+        ["--frobnicate"],
+        ["--deepspeed-version", "new"],
+    ],
+)
 def test_a_wrong_option_is_wrong_usage(arguments, write):
     app = [sys.executable, "-m", "harness", "validate-config", write("a.yaml", SPEC), *arguments]
     result = subprocess.run(app, capture_output=True, text=True, check=False)
@@ -133,9 +155,15 @@ except SystemExit as end:
 
 @pytest.mark.parametrize("kind", ["good", "bad", "json"])
 def test_validate_config_imports_no_library_that_computes(kind, write):
-    files = {"good": ("a.yaml", SPEC), "bad": ("b.yaml", "trian: 1\n"), "json": ("c.json", '{"train_batch_size": 1, "zero_optimization": {"stage": 2}}')}
+    files = {
+        "good": ("a.yaml", SPEC),
+        "bad": ("b.yaml", "trian: 1\n"),
+        "json": ("c.json", '{"train_batch_size": 1, "zero_optimization": {"stage": 2}}'),
+    }
     command = [sys.executable, "-c", PROBE % (FORBIDDEN,), json.dumps([write(*files[kind])])]
-    result = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": str(Path.cwd())})
+    result = subprocess.run(
+        command, capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": str(Path.cwd())}
+    )
     code, modules = json.loads(result.stdout.splitlines()[-1])
     assert code == (1 if kind == "bad" else 0)
     assert modules == []

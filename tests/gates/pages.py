@@ -37,4 +37,8 @@ def completed(text: str, *, without: str = "") -> list[str]:
     skip = {"train.per_device_train_batch_size"} if batch else set()
     if has("model.config"):
         skip.add("model.name_or_path")
-    return [f"{key}={value}" for key, value in COMPLETE.items() if not has(key) and key not in skip and not key.startswith(without or "-")]
+    return [
+        f"{key}={value}"
+        for key, value in COMPLETE.items()
+        if not has(key) and key not in skip and not key.startswith(without or "-")
+    ]

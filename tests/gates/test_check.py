@@ -31,7 +31,10 @@ def test_findings_come_in_the_order_of_the_file(write):
 
 def test_an_ignore_that_ignores_nothing_is_told(write):
     found = report(write("a.yaml", "ignore: {PP001: why, XX999: why}\n")).findings
-    assert [f.message for f in found if f.gate == "GT002"] == ["`ignore.PP001` ignored nothing", "`ignore.XX999` names no gate"]
+    assert [f.message for f in found if f.gate == "GT002"] == [
+        "`ignore.PP001` ignored nothing",
+        "`ignore.XX999` names no gate",
+    ]
 
 
 def test_a_gate_that_fails_is_told_and_the_others_still_look(write, monkeypatch):
@@ -39,7 +42,9 @@ def test_a_gate_that_fails_is_told_and_the_others_still_look(write, monkeypatch)
         raise RuntimeError("oops")
         yield
 
-    monkeypatch.setattr(package, "gates", lambda: tuple(replace(g, check=broken) if g.id == "OF001" else g for g in gates()))
+    monkeypatch.setattr(
+        package, "gates", lambda: tuple(replace(g, check=broken) if g.id == "OF001" else g for g in gates())
+    )
     found = report(write("a.yaml", "zero: {stage: 3}\nparallel: {pipeline_parallel_size: 2}\n")).findings
     assert {"GT001", "PP001"} <= {f.gate for f in found}
 
@@ -64,7 +69,9 @@ def test_a_deepspeed_json_meets_the_same_gates_at_its_own_keys(write):
     ],
 )
 def test_autotp_with_zero_3_by_version_and_policy(version, allowed, severity, said, write):
-    text = "zero: {stage: 3}\nparallel: {tensor_parallel_size: 2}\n" + ("allow_undocumented: [TP001]\n" if allowed else "")
+    text = "zero: {stage: 3}\nparallel: {tensor_parallel_size: 2}\n" + (
+        "allow_undocumented: [TP001]\n" if allowed else ""
+    )
     finding = next(f for f in report(write("a.yaml", text), version).findings if f.gate == "TP001")
     assert finding.severity == severity
     assert said in finding.notes[0]
@@ -72,7 +79,11 @@ def test_autotp_with_zero_3_by_version_and_policy(version, allowed, severity, sa
 
 @pytest.mark.parametrize("kind", ["spec", "json"])
 def test_what_lacks_a_world_is_skipped_and_said(kind, write):
-    path = write("a.yaml", "train: {global_batch_size: 7}\n") if kind == "spec" else write("a.json", '{"train_batch_size": 7}')
+    path = (
+        write("a.yaml", "train: {global_batch_size: 7}\n")
+        if kind == "spec"
+        else write("a.json", '{"train_batch_size": 7}')
+    )
     skipped = {s.gate: s.needs for s in report(path).skipped}
     assert skipped["BT001"] == "world size"
     assert ("MD004" in skipped) == (kind == "spec")

@@ -73,7 +73,11 @@ def test_data_parallel_ranks(world, degrees, data):
 
 
 def test_a_resolved_run_survives_its_file_and_notices_an_edit():
-    run = resolve(spec(train={"per_device_train_batch_size": 2}, data={"train": ["a", "b"]}), cluster=Cluster.of([("a", 2)]), name="x")
+    run = resolve(
+        spec(train={"per_device_train_batch_size": 2}, data={"train": ["a", "b"]}),
+        cluster=Cluster.of([("a", 2)]),
+        name="x",
+    )
     body = run.to_json()
     assert Run.from_json(body) == run
     body["spec"]["train"]["seed"] = 1

@@ -18,7 +18,12 @@ def rendered(world=2, **sections):
 
 def test_every_leaf_has_a_reason():
     config = rendered(
-        zero={"stage": 3, "offload_optimizer": {"device": "nvme", "nvme_path": "/x"}, "offload_param": {"device": "cpu"}, "overlap_comm": True},
+        zero={
+            "stage": 3,
+            "offload_optimizer": {"device": "nvme", "nvme_path": "/x"},
+            "offload_param": {"device": "cpu"},
+            "overlap_comm": True,
+        },
         precision={"fp16": True},
         deepspeed={"comms_logger": {"enabled": True}, "wall_clock_breakdown": True},
     )
@@ -48,8 +53,18 @@ def test_defaults_that_moved_between_releases_are_always_written():
         (4, {}, {"global_batch_size": 16, "per_device_train_batch_size": 2}, (16, 2, 2)),
         (None, {}, {"global_batch_size": 16, "per_device_train_batch_size": 2}, (16, 2, None)),
         (None, {}, {"per_device_train_batch_size": 2}, (None, 2, 1)),
-        (4, {"pipeline_parallel_size": 2}, {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 3}, (12, 2, 3)),
-        (4, {"tensor_parallel_size": 2}, {"per_device_train_batch_size": 2}, (None, 2, 1)),  # DeepSpeed would count the whole world
+        (
+            4,
+            {"pipeline_parallel_size": 2},
+            {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 3},
+            (12, 2, 3),
+        ),
+        (
+            4,
+            {"tensor_parallel_size": 2},
+            {"per_device_train_batch_size": 2},
+            (None, 2, 1),
+        ),  # DeepSpeed would count the whole world
     ],
 )
 def test_the_batch_triangle(world, parallel, train, expected):
@@ -74,7 +89,13 @@ def test_optimizers(optimizer, type_, params):
 
 
 def test_offload_to_none_is_not_rendered_and_nvme_keys_only_for_nvme():
-    config = rendered(zero={"stage": 3, "offload_optimizer": {"device": "none"}, "offload_param": {"device": "nvme", "nvme_path": "/x"}}).config
+    config = rendered(
+        zero={
+            "stage": 3,
+            "offload_optimizer": {"device": "none"},
+            "offload_param": {"device": "nvme", "nvme_path": "/x"},
+        }
+    ).config
     assert "offload_optimizer" not in config["zero_optimization"]
     assert config["zero_optimization"]["offload_param"]["buffer_size"] == 100_000_000
 

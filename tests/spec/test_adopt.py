@@ -49,7 +49,9 @@ def test_a_tensor_degree_of_zero_or_one_means_off(value, write):
 
 @pytest.mark.parametrize("params", [{"lr": "auto"}, {"lr": 0}, {"lr": -1}, {"lr": 1, "amsgrad": True}, {"betas": [1]}])
 def test_an_optimizer_that_the_spec_cannot_say_stays_whole(params, write):
-    loaded = load(write("ds.json", json.dumps({"train_batch_size": 1, "optimizer": {"type": "Adam", "params": params}})))
+    loaded = load(
+        write("ds.json", json.dumps({"train_batch_size": 1, "optimizer": {"type": "Adam", "params": params}}))
+    )
     assert loaded.spec is not None, loaded.findings
     kept = {k: v for k, v in params.items() if v != "auto"}
     if kept:

@@ -10,7 +10,9 @@ from harness.spec.cluster import parse_hostfile, read_hostfile
 
 
 def test_hosts_in_the_order_of_ranks():
-    cluster, findings = parse_hostfile("# my cluster\nworker-0 slots=8\n\n  10.0.0.2   slots=4 # half\nfe80::1 slots=2\n", "h")
+    cluster, findings = parse_hostfile(
+        "# my cluster\nworker-0 slots=8\n\n  10.0.0.2   slots=4 # half\nfe80::1 slots=2\n", "h"
+    )
     assert findings == []
     assert [(h.name, h.slots) for h in cluster.hosts] == [("worker-0", 8), ("10.0.0.2", 4), ("fe80::1", 2)]
     assert cluster.num_slots == 14

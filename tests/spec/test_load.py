@@ -65,13 +65,17 @@ def test_a_wrong_key_or_value_is_found_where_it_is(text, key, gate, line, column
 
 
 def test_every_problem_is_told_in_one_pass(write):
-    found = findings(write("a.yaml", "train:\n  max_steps: ten\n  sed: 1\noptimizer:\n  type: x\ndeepspeed:\n  nope_key: 1\n"))
+    found = findings(
+        write("a.yaml", "train:\n  max_steps: ten\n  sed: 1\noptimizer:\n  type: x\ndeepspeed:\n  nope_key: 1\n")
+    )
     assert set(found) == {"train.max_steps", "train.sed", "optimizer.type", "deepspeed.nope_key"}
 
 
 def test_overrides_win_and_are_located_on_the_command_line(write):
     path = write("a.yaml", "train:\n  max_steps: 5\n")
-    loaded = load(path, ["train.max_steps=7", "optimizer.learning_rate=1e-3", "zero={stage: 2}", "data.train=[a.txt, b.txt]"])
+    loaded = load(
+        path, ["train.max_steps=7", "optimizer.learning_rate=1e-3", "zero={stage: 2}", "data.train=[a.txt, b.txt]"]
+    )
     assert loaded.spec is not None
     assert loaded.spec.train.max_steps == 7
     assert loaded.spec.optimizer.learning_rate == 1e-3
@@ -94,7 +98,12 @@ def ds(write, config, **kwargs):
 
 
 def test_a_deepspeed_json_is_adopted_with_its_own_places(write):
-    loaded = load(write("ds.json", '{\n  "train_batch_size": 8,\n  "zero_optimization": {\n    "stage": 2,\n    "offload_param": {"device": "cpu"}}\n}'))
+    loaded = load(
+        write(
+            "ds.json",
+            '{\n  "train_batch_size": 8,\n  "zero_optimization": {\n    "stage": 2,\n    "offload_param": {"device": "cpu"}}\n}',
+        )
+    )
     assert loaded.kind == "deepspeed-json"
     assert loaded.spec is not None
     assert loaded.spec.zero.stage == 2
@@ -121,7 +130,12 @@ def test_auto_counts_as_not_given_and_is_told_once(write):
         ({"train_batch_size": 1, "zero_optimization": {"stage": 5}}, "zero_optimization.stage", "SP007", "at most 3"),
         ({"train_batch_size": 1, "prescale_gradients": "false"}, "prescale_gradients", "SP006", "`true` or `false`"),
         ({"train_batch_size": 1, "amp": {"enabled": False}}, "amp", "SP012", "bf16"),
-        ({"train_batch_size": 1, "zero_optimization": {"stage": 1, "cpu_offload": True}}, "zero_optimization.cpu_offload", "SP014", "offload_optimizer"),
+        (
+            {"train_batch_size": 1, "zero_optimization": {"stage": 1, "cpu_offload": True}},
+            "zero_optimization.cpu_offload",
+            "SP014",
+            "offload_optimizer",
+        ),
         ({"train_batch_size": 1, "zero_optimization": True}, "zero_optimization", "SP014", "stage"),
     ],
 )

@@ -70,7 +70,13 @@ def test_good_news_is_one_line():
 
 @pytest.mark.parametrize(
     ("env", "tty", "colour"),
-    [({}, True, True), ({}, False, False), ({"NO_COLOR": "1"}, True, False), ({"FORCE_COLOR": "1"}, False, True), ({"TERM": "dumb"}, True, False)],
+    [
+        ({}, True, True),
+        ({}, False, False),
+        ({"NO_COLOR": "1"}, True, False),
+        ({"FORCE_COLOR": "1"}, False, True),
+        ({"TERM": "dumb"}, True, False),
+    ],
 )
 def test_when_there_is_colour(env, tty, colour, monkeypatch):
     class Stream:

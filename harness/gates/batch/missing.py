@@ -34,7 +34,9 @@ _KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu")
     "BT002",
     "no-batch-size",
     upstream="raises",
-    cites=(Cite("runtime/config.py", "Either train_batch_size or train_micro_batch_size_per_gpu needs to be provided"),),
+    cites=(
+        Cite("runtime/config.py", "Either train_batch_size or train_micro_batch_size_per_gpu needs to be provided"),
+    ),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """One corner of the triangle must be there."""

@@ -1,12 +1,13 @@
 """A global batch that the ranks cannot make.
 
 ## What it checks
-`train.global_batch_size` = `train.per_device_train_batch_size` x data-parallel ranks x `train.gradient_accumulation_steps`, with
-data-parallel ranks = world / (tensor x pipeline x sequence). One of the three may be left out.
+`train.global_batch_size` = `train.per_device_train_batch_size` x data-parallel ranks x
+`train.gradient_accumulation_steps`, with data-parallel ranks = world / (tensor x pipeline x sequence). One of the
+three may be left out.
 
 ## Why it fails
-DeepSpeed asserts it while it reads the configuration, on every rank, after the job has been scheduled. Under `python -O` it
-trains with another batch than was asked.
+DeepSpeed asserts it while it reads the configuration, on every rank, after the job has been scheduled. Under `python
+-O` it trains with another batch than was asked.
 
 ## Example
 ```yaml
@@ -56,15 +57,25 @@ def check(ctx: Context) -> Iterator[Finding]:
 
 def _wrong_product(ctx: Context, total: int, micro: int, data: int, steps: int) -> Finding:
     return ctx.finding(
-        f"a global batch of {total} is not {micro} x {data} data-parallel {_ranks(data)} x {steps} accumulation steps = {micro * data * steps}",
+        f"a global batch of {total} is not {micro} x {data} data-parallel {_ranks(data)}"
+        f" x {steps} accumulation steps = {micro * data * steps}",
         "train.global_batch_size",
         label=f"{micro * data * steps}?",
-        related=[("train.per_device_train_batch_size", "per rank"), ("train.gradient_accumulation_steps", "micro-batches a step")],
+        related=[
+            ("train.per_device_train_batch_size", "per rank"),
+            ("train.gradient_accumulation_steps", "micro-batches a step"),
+        ],
         notes=[_world(ctx)],
         fix=Fix(
-            f"remove {ctx.key('train.gradient_accumulation_steps')}" if total % (micro * data) == 0 else f"set {ctx.key('train.global_batch_size')} to {micro * data * steps}",
-            {"train.gradient_accumulation_steps": None} if total % (micro * data) == 0 else {"train.global_batch_size": micro * data * steps},
-            effect=f"{total // (micro * data)} accumulation steps" if total % (micro * data) == 0 else "changes what is trained",
+            f"remove {ctx.key('train.gradient_accumulation_steps')}"
+            if total % (micro * data) == 0
+            else f"set {ctx.key('train.global_batch_size')} to {micro * data * steps}",
+            {"train.gradient_accumulation_steps": None}
+            if total % (micro * data) == 0
+            else {"train.global_batch_size": micro * data * steps},
+            effect=f"{total // (micro * data)} accumulation steps"
+            if total % (micro * data) == 0
+            else "changes what is trained",
         ),
     )
 
@@ -77,9 +88,16 @@ def _does_not_divide(ctx: Context, total: int, micro: int | None, data: int, ste
         f"a global batch of {total} does not divide over {data} data-parallel {_ranks(data)}{of_micro}{of_steps}",
         "train.global_batch_size",
         label=f"{total} = {unit} x {total / unit:g}",
-        related=[("train.per_device_train_batch_size", "per rank"), ("train.gradient_accumulation_steps", "micro-batches a step")],
+        related=[
+            ("train.per_device_train_batch_size", "per rank"),
+            ("train.gradient_accumulation_steps", "micro-batches a step"),
+        ],
         notes=[_world(ctx)],
-        fix=Fix(f"set {ctx.key('train.global_batch_size')} to {better}", {"train.global_batch_size": better}, effect="changes what is trained"),
+        fix=Fix(
+            f"set {ctx.key('train.global_batch_size')} to {better}",
+            {"train.global_batch_size": better},
+            effect="changes what is trained",
+        ),
     )
 
 
@@ -89,4 +107,5 @@ def _ranks(count: int) -> str:
 
 def _world(ctx: Context) -> str:
     d = ctx.run.degrees
-    return f"{d.world} {_ranks(d.world or 0)} / (tensor {d.tensor} x pipeline {d.pipeline} x sequence {d.sequence}) = {d.data} data-parallel"
+    degrees = f"tensor {d.tensor} x pipeline {d.pipeline} x sequence {d.sequence}"
+    return f"{d.world} {_ranks(d.world or 0)} / ({degrees}) = {d.data} data-parallel"

@@ -4,8 +4,8 @@
 The ranks divide by tensor x pipeline x sequence degree, and there are at least that many.
 
 ## Why it fails
-DeepSpeed finds out while it makes its process groups: with an IndexError for AutoTP, a bare AssertionError when there are too
-few ranks, a message about `num_stages` for a pipeline (run on 0.19.8).
+DeepSpeed finds out while it makes its process groups: with an IndexError for AutoTP, a bare AssertionError when there
+are too few ranks, a message about `num_stages` for a pipeline (run on 0.19.8).
 
 ## Example
 ```yaml
@@ -54,13 +54,18 @@ def check(ctx: Context) -> Iterator[Finding]:
     product = " x ".join(f"{name} {getattr(degrees, name)}" for name in used)
     first, *rest = (f"parallel.{name}_parallel_size" for name in used)
     short = degrees.world < degrees.model_parallel
+    have = f"{degrees.world} {'rank is' if degrees.world == 1 else 'ranks are'}"
     yield ctx.finding(
-        f"{degrees.world} {'rank is' if degrees.world == 1 else 'ranks are'} {'fewer than' if short else 'no multiple of'} {product}"
+        f"{have} {'fewer than' if short else 'no multiple of'} {product}"
         + (f" = {degrees.model_parallel}" if len(used) > 1 else ""),
         first,
         related=[(key, "and here") for key in rest] + [("launch.num_gpus", "the ranks are set here")],
         notes=["DeepSpeed fails on this when it makes its process groups, on every rank"],
-        fix=Fix("choose degrees whose product divides the ranks", {first: _divisor(degrees.world), **dict.fromkeys(rest, 1)}, effect="other memory and speed"),
+        fix=Fix(
+            "choose degrees whose product divides the ranks",
+            {first: _divisor(degrees.world), **dict.fromkeys(rest, 1)},
+            effect="other memory and speed",
+        ),
     )
 
 

@@ -35,5 +35,9 @@ def check(ctx: Context) -> Iterator[Finding]:
     yield ctx.finding(
         "`data.train` is not given",
         "data.train",
-        fix=Fix("set `data.train` to files, a glob, a Hub dataset or `builtin:python-docs`", {"data.train": "builtin:python-docs"}, effect="decides what is trained on"),
+        fix=Fix(
+            "set `data.train` to files, a glob, a Hub dataset or `builtin:python-docs`",
+            {"data.train": "builtin:python-docs"},
+            effect="decides what is trained on",
+        ),
     )

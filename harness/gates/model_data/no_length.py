@@ -36,5 +36,9 @@ def check(ctx: Context) -> Iterator[Finding]:
     yield ctx.finding(
         "neither `train.max_steps` nor `train.num_train_epochs` is given",
         "train.max_steps",
-        fix=Fix("set `train.num_train_epochs` or `train.max_steps`", {"train.num_train_epochs": 1.0}, effect="one pass over the data"),
+        fix=Fix(
+            "set `train.num_train_epochs` or `train.max_steps`",
+            {"train.num_train_epochs": 1.0},
+            effect="one pass over the data",
+        ),
     )

@@ -4,8 +4,9 @@
 `device: nvme` in `zero.offload_optimizer` or `zero.offload_param` without `nvme_path`.
 
 ## Why it fails
-DeepSpeed's configuration accepts it. The swapper then fails when the engine is built, after every rank has its weights: with
-a TypeError about `NoneType` for the optimizer, with a bare AssertionError for the parameters (run on 0.19.8).
+DeepSpeed's configuration accepts it. The swapper then fails when the engine is built, after every rank has its
+weights: with a TypeError about `NoneType` for the optimizer, with a bare AssertionError for the parameters (run on
+0.19.8).
 
 ## Example
 ```yaml

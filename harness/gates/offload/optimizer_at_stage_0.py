@@ -49,5 +49,10 @@ def check(ctx: Context) -> Iterator[Finding]:
         label="needs stage 1 or higher",
         related=[("zero.stage", "the stage is set here")],
         notes=["on a GPU DeepSpeed fails in the first step: CPUAdam finds its parameters on the device"],
-        fix=Fix(f"set {ctx.key('zero.stage')} to 1", {"zero.stage": 1}, safe=True, effect="the same steps with sharded optimizer states"),
+        fix=Fix(
+            f"set {ctx.key('zero.stage')} to 1",
+            {"zero.stage": 1},
+            safe=True,
+            effect="the same steps with sharded optimizer states",
+        ),
     )

@@ -4,8 +4,9 @@
 `zero.offload_optimizer.device: nvme` with `zero.stage` 1 or 2.
 
 ## Why it fails
-At stages 1 and 2 DeepSpeed asks only whether the device is other than `none` and keeps the optimizer in host memory: no file is
-written and `nvme_path` is not looked at (run on 0.19.8). The host needs the memory that the user meant to spare.
+At stages 1 and 2 DeepSpeed asks only whether the device is other than `none` and keeps the optimizer in host memory:
+no file is written and `nvme_path` is not looked at (run on 0.19.8). The host needs the memory that the user meant to
+spare.
 
 ## Example
 ```yaml
@@ -51,5 +52,10 @@ def check(ctx: Context) -> Iterator[Finding]:
         label="acts as `cpu`",
         related=[("zero.stage", "the stage is set here")],
         notes=["DeepSpeed accepts this in silence and writes nothing to the disk"],
-        fix=Fix(f"set {ctx.key('zero.stage')} to 3", {"zero.stage": 3}, safe=True, effect="the same steps with sharded parameters"),
+        fix=Fix(
+            f"set {ctx.key('zero.stage')} to 3",
+            {"zero.stage": 3},
+            safe=True,
+            effect="the same steps with sharded parameters",
+        ),
     )

@@ -4,8 +4,9 @@
 `zero.offload_param.device` other than `none` with `zero.stage` 0, 1 or 2.
 
 ## Why it fails
-DeepSpeed reads `offload_param` at stage 3 only. Below it, the block is accepted and nothing is offloaded: the parameters stay
-on the device, NVMe paths are not even looked at, and the exit code is 0 (run on 0.19.8 at stages 0, 1 and 2).
+DeepSpeed reads `offload_param` at stage 3 only. Below it, the block is accepted and nothing is offloaded: the
+parameters stay on the device, NVMe paths are not even looked at, and the exit code is 0 (run on 0.19.8 at stages 0, 1
+and 2).
 
 ## Example
 ```yaml
@@ -49,5 +50,10 @@ def check(ctx: Context) -> Iterator[Finding]:
         label="has no effect",
         related=[("zero.stage", "the stage is set here")],
         notes=["DeepSpeed accepts this in silence and keeps the parameters on the device"],
-        fix=Fix(f"set {ctx.key('zero.stage')} to 3", {"zero.stage": 3}, safe=True, effect="the same steps with sharded parameters"),
+        fix=Fix(
+            f"set {ctx.key('zero.stage')} to 3",
+            {"zero.stage": 3},
+            safe=True,
+            effect="the same steps with sharded parameters",
+        ),
     )

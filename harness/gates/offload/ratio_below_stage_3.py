@@ -4,7 +4,8 @@
 `zero.offload_optimizer.ratio` below 1 with `zero.stage` 0, 1 or 2.
 
 ## Why it fails
-DeepSpeed refuses it while it reads the configuration, on every rank: "Partial offloading only supported for ZeRO Stage 3."
+DeepSpeed refuses it while it reads the configuration, on every rank: "Partial offloading only supported for ZeRO
+Stage 3."
 
 ## Example
 ```yaml
@@ -49,5 +50,10 @@ def check(ctx: Context) -> Iterator[Finding]:
         "zero.offload_optimizer.ratio",
         related=[("zero.stage", "the stage is set here")],
         notes=["DeepSpeed refuses this once every rank has started"],
-        fix=Fix(f"set {ctx.key('zero.offload_optimizer.ratio')} to 1.0", {"zero.offload_optimizer.ratio": 1.0}, safe=True, effect="all optimizer states on the CPU"),
+        fix=Fix(
+            f"set {ctx.key('zero.offload_optimizer.ratio')} to 1.0",
+            {"zero.offload_optimizer.ratio": 1.0},
+            safe=True,
+            effect="all optimizer states on the CPU",
+        ),
     )

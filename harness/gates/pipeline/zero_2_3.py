@@ -53,5 +53,7 @@ def check(ctx: Context) -> Iterator[Finding]:
         label=_SHARDS[stage],
         related=[("parallel.pipeline_parallel_size", "the pipeline is asked for here")],
         notes=["DeepSpeed asserts this only when the engine is built, after every rank has its weights"],
-        fix=Fix(f"set {ctx.key('zero.stage')} to 1", {"zero.stage": 1}, safe=True, effect="the same steps with more memory"),
+        fix=Fix(
+            f"set {ctx.key('zero.stage')} to 1", {"zero.stage": 1}, safe=True, effect="the same steps with more memory"
+        ),
     )

@@ -4,9 +4,10 @@
 `precision.fp16` with `zero.stage: 0`, unless the loss scale is fixed at 1.
 
 ## Why it fails
-From 0.18.3 on `engine.backward` multiplies the loss by the loss scale for ZeRO optimizers only, while the fp16 optimizers of
-stage 0 still divide the gradients by it: SGD trains nothing, Adam is throttled by its epsilon, clipping never clips. No error, no
-warning, exit code 0. Up to 0.18.2 it was right. Pipelines scale by themselves and are not concerned.
+From 0.18.3 on `engine.backward` multiplies the loss by the loss scale for ZeRO optimizers only, while the fp16
+optimizers of stage 0 still divide the gradients by it: SGD trains nothing, Adam is throttled by its epsilon, clipping
+never clips. No error, no warning, exit code 0. Up to 0.18.2 it was right. Pipelines scale by themselves and are not
+concerned.
 
 ## Example
 ```yaml
@@ -50,6 +51,8 @@ def check(ctx: Context) -> Iterator[Finding]:
         "fp16 trains next to nothing at ZeRO stage 0",
         "precision.fp16",
         related=[("zero.stage", "the stage is set here")],
-        notes=[f"DeepSpeed {ctx.target.text} divides the gradients by a loss scale that it never multiplied the loss with"],
+        notes=[
+            f"DeepSpeed {ctx.target.text} divides the gradients by a loss scale that it never multiplied the loss with"
+        ],
         fix=Fix(f"set {ctx.key('zero.stage')} to 1", {"zero.stage": 1}, effect="gradients are scaled rightly"),
     )

@@ -4,8 +4,8 @@
 `precision.fp16` and `precision.bf16` both true.
 
 ## Why it fails
-Weights have one format. DeepSpeed asserts it while it reads the configuration; under `python -O` the assertion is gone and it
-is accepted.
+Weights have one format. DeepSpeed asserts it while it reads the configuration; under `python -O` the assertion is
+gone and it is accepted.
 
 ## Example
 ```yaml
@@ -49,5 +49,9 @@ def check(ctx: Context) -> Iterator[Finding]:
         "precision.fp16",
         related=[("precision.bf16", "and here")],
         notes=["DeepSpeed asserts this when it reads its configuration, on every rank"],
-        fix=Fix(f"set {ctx.key('precision.fp16')} to false", {"precision.fp16": False}, effect="trains in bf16, without loss scaling"),
+        fix=Fix(
+            f"set {ctx.key('precision.fp16')} to false",
+            {"precision.fp16": False},
+            effect="trains in bf16, without loss scaling",
+        ),
     )

@@ -4,9 +4,10 @@
 `precision.bf16` or `precision.fp16` with `zero.stage: 0` and an optimizer that keeps a state.
 
 ## Why it fails
-The 16-bit optimizers of stage 0 call `optimizer.step()` with zero gradients while they are built, to allocate the states. Adam's
-step count is then one ahead, so that the first update is a quarter too small, and AdamW has decayed the weights once before
-training (run on 0.19.8). Stage 1 on one data-parallel rank or many does not do this and costs no more memory.
+The 16-bit optimizers of stage 0 call `optimizer.step()` with zero gradients while they are built, to allocate the
+states. Adam's step count is then one ahead, so that the first update is a quarter too small, and AdamW has decayed
+the weights once before training (run on 0.19.8). Stage 1 on one data-parallel rank or many does not do this and costs
+no more memory.
 
 ## Example
 ```yaml

@@ -5,9 +5,9 @@
 
 ## Why it fails
 DeepSpeed's documentation promises AutoTP training at stages 0, 1 and 2. What the releases do with stage 3:
-up to 0.16.3 the `tensor_parallel` block is ignored and every rank trains plain data parallel; 0.16.4 to 0.19.3 refuse it
-(0.18.2 by an AttributeError); from 0.19.4 on the check is gone, and 0.19.7 and 0.19.8 train with the losses of stages 0 to 2
-(run). Because only the documentation is a promise, stage 3 is refused on every release; a spec that says
+up to 0.16.3 the `tensor_parallel` block is ignored and every rank trains plain data parallel; 0.16.4 to 0.19.3 refuse
+it (0.18.2 by an AttributeError); from 0.19.4 on the check is gone, and 0.19.7 and 0.19.8 train with the losses of
+stages 0 to 2 (run). Because only the documentation is a promise, stage 3 is refused on every release; a spec that says
 `allow_undocumented: [TP001]` gets a warning instead, on a release that trains it.
 
 ## Example
@@ -61,7 +61,9 @@ def check(ctx: Context) -> Iterator[Finding]:
         label="shards parameters a second time",
         related=[("parallel.tensor_parallel_size", "tensor parallelism is asked for here")],
         notes=notes,
-        fix=Fix(f"set {ctx.key('zero.stage')} to 2", {"zero.stage": 2}, safe=True, effect="the same steps with more memory"),
+        fix=Fix(
+            f"set {ctx.key('zero.stage')} to 2", {"zero.stage": 2}, safe=True, effect="the same steps with more memory"
+        ),
         severity="warning" if allowed else "error",
     )
 

@@ -1,0 +1,1 @@
+"""From a run that is allowed to ranks that run, and to how they ended."""

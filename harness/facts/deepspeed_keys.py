@@ -1,7 +1,7 @@
 """Every documented key of DeepSpeed's JSON: its type, the release it came with or went with, its successor.
 
 Data, and the function that reads it; what to say about a wrong key is `harness.spec.deepspeed_json`'s business.
-Sources: the fields of DeepSpeed 0.19.8's own pydantic models (a test compares them), and for blocks that it reads by hand,
+Sources: the fields of DeepSpeed 0.19.8's own pydantic models (a test compares them), and for blocks it reads by hand,
 `runtime/constants.py` and `runtime/config.py`. Releases: the class bodies at each tag.
 
 A line is `key type [>=since] [<gone] [->successor] [=>alias]`; a key with a successor is deprecated or gone,

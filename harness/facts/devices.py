@@ -1,0 +1,77 @@
+"""Accelerator kinds: memory, peak arithmetic, links. Figures of data sheets, each with its source; nothing is measured here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+MIB = 2**20
+TERA = 1e12
+GIGA = 1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One kind of accelerator. Bytes; FLOP/s without sparsity; bytes/s in one direction.
+
+    `memory` is the total that the driver reports. `flops_16` and `flops_32` are peaks of dense matrix products with 16-bit
+    and with 32-bit inputs (no TF32). `link` is to the other devices of a host, `pcie` to host memory, `network` to other
+    hosts as such machines are usually built (an assumption, not a data sheet's figure).
+    """
+
+    name: str
+    memory: int
+    flops_16: float
+    flops_32: float
+    link: float
+    pcie: float
+    network: float
+    source: str
+
+    @property
+    def is_cpu(self) -> bool:
+        """The CPU accelerator: what would be GPU memory is host memory, and no peak is known."""
+        return self.name == "cpu"
+
+
+def _device(  # noqa: PLR0913 - a row of a table
+    name: str, mib: int, tf16: float, tf32: float, link: float, pcie: float, network: float, source: str
+) -> Device:
+    return Device(name, mib * MIB, tf16 * TERA, tf32 * TERA, link * GIGA, pcie * GIGA, network * GIGA, source)
+
+
+# Columns: MiB, TFLOP/s with 16-bit and with 32-bit inputs, then GB/s in one direction: link, PCIe, network a device.
+# Vendors print NVLink as the sum of both directions and TFLOP/s with sparsity: both are halved here.
+_TABLE = (
+    _device("V100-32GB", 32768, 125, 15.7, 150, 16, 12.5, "NVIDIA V100 data sheet"),
+    _device("A100-40GB", 40960, 312, 19.5, 300, 32, 25, "NVIDIA A100 data sheet"),
+    _device("A100-80GB", 81920, 312, 19.5, 300, 32, 25, "NVIDIA A100 data sheet"),
+    _device("H100-80GB", 81559, 989, 67, 450, 64, 50, "NVIDIA H100 SXM data sheet"),
+    _device("H100-PCIe-80GB", 81559, 756, 51, 300, 64, 25, "NVIDIA H100 PCIe data sheet"),
+    _device("H200-141GB", 143771, 989, 67, 450, 64, 50, "NVIDIA H200 SXM data sheet"),
+    _device("B200-180GB", 183359, 2250, 80, 900, 64, 50, "NVIDIA DGX B200 data sheet"),
+    _device("MI300X-192GB", 196592, 1307, 163.4, 448, 64, 50, "AMD MI300X data sheet"),
+    _device("L40S-48GB", 46068, 362, 91.6, 32, 32, 12.5, "NVIDIA L40S data sheet"),
+    _device("RTX4090-24GB", 24564, 165, 82.6, 32, 32, 3, "NVIDIA Ada architecture white paper"),
+)
+CPU = Device("cpu", 0, 0.0, 0.0, 0.0, 0.0, 0.0, "the host's own memory")
+
+DEVICES: Mapping[str, Device] = {device.name: device for device in (*_TABLE, CPU)}
+
+_SHORT = {
+    "v100": "V100-32GB",
+    "a100": "A100-80GB",
+    "h100": "H100-80GB",
+    "h200": "H200-141GB",
+    "b200": "B200-180GB",
+    "mi300x": "MI300X-192GB",
+    "l40s": "L40S-48GB",
+    "rtx4090": "RTX4090-24GB",
+}
+
+
+def find_device(name: str) -> Device | None:
+    """The kind of this name, whatever its case; a name without memory, such as `H100`, is the usual one."""
+    wanted = name.strip().lower().replace(" ", "").replace("_", "-")
+    wanted = _SHORT.get(wanted, wanted).lower()
+    return next((device for device in DEVICES.values() if device.name.lower() == wanted), None)

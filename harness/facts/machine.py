@@ -1,0 +1,216 @@
+"""What this machine is and has, asked of the kernel and of the programs on PATH.
+
+Standard library only: torch and DeepSpeed are looked up by their metadata and never imported here.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import resource
+import shutil
+import socket
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+_NETWORK_FILESYSTEMS = {
+    "nfs",
+    "nfs4",
+    "cifs",
+    "smb3",
+    "lustre",
+    "gpfs",
+    "beegfs",
+    "ceph",
+    "glusterfs",
+    "fuse.sshfs",
+    "9p",
+    "wekafs",
+}
+_LIBAIO_PROBE = "#include <libaio.h>\nint main(void) { return io_submit(0, 0, 0); }\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """One device that can take a rank; `memory` in bytes, None where nobody says."""
+
+    index: int
+    name: str
+    memory: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Host memory in bytes, as far as this process may use it."""
+
+    total: int
+    available: int
+
+
+def installed(distribution: str) -> str | None:
+    """Version of an installed distribution, without importing it."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on: its affinity, and the quota of its control group (cgroup v2 `cpu.max`)."""
+    cores = len(os.sched_getaffinity(0))
+    quota, _, period = _read("/sys/fs/cgroup/cpu.max").partition(" ")
+    if quota.strip().isdigit() and period.strip().isdigit():
+        cores = min(cores, max(1, -(-int(quota) // int(period))))
+    return cores
+
+
+def memory() -> Memory:
+    """Host memory from /proc/meminfo, capped by the limit of the control group (cgroup v2 `memory.max`)."""
+    rows = dict(line.split(":", 1) for line in _read("/proc/meminfo").splitlines() if ":" in line)
+
+    def bytes_of(row: str) -> int:
+        return int(rows.get(row, "0 kB").split()[0]) * 1024
+
+    total, available = bytes_of("MemTotal"), bytes_of("MemAvailable")
+    limit = _read("/sys/fs/cgroup/memory.max").strip()
+    if limit.isdigit():
+        used = _read("/sys/fs/cgroup/memory.current").strip()
+        total = min(total, int(limit))
+        available = min(available, max(0, int(limit) - int(used or 0)))
+    return Memory(total, available)
+
+
+def cpu_model() -> str:
+    """What the processor calls itself."""
+    return _cpuinfo("model name") or platform.processor() or platform.machine()
+
+
+def cpu_flags() -> frozenset[str]:
+    """Instruction set extensions in the kernel's names (`avx2`, `avx512f`, `avx512_fp16`, `amx_tile`, ...)."""
+    return frozenset((_cpuinfo("flags") or _cpuinfo("Features")).split())
+
+
+def accelerators() -> tuple[Accelerator, ...]:
+    """NVIDIA devices, asked of nvidia-smi, else counted in /dev. Empty on a machine that trains on its CPU."""
+    text = output_of(["nvidia-smi", "--query-gpu=index,name,memory.total", "--format=csv,noheader,nounits"])
+    devices = []
+    for line in text.splitlines():
+        index, _, rest = line.partition(",")
+        name, _, mebibytes = rest.rpartition(",")
+        if index.strip().isdigit():
+            size = int(mebibytes) * 2**20 if mebibytes.strip().isdigit() else None
+            devices.append(Accelerator(int(index), name.strip(), size))
+    if devices:
+        return tuple(devices)
+    nodes = sorted(int(p.name[6:]) for p in Path("/dev").glob("nvidia[0-9]*") if p.name[6:].isdigit())
+    return tuple(Accelerator(index, "NVIDIA device", None) for index in nodes)
+
+
+def compiler() -> str | None:
+    """The C++ compiler that torch's extension builder would call: `CXX`, else c++."""
+    return shutil.which(os.environ.get("CXX") or "c++")
+
+
+def libaio_links() -> bool:
+    """Whether a C program that calls io_submit compiles and links, which is what DeepSpeed's async_io op asks."""
+    cc = shutil.which(os.environ.get("CC") or "cc")
+    if cc is None:
+        return False
+    flags = (os.environ.get("CFLAGS", "") + " " + os.environ.get("LDFLAGS", "")).split()
+    command = [cc, *flags, "-x", "c", "-", "-o", os.devnull, "-laio"]
+    try:
+        done = subprocess.run(command, input=_LIBAIO_PROBE, text=True, capture_output=True, timeout=30, check=False)  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+def free_bytes(path: Path) -> int | None:
+    """Free bytes for this user on the file system of `path` or of its nearest parent that exists."""
+    for folder in (path, *path.parents):
+        if folder.exists():
+            try:
+                return shutil.disk_usage(folder).free
+            except OSError:
+                return None
+    return None
+
+
+def memlock_limit() -> int | None:
+    """Bytes of memory that this user may lock in place; None is no limit."""
+    soft = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def filesystem_of(path: Path) -> str:
+    """The type of the file system that holds `path`, from /proc/mounts."""
+    best, kind = "", ""
+    target = str(path.resolve())
+    for line in _read("/proc/mounts").splitlines():
+        _, mount, fstype, *_ = line.split(" ")
+        inside = target == mount or target.startswith(mount.rstrip("/") + "/")
+        if inside and len(mount) >= len(best):
+            best, kind = mount, fstype
+    return kind
+
+
+def on_network_filesystem(path: Path) -> bool:
+    """Whether other machines may see and hold the same files."""
+    return filesystem_of(path) in _NETWORK_FILESYSTEMS
+
+
+def is_this_machine(host: str) -> bool:
+    """Whether a hostfile's name means this machine: by name, else by an address that can be bound here."""
+    name = host.strip("[]").lower()
+    own = socket.gethostname().lower()
+    if name in {"localhost", "127.0.0.1", "::1", own, own.partition(".")[0]}:
+        return True
+    try:
+        found = socket.getaddrinfo(name, 0, type=socket.SOCK_DGRAM)
+    except OSError:
+        return False
+    return any(_binds(family, address) for family, _, _, _, address in found)
+
+
+def start_ticks(pid: int) -> int | None:
+    """When a process started, in clock ticks since boot (field 22 of /proc/PID/stat): with the pid it is unique."""
+    stat = _read(f"/proc/{pid}/stat")
+    return int(stat.rpartition(")")[2].split()[19]) if stat else None
+
+
+def output_of(command: list[str], timeout: float = 10.0) -> str:
+    """Standard output of a program, or nothing when it is missing, fails or takes longer than `timeout` seconds."""
+    program = shutil.which(command[0])
+    if program is None:
+        return ""
+    try:
+        done = subprocess.run([program, *command[1:]], text=True, capture_output=True, timeout=timeout, check=False)  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
+def _binds(family: int, address: tuple[object, ...]) -> bool:
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind(address)
+    except OSError:
+        return False
+    return True
+
+
+def _cpuinfo(field: str) -> str:
+    for line in _read("/proc/cpuinfo").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == field:
+            return value.strip()
+    return ""
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -73,7 +73,9 @@ def translate(error: ValidationError, source: Source) -> list[Finding]:
         finding = _finding(item, path, source)
         if path not in findings or finding.gate == "SP005":
             findings[path] = finding
-    return list(findings.values())
+    meant = {f.fix.title for f in findings.values() if f.gate == "SP005" and f.fix}
+    # A misspelt key that is also required is one mistake, not two.
+    return [f for f in findings.values() if f.gate != "SP008" or f"did you mean `{f.key}`?" not in meant]
 
 
 def _written(loc: tuple[int | str, ...]) -> Path:

@@ -34,7 +34,7 @@ def summary(reports: Sequence[Report], style: Style, *, against: str = "") -> st
     looked = (
         f"{checked} gates checked{against}"
         if checked
-        else "gates were not checked: the file could not be read as a whole"
+        else "Combinations are checked once every key can be read"
     )
     lines = [f"{head}{files}. {looked}{tail}{_skipped(reports)}"]
     return "\n".join(lines)

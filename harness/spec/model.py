@@ -187,13 +187,13 @@ class ZeroSpec(Section):
     """Reduce-scatter gradients instead of all-reducing them."""
     reduce_bucket_size: Positive | None = None
     """Elements reduced at once."""
-    allgather_bucket_size: Positive | None = None
+    allgather_bucket_size: Count | None = None
     """Elements gathered at once (stages 1 and 2)."""
     overlap_comm: bool | None = None
     """Reduce gradients while the backward pass goes on."""
     round_robin_gradients: bool | None = None
     """Stages 1 and 2: spread gradient copies over the ranks. Never change it between save and resume."""
-    sub_group_size: Positive | None = None
+    sub_group_size: Count | None = None
     """Stage 3: elements the optimizer steps at once."""
     stage3_prefetch_bucket_size: Count | None = None
     """Stage 3: elements gathered ahead."""

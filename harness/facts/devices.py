@@ -1,4 +1,7 @@
-"""Accelerator kinds: memory, peak arithmetic, links. Figures of data sheets, each with its source; nothing is measured here."""
+"""Accelerator kinds: memory, peak arithmetic, links. Figures of data sheets, each with its source.
+
+Nothing is measured here.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,9 @@ GIGA = 1e9
 class Device:
     """One kind of accelerator. Bytes; FLOP/s without sparsity; bytes/s in one direction.
 
-    `memory` is the total that the driver reports. `flops_16` and `flops_32` are peaks of dense matrix products with 16-bit
-    and with 32-bit inputs (no TF32). `link` is to the other devices of a host, `pcie` to host memory, `network` to other
-    hosts as such machines are usually built (an assumption, not a data sheet's figure).
+    `memory` is the total that the driver reports. `flops_16` and `flops_32` are peaks of dense matrix products with
+    16-bit and with 32-bit inputs (no TF32). `link` is to the other devices of a host, `pcie` to host memory, `network`
+    to other hosts as such machines are usually built (an assumption, not a data sheet's figure).
     """
 
     name: str
@@ -34,7 +37,7 @@ class Device:
         return self.name == "cpu"
 
 
-def _device(  # noqa: PLR0913 - a row of a table
+def _device(
     name: str, mib: int, tf16: float, tf32: float, link: float, pcie: float, network: float, source: str
 ) -> Device:
     return Device(name, mib * MIB, tf16 * TERA, tf32 * TERA, link * GIGA, pcie * GIGA, network * GIGA, source)

@@ -21,6 +21,7 @@ class Parameter:
 
     @property
     def numel(self) -> int:
+        """Elements."""
         return prod(self.shape)
 
 
@@ -39,9 +40,11 @@ class Fields:
         self._values = {**defaults, **{aliases.get(key, key): value for key, value in config.items()}}
 
     def get(self, key: str) -> Any:
+        """The value as it is, None where there is none."""
         return self._values.get(key)
 
     def flag(self, key: str) -> bool:
+        """Whether it is set and true."""
         return bool(self._values.get(key))
 
     def count(self, key: str, instead: int | None = None) -> int:
@@ -54,11 +57,13 @@ class Fields:
 
     @property
     def head_dim(self) -> int:
+        """Width of an attention head."""
         heads = self.count("num_attention_heads")
         return self.count("head_dim", self.count("hidden_size") // heads or None)
 
     @property
     def kv_heads(self) -> int:
+        """Key and value heads; as many as there are query heads unless it says otherwise."""
         return self.count("num_key_value_heads", self.count("num_attention_heads"))
 
 
@@ -173,9 +178,7 @@ def _mixtral(f: Fields) -> Parts:
 
 def _qwen3_moe(f: Fields) -> Parts:
     if f.get("mlp_only_layers") or f.get("decoder_sparse_step") != 1:
-        raise BadConfig(
-            "`mlp_only_layers` and `decoder_sparse_step` other than 1 make layers of two kinds, which are not counted"
-        )
+        raise BadConfig("`mlp_only_layers` or `decoder_sparse_step` make layers of two kinds, which are not counted")
     bias, hidden = f.flag("attention_bias"), f.count("hidden_size")
     router = _linear("mlp.gate", f.count("num_local_experts"), hidden)
     experts = _experts(f, f.count("moe_intermediate_size"))
@@ -224,7 +227,7 @@ def _gpt_neox(f: Fields) -> Parts:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """How a `model_type` is built: its parameters, what `transformers` assumes for what is left out, other key names."""
+    """How a `model_type` is built: its parameters, the defaults of `transformers`, other names of keys."""
 
     build: Callable[[Fields], Parts]
     defaults: Mapping[str, Any]

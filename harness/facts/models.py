@@ -23,7 +23,7 @@ __all__ = ["Found", "ModelFacts", "Parameter", "find", "from_config"]
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """Sizes of a causal language model. All counts in elements; `before`, `layer` and `after` in the model's own order."""
+    """Sizes of a causal language model. Counts in elements; `before`, `layer`, `after` in the model's own order."""
 
     family: str
     num_layers: int
@@ -43,10 +43,12 @@ class ModelFacts:
 
     @property
     def num_parameters(self) -> int:
+        """All elements; a tied head counts once."""
         return self.per_layer * self.num_layers + sum(p.numel for p in (*self.before, *self.after))
 
     @property
     def per_layer(self) -> int:
+        """Elements of one layer."""
         return sum(p.numel for p in self.layer)
 
     @property
@@ -56,11 +58,12 @@ class ModelFacts:
 
     @property
     def largest_parameter(self) -> int:
+        """Elements of the largest single weight; transformers 5 keeps all experts of a layer in one."""
         return max(p.numel for p in (*self.before, *self.layer, *self.after))
 
     @property
     def largest_module(self) -> int:
-        """Elements of the largest module that owns weights: what ZeRO-3 gathers at once. The experts of a layer are one."""
+        """Elements of the largest module with weights of its own: what ZeRO-3 gathers at once. Experts are one."""
         return max(self.largest_parameter, sum(p.numel for p in self.layer if ".experts." in p.name))
 
     @property
@@ -73,7 +76,7 @@ class ModelFacts:
 
     @property
     def matmul_parameters(self) -> int:
-        """Active parameters that are multiplied with: without the input embedding (unless it is the head too) and vectors."""
+        """Active parameters that are multiplied with: no vectors, no input embedding unless it is the head too."""
         vectors = sum(p.numel for p in (*self.before, *self.after) if len(p.shape) == 1)
         vectors += self.num_layers * sum(p.numel for p in self.layer if len(p.shape) == 1)
         looked_up = sum(p.numel for p in self.before if len(p.shape) == 2)

@@ -69,6 +69,7 @@ class Run:
             "format_version": FORMAT_VERSION,
             "name": self.name,
             "spec": self.spec.model_dump(mode="json"),
+            "written": self.spec.model_dump(mode="json", exclude_unset=True),
             "hosts": [[h.name, h.slots] for h in self.cluster.hosts] if self.cluster else None,
             "degrees": {
                 "world": self.degrees.world,
@@ -94,9 +95,12 @@ class Run:
         rest = {k: v for k, v in body.items() if k != "sha256"}
         if _digest(rest) != body.get("sha256"):
             raise ValueError("its sha256 does not match its content: it was edited or torn")
+        spec = RunSpec.model_validate(body["written"])  # what was written decides what is rendered
+        if spec.model_dump(mode="json") != body["spec"]:
+            raise ValueError("its defaults are not those of this harness: it was written by another version")
         degrees, batch = body["degrees"], body["batch"]
         return Run(
-            spec=RunSpec.model_validate(body["spec"]),
+            spec=spec,
             name=body["name"],
             cluster=Cluster.of(body["hosts"]) if body["hosts"] else None,
             degrees=Degrees(degrees["world"], degrees["tensor"], degrees["pipeline"], degrees["sequence"]),

@@ -112,6 +112,143 @@ The spec ignores a gate that found nothing, or that does not exist.
 A DeepSpeed JSON was given where a run spec is needed.
 
 A JSON says nothing about model, data or length; `validate-config` takes both kinds, `launch` only a run spec.
+
+## SP030 report-not-written
+The report cannot be written where it was asked for.
+
+## SP031 no-run-directory
+What `report` names is no run directory: it has no `spec.resolved.json`.
+
+## MM001 model-size-unknown
+The plan does not know how large the model is: its architecture is not one it can count, or its `config.json` is not at hand.
+
+## MM002 plan-lacks-a-number
+The plan needs the number of ranks and the micro-batch for anything beyond model states.
+
+## MM003 gpu-kind-unknown
+The kind of GPU in `cluster.gpu` is not in the table of devices, so whether it fits and how long a step takes is not known.
+
+## MM004 memory-size-unreadable
+A size in `cluster` is none such as `2TB` or `80GiB`.
+
+## MM005 does-not-fit
+The plan's peak is above what the GPU or the host has.
+
+## CK002 export-folder-in-use
+The folder to export to is there and not empty, or is a file; nothing in it was touched.
+
+## BT101 started-on-other-ranks
+The ranks that were started are not those that the DeepSpeed JSON was rendered for.
+
+The global batch in `ds_config.json` would come out otherwise; render and launch again for these ranks.
+
+## CK001 no-checkpoint-to-resume
+What `--resume` or `export` names holds no complete checkpoint.
+
+A checkpoint is a folder with `manifest.json`; the manifest is written last, so a folder without it was never finished.
+
+## CK101 damaged-checkpoint
+A file of the checkpoint is missing or has another size than its manifest says.
+
+DeepSpeed would load a torn shard on one rank while the others go on to train. Use an earlier checkpoint.
+
+## CK102 checkpoint-of-another-shape
+The checkpoint was saved with another number of ranks, ZeRO stage or number format.
+
+DeepSpeed cannot load its shards into another shape. Export the checkpoint to a Hugging Face folder to start from its weights.
+
+## CK103 checkpoint-of-other-data
+The training text is not the one that the checkpoint was trained on, so its place in the data means nothing.
+
+## CK104 checkpoint-not-loaded
+DeepSpeed returned no checkpoint. Left to itself it would start again at step 0, with exit code 0.
+
+## CK105 shards-missing
+The folder has fewer shards than the run that wrote it had ranks.
+
+## CK106 export-exists
+The folder to export to exists; nothing in it was touched.
+
+## EN001 assertions-off
+Python runs with assertions off. DeepSpeed refuses wrong batch sizes and much else by `assert`, so it would train something
+else than was asked.
+
+## EN002 training-extra-missing
+The packages that train are not installed where the ranks would run.
+
+## EN003 launch-scripts-missing
+The scripts that run on the nodes are not where the package looks for them.
+
+## EN004 visible-devices-by-name
+`CUDA_VISIBLE_DEVICES` names devices by something other than a number, which the launcher would replace by numbers.
+
+## EN005 more-ranks-than-devices
+More ranks are asked for than this machine has accelerators. DeepSpeed starts them all; those without a device fail later.
+
+## EN006 environment-name
+A name or value in `launch.env` cannot be a variable of the environment.
+
+## EN007 value-a-shell-would-change
+A value would reach the other hosts changed: DeepSpeed writes it into a remote shell command between double quotes.
+
+## EN008 path-a-shell-would-change
+A path would reach the other hosts changed: DeepSpeed writes paths into the remote command without quoting them.
+
+## EN009 no-pdsh
+DeepSpeed starts ranks on other hosts through pdsh, which is not installed.
+
+## EN010 op-does-not-compile
+One of DeepSpeed's C++ ops does not compile on this machine. `harness doctor` says what is missing.
+
+## EN011 run-directory
+The run directory cannot be made where `launch.output_dir` says.
+
+## EN101 run-directory-unreadable
+A rank cannot read `spec.resolved.json` or `ds_config.json`, or they were edited after the launch.
+
+## EN102 hosts-read-different-files
+A rank read another `spec.resolved.json` or `ds_config.json` than rank 0: the hosts do not share the run directory.
+
+DeepSpeed would train each host with its own file, different stages included.
+
+## MD101 vocabulary-too-small
+The tokenizer gives ids that the model has no embedding for.
+
+## MD102 model-not-loaded
+`transformers` could not build the model or load its weights.
+
+## MD103 tokenizer-not-loaded
+No tokenizer is named, or it could not be loaded.
+
+## MD111 no-such-data
+No file matches, or a file cannot be read.
+
+## MD112 no-such-column
+The data has no column of that name, or a row holds something else than text there.
+
+## MD113 data-not-utf-8
+A text file is not UTF-8.
+
+## MD114 empty-data
+The data holds no text.
+
+## MD115 too-little-data
+The text does not fill one global batch, or the held-out part not one sequence.
+
+## MD116 data-set-not-read
+The `datasets` library could not read the file, or the Hub could not be reached.
+
+## MD117 data-not-named
+`data.train` is not set.
+
+## MD118 unknown-kind-of-data
+The ending of a file does not say how to read it, or a built-in text has another name.
+
+## MD119 hosts-read-different-text
+The hosts found different training text under the same name.
+
+## OP101 no-optimizer
+The rendered DeepSpeed JSON has no optimizer.
 """
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.plan.run import Batch, Run, resolve, solve_batch
+from harness.render import render
 from harness.spec.cluster import Cluster
 from harness.spec.model import RunSpec
 
@@ -73,13 +76,12 @@ def test_data_parallel_ranks(world, degrees, data):
 
 
 def test_a_resolved_run_survives_its_file_and_notices_an_edit():
-    run = resolve(
-        spec(train={"per_device_train_batch_size": 2}, data={"train": ["a", "b"]}),
-        cluster=Cluster.of([("a", 2)]),
-        name="x",
-    )
-    body = run.to_json()
+    zero = {"stage": 3, "offload_optimizer": {"device": "cpu"}}
+    chosen = spec(train={"per_device_train_batch_size": 2}, data={"train": ["a", "b"]}, zero=zero)
+    run = resolve(chosen, cluster=Cluster.of([("a", 2)]), name="x")
+    body = json.loads(json.dumps(run.to_json()))
     assert Run.from_json(body) == run
+    assert render(Run.from_json(body)) == render(run)
     body["spec"]["train"]["seed"] = 1
     with pytest.raises(ValueError, match="edited or torn"):
         Run.from_json(body)

@@ -1,0 +1,64 @@
+"""A row of the memory table: bytes of one kind, on one tier, for one rank, with its formula and where it was seen.
+
+Rows are made by `harness.plan.states`, `zero3` and `memory`; nothing is computed here but products and rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+Tier = Literal["gpu", "host", "nvme"]
+Phase = Literal["backward", "step"]
+BOTH: tuple[Phase, ...] = ("backward", "step")
+BACKWARD: tuple[Phase, ...] = ("backward",)
+STEP: tuple[Phase, ...] = ("step",)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Bytes of one kind on one tier, for one rank. `pinned`: sizes of the page-locked blocks that it is made of."""
+
+    tier: Tier
+    kind: str
+    what: str
+    bytes: int
+    formula: str
+    source: str
+    phases: tuple[Phase, ...] = BOTH
+    pinned: tuple[int, ...] = ()
+    assumed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """`width` bytes for each of `count` elements, which the formula calls `name`."""
+
+    width: int
+    count: int
+    name: str
+
+    @property
+    def bytes(self) -> int:
+        """The product."""
+        return self.width * self.count
+
+    def __str__(self) -> str:
+        return f"{self.width} {'' if self.name.startswith('P') else 'x '}{self.name}"
+
+
+def row(tier: Tier, what: tuple[str, str], amount: Amount, source: str, phases: tuple[Phase, ...] = BOTH) -> Row:
+    """A row of (kind, description) whose formula is the amount's own."""
+    return Row(tier, *what, amount.bytes, str(amount), source, phases)
+
+
+def pinned(what: tuple[str, str], amount: Amount, source: str, blocks: tuple[int, ...] = ()) -> Row:
+    """The same in page-locked host memory; `blocks` in elements, one of the whole amount unless said."""
+    sizes = tuple(amount.width * count for count in blocks or (amount.count,))
+    return Row("host", *what, amount.bytes, str(amount), source, pinned=sizes)
+
+
+def rounding(rows: Iterable[Row]) -> int:
+    """Bytes that torch's pinned allocator adds: it rounds every block up to a power of two (CachingHostAllocator.h)."""
+    return sum((1 << (block - 1).bit_length()) - block for row in rows for block in row.pinned if block)

@@ -1,0 +1,109 @@
+"""Model states of ZeRO-3 as rows, with the optimizer and the parameters on the device, on the CPU or on NVMe.
+
+Stages 0 to 2 are in `harness.plan.states`. s3 = deepspeed/runtime/zero/stage3.py, swap = deepspeed/runtime/swap_tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.plan.rows import BACKWARD, STEP, Amount, Row, Tier, pinned, row
+from harness.plan.settings import Settings
+from harness.plan.shards import Shards
+
+_SHARDS = "s3 lp_param_contiguous_pin_buffer"
+_SWAPPER = "swap/partitioned_param_swapper.py"
+
+
+def stage3(s: Settings, z: Shards) -> Iterator[Row]:
+    """All rows of one rank."""
+    yield from _parameters(s, z)
+    yield from _gradients(s, z)
+    yield from _gathered(s, z)
+    yield from _buckets(s, z)
+    yield from _optimizer(s, z)
+
+
+def _parameters(s: Settings, z: Shards) -> Iterator[Row]:
+    b, shard = s.param_bytes, Amount(s.param_bytes, z.part, "P / N")
+    if s.parameters_at == "none":
+        yield row("gpu", ("parameters", "parameters, this rank's shard"), shard, "s3 lp_param_buffer")
+    elif s.parameters_at == "cpu":
+        yield pinned(("parameters", "parameters, the shards"), shard, _SHARDS)
+    else:
+        buffers = Amount(b * s.parameter_buffers, _aligned(s.parameter_buffer_size), "buffer_size")
+        yield row("host", ("swap", "parameter swap buffers"), buffers, _SWAPPER)
+        whole = Amount(b, z.sub_group_full, "largest sub-group, whole")
+        source = "s3 _create_fp16_partitions_with_defragmentation"
+        yield row("host", ("swap", "parameter write-back buffer, not divided by N"), whole, source)
+        kept = Amount(b, min(s.max_in_cpu, z.part), "min(max_in_cpu, P / N)")
+        yield pinned(("parameters", "parameters kept in host memory"), kept, _SHARDS)
+        yield row("nvme", ("parameters", "parameters"), shard, _SWAPPER)
+
+
+def _gradients(s: Settings, z: Shards) -> Iterator[Row]:
+    what, source = ("gradients", "gradients, this rank's shard"), "s3 grad_partitions_flat_buffer"
+    shard = Amount(s.grad_bytes, z.part, "P / N")
+    yield row("gpu", what, shard, source) if s.optimizer_at == "none" else pinned(what, shard, source)
+
+
+def _gathered(s: Settings, z: Shards) -> Iterator[Row]:
+    """What is live at the turn from forward to backward: decided by the reuse distance, not by max_live_parameters."""
+    ahead = min(s.prefetch + z.largest_in_layer, s.max_live) if s.prefetch else 0
+    live = min(z.total, s.reuse // 2 + z.largest_module + ahead)
+    amount = Amount(s.param_bytes, live, "min(P, reuse distance / 2 + largest module + prefetch)")
+    source = "zero/partitioned_param_coordinator.py __params_to_release"
+    yield row("gpu", ("gathered", "parameters gathered at once"), amount, source, BACKWARD)
+    small = Amount(s.param_bytes, z.persistent, "those under stage3_param_persistence_threshold")
+    source = "zero/parameter_offload.py mark_persistent_parameters"
+    yield row("gpu", ("persistent", "small parameters that stay gathered"), small, source, STEP)
+
+
+def _buckets(s: Settings, z: Shards) -> Iterator[Row]:
+    bucket = Amount(s.comm_bytes, s.reduce_bucket, "reduce_bucket_size")
+    yield row("gpu", ("bucket", "gradient bucket"), bucket, "s3 ipg_buckets")
+    copy = Amount(s.comm_bytes, min(s.reduce_bucket, z.total), "min(bucket, P)")
+    source = "runtime/comm/coalesced_collectives.py reduce_scatter_coalesced"
+    yield row("gpu", ("temporary", "copy of the bucket in reduce-scatter"), copy, source, BACKWARD)
+    largest = Amount(s.param_bytes, z.largest, "largest parameter")
+    yield row("gpu", ("gradient_largest", "largest gradient before it is reduced"), largest, "torch .grad", BACKWARD)
+
+
+def _optimizer(s: Settings, z: Shards) -> Iterator[Row]:
+    w, source = s.master_bytes, "s3 fp32_partitioned_groups_flat"
+    if s.optimizer_at == "nvme":
+        yield from _optimizer_on_nvme(s, z)
+    elif s.optimizer_at == "cpu":
+        yield from master_and_states(s, z, source, "host")
+        what = ("master_gradients", "gradients of the master weights")
+        yield pinned(what, Amount(w, z.part, "P / N"), "s3 initialize_optimizer_states", z.sub_groups)
+    else:
+        yield from master_and_states(s, z, source)
+        both = Amount(w + (s.grad_bytes if s.grad_bytes != w else 0), z.sub_group, "largest sub-group / N")
+        yield row("gpu", ("temporary", "gradient of one sub-group"), both, "s3 _prepare_sub_group", STEP)
+
+
+def _optimizer_on_nvme(s: Settings, z: Shards) -> Iterator[Row]:
+    w, o = s.master_bytes, s.state_bytes * s.num_states
+    buffers = Amount(s.optimizer_buffers * w, _aligned(z.sub_group), "largest sub-group / N")
+    yield row("host", ("swap", "optimizer swap buffers"), buffers, "swap/utils.py SwapBufferManager")
+    what = ("states", "master weights and optimizer states")
+    yield row("nvme", what, Amount(w + o, z.part, "P / N"), "swap/optimizer_utils.py")
+    what = ("gradients", "gradients of the step")
+    yield row("nvme", what, Amount(w, z.part, "P / N"), "swap/optimizer_utils.py swap_out_gradients")
+
+
+def master_and_states(s: Settings, z: Shards, source: str, tier: Tier = "gpu") -> Iterator[Row]:
+    """Master weights and optimizer states of one rank, at every stage that shards them."""
+    w, o = s.master_bytes, s.state_bytes * s.num_states
+    name = "second copy of the weights" if not s.mixed else "fp32 master weights" if w == 4 else "master weights"
+    master = Amount(w, z.part, "P / N")
+    locked = tier == "host" and s.stage < 3  # stage 3 leaves them pageable
+    yield pinned(("master", name), master, source) if locked else row(tier, ("master", name), master, source)
+    what = ("states", "optimizer states, from the first step on")
+    yield row(tier, what, Amount(o, z.part, "P / N"), "exp_avg and exp_avg_sq, or the momentum")
+
+
+def _aligned(numel: int) -> int:
+    """Swapped lengths are multiples of 1024 x aio.intra_op_parallelism (1) bytes, counted in elements of 4."""
+    return -(-numel // 256) * 256

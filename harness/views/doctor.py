@@ -1,0 +1,50 @@
+"""The rows of `harness doctor` as text and as JSON. Looks at nothing itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from harness.launching.checkup import Row
+from harness.views.style import Style
+
+_MARK = {"ok": ("ok", "green"), "note": ("note", "yellow"), "missing": ("MISSING", "red")}
+
+
+def text(rows: Sequence[Row], style: Style) -> str:
+    """One line a fact under its area; what it means and how to mend it below where there is something to say."""
+    lines: list[str] = []
+    area = ""
+    width = max((len(row.name) for row in rows), default=0)
+    for row in rows:
+        if row.area != area:
+            lines += ["", style.paint(row.area, "", bold=True)] if lines else [style.paint(row.area, "", bold=True)]
+            area = row.area
+        mark, colour = _MARK[row.state]
+        lines.append(f"  {style.paint(mark.ljust(7), colour)}  {row.name.ljust(width)}  {row.value}")
+        indent = " " * (width + 13)
+        if row.means:
+            lines.append(f"{indent}{row.means}")
+        if row.mend:
+            lines.append(f"{indent}{style.paint('help', 'green', bold=True)}: {row.mend}")
+    return "\n".join([*lines, "", _verdict(rows, style)])
+
+
+def as_json(rows: Sequence[Row]) -> str:
+    """All rows, and whether training can start."""
+    body = {
+        "format_version": 1,
+        "can_train": not any(row.state == "missing" for row in rows),
+        "totals": {state: sum(row.state == state for row in rows) for state in ("ok", "note", "missing")},
+        "rows": [asdict(row) for row in rows],
+    }
+    return json.dumps(body, indent=2)
+
+
+def _verdict(rows: Sequence[Row], style: Style) -> str:
+    missing = [row.name for row in rows if row.state == "missing"]
+    notes = sum(row.state == "note" for row in rows)
+    if missing:
+        return f"{style.paint('Training cannot start here', 'red', bold=True)}: {', '.join(missing)}"
+    return f"{style.paint('Training can start here', 'green', bold=True)}, {notes} note{'' if notes == 1 else 's'}"

@@ -1,0 +1,156 @@
+"""Model facts from configurations, folders, the local cache and the catalogue. Needs nothing; milliseconds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.facts.model_catalogue import CATALOGUE
+from harness.facts.models import ModelFacts, find, from_config
+
+PUBLISHED = {
+    "meta-llama/Llama-3.1-8B": 8_030_261_248,
+    "meta-llama/Llama-3.1-70B": 70_553_706_496,
+    "meta-llama/Llama-3.1-405B": 405_853_388_800,
+    "meta-llama/Llama-3.2-1B": 1_235_814_400,
+    "meta-llama/Llama-3.2-3B": 3_212_749_824,
+    "meta-llama/Llama-2-7b-hf": 6_738_415_616,
+    "meta-llama/Llama-2-13b-hf": 13_015_864_320,
+    "meta-llama/Llama-2-70b-hf": 68_976_648_192,
+    "mistralai/Mistral-7B-v0.1": 7_241_732_096,
+    "mistralai/Mistral-7B-v0.3": 7_248_023_552,
+    "mistralai/Mixtral-8x7B-v0.1": 46_702_792_704,
+    "Qwen/Qwen2.5-0.5B": 494_032_768,
+    "Qwen/Qwen2.5-7B": 7_615_616_512,
+    "Qwen/Qwen2.5-32B": 32_763_876_352,
+    "Qwen/Qwen2.5-72B": 72_706_203_648,
+    "Qwen/Qwen3-8B": 8_190_735_360,
+    "Qwen/Qwen3-32B": 32_762_123_264,
+    "Qwen/Qwen3-30B-A3B": 30_532_122_624,
+    "google/gemma-2-9b": 9_241_705_984,
+    "google/gemma-2-27b": 27_227_128_320,
+    "microsoft/Phi-3-mini-4k-instruct": 3_821_079_552,
+    "microsoft/phi-4": 14_659_507_200,
+    "openai-community/gpt2": 124_439_808,
+    "openai-community/gpt2-xl": 1_557_611_200,
+    "EleutherAI/gpt-neox-20b": 20_554_567_680,
+}
+TINY = {"model_type": "llama", "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 32}
+
+
+def known(name: str) -> ModelFacts:
+    facts = find(name).facts
+    assert facts is not None
+    return facts
+
+
+@pytest.fixture(autouse=True)
+def no_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    hub = tmp_path / "hub"
+    monkeypatch.setenv("HF_HUB_CACHE", str(hub))
+    return hub
+
+
+@pytest.mark.parametrize(("name", "count"), PUBLISHED.items())
+def test_catalogue_agrees_with_published_counts(name: str, count: int) -> None:
+    assert known(name).num_parameters == count
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_every_entry_is_counted(name: str) -> None:
+    found = find(name)
+    assert found.facts is not None, found.why_not
+    assert found.source == "the catalogue"
+
+
+def test_a_name_without_its_owner_in_any_case() -> None:
+    assert find("llama-3.1-70b").facts == known("meta-llama/Llama-3.1-70B")
+
+
+def test_parts_of_llama_3_1_70b() -> None:
+    facts = known("meta-llama/Llama-3.1-70B")
+    assert (facts.per_layer, facts.largest_parameter) == (855_654_400, 1_050_673_152)
+    assert facts.embeddings == 2 * 1_050_673_152
+    assert facts.matmul_parameters == facts.num_parameters - 1_050_673_152 - 161 * 8192
+
+
+def test_experts_that_are_not_used_are_not_active() -> None:
+    facts = known("mistralai/Mixtral-8x7B-v0.1")
+    assert facts.active_parameters == 12_879_925_248
+    assert facts.largest_parameter == 939_524_096
+    assert facts.largest_module == 1_409_286_144
+
+
+def test_a_tied_embedding_is_multiplied_with_once() -> None:
+    facts = known("meta-llama/Llama-3.2-1B")
+    assert facts.matmul_parameters == facts.num_parameters - (2 * 16 + 1) * 2048
+
+
+def test_all_parameters_add_up_and_have_full_names() -> None:
+    facts = known("openai-community/gpt2")
+    parameters = list(facts.parameters())
+    assert sum(p.numel for p in parameters) == facts.num_parameters
+    assert parameters[2].name == "transformer.h.0.ln_1.weight"
+
+
+def test_a_folder_wins_over_the_catalogue_and_is_relative_to_the_spec(tmp_path: Path) -> None:
+    folder = tmp_path / "gpt2"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(TINY), encoding="utf-8")
+    found = find("gpt2", base_dir=tmp_path)
+    assert found.facts is not None
+    assert found.facts.family == "llama"
+    assert "config.json" in found.source
+
+
+def test_the_local_cache_is_read_like_huggingface_hub_lays_it_out(no_cache: Path) -> None:
+    repository = no_cache / "models--someone--tiny"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text("abc123", encoding="ascii")
+    (repository / "snapshots" / "abc123").mkdir(parents=True)
+    (repository / "snapshots" / "abc123" / "config.json").write_text(json.dumps(TINY), encoding="utf-8")
+    assert find("someone/tiny").facts is not None
+    assert find("someone/tiny", revision="abc123").facts is not None
+    assert find("someone/tiny", revision="other").facts is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"hidden_size": 3}', '{"model_type": 7}'])
+def test_a_broken_config_file_is_a_reason_not_a_crash(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.json").write_text(text, encoding="utf-8")
+    found = find(str(tmp_path))
+    assert found.facts is None
+    assert "config.json" in found.why_not
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"hidden_size": "8"},
+        {"hidden_size": 0},
+        {"hidden_size": -8},
+        {"num_attention_heads": None},
+        {"num_attention_heads": 0},
+        {"num_attention_heads": 999},
+        {"vocab_size": 3.5},
+        {"num_hidden_layers": True},
+        {"num_hidden_layers": 10**9},
+    ],
+)
+def test_a_value_that_no_model_can_have_is_named(changes: dict[str, Any]) -> None:
+    found = from_config({**TINY, **changes})
+    assert found.facts is None
+    assert found.why_not.count("`") >= 2
+
+
+@pytest.mark.parametrize("name", [None, "", "nobody/nothing", "a" * 5000, "bad\0name", "~nobody-here/x", "../../.."])
+def test_an_unknown_name_has_a_reason(name: str | None) -> None:
+    found = find(name)
+    assert found.facts is None
+    assert found.why_not
+
+
+def test_an_unknown_family_says_which_are_known() -> None:
+    assert "llama, mistral" in from_config({"model_type": "mamba"}).why_not

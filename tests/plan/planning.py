@@ -1,0 +1,57 @@
+"""What the tests of the planner share: a run spec in a few words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.plan.plan import Plan, make_plan
+from harness.plan.run import Run, resolve
+from harness.plan.settings import Settings, settings_of
+from harness.spec.model import RunSpec
+
+TINY = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 96,
+    "vocab_size": 259,
+}
+
+
+def run_of(which: str | dict[str, Any] = "llama-3.1-70b", ranks: int | None = 8, **sections: Any) -> Run:
+    """A run of one host unless `cluster` says otherwise; sections are merged over bf16, micro-batch 1, ZeRO-3."""
+    named = {"config": which} if isinstance(which, dict) else {"name_or_path": which}
+    raw: dict[str, Any] = {
+        "model": named,
+        "data": {"max_length": 4096},
+        "train": {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 4, "gradient_checkpointing": True},
+        "precision": {"bf16": True},
+        "zero": {"stage": 3},
+        "cluster": {"gpu": "H100", "host_memory": "2TB", "gpus_per_node": 8},
+    }
+    for name, values in sections.items():
+        raw[name] = {**raw.get(name, {}), **values} if isinstance(values, dict) else values
+    return resolve(RunSpec.model_validate(raw), world_size=ranks)
+
+
+def plan_of(*args: Any, **kwargs: Any) -> Plan:
+    return make_plan(run_of(*args, **kwargs))
+
+
+def settings(*args: Any, **kwargs: Any) -> Settings:
+    found = settings_of(run_of(*args, **kwargs))
+    assert found is not None
+    return found
+
+
+def offload(optimizer: str = "none", parameters: str = "none", stage: int = 3, **more: Any) -> dict[str, Any]:
+    """The `zero` section with these places."""
+    path = {"nvme_path": "/nvme"}
+    zero: dict[str, Any] = {"stage": stage, **more}
+    if optimizer != "none":
+        zero["offload_optimizer"] = {"device": optimizer, **(path if optimizer == "nvme" else {})}
+    if parameters != "none":
+        zero["offload_param"] = {"device": parameters, **(path if parameters == "nvme" else {})}
+    return zero

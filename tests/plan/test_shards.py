@@ -1,0 +1,60 @@
+"""Partitions, padding, sub-groups and ownership on numbers that can be followed by hand. Needs nothing; milliseconds."""
+
+from __future__ import annotations
+
+import time
+
+from planning import TINY, settings
+
+from harness.facts.models import ModelFacts, Parameter, find, from_config
+from harness.plan.shards import _owned, _sub_groups, local_parameters, parameter_groups, shard
+
+
+def tiny() -> ModelFacts:
+    facts = from_config(TINY).facts
+    assert facts is not None
+    return facts
+
+
+def test_stages_1_and_2_pad_a_group_to_twice_the_ranks() -> None:
+    z = shard(tiny(), settings(TINY, ranks=3, zero={"stage": 2}))
+    assert z.total == 94_912
+    assert (z.flat, z.part) == (94_914, 31_638)
+
+
+def test_stage_3_pads_each_parameter() -> None:
+    z = shard(tiny(), settings(TINY, ranks=3))
+    assert z.part == sum(-(-p.numel // 3) for p in tiny().parameters())
+
+
+def test_vectors_do_not_decay() -> None:
+    matrix, vector = Parameter("w", (3, 2)), Parameter("b", (3,))
+    assert parameter_groups([matrix, vector], decay=True) == ((6,), (3,))
+    assert parameter_groups([matrix, vector], decay=False) == ((6, 3),)
+
+
+def test_a_parameter_on_a_border_is_owned_whole_by_both_ranks() -> None:
+    assert _owned(((7, 4),), 2) == (7, 7 + 4 + 1)
+
+
+def test_a_sub_group_closes_once_it_is_full() -> None:
+    assert _sub_groups((10, 10, 10, 2), (5, 5, 5, 1), 8) == [(10, 20), (6, 12)]
+    assert _sub_groups((10, 2), (5, 1), 6) == [(6, 12)]
+
+
+def test_tensor_parallel_divides_matrices_of_layers_and_pipeline_divides_layers() -> None:
+    whole = sum(p.numel for p in local_parameters(tiny(), settings(TINY)))
+    tensor = local_parameters(tiny(), settings(TINY, parallel={"tensor_parallel_size": 2}, zero={"stage": 1}))
+    vectors = sum(p.numel for p in tiny().layer if len(p.shape) == 1)
+    assert whole - sum(p.numel for p in tensor) == 2 * (tiny().per_layer - vectors) // 2
+    pipeline = local_parameters(tiny(), settings(TINY, parallel={"pipeline_parallel_size": 2}, zero={"stage": 1}))
+    assert sum(p.numel for p in pipeline) == tiny().per_layer + 259 * 64
+
+
+def test_sixteen_thousand_ranks_take_under_a_second() -> None:
+    facts = find("llama-3.1-405b").facts
+    assert facts is not None
+    begun = time.process_time()
+    z = shard(facts, settings(ranks=16_384, zero={"stage": 2}))
+    assert time.process_time() - begun < 1
+    assert max(z.own) >= facts.largest_parameter

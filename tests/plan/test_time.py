@@ -1,0 +1,78 @@
+"""Step time: FLOPs against counted ones, and which part limits. Needs nothing; milliseconds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from planning import offload, plan_of, settings
+
+from harness.facts.devices import CPU, find_device
+from harness.facts.models import find, from_config
+from harness.plan.time import StepTime, flops_per_token, step_time
+
+
+def time_of(*args: Any, **kwargs: Any) -> StepTime:
+    found = plan_of(*args, **kwargs).time
+    assert found is not None
+    return found
+
+
+def test_flops_are_6_a_matmul_parameter_and_the_attention() -> None:
+    facts = find("llama-3.1-8b").facts
+    assert facts is not None
+    n = 8_030_261_248 - 128_256 * 4096 - 65 * 4096
+    assert facts.matmul_parameters == n
+    assert flops_per_token(facts, 2048, checkpointing=False) == 6 * n + 6 * 32 * 4096 * 2048
+
+
+def test_checkpointing_does_not_recompute_the_last_projection() -> None:
+    """1,275,068,416 were counted by torch for 256 tokens of this model, without the attention kernel."""
+    config = {"model_type": "llama", "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4}
+    facts = from_config({**config, "intermediate_size": 704, "vocab_size": 1000}).facts
+    assert facts is not None
+    extra = flops_per_token(facts, 128, checkpointing=True) - flops_per_token(facts, 128, checkpointing=False)
+    attention = 2 * 4 * 256 * 128
+    assert 256 * (extra - attention) == 1_275_068_416
+
+
+def test_nothing_is_made_up_for_the_cpu_or_an_unknown_gpu() -> None:
+    facts = find("llama-3.1-8b").facts
+    assert facts is not None
+    assert step_time(facts, settings(), None) is None
+    assert step_time(facts, settings(), CPU) is None
+
+
+def test_a_large_batch_is_limited_by_compute_and_a_small_one_by_the_cpu_step() -> None:
+    short = {"data": {"max_length": 256}, "train": {"gradient_accumulation_steps": 1}}
+    assert time_of(zero=offload("cpu"), train={"gradient_accumulation_steps": 32}).bottleneck == "compute"
+    assert time_of(zero=offload("cpu"), **short).bottleneck == "CPU optimizer"
+    assert time_of(zero=offload("nvme"), **short).bottleneck == "NVMe"
+
+
+def test_the_cpu_step_of_70b_is_42_bytes_a_parameter_over_400_gb_a_second() -> None:
+    parts = dict(time_of(zero=offload("cpu")).parts)
+    assert parts["CPU optimizer"] == pytest.approx(7.4, abs=0.05)
+
+
+def test_a_million_tokens_of_70b_on_8_h100_take_minutes() -> None:
+    time = time_of(train={"gradient_accumulation_steps": 32})
+    assert 120 < dict(time.parts)["compute"] < 240
+    assert time.tokens_per_second == pytest.approx(2**20 / time.seconds)
+
+
+def test_one_rank_has_no_collectives_and_several_hosts_have_slower_ones() -> None:
+    assert "collectives" not in dict(time_of("llama-3.1-8b", ranks=1).parts)
+    one, two = (dict(time_of("llama-3.1-8b", ranks=n).parts)["collectives"] for n in (8, 16))
+    assert two > 5 * one
+
+
+def test_pipeline_bubble() -> None:
+    run = {"zero": {"stage": 1}, "train": {"gradient_accumulation_steps": 8}}
+    facts, h100 = find("llama-3.1-8b").facts, find_device("H100")
+    assert facts is not None
+    plain = step_time(facts, settings("llama-3.1-8b", **run), h100)
+    piped = step_time(facts, settings("llama-3.1-8b", parallel={"pipeline_parallel_size": 4}, **run), h100)
+    assert plain is not None
+    assert piped is not None
+    assert dict(piped.parts)["compute"] == pytest.approx(dict(plain.parts)["compute"] / 4 * (1 + 3 / 8))

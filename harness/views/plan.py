@@ -125,7 +125,8 @@ def _verdict(plan: Plan, memory: Memory, style: Style) -> str:
     if plan.capacity.host:
         parts.append(f"host {format_bytes(memory.host_peak)} of {format_bytes(plan.capacity.host)}")
     if not parts:
-        return "Whether it fits is not known: set `cluster.gpu` and `cluster.host_memory`."
+        missing = "`cluster.host_memory`" if memory.pooled else "`cluster.gpu` and `cluster.host_memory`"
+        return f"Whether it fits is not known: set {missing}."
     words = {True: ("Fits", "green"), False: ("Does not fit", "red"), None: ("As far as is known it fits", "yellow")}
     word, colour = words[plan.fit.fits]
     return f"{style.paint(word, colour, bold=True)}: {', '.join(parts)}"

@@ -1,0 +1,85 @@
+"""The engine: `deepspeed.initialize` with the JSON as it is, the model, its parameter groups and the schedule.
+
+What is in the JSON is not looked at here, beyond what the client has to know.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import deepspeed
+import torch
+
+from harness.plan.run import Run
+from harness.runtime.data import Shape
+from harness.runtime.refusals import refusal
+from harness.runtime.schedule import scheduler_factory
+
+
+def refuse_unsupported(run: Run, ds_config: dict[str, Any]) -> None:
+    """The loop here is plain data parallelism; raises Refused for anything else (PP101, TP101, SQ101, OP101)."""
+    parallel = run.spec.parallel
+    for gate, key, size in (
+        ("PP101", "pipeline_parallel_size", parallel.pipeline_parallel_size),
+        ("TP101", "tensor_parallel_size", parallel.tensor_parallel_size),
+        ("SQ101", "sequence_parallel_size", parallel.sequence_parallel_size),
+    ):
+        if size > 1:
+            raise refusal(
+                gate,
+                f"the training loop of this version cannot run `{key}: {size}`, should be 1",
+                key=f"parallel.{key}",
+                fix=f"set `parallel.{key}: 1`",
+            )
+    if not ds_config.get("optimizer"):
+        raise refusal(
+            "OP101",
+            "the DeepSpeed JSON has no `optimizer` block",
+            key="optimizer",
+            fix="set `optimizer.type` in the run spec",
+        )
+
+
+def batch_shape(ds_config: dict[str, Any], world: int) -> Shape:
+    """The batch triangle as the JSON has it (`harness render` writes all three)."""
+    micro = ds_config.get("train_micro_batch_size_per_gpu")
+    accumulation = ds_config.get("gradient_accumulation_steps")
+    total = ds_config.get("train_batch_size")
+    if micro is None:
+        accumulation = accumulation or 1
+        micro = (total or 0) // (accumulation * world)
+    elif accumulation is None:
+        accumulation = total // (micro * world) if total else 1
+    shape = Shape(micro, accumulation, world)
+    if shape.total <= 0 or total not in (None, shape.total):
+        raise refusal(
+            "BT101",
+            f"a global batch of {total} is not {micro} sequences x {accumulation} accumulation steps x {world} ranks",
+            key="train.global_batch_size",
+            fix="start the run on as many ranks as it was rendered for",
+        )
+    return shape
+
+
+def parameter_groups(model: torch.nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Two groups: matrices, which decay, and vectors (norms and biases), which do not. One when nothing decays."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    if not weight_decay:
+        return [{"params": trained}]
+    # At stage 3 a parameter is an empty tensor outside its forward; `ds_shape` is its true shape.
+    matrices = [p for p in trained if len(getattr(p, "ds_shape", p.shape)) >= 2]
+    vectors = [p for p in trained if len(getattr(p, "ds_shape", p.shape)) < 2]
+    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    return [g for g in groups if g["params"]]
+
+
+def build_engine(run: Run, ds_config: dict[str, Any], model: torch.nn.Module, steps: int) -> Any:
+    """`deepspeed.initialize`; the engine has `.lr_scheduler` from `scheduler`, unless the JSON brings its own."""
+    decay = ds_config["optimizer"].get("params", {}).get("weight_decay", 0.0)
+    engine, *_ = deepspeed.initialize(
+        model=model,
+        model_parameters=parameter_groups(model, decay),
+        config=ds_config,
+        lr_scheduler=None if "scheduler" in ds_config else scheduler_factory(run.spec.scheduler, steps),
+    )
+    return engine

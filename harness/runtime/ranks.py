@@ -1,0 +1,120 @@
+"""The process group: who this rank is, and how the ranks agree on findings, flags and numbers.
+
+DeepSpeed's own collectives are not here; these are the few that the loop itself needs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import deepspeed
+import torch
+import torch.distributed as dist
+from deepspeed.accelerator import get_accelerator
+
+from harness.errors import Refused
+
+# Preparing a large corpus on one rank may take hours while the others wait; training collectives keep their own limit.
+_PATIENCE = timedelta(hours=24)
+
+
+T = TypeVar("T")
+
+
+class RefusedByAll(Refused):
+    """Raised on every rank alike: one of them need say it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """This rank in the world. `control` is a gloo group for small messages: it never waits for the accelerator."""
+
+    rank: int
+    world: int
+    local_rank: int
+    device: torch.device
+    control: Any
+
+    @property
+    def is_first(self) -> bool:
+        """Rank 0: the one that writes what there is one of."""
+        return self.rank == 0
+
+    @property
+    def is_first_here(self) -> bool:
+        """First of its node: the one that writes files which the others on the node map."""
+        return self.local_rank == 0
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        dist.barrier(group=self.control)
+
+    def gather(self, value: Any) -> list[Any]:
+        """`value` of every rank, in rank order, on every rank."""
+        out: list[Any] = [None] * self.world
+        dist.all_gather_object(out, value, group=self.control)
+        return out
+
+    def any(self, flag: bool) -> bool:
+        """True on every rank as soon as it is true on one."""
+        tensor = torch.tensor([int(flag)], dtype=torch.int32)
+        dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self.control)
+        return bool(tensor.item())
+
+    def sum(self, *values: float | torch.Tensor) -> list[float]:
+        """Sums over the ranks in float64, one for each value, on the training device's own group."""
+        parts = [
+            v.detach().double().reshape(1).to(self.device) if torch.is_tensor(v) else _double(v, self.device)
+            for v in values
+        ]
+        tensor = torch.cat(parts)
+        dist.all_reduce(tensor)
+        return [float(x) for x in tensor.tolist()]
+
+    def together(self, make: Callable[[], T]) -> T:
+        """`make()`, unless any rank refuses: then that is raised on all of them."""
+        made: list[T] = []
+        refused = None
+        try:
+            made.append(make())
+        except Refused as error:
+            refused = error
+        self.agree(refused)
+        return made[0]
+
+    def agree(self, refused: Refused | None) -> None:
+        """Raise on every rank what was refused on any of them, so that none is left waiting in a collective."""
+        everyone = self.gather(refused.findings if refused else None)
+        findings = [f for found in everyone if found for f in found]
+        if findings:
+            raise RefusedByAll(f for i, f in enumerate(findings) if f not in findings[:i])
+
+
+def _double(value: float, device: torch.device) -> torch.Tensor:
+    return torch.tensor([value], dtype=torch.float64, device=device)
+
+
+def join() -> Ranks:
+    """Enter the process group that the launcher has laid out in the environment (RANK, WORLD_SIZE, MASTER_ADDR ...)."""
+    accelerator = get_accelerator()
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    if accelerator.device_name() != "cpu":
+        accelerator.set_device(local_rank)
+    deepspeed.init_distributed()
+    return Ranks(
+        rank=dist.get_rank(),
+        world=dist.get_world_size(),
+        local_rank=local_rank,
+        device=torch.device(accelerator.current_device_name()),
+        control=dist.new_group(backend="gloo", timeout=_PATIENCE),
+    )
+
+
+def leave() -> None:
+    """Take the process group down, so that no thread of it is alive when the interpreter ends."""
+    if dist.is_initialized():
+        dist.destroy_process_group()

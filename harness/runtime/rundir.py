@@ -1,0 +1,101 @@
+"""The run directory as a rank sees it: the two files that say what to do, and where everything that it writes goes.
+
+It is made by the launching side; nothing here creates or changes the decisions in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.plan.run import Run
+from harness.runtime.refusals import refusal
+
+
+@dataclass(frozen=True, slots=True)
+class RunDir:
+    """Paths below one run directory."""
+
+    root: Path
+
+    @property
+    def checkpoints(self) -> Path:
+        """Complete checkpoints, and `latest`."""
+        return self.root / "checkpoints"
+
+    @property
+    def data(self) -> Path:
+        """Tokenised text."""
+        return self.root / "data"
+
+    @property
+    def status(self) -> Path:
+        """One file a rank."""
+        return self.root / "status"
+
+    @property
+    def metrics(self) -> Path:
+        """One JSON object a line, from rank 0."""
+        return self.root / "metrics.jsonl"
+
+    @property
+    def stop(self) -> Path:
+        """Its presence asks the ranks to stop."""
+        return self.root / "stop"
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What a rank read: the run, the DeepSpeed JSON, and the sha256 of the bytes of both files."""
+
+    run: Run
+    ds_config: dict[str, Any]
+    sha256: str
+
+
+def read_orders(run_dir: RunDir) -> Orders:
+    """Read `spec.resolved.json` and `ds_config.json`. Raises Refused (EN101) when either cannot be used."""
+    digest = hashlib.sha256()
+    bodies: list[Any] = []
+    for name in ("spec.resolved.json", "ds_config.json"):
+        path = run_dir.root / name
+        try:
+            raw = path.read_bytes()
+            bodies.append(json.loads(raw))
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            raise refusal(
+                "EN101", f"`{path}` cannot be read: {reason.lower()}", fix="start the run with `harness launch`"
+            ) from None
+        digest.update(raw)
+    try:
+        run = Run.from_json(bodies[0])
+    except (ValueError, KeyError) as error:
+        raise refusal("EN101", f"`{run_dir.root / 'spec.resolved.json'}` cannot be used: {error}") from None
+    return Orders(run, bodies[1], digest.hexdigest())
+
+
+def write_atomically(path: Path, text: str, *, durable: bool = True) -> None:
+    """Replace `path` by a file with this text: readers see the old or the new; `durable`: also after a power cut."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        file.write(text)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+    temporary.replace(path)
+    if durable:
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames and new names in `folder` survive a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

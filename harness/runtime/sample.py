@@ -1,0 +1,27 @@
+"""A short text from an exported model, with plain `transformers`: what anybody would see who loads the export.
+
+No DeepSpeed here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+
+def sample(folder: Path, prompt: str, tokens: int, *, seed: int | None = None) -> str:
+    """`prompt` continued by at most `tokens` tokens; greedily, or drawn with this seed at temperature 0.8."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    given = tokenizer(prompt or tokenizer.eos_token or "\n", return_tensors="pt", return_token_type_ids=False)
+    options = {"do_sample": False} if seed is None else {"do_sample": True, "temperature": 0.8, "top_k": 0}
+    if seed is not None:
+        torch.manual_seed(seed)
+    with torch.inference_mode():
+        out = model.generate(
+            **given, max_new_tokens=tokens, pad_token_id=tokenizer.pad_token_id or tokenizer.eos_token_id, **options
+        )
+    text: str = tokenizer.decode(out[0], skip_special_tokens=True)
+    return text

@@ -1,0 +1,85 @@
+"""Tokenizers: a byte-level one that needs no file, or one that `transformers` loads.
+
+Text becomes ids here; where the text comes from and how ids are stored is in `sources.py` and `data.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tokenizers import Tokenizer, decoders, pre_tokenizers
+from tokenizers.models import BPE
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from harness.runtime.refusals import refusal
+from harness.spec.model import ModelSpec
+
+EOS, PAD = "<|endoftext|>", "<|pad|>"
+
+
+def byte_tokenizer() -> Any:
+    """256 tokens, id = value of the byte, then end of text (256) and padding (257); any UTF-8 text comes back exactly.
+
+    Saved, it is an ordinary Hugging Face tokenizer folder: byte-level BPE (GPT-2's alphabet) without a single merge.
+    """
+    vocabulary = {character: byte for byte, character in enumerate(_alphabet())}
+    core = Tokenizer(BPE(vocab=vocabulary, merges=[]))
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    core.decoder = decoders.ByteLevel()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        eos_token=EOS,
+        pad_token=PAD,
+        clean_up_tokenization_spaces=False,
+        model_max_length=1 << 30,
+    )
+
+
+def _alphabet() -> list[str]:
+    """The printable character that stands for each byte in byte-level BPE: the byte's own where Latin-1 prints it, else
+    the next one from U+0100 on (Radford et al. 2019, GPT-2's `bytes_to_unicode`).
+    """
+    own = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    substitutes = iter(range(0x100, 0x200))
+    return [chr(byte) if byte in own else chr(next(substitutes)) for byte in range(256)]
+
+
+def load_tokenizer(spec: ModelSpec) -> Any:
+    """The tokenizer that `model.tokenizer` names, else the one of `model.name_or_path`. Raises Refused (MD103)."""
+    name = spec.tokenizer or spec.name_or_path
+    if name == "bytes":
+        return byte_tokenizer()
+    if name is None:
+        raise refusal(
+            "MD103",
+            "`model.tokenizer` is not set",
+            key="model.tokenizer",
+            fix="set `model.tokenizer: bytes`, or name a folder",
+        )
+    try:
+        return AutoTokenizer.from_pretrained(name, revision=spec.revision, trust_remote_code=spec.trust_remote_code)
+    except (OSError, ValueError, ImportError, KeyError) as error:
+        raise refusal(
+            "MD103", f"no tokenizer could be loaded from `{name}`", key="model.tokenizer", notes=(_first_line(error),)
+        ) from None
+
+
+def check_vocabulary(tokenizer: Any, vocab_size: int) -> None:
+    """Refuse (MD101) a tokenizer that can give ids which the model has no embedding for."""
+    if len(tokenizer) > vocab_size:
+        raise refusal(
+            "MD101",
+            f"the model's `vocab_size` is {vocab_size}, should be at least the tokenizer's {len(tokenizer)} tokens",
+            key="model.config.vocab_size",
+            notes=("an id beyond the embedding ends in an index error or, on a GPU, in a device-side assertion",),
+            fix=f"set `model.config.vocab_size: {-(-len(tokenizer) // 64) * 64}`",
+        )
+
+
+def encode(tokenizer: Any, texts: list[str]) -> list[list[int]]:
+    """Ids of each text, nothing added. What looks like a special token in the text is text."""
+    return tokenizer(texts, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

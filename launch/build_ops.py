@@ -1,0 +1,67 @@
+"""Compile DeepSpeed ops for this Python and note the files in a stamp; one JSON event a line on stdout.
+
+Run by `harness launch` before the ranks; it decides nothing: the ops are named on its command line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+BUILDERS = {
+    "deepspeed_shm_comm": "ShareMemCommBuilder",
+    "cpu_adam": "CPUAdamBuilder",
+    "fused_adam": "FusedAdamBuilder",
+    "pin_memory": "PinMemoryBuilder",
+    "async_io": "AsyncIOBuilder",
+}
+
+
+def main() -> int:
+    """Load each op in turn, which compiles it where it is not up to date."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--stamp", type=Path, required=True)
+    parser.add_argument("--key", required=True)
+    parser.add_argument("ops", nargs="+", choices=sorted(BUILDERS))
+    args = parser.parse_args()
+    # What libraries print must not mix with the events: their stdout becomes stderr.
+    events = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
+    os.dup2(2, 1)
+    from deepspeed.accelerator import get_accelerator
+
+    records: dict[str, Any] = {}
+    for op in args.ops:
+        began = time.time()
+        events.write(json.dumps({"event": "start", "op": op}) + "\n")
+        try:
+            module = get_accelerator().create_op_builder(BUILDERS[op]).load()
+        except Exception as error:  # whatever it is, the user gets one finding and the log has the rest
+            print(f"{type(error).__name__}: {error}", file=sys.stderr)
+            events.write(json.dumps({"event": "failed", "op": op, "error": str(error)}) + "\n")
+            return 1
+        stat = Path(module.__file__).stat()
+        records[op] = {"file": module.__file__, "mtime_ns": stat.st_mtime_ns, "size": stat.st_size}
+        events.write(json.dumps({"event": "done", "op": op, "compiled": stat.st_mtime >= began}) + "\n")
+    remember(args.stamp, args.key, records)
+    return 0
+
+
+def remember(stamp: Path, key: str, records: dict[str, Any]) -> None:
+    """Add to the stamp what is ready for this environment; what is noted of others stays."""
+    try:
+        known = json.loads(stamp.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        known = {}
+    known[key] = {**known.get(key, {}), **records}
+    scratch = stamp.with_name(f".{stamp.name}.{os.getpid()}")
+    scratch.write_text(json.dumps(known, indent=1), encoding="utf-8")
+    scratch.replace(stamp)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

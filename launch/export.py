@@ -1,0 +1,45 @@
+"""Turns a checkpoint into a Hugging Face folder, and may print a sample from it. One process, no launcher, no GPU."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--checkpoint", type=Path, required=True, metavar="DIR", help="a folder checkpoints/step-NNNNNNNN"
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder to make")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="default: the format trained in")
+    parser.add_argument(
+        "--sample-prompt", metavar="TEXT", help="print a sample that starts like this, and keep it in --sample-file"
+    )
+    parser.add_argument("--sample-tokens", type=int, default=128, metavar="N")
+    parser.add_argument("--sample-file", type=Path, metavar="FILE", help="default: sample.txt beside --out")
+    parser.add_argument(
+        "--sample-seed",
+        type=int,
+        metavar="N",
+        default=0,
+        help="the sample is drawn with this seed (default 0); -1: greedy",
+    )
+    arguments = parser.parse_args()
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    from harness.errors import Refused
+    from harness.runtime.export import export
+    from harness.runtime.refusals import say
+    from harness.runtime.sample import sample
+
+    try:
+        folder = export(arguments.checkpoint, arguments.out, arguments.dtype)
+    except Refused as refused:
+        say(refused.findings)
+        sys.exit(int(refused.code))
+    print(folder)
+    if arguments.sample_prompt is not None:
+        seed = None if arguments.sample_seed < 0 else arguments.sample_seed
+        text = sample(folder, arguments.sample_prompt, arguments.sample_tokens, seed=seed)
+        (arguments.sample_file or folder.with_name("sample.txt")).write_text(text + "\n", encoding="utf-8")
+        print(text)

@@ -1,0 +1,45 @@
+"""Tier: DeepSpeed on the CPU. Needs the `train` extra and a C++ compiler (DeepSpeed's CPU ops are compiled once, minutes).
+
+Modules named `test_runtime_multi_*` run 2 ranks under the real `deepspeed` launcher, about 30 s a launch; the rest is one
+process and seconds. Whole tier: about 3 minutes on 2 cores once the ops are compiled.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("deepspeed")
+
+from runtime_helpers import TINY, train_many, write_run
+from runtime_settings import CASES, config, spec
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a random tiny Llama, its embeddings tied, and the byte tokenizer."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    from harness.runtime.tokens import byte_tokenizer
+
+    folder = tmp_path_factory.mktemp("tiny-model")
+    torch.manual_seed(0)
+    fields = {k: v for k, v in TINY.items() if k != "model_type"}
+    config = AutoConfig.for_model(
+        TINY["model_type"], tie_word_embeddings=True, eos_token_id=256, pad_token_id=257, **fields
+    )
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    byte_tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def straight(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Every configuration trained for 6 steps by the harness, saved at 3 and 6."""
+    folder = tmp_path_factory.mktemp("straight")
+    runs = {case: write_run(folder / case, spec(case, tiny_model), config(case)) for case in CASES}
+    train_many([{"run": str(run), "resume": None} for run in runs.values()], folder / "jobs.json")
+    return runs

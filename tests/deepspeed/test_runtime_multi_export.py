@@ -1,0 +1,127 @@
+"""Exports of the checkpoints that the parity test has trained: every stage, in one process, read by plain transformers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from runtime_helpers import ROOT, rank_environment
+from runtime_settings import CASES
+from safetensors import safe_open
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from harness.errors import Refused
+from harness.runtime.export import export
+from harness.runtime.shards import open_weights
+
+LAST = "checkpoints/step-00000006"
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_exported_weights_equal_the_engines_consolidated_ones(
+    case: str, straight: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = export(straight[case] / LAST, tmp_path / "out", dtype="float32")
+    written = load_file(folder / "model.safetensors")
+    engine = load_file(straight[case] / "weights.safetensors")
+    assert written.keys() == engine.keys()
+    for name, tensor in engine.items():
+        assert torch.equal(written[name], tensor), name
+
+
+@pytest.mark.parametrize("case", ["zero0", "zero3-cpu-bf16"])
+def test_plain_transformers_loads_it_and_its_tokenizer(case: str, straight: dict[str, Path], tmp_path: Path) -> None:
+    folder = export(straight[case] / LAST, tmp_path / "out")
+    model, info = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+    assert model.dtype == (torch.bfloat16 if CASES[case][2] else torch.float32)
+    assert model.lm_head.weight is model.model.embed_tokens.weight  # tied, and stored once
+    assert model.config.use_cache
+    ids = AutoTokenizer.from_pretrained(folder)("The quick \u00e9", return_tensors="pt").input_ids
+    loss = model(input_ids=ids, labels=ids).loss
+    assert torch.isfinite(loss)
+
+
+def test_large_models_are_written_in_shards_with_an_index(straight: dict[str, Path], tmp_path: Path) -> None:
+    folder = export(straight["zero3"] / LAST, tmp_path / "out", dtype="bfloat16", shard_bytes=20_000)
+    index = json.loads((folder / "model.safetensors.index.json").read_text())
+    files = sorted(set(index["weight_map"].values()))
+    assert len(files) > 2
+    assert files[0] == f"model-00001-of-{len(files):05d}.safetensors"
+    for file in files:
+        with safe_open(folder / file, "pt") as opened:
+            assert set(opened.keys()) == {n for n, f in index["weight_map"].items() if f == file}
+    _, info = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    assert not info["missing_keys"]
+
+
+def damaged(straight: dict[str, Path], tmp_path: Path) -> Path:
+    checkpoint = tmp_path / "step"
+    shutil.copytree(straight["zero3"] / LAST, checkpoint)
+    return checkpoint
+
+
+def test_a_checkpoint_with_a_missing_or_short_file_is_refused_by_name(
+    straight: dict[str, Path], tmp_path: Path
+) -> None:
+    checkpoint = damaged(straight, tmp_path)
+    shard = next(checkpoint.rglob("*rank_1*optim_states.pt"))
+    shard.write_bytes(shard.read_bytes()[:-1])
+    with pytest.raises(Refused, match=rf"`{shard.parent.name}/{shard.name}` has \d+ bytes, should have \d+"):
+        export(checkpoint, tmp_path / "out")
+    shard.unlink()
+    with pytest.raises(Refused, match="is missing"):
+        export(checkpoint, tmp_path / "out")
+    (checkpoint / "manifest.json").unlink()
+    with pytest.raises(Refused, match="not a complete checkpoint"):
+        export(checkpoint, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_shard_that_would_run_code_is_not_loaded(straight: dict[str, Path], tmp_path: Path) -> None:
+    checkpoint, marker = damaged(straight, tmp_path), tmp_path / "marker"
+    shard = next(checkpoint.rglob("*rank_1*optim_states.pt"))
+    torch.save({"optimizer_state_dict": Evil(marker)}, shard)
+    with pytest.raises(Exception, match="Weights only load failed"):
+        open_weights(shard.parent, 3)
+    assert not marker.exists()
+
+
+class Evil:
+    """Creates a file when it is unpickled."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[object, tuple[Path]]:
+        return Path.touch, (self.marker,)
+
+
+def test_an_existing_folder_is_not_overwritten(straight: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("keep")
+    with pytest.raises(Refused, match="exists"):
+        export(straight["zero2"] / LAST, tmp_path)
+    assert (tmp_path / "mine.txt").read_text() == "keep"
+
+
+def test_the_script_exports_and_samples_from_the_export(straight: dict[str, Path], tmp_path: Path) -> None:
+    arguments = ["--checkpoint", str(straight["zero2-cpu"] / LAST), "--out", str(tmp_path / "out")]
+    more = ["--sample-prompt", "The ", "--sample-tokens", "12"]
+    command = [sys.executable, str(ROOT / "launch" / "export.py"), *arguments, *more]
+    result = subprocess.run(command, env=rank_environment(), capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    text = (tmp_path / "sample.txt").read_text()
+    assert text.startswith("The ")
+    assert len(text.encode()) > len("The \n")
+    assert text in result.stdout
+    again = subprocess.run(command, env=rank_environment(), capture_output=True, text=True, check=False)
+    assert again.returncode == 1
+    assert again.stderr.splitlines()[-2].startswith("error[CK106]: ")
+    assert "Traceback" not in again.stderr

@@ -1,0 +1,91 @@
+"""`harness export`: a Hugging Face folder from a run or a checkpoint."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.cli.common import exit_with, print_findings
+from harness.errors import Exit, Refused
+from harness.facts import machine
+from harness.findings import Finding, Fix
+from harness.launching.execute import run_export
+from harness.launching.here import scripts_folder
+from harness.launching.onlooker import Services
+from harness.launching.rundir import complete_checkpoint
+from harness.launching.signals import Interrupted, Signals
+from harness.views.screen import Screen
+
+NO_ARGS_IS_HELP = True
+
+
+class Dtype(StrEnum):
+    """Number formats of exported weights."""
+
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+
+
+def export(
+    run: Annotated[str, typer.Argument(metavar="RUN_OR_CHECKPOINT", help="A run directory or one of its checkpoints.")],
+    out: Annotated[str, typer.Argument(metavar="OUT", help="The folder to make.")],
+    dtype: Annotated[
+        Dtype | None, typer.Option("--dtype", help="Number format of the weights. Default: the one trained in.")
+    ] = None,
+) -> None:
+    """Write weights (safetensors), configuration and tokenizer so that plain `transformers` loads them.
+
+    Example: harness export runs/latest exported-model
+    """
+    try:
+        checkpoint = _checkpoint(Path(run))
+        _check_target(Path(out))
+        _check_installed()
+    except Refused as refused:
+        print_findings(refused.findings, None)
+        print("Nothing was written.", file=sys.stderr)
+        exit_with(refused.code)
+    options = ["--dtype", dtype.value] if dtype else []
+    with Signals() as signals:
+        services = Services(scripts_folder(), Screen(), signals)
+        try:
+            code = run_export(checkpoint, Path(out), options, services, None)
+        except Interrupted as stop:
+            print(f"stopped, {out} was not made", file=sys.stderr)
+            exit_with(128 + stop.signum)
+    exit_with(code if code >= 0 else 128 - code)
+
+
+def _checkpoint(folder: Path) -> Path:
+    found = complete_checkpoint(folder) if folder.is_dir() else None
+    if found is None:
+        what = "has no complete checkpoint" if folder.is_dir() else "is not a folder"
+        raise Refused(
+            [Finding("CK001", "error", f"`{folder}` {what}", fix=Fix("name a run directory or a checkpoint in it"))],
+            Exit.USAGE,
+        )
+    return found
+
+
+def _check_target(out: Path) -> None:
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        what = "is not empty" if out.is_dir() else "is not a folder"
+        raise Refused(
+            [Finding("CK002", "error", f"`{out}` {what}", fix=Fix("name a folder that does not exist yet"))], Exit.USAGE
+        )
+
+
+def _check_installed() -> None:
+    missing = [
+        name for name in ("torch", "deepspeed", "transformers", "safetensors") if machine.installed(name) is None
+    ]
+    if missing:
+        names = " and ".join(f"`{name}`" for name in missing)
+        message = f"{names} cannot be found by {sys.executable}"
+        fix = Fix("install the training extra there: pip install 'deepspeed-harness[train]'")
+        raise Refused([Finding("EN002", "error", message, fix=fix)], Exit.PREFLIGHT)

@@ -1,0 +1,197 @@
+"""`harness launch`: from a run spec to a trained model, by the real `deepspeed` launcher."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.cli.common import (
+    Checked,
+    HostfileOption,
+    SetOption,
+    SpecArgument,
+    check_file,
+    exit_with,
+    print_findings,
+    stop_on_errors,
+)
+from harness.errors import Exit, Refused
+from harness.findings import Finding, Fix
+from harness.launching.build import extensions_root, is_ready
+from harness.launching.execute import Outcome, checkpoint_to_resume, execute, last_rows, sample_of
+from harness.launching.here import Here, look_here
+from harness.launching.plan import LaunchPlan, Target, make_plan
+from harness.launching.refusals import INSTALLABLE, refusals
+from harness.launching.rundir import new_run_dir, write_run_dir
+from harness.plan.run import Run
+from harness.render import render
+from harness.views import launch as view
+from harness.views.machine_readable import report_json
+from harness.views.screen import Screen
+from harness.views.style import style_for
+
+NO_ARGS_IS_HELP = True
+_NOTHING = "Nothing was written or started"
+
+
+class Format(StrEnum):
+    """Output formats."""
+
+    text = "text"
+    json = "json"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A launch that nothing speaks against."""
+
+    run: Run
+    here: Here
+    plan: LaunchPlan
+
+
+def launch(
+    spec: SpecArgument,
+    overrides: SetOption = None,
+    hostfile: HostfileOption = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show files, environment, command and ranks; do nothing.")
+    ] = False,
+    resume: Annotated[
+        str,
+        typer.Option(
+            metavar="auto|never|PATH",
+            help="Go on from the newest complete checkpoint of this spec (`auto`; from the start if there is none) or "
+            "from a run directory or checkpoint. A new run directory is made in any case.",
+        ),
+    ] = "never",
+    format: Annotated[Format, typer.Option("--format", help="How the plan or the result is printed.")] = Format.text,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only trouble and the result.")] = False,
+) -> None:
+    """Check, plan and render a run spec, then train it with the `deepspeed` launcher and watch over the ranks.
+
+    Ctrl-C or SIGTERM lets the ranks finish their step and save; a second one ends them at once.
+
+    Exit codes: 0 completed, 1 errors in the spec, 4 this machine cannot run it, 130 or 143 stopped, else that of the
+    first rank that failed.
+
+    Example: harness launch ds_configs/demo.yaml --dry-run
+    """
+    prepared = _prepare(spec, overrides or (), hostfile, resume, dry_run=dry_run)
+    if dry_run:
+        _show(prepared, format)
+        return
+    write_run_dir(prepared.plan)
+    screen = Screen(quiet=quiet)
+    try:
+        outcome = execute(prepared.plan, prepared.run, prepared.here.scripts, screen)
+    except Refused as refused:
+        print_findings(refused.findings, None)
+        print(
+            f"No rank was started. The run directory {view.relative(prepared.plan.run_dir)} is kept.", file=sys.stderr
+        )
+        exit_with(refused.code)
+    finally:
+        screen.close()
+    _tell(outcome, format, [] if not quiet else list(screen.last_lines))
+    exit_with(outcome.verdict.code)
+
+
+def _prepare(spec: str, overrides: Sequence[str], hostfile: str | None, resume: str, *, dry_run: bool) -> Prepared:
+    checked = check_file(spec, overrides=overrides, hostfile=hostfile, launching=True)
+    here = look_here(h.name for h in checked.run.cluster.hosts) if checked.run and checked.run.cluster else look_here()
+    if checked.run is not None and checked.run.degrees.world is None:
+        world = here.num_accelerators or 1
+        checked = check_file(spec, overrides=overrides, hostfile=hostfile, world_size=world, launching=True)
+    run = stop_on_errors(checked, _NOTHING)
+    output_dir = here.folder / run.spec.launch.output_dir
+    run_dir = new_run_dir(output_dir, run.name)
+    try:
+        _refuse([*_not_a_run(run, spec), *refusals(run, here, run_dir)], dry_run=dry_run)
+        checkpoint, origin = checkpoint_to_resume(resume, output_dir, run.name)
+    except Refused as refused:
+        print_findings(refused.findings, checked.source)
+        print(f"{_NOTHING}.", file=sys.stderr)
+        exit_with(refused.code)
+    if resume == "auto":
+        print(
+            f"going on from {view.relative(origin)}" if origin else "no earlier checkpoint, starting anew",
+            file=sys.stderr,
+        )
+    config = render(run)
+    documents = _documents(checked, run, config.text, overrides)
+    return Prepared(run, here, make_plan(run, config.config, here, Target(run_dir, documents, checkpoint)))
+
+
+def _refuse(found: list[Finding], *, dry_run: bool) -> None:
+    """Raise what speaks against the launch. For a look at the plan, programs that are missing here do not matter."""
+    lacking = [f for f in found if dry_run and f.gate in INSTALLABLE]
+    if lacking:
+        print_findings([replace(f, severity="warning") for f in lacking], None)
+    against = [f for f in found if f not in lacking]
+    if against:
+        raise Refused(against, Exit.FINDINGS if against[0].gate.startswith("SP") else Exit.PREFLIGHT)
+
+
+def _documents(checked: Checked, run: Run, config: str, overrides: Sequence[str]) -> dict[str, str]:
+    """The files of the run directory that are not about launching."""
+    documents = {
+        "spec.yaml": checked.source.text if checked.source else "",
+        "spec.resolved.json": json.dumps(run.to_json(), indent=2) + "\n",
+        "ds_config.json": config,
+        "findings.json": json.dumps(report_json(checked.report), indent=2) + "\n",
+    }
+    if overrides:
+        documents["overrides.txt"] = "".join(f"{text}\n" for text in overrides)
+    if run.cluster is not None:
+        documents["hostfile"] = "".join(f"{h.name} slots={h.slots}\n" for h in run.cluster.hosts)
+    return documents
+
+
+def _not_a_run(run: Run, file: str) -> list[Finding]:
+    if run.kind == "spec":
+        return []
+    message = f"`{file}` is a DeepSpeed JSON, which says nothing about model and data"
+    return [
+        Finding("SP020", "error", message, fix=Fix("write a run spec; `harness schema` and `ds_configs/` show how"))
+    ]
+
+
+def _show(prepared: Prepared, format: Format) -> None:
+    plan = prepared.plan
+    if format is Format.json:
+        print(json.dumps(plan.to_json(), indent=2))
+        print(f"{_NOTHING}.", file=sys.stderr)
+        return
+    environ = plan.environment(prepared.here.environ)
+    ready = is_ready(plan.ops, extensions_root(environ), environ)
+    print(view.dry_run(plan, prepared.run, ready, style_for(sys.stdout)))
+
+
+def _tell(outcome: Outcome, format: Format, last_lines: list[str]) -> None:
+    report = _report(outcome) if outcome.verdict.state == "completed" else None
+    rows = last_rows(outcome.plan.run_dir)
+    if outcome.verdict.state == "failed" and last_lines:
+        print("\n".join(last_lines), file=sys.stderr)
+    if format is Format.json:
+        print(view.as_json(outcome, rows, report))
+    else:
+        print(view.summary(outcome, rows, sample_of(outcome.plan.run_dir), report, style_for(sys.stdout)))
+
+
+def _report(outcome: Outcome) -> Path | None:
+    """A report that cannot be written takes nothing away from a training that is complete."""
+    from harness.views import report
+
+    try:
+        return report.write(outcome.plan.run_dir)
+    except OSError as error:
+        print(f"the report could not be written: {error}", file=sys.stderr)
+        return None

@@ -1,0 +1,214 @@
+"""Compiles the ops that the ranks will load, in one process before any rank starts, so that no rank waits or races.
+
+A stamp remembers what is ready: the second launch does not even import torch. Which ops are needed is said by
+`harness.launching.ops`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+from harness.errors import Exit, Refused
+from harness.facts import machine
+from harness.findings import Finding, Fix
+from harness.launching.onlooker import Onlooker, Services
+from harness.launching.ops import SECONDS
+from harness.launching.processes import end_all, holders, of_run, send
+from harness.launching.signals import Signals
+
+_QUIET_SECONDS = 900.0
+"""On a network file system a lock counts as abandoned when nothing was written beside it for so long."""
+
+
+def extensions_root(environ: Mapping[str, str] | None = None) -> Path:
+    """The folder below which torch compiles extensions (`torch/utils/cpp_extension.py`, `_get_build_directory`)."""
+    env = os.environ if environ is None else environ
+    if env.get("TORCH_EXTENSIONS_DIR"):
+        return Path(env["TORCH_EXTENSIONS_DIR"])
+    return Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torch_extensions"
+
+
+def op_folders(root: Path, ops: Sequence[str] | None = None) -> list[Path]:
+    """Folders of compiled ops below `root`, of all or of the named ones."""
+    found = [p for pattern in ("*/build.ninja", "*/*/build.ninja") for p in root.glob(pattern)]
+    found += [p for pattern in ("*/lock", "*/*/lock") for p in root.glob(pattern)]
+    return sorted({p.parent for p in found if ops is None or p.parent.name in ops})
+
+
+def stale_locks(root: Path, ops: Sequence[str] | None = None) -> list[Path]:
+    """Locks that no living process holds. torch keeps the file open for as long as it holds the lock (`FileBaton`)."""
+    locks = [folder / "lock" for folder in op_folders(root, ops) if (folder / "lock").exists()]
+    idle = [lock for lock in locks if not holders(lock)]
+    if idle:
+        time.sleep(0.3)  # a lock that is just being taken or given back
+    return [lock for lock in idle if lock.exists() and not holders(lock)]
+
+
+def ensure_ops(ops: Sequence[str], environ: Mapping[str, str], log: Path, services: Services) -> None:
+    """Make every op ready for this Python, compiling what is not.
+
+    Raises Refused (exit code 4) when one cannot be compiled, Interrupted when a signal came meanwhile.
+    """
+    root = extensions_root(environ)
+    if not ops or is_ready(ops, root, environ):
+        return
+    _clear_locks(root, ops, services.onlooker)
+    services.signals.check()
+    services.onlooker.checking(ops)
+    env = dict(environ)
+    env.setdefault("MAX_JOBS", str(max(1, min(8, machine.usable_cores()))))
+    env.pop("RANK", None)
+    command = [
+        sys.executable,
+        str(services.scripts / "build_ops.py"),
+        "--stamp",
+        str(stamp_file(root)),
+        "--key",
+        stamp_key(environ),
+        *ops,
+    ]
+    with log.open("ab") as stderr:
+        builder = subprocess.Popen(  # noqa: S603
+            command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, start_new_session=True
+        )
+        try:
+            failed = _follow(builder, services)
+            code = builder.wait()
+        finally:
+            _end(builder)
+    if failed is not None or code:
+        raise Refused([_cannot_build(failed or ops[0], code, log)], Exit.PREFLIGHT)
+
+
+def _clear_locks(root: Path, ops: Sequence[str], onlooker: Onlooker) -> None:
+    for lock in stale_locks(root, ops):
+        newest = max((p.stat().st_mtime for p in lock.parent.iterdir()), default=0.0)
+        if machine.on_network_filesystem(lock) and time.time() - newest < _QUIET_SECONDS:
+            onlooker.lock_kept(lock)
+        else:
+            lock.unlink(missing_ok=True)
+            onlooker.lock_removed(lock)
+
+
+def _follow(builder: subprocess.Popen[bytes], services: Services) -> str | None:
+    """Pass on what the builder reports until it ends; returns the op that failed."""
+    op, began = "", time.monotonic()
+    onlooker = services.onlooker
+    for event in _events(builder, services.signals):
+        if event is None:
+            if op:
+                onlooker.compiling(op, time.monotonic() - began, SECONDS.get(op, 60))
+        elif event.get("event") == "start":
+            op, began = str(event["op"]), time.monotonic()
+        elif event.get("event") == "done":
+            if event.get("compiled"):
+                onlooker.compiled(op, time.monotonic() - began)
+            op = ""
+        elif event.get("event") == "failed":
+            return str(event["op"])
+    return None
+
+
+def _events(builder: subprocess.Popen[bytes], signals: Signals) -> Iterator[dict[str, Any] | None]:
+    """The builder's lines as they come, and None every half second between them. Raises Interrupted."""
+    pipe: IO[bytes] | None = builder.stdout
+    if pipe is None:
+        return
+    with selectors.DefaultSelector() as selector:
+        selector.register(pipe, selectors.EVENT_READ)
+        buffer = b""
+        while True:
+            ready = selector.select(0.5)
+            signals.check()
+            if not ready:
+                yield None
+                continue
+            chunk = os.read(pipe.fileno(), 65536)
+            if not chunk:
+                return
+            *lines, buffer = (buffer + chunk).split(b"\n")
+            for line in lines:
+                if line.startswith(b'{"event"'):
+                    yield json.loads(line)
+
+
+def _end(builder: subprocess.Popen[bytes]) -> None:
+    """End the builder and its compilers, gently first: on SIGINT it gives back its lock, ninja removes torn files."""
+    session = builder.pid
+
+    def living() -> list[Any]:
+        return of_run(Path("/nonexistent"), session)
+
+    if builder.poll() is None:
+        send(living(), signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            builder.wait(3.0)
+    end_all(living, 0.5)
+    builder.wait()
+    if builder.stdout is not None:
+        builder.stdout.close()
+
+
+def stamp_file(root: Path) -> Path:
+    """Where it is remembered which compiled files were seen to load."""
+    return root / "deepspeed-harness.json"
+
+
+def stamp_key(environ: Mapping[str, str]) -> str:
+    """What ops depend on and torch's cache does not tell apart: Python, torch, DeepSpeed, processor, compiler."""
+    parts = [
+        sys.executable,
+        sys.version,
+        str(machine.installed("torch")),
+        str(machine.installed("deepspeed")),
+        str(shutil.which("ninja", path=environ.get("PATH"))),
+        machine.cpu_model(),
+        " ".join(sorted(machine.cpu_flags())),
+        *(
+            environ.get(name, "")
+            for name in ("DS_ACCELERATOR", "CXX", "CXXFLAGS", "CFLAGS", "LDFLAGS", "CUDA_HOME", "TORCH_CUDA_ARCH_LIST")
+        ),
+    ]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def is_ready(ops: Sequence[str], root: Path, environ: Mapping[str, str]) -> bool:
+    """Whether the stamp knows every op for this environment and its file has not changed since."""
+    try:
+        known = json.loads(stamp_file(root).read_text(encoding="utf-8"))[stamp_key(environ)]
+        locked = any((folder / "lock").exists() for folder in op_folders(root, ops))
+        return not locked and all(_unchanged(known[op]) for op in ops)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _unchanged(record: Mapping[str, Any]) -> bool:
+    stat = Path(record["file"]).stat()
+    return bool(stat.st_mtime_ns == record["mtime_ns"] and stat.st_size == record["size"])
+
+
+def _cannot_build(op: str, code: int, log: Path) -> Finding:
+    how = f", the compiler process ended with code {code}" if code else ""
+    hints = {
+        "async_io": "install the libaio headers (apt install libaio-dev), or do not offload to nvme",
+        "pin_memory": "install a C++ compiler (apt install g++), or do not offload to nvme",
+    }
+    return Finding(
+        "EN010",
+        "error",
+        f"DeepSpeed's op `{op}` cannot be compiled on this machine{how}",
+        notes=(f"the compiler's words are in {log}",),
+        fix=Fix(hints.get(op, "see `harness doctor` for what is missing; most often a C++ compiler (apt install g++)")),
+    )

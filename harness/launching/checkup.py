@@ -1,0 +1,243 @@
+"""The facts of this machine that decide what can be trained on it, each with what it means and how to mend it.
+
+Looks only; installs and removes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from harness.facts import machine
+from harness.facts.deepspeed import VERIFIED
+from harness.launching import shm
+from harness.launching.build import extensions_root, stale_locks
+from harness.units import format_bytes
+
+State = Literal["ok", "note", "missing"]
+_SHM_PER_RANK = 66 * 2**20
+_FP16_PROBE = "import torch; print(torch.ops.mkldnn._is_mkldnn_fp16_supported())"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One fact. `note`: something will not work or is worth knowing; `missing`: no training can start without it."""
+
+    area: str
+    name: str
+    value: str
+    state: State = "ok"
+    means: str = ""
+    mend: str = ""
+
+
+def examine() -> tuple[Row, ...]:
+    """Every row, in the order in which people read them."""
+    devices = machine.accelerators()
+    parts = (
+        _software(),
+        _building(),
+        _devices(devices),
+        _processor(cpu_only=not devices),
+        _memory(),
+        _hosts(),
+        _leftovers(),
+    )
+    return tuple(row for part in parts for row in part)
+
+
+def _software() -> Iterator[Row]:
+    optimised = bool(sys.flags.optimize or os.environ.get("PYTHONOPTIMIZE"))
+    yield Row(
+        "software",
+        "python",
+        f"{platform.python_version()} ({sys.executable})",
+        "missing" if optimised else "ok",
+        "assertions are off, DeepSpeed would train what it should refuse" if optimised else "",
+        "unset PYTHONOPTIMIZE and start Python without -O" if optimised else "",
+    )
+    yield Row("software", "harness", machine.installed("deepspeed-harness") or "not installed, runs from its folder")
+    for name in ("torch", "deepspeed", "transformers", "accelerate", "safetensors"):
+        version = machine.installed(name)
+        if version is None:
+            needed = name in {"torch", "deepspeed", "transformers", "safetensors"}
+            yield Row(
+                "software",
+                name,
+                "not installed",
+                "missing" if needed else "note",
+                "no training; validating, planning and rendering work" if needed else "",
+                "pip install 'deepspeed-harness[train]'",
+            )
+        else:
+            yield _version(name, version)
+
+
+def _version(name: str, version: str) -> Row:
+    if name == "deepspeed" and version != VERIFIED[1]:
+        return Row(
+            "software", name, version, "note", f"the gates were run on {VERIFIED[1]}; they know which rules moved"
+        )
+    return Row("software", name, version)
+
+
+def _building() -> Iterator[Row]:
+    compiler = machine.compiler()
+    yield Row(
+        "compiling",
+        "C++ compiler",
+        compiler or "none",
+        "ok" if compiler else "missing",
+        "" if compiler else "DeepSpeed compiles its optimizers on first use",
+        "" if compiler else "apt install g++",
+    )
+    beside = Path(sys.executable).parent
+    ninja = shutil.which("ninja", path=f"{beside}{os.pathsep}{os.environ.get('PATH', os.defpath)}")
+    yield Row(
+        "compiling",
+        "ninja",
+        ninja or "none",
+        "ok" if ninja else "missing",
+        "" if ninja else "torch builds extensions with it",
+        "" if ninja else "pip install ninja",
+    )
+    has_aio = machine.libaio_links()
+    yield Row(
+        "compiling",
+        "libaio",
+        "headers and library" if has_aio else "none",
+        "ok" if has_aio else "note",
+        "offload to nvme" if has_aio else "no offload to nvme",
+        "" if has_aio else "apt install libaio-dev",
+    )
+    make = shutil.which("make")
+    yield Row(
+        "compiling",
+        "make",
+        make or "none",
+        "ok" if make else "note",
+        "" if make else "`make demo` and `make test` need it",
+    )
+    yield Row("compiling", "compiled ops", str(extensions_root()))
+
+
+def _devices(devices: tuple[machine.Accelerator, ...]) -> Iterator[Row]:
+    for device in devices:
+        size = format_bytes(device.memory) if device.memory else "memory unknown"
+        yield Row("accelerators", f"device {device.index}", f"{device.name}, {size}")
+    if not devices:
+        yield Row(
+            "accelerators",
+            "devices",
+            "none",
+            "note",
+            "training runs on the processor: right for small models and for tests",
+        )
+    elif os.environ.get("DS_ACCELERATOR") == "cpu":
+        yield Row(
+            "accelerators", "DS_ACCELERATOR", "cpu", "note", "the devices above are not used", "unset DS_ACCELERATOR"
+        )
+
+
+def _processor(*, cpu_only: bool) -> Iterator[Row]:
+    flags = machine.cpu_flags()
+    known = [name for name in ("avx2", "avx512f", "avx512_bf16", "avx512_fp16", "amx_tile", "sve") if name in flags]
+    cores = machine.usable_cores()
+    yield Row("processor", "model", f"{machine.cpu_model()}, {cores} core{'s' if cores > 1 else ''} for this process")
+    vector = {"avx2", "avx512f", "sve"} & flags or platform.machine() == "aarch64"
+    yield Row(
+        "processor",
+        "vector instructions",
+        ", ".join(known) or "none",
+        "ok" if vector else "note",
+        "" if vector else "the optimizer on the CPU will be slow",
+    )
+    if cpu_only and machine.installed("torch"):
+        fp16 = _fp16_on_cpu()
+        value = "yes" if fp16 else "no" if fp16 is not None else "torch did not say"
+        mend = "" if fp16 else "set `precision.bf16: true`"
+        means = "" if fp16 else "DeepSpeed refuses `precision.fp16` here: it needs AVX512-FP16"
+        yield Row("processor", "fp16 on the CPU", value, "ok" if fp16 else "note", means, mend)
+
+
+def _fp16_on_cpu() -> bool | None:
+    """What `is_fp16_supported` of DeepSpeed's `accelerator/cpu_accelerator.py` asks torch; None: no answer."""
+    try:
+        done = subprocess.run(  # noqa: S603
+            [sys.executable, "-c", _FP16_PROBE], text=True, capture_output=True, timeout=60, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return {"True": True, "False": False}.get(done.stdout.strip())
+
+
+def _memory() -> Iterator[Row]:
+    memory = machine.memory()
+    yield Row("memory", "host", f"{format_bytes(memory.total)}, {format_bytes(memory.available)} available")
+    free = machine.free_bytes(shm.FOLDER)
+    few = free is None or free < 8 * _SHM_PER_RANK
+    yield Row(
+        "memory",
+        str(shm.FOLDER),
+        f"{format_bytes(free)} free" if free is not None else "not there",
+        "note" if few else "ok",
+        f"each rank on the CPU takes {format_bytes(_SHM_PER_RANK)}, data loading more" if few else "",
+        "give the container more, such as docker run --shm-size=8g" if few else "",
+    )
+    locked = machine.memlock_limit()
+    enough = locked is None or locked >= memory.total // 2
+    yield Row(
+        "memory",
+        "lockable",
+        "no limit" if locked is None else format_bytes(locked),
+        "ok" if enough else "note",
+        "" if enough else "pinned buffers for NVMe may be refused; CUDA pins without it",
+        "" if enough else "ulimit -l unlimited (or /etc/security/limits.conf)",
+    )
+    disk = machine.free_bytes(Path.cwd())
+    yield Row(
+        "memory",
+        "disk here",
+        f"{format_bytes(disk)} free on {machine.filesystem_of(Path.cwd())}" if disk is not None else "unknown",
+    )
+
+
+def _hosts() -> Iterator[Row]:
+    for program, mend in (("pdsh", "apt install pdsh"), ("ssh", "apt install openssh-client")):
+        found = shutil.which(program)
+        means = "" if found else "one machine only: DeepSpeed starts other hosts with pdsh over ssh"
+        yield Row("other hosts", program, found or "none", "ok" if found else "note", means, "" if found else mend)
+
+
+def _leftovers() -> Iterator[Row]:
+    locks = stale_locks(extensions_root())
+    for lock in locks:
+        yield Row(
+            "left-overs",
+            "lock",
+            str(lock),
+            "note",
+            "nobody holds it, and every use of this op waits for it",
+            f"rm {lock}",
+        )
+    unused = [b for b in shm.buffers() if not b.in_use]
+    if unused:
+        size = format_bytes(sum(b.size for b in unused))
+        mend = "rm " + " ".join(sorted({str(b.path)[: -len(b.path.name.rpartition("_")[2])] + "*" for b in unused}))
+        yield Row(
+            "left-overs",
+            "shared memory",
+            f"{len(unused)} buffers, {size}",
+            "note",
+            "killed runs left them in /dev/shm",
+            mend,
+        )
+    if not locks and not unused:
+        yield Row("left-overs", "locks and buffers", "none")

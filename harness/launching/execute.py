@@ -1,0 +1,185 @@
+"""Carries a launch plan out: ops, ranks, verdict, export. Everything that it starts has ended when it returns.
+
+The run directory must have been written before (`rundir`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from harness.errors import Refused
+from harness.findings import Finding, Fix
+from harness.launching import shm
+from harness.launching.build import ensure_ops
+from harness.launching.onlooker import Onlooker, Services
+from harness.launching.plan import LaunchPlan
+from harness.launching.processes import end_all, of_run
+from harness.launching.rundir import complete_checkpoint, newest_checkpoint_of, ports_of
+from harness.launching.signals import Interrupted, Signals
+from harness.launching.verdict import Verdict, judge, read_statuses
+from harness.launching.watch import Watch
+from harness.plan.run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a launch ended and what it left: the newest complete checkpoint and the export, if there are any."""
+
+    plan: LaunchPlan
+    verdict: Verdict
+    seconds: float
+    checkpoint: Path | None = None
+    export: Path | None = None
+    trained: bool = True
+
+
+def execute(plan: LaunchPlan, run: Run, scripts: Path, onlooker: Onlooker) -> Outcome:
+    """Run the plan to its end, whatever that is.
+
+    SIGINT, SIGTERM and SIGHUP stop it in two phases: first the file `stop` and `launch.stop_grace_seconds`, then, or at
+    the second signal, everything is killed. While ops compile, before any rank trains and during the export there is
+    nothing to finish, and the stop is immediate. Raises Refused when the ops cannot be compiled.
+    """
+    began = time.monotonic()
+    with Signals() as signals:
+        services = Services(scripts, onlooker, signals)
+        try:
+            ensure_ops(plan.ops, plan.environment(os.environ), plan.run_dir / "logs" / "ops.log", services)
+        except Interrupted as stop:
+            verdict = Verdict("stopped", 128 + stop.signum, "nothing was started, compiling was broken off")
+            return Outcome(plan, verdict, time.monotonic() - began, trained=False)
+        verdict = _train(plan, run, services)
+        outcome = Outcome(plan, verdict, time.monotonic() - began, complete_checkpoint(plan.run_dir))
+        if verdict.state == "completed" and run.spec.export.at_end:
+            outcome = _export_at_end(outcome, run, services)
+    return replace(outcome, seconds=time.monotonic() - began)
+
+
+def _train(plan: LaunchPlan, run: Run, services: Services) -> Verdict:
+    shm.remove_unused({plan.port, *ports_of(plan.run_dir.parent)})
+    watch = Watch(plan, run.spec.launch.stop_grace_seconds, services.onlooker, services.signals)
+    watch.start()
+    try:
+        watch.until_end()
+    finally:
+        watch.end()
+        shm.remove_unused({plan.port})
+    verdict = judge(read_statuses(plan.run_dir), plan.world, watch.code, watch.deaths, services.signals.first)
+    if watch.survivors:
+        pids = ", ".join(str(p.pid) for p in watch.survivors)
+        verdict = replace(verdict, notes=(*verdict.notes, f"these processes could not be killed: {pids}"))
+    return verdict
+
+
+def _export_at_end(outcome: Outcome, run: Run, services: Services) -> Outcome:
+    """The export belongs to the run: when it fails, the run has failed, though what was trained is kept."""
+    if outcome.checkpoint is None:
+        return outcome
+    target = outcome.plan.run_dir / "export"
+    export = run.spec.export
+    options = ["--dtype", export.dtype] if export.dtype else []
+    if export.sample_prompt is not None:
+        options += ["--sample-prompt", export.sample_prompt, "--sample-tokens", str(export.sample_tokens)]
+    log = outcome.plan.run_dir / "logs" / "export.log"
+    try:
+        code = run_export(outcome.checkpoint, target, options, services, log)
+    except Interrupted as stop:
+        reason = "training is complete and saved; the export was broken off"
+        return replace(outcome, verdict=Verdict("stopped", 128 + stop.signum, reason, step=outcome.verdict.step))
+    if code:
+        reason = f"training is complete and saved; the export ended with code {code}, see {log}"
+        return replace(
+            outcome, verdict=Verdict("failed", code if code > 0 else 128 - code, reason, step=outcome.verdict.step)
+        )
+    services.onlooker.note(f"exported to {target}")
+    return replace(outcome, export=target)
+
+
+def run_export(checkpoint: Path, target: Path, options: list[str], services: Services, log: Path | None) -> int:
+    """Run `launch/export.py` with this Python; returns its exit code. Raises Interrupted when a signal came.
+
+    Output goes to `log`, or to the caller's own stdout and stderr.
+    """
+    command = [sys.executable, str(services.scripts / "export.py")]
+    command += ["--checkpoint", str(checkpoint), "--out", str(target), *options]
+    stream = log.open("ab") if log is not None else None
+    try:
+        child = subprocess.Popen(  # noqa: S603
+            command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, start_new_session=True
+        )
+        try:
+            while child.poll() is None:
+                services.signals.check()
+                time.sleep(0.1)
+        finally:
+            end_all(lambda: of_run(Path("/nonexistent"), child.pid), 1.0)
+            child.wait()
+    finally:
+        if stream is not None:
+            stream.close()
+    return child.returncode
+
+
+def checkpoint_to_resume(asked: str, output_dir: Path, name: str) -> tuple[Path | None, Path | None]:
+    """What `--resume` means: (checkpoint, the run directory or folder that it is in).
+
+    `never`: none. `auto`: the newest complete checkpoint among this spec's earlier runs, if any has one. Else a
+    run directory or a checkpoint; raises Refused when it holds no complete checkpoint.
+
+    A resumed run goes on in a run directory of its own, which records where it came from: the files of a run never
+    change after it was started, the metrics of each start stay apart, and a spec that was edited in between shows.
+    """
+
+    if asked == "never":
+        return None, None
+    if asked == "auto":
+        found = newest_checkpoint_of(output_dir, name)
+        return found, found.parent.parent if found else None
+    folder = Path(asked)
+    found = complete_checkpoint(folder) if folder.is_dir() else None
+    if found is None:
+        what = "has no complete checkpoint" if folder.is_dir() else "is not a folder"
+        raise Refused(
+            [
+                Finding(
+                    "CK001",
+                    "error",
+                    f"`{asked}` {what}",
+                    fix=Fix("name a run directory or a checkpoint that has `manifest.json`"),
+                )
+            ]
+        )
+    return found.resolve(), folder
+
+
+def sample_of(run_dir: Path) -> str:
+    """The text that was generated from the export; empty when there is none."""
+    try:
+        return (run_dir / "sample.txt").read_text(encoding="utf-8")
+    except OSError:
+        return ""
+
+
+def last_rows(run_dir: Path) -> dict[str, dict[str, object]]:
+    """The last line of each type in metrics.jsonl, and the first step as `first_step`."""
+    rows: dict[str, dict[str, object]] = {}
+    try:
+        lines = (run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return rows
+    for line in lines:
+        try:
+            row = json.loads(line)
+            kind = str(row["type"])
+        except (ValueError, KeyError, TypeError):
+            continue
+        if kind == "step" and "first_step" not in rows:
+            rows["first_step"] = row
+        rows[kind] = row
+    return rows

@@ -1,0 +1,104 @@
+"""Where a launch starts from: programs, scripts, cores and names of this machine, gathered once. Decides nothing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import random
+import shutil
+import socket
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import harness
+from harness.facts import machine
+
+DISTRIBUTION = "deepspeed-harness"
+DEFAULT_HOSTFILE = Path("/job/hostfile")
+"""DeepSpeed reads this one when none is named (`launcher/runner.py`, DLTS_HOSTFILE)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """This machine as a launch plan needs it."""
+
+    hostname: str
+    folder: Path
+    python: str
+    deepspeed: tuple[str, ...]
+    scripts: Path
+    cores: int
+    accelerated: bool
+    num_accelerators: int
+    port: int
+    supervisor: str
+    environ: Mapping[str, str]
+    local_names: frozenset[str]
+    default_hostfile: bool
+
+
+def look_here(host_names: Iterable[str] = ()) -> Here:
+    """Gather what a plan needs. `host_names` are a hostfile's, to be told whether they mean this machine."""
+    on_cpu = os.environ.get("DS_ACCELERATOR") == "cpu"
+    found = () if on_cpu else machine.accelerators()
+    visible = [d for d in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if d.strip()]
+    return Here(
+        hostname=socket.gethostname(),
+        folder=Path.cwd(),
+        python=sys.executable,
+        deepspeed=deepspeed_program(),
+        scripts=scripts_folder(),
+        cores=machine.usable_cores(),
+        accelerated=bool(found),
+        num_accelerators=min(len(found), len(visible)) if visible else len(found),
+        port=free_port(),
+        supervisor=f"{socket.gethostname()}:{os.getpid()}:{machine.start_ticks(os.getpid())}",
+        environ=dict(os.environ),
+        local_names=frozenset(name for name in host_names if machine.is_this_machine(name)),
+        default_hostfile=DEFAULT_HOSTFILE.is_file(),
+    )
+
+
+def deepspeed_program() -> tuple[str, ...]:
+    """How to start DeepSpeed's launcher with this Python: the script beside it, else the module behind that script."""
+    beside = Path(sys.executable).parent / "deepspeed"
+    found = str(beside) if os.access(beside, os.X_OK) else None
+    return (found,) if found else (sys.executable, "-m", "deepspeed.launcher.runner")
+
+
+def scripts_folder() -> Path:
+    """The folder of train.py, export.py and build_ops.py.
+
+    In a checkout and in an editable install it is `launch/` beside the package; an ordinary install puts the scripts
+    among the data files of the distribution, whose record says where.
+    """
+    root = Path(harness.__file__ or "").resolve().parent.parent
+    if (root / "pyproject.toml").is_file() and (root / "launch" / "train.py").is_file():
+        return root / "launch"
+    try:
+        files = importlib.metadata.files(DISTRIBUTION) or []
+    except importlib.metadata.PackageNotFoundError:
+        files = []
+    for file in files:
+        if file.parts[-2:] == ("launch", "train.py"):
+            return Path(str(file.locate())).resolve().parent
+    return root / "launch"
+
+
+def free_port() -> int:
+    """A TCP port that is free now, below the range from which the kernel gives ports to outgoing connections."""
+    for port in random.sample(range(20000, 32000), 200):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("", port))
+            except OSError:
+                continue
+            return port
+    return 0
+
+
+def pdsh() -> str | None:
+    """The program that DeepSpeed reaches other hosts with."""
+    return shutil.which("pdsh")

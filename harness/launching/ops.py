@@ -1,0 +1,29 @@
+"""Which compiled DeepSpeed ops a configuration makes the ranks load. Pure; `harness.launching.build` compiles them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+SECONDS = {"deepspeed_shm_comm": 40, "cpu_adam": 60, "fused_adam": 90, "pin_memory": 36, "async_io": 230}
+"""What each op took on two cores with gcc at -O3; only to tell people how long they will wait."""
+
+
+def needed_ops(config: Mapping[str, Any], *, accelerated: bool) -> tuple[str, ...]:
+    """Names of the ops in the order in which they are to be built, from a rendered DeepSpeed JSON.
+
+    Source: `runtime/engine.py` `_configure_basic_optimizer` (which Adam), `comm/torch.py` `build_shm_op` (only on the
+    CPU accelerator), `runtime/swap_tensor/*` (NVMe). `accelerated` is false where ranks run on the CPU accelerator.
+    """
+    zero = config.get("zero_optimization") or {}
+    stage = zero.get("stage", 0)
+    optimizer_device = (zero.get("offload_optimizer") or {}).get("device", "none")
+    param_device = (zero.get("offload_param") or {}).get("device", "none") if stage == 3 else "none"
+    ops = [] if accelerated else ["deepspeed_shm_comm"]
+    optimizer = config.get("optimizer") or {}
+    adam = str(optimizer.get("type", "")).lower() in {"adam", "adamw"}
+    if adam and not (optimizer.get("params") or {}).get("torch_adam"):
+        ops.append("cpu_adam" if optimizer_device in {"cpu", "nvme"} else "fused_adam")
+    if "nvme" in {optimizer_device if stage == 3 else "none", param_device}:
+        ops += ["pin_memory", "async_io"]
+    return tuple(ops)

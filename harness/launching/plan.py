@@ -1,0 +1,220 @@
+"""What a launch will do, as one value: files of the run directory, environment of every host, the exact command.
+
+Arithmetic on plain values. It reads no file, asks no host and starts nothing; `rundir` writes it and `execute` runs it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.launching.here import Here
+from harness.launching.ops import needed_ops
+from harness.plan.run import Run
+
+FORMAT_VERSION = 1
+DEFAULT_PORT = 29500
+"""DeepSpeed's own, used with several hosts, where no one can know which port is free on the first of them."""
+FORWARDED = ("MLFLOW", "PYTHON", "MV2", "UCX")
+"""Prefixes of the variables that DeepSpeed sends to every host (`launcher/runner.py`, EXPORT_ENVS); CUDA adds NCCL."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """One environment variable of the ranks and where its value comes from."""
+
+    name: str
+    value: str
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class HostPlan:
+    """One machine, the global ranks on it and the variables that they get beyond the shell's own."""
+
+    name: str
+    ranks: tuple[int, ...]
+    variables: tuple[Variable, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a run is to be: its directory, the documents in it by name, and a complete checkpoint to go on from."""
+
+    run_dir: Path
+    documents: Mapping[str, str]
+    resume: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchPlan:
+    """Everything a launch does, before any of it is done."""
+
+    name: str
+    run_dir: Path
+    folder: Path
+    argv: tuple[str, ...]
+    hosts: tuple[HostPlan, ...]
+    local: bool
+    port: int
+    ops: tuple[str, ...]
+    documents: Mapping[str, str]
+    resume: Path | None = None
+
+    @property
+    def world(self) -> int:
+        """Ranks on all hosts."""
+        return sum(len(host.ranks) for host in self.hosts)
+
+    @property
+    def variables(self) -> tuple[Variable, ...]:
+        """What every host gets; hosts differ in their ranks alone."""
+        return self.hosts[0].variables
+
+    def environment(self, base: Mapping[str, str]) -> dict[str, str]:
+        """The launcher's own environment on this machine: `base` with the plan's variables on top.
+
+        With several hosts DeepSpeed sends the variables of the file that DS_ENV_FILE names, and none of the others.
+        """
+        merged = dict(base) | {v.name: v.value for v in self.variables}
+        merged["PATH"] = merged["PATH"].replace("$PATH", base.get("PATH", os.defpath))
+        return merged if self.local else merged | {"DS_ENV_FILE": str(self.run_dir / "deepspeed.env")}
+
+    def files(self) -> dict[str, str]:
+        """Name and content of each file that the run directory starts with."""
+        env = "".join(f"{v.name}={v.value}\n" for v in self.variables if v.origin != "forwarded by DeepSpeed")
+        return {
+            **self.documents,
+            "deepspeed.env": env,
+            "plan.json": json.dumps(self.to_json(), indent=2) + "\n",
+            "launch.sh": self.script(),
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of `plan.json`, and of `harness launch --dry-run --format json`."""
+        return {
+            "format_version": FORMAT_VERSION,
+            "name": self.name,
+            "run_dir": str(self.run_dir),
+            "folder": str(self.folder),
+            "argv": list(self.argv),
+            "world": self.world,
+            "local": self.local,
+            "port": self.port,
+            "ops": list(self.ops),
+            "resume": str(self.resume) if self.resume else None,
+            "hosts": [{"name": h.name, "ranks": list(h.ranks)} for h in self.hosts],
+            "environment": [{"name": v.name, "value": shown(v), "origin": v.origin} for v in self.variables],
+            "files": [*self.documents, "deepspeed.env", "plan.json", "launch.sh"],
+        }
+
+    def script(self) -> str:
+        """The content of `launch.sh`: the same command for a shell, without supervision."""
+        own = [v for v in self.variables if v.name != "HARNESS_SUPERVISOR" and v.origin != "forwarded by DeepSpeed"]
+        exports = [f"export {v.name}={_quoted(v.value)}" for v in own]
+        if not self.local:
+            exports.append(f"export DS_ENV_FILE={shlex.quote(str(self.run_dir / 'deepspeed.env'))}")
+        head = ["#!/bin/sh", "# The command that `harness launch` ran. Run by hand, nobody watches over the ranks."]
+        return (
+            "\n".join(
+                [*head, f"cd {shlex.quote(str(self.folder))} || exit 2", *exports, f"exec {shlex.join(self.argv)}"]
+            )
+            + "\n"
+        )
+
+
+def _quoted(value: str) -> str:
+    """For a shell; `:$PATH` at the end stays a reference to the shell's own."""
+    head = value.removesuffix(":$PATH")
+    return shlex.quote(value) if head == value else f'{shlex.quote(head)}:"$PATH"'
+
+
+def shown(variable: Variable) -> str:
+    """A variable's value for people and files: what looks like a secret and does not stand in the spec is withheld."""
+    secret = any(word in variable.name.upper() for word in ("TOKEN", "SECRET", "PASSWORD", "API_KEY", "CREDENTIAL"))
+    return "(withheld)" if secret and variable.origin != "launch.env" else variable.value
+
+
+def make_plan(run: Run, config: Mapping[str, Any], here: Here, target: Target) -> LaunchPlan:
+    """The plan of one launch. `run` must have a known world; `config` is the rendered DeepSpeed JSON."""
+    run_dir, resume = target.run_dir, target.resume
+    hosts = _hosts(run, here)
+    local = is_local(run, here)
+    port = run.spec.launch.master_port or (here.port if local else DEFAULT_PORT)
+    variables = _variables(run, here, run_dir, local=local)
+    ranks_before = 0
+    plans = []
+    for name, slots in hosts:
+        plans.append(HostPlan(name, tuple(range(ranks_before, ranks_before + slots)), variables))
+        ranks_before += slots
+    tail = ["--run", str(run_dir), *(["--resume", str(resume)] if resume else [])]
+    where = (
+        _where(hosts[0][1], here)
+        if local
+        else ["--hostfile", str(run_dir / "hostfile"), *(["--force_multi"] if len(hosts) == 1 else [])]
+    )
+    argv = [*here.deepspeed, *where, "--master_port", str(port), str(here.scripts / "train.py"), *tail]
+    return LaunchPlan(
+        name=run.name,
+        run_dir=run_dir,
+        folder=here.folder,
+        argv=tuple(argv),
+        hosts=tuple(plans),
+        local=local,
+        port=port,
+        ops=needed_ops(config, accelerated=here.accelerated),
+        documents=target.documents,
+        resume=resume,
+    )
+
+
+def is_local(run: Run, here: Here) -> bool:
+    """Whether all ranks run on this machine, so that no ssh is needed."""
+    return run.cluster is None or (len(run.cluster.hosts) == 1 and run.cluster.hosts[0].name in here.local_names)
+
+
+def _hosts(run: Run, here: Here) -> list[tuple[str, int]]:
+    if run.cluster is not None:
+        return [(h.name, h.slots) for h in run.cluster.hosts]
+    return [(here.hostname, run.degrees.world or 1)]
+
+
+def _where(slots: int, here: Here) -> list[str]:
+    """Options that keep DeepSpeed on this machine.
+
+    `--num_gpus` counts from device 0 and drops CUDA_VISIBLE_DEVICES, so a choice made there is passed as `--include`.
+    A hostfile at DeepSpeed's default place would be obeyed unasked; naming what is no regular file turns that off.
+    """
+    visible = [device for device in here.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if device.strip()]
+    chosen = here.accelerated and visible
+    options = ["--include", "localhost:" + ",".join(visible[:slots])] if chosen else ["--num_gpus", str(slots)]
+    return [*(["--hostfile", "/dev/null"] if here.default_hostfile else []), *options]
+
+
+def _variables(run: Run, here: Here, run_dir: Path, *, local: bool) -> tuple[Variable, ...]:
+    asked = run.spec.launch.env
+    rows = [
+        Variable("HARNESS_RUN_DIR", str(run_dir), "harness, to find its processes"),
+        Variable(
+            "PATH", asked.get("PATH", f"{Path(here.python).parent}:$PATH"), "harness, this Python's own ninja first"
+        ),
+        Variable("HARNESS_SUPERVISOR", here.supervisor, "harness, ranks end when it is gone"),
+    ]
+    if local and "OMP_NUM_THREADS" not in asked and "OMP_NUM_THREADS" not in here.environ:
+        ranks = run.degrees.world or 1
+        rows.append(
+            Variable(
+                "OMP_NUM_THREADS", str(max(1, here.cores // ranks)), f"harness, {here.cores} cores / {ranks} ranks"
+            )
+        )
+    rows += [Variable(name, value, "launch.env") for name, value in asked.items() if name != "PATH"]
+    if not local:
+        prefixes = (*FORWARDED, "NCCL") if here.accelerated else FORWARDED
+        sent = [(k, v) for k, v in sorted(here.environ.items()) if k.startswith(prefixes) and k not in asked]
+        rows += [Variable(name, value, "forwarded by DeepSpeed") for name, value in sent]
+    return tuple(rows)

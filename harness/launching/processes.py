@@ -1,0 +1,157 @@
+"""Finds and ends the processes of a run, also those that lost their parents. Linux: reads /proc.
+
+Knows nothing of ranks; who belongs to a run is told by session, descent or the variable HARNESS_RUN_DIR.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+_PR_SET_PDEATHSIG = 1
+_GONE = {"Z", "X", "x"}
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One line of the process table. `ticks` is its start time: with the pid it names a process for good."""
+
+    pid: int
+    parent: int
+    session: int
+    state: str
+    ticks: int
+    wait_status: int
+
+    @property
+    def gone(self) -> bool:
+        """Ended, though its parent may not have asked for its exit code yet."""
+        return self.state in _GONE
+
+    @property
+    def exit_signal(self) -> int | None:
+        """The signal that ended it, as long as it is a zombie; None when it exited by itself."""
+        return os.WTERMSIG(self.wait_status) if self.gone and os.WIFSIGNALED(self.wait_status) else None
+
+
+def read_process(pid: int) -> Process | None:
+    """One process, or None when there is none of that number."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    fields = stat.rpartition(")")[2].split()
+    return Process(pid, int(fields[1]), int(fields[3]), fields[0], int(fields[19]), int(fields[49]))
+
+
+def all_processes() -> dict[int, Process]:
+    """The process table."""
+    found = (read_process(pid) for pid in _pids())
+    return {p.pid: p for p in found if p is not None}
+
+
+def of_run(run_dir: Path, session: int) -> list[Process]:
+    """Living processes that belong to a run: those of its session, their descendants, and any with its HARNESS_RUN_DIR.
+
+    Never the caller nor its ancestors.
+    """
+    table = all_processes()
+    members = {p.pid for p in table.values() if p.session == session}
+    mark = f"HARNESS_RUN_DIR={run_dir}".encode()
+    members |= {pid for pid in table if mark in _environ(pid)}
+    grown = True
+    while grown:
+        children = {p.pid for p in table.values() if p.parent in members and p.pid not in members}
+        members |= children
+        grown = bool(children)
+    members -= _ancestors(os.getpid(), table)
+    return [table[pid] for pid in sorted(members) if pid in table and not table[pid].gone]
+
+
+def end_all(find: Callable[[], list[Process]], gentle_seconds: float, limit_seconds: float = 5.0) -> list[Process]:
+    """SIGTERM, then SIGKILL after `gentle_seconds`, until `find` finds nobody. Returns who is left after the limit."""
+    send(find(), signal.SIGTERM)
+    left = _wait_gone(find, gentle_seconds)
+    end = time.monotonic() + limit_seconds
+    while left and time.monotonic() < end:
+        send(left, signal.SIGKILL)
+        left = _wait_gone(find, 0.2)
+    return left
+
+
+def send(processes: Iterable[Process], signum: int) -> None:
+    """Send a signal to each, passing over those that ended meanwhile or whose number was given to another."""
+    for process in processes:
+        now = read_process(process.pid)
+        if now is not None and now.ticks == process.ticks:
+            try:
+                os.kill(process.pid, signum)
+            except (ProcessLookupError, PermissionError):
+                continue
+
+
+def die_with_parent() -> None:
+    """Run in a child between fork and exec: the kernel kills it when the thread that started it ends."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def holders(file: Path) -> list[int]:
+    """Processes of this machine that hold a file open, as far as this user may look."""
+    target = str(file.resolve())
+    return [pid for pid in _pids() if target in _open_files(pid)]
+
+
+def mapped_files(prefix: str) -> set[str]:
+    """Files whose path starts with `prefix` and that some process has mapped, as far as this user may look."""
+    found: set[str] = set()
+    for pid in _pids():
+        try:
+            maps = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue
+        found |= {line[line.index(prefix) :].strip() for line in maps.splitlines() if prefix in line}
+    return found
+
+
+def _wait_gone(find: Callable[[], list[Process]], seconds: float) -> list[Process]:
+    end = time.monotonic() + seconds
+    left = find()
+    while left and time.monotonic() < end:
+        time.sleep(0.05)
+        left = find()
+    return left
+
+
+def _pids() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+def _environ(pid: int) -> set[bytes]:
+    try:
+        return set(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
+    except OSError:
+        return set()
+
+
+def _open_files(pid: int) -> set[str]:
+    found = set()
+    with contextlib.suppress(OSError):
+        for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(OSError):
+                found.add(os.readlink(descriptor))  # noqa: PTH115  (a plain string is what is compared)
+    return found
+
+
+def _ancestors(pid: int, table: dict[int, Process]) -> set[int]:
+    found = {pid}
+    while (process := table.get(pid)) is not None and process.parent > 0 and process.parent not in found:
+        found.add(process.parent)
+        pid = process.parent
+    return found

@@ -1,0 +1,158 @@
+"""What stops a launch before anything is written: the environment of this machine and of the ranks.
+
+Not gates: they judge where and how a run is started, not what it trains.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from harness.facts import machine
+from harness.findings import Finding, Fix
+from harness.launching.here import Here, pdsh
+from harness.launching.plan import is_local
+from harness.plan.run import Run
+
+INSTALLABLE = {"EN002", "EN009"}
+"""Findings about programs that this machine lacks."""
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_LOST = re.compile(r"""["`$\\%\n\r]|^\s|\s$""")
+_PLAIN = re.compile(r"[A-Za-z0-9_@+=:,./-]+")
+
+
+def refusals(run: Run, here: Here, run_dir: Path) -> tuple[Finding, ...]:
+    """Every reason why this launch must not be started from here; empty when there is none."""
+    local = is_local(run, here)
+    found = [*_python(run, here), *_installed(here), *_devices(run, here), *_names(run)]
+    if not local:
+        found += [*_values(run), *_paths(here, run_dir), *_reach(run)]
+    return tuple(found)
+
+
+def _python(run: Run, here: Here) -> Iterator[Finding]:
+    asked = run.spec.launch.env.get("PYTHONOPTIMIZE", "")
+    if sys.flags.optimize or here.environ.get("PYTHONOPTIMIZE") or asked:
+        where = "`launch.env`" if asked else "the environment" if here.environ.get("PYTHONOPTIMIZE") else "`python -O`"
+        yield Finding(
+            "EN001",
+            "error",
+            f"assertions are switched off by {where}",
+            key="launch.env.PYTHONOPTIMIZE" if asked else "",
+            notes=("DeepSpeed refuses wrong batch sizes by `assert`; without assertions it trains something else",),
+            fix=Fix("unset PYTHONOPTIMIZE and start Python without -O"),
+        )
+
+
+def _installed(here: Here) -> Iterator[Finding]:
+    missing = [name for name in ("torch", "deepspeed", "transformers") if machine.installed(name) is None]
+    if missing:
+        names = " and ".join(f"`{name}`" for name in missing)
+        yield Finding(
+            "EN002",
+            "error",
+            f"{names} cannot be found by {here.python}",
+            notes=("validating, planning and rendering do without; training does not",),
+            fix=Fix("install the training extra there: pip install 'deepspeed-harness[train]'"),
+        )
+    elif not (here.scripts / "train.py").is_file():
+        yield Finding(
+            "EN003",
+            "error",
+            f"the launch scripts are not in {here.scripts}",
+            fix=Fix("install the project anew, or run from a checkout that has `launch/`"),
+        )
+
+
+def _devices(run: Run, here: Here) -> Iterator[Finding]:
+    if not here.accelerated or not is_local(run, here):
+        return
+    wanted = run.degrees.world or 1
+    visible = [d.strip() for d in here.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if d.strip()]
+    if any(not device.isdigit() for device in visible):
+        yield Finding(
+            "EN004",
+            "error",
+            f"`CUDA_VISIBLE_DEVICES={','.join(visible)}` names devices by something other than a number",
+            notes=("the `deepspeed` launcher replaces it by numbers, which would pick other devices",),
+            fix=Fix("give device numbers, as `nvidia-smi -L` counts them"),
+        )
+    elif wanted > here.num_accelerators:
+        yield Finding(
+            "EN005",
+            "error",
+            f"{wanted} ranks are asked for and this machine has {here.num_accelerators} accelerators",
+            key="launch.num_gpus",
+            notes=("DeepSpeed starts all the ranks; those without a device fail once CUDA is touched",),
+            fix=Fix(
+                f"set `launch.num_gpus: {here.num_accelerators}`",
+                {"launch.num_gpus": here.num_accelerators},
+                effect="the batch is spread otherwise",
+            ),
+        )
+
+
+def _names(run: Run) -> Iterator[Finding]:
+    for name, value in run.spec.launch.env.items():
+        if not _NAME.fullmatch(name) or "\0" in value:
+            what = (
+                f"`{name}` is not the name of an environment variable"
+                if "\0" not in value
+                else f"the value of `{name}` holds a NUL byte"
+            )
+            yield Finding(
+                "EN006",
+                "error",
+                what,
+                key=f"launch.env.{name}",
+                fix=Fix("use letters, digits and underscores, and text without NUL"),
+            )
+
+
+def _values(run: Run) -> Iterator[Finding]:
+    for name, value in run.spec.launch.env.items():
+        lost = _LOST.search(value)
+        if lost:
+            yield Finding(
+                "EN007",
+                "error",
+                f"the value of `{name}` would reach the other hosts changed, because of {lost[0]!r}",
+                key=f"launch.env.{name}",
+                notes=(
+                    "DeepSpeed puts it into a remote shell command between double quotes, and pdsh replaces `%` words",
+                ),
+                fix=Fix(
+                    "set it in the login environment of the hosts, or avoid quotes, `$`, backticks, backslashes and `%`"
+                ),
+            )
+
+
+def _paths(here: Here, run_dir: Path) -> Iterator[Finding]:
+    for what, path in (
+        ("the current folder", here.folder),
+        ("the run directory", run_dir),
+        ("the launch scripts' folder", here.scripts),
+    ):
+        if not _PLAIN.fullmatch(str(path)):
+            yield Finding(
+                "EN008",
+                "error",
+                f"{what} `{path}` has a character that a remote shell would not leave alone",
+                notes=("DeepSpeed writes paths into the remote command without quoting them",),
+                fix=Fix("use paths of letters, digits and `@+=:,./-_` when there is more than one host"),
+            )
+
+
+def _reach(run: Run) -> Iterator[Finding]:
+    if pdsh() is None:
+        hosts = len(run.cluster.hosts) if run.cluster else 0
+        others = "a host that is not this machine" if hosts == 1 else f"{hosts} hosts"
+        yield Finding(
+            "EN009",
+            "error",
+            f"`pdsh` is not on PATH and the hostfile names {others}",
+            notes=("DeepSpeed starts ranks on other hosts through pdsh over ssh",),
+            fix=Fix("install pdsh (apt install pdsh), or use a hostfile of this machine alone"),
+        )

@@ -1,0 +1,127 @@
+"""Makes the run directory, whole or not at all, and finds earlier ones. Reads and writes files; decides no content."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from harness.errors import Exit, Refused
+from harness.findings import Finding, Fix
+from harness.launching.plan import LaunchPlan
+
+SUBFOLDERS = ("logs", "status", "checkpoints")
+
+
+def new_run_dir(output_dir: Path, name: str) -> Path:
+    """A path that does not exist yet: NAME-YYYYmmdd-HHMMSS, with a number behind it in the same second."""
+    base = output_dir / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    candidate, number = base, 2
+    while candidate.exists():
+        candidate = base.with_name(f"{base.name}-{number}")
+        number += 1
+    return candidate
+
+
+def write_run_dir(plan: LaunchPlan) -> None:
+    """Write all files beside the final place, then rename: a run directory that exists is complete.
+
+    Points `latest` beside it to the new one. Raises Refused when the file system does not let it.
+    """
+    parent = plan.run_dir.parent
+    scratch: Path | None = None
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        scratch = Path(tempfile.mkdtemp(prefix=".new-", dir=parent))
+        scratch.chmod(0o777 & ~_umask())
+        for folder in SUBFOLDERS:
+            (scratch / folder).mkdir()
+        for name, text in plan.files().items():
+            (scratch / name).write_text(text, encoding="utf-8")
+        (scratch / "launch.sh").chmod(0o777 & ~_umask())
+        scratch.rename(plan.run_dir)
+    except OSError as error:
+        if scratch is not None:
+            shutil.rmtree(scratch, ignore_errors=True)
+        raise Refused([_cannot_write(plan.run_dir, error)], Exit.PREFLIGHT) from None
+    point_latest(plan.run_dir)
+
+
+def point_latest(run_dir: Path) -> None:
+    """Let `latest` beside the run directory mean it; something else of that name is left alone."""
+    link = run_dir.parent / "latest"
+    if link.exists() and not link.is_symlink():
+        return
+    scratch = link.with_name(f".latest-{os.getpid()}")
+    try:
+        scratch.unlink(missing_ok=True)
+        scratch.symlink_to(run_dir.name)
+        scratch.replace(link)
+    except OSError:
+        scratch.unlink(missing_ok=True)
+
+
+def complete_checkpoint(folder: Path) -> Path | None:
+    """The newest complete checkpoint of a run directory or of its `checkpoints` folder, or `folder` when it is one.
+
+    A checkpoint is complete when it has `manifest.json`, which is written last.
+    """
+    if (folder / "manifest.json").is_file():
+        return folder
+    inside = folder / "checkpoints" if (folder / "checkpoints").is_dir() else folder
+    steps = [p.parent for p in inside.glob("step-*/manifest.json")]
+    return max(steps, key=lambda p: p.name, default=None)
+
+
+def newest_checkpoint_of(output_dir: Path, name: str) -> Path | None:
+    """The newest complete checkpoint among the run directories of this name; the newest run that has one wins."""
+    for run_dir in sorted(output_dir.glob(f"{name}-*"), key=_made, reverse=True):
+        found = complete_checkpoint(run_dir) if _is_run_of(run_dir, name) else None
+        if found is not None:
+            return found
+    return None
+
+
+def ports_of(output_dir: Path) -> set[int]:
+    """The rendezvous ports of the run directories in a folder: what those runs left in /dev/shm is ours to remove."""
+    return {int(plan["port"]) for plan in map(_plan, output_dir.glob("*/plan.json")) if plan.get("port")}
+
+
+def _is_run_of(run_dir: Path, name: str) -> bool:
+    return _plan(run_dir / "plan.json").get("name") == name
+
+
+def _plan(file: Path) -> dict[str, Any]:
+    try:
+        plan = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return plan if isinstance(plan, dict) else {}
+
+
+def _made(run_dir: Path) -> tuple[float, str]:
+    try:
+        return ((run_dir / "plan.json").stat().st_mtime, run_dir.name)
+    except OSError:
+        return (0.0, run_dir.name)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _cannot_write(run_dir: Path, error: OSError) -> Finding:
+    reason = (error.strerror or str(error)).lower()
+    return Finding(
+        "EN011",
+        "error",
+        f"the run directory `{run_dir}` cannot be made: {reason}",
+        key="launch.output_dir",
+        fix=Fix("set `launch.output_dir` to a folder that can be written"),
+    )

@@ -1,0 +1,182 @@
+"""How a run ended, decided from what the ranks wrote; the launcher's exit code only fills in.
+
+DeepSpeed's launcher ends with 0 when its own child was killed, and an exit-time abort can follow a completed training:
+neither is believed. Starts and stops nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from harness.errors import Exit
+
+State = Literal["completed", "stopped", "failed"]
+FINAL = {"completed", "stopped", "failed"}
+_FIRST_CAUSES = {signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
+"""Signals that no launcher or peer sends in the first second; SIGTERM and SIGABRT may be consequences."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What one rank last wrote of itself. `time` is seconds since 1970."""
+
+    rank: int
+    host: str
+    pid: int
+    state: str
+    step: int
+    time: float
+    error: str = ""
+    checkpoint: str = ""
+
+    @property
+    def final(self) -> bool:
+        """Nothing more will come from this rank."""
+        return self.state in FINAL
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """A rank that was seen to be gone without a final word."""
+
+    rank: int
+    pid: int
+    time: float
+    signum: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The end of a run: what it was, the exit code, and for a failure the rank that failed first and why."""
+
+    state: State
+    code: int
+    reason: str = ""
+    rank: int | None = None
+    host: str = ""
+    step: int = 0
+    notes: tuple[str, ...] = ()
+
+
+def read_statuses(run_dir: Path) -> dict[int, Status]:
+    """Every rank's last state; a file that cannot be read (it is replaced while we look) is left out."""
+    found = {}
+    for file in sorted((run_dir / "status").glob("rank-*.json")):
+        try:
+            raw = json.loads(file.read_text(encoding="utf-8"))
+            status = Status(
+                rank=int(raw["rank"]),
+                host=str(raw.get("host", "")),
+                pid=int(raw.get("pid", 0)),
+                state=str(raw["state"]),
+                step=int(raw.get("step") or 0),
+                time=float(raw.get("time") or 0.0),
+                error=str(raw.get("error") or ""),
+                checkpoint=str(raw.get("checkpoint") or ""),
+            )
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            continue
+        found[status.rank] = status
+    return found
+
+
+def judge(
+    statuses: Mapping[int, Status],
+    world: int,
+    launcher_code: int,
+    deaths: Sequence[Death] = (),
+    stopped_by: int | None = None,
+) -> Verdict:
+    """The verdict on a run of `world` ranks whose launcher ended with `launcher_code` (negative: by that signal).
+
+    `stopped_by` is the signal that the harness was asked to stop with.
+    """
+    step = max((s.step for s in statuses.values()), default=0)
+    states = [statuses[rank].state if rank in statuses else "missing" for rank in range(world)]
+    if all(state == "completed" for state in states):
+        note = f"the launcher ended with code {launcher_code} after every rank had completed" if launcher_code else ""
+        return Verdict("completed", Exit.OK, step=step, notes=(note,) if note else ())
+    if stopped_by is not None:
+        return Verdict("stopped", 128 + stopped_by, _stop_reason(states), step=step)
+    first = _first_failure(statuses, deaths, launcher_code)
+    if first is None and all(state in {"completed", "stopped"} for state in states):
+        return Verdict("stopped", Exit.INTERRUPTED, "asked to by the file `stop`", step=step)
+    return replace(_failure(first, statuses, states, launcher_code), step=step)
+
+
+def _failure(
+    first: Status | Death | None, statuses: Mapping[int, Status], states: Sequence[str], launcher_code: int
+) -> Verdict:
+    if first is None:
+        return _silent_failure(states, launcher_code)
+    if isinstance(first, Status):
+        return Verdict("failed", _code(launcher_code), first.error or "it wrote no error", first.rank, first.host)
+    if first.signum == signal.SIGKILL and launcher_code == 0:
+        # The launcher reports the death of a rank; it ends with 0 only when its own child was killed.
+        return Verdict("failed", Exit.FINDINGS, "DeepSpeed's launch process was killed, and its ranks with it")
+    host = statuses[first.rank].host if first.rank in statuses else ""
+    if first.signum is None:
+        return Verdict("failed", _code(launcher_code), "it ended without a word", first.rank, host)
+    hint = ", as the kernel does when memory runs out" if first.signum == signal.SIGKILL else ""
+    reason = f"killed by {signal.Signals(first.signum).name}{hint}"
+    return Verdict("failed", 128 + first.signum, reason, first.rank, host)
+
+
+def _first_failure(
+    statuses: Mapping[int, Status], deaths: Sequence[Death], launcher_code: int
+) -> Status | Death | None:
+    """A rank that was killed comes before peers that failed for having lost it, though they may say so first.
+
+    The launcher's code tells a killed rank for certain (`256 - signal`); a zombie tells its signal until it is reaped.
+    """
+    told = _told_signal(launcher_code)
+    silent = [d for d in deaths if d.rank not in statuses or not statuses[d.rank].final]
+    silent = [replace(d, signum=told) if d.signum is None else d for d in silent]
+    failed = min((s for s in statuses.values() if s.state == "failed"), key=lambda s: s.time, default=None)
+    killed = min((d for d in silent if d.signum in _FIRST_CAUSES), key=lambda d: d.time, default=None)
+    if killed and (failed is None or killed.signum == told or killed.time <= failed.time + 1.0):
+        return killed
+    others = (d for d in silent if d.signum != signal.SIGTERM)
+    return failed or killed or min(others, key=lambda d: d.time, default=None)
+
+
+def _told_signal(launcher_code: int) -> int | None:
+    """The signal that ended a rank, when DeepSpeed's launcher ends with `256 - signal`."""
+    told = 256 - launcher_code
+    return told if told in _FIRST_CAUSES | {signal.SIGABRT, signal.SIGTERM} else None
+
+
+def _silent_failure(states: Sequence[str], launcher_code: int) -> Verdict:
+    count = sum(state not in {"completed", "stopped"} for state in states)
+    ended = f"ended with code {launcher_code}"
+    told = _told_signal(launcher_code)
+    if launcher_code < 0:
+        ended = f"was killed by {signal.Signals(-launcher_code).name}"
+    elif told:
+        ended = f"says that a rank was killed by {signal.Signals(told).name}"
+    reason = f"the launcher {ended}, {count} of {len(states)} ranks did not complete"
+    return Verdict("failed", _code(launcher_code), reason)
+
+
+def _stop_reason(states: Sequence[str]) -> str:
+    done = sum(state in {"completed", "stopped"} for state in states)
+    return (
+        "every rank finished its step"
+        if done == len(states)
+        else f"{len(states) - done} of {len(states)} ranks were killed"
+    )
+
+
+def _code(launcher_code: int) -> int:
+    """A shell's exit code: DeepSpeed's `256 - signal` and Python's `-signal` become `128 + signal`; 0 becomes 1."""
+    if launcher_code < 0:
+        return 128 - launcher_code
+    told = _told_signal(launcher_code)
+    if told:
+        return 128 + told
+    return launcher_code or Exit.FINDINGS

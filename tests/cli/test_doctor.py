@@ -1,0 +1,70 @@
+"""`harness doctor` on this machine, whatever it is. Needs the base dependencies alone; seconds."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+
+from harness.launching.checkup import Row
+from harness.views import doctor as view
+from harness.views.style import Style
+
+
+def doctor(*options: str, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from harness.cli.app import main; main()", "doctor", *options]
+    return subprocess.run(command, text=True, capture_output=True, check=False, env={**os.environ, **env}, timeout=120)
+
+
+def test_its_exit_code_is_what_it_says():
+    done = doctor("--format", "json")
+    body = json.loads(done.stdout)
+    assert done.returncode == (0 if body["can_train"] else 1)
+    assert {row["name"] for row in body["rows"]} >= {
+        "python",
+        "torch",
+        "deepspeed",
+        "C++ compiler",
+        "libaio",
+        "host",
+        "disk here",
+    }
+    assert all(row["mend"] for row in body["rows"] if row["state"] == "missing")
+
+
+def test_without_torch_nothing_can_be_trained():
+    done = doctor()
+    if find_spec("torch") is None:
+        assert done.returncode == 1
+        assert "pip install" in done.stdout
+    else:
+        assert "torch" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_assertions_that_are_off_are_missed():
+    done = doctor("--format", "json", PYTHONOPTIMIZE="1")
+    python = next(row for row in json.loads(done.stdout)["rows"] if row["name"] == "python")
+    assert python["state"] == "missing"
+    assert done.returncode == 1
+
+
+def test_a_missing_compiler_is_named_with_its_remedy(tmp_path):
+    done = doctor("--format", "json", PATH=str(tmp_path), CXX="")
+    compiler = next(row for row in json.loads(done.stdout)["rows"] if row["name"] == "C++ compiler")
+    assert (compiler["value"], compiler["state"], compiler["mend"]) == ("none", "missing", "apt install g++")
+
+
+def test_rows_are_grouped_and_counted():
+    rows = (
+        Row("a", "x", "1"),
+        Row("a", "y", "2", "note", "so what"),
+        Row("b", "z", "none", "missing", "no", "do this"),
+    )
+    text = view.text(rows, Style())
+    assert text.splitlines()[0] == "a"
+    assert "help: do this" in text
+    assert text.endswith("Training cannot start here: z")
+    assert json.loads(view.as_json(rows))["totals"] == {"ok": 1, "note": 1, "missing": 1}

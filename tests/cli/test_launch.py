@@ -1,0 +1,92 @@
+"""`harness launch` up to the moment where ranks would start. Needs the base dependencies alone; seconds."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SPEC = """\
+name: tiny
+model: {config: {model_type: llama, hidden_size: 32, intermediate_size: 64, num_hidden_layers: 1, num_attention_heads: 2}, tokenizer: bytes}
+data: {train: "builtin:python-docs", max_length: 32}
+train: {max_steps: 2, per_device_train_batch_size: 1}
+optimizer: {type: sgd}
+launch: {num_gpus: 2}
+"""
+
+
+def harness(*arguments: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "from harness.cli.app import main; main()", *arguments]
+    return subprocess.run(
+        command, cwd=cwd, text=True, capture_output=True, check=False, env={**os.environ, **env}, timeout=120
+    )
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "tiny.yaml").write_text(SPEC)
+    return tmp_path
+
+
+def test_a_dry_run_shows_everything_and_does_nothing(folder):
+    done = harness("launch", "tiny.yaml", "--dry-run", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    for expected in ("spec.resolved.json", "HARNESS_RUN_DIR", "--num_gpus 2", "ranks 0-1", "train.py"):
+        assert expected in done.stdout
+    assert done.stdout.rstrip().endswith("Nothing was written or started")
+    assert [p.name for p in folder.iterdir()] == ["tiny.yaml"]
+
+
+def test_a_dry_run_for_programs(folder):
+    done = harness("launch", "tiny.yaml", "--dry-run", "--format", "json", cwd=folder)
+    body = json.loads(done.stdout)
+    assert (body["format_version"], body["world"], body["hosts"][0]["ranks"]) == (1, 2, [0, 1])
+    assert body["argv"][body["argv"].index("--run") + 1] == body["run_dir"]
+
+
+def test_two_hosts_are_planned(folder):
+    (folder / "hosts").write_text("worker-0 slots=8\nworker-1 slots=8\n")
+    done = harness("launch", "tiny.yaml", "--dry-run", "--hostfile", "hosts", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "ranks 8-15" in done.stdout
+    assert "every host sees" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "env", "gate", "code"),
+    [
+        (["--set", "zero.stage=7"], {}, "SP", 1),
+        (["--hostfile", "no-such-hosts"], {}, "HO001", 2),
+        ([], {"PYTHONOPTIMIZE": "1"}, "EN001", 4),
+        (["--resume", "nowhere"], {}, "CK001", 1),
+        (["--set", "launch.env={PYTHONOPTIMIZE: '2'}"], {}, "EN001", 4),
+    ],
+)
+def test_what_is_refused_writes_nothing(folder, options, env, gate, code):
+    done = harness("launch", "tiny.yaml", "--dry-run", *options, cwd=folder, **env)
+    assert f"[{gate}" in done.stderr
+    assert done.returncode == code
+    assert "Nothing was written or started" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert [p.name for p in folder.iterdir()] == ["tiny.yaml"]
+
+
+def test_a_deepspeed_json_cannot_be_launched(folder):
+    (folder / "ds.json").write_text('{"train_batch_size": 2, "zero_optimization": {"stage": 1}}')
+    done = harness("launch", "ds.json", "--dry-run", cwd=folder)
+    assert done.returncode == 1
+    assert "SP020" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_export_of_nothing(folder):
+    for wrong in ("nowhere", str(folder)):
+        done = harness("export", wrong, "out", cwd=folder)
+        assert done.returncode == 2
+        assert "CK001" in done.stderr
+        assert "Nothing was written" in done.stderr

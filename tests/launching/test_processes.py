@@ -1,0 +1,99 @@
+"""Finding and ending processes, on real ones. Needs Linux; a few seconds."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from harness.facts.machine import start_ticks
+from harness.launching.processes import end_all, holders, mapped_files, of_run, read_process
+from harness.launching.shm import buffers, remove_unused
+
+ORPHAN = """
+import os, signal, subprocess, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+child = subprocess.Popen([sys.executable, "-c", "import signal, time; signal.signal(15, 1); print('up', flush=True); time.sleep(60)"],
+                         start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+child.stdout.readline()
+print(child.pid, flush=True)
+os._exit(0)
+"""
+
+
+@pytest.fixture
+def orphan(tmp_path):
+    """A process that lost its parent, has a session of its own and ignores SIGTERM."""
+    env = {**os.environ, "HARNESS_RUN_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", ORPHAN], env=env, capture_output=True, text=True, check=True)
+    pid = int(done.stdout)
+    yield pid
+    if read_process(pid) is not None:
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_an_orphan_that_ignores_sigterm_is_found_and_ended(orphan, tmp_path):
+    assert [p.pid for p in of_run(tmp_path, session=-1)] == [orphan]
+    began = time.monotonic()
+    assert end_all(lambda: of_run(tmp_path, session=-1), 0.3) == []
+    assert time.monotonic() - began < 3
+    left = read_process(orphan)
+    assert left is None or left.gone
+
+
+def test_a_run_directory_whose_name_begins_alike_is_another_run(orphan, tmp_path):
+    assert of_run(tmp_path.parent / tmp_path.name[:-1], session=-1) == []
+
+
+def test_descendants_belong_and_the_caller_does_not(tmp_path):
+    code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"
+    child = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    try:
+        end = time.monotonic() + 10
+        while len(of_run(tmp_path, child.pid)) < 2 and time.monotonic() < end:
+            time.sleep(0.05)
+        assert len(of_run(tmp_path, child.pid)) == 2
+        assert os.getpid() not in {p.pid for p in of_run(tmp_path, os.getsid(0))}
+    finally:
+        end_all(lambda: of_run(tmp_path, child.pid), 1.0)
+        child.wait()
+
+
+def test_a_zombie_is_gone_and_tells_its_signal():
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    assert start_ticks(child.pid) == read_process(child.pid).ticks
+    child.kill()
+    end = time.monotonic() + 5
+    while not read_process(child.pid).gone and time.monotonic() < end:
+        time.sleep(0.01)
+    assert read_process(child.pid).exit_signal == signal.SIGKILL
+    child.wait()
+    assert read_process(child.pid) is None
+
+
+def test_who_holds_a_file_open(tmp_path):
+    file = tmp_path / "lock"
+    file.write_text("")
+    assert holders(file) == []
+    with file.open():
+        assert holders(file) == [os.getpid()]
+
+
+def test_buffers_in_use_stay(tmp_path):
+    import mmap
+
+    names = [
+        f"deepspeed_allreduce_buffer_{os.getuid()}_127.0.0.1_{port}_{rank}"
+        for port, rank in ((29001, 0), (29001, 1), (29002, 0))
+    ]
+    for name in [*names, "somebody_else", f"deepspeed_allreduce_buffer_{os.getuid() + 1}_127.0.0.1_29001_0"]:
+        (tmp_path / name).write_bytes(b"x" * 4096)
+    with (tmp_path / names[0]).open("r+b") as file, mmap.mmap(file.fileno(), 4096):
+        assert mapped_files(str(tmp_path)) == {str(tmp_path / names[0])}
+        assert [b.in_use for b in buffers(tmp_path)] == [True, False, False]
+        assert remove_unused({29001}, tmp_path) == 4096
+    assert sorted(
+        p.name for p in tmp_path.iterdir() if p.name.startswith(f"deepspeed_allreduce_buffer_{os.getuid()}_")
+    ) == [names[0], names[2]]

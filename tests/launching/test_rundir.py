@@ -1,0 +1,148 @@
+"""The run directory on a real file system. Needs nothing; milliseconds."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from harness.errors import Exit, Refused
+from harness.launching.build import extensions_root, stale_locks
+from harness.launching.execute import checkpoint_to_resume
+from harness.launching.noise import is_noise
+from harness.launching.plan import HostPlan, LaunchPlan
+from harness.launching.rundir import new_run_dir, ports_of, write_run_dir
+from harness.launching.watch import Tail
+
+
+def plan_in(run_dir, name="demo"):
+    return LaunchPlan(
+        name,
+        run_dir,
+        run_dir.parent,
+        ("true",),
+        (HostPlan("here", (0,), ()),),
+        True,
+        29001,
+        (),
+        {"spec.yaml": "a: 1\n"},
+    )
+
+
+def test_it_is_whole_and_latest_points_to_it(tmp_path):
+    first = new_run_dir(tmp_path / "runs", "demo")
+    write_run_dir(plan_in(first))
+    second = new_run_dir(tmp_path / "runs", "demo")
+    assert second != first
+    write_run_dir(plan_in(second))
+    assert (tmp_path / "runs" / "latest").resolve() == second
+    assert sorted(p.name for p in (tmp_path / "runs").iterdir()) == sorted(["latest", first.name, second.name])
+    assert (first / "spec.yaml").read_text() == "a: 1\n"
+    assert os.access(first / "launch.sh", os.X_OK)
+    assert ports_of(tmp_path / "runs") == {29001}
+
+
+def test_a_folder_called_latest_is_left_alone(tmp_path):
+    (tmp_path / "latest").mkdir()
+    write_run_dir(plan_in(tmp_path / "demo-1"))
+    assert (tmp_path / "latest").is_dir()
+    assert not (tmp_path / "latest").is_symlink()
+
+
+def test_a_file_in_the_way_is_a_finding_and_leaves_nothing(tmp_path):
+    (tmp_path / "runs").write_text("")
+    with pytest.raises(Refused) as refused:
+        write_run_dir(plan_in(tmp_path / "runs" / "demo-1"))
+    assert refused.value.code == Exit.PREFLIGHT
+    assert refused.value.findings[0].key == "launch.output_dir"
+    assert [p.name for p in tmp_path.iterdir()] == ["runs"]
+
+
+def checkpoint(run_dir, step, *, complete=True):
+    folder = run_dir / "checkpoints" / f"step-{step:08d}"
+    folder.mkdir(parents=True)
+    if complete:
+        (folder / "manifest.json").write_text("{}")
+    return folder
+
+
+def test_resume_takes_the_newest_complete_checkpoint_of_the_newest_run_that_has_one(tmp_path):
+    for number, name in enumerate(("demo-1", "demo-2", "demo-3")):
+        write_run_dir(plan_in(tmp_path / name))
+        os.utime(tmp_path / name / "plan.json", (number, number))
+    wanted = checkpoint(tmp_path / "demo-2", 20)
+    checkpoint(tmp_path / "demo-1", 30)
+    checkpoint(tmp_path / "demo-2", 10)
+    checkpoint(tmp_path / "demo-2", 30, complete=False)
+    write_run_dir(plan_in(tmp_path / "demo-other-1", name="demo-other"))
+    checkpoint(tmp_path / "demo-other-1", 99)
+    assert checkpoint_to_resume("auto", tmp_path, "demo") == (wanted, tmp_path / "demo-2")
+    assert checkpoint_to_resume("never", tmp_path, "demo") == (None, None)
+    assert checkpoint_to_resume("auto", tmp_path, "unknown") == (None, None)
+    assert checkpoint_to_resume(str(wanted), tmp_path, "demo")[0] == wanted
+    assert checkpoint_to_resume(str(tmp_path / "demo-2"), tmp_path, "demo")[0] == wanted
+    for wrong in (tmp_path / "demo-3", tmp_path / "nowhere"):
+        with pytest.raises(Refused):
+            checkpoint_to_resume(str(wrong), tmp_path, "demo")
+
+
+def test_a_lock_is_stale_when_nobody_holds_it(tmp_path):
+    assert extensions_root({"TORCH_EXTENSIONS_DIR": str(tmp_path)}) == tmp_path
+    held, left = tmp_path / "cpu_adam" / "lock", tmp_path / "py311_cpu" / "fused_adam" / "lock"
+    for lock in (held, left):
+        lock.parent.mkdir(parents=True)
+        lock.write_text("")
+    with held.open():
+        assert stale_locks(tmp_path) == [left]
+        assert stale_locks(tmp_path, ["cpu_adam"]) == []
+    assert stale_locks(tmp_path, ["cpu_adam"]) == [held]
+
+
+def test_tail_gives_whole_lines_once(tmp_path):
+    tail = Tail(tmp_path / "m.jsonl")
+    assert tail.rows() == []
+    with (tmp_path / "m.jsonl").open("w") as file:
+        file.write('{"type": "run"}\nnot json\n{"type": "st')
+        file.flush()
+        assert tail.rows() == [{"type": "run"}]
+        file.write('ep"}\n')
+    assert tail.rows() == [{"type": "step"}]
+    assert tail.rows() == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[2026-11-21 10:00:00,000] [INFO] [launch.py:256:main] process 12 spawned with command: [...]",
+        "[2026-11-21 10:00:00,000] [WARNING] [real_accelerator.py:213:get_accelerator] Setting accelerator to CPU.",
+        "Loading extension module cpu_adam...",
+        "ninja: no work to do.",
+        "Time to load cpu_adam op: 2.5 seconds",
+        "Adam Optimizer #0 is created with AVX512 arithmetic capability.",
+        "[Gloo] Rank 0 is connected to 1 peer ranks. Expected number of connected peer ranks is : 1",
+        "",
+    ],
+)
+def test_what_is_noise(line):
+    assert is_noise(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "step 2/20  loss 5.729  20.68 k tokens/s  1.6 s left",
+        "Traceback (most recent call last):",
+        "RuntimeError: CUDA out of memory",
+        "[2026-11-21 10:00:00,000] [ERROR] [launch.py:325:sigkill_handler] ... exits with return code = 3",
+        "  File \"train.py\", line 3, in <module>",
+    ],
+)  # fmt: skip
+def test_what_is_not(line):
+    assert not is_noise(line)
+
+
+def test_a_record_of_an_earlier_run_can_be_anything(tmp_path):
+    for name, text in (("demo-1", "[]"), ("demo-2", "{"), ("demo-3", json.dumps({"name": "demo"}))):
+        Path(tmp_path / name).mkdir()
+        (tmp_path / name / "plan.json").write_text(text)
+    assert ports_of(tmp_path) == set()

@@ -1,0 +1,48 @@
+# One command each: demo, test, lint, bench, clean. All of them set up .venv first, which is quick when nothing changed.
+#
+# Variables that may be given, such as `make demo TORCH='torch>=2.10'`:
+#   PYTHON  the interpreter that .venv is made with (default: the first of python3.13, 3.12, 3.11, python3 that is new enough)
+#   VENV    the folder of the virtual environment (default: .venv)
+#   TORCH   what pip installs for torch (default: torch==2.13.0 without an NVIDIA GPU, torch>=2.10 with one). On a machine
+#           without a GPU whose package index has only CUDA builds, name a CPU build here to save gigabytes.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+VENV ?= .venv
+BIN := $(VENV)/bin
+TORCH ?= $(if $(shell command -v nvidia-smi 2>/dev/null),torch>=2.10,torch==2.13.0)
+PYTHON ?=
+
+# The environment's own programs first: two versions of ninja that take turns compile every DeepSpeed op anew each time.
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+.PHONY: help setup demo test lint bench clean
+
+help:  ## Show this list
+	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(VENV)/.ready  ## Make .venv and install everything into it
+
+$(VENV)/.ready: pyproject.toml .ci/setup
+	@.ci/setup "$(VENV)" "$(TORCH)" "$(PYTHON)"
+
+demo: setup  ## Train a small model for real: ZeRO-3, optimizer on the CPU, 2 ranks, a few minutes on 2 cores
+	$(BIN)/harness launch ds_configs/demo.yaml
+
+test: setup  ## The whole test suite
+	$(BIN)/python -m pytest
+
+lint: setup  ## ruff, the type checker and the import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup  ## The benchmarks that run on any machine
+	$(BIN)/python benchmarks/startup.py
+
+clean:  ## Remove .venv and what tools left here; runs/ is kept
+	rm -rf $(VENV) .ci-venv* build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache
+	find . -name __pycache__ -type d -not -path './.git/*' -prune -exec rm -rf {} +

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -27,6 +28,9 @@ if __name__ == "__main__":
     )
     arguments = parser.parse_args()
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    os.environ.setdefault(
+        "DS_ACCELERATOR", "cpu"
+    )  # the export needs no other, and DeepSpeed would say on stdout which it took
     from harness.errors import Refused
     from harness.runtime.export import export
     from harness.runtime.refusals import say

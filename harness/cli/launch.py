@@ -30,6 +30,7 @@ from harness.launching.here import Here, look_here
 from harness.launching.plan import LaunchPlan, Target, make_plan
 from harness.launching.refusals import INSTALLABLE, refusals
 from harness.launching.rundir import new_run_dir, write_run_dir
+from harness.plan.plan import make_plan as plan_of_run
 from harness.plan.run import Run
 from harness.render import render
 from harness.views import launch as view
@@ -126,7 +127,7 @@ def _prepare(spec: str, overrides: Sequence[str], hostfile: str | None, resume: 
             file=sys.stderr,
         )
     config = render(run)
-    documents = _documents(checked, run, config.text, overrides)
+    documents = _documents(checked, run, config.text, here, overrides)
     return Prepared(run, here, make_plan(run, config.config, here, Target(run_dir, documents, checkpoint)))
 
 
@@ -140,12 +141,14 @@ def _refuse(found: list[Finding], *, dry_run: bool) -> None:
         raise Refused(against, Exit.FINDINGS if against[0].gate.startswith("SP") else Exit.PREFLIGHT)
 
 
-def _documents(checked: Checked, run: Run, config: str, overrides: Sequence[str]) -> dict[str, str]:
+def _documents(checked: Checked, run: Run, config: str, here: Here, overrides: Sequence[str]) -> dict[str, str]:
     """The files of the run directory that are not about launching."""
+    expected = plan_of_run(run, here.folder, None if here.num_accelerators else "cpu")
     documents = {
         "spec.yaml": checked.source.text if checked.source else "",
         "spec.resolved.json": json.dumps(run.to_json(), indent=2) + "\n",
         "ds_config.json": config,
+        "plan.json": json.dumps(expected.to_json(), indent=2) + "\n",
         "findings.json": json.dumps(report_json(checked.report), indent=2) + "\n",
     }
     if overrides:

@@ -53,7 +53,7 @@ def plan(
     """
     checked = check_file(spec, overrides=overrides, hostfile=hostfile, world_size=world_size)
     run = stop_on_errors(checked, "Nothing was planned")
-    made = make_plan(run, Path(spec).resolve().parent)
+    made = make_plan(run, Path.cwd())  # where ranks look for a relative `model.name_or_path` too
     found = _placed(made.findings, checked.source)
     if found:
         print_findings(found, checked.source)

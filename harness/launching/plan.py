@@ -91,12 +91,12 @@ class LaunchPlan:
         return {
             **self.documents,
             "deepspeed.env": env,
-            "plan.json": json.dumps(self.to_json(), indent=2) + "\n",
+            "launch.json": json.dumps(self.to_json(), indent=2) + "\n",
             "launch.sh": self.script(),
         }
 
     def to_json(self) -> dict[str, Any]:
-        """The content of `plan.json`, and of `harness launch --dry-run --format json`."""
+        """The content of `launch.json`, and of `harness launch --dry-run --format json`."""
         return {
             "format_version": FORMAT_VERSION,
             "name": self.name,
@@ -110,7 +110,7 @@ class LaunchPlan:
             "resume": str(self.resume) if self.resume else None,
             "hosts": [{"name": h.name, "ranks": list(h.ranks)} for h in self.hosts],
             "environment": [{"name": v.name, "value": shown(v), "origin": v.origin} for v in self.variables],
-            "files": [*self.documents, "deepspeed.env", "plan.json", "launch.sh"],
+            "files": [*self.documents, "deepspeed.env", "launch.json", "launch.sh"],
         }
 
     def script(self) -> str:

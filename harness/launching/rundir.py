@@ -88,11 +88,11 @@ def newest_checkpoint_of(output_dir: Path, name: str) -> Path | None:
 
 def ports_of(output_dir: Path) -> set[int]:
     """The rendezvous ports of the run directories in a folder: what those runs left in /dev/shm is ours to remove."""
-    return {int(plan["port"]) for plan in map(_plan, output_dir.glob("*/plan.json")) if plan.get("port")}
+    return {int(plan["port"]) for plan in map(_plan, output_dir.glob("*/launch.json")) if plan.get("port")}
 
 
 def _is_run_of(run_dir: Path, name: str) -> bool:
-    return _plan(run_dir / "plan.json").get("name") == name
+    return _plan(run_dir / "launch.json").get("name") == name
 
 
 def _plan(file: Path) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def _plan(file: Path) -> dict[str, Any]:
 
 def _made(run_dir: Path) -> tuple[float, str]:
     try:
-        return ((run_dir / "plan.json").stat().st_mtime, run_dir.name)
+        return ((run_dir / "launch.json").stat().st_mtime, run_dir.name)
     except OSError:
         return (0.0, run_dir.name)
 

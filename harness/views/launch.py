@@ -23,7 +23,8 @@ _FILES = {
     "hostfile": "hosts and slots",
     "findings.json": "what the gates had to say",
     "deepspeed.env": "variables that DeepSpeed sends to the hosts",
-    "plan.json": "this plan",
+    "plan.json": "memory and time as `harness plan` has them",
+    "launch.json": "what is shown here",
     "launch.sh": "the command below, for a shell",
 }
 _LAST_WORDS = "Nothing was written or started"

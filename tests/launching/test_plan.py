@@ -134,7 +134,7 @@ def test_launch_sh_is_the_same_command(tmp_path):
 
 def test_plan_json_says_the_same():
     plan, _ = planned(resume=Path("/runs/demo-0/checkpoints/step-00000010"))
-    body = json.loads(plan.files()["plan.json"])
+    body = json.loads(plan.files()["launch.json"])
     assert body["argv"] == list(plan.argv)
     assert body["resume"] == "/runs/demo-0/checkpoints/step-00000010"
     assert plan.argv[-2:] == ("--resume", body["resume"])

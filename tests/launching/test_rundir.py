@@ -69,7 +69,7 @@ def checkpoint(run_dir, step, *, complete=True):
 def test_resume_takes_the_newest_complete_checkpoint_of_the_newest_run_that_has_one(tmp_path):
     for number, name in enumerate(("demo-1", "demo-2", "demo-3")):
         write_run_dir(plan_in(tmp_path / name))
-        os.utime(tmp_path / name / "plan.json", (number, number))
+        os.utime(tmp_path / name / "launch.json", (number, number))
     wanted = checkpoint(tmp_path / "demo-2", 20)
     checkpoint(tmp_path / "demo-1", 30)
     checkpoint(tmp_path / "demo-2", 10)
@@ -144,5 +144,5 @@ def test_what_is_not(line):
 def test_a_record_of_an_earlier_run_can_be_anything(tmp_path):
     for name, text in (("demo-1", "[]"), ("demo-2", "{"), ("demo-3", json.dumps({"name": "demo"}))):
         Path(tmp_path / name).mkdir()
-        (tmp_path / name / "plan.json").write_text(text)
+        (tmp_path / name / "launch.json").write_text(text)
     assert ports_of(tmp_path) == set()

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
-import os
 import sys
 from typing import Annotated, NoReturn
-
-# pydantic looks for plugins in every installed package's metadata when the first model is made; nothing here has one.
-os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
 
 import typer
 
@@ -29,9 +26,11 @@ COMMANDS: dict[str, str] = {
 
 
 def main() -> NoReturn:
-    """The console script. A fault of ours ends with a log to paste and exit code 3, never with a bare traceback."""
+    """The whole program. A fault of ours ends with a log to paste and exit code 3, never with a bare traceback."""
     try:
-        build(sys.argv[1:])()
+        app = build(sys.argv[1:])
+        gc.enable()
+        app()
     except Refused as refused:
         from harness.cli.common import print_findings
 

@@ -17,16 +17,12 @@ from harness.runtime.schedule import scheduler_factory
 
 
 def refuse_unsupported(run: Run, ds_config: dict[str, Any]) -> None:
-    """The loop here is plain data parallelism; raises Refused for anything else (PP101, TP101, SQ101, OP101)."""
+    """The loop here is plain data parallelism; raises Refused for anything else (MD004, OP101)."""
     parallel = run.spec.parallel
-    for gate, key, size in (
-        ("PP101", "pipeline_parallel_size", parallel.pipeline_parallel_size),
-        ("TP101", "tensor_parallel_size", parallel.tensor_parallel_size),
-        ("SQ101", "sequence_parallel_size", parallel.sequence_parallel_size),
-    ):
+    for key, size in parallel.model_dump().items():
         if size > 1:
             raise refusal(
-                gate,
+                "MD004",
                 f"the training loop of this version cannot run `{key}: {size}`, should be 1",
                 key=f"parallel.{key}",
                 fix=f"set `parallel.{key}: 1`",

@@ -120,13 +120,15 @@ The report cannot be written where it was asked for.
 What `report` names is no run directory: it has no `spec.resolved.json`.
 
 ## MM001 model-size-unknown
-The plan does not know how large the model is: its architecture is not one it can count, or its `config.json` is not at hand.
+The plan does not know how large the model is: its architecture is not one it can count, or its `config.json` is not
+at hand.
 
 ## MM002 plan-lacks-a-number
 The plan needs the number of ranks and the micro-batch for anything beyond model states.
 
 ## MM003 gpu-kind-unknown
-The kind of GPU in `cluster.gpu` is not in the table of devices, so whether it fits and how long a step takes is not known.
+The kind of GPU in `cluster.gpu` is not in the table of devices, so whether it fits and how long a step takes is not
+known.
 
 ## MM004 memory-size-unreadable
 A size in `cluster` is none such as `2TB` or `80GiB`.
@@ -145,7 +147,8 @@ The global batch in `ds_config.json` would come out otherwise; render and launch
 ## CK001 no-checkpoint-to-resume
 What `--resume` or `export` names holds no complete checkpoint.
 
-A checkpoint is a folder with `manifest.json`; the manifest is written last, so a folder without it was never finished.
+A checkpoint is a folder with `manifest.json`; the manifest is written last, so a folder without it was never
+finished.
 
 ## CK101 damaged-checkpoint
 A file of the checkpoint is missing or has another size than its manifest says.
@@ -155,7 +158,8 @@ DeepSpeed would load a torn shard on one rank while the others go on to train. U
 ## CK102 checkpoint-of-another-shape
 The checkpoint was saved with another number of ranks, ZeRO stage or number format.
 
-DeepSpeed cannot load its shards into another shape. Export the checkpoint to a Hugging Face folder to start from its weights.
+DeepSpeed cannot load its shards into another shape. Export the checkpoint to a Hugging Face folder to start from
+its weights.
 
 ## CK103 checkpoint-of-other-data
 The training text is not the one that the checkpoint was trained on, so its place in the data means nothing.
@@ -170,8 +174,8 @@ The folder has fewer shards than the run that wrote it had ranks.
 The folder to export to exists; nothing in it was touched.
 
 ## EN001 assertions-off
-Python runs with assertions off. DeepSpeed refuses wrong batch sizes and much else by `assert`, so it would train something
-else than was asked.
+Python runs with assertions off. DeepSpeed refuses wrong batch sizes and much else by `assert`, so it would train
+something else than was asked.
 
 ## EN002 training-extra-missing
 The packages that train are not installed where the ranks would run.
@@ -183,7 +187,8 @@ The scripts that run on the nodes are not where the package looks for them.
 `CUDA_VISIBLE_DEVICES` names devices by something other than a number, which the launcher would replace by numbers.
 
 ## EN005 more-ranks-than-devices
-More ranks are asked for than this machine has accelerators. DeepSpeed starts them all; those without a device fail later.
+More ranks are asked for than this machine has accelerators. DeepSpeed starts them all; those without a device fail
+later.
 
 ## EN006 environment-name
 A name or value in `launch.env` cannot be a variable of the environment.

@@ -31,11 +31,7 @@ def summary(reports: Sequence[Report], style: Style, *, against: str = "") -> st
     )
     files = f" in {len(reports)} files" if len(reports) > 1 else ""
     tail = f", {ignored} ignored by the spec" if ignored else ""
-    looked = (
-        f"{checked} gates checked{against}"
-        if checked
-        else "Combinations are checked once every key can be read"
-    )
+    looked = f"{checked} gates checked{against}" if checked else "Combinations are checked once every key can be read"
     lines = [f"{head}{files}. {looked}{tail}{_skipped(reports)}"]
     return "\n".join(lines)
 

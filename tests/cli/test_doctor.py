@@ -14,7 +14,7 @@ from harness.views.style import Style
 
 
 def doctor(*options: str, **env: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from harness.cli.app import main; main()", "doctor", *options]
+    command = [sys.executable, "-m", "harness", "doctor", *options]
     return subprocess.run(command, text=True, capture_output=True, check=False, env={**os.environ, **env}, timeout=120)
 
 

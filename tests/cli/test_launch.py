@@ -21,7 +21,7 @@ launch: {num_gpus: 2}
 
 
 def harness(*arguments: str, cwd: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from harness.cli.app import main; main()", *arguments]
+    command = [sys.executable, "-m", "harness", *arguments]
     return subprocess.run(
         command, cwd=cwd, text=True, capture_output=True, check=False, env={**os.environ, **env}, timeout=120
     )

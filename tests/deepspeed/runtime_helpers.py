@@ -37,7 +37,7 @@ def rank_environment() -> dict[str, str]:
         "HARNESS_PROGRESS": "plain",
         "PYTHONPATH": str(ROOT),
         # Two versions of ninja that share the folder of compiled ops rebuild each other's, minutes each time.
-        "PATH": f"{os.environ.get('HARNESS_TEST_PATH', BIN)}{os.pathsep}{os.environ['PATH']}",
+        "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
         "TOKENIZERS_PARALLELISM": "false",
         "HF_HUB_OFFLINE": "1",
     }

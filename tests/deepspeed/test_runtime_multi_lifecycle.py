@@ -162,5 +162,5 @@ def test_ranks_that_read_different_files_do_not_train(tmp_path: Path, tiny_model
 def test_what_the_loop_cannot_run_is_refused(tmp_path: Path, tiny_model: Path) -> None:
     run = make(tmp_path / "run", tiny_model, parallel={"pipeline_parallel_size": 2})
     (line,), printed = refused(run)
-    assert line.startswith("error[PP101]: ")
+    assert line.startswith("error[MD004]: ")
     assert "help: set `parallel.pipeline_parallel_size: 1`" in printed

@@ -42,7 +42,7 @@ class Launched:
         spec = folder / "tiny.yaml"
         spec.write_text(SPEC.replace("OUTPUT", str(self.output)).replace("PORT", str(PORT)))
         self.text = folder / "screen.txt"
-        command = [sys.executable, "-c", "from harness.cli.app import main; main()", "launch", str(spec), *options]
+        command = [sys.executable, "-m", "harness", "launch", str(spec), *options]
         with self.text.open("w") as screen:
             self.process = subprocess.Popen(command, stdout=screen, stderr=subprocess.STDOUT, start_new_session=True)
 

@@ -12,13 +12,23 @@ ID = re.compile(r'"((?:SP|BT|ZR|OF|TP|PP|SQ|PR|OP|MD|CK|HO|MM|EN|GT|RN)\d{3})"')
 
 
 def test_every_id_in_the_source_has_a_page():
-    used = {id_ for folder in ("harness", "launch") for f in (ROOT / folder).rglob("*.py") for id_ in ID.findall(f.read_text())}
+    used = {
+        id_
+        for folder in ("harness", "launch")
+        for f in (ROOT / folder).rglob("*.py")
+        for id_ in ID.findall(f.read_text())
+    }
     assert len(used) > 50
     assert sorted(id_ for id_ in used if page(id_) is None) == []
 
 
 def test_every_page_is_of_an_id_in_the_source():
-    used = {id_ for folder in ("harness", "launch") for f in (ROOT / folder).rglob("*.py") for id_ in ID.findall(f.read_text())}
+    used = {
+        id_
+        for folder in ("harness", "launch")
+        for f in (ROOT / folder).rglob("*.py")
+        for id_ in ID.findall(f.read_text())
+    }
     assert sorted(id_ for id_, *_ in rows() if id_ not in used) == []
 
 

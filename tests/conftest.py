@@ -1,29 +1,32 @@
 """What all tests share: the tiers, and the rule that in CI a tier which should have run and skipped is a failure.
 
-Tiers by folder: everything outside `deepspeed/` and `launching/` needs the base dependencies alone; those two need the
-training extra and compile DeepSpeed's CPU ops on first use.
+Tiers: everything outside `with_deepspeed/` and `launching/test_signals.py` needs the base dependencies alone; those need
+the training extra and compile DeepSpeed's CPU ops on first use.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from harness.facts.deepspeed import installed_version
+
 HERE = Path(__file__).parent
-NEEDS_TRAINING = ("deepspeed", "launching")
+NEEDS_TRAINING = ("with_deepspeed", "launching/test_signals.py")
+TRAINING = installed_version() is not None and os.environ.get("HARNESS_LIGHT") != "1"
 ALLOWED_SKIPS = ("this processor has no AVX512-FP16", "needs a GPU", "needs root")
 """Reasons that a machine may have; everything else must run in CI."""
+if not TRAINING:
+    ALLOWED_SKIPS += ("needs DeepSpeed's files",)
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
     """Without the training extra its tiers are left out as a whole; HARNESS_LIGHT=1 leaves them out on purpose."""
-    light = os.environ.get("HARNESS_LIGHT") == "1" or find_spec("deepspeed") is None
     inside = any((HERE / name) in (collection_path, *collection_path.parents) for name in NEEDS_TRAINING)
-    return True if light and inside else None
+    return True if inside and not TRAINING else None
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,7 +1,7 @@
 """The parameters of each model family, by name and shape, in the order of `named_parameters()`.
 
-One function a family, written down from what `transformers` 5 builds; `tests/deepspeed/test_model_families.py` compares
-every one of them with the real modules on the meta device. No weights and no torch here.
+One function a family, written down from what `transformers` 5 builds; `tests/with_deepspeed/test_model_families.py`
+compares every one of them with the real modules on the meta device. No weights and no torch here.
 """
 
 from __future__ import annotations

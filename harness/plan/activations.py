@@ -1,7 +1,7 @@
 """Bytes that the forward pass keeps for the backward pass: layers, head, and their peaks. Per token of a micro-batch.
 
 Formulas are those of `transformers` 5 modules in eager PyTorch, counted with saved-tensor hooks
-(tests/deepspeed/test_plan_activations.py); other kernels and compiled models keep less.
+(tests/with_deepspeed/test_plan_activations.py); other kernels and compiled models keep less.
 """
 
 from __future__ import annotations

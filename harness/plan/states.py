@@ -1,6 +1,6 @@
 """Model states as rows: parameters, gradients, master weights, optimizer states, and the buffers that DeepSpeed keeps.
 
-Every formula was counted on live engines (tests/deepspeed/test_plan_counts.py); activations are elsewhere.
+Every formula was counted on live engines (tests/with_deepspeed/test_plan_counts.py); activations are elsewhere.
 s12 = deepspeed/runtime/zero/stage_1_and_2.py, f16 = deepspeed/runtime/fp16/fused_optimizer.py.
 """
 

@@ -1,7 +1,7 @@
 # One command each: demo, test, lint, bench, clean. All of them set up .venv first, which is quick when nothing changed.
 #
 # Variables that may be given, such as `make demo TORCH='torch>=2.10'`:
-#   PYTHON  the interpreter that .venv is made with (default: the first of python3.13, 3.12, 3.11, python3 that is new enough)
+#   PYTHON  the interpreter that .venv is made with (default: the first of python3, python3.13, 3.12, 3.11, 3.14 that is new enough)
 #   VENV    the folder of the virtual environment (default: .venv)
 #   TORCH   what pip installs for torch (default: torch==2.13.0 without an NVIDIA GPU, torch>=2.10 with one). On a machine
 #           without a GPU whose package index has only CUDA builds, name a CPU build here to save gigabytes.
@@ -16,7 +16,11 @@ TORCH ?= $(if $(shell command -v nvidia-smi 2>/dev/null),torch>=2.10,torch==2.13
 PYTHON ?=
 
 # The environment's own programs first: two versions of ninja that take turns compile every DeepSpeed op anew each time.
-export PATH := $(CURDIR)/$(BIN):$(PATH)
+export PATH := $(abspath $(BIN)):$(PATH)
+
+# The demo asks for 2 ranks. One GPU takes one of them, which then does the work of both: the batch stays as it is.
+ONE_GPU = $(filter 1,$(shell nvidia-smi -L 2>/dev/null | grep -c '^GPU '))
+DEMO_OPTIONS = $(if $(ONE_GPU),--set launch.num_gpus=1 --set train.gradient_accumulation_steps=2)
 
 .PHONY: help setup demo test lint bench clean
 
@@ -29,7 +33,7 @@ $(VENV)/.ready: pyproject.toml .ci/setup
 	@.ci/setup "$(VENV)" "$(TORCH)" "$(PYTHON)"
 
 demo: setup  ## Train a small model for real: ZeRO-3, optimizer on the CPU, 2 ranks, a few minutes on 2 cores
-	$(BIN)/harness launch ds_configs/demo.yaml
+	$(BIN)/harness launch ds_configs/demo.yaml $(DEMO_OPTIONS)
 
 test: setup  ## The whole test suite
 	$(BIN)/python -m pytest

@@ -15,7 +15,7 @@ import pytest
 from harness.facts.deepspeed import installed_version
 
 HERE = Path(__file__).parent
-NEEDS_TRAINING = ("with_deepspeed", "launching/test_signals.py")
+NEEDS_TRAINING = ("with_deepspeed", "launching/test_signals.py", "launching/test_launch_to_end.py")
 TRAINING = installed_version() is not None and os.environ.get("HARNESS_LIGHT") != "1"
 ALLOWED_SKIPS = ("this processor has no AVX512-FP16", "needs a GPU", "needs root")
 """Reasons that a machine may have; everything else must run in CI."""

@@ -26,8 +26,8 @@ from harness.errors import Exit, Refused
 from harness.findings import Finding, Fix
 from harness.launching.build import extensions_root, is_ready
 from harness.launching.execute import Outcome, checkpoint_to_resume, execute, last_rows, sample_of
-from harness.launching.here import Here, look_here
-from harness.launching.plan import LaunchPlan, Target, make_plan
+from harness.launching.here import Here, look_here, unread_env_files
+from harness.launching.plan import LaunchPlan, Target, is_local, make_plan
 from harness.launching.refusals import INSTALLABLE, refusals
 from harness.launching.rundir import new_run_dir, write_run_dir
 from harness.plan.plan import make_plan as plan_of_run
@@ -126,9 +126,19 @@ def _prepare(spec: str, overrides: Sequence[str], hostfile: str | None, resume: 
             f"going on from {view.relative(origin)}" if origin else "no earlier checkpoint, starting anew",
             file=sys.stderr,
         )
+    _say_what_is_not_read(run, here)
     config = render(run)
     documents = _documents(checked, run, config.text, here, overrides)
     return Prepared(run, here, make_plan(run, config.config, here, Target(run_dir, documents, checkpoint)))
+
+
+def _say_what_is_not_read(run: Run, here: Here) -> None:
+    if not is_local(run, here):
+        for file in unread_env_files(here.folder):
+            print(
+                f"note: {file} is not read: its variables do not reach the hosts, put them into `launch.env`",
+                file=sys.stderr,
+            )
 
 
 def _refuse(found: list[Finding], *, dry_run: bool) -> None:

@@ -113,6 +113,15 @@ def compiler() -> str | None:
     return shutil.which(os.environ.get("CXX") or "c++")
 
 
+def cuda_compiler() -> str | None:
+    """The nvcc that DeepSpeed's builders run: below `CUDA_HOME` or `CUDA_PATH`, else the one on PATH, else below
+    /usr/local/cuda (`torch/utils/cpp_extension.py`, `_find_cuda_home`).
+    """
+    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    found = shutil.which("nvcc", path=f"{home}/bin") if home else shutil.which("nvcc")
+    return found or (None if home else shutil.which("nvcc", path="/usr/local/cuda/bin"))
+
+
 def libaio_links() -> bool:
     """Whether a C program that calls io_submit compiles and links, which is what DeepSpeed's async_io op asks."""
     cc = shutil.which(os.environ.get("CC") or "cc")
@@ -172,6 +181,11 @@ def is_this_machine(host: str) -> bool:
     except OSError:
         return False
     return any(_binds(family, address) for family, _, _, _, address in found)
+
+
+def host_identity() -> str:
+    """`name:boot id` of this machine: names alone are not unique among hosts, the kernel's boot id is."""
+    return f"{socket.gethostname()}:{_read('/proc/sys/kernel/random/boot_id').strip()}"
 
 
 def start_ticks(pid: int) -> int | None:

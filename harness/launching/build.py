@@ -89,7 +89,8 @@ def ensure_ops(ops: Sequence[str], environ: Mapping[str, str], log: Path, servic
         finally:
             _end(builder)
     if failed is not None or code:
-        raise Refused([_cannot_build(failed or ops[0], code, log)], Exit.PREFLIGHT)
+        accelerated = environ.get("DS_ACCELERATOR") != "cpu" and bool(machine.accelerators())
+        raise Refused([_cannot_build(failed or ops[0], code, log, accelerated=accelerated)], Exit.PREFLIGHT)
 
 
 def _clear_locks(root: Path, ops: Sequence[str], onlooker: Onlooker) -> None:
@@ -199,12 +200,17 @@ def _unchanged(record: Mapping[str, Any]) -> bool:
     return bool(stat.st_mtime_ns == record["mtime_ns"] and stat.st_size == record["size"])
 
 
-def _cannot_build(op: str, code: int, log: Path) -> Finding:
+def _cannot_build(op: str, code: int, log: Path, *, accelerated: bool) -> Finding:
     how = f", the compiler process ended with code {code}" if code else ""
     hints = {
         "async_io": "install the libaio headers (apt install libaio-dev), or do not offload to nvme",
         "pin_memory": "install a C++ compiler (apt install g++), or do not offload to nvme",
     }
+    if op in {"fused_adam", "cpu_adam"} and accelerated:
+        hints[op] = (
+            "install the CUDA toolkit of the version that torch was built for (`torch.version.cuda`), with `nvcc`, "
+            "and let CUDA_HOME name its folder"
+        )
     return Finding(
         "EN010",
         "error",

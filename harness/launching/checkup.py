@@ -43,7 +43,7 @@ def examine() -> tuple[Row, ...]:
     devices = machine.accelerators()
     parts = (
         _software(),
-        _building(),
+        _building(accelerated=bool(devices) and os.environ.get("DS_ACCELERATOR") != "cpu"),
         _devices(devices),
         _processor(cpu_only=not devices),
         _memory(),
@@ -88,7 +88,7 @@ def _version(name: str, version: str) -> Row:
     return Row("software", name, version)
 
 
-def _building() -> Iterator[Row]:
+def _building(*, accelerated: bool) -> Iterator[Row]:
     compiler = machine.compiler()
     yield Row(
         "compiling",
@@ -108,6 +108,8 @@ def _building() -> Iterator[Row]:
         "" if ninja else "torch builds extensions with it",
         "" if ninja else "pip install ninja",
     )
+    if accelerated:
+        yield _nvcc(machine.cuda_compiler())
     has_aio = machine.libaio_links()
     yield Row(
         "compiling",
@@ -126,6 +128,17 @@ def _building() -> Iterator[Row]:
         "" if make else "`make demo` and `make test` need it",
     )
     yield Row("compiling", "compiled ops", str(extensions_root()))
+
+
+def _nvcc(nvcc: str | None) -> Row:
+    return Row(
+        "compiling",
+        "nvcc",
+        nvcc or "none",
+        "ok" if nvcc else "note",
+        "" if nvcc else "DeepSpeed cannot compile its Adam for these devices",
+        "" if nvcc else "install the CUDA toolkit of the version that torch was built for and set CUDA_HOME",
+    )
 
 
 def _devices(devices: tuple[machine.Accelerator, ...]) -> Iterator[Row]:

@@ -13,18 +13,27 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.errors import Refused
+from harness.errors import Exit, Refused
 from harness.findings import Finding, Fix
 from harness.launching import shm
 from harness.launching.build import ensure_ops
 from harness.launching.onlooker import Onlooker, Services
 from harness.launching.plan import LaunchPlan
 from harness.launching.processes import end_all, of_run
-from harness.launching.rundir import complete_checkpoint, newest_checkpoint_of, ports_of
+from harness.launching.rundir import (
+    complete_checkpoint,
+    newest_checkpoint_of,
+    ports_of,
+    remove_unfinished,
+    step_of,
+)
 from harness.launching.signals import Interrupted, Signals
 from harness.launching.verdict import Verdict, judge, read_statuses
 from harness.launching.watch import Watch
 from harness.plan.run import Run
+
+_BUFFER_SECONDS = 60.0
+"""A shared-memory buffer of another run in the same folder is left alone while so new: that run may just be starting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +59,7 @@ def execute(plan: LaunchPlan, run: Run, scripts: Path, onlooker: Onlooker) -> Ou
     with Signals() as signals:
         services = Services(scripts, onlooker, signals)
         try:
-            ensure_ops(plan.ops, plan.environment(os.environ), plan.run_dir / "logs" / "ops.log", services)
+            _prepare_ops(plan, services)
         except Interrupted as stop:
             verdict = Verdict("stopped", 128 + stop.signum, "nothing was started, compiling was broken off")
             return Outcome(plan, verdict, time.monotonic() - began, trained=False)
@@ -61,8 +70,17 @@ def execute(plan: LaunchPlan, run: Run, scripts: Path, onlooker: Onlooker) -> Ou
     return replace(outcome, seconds=time.monotonic() - began)
 
 
+def _prepare_ops(plan: LaunchPlan, services: Services) -> None:
+    if plan.trains_here:
+        ensure_ops(plan.ops, plan.environment(os.environ), plan.run_dir / "logs" / "ops.log", services)
+    elif plan.ops:
+        ops = ", ".join(plan.ops)
+        services.onlooker.note(f"this machine has no ranks, the hosts compile what they need at first use: {ops}")
+
+
 def _train(plan: LaunchPlan, run: Run, services: Services) -> Verdict:
-    shm.remove_unused({plan.port, *ports_of(plan.run_dir.parent)})
+    shm.remove_unused({plan.port})
+    shm.remove_unused(ports_of(plan.run_dir.parent), older_than=_BUFFER_SECONDS)
     watch = Watch(plan, run.spec.launch.stop_grace_seconds, services.onlooker, services.signals)
     watch.start()
     try:
@@ -70,7 +88,10 @@ def _train(plan: LaunchPlan, run: Run, services: Services) -> Verdict:
     finally:
         watch.end()
         shm.remove_unused({plan.port})
-    verdict = judge(read_statuses(plan.run_dir), plan.world, watch.code, watch.deaths, services.signals.first)
+        if plan.local and not watch.survivors:  # with other hosts, a rank there may still be writing
+            remove_unfinished(plan.run_dir)
+    statuses, asked = read_statuses(plan.run_dir), services.signals.first
+    verdict = judge(statuses, plan.world, watch.code, watch.deaths, asked, killed=watch.killed)
     if watch.survivors:
         pids = ", ".join(str(p.pid) for p in watch.survivors)
         verdict = replace(verdict, notes=(*verdict.notes, f"these processes could not be killed: {pids}"))
@@ -79,8 +100,10 @@ def _train(plan: LaunchPlan, run: Run, services: Services) -> Verdict:
 
 def _export_at_end(outcome: Outcome, run: Run, services: Services) -> Outcome:
     """The export belongs to the run: when it fails, the run has failed, though what was trained is kept."""
-    if outcome.checkpoint is None:
-        return outcome
+    checkpoint = outcome.checkpoint or _resumed_at_its_end(outcome)
+    if checkpoint is None:
+        reason = "training is complete; nothing to export: no checkpoint was saved (`checkpoint.save_at_end: true` does)"
+        return replace(outcome, verdict=Verdict("failed", Exit.FINDINGS, reason, step=outcome.verdict.step))
     target = outcome.plan.run_dir / "export"
     export = run.spec.export
     options = ["--dtype", export.dtype] if export.dtype else []
@@ -88,7 +111,7 @@ def _export_at_end(outcome: Outcome, run: Run, services: Services) -> Outcome:
         options += ["--sample-prompt", export.sample_prompt, "--sample-tokens", str(export.sample_tokens)]
     log = outcome.plan.run_dir / "logs" / "export.log"
     try:
-        code = run_export(outcome.checkpoint, target, options, services, log)
+        code = run_export(checkpoint, target, options, services, log)
     except Interrupted as stop:
         reason = "training is complete and saved; the export was broken off"
         return replace(outcome, verdict=Verdict("stopped", 128 + stop.signum, reason, step=outcome.verdict.step))
@@ -99,6 +122,12 @@ def _export_at_end(outcome: Outcome, run: Run, services: Services) -> Outcome:
         )
     services.onlooker.note(f"exported to {target}")
     return replace(outcome, export=target)
+
+
+def _resumed_at_its_end(outcome: Outcome) -> Path | None:
+    """The checkpoint that was resumed from, when no step was left to train: it is what this run ended with."""
+    resume = outcome.plan.resume
+    return resume if resume is not None and step_of(resume) == outcome.verdict.step else None
 
 
 def run_export(checkpoint: Path, target: Path, options: list[str], services: Services, log: Path | None) -> int:

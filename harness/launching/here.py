@@ -54,7 +54,7 @@ def look_here(host_names: Iterable[str] = ()) -> Here:
         accelerated=bool(found),
         num_accelerators=min(len(found), len(visible)) if visible else len(found),
         port=free_port(),
-        supervisor=f"{socket.gethostname()}:{os.getpid()}:{machine.start_ticks(os.getpid())}",
+        supervisor=f"{machine.host_identity()}:{os.getpid()}:{machine.start_ticks(os.getpid())}",
         environ=dict(os.environ),
         local_names=frozenset(name for name in host_names if machine.is_this_machine(name)),
         default_hostfile=DEFAULT_HOSTFILE.is_file(),
@@ -97,6 +97,15 @@ def free_port() -> int:
                 continue
             return port
     return 0
+
+
+def unread_env_files(folder: Path) -> list[Path]:
+    """Files of variables that DeepSpeed would have sent to other hosts, had DS_ENV_FILE not named the plan's instead.
+
+    Source: `launcher/runner.py`, DEEPSPEED_ENVIRONMENT_PATHS (the home folder and the current one).
+    """
+    places = dict.fromkeys((Path.home(), folder))
+    return [place / ".deepspeed_env" for place in places if (place / ".deepspeed_env").is_file()]
 
 
 def pdsh() -> str | None:

@@ -65,6 +65,8 @@ class LaunchPlan:
     ops: tuple[str, ...]
     documents: Mapping[str, str]
     resume: Path | None = None
+    trains_here: bool = True
+    """Whether the machine that launches is also one that has ranks."""
 
     @property
     def world(self) -> int:
@@ -107,6 +109,7 @@ class LaunchPlan:
             "local": self.local,
             "port": self.port,
             "ops": list(self.ops),
+            "trains_here": self.trains_here,
             "resume": str(self.resume) if self.resume else None,
             "hosts": [{"name": h.name, "ranks": list(h.ranks)} for h in self.hosts],
             "environment": [{"name": v.name, "value": shown(v), "origin": v.origin} for v in self.variables],
@@ -170,6 +173,7 @@ def make_plan(run: Run, config: Mapping[str, Any], here: Here, target: Target) -
         ops=needed_ops(config, accelerated=here.accelerated),
         documents=target.documents,
         resume=resume,
+        trains_here=local or any(name in here.local_names for name, _ in hosts),
     )
 
 

@@ -77,6 +77,25 @@ def complete_checkpoint(folder: Path) -> Path | None:
     return max(steps, key=lambda p: p.name, default=None)
 
 
+def step_of(checkpoint: Path) -> int | None:
+    """After how many steps a checkpoint was saved; None where its manifest does not say."""
+    try:
+        return int(json.loads((checkpoint / "manifest.json").read_text(encoding="utf-8"))["state"]["step"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def remove_unfinished(run_dir: Path) -> list[Path]:
+    """Remove what a save that was killed left (`.tmp-*`), which nothing can read and may be large; returns those.
+
+    Only for a run that has ended. One with a manifest is whole, lacks nothing but its name, and is left alone.
+    """
+    left = [p for p in (run_dir / "checkpoints").glob(".tmp-*") if not (p / "manifest.json").exists()]
+    for folder in left:
+        shutil.rmtree(folder, ignore_errors=True)
+    return left
+
+
 def newest_checkpoint_of(output_dir: Path, name: str) -> Path | None:
     """The newest complete checkpoint among the run directories of this name; the newest run that has one wins."""
     for run_dir in sorted(output_dir.glob(f"{name}-*"), key=_made, reverse=True):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from collections.abc import Container
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +20,14 @@ _NAME = re.compile(r"deepspeed_allreduce_buffer_(?P<uid>\d+)_(?P<address>.*)_(?P
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """One rank's buffer, its size in bytes and whether a process of this machine has it mapped."""
+    """One rank's buffer, its size in bytes, when it was last written (seconds since 1970) and whether a process of this
+    machine has it mapped.
+    """
 
     path: Path
     port: int
     size: int
+    time: float
     in_use: bool
 
 
@@ -37,21 +41,26 @@ def buffers(folder: Path = FOLDER) -> list[Buffer]:
     if not ours:
         return []
     mapped = mapped_files(str(folder / "deepspeed_allreduce_buffer_"))
-    return [Buffer(p, int(m["port"]), _size(p), str(p) in mapped) for p, m in sorted(ours)]
+    found = ((p, int(m["port"]), _stat(p)) for p, m in sorted(ours, key=lambda pair: pair[0]))
+    return [Buffer(p, port, s.st_size, s.st_mtime, str(p) in mapped) for p, port, s in found if s is not None]
 
 
-def remove_unused(ports: Container[int], folder: Path = FOLDER) -> int:
-    """Remove the buffers of these ports that no process has mapped. Returns the bytes set free."""
+def remove_unused(ports: Container[int], folder: Path = FOLDER, *, older_than: float = 0.0) -> int:
+    """Remove the buffers of these ports that no process has mapped. Returns the bytes set free.
+
+    `older_than` in seconds spares those that a starting rank has just made and is about to map.
+    """
+    before = time.time() - older_than
     freed = 0
     for buffer in buffers(folder):
-        if buffer.port in ports and not buffer.in_use:
+        if buffer.port in ports and not buffer.in_use and buffer.time <= before:
             buffer.path.unlink(missing_ok=True)
             freed += buffer.size
     return freed
 
 
-def _size(path: Path) -> int:
+def _stat(path: Path) -> os.stat_result | None:
     try:
-        return path.stat().st_size
+        return path.stat()
     except OSError:
-        return 0
+        return None

@@ -91,22 +91,28 @@ def judge(
     launcher_code: int,
     deaths: Sequence[Death] = (),
     stopped_by: int | None = None,
+    *,
+    killed: bool = False,
 ) -> Verdict:
     """The verdict on a run of `world` ranks whose launcher ended with `launcher_code` (negative: by that signal).
 
-    `stopped_by` is the signal that the harness was asked to stop with.
+    `stopped_by` is the signal that the harness was asked to stop with, `killed` says that it had to kill ranks for it.
+    A rank that failed meanwhile, such as in saving, makes it a failure; with `killed` it may have failed for having
+    lost its peers, and the stop only names it.
     """
     step = max((s.step for s in statuses.values()), default=0)
     states = [statuses[rank].state if rank in statuses else "missing" for rank in range(world)]
     if all(state == "completed" for state in states):
         note = f"the launcher ended with code {launcher_code} after every rank had completed" if launcher_code else ""
         return Verdict("completed", Exit.OK, step=step, notes=(note,) if note else ())
-    if stopped_by is not None:
-        return Verdict("stopped", 128 + stopped_by, _stop_reason(states), step=step)
+    failed = any(state == "failed" for state in states)
+    if stopped_by is not None and (killed or not failed):
+        return Verdict("stopped", 128 + stopped_by, _stop_reason(states) + _failed_meanwhile(statuses), step=step)
     first = _first_failure(statuses, deaths, launcher_code)
     if first is None and all(state in {"completed", "stopped"} for state in states):
         return Verdict("stopped", Exit.INTERRUPTED, "asked to by the file `stop`", step=step)
-    return replace(_failure(first, statuses, states, launcher_code), step=step)
+    notes = (f"it was being stopped, as {signal.Signals(stopped_by).name} asked",) if stopped_by is not None else ()
+    return replace(_failure(first, statuses, states, launcher_code), step=step, notes=notes)
 
 
 def _failure(
@@ -164,12 +170,15 @@ def _silent_failure(states: Sequence[str], launcher_code: int) -> Verdict:
 
 
 def _stop_reason(states: Sequence[str]) -> str:
-    done = sum(state in {"completed", "stopped"} for state in states)
-    return (
-        "every rank finished its step"
-        if done == len(states)
-        else f"{len(states) - done} of {len(states)} ranks were killed"
-    )
+    killed = sum(state not in FINAL for state in states)
+    if killed:
+        return f"{killed} of {len(states)} ranks were killed"
+    return "every rank finished its step" if "failed" not in states else "no rank had to be killed"
+
+
+def _failed_meanwhile(statuses: Mapping[int, Status]) -> str:
+    first = min((s for s in statuses.values() if s.state == "failed"), key=lambda s: s.time, default=None)
+    return f"; rank {first.rank} failed: {first.error or 'it wrote no error'}" if first else ""
 
 
 def _code(launcher_code: int) -> int:

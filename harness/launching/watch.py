@@ -24,6 +24,9 @@ _TICK = 0.1
 _LOOK_EVERY = 0.5
 _LEAVE_SECONDS = 4.0
 """How long the launcher may take to notice that its ranks are done; it looks once a second."""
+_HANG_SECONDS = 60.0
+"""How long processes may take to exit once every rank has said its last word. Freeing the memory of a large model takes
+seconds; a minute means that one hangs in a library's exit handler, where nothing is left to be won by waiting."""
 _REMOTE_SECONDS = 5.0
 """How long DeepSpeed's own handler may take to send `pkill` to the other hosts."""
 
@@ -36,10 +39,13 @@ class Watch:
         self.statuses: dict[int, Status] = {}
         self.deaths: list[Death] = []
         self.survivors: list[Process] = []
+        self.killed = False
+        """Whether a rank that had not said its last word had to be killed."""
         self.code = 0
         self._lines: SimpleQueue[str] = SimpleQueue()
         self._metrics = Tail(plan.run_dir / "metrics.jsonl")
         self._looked = 0.0
+        self._all_final_at: float | None = None
 
     def start(self) -> None:
         """Start the launcher in a session of its own, so that Ctrl-C in the terminal reaches the harness alone."""
@@ -65,6 +71,9 @@ class Watch:
                 self._stop()
                 break
             self._look()
+            if self._hangs_at_exit():
+                self.onlooker.note(f"every rank is done and something has not exited for {_HANG_SECONDS:.0f} s")
+                break
             time.sleep(_TICK)
         self._look(now=True)
         self.end()
@@ -77,7 +86,8 @@ class Watch:
             self._wait_child(_REMOTE_SECONDS)
             left = self._living()
         if left:
-            if not all(s.final for s in self.statuses.values()):
+            if not self._all_final():
+                self.killed = True
                 self.onlooker.killing(len(left))
             self.survivors = end_all(self._living, 0.4)
         self.code = self._child.wait()
@@ -94,10 +104,21 @@ class Watch:
         end = time.monotonic() + (self.grace if waiting else 0.0)
         while time.monotonic() < end and not self.signals.insisted and self._child.poll() is None:
             self._look(now=True)
-            if len(self.statuses) == self.plan.world and all(s.final for s in self.statuses.values()):
+            if self._all_final():
                 self._wait_child(min(_LEAVE_SECONDS, max(1.0, end - time.monotonic())))
                 return
             time.sleep(_TICK)
+
+    def _all_final(self) -> bool:
+        return len(self.statuses) == self.plan.world and all(s.final for s in self.statuses.values())
+
+    def _hangs_at_exit(self) -> bool:
+        """Whether the launcher is still there long after all its ranks said their last word."""
+        if not self._all_final():
+            return False
+        if self._all_final_at is None:
+            self._all_final_at = time.monotonic()
+        return time.monotonic() - self._all_final_at > _HANG_SECONDS
 
     def _wait_child(self, seconds: float) -> None:
         """Until the launcher has ended, the seconds are over or a second signal came."""

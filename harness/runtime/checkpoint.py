@@ -50,6 +50,8 @@ def save(job: Trained, state: State) -> Path:
     An error on any rank leaves earlier checkpoints and `latest` as they were.
     """
     engine, ranks, run_dir = job.engine, job.ranks, job.run_dir
+    # transformers notes the class only in its own `save_pretrained`; servers look for it.
+    engine.module.config.architectures = [type(engine.module).__name__]
     name = f"step-{state.step:08d}"
     temporary, final = run_dir.checkpoints / f".tmp-{name}", run_dir.checkpoints / name
     if ranks.is_first:
@@ -129,7 +131,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 def restore(job: Trained, folder: Path) -> State:
     """Put engine, optimizer, schedule and random states back as they were when `folder` was saved. A collective.
 
-    Raises Refused on all ranks (CK101 damaged, CK102 another shape of run, CK103 other data, CK104 nothing loaded).
+    Raises Refused on all ranks (CK101 damaged, CK102 another shape of run, CK103 other data, CK104 nothing loaded,
+    CK107 settings that must not change).
     """
     engine, ranks = job.engine, job.ranks
     manifest = ranks.together(lambda: _check_fits(job, folder, read_manifest(folder)))
@@ -164,9 +167,27 @@ def _check_fits(job: Trained, folder: Path, manifest: dict[str, Any]) -> dict[st
             "CK103",
             f"`{folder}` was trained on other text than this run, so that its place in it means nothing here",
             key="data.train",
-            fix="give the same files, tokenizer and seed, or start from that run's export with `model.name_or_path`",
+            fix="give the same files and tokenizer, or start from that run's export with `model.name_or_path`",
         )
+    _check_continuity(folder, manifest["continuity"], job.facts["continuity"])
     return manifest
+
+
+def _check_continuity(folder: Path, saved: dict[str, Any], now: dict[str, Any]) -> None:
+    """What must not change between save and resume: DeepSpeed takes optimizer settings from the checkpoint in silence,
+    and a place in the data means nothing in another order.
+    """
+    saved, now = json.loads(json.dumps(saved)), json.loads(json.dumps(now))
+    changed = [key for key in now if saved.get(key) != now[key]]
+    if changed:
+        key = changed[0]
+        raise refusal(
+            "CK107",
+            f"`{folder}` was trained with `{key}` {saved.get(key)}, this run has {now[key]}",
+            key=key,
+            notes=(f"changed since: {', '.join(f'`{k}`' for k in changed)}",) if len(changed) > 1 else (),
+            fix=f"set `{key}` back, or start from that run's export with `model.name_or_path`",
+        )
 
 
 def _random_states() -> dict[str, Any]:

@@ -132,6 +132,7 @@ def prepare_together(run: Run, tokenizer: object, folder: Path, ranks: Ranks) ->
                 prepare(run, tokenizer, folder)
             except Refused as error:
                 refused = error
+        ranks.wait_for_hours()
         ranks.agree(refused)
     prepared = Prepared.read(folder)
     if prepared is None:

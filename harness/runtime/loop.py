@@ -45,12 +45,22 @@ class Job:
     held_out: EvalData | None
     steps: int
     metrics: Metrics
-    screen: Display
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What a checkpoint keeps of where it comes from."""
-        return {"run_sha256": self.orders.sha256, "data_sha256": self.prepared.sha256}
+        """What a checkpoint keeps of where it comes from, and what a resume must find unchanged."""
+        spec, config = self.orders.run.spec, self.orders.ds_config
+        return {
+            "run_sha256": self.orders.sha256,
+            "data_sha256": self.prepared.sha256,
+            "continuity": {
+                "data.max_length": spec.data.max_length,
+                "data.shuffle": spec.data.shuffle,
+                "train.seed": spec.train.seed,
+                "optimizer": config["optimizer"],
+                "zero.round_robin_gradients": bool(spec.zero.round_robin_gradients),
+            },
+        }
 
 
 def build(orders: Orders, run_dir: RunDir, ranks: Ranks, status: Status) -> Job:
@@ -78,39 +88,48 @@ def build(orders: Orders, run_dir: RunDir, ranks: Ranks, status: Status) -> Job:
         held_out,
         steps,
         Metrics(run_dir.metrics if ranks.is_first else None),
-        display(steps, 0, shown=ranks.is_first),
     )
 
 
 def train(job: Job, resume: Path | None) -> State:
-    """Train until `job.steps` or until asked to stop; evaluates and saves when due. Returns the last state."""
-    spec, run_dir, ranks, metrics = job.orders.run.spec, job.run_dir, job.ranks, job.metrics
+    """Train until `job.steps` or until asked to stop; saves and evaluates when due. Returns the last state."""
     state = checkpoint.restore(job, resume) if resume else State()
     _write_start(job, state, resume)
+    screen = display(job.steps, state.step, shown=job.ranks.is_first)
+    try:
+        return _train(job, state, screen)
+    finally:
+        screen.close()
+
+
+def _train(job: Job, state: State, screen: Display) -> State:
+    """Each step; a save comes before an evaluation, so that what goes wrong in the latter loses nothing."""
+    spec, run_dir, ranks, metrics = job.orders.run.spec, job.run_dir, job.ranks, job.metrics
     watch, pace = Stopwatch(), Pace(state.tokens)
-    saved: int | None = state.step if resume else None
-    while state.step < job.steps:
+    saved: int | None = None
+    stopping = False
+    while state.step < job.steps and not stopping:
         logged = (state.step + 1) % spec.logging.logging_steps == 0 or state.step + 1 == job.steps
-        watch.synchronise = logged
-        began, rate = time.perf_counter(), job.engine.get_lr()[0]
+        watch.start(measured=logged)
+        rate = job.engine.get_lr()[0]
         losses, state = one_step(job, state, watch)
         if logged:
-            _log_step(job, state, losses, rate, watch, pace, began)
+            screen.step(state.step, *_log_step(job, state, losses, rate, watch, pace))
         job.status.set("running", step=state.step)
-        if spec.eval.eval_steps and state.step % spec.eval.eval_steps == 0 and state.step < job.steps:
-            with pace.paused():
-                run_evaluation(job, state)
         if spec.checkpoint.save_steps and state.step % spec.checkpoint.save_steps == 0:
             with pace.paused():
                 saved = save(job, state)
-        if ranks.any(asked_to_stop(run_dir)):
+        stopping = ranks.any(asked_to_stop(run_dir))
+        if stopping:
             metrics.write("stop", step=state.step, reason=reason(run_dir))
-            job.screen.say(f"stopping at step {state.step}: {reason(run_dir)}")
-            break
-    else:
-        run_evaluation(job, state)
+            screen.say(f"stopping at step {state.step}: {reason(run_dir)}")
+        elif spec.eval.eval_steps and state.step % spec.eval.eval_steps == 0 and state.step < job.steps:
+            with pace.paused():
+                screen.say(run_evaluation(job, state))
     if spec.checkpoint.save_at_end and saved != state.step:
         save(job, state)
+    if not stopping:
+        screen.say(run_evaluation(job, state))
     return state
 
 
@@ -157,16 +176,18 @@ class Pace:
 
 
 def _log_step(
-    job: Job, state: State, losses: torch.Tensor, rate: float, watch: Stopwatch, pace: Pace, began: float
-) -> None:
-    """`loss` is the mean over this step's micro-batches of all ranks, before the update, summed in float64; the rate is
+    job: Job, state: State, losses: torch.Tensor, rate: float, watch: Stopwatch, pace: Pace
+) -> tuple[float, float]:
+    """Write the line; returns loss and tokens per second.
+
+    `loss` is the mean over this step's micro-batches of all ranks, before the update, summed in float64; the rate is
     the one that this step was taken with.
     """
     shape, engine = job.train.shape, job.engine
     loss = job.ranks.sum(losses)[0] / (shape.accumulation * shape.ranks)
     speed = pace.read(state.tokens)
     norm = engine.get_global_grad_norm()
-    parts = watch.take()
+    seconds, parts = watch.take()
     job.metrics.write(
         "step",
         step=state.step,
@@ -177,18 +198,18 @@ def _log_step(
         tokens=state.tokens,
         samples=state.samples,
         tokens_per_second=round(speed, 2),
-        seconds=round(time.perf_counter() - began, 6),
-        **{f"seconds_{name}": seconds for name, seconds in parts.items()},
+        seconds=seconds,
+        **{f"seconds_{name}": part for name, part in parts.items()},
         **memory(),
         skipped=engine.skipped_steps,
     )
-    job.screen.step(state.step, loss, speed)
+    return loss, speed
 
 
-def run_evaluation(job: Job, state: State) -> None:
-    """Evaluate on the held-out part, if there is one, and say so."""
+def run_evaluation(job: Job, state: State) -> str:
+    """Evaluate on the held-out part and write the line; returns what to say."""
     if job.held_out is None:
-        return
+        return f"step {state.step}: nothing is held out to evaluate on (`data.eval_fraction` is 0)"
     result = evaluate(job.engine, job.held_out, job.ranks, job.orders.run.spec.eval.max_batches)
     entropy = job.prepared.unigram_entropy
     job.metrics.write(
@@ -200,7 +221,7 @@ def run_evaluation(job: Job, state: State) -> None:
         unigram_entropy=entropy,
     )
     beside = "" if entropy is None else f" (unigram entropy {entropy:.3f})"
-    job.screen.say(f"step {state.step}: held-out loss {result.loss:.3f}{beside}")
+    return f"step {state.step}: held-out loss {result.loss:.3f}{beside}"
 
 
 def save(job: Job, state: State) -> int:

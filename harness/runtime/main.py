@@ -41,7 +41,6 @@ def run_rank(root: Path, rank: int, resume: Path | None) -> int:
             ended = "completed" if state.step >= job.steps else "stopped"
             job.metrics.write("end", step=state.step, state=ended)
         finally:
-            job.screen.close()
             job.metrics.close()
         status.set(ended, step=state.step)  # type: ignore[arg-type]
         leave()

@@ -86,25 +86,38 @@ def prepare(run: Run, tokenizer: Any, folder: Path) -> Prepared:
 def split(documents: Documents, fraction: float, seed: int) -> tuple[Iterable[str], Iterable[str], tuple[int, int]]:
     """(training, held-out, their document counts): documents drawn by `seed` until they hold `fraction` of the text.
 
-    A single document is cut at a line end instead, its tail held out. With `fraction` 0 nothing is.
+    Where every document is too large for that, or there is but one, the tail of one is held out, cut at a line end.
+    With `fraction` 0 nothing is.
     """
     if not fraction:
         return documents, (), (len(documents), 0)
-    if len(documents) == 1:
-        text = documents.fetch(0)
-        cut = text.rfind("\n", 0, int(len(text) * (1 - fraction))) + 1 or int(len(text) * (1 - fraction))
-        return [text[:cut]], [text[cut:]], (1, 1)
     sizes = [len(text) for text in documents]
     wanted, held = fraction * sum(sizes), set[int]()
+    if len(sizes) == 1:
+        return _cut_one(documents, sizes, wanted, seed)
     size = 0
     for i in np.random.default_rng([seed, len(sizes)]).permutation(len(sizes)).tolist():
         # A document is taken when that brings the held-out part nearer to what is wanted; so one giant cannot take all.
         if size < wanted and size + sizes[i] - wanted <= wanted - size and len(held) < len(sizes) - 1:
             held.add(i)
             size += sizes[i]
+    if not held:  # few and equal documents: each is more than twice what is wanted
+        return _cut_one(documents, sizes, wanted, seed)
     kept = [i for i in range(len(sizes)) if i not in held]
     chosen = sorted(held)
     return (documents.fetch(i) for i in kept), (documents.fetch(i) for i in chosen), (len(kept), len(chosen))
+
+
+def _cut_one(
+    documents: Documents, sizes: list[int], wanted: float, seed: int
+) -> tuple[Iterable[str], Iterable[str], tuple[int, int]]:
+    """Hold out the last `wanted` characters, from a line's start where there is one, of a document drawn by `seed`."""
+    chosen = int(np.random.default_rng([seed, len(sizes)]).permutation(len(sizes))[0])
+    text = documents.fetch(chosen)
+    end = max(0, len(text) - max(1, round(wanted)))
+    cut = text.rfind("\n", 0, end) + 1 or end
+    kept = (text[:cut] if i == chosen else documents.fetch(i) for i in range(len(sizes)))
+    return kept, [text[cut:]], (len(sizes), 1)
 
 
 def unigram_cross_entropy(train: np.ndarray, held_out: np.ndarray) -> float:

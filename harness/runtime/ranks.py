@@ -31,13 +31,16 @@ class RefusedByAll(Refused):
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """This rank in the world. `control` is a gloo group for small messages: it never waits for the accelerator."""
+    """This rank in the world. `control` is a gloo group for small messages: it never waits for the accelerator.
+    `patient` is another, for the one wait that may take hours: while a rank prepares the data.
+    """
 
     rank: int
     world: int
     local_rank: int
     device: torch.device
     control: Any
+    patient: Any
 
     @property
     def is_first(self) -> bool:
@@ -52,6 +55,10 @@ class Ranks:
     def barrier(self) -> None:
         """Wait for all ranks."""
         dist.barrier(group=self.control)
+
+    def wait_for_hours(self) -> None:
+        """Wait for all ranks, however long one of them works."""
+        dist.barrier(group=self.patient)
 
     def gather(self, value: Any) -> list[Any]:
         """`value` of every rank, in rank order, on every rank."""
@@ -110,7 +117,8 @@ def join() -> Ranks:
         world=dist.get_world_size(),
         local_rank=local_rank,
         device=torch.device(accelerator.current_device_name()),
-        control=dist.new_group(backend="gloo", timeout=_PATIENCE),
+        control=dist.new_group(backend="gloo"),
+        patient=dist.new_group(backend="gloo", timeout=_PATIENCE),
     )
 
 

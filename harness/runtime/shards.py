@@ -94,6 +94,13 @@ def _from_vector(pieces: list[torch.Tensor], offset: int, shape: torch.Size) -> 
         if low < high:
             taken.append(piece[low:high])
         start += len(piece)
+    if sum(map(len, taken)) != math.prod(shape):
+        raise refusal(
+            "CK105",
+            f"the checkpoint's shards hold {sum(map(len, taken))} of the {math.prod(shape)} elements of a weight",
+            notes=("an optimizer on NVMe keeps its weights in swap files, which are not read",),
+            fix="name a checkpoint whose optimizer was on the device or the CPU",
+        )
     return torch.cat(taken).view(shape) if taken else torch.empty(shape)
 
 

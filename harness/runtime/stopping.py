@@ -8,12 +8,12 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
-import socket
 import threading
 import time
 from pathlib import Path
 
 from harness.errors import Exit
+from harness.facts.machine import host_identity
 from harness.runtime.rundir import RunDir
 
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -42,9 +42,12 @@ def _watch() -> None:
 
 
 def _supervisor_lives() -> bool:
-    """True when it runs, or when it is on another host and cannot be seen from here."""
+    """True when it runs, or when it is on another host and cannot be seen from here.
+
+    HARNESS_SUPERVISOR is `host:boot id:pid:start time in clock ticks`; two hosts may have one name, never one boot id.
+    """
     host, pid, started = os.environ[_SUPERVISOR].rsplit(":", 2)
-    if host != socket.gethostname():
+    if host != host_identity():
         return True
     try:
         # The command name may hold blanks and brackets: fields count from the last bracket. Start time is field 22.

@@ -188,7 +188,9 @@ def _set(data: Any, path: Path, value: Any, text: str, place: Place) -> None:
             data = data[part]
         else:
             data = None
-    if isinstance(data, dict):
+    if isinstance(data, dict) and value is None:
+        data.pop(str(path[-1]), None)  # `--set key=null` takes the key out, so that its default is back
+    elif isinstance(data, dict):
         data[str(path[-1])] = value
     elif isinstance(data, list) and isinstance(path[-1], int) and path[-1] < len(data):
         data[path[-1]] = value

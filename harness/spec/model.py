@@ -56,7 +56,7 @@ class DataSpec(Section):
     """Share of the training text that is held out when `eval` is not given."""
     text_column: str = "text"
     """The column that holds the text in .jsonl, .json, .csv, .parquet and Hub datasets."""
-    max_length: Positive = 1024
+    max_length: Annotated[int, Field(ge=2)] = 1024
     """Tokens a sequence."""
     shuffle: bool = True
     """Draw the training sequences in a random order that depends on `train.seed` and the epoch alone."""

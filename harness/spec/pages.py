@@ -173,6 +173,12 @@ The folder has fewer shards than the run that wrote it had ranks.
 ## CK106 export-exists
 The folder to export to exists; nothing in it was touched.
 
+## CK107 settings-changed-since-the-checkpoint
+The optimizer, the seed, the sequence length, the shuffling or `round_robin_gradients` are not those of the checkpoint.
+
+DeepSpeed takes the optimizer's settings from the checkpoint in silence, so that a new learning rate would never arrive;
+a place in the data means nothing in another order; changed round-robin gradients permute the weights.
+
 ## EN001 assertions-off
 Python runs with assertions off. DeepSpeed refuses wrong batch sizes and much else by `assert`, so it would train
 something else than was asked.

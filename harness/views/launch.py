@@ -169,6 +169,8 @@ def _environment(plan: LaunchPlan) -> list[str]:
 def _ready(plan: LaunchPlan, ready: bool) -> str:
     if not plan.ops:
         return "  nothing to compile"
+    if not plan.trains_here:
+        return "  this machine has no ranks, the hosts compile them at first use"
     return "  compiled already" if ready else "  would be compiled first, in one process"
 
 

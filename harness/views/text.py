@@ -37,14 +37,17 @@ def summary(reports: Sequence[Report], style: Style, *, against: str = "") -> st
 
 
 def _skipped(reports: Sequence[Report]) -> str:
+    """The gates that could not look and what they lack; those about launching are only counted."""
     by_need: dict[str, list[str]] = {}
     for report in reports[:1]:
         for item in report.skipped:
             by_need.setdefault(item.needs, []).append(item.gate)
-    hints = {"world size": "no --hostfile or --world-size", "a launch": "for `harness launch`"}
+    later = len(by_need.pop("a launch", ()))
+    hints = {"world size": "no --hostfile or --world-size"}
     parts = [f"{', '.join(gates)} ({hints.get(need, need)})" for need, gates in by_need.items()]
     total = sum(map(len, by_need.values()))
-    return f", {total} skipped: {'; '.join(parts)}" if total else ""
+    skipped = f", {total} skipped: {'; '.join(parts)}" if total else ""
+    return skipped + (f", {later} more on launch" if later else "")
 
 
 def _count(number: int, word: str) -> str:

@@ -30,7 +30,7 @@ def test_good_news_is_one_line(write):
     assert result.exit_code == 0
     assert (
         result.stdout
-        == "OK. 16 gates checked against DeepSpeed 0.19.8 (asked for), 1 skipped: MD004 (for `harness launch`)\n"
+        == "OK. 16 gates checked against DeepSpeed 0.19.8 (asked for), 3 more on launch\n"
     )
 
 

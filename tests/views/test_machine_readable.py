@@ -29,7 +29,7 @@ def test_json_has_a_version_totals_and_places(reports):
     first = body["files"][0]
     assert [(f["gate"], f["place"]["line"]) for f in first["findings"]] == [("PR001", 1), ("OF001", 4), ("GT002", 5)]
     assert first["findings"][1]["fix"]["sets"] == {"zero.stage": 3}
-    assert {s["gate"] for s in first["gates_skipped"]} == {"BT001", "BT003", "MD004"}
+    assert {s["gate"] for s in first["gates_skipped"]} == {"BT001", "BT003", "CK003", "MD004", "MD005"}
     assert body["files"][1]["findings"][0]["gate"] == "SP002"
 
 

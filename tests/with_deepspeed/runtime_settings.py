@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
+
+from harness.plan.run import resolve
+from harness.render import render
+from harness.spec.model import RunSpec
 
 STEPS, WARMUP, LENGTH, SEED, DECAY = 6, 2, 32, 7, 0.1
 
@@ -23,24 +28,14 @@ CASES: dict[str, tuple[int, tuple[str, ...], bool]] = {
 
 
 def config(case: str) -> dict[str, Any]:
-    """The DeepSpeed JSON."""
-    stage, offloaded, bf16 = CASES[case]
-    return {
-        "train_micro_batch_size_per_gpu": 2,
-        "gradient_accumulation_steps": 2,
-        "train_batch_size": 8,
-        "gradient_clipping": 0.5,
-        "optimizer": {
-            "type": "AdamW",
-            "params": {"lr": 3e-3, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": DECAY},
-        },
-        "zero_optimization": {"stage": stage, **{f"offload_{what}": {"device": "cpu"} for what in offloaded}},
-        "bf16": {"enabled": bf16},
-    }
+    """The DeepSpeed JSON, as the harness renders it for two ranks."""
+    chosen = RunSpec.model_validate_json(json.dumps(spec(case, Path("model"))))
+    return dict(render(resolve(chosen, world_size=2)).config)
 
 
 def spec(case: str, model: Path) -> dict[str, Any]:
-    """The run spec that goes with it."""
+    """The run spec."""
+    stage, offloaded, bf16 = CASES[case]
     return {
         "name": case,
         "model": {"name_or_path": str(model)},
@@ -54,8 +49,8 @@ def spec(case: str, model: Path) -> dict[str, Any]:
         },
         "optimizer": {"learning_rate": 3e-3, "weight_decay": DECAY, "betas": [0.9, 0.95]},
         "scheduler": {"type": "cosine", "warmup_steps": WARMUP},
-        "precision": {"bf16": CASES[case][2]},
-        "zero": {"stage": CASES[case][0]},
+        "precision": {"bf16": bf16},
+        "zero": {"stage": stage, **{f"offload_{what}": {"device": "cpu"} for what in offloaded}},
         "eval": {"eval_steps": 4, "max_batches": 2},
         "checkpoint": {"save_steps": 3},
     }

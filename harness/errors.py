@@ -19,6 +19,7 @@ class Exit(IntEnum):
     USAGE = 2
     BUG = 3
     PREFLIGHT = 4
+    BROKEN_PIPE = 141
     INTERRUPTED = 130
     TERMINATED = 143
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from pathlib import Path
@@ -10,7 +11,12 @@ from pathlib import Path
 def write_atomically(path: Path, text: str) -> None:
     """Write `text` as UTF-8 beside `path`, flush it to the disk, then rename. Raises OSError; the old file stays
     then.
+
+    A link is followed. What is there and is no regular file (a device, a folder) is never replaced: that is an OSError.
     """
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EEXIST, "it is there and is not a regular file")
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as stream:

@@ -30,8 +30,8 @@ def parse_bytes(text: str | int) -> int:
 
 def format_bytes(count: float) -> str:
     """`1.50 GiB`; three figures, binary prefixes."""
-    for prefix in ("", "Ki", "Mi", "Gi", "Ti"):
-        if abs(count) < 1024 or prefix == "Ti":
+    for prefix in ("", "Ki", "Mi", "Gi", "Ti", "Pi"):
+        if abs(count) < 1024 or prefix == "Pi":
             return f"{count:.0f} B" if not prefix else f"{count:.2f} {prefix}B"
         count /= 1024
     raise ValueError(count)  # not reached: the last prefix takes everything

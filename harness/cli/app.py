@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import importlib
+import os
 import sys
 from typing import Annotated, NoReturn
 
@@ -39,10 +41,10 @@ def main() -> NoReturn:
     except KeyboardInterrupt:
         sys.exit(Exit.INTERRUPTED)
     except BrokenPipeError:
-        sys.stderr.close()
-        sys.exit(Exit.OK)
-    except Exception:
-        sys.exit(_crashed())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter would complain once more at its end
+        sys.exit(Exit.BROKEN_PIPE)
+    except Exception as error:
+        sys.exit(_no_room(error) or _crashed())
     sys.exit(Exit.OK)
 
 
@@ -73,12 +75,22 @@ def _root(
     """Validate, plan, render, launch and report DeepSpeed training runs from one YAML run spec."""
 
 
+def _no_room(error: Exception) -> Exit | None:
+    """A full disk under stdout is not our fault."""
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        print(f"error: the output could not be written: {error.strerror}", file=sys.stderr)
+        return Exit.USAGE
+    return None
+
+
 def _crashed() -> Exit:
     import tempfile
     import traceback
 
     text = f"harness {' '.join(sys.argv[1:])}\nPython {sys.version}\n\n{traceback.format_exc()}"
-    with tempfile.NamedTemporaryFile("w", prefix="harness-crash-", suffix=".log", delete=False) as log:
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="harness-crash-", suffix=".log", delete=False, encoding="utf-8", errors="backslashreplace"
+    ) as log:
         log.write(text)
     last = traceback.format_exc().strip().splitlines()[-1]
     print(f"error: the harness itself failed: {last}", file=sys.stderr)

@@ -32,7 +32,7 @@ HostfileOption = Annotated[
     str | None, typer.Option("--hostfile", metavar="FILE", help="Hosts and slots, in DeepSpeed's grammar.")
 ]
 WorldSizeOption = Annotated[
-    int | None, typer.Option("--world-size", min=1, metavar="N", help="Ranks, where no hostfile says so.")
+    int | None, typer.Option("--world-size", min=1, metavar="N", help="Ranks, where no hostfile is given.")
 ]
 VersionOption = Annotated[
     str | None,
@@ -73,6 +73,7 @@ def check_file(
         report = Report(file, in_reading_order(loaded.findings))
         return Checked(report, loaded.source, None, loaded.code)
     cluster, found = _cluster(loaded.spec, file, hostfile)
+    found += _contradictions(loaded.spec, cluster, loaded.source, world_size)
     run = resolve(loaded.spec, name=_name(file), cluster=cluster, world_size=world_size, kind=loaded.kind)
     return _gated(loaded, run, found, deepspeed, launching, hostfile)
 
@@ -88,7 +89,7 @@ def _gated(
     report = check(run, source, deepspeed=deepspeed, launching=launching)
     everything = in_reading_order([*loaded.findings, *found, *report.findings])
     report = replace(report, findings=everything)
-    files = {f.place.file for f in found if f.place} - {source.file}
+    files = {f.place.file for f in found if f.place} - {source.file, *source.extra_lines}
     source = replace(source, extra_lines={**source.extra_lines, **{file: _lines(file) for file in files}})
     unreadable = any(f.gate == "HO001" for f in found) and hostfile is not None
     code = Exit.OK if report.ok else Exit.USAGE if unreadable else Exit.FINDINGS
@@ -101,6 +102,20 @@ def _cluster(spec: RunSpec, file: str, hostfile: str | None) -> tuple[Cluster | 
     if spec.launch.hostfile is None:
         return None, []
     return read_hostfile(str(Path(file).parent / spec.launch.hostfile))
+
+
+def _contradictions(spec: RunSpec, cluster: Cluster | None, source: Source, world_size: int | None) -> list[Finding]:
+    """Two places that say how many ranks there are, and differ."""
+    slots = cluster.num_slots if cluster else None
+    asked = spec.launch.num_gpus
+    if slots is not None and world_size not in (None, slots):
+        message = f"`--world-size {world_size}` is not the {slots} slots of the hostfile"
+        return [Finding("HO005", "error", message, fix=Fix("leave one of them out"))]
+    if slots is not None and asked not in (None, slots):
+        message = f"`launch.num_gpus` is {asked}, the hostfile has {slots} slots and wins"
+        place = source.place("launch.num_gpus")
+        return [Finding("HO005", "warning", message, "launch.num_gpus", place, fix=Fix("remove `launch.num_gpus`"))]
+    return []
 
 
 def _name(file: str) -> str:

@@ -41,7 +41,7 @@ def render(
             "--output",
             "-o",
             metavar="FILE",
-            help="The JSON to compare with or write, instead of the one beside the spec.",
+            help="Write the JSON there; with --check, compare with it.",
         ),
     ] = None,
     reasons: Annotated[bool, typer.Option("--reasons", help="Print each key with the reason for its value.")] = False,
@@ -55,6 +55,8 @@ def render(
     )
     config = render_run(run)
     beside = Path(output) if output else Path(spec).with_suffix(".json")
+    if check or write or output:
+        _refuse_odd_targets(spec, beside, both=check and write, named=output is not None)
     if check:
         _check(config, beside, spec)
     elif write or output:
@@ -63,6 +65,21 @@ def render(
         _print_reasons(config)
     else:
         print(config.text, end="")
+
+
+def _refuse_odd_targets(spec: str, target: Path, *, both: bool, named: bool) -> None:
+    """The spec itself is never written over, and standard input has nothing beside it."""
+    finding = None
+    if both:
+        finding = Finding("SP011", "error", "`--check` and `--write` exclude each other", fix=Fix("give one of them"))
+    elif spec == "-" and not named:
+        finding = Finding("RN003", "error", "standard input has no file beside it", fix=Fix("name one with `--output`"))
+    elif spec != "-" and target.resolve() == Path(spec).resolve():
+        fix = Fix("name another file with `--output`")
+        finding = Finding("RN003", "error", f"`{target}` is the spec itself, which stays as it is", fix=fix)
+    if finding is not None:
+        print_findings([finding], None)
+        exit_with(Exit.USAGE)
 
 
 def _check(config: DSConfig, file: Path, spec: str) -> None:

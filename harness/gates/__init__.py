@@ -66,6 +66,7 @@ def _ask(gate: Gate, context: Context) -> list[Finding]:
 def _suppress(found: list[Finding], context: Context) -> tuple[list[Finding], list[Finding], list[Finding]]:
     """(kept, ignored, complaints about `ignore` entries that ignored nothing)."""
     wanted = context.run.spec.ignore
+    odd = [name for name in context.run.spec.allow_undocumented if name not in ("TP001",)]
     kept = [f for f in found if f.gate not in wanted]
     ignored = [f for f in found if f.gate in wanted]
     hit = {f.gate for f in ignored}
@@ -81,5 +82,16 @@ def _suppress(found: list[Finding], context: Context) -> tuple[list[Finding], li
         )
         for name in wanted
         if name not in hit
+    ]
+    unused += [
+        Finding(
+            "GT002",
+            "warning",
+            f"`allow_undocumented` names `{name}`, which is no gate of that kind",
+            "allow_undocumented",
+            context.source.place("allow_undocumented"),
+            fix=Fix("remove it"),
+        )
+        for name in odd
     ]
     return kept, ignored, unused

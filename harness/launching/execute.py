@@ -33,7 +33,8 @@ from harness.launching.watch import Watch
 from harness.plan.run import Run
 
 _BUFFER_SECONDS = 60.0
-"""A shared-memory buffer of another run in the same folder is left alone while so new: that run may just be starting."""
+"""A shared-memory buffer of another run in the same folder is left alone while so new: that run may be just starting
+and has not mapped it yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,9 @@ def _export_at_end(outcome: Outcome, run: Run, services: Services) -> Outcome:
     """The export belongs to the run: when it fails, the run has failed, though what was trained is kept."""
     checkpoint = outcome.checkpoint or _resumed_at_its_end(outcome)
     if checkpoint is None:
-        reason = "training is complete; nothing to export: no checkpoint was saved (`checkpoint.save_at_end: true` does)"
+        reason = (
+            "training is complete; nothing to export: no checkpoint was saved (`checkpoint.save_at_end: true` does)"
+        )
         return replace(outcome, verdict=Verdict("failed", Exit.FINDINGS, reason, step=outcome.verdict.step))
     target = outcome.plan.run_dir / "export"
     export = run.spec.export

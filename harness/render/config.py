@@ -26,7 +26,7 @@ class DSConfig:
     @property
     def text(self) -> str:
         """The JSON file: two spaces, keys in the order in which they were rendered, a newline at the end."""
-        return json.dumps(self.config, indent=2) + "\n"
+        return json.dumps(self.config, indent=2, allow_nan=False) + "\n"
 
 
 def render(run: Run) -> DSConfig:

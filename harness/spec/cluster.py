@@ -89,7 +89,7 @@ def _read_line(line: str, place: Place, hosts: list[Host], first_seen: dict[str,
             f"`{name}` is not a host name or address",
             "write a host name that ssh takes",
         )
-    if not count.isascii() or not count.isdigit() or rest:
+    if not count.isascii() or not count.isdigit() or len(count) > 6 or rest:
         seen = re.match(r"\d+", count)
         note = (f"DeepSpeed reads it as {seen[0]} and ignores the rest of the line",) if seen else ()
         return _bad(
@@ -128,9 +128,10 @@ def _bad(place: Place, message: str, title: str, notes: tuple[str, ...] = ()) ->
 def read_hostfile(path: str) -> tuple[Cluster | None, list[Finding]]:
     """`parse_hostfile` of a file; a file that cannot be read is finding HO001."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = "is not text" if isinstance(error, UnicodeDecodeError) else (error.strerror or str(error)).lower()
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except (OSError, ValueError) as error:
+        undecoded = isinstance(error, UnicodeDecodeError)
+        reason = "is not text" if undecoded else (getattr(error, "strerror", None) or str(error)).lower()
         return None, [
             Finding(
                 "HO001",

@@ -44,6 +44,12 @@ FOREIGN_NAMES: Mapping[str, str] = {
     "adam_epsilon": "optimizer.eps",
     "activation_checkpointing_enabled": "train.gradient_checkpointing",
     "nproc_per_node": "launch.num_gpus",
+    "batch_size": "train.per_device_train_batch_size",
+    "tp": "parallel.tensor_parallel_size",
+    "pp": "parallel.pipeline_parallel_size",
+    "sp": "parallel.sequence_parallel_size",
+    "cpu_offload": "zero.offload_optimizer.device",
+    "zero_stage": "zero.stage",
 }
 
 _KINDS = {
@@ -142,6 +148,8 @@ def _range(item: Any, key: str) -> str:
     if kind in _LIMITS:
         name, words = _LIMITS[kind]
         return f"`{key}` is {value}, it must be {words} {context[name]}"
+    if kind == "finite_number":
+        return f"`{key}` is {value}, it must be a finite number"
     if kind == "string_pattern_mismatch":
         return f"`{key}` is {value}, it may hold letters, digits, `.`, `_` and `-` only"
     return f"`{key}` is {value}: {str(item['msg'])[0].lower()}{str(item['msg'])[1:]}"
@@ -166,8 +174,8 @@ def _unknown(path: Path, source: Source) -> Finding:
     siblings = section_fields(section)
     here = source.user_path(path)
     where = f"`{dotted(section)}`" if section else "a run spec"
-    better = FOREIGN_NAMES.get(name) if not section else None
-    better = better or nearest(name, siblings)
+    better = FOREIGN_NAMES.get(name) if name not in siblings else None
+    better = better or nearest(name, siblings) or FOREIGN_NAMES.get(nearest(name, FOREIGN_NAMES) or "")
     fix: Fix
     if better:
         fix = Fix(f"did you mean `{dotted((*section, better)) if better in siblings else better}`?")

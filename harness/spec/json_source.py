@@ -13,6 +13,7 @@ from harness.findings import Finding, Fix, Label, Place
 from harness.spec.source import Path, Source, Spot, dotted, not_a_map, refuse
 
 MAX_DEPTH = 200
+MAX_DIGITS = 400
 _SPACE = re.compile(r"[ \t\n\r]*")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _WORDS = {"true": True, "false": False, "null": None}
@@ -112,6 +113,8 @@ class _Reader:
         match = _NUMBER.match(self.text, at)
         if match is None:
             raise self.error(at, "a value belongs here" if char in ("", ",", "}", "]", "#", "/") else self.hint(at))
+        if len(match[0]) > MAX_DIGITS:
+            raise self.error(at, f"a number of {len(match[0])} digits")
         whole = match[1] is None and match[2] is None
         return (int(match[0]) if whole else float(match[0])), match.end()
 
@@ -126,6 +129,8 @@ class _Reader:
             text, end = _scan_string(self.text, at + 1, True)
         except JSONDecodeError as error:
             raise self.error(error.pos, error.msg.lower()) from None
+        if any("\ud800" <= char <= "\udfff" for char in text):
+            raise self.error(at, "half of a surrogate pair is no character")
         return str(text), int(end)
 
     def twice(self, path: Path, place: Place) -> None:

@@ -18,7 +18,7 @@ from harness.findings import Finding, Fix, Place
 from harness.spec import adopt, deepspeed_json
 from harness.spec.field_errors import translate
 from harness.spec.model import InputKind, RunSpec
-from harness.spec.source import Path, Source, Spot, dotted, read, split_key
+from harness.spec.source import Path, Source, Spot, dotted, parse, read_text, refuse, split_key
 
 _SECTIONS = tuple(
     name for name, field in RunSpec.model_fields.items() if field.default_factory not in (None, dict) and name != "zero"
@@ -42,11 +42,14 @@ def load(file: str, overrides: Sequence[str] = (), target: Target | None = None)
 
     `target` is the DeepSpeed whose keys are known; default: the installed one.
     """
+    source: Source | None = None
     try:
-        source = read(file)
-        source = _apply(source, overrides)
+        text = read_text(file)
+        source = Source(file, "yaml", text, {}, extra_lines={"--set": list(overrides)})  # to quote from, if need be
+        source = _apply(parse(text, file), overrides)
+        _refuse_other_formats(source)
     except Refused as refused:
-        return Loaded(file, None, None, refused.findings, code=refused.code)
+        return Loaded(file, source, None, refused.findings, code=refused.code)
     target = target or find_target()
     if source.syntax == "json" and looks_like_deepspeed(source.data):
         return _from_deepspeed_json(source, target)
@@ -63,6 +66,24 @@ def looks_like_deepspeed(data: dict[str, Any]) -> bool:
     if ours or theirs:
         return theirs > ours
     return "type" in (data.get("optimizer") or {}) and "params" in (data.get("optimizer") or {})
+
+
+def _refuse_other_formats(source: Source) -> None:
+    """One finding instead of one a key, for YAML that is something else altogether."""
+    if source.syntax != "yaml":
+        return
+    place = Place(source.file, 1, 1)
+    if {"compute_environment", "distributed_type", "deepspeed_config"} & source.data.keys():
+        title = "give the DeepSpeed JSON that it names, or write a run spec"
+        raise refuse("SP016", "this is an accelerate configuration, not a run spec", place, title)
+    if (
+        len(source.data) > 1
+        and looks_like_deepspeed(source.data)
+        and not RunSpec.model_fields.keys() & source.data.keys()
+    ):
+        raise refuse(
+            "SP016", "this is a DeepSpeed configuration in YAML", place, "save it as JSON, which DeepSpeed reads"
+        )
 
 
 def _from_spec(source: Source, target: Target) -> Loaded:
@@ -156,6 +177,11 @@ def _apply(source: Source, overrides: Sequence[str]) -> Source:
     for number, text in enumerate(overrides, start=1):
         key, equals, value = text.partition("=")
         place = Place("--set", number, 1, len(key))
+        if not text.isprintable() and any("\ud800" <= char <= "\udfff" for char in text):
+            found = Finding(
+                "SP011", "error", "a `--set` holds bytes that are not UTF-8 text", fix=Fix("write it as text")
+            )
+            raise Refused([found], Exit.USAGE)
         if not equals or not all(key.strip().split(".")):
             raise Refused(
                 [
@@ -170,12 +196,24 @@ def _apply(source: Source, overrides: Sequence[str]) -> Source:
                 Exit.USAGE,
             )
         path = split_key(key.strip())
-        _set(data, path, yaml_source.scalar(value), text, place)
+        try:
+            _set(data, path, yaml_source.scalar(value), text, place)
+        except Refused as refused:
+            moved = [_moved(finding, number, len(key) + 1) for finding in refused.findings]
+            raise Refused(moved, Exit.USAGE) from None
         spots = {p: s for p, s in spots.items() if p[: len(path)] != path}
         spots[path] = Spot(place, Place("--set", number, len(key) + 2, len(value)))
         for end in range(1, len(path)):
             spots.setdefault(path[:end], Spot(place, place))
     return replace(source, data=data, spots=spots, extra_lines={"--set": list(overrides)})
+
+
+def _moved(finding: Finding, number: int, columns: int) -> Finding:
+    """A finding about a value, at its place in the `--set` option."""
+    place = finding.place
+    if place is None or finding.gate == "SP011":
+        return finding
+    return replace(finding, place=Place("--set", number, place.column + columns, place.length))
 
 
 def _set(data: Any, path: Path, value: Any, text: str, place: Place) -> None:

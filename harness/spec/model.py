@@ -8,10 +8,23 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-Positive = Annotated[int, Field(ge=1)]
-Count = Annotated[int, Field(ge=0)]
+
+def _whole(value: object) -> object:
+    """`5e8` is the whole number that it means."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _texts(value: object) -> object:
+    """Numbers in a map of texts are the texts they were written as."""
+    if not isinstance(value, dict):
+        return value
+    return {k: str(v) if isinstance(v, int | float) and not isinstance(v, bool) else v for k, v in value.items()}
+
+
+Positive = Annotated[int, BeforeValidator(_whole), Field(ge=1)]
+Count = Annotated[int, BeforeValidator(_whole), Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 InputKind = Literal["spec", "deepspeed-json"]
 """What a file is: our own YAML, or a DeepSpeed JSON that was adopted as one."""
@@ -21,7 +34,9 @@ Strings = Annotated[tuple[str, ...], Field(strict=False)]
 class Section(BaseModel):
     """Common rules: unknown keys are refused, values are never coerced, nothing changes after loading."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, protected_namespaces=(), defer_build=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=(), defer_build=True
+    )
 
 
 class ModelSpec(Section):
@@ -273,7 +288,7 @@ class LaunchSpec(Section):
     """Hosts and slots, as in `deepspeed --hostfile`; relative to the spec."""
     master_port: Annotated[int, Field(ge=1024, le=65535)] | None = None
     """Port of the rendezvous. Default: a free one."""
-    env: dict[str, str] = Field(default_factory=dict)
+    env: Annotated[dict[str, str], BeforeValidator(_texts)] = Field(default_factory=dict)
     """Variables that every rank gets."""
     stop_grace_seconds: Annotated[float, Field(gt=0, le=3600)] = 8.0
     """After Ctrl-C or SIGTERM, how long ranks may take to finish the step and save before they are killed."""

@@ -93,6 +93,9 @@ DeepSpeed reads `slots=8x` as 8 and starts nothing for `slots=0`.
 ## HO004 host-listed-twice
 A host stands twice in the hostfile.
 
+## HO005 ranks-said-twice
+The hostfile and another place say how many ranks there are, and differ.
+
 ## RN001 no-json-to-compare
 `harness render --check` found no JSON beside the spec.
 
@@ -107,6 +110,11 @@ A gate itself crashed, which is a fault of the harness. The other gates looked a
 
 ## GT002 ignore-without-effect
 The spec ignores a gate that found nothing, or that does not exist.
+
+## SP016 other-format
+The file is a configuration of another program.
+
+A DeepSpeed configuration is read as JSON; accelerate's own YAML names one in `deepspeed_config_file`.
 
 ## SP020 deepspeed-json-for-a-run
 A DeepSpeed JSON was given where a run spec is needed.

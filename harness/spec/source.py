@@ -82,7 +82,16 @@ def dotted(path: Path) -> str:
 
 def read(file: str) -> Source:
     """Read and parse a file; `-` is standard input. Raises Refused with findings that name line and column."""
-    text = decode(_read_bytes(file), file)
+    return parse(read_text(file), file)
+
+
+def read_text(file: str) -> str:
+    """The text of a file. Raises Refused when it is not there or is no text."""
+    return decode(_read_bytes(file), file)
+
+
+def parse(text: str, file: str) -> Source:
+    """The text as values with their places. Raises Refused where the syntax is wrong."""
     if is_json(file, text):
         from harness.spec import json_source
 
@@ -105,6 +114,8 @@ def _read_bytes(file: str) -> bytes:
         if file == "-":
             return sys.stdin.buffer.read(MAX_BYTES + 1)
         path = FilePath(file)
+        if path.is_fifo():
+            raise refuse("SP001", f"`{file}` is a pipe, not a file", Place(file, 1, 1), "give it as `-`", Exit.USAGE)
         if path.is_dir():
             raise refuse(
                 "SP001",
@@ -154,7 +165,11 @@ def refuse(
 
 def not_a_map(value: Any, place: Place, text: str) -> Refused:
     """The whole file is empty, a list or a single value."""
+    json = is_json(place.file, text)
     if value is None and not text.strip():
-        return refuse("SP003", "the file is empty", place, "start with `model:`, `data:` and `train:`")
-    kind = {list: "a list", str: "a text", type(None): "nothing but comments"}.get(type(value), "a single value")
-    return refuse("SP003", f"the file holds {kind} where a map of keys belongs", place, "write `key: value` lines")
+        start = 'start with `{"train_batch_size": ...}`' if json else "start with `model:`, `data:` and `train:`"
+        return refuse("SP003", "the file is empty", place, start)
+    kinds = {list: "a list", str: "a text", type(None): "`null`" if json else "nothing but comments"}
+    kind = kinds.get(type(value), "a single value")
+    title = 'write `{"key": value}`' if json else "write `key: value` lines"
+    return refuse("SP003", f"the file holds {kind} where a map of keys belongs", place, title)

@@ -14,6 +14,8 @@ from harness.spec.source import Path, Source, Spot, dotted, not_a_map, refuse
 
 MAX_NODES = 100_000
 MAX_DEPTH = 60
+MAX_DIGITS = 60
+_KINDS = frozenset(("null", "bool", "int", "float", "str", "seq", "map"))
 _BASE: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 _NUMBER = r"[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?"
@@ -101,13 +103,12 @@ class _Reader:
     def value(self, node: Node, path: Path, key: Place | None) -> Any:
         """The node's plain value; records its spot."""
         self.seen += 1
-        if self.seen > MAX_NODES or len(path) > MAX_DEPTH:
-            raise refuse(
-                "SP002",
-                "the file expands to too many or too deeply nested values",
-                self.place(node),
-                "drop the aliases",
-            )
+        if len(path) > MAX_DEPTH:
+            raise refuse("SP002", "the file is nested too deeply", self.place(node), "a run spec has a few levels")
+        if self.seen > MAX_NODES:
+            raise refuse("SP002", "the file expands to too many values", self.place(node), "drop the aliases")
+        if node.tag.rsplit(":", 1)[-1] not in _KINDS:
+            raise refuse("SP002", f"the tag `{node.tag}` means nothing here", self.place(node), "remove the tag")
         self.spots[path] = Spot(key, self.place(node))
         if isinstance(node, MappingNode):
             return self.mapping(node, path)
@@ -122,6 +123,8 @@ class _Reader:
             if not isinstance(key_node, ScalarNode):
                 raise refuse("SP002", "a key must be a plain word", place, "write `key: value`")
             name = str(key_node.value)
+            if name == "<<" and not key_node.style:
+                raise refuse("SP002", "merge keys (`<<`) are not read", place, "write the keys out")
             if name in result:
                 first = self.spots[(*path, name)].key
                 self.findings.append(
@@ -148,17 +151,28 @@ class _Reader:
         if kind == "null":
             return None
         if kind == "bool":
-            return _BOOLS[text.lower()]
-        if kind == "int":
-            return int(text.replace("_", ""), 0 if text.startswith(("0x", "0o")) else 10)
-        if kind == "float":
-            return float(text.replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan"))
-        return text
+            return _BOOLS.get(text.lower(), text)
+        try:
+            return _number(kind, text)
+        except ValueError:
+            what = f"a number of {len(text)} digits" if len(text) > MAX_DIGITS else f"`{text}` is not a number"
+            raise refuse("SP002", what, self.place(node), "write a number, or quotes around a text") from None
 
     def place(self, node: Node) -> Place:
         start, end = node.start_mark, node.end_mark
         length = end.column - start.column if end.line == start.line else 0
         return Place(self.file, start.line + 1, start.column + 1, max(length, 0))
+
+
+def _number(kind: str, text: str) -> Any:
+    """The number that `text` is, or the text itself when its kind is neither int nor float. Raises ValueError."""
+    if kind in ("int", "float") and len(text) > MAX_DIGITS:
+        raise ValueError(text)
+    if kind == "int":
+        return int(text.replace("_", ""), 0 if text.startswith(("0x", "0o")) else 10)
+    if kind == "float":
+        return float(text.replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan"))
+    return text
 
 
 def _syntax_error(error: yaml.YAMLError, text: str, file: str) -> Refused:

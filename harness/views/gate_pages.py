@@ -42,8 +42,13 @@ def _gate_page(gate: Gate) -> str:
 def rows() -> list[tuple[str, str, str, str]]:
     """(id, name, what it is about, DeepSpeed versions) of everything that has a page, by id."""
     found = [(g.id, g.name, g.title, g.versions) for g in gates()]
-    found += [(id_, p.name, p.text.splitlines()[0].rstrip("."), "all") for id_, p in pages().items()]
+    found += [(id_, p.name, _first_sentence(p.text), "all") for id_, p in pages().items()]
     return sorted(found)
+
+
+def _first_sentence(text: str) -> str:
+    paragraph = " ".join(text.partition("\n\n")[0].split())
+    return paragraph.partition(". ")[0].partition(": ")[0].rstrip(".")
 
 
 def table_text() -> str:

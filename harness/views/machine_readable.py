@@ -69,7 +69,8 @@ def as_github(reports: Sequence[Report], deepspeed: str) -> str:  # noqa: ARG001
 
 def _annotation(finding: Finding) -> str:
     place = finding.place
-    where = {"file": place.file, "line": place.line, "col": place.column} if place else {}
+    in_a_file = place is not None and place.file not in ("--set", "-")
+    where = {"file": place.file, "line": place.line, "col": place.column} if place and in_a_file else {}
     values = {**where, "title": finding.gate}
     head = ",".join(f"{name}={_escape(str(value), property_=True)}" for name, value in values.items())
     help_ = f"\n{finding.fix.title}" if finding.fix else ""

@@ -148,10 +148,10 @@ def _ladder(plan: Plan, style: Style, width: int) -> str:
     timed = any(rung.time for rung in rungs)
     fixed = 33 + (12 if timed else 0)
     left = min(max(len(rung.title) for rung in rungs) + 3, max(24, width - fixed))
-    head = "What else would fit".ljust(left) + "GPU/rank".rjust(11) + "host/node".rjust(11) + "NVMe/node".rjust(11)
+    head = "What else would fit".ljust(left) + "GPU/rank".rjust(13) + "host/node".rjust(13) + "NVMe/node".rjust(13)
     lines = [style.paint(head + ("step".rjust(12) if timed else ""), "", bold=True)]
     for rung in rungs:
-        sizes = "".join((format_bytes(size) if size else "-").rjust(11) for size in (rung.gpu, rung.host, rung.nvme))
+        sizes = "".join((format_bytes(size) if size else "-").rjust(13) for size in (rung.gpu, rung.host, rung.nvme))
         time = (format_seconds(rung.time.seconds) if rung.time else "-").rjust(12) if timed else ""
         fits = {True: "fits", False: f"no: {rung.fit.binding}", None: ""}[rung.fit.fits]
         mark = ">" if rung.chosen else " "

@@ -39,9 +39,8 @@ def summary(reports: Sequence[Report], style: Style, *, against: str = "") -> st
 def _skipped(reports: Sequence[Report]) -> str:
     """The gates that could not look and what they lack; those about launching are only counted."""
     by_need: dict[str, list[str]] = {}
-    for report in reports[:1]:
-        for item in report.skipped:
-            by_need.setdefault(item.needs, []).append(item.gate)
+    for item in dict.fromkeys(item for report in reports for item in report.skipped):
+        by_need.setdefault(item.needs, []).append(item.gate)
     later = len(by_need.pop("a launch", ()))
     hints = {"world size": "no --hostfile or --world-size"}
     parts = [f"{', '.join(gates)} ({hints.get(need, need)})" for need, gates in by_need.items()]

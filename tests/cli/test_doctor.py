@@ -8,6 +8,8 @@ import subprocess
 import sys
 from importlib.util import find_spec
 
+import pytest
+
 from harness.launching.checkup import Row
 from harness.views import doctor as view
 from harness.views.style import Style
@@ -55,6 +57,21 @@ def test_a_missing_compiler_is_named_with_its_remedy(tmp_path):
     done = doctor("--format", "json", PATH=str(tmp_path), CXX="")
     compiler = next(row for row in json.loads(done.stdout)["rows"] if row["name"] == "C++ compiler")
     assert (compiler["value"], compiler["state"], compiler["mend"]) == ("none", "missing", "apt install g++")
+
+
+@pytest.mark.parametrize("has_nvcc", [True, False])
+def test_a_gpu_without_a_cuda_compiler_is_said(tmp_path, has_nvcc):
+    programs = {"nvidia-smi": "echo '0, NVIDIA X, 1000'"} | ({"nvcc": ""} if has_nvcc else {})
+    (tmp_path / "bin").mkdir()
+    for name, line in programs.items():
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    path = f"{tmp_path / 'bin'}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    done = doctor("--format", "json", PATH=path, CUDA_HOME=str(tmp_path), DS_ACCELERATOR="")
+    row = next(row for row in json.loads(done.stdout)["rows"] if row["name"] == "nvcc")
+    assert row["state"] == ("ok" if has_nvcc else "note")
+    assert row["value"] == (str(tmp_path / "bin" / "nvcc") if has_nvcc else "none")
+    assert ("CUDA toolkit" in (row["mend"] or "")) is not has_nvcc
 
 
 def test_rows_are_grouped_and_counted():

@@ -55,6 +55,19 @@ def test_two_hosts_are_planned(folder):
     assert done.returncode == 0, done.stderr
     assert "ranks 8-15" in done.stdout
     assert "every host sees" in done.stdout
+    assert "this machine has no ranks" in done.stdout
+
+
+def test_a_file_of_variables_that_deepspeed_would_have_read_is_named(folder):
+    (folder / "hosts").write_text("worker-0 slots=8\nworker-1 slots=8\n")
+    (folder / "home").mkdir()
+    (folder / "home" / ".deepspeed_env").write_text("NCCL_DEBUG=INFO\n")
+    options = ("launch", "tiny.yaml", "--dry-run")
+    done = harness(*options, "--hostfile", "hosts", cwd=folder, HOME=str(folder / "home"))
+    assert f"{folder / 'home' / '.deepspeed_env'} is not read" in done.stderr
+    assert "`launch.env`" in done.stderr
+    alone = harness(*options, cwd=folder, HOME=str(folder / "home"))
+    assert ".deepspeed_env" not in alone.stderr
 
 
 @pytest.mark.parametrize(

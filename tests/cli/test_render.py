@@ -70,3 +70,33 @@ def test_explain_lists_and_suggests():
 
 def test_schema_is_json():
     assert json.loads(run("schema").stdout)["properties"]["zero"]
+
+
+def test_the_spec_itself_is_never_written_over(write):
+    text = json.dumps(
+        {
+            "model": {"name_or_path": "x"},
+            "data": {"train": "y"},
+            "train": {"max_steps": 1, "per_device_train_batch_size": 1},
+        }
+    )
+    spec = write("spec.json", text)
+    for options in (["--write"], ["--output", spec]):
+        result = run("render", spec, *options)
+        assert result.exit_code == 2
+        assert "RN003" in result.stderr
+    assert Path(spec).read_text() == text
+
+
+def test_a_link_is_followed_and_a_folder_stays(write, tmp_path):
+    target, link = tmp_path / "real.json", tmp_path / "link.json"
+    target.write_text("old")
+    link.symlink_to(target)
+    assert run("render", write("a.yaml", SPEC), "--output", str(link)).exit_code == 0
+    assert link.is_symlink()
+    assert json.loads(target.read_text())
+    assert run("render", write("a.yaml", SPEC), "--output", str(tmp_path)).exit_code == 2
+
+
+def test_standard_input_has_nothing_beside_it():
+    assert run("render", "-", "--write", stdin=SPEC).exit_code == 2

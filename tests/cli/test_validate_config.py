@@ -28,10 +28,7 @@ def run(*arguments, stdin=None):
 def test_good_news_is_one_line(write):
     result = run("validate-config", write("a.yaml", SPEC), "--world-size", "2", "--deepspeed-version", "0.19.8")
     assert result.exit_code == 0
-    assert (
-        result.stdout
-        == "OK. 16 gates checked against DeepSpeed 0.19.8 (asked for), 3 more on launch\n"
-    )
+    assert result.stdout == "OK. 17 gates checked against DeepSpeed 0.19.8 (asked for), 3 more on launch\n"
 
 
 @pytest.mark.parametrize(
@@ -167,3 +164,57 @@ def test_validate_config_imports_no_library_that_computes(kind, write):
     code, modules = json.loads(result.stdout.splitlines()[-1])
     assert code == (1 if kind == "bad" else 0)
     assert modules == []
+
+
+def harness(arguments, **kwargs):
+    command = [sys.executable, "-m", "harness", *arguments]
+    return subprocess.run(command, capture_output="stdout" not in kwargs, text=True, check=False, **kwargs)
+
+
+def test_nothing_that_is_printed_fails_in_a_plain_locale(write):
+    file = write("a.yaml", "name: \u00e9\u4e2d\n")
+    result = harness(["validate-config", file], env={**os.environ, "LC_ALL": "C", "PYTHONIOENCODING": "ascii"})
+    assert result.returncode == 1
+    assert "SP007" in result.stdout
+
+
+def test_an_argument_that_is_no_text_is_no_traceback(write):
+    command = [sys.executable, "-m", "harness", "validate-config", write("a.yaml", SPEC), "--set", b"name=\xff"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode in (1, 2)
+    assert "Traceback" not in result.stderr
+    assert "harness itself failed" not in result.stderr
+
+
+def test_a_closed_or_full_stdout_keeps_its_exit_code(write):
+    bad = write("a.yaml", "train: 1\n")
+    closed = subprocess.run(
+        f"{sys.executable} -m harness validate-config {bad} >&-", shell=True, capture_output=True, check=False
+    )
+    assert closed.returncode == 1, closed.stderr
+    with Path("/dev/full").open("w") as full:
+        result = subprocess.run(
+            [sys.executable, "-m", "harness", "validate-config", bad],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert result.returncode != 0
+    assert "harness itself failed" not in result.stderr
+
+
+def test_two_numbers_of_ranks_are_told(write):
+    spec, hosts = write("a.yaml", SPEC), write("h", "a slots=2\n")
+    both = run("validate-config", spec, "--hostfile", hosts, "--world-size", "16")
+    assert both.exit_code == 1
+    assert "HO005" in both.stdout
+    ignored = run("validate-config", spec, "--hostfile", hosts, "--set", "launch.num_gpus=8")
+    assert ignored.exit_code == 0
+    assert "warning[HO005]" in ignored.stdout
+
+
+def test_a_broken_override_is_wrong_usage_and_shown(write):
+    result = run("validate-config", write("a.yaml", SPEC), "--set", "train.max_steps=2", "--set", "train.seed=[1")
+    assert result.exit_code == 2
+    assert "--> the command line, train.seed=[1" in result.stdout

@@ -74,6 +74,14 @@ def test_two_hosts_number_their_ranks_in_the_order_of_the_lines():
     assert plan.environment(HERE.environ)["DS_ENV_FILE"] == "/runs/demo-1/deepspeed.env"
 
 
+def test_a_login_node_is_known_to_have_no_ranks():
+    assert planned()[0].trains_here
+    assert not planned(("a", 1), ("b", 1))[0].trains_here
+    plan, _ = planned(("a", 1), ("b", 1), here=replace(HERE, local_names=frozenset({"b"})))
+    assert plan.trains_here
+    assert json.loads(plan.files()["launch.json"])["trains_here"]
+
+
 def test_devices_chosen_by_cuda_visible_devices_stay_chosen():
     here = replace(HERE, accelerated=True, num_accelerators=2, environ={**HERE.environ, "CUDA_VISIBLE_DEVICES": "2,3"})
     plan, run = planned(here=here, gpus=2)

@@ -93,7 +93,10 @@ def test_buffers_in_use_stay(tmp_path):
     with (tmp_path / names[0]).open("r+b") as file, mmap.mmap(file.fileno(), 4096):
         assert mapped_files(str(tmp_path)) == {str(tmp_path / names[0])}
         assert [b.in_use for b in buffers(tmp_path)] == [True, False, False]
-        assert remove_unused({29001}, tmp_path) == 4096
+        assert remove_unused({29001}, tmp_path, older_than=60) == 0
+        os.utime(tmp_path / names[1], (time.time() - 61, time.time() - 61))
+        assert remove_unused({29001}, tmp_path, older_than=60) == 4096
+        assert remove_unused({29001}, tmp_path) == 0
     assert sorted(
         p.name for p in tmp_path.iterdir() if p.name.startswith(f"deepspeed_allreduce_buffer_{os.getuid()}_")
     ) == [names[0], names[2]]

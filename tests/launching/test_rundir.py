@@ -11,7 +11,7 @@ from harness.launching.build import extensions_root, stale_locks
 from harness.launching.execute import checkpoint_to_resume
 from harness.launching.noise import is_noise
 from harness.launching.plan import HostPlan, LaunchPlan
-from harness.launching.rundir import new_run_dir, ports_of, write_run_dir
+from harness.launching.rundir import new_run_dir, ports_of, remove_unfinished, step_of, write_run_dir
 from harness.launching.watch import Tail
 
 
@@ -84,6 +84,20 @@ def test_resume_takes_the_newest_complete_checkpoint_of_the_newest_run_that_has_
     for wrong in (tmp_path / "demo-3", tmp_path / "nowhere"):
         with pytest.raises(Refused):
             checkpoint_to_resume(str(wrong), tmp_path, "demo")
+
+
+def test_a_save_that_was_killed_leaves_nothing_and_complete_ones_stay(tmp_path):
+    kept = [checkpoint(tmp_path, 10), checkpoint(tmp_path, 20, complete=False)]
+    torn, whole = (tmp_path / "checkpoints" / f".tmp-step-{step:08d}" for step in (30, 40))
+    for folder in (torn, whole):
+        (folder / "global_step").mkdir(parents=True)
+        (folder / "global_step" / "shard.pt").write_bytes(b"x")
+    (whole / "manifest.json").write_text('{"state": {"step": 40}}')
+    assert remove_unfinished(tmp_path) == [torn]
+    assert sorted((tmp_path / "checkpoints").iterdir()) == sorted([*kept, whole])
+    assert step_of(whole) == 40
+    assert step_of(kept[0]) is None
+    assert remove_unfinished(tmp_path / "nowhere") == []
 
 
 def test_a_lock_is_stale_when_nobody_holds_it(tmp_path):

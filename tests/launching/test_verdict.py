@@ -80,6 +80,16 @@ def test_a_stop_that_was_asked_for_is_no_failure():
     assert (killed.state, killed.reason) == ("stopped", "1 of 2 ranks were killed")
 
 
+def test_a_failure_while_stopping_is_no_clean_stop():
+    full = by_rank(status(0, "failed", error="No space left"), status(1, "running"))
+    verdict = judge(full, 2, 1, stopped_by=signal.SIGTERM)
+    assert (verdict.state, verdict.rank, verdict.reason, verdict.code) == ("failed", 0, "No space left", 1)
+    assert "SIGTERM" in verdict.notes[0]
+    verdict = judge(full, 2, -9, stopped_by=signal.SIGTERM, killed=True)
+    assert (verdict.state, verdict.code) == ("stopped", 143)
+    assert verdict.reason == "1 of 2 ranks were killed; rank 0 failed: No space left"
+
+
 def test_torn_and_foreign_files_are_left_out(tmp_path):
     folder = tmp_path / "status"
     folder.mkdir()

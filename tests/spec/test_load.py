@@ -17,6 +17,45 @@ def findings(path, *overrides, target=TARGET):
     return {f.key: f for f in load(path, overrides, target).findings}
 
 
+@pytest.mark.parametrize(
+    ("text", "path", "value"),
+    [
+        ("zero: {stage: 2, reduce_bucket_size: 5e8}\n", ("zero", "reduce_bucket_size"), 500_000_000),
+        ("train: {max_steps: 1e3}\n", ("train", "max_steps"), 1000),
+        ("launch: {env: {NCCL_IB_DISABLE: 1}}\n", ("launch", "env"), {"NCCL_IB_DISABLE": "1"}),
+    ],
+)
+def test_numbers_as_people_write_them(text, path, value, write):
+    spec = load(write("a.yaml", text)).spec
+    assert spec is not None
+    assert getattr(getattr(spec, path[0]), path[1]) == value
+
+
+@pytest.mark.parametrize("number", [".inf", ".nan"])
+def test_what_is_not_finite_is_refused(number, write):
+    found = findings(write("a.yaml", f"optimizer: {{weight_decay: {number}, learning_rate: {number}}}\n"))
+    assert set(found) == {"optimizer.weight_decay", "optimizer.learning_rate"}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("compute_environment: LOCAL_MACHINE\ndistributed_type: DEEPSPEED\n", "accelerate"),
+        ("train_batch_size: 1\nzero_optimization: {stage: 2}\n", "DeepSpeed configuration in YAML"),
+    ],
+)
+def test_another_programs_file_is_one_finding(text, said, write):
+    loaded = load(write("a.yaml", text))
+    assert [f.gate for f in loaded.findings] == ["SP016"]
+    assert said in loaded.findings[0].message
+
+
+def test_a_syntax_error_can_be_quoted(write):
+    loaded = load(write("a.yaml", "a: 1\na: 2\n"))
+    assert loaded.source is not None
+    assert loaded.source.lines(loaded.file)[1] == "a: 2"
+
+
 def test_an_empty_section_is_its_defaults(write):
     loaded = load(write("a.yaml", "train:\nmodel: {}\nname: x\n"))
     assert loaded.spec is not None
@@ -32,7 +71,7 @@ def test_an_empty_section_is_its_defaults(write):
         ("zero_optimization:\n  stage: 3\n", "zero_optimization", "SP005", 1, 1, "did you mean `zero`?"),
         ("train_micro_batch_size_per_gpu: 1\nmodel: {}\n", "train_micro_batch_size_per_gpu", "SP005", 1, 1, "train.per_device_train_batch_size"),
         ("learning_rate: 1e-4\n", "learning_rate", "SP005", 1, 1, "belongs in `optimizer`"),
-        ("train:\n  lr: 1e-4\n", "train.lr", "SP005", 2, 3, "`lr` is called `optimizer.learning_rate` here"),
+        ("train:\n  lr: 1e-4\n", "train.lr", "SP005", 2, 3, "did you mean `optimizer.learning_rate`?"),
         ("model:\n  frobnicate: 1\n", "model.frobnicate", "SP005", 2, 3, "known here"),
         ("zero:\n  offload_optimizer:\n    device: cpu\n    nvme_pth: x\n  stage: 3\n", "zero.offload_optimizer.nvme_pth", "SP005", 4, 5, "nvme_path"),
         ("train:\n  max_steps: ten\n", "train.max_steps", "SP006", 2, 14, "a whole number"),

@@ -42,7 +42,7 @@ def test_a_finding_shows_both_places(write):
     shown = text.findings(checked.report.findings, checked.source, Style())
     assert shown == EXPECTED.format(file=file)
     assert text.summary([checked.report], Style(), against=" against DeepSpeed 0.19.8") == (
-        "Found 1 error. 14 gates checked against DeepSpeed 0.19.8, "
+        "Found 1 error. 15 gates checked against DeepSpeed 0.19.8, "
         "2 skipped: BT001, BT003 (no --hostfile or --world-size), 3 more on launch"
     )
 

@@ -45,7 +45,13 @@ def check(ctx: Context) -> Iterator[Finding]:
     """fp16 needs a ZeRO optimizer to be scaled rightly."""
     spec = ctx.run.spec
     one = spec.precision.loss_scale == 1 or (spec.precision.loss_scale == 0 and spec.precision.initial_scale_power == 0)
-    if not spec.precision.fp16 or spec.zero.stage != 0 or one or spec.parallel.pipeline_parallel_size > 1:
+    if (
+        not spec.precision.fp16
+        or spec.precision.bf16
+        or spec.zero.stage != 0
+        or one
+        or spec.parallel.pipeline_parallel_size > 1
+    ):
         return
     yield ctx.finding(
         "fp16 trains next to nothing at ZeRO stage 0",

@@ -1,0 +1,117 @@
+"""Watching over a launcher and what comes after it, with small real processes. Needs nothing; seconds."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.facts import machine
+from harness.launching import build, watch
+from harness.launching.execute import execute
+from harness.launching.plan import HostPlan, LaunchPlan, Variable
+from harness.plan.run import resolve
+from harness.spec.model import RunSpec
+from harness.views.screen import Screen
+
+RANK = """
+import json, sys, time
+file, state, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
+open(file, "w").write(json.dumps({"rank": 0, "host": "here", "pid": 0, "state": state, "step": 7, "time": 1.0}))
+time.sleep(seconds)
+"""
+EXPORT = (
+    "import pathlib, sys; pathlib.Path(sys.argv[4]).mkdir(); pathlib.Path(sys.argv[4], 'from').write_text(sys.argv[2])"
+)
+
+
+@pytest.fixture
+def plan(tmp_path):
+    """A launch of one process that says it has completed step 7 and exits."""
+    run_dir = tmp_path / "runs" / "a-1"
+    for folder in ("status", "logs", "checkpoints"):
+        (run_dir / folder).mkdir(parents=True)
+    argv = (sys.executable, "-c", RANK, str(run_dir / "status" / "rank-00000.json"), "completed", "0")
+    variables = (
+        Variable("HARNESS_RUN_DIR", str(run_dir), ""),
+        Variable("PATH", os.environ.get("PATH", os.defpath), ""),
+    )
+    return LaunchPlan("a", run_dir, tmp_path, argv, (HostPlan("here", (0,), variables),), True, 1, (), {})
+
+
+def run_with(plan, **export):
+    spec = RunSpec.model_validate({"export": export})
+    scripts = plan.folder / "launch"
+    scripts.mkdir(exist_ok=True)
+    (scripts / "export.py").write_text(EXPORT)
+    return execute(plan, resolve(spec, world_size=1), scripts, Screen(quiet=True))
+
+
+def checkpoint(folder: Path, step: int) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "manifest.json").write_text(json.dumps({"state": {"step": step}}))
+    return folder
+
+
+def test_a_process_that_hangs_after_its_last_word_is_ended(plan, monkeypatch):
+    monkeypatch.setattr(watch, "_HANG_SECONDS", 1.0)
+    began = time.monotonic()
+    outcome = run_with(replace(plan, argv=(*plan.argv[:-1], "600")))
+    assert time.monotonic() - began < 30
+    assert (outcome.verdict.state, outcome.verdict.code, outcome.verdict.step) == ("completed", 0, 7)
+    assert "after every rank had completed" in outcome.verdict.notes[0]
+
+
+def test_an_export_without_any_checkpoint_is_a_failure(plan):
+    outcome = run_with(plan, at_end=True)
+    assert (outcome.verdict.state, outcome.verdict.code) == ("failed", 1)
+    assert "nothing to export" in outcome.verdict.reason
+    assert "training is complete" in outcome.verdict.reason
+    assert run_with(plan).verdict.state == "completed"
+
+
+def test_a_run_that_was_at_its_end_already_exports_what_it_was_resumed_from(plan, tmp_path):
+    last = checkpoint(tmp_path / "earlier" / "step-00000007", 7)
+    outcome = run_with(replace(plan, resume=last), at_end=True)
+    assert outcome.verdict.state == "completed"
+    assert (outcome.export / "from").read_text() == str(last)
+
+
+def test_older_weights_are_not_exported_as_the_new_ones(plan, tmp_path):
+    older = checkpoint(tmp_path / "earlier" / "step-00000003", 3)
+    assert run_with(replace(plan, resume=older), at_end=True).verdict.state == "failed"
+
+
+def test_a_torn_save_is_removed_once_the_run_is_over(plan):
+    torn = plan.run_dir / "checkpoints" / ".tmp-step-00000009"
+    torn.mkdir()
+    whole = checkpoint(plan.run_dir / "checkpoints" / "step-00000007", 7)
+    outcome = run_with(plan)
+    assert outcome.checkpoint == whole
+    assert not torn.exists()
+
+
+def test_a_machine_without_ranks_compiles_nothing(plan, capsys):
+    ops = ("no_such_op",)
+    outcome = execute(
+        replace(plan, ops=ops, trains_here=False), resolve(RunSpec(), world_size=1), plan.folder, Screen()
+    )
+    assert outcome.verdict.state == "completed"
+    assert "this machine has no ranks" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("accelerated", [True, False])
+def test_adam_for_a_gpu_needs_the_cuda_compiler(accelerated):
+    finding = build._cannot_build("fused_adam", 1, Path("ops.log"), accelerated=accelerated)
+    assert ("nvcc" in finding.fix.title) is accelerated
+
+
+def test_a_host_is_more_than_its_name():
+    name, _, boot = machine.host_identity().partition(":")
+    assert name
+    assert boot == Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -188,9 +188,8 @@ def test_an_argument_that_is_no_text_is_no_traceback(write):
 
 def test_a_closed_or_full_stdout_keeps_its_exit_code(write):
     bad = write("a.yaml", "train: 1\n")
-    closed = subprocess.run(
-        f"{sys.executable} -m harness validate-config {bad} >&-", shell=True, capture_output=True, check=False
-    )
+    shell = ["bash", "-c", 'exec "$@" >&-', "bash", sys.executable, "-m", "harness", "validate-config", bad]
+    closed = subprocess.run(shell, capture_output=True, check=False)
     assert closed.returncode == 1, closed.stderr
     with Path("/dev/full").open("w") as full:
         result = subprocess.run(

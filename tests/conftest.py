@@ -1,7 +1,7 @@
 """What all tests share: the tiers, and the rule that in CI a tier which should have run and skipped is a failure.
 
-Tiers: everything outside `with_deepspeed/` and `launching/test_signals.py` needs the base dependencies alone; those need
-the training extra and compile DeepSpeed's CPU ops on first use.
+Tiers: everything outside `with_deepspeed/`, `launching/test_signals.py` and `launching/test_launch_to_end.py` needs the
+base dependencies alone; those need the training extra and compile DeepSpeed's CPU ops on first use.
 """
 
 from __future__ import annotations

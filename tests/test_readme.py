@@ -78,3 +78,12 @@ def test_every_recipe_validates_and_renders_to_its_json(recipe, command):
     result = CliRunner().invoke(build([name]), [name, str(recipe), *options])
     assert result.exit_code == 0, result.output
     assert "warning" not in result.output
+
+
+def test_every_number_comes_from_a_result_file():
+    text = README.read_text()
+    tables = re.findall(r"<!-- from (benchmarks/results/\S+) -->\n((?:\|.*\n)+)", text)
+    assert tables, "the README shows what was measured"
+    for file, table in tables:
+        assert table in (ROOT / file).read_text(), file
+    assert "<!-- table:" not in text

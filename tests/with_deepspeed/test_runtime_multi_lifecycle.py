@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import time
 from pathlib import Path
@@ -107,7 +106,7 @@ def test_no_rank_outlives_who_started_it(tmp_path: Path, tiny_model: Path, victi
     supervisor = subprocess.Popen(["sleep", "600"])
     started = Path(f"/proc/{supervisor.pid}/stat").read_text().rpartition(")")[2].split()[19]
     port = free_port()
-    env = rank_environment() | {"HARNESS_SUPERVISOR": f"{socket.gethostname()}:{supervisor.pid}:{started}"}
+    env = rank_environment() | {"HARNESS_SUPERVISOR": f"{host_identity()}:{supervisor.pid}:{started}"}
     process = subprocess.Popen(launcher_command(port, TRAIN, "--run", str(run)), env=env, cwd=ROOT)
     try:
         wait_for(lambda: len(statuses(run)) == 2 and all(s["step"] > 0 for s in statuses(run)))

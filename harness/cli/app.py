@@ -13,18 +13,18 @@ import typer
 
 from harness.errors import Exit, Refused
 
-COMMANDS: dict[str, str] = {
-    "validate-config": "validate_config",
-    "plan": "plan",
-    "render": "render",
-    "launch": "launch",
-    "report": "report",
-    "export": "export",
-    "explain": "explain",
-    "schema": "schema",
-    "doctor": "doctor",
+COMMANDS: dict[str, tuple[str, str]] = {
+    "validate-config": ("validate_config", "Check run specs and DeepSpeed JSONs"),
+    "plan": ("plan", "Memory, step time, and what else would fit"),
+    "render": ("render", "The DeepSpeed JSON of a run spec"),
+    "launch": ("launch", "Train a run spec under the deepspeed launcher"),
+    "report": ("report", "One HTML page about a run"),
+    "export": ("export", "A Hugging Face folder from a checkpoint"),
+    "explain": ("explain", "What a finding means"),
+    "schema": ("schema", "The JSON Schema of run specs, for editors"),
+    "doctor": ("doctor", "What this machine has and makes possible"),
 }
-"""Command name -> module below `harness.cli`, whose function of the same name is the command."""
+"""Command -> the module below `harness.cli` whose function of the same name it is, and a few words for the list."""
 
 
 def main() -> NoReturn:
@@ -54,8 +54,10 @@ def build(arguments: list[str]) -> typer.Typer:
     app.callback()(_root)
     asked = next((a for a in arguments if not a.startswith("-")), None)
     for name in [asked] if asked in COMMANDS else COMMANDS:
-        module = importlib.import_module(f"harness.cli.{COMMANDS[name]}")
-        app.command(name, no_args_is_help=getattr(module, "NO_ARGS_IS_HELP", False))(getattr(module, COMMANDS[name]))
+        function, words = COMMANDS[name]
+        module = importlib.import_module(f"harness.cli.{function}")
+        no_args_is_help = getattr(module, "NO_ARGS_IS_HELP", False)
+        app.command(name, short_help=words, no_args_is_help=no_args_is_help)(getattr(module, function))
     return app
 
 

@@ -49,13 +49,6 @@ class Checked:
     run: Run | None
     code: Exit
 
-    @property
-    def launchable(self) -> Run:
-        """The run of a spec without errors. Raises Refused otherwise."""
-        if self.run is None or not self.report.ok:
-            raise Refused(self.report.findings, self.code)
-        return self.run
-
 
 def check_file(
     file: str,

@@ -35,7 +35,6 @@ class Shards:
     largest: int
     largest_module: int
     largest_in_layer: int
-    largest_share: int
 
     @property
     def sub_group(self) -> int:
@@ -89,7 +88,6 @@ def shard(model: ModelFacts, settings: Settings) -> Shards:
         largest=max(sizes),
         largest_module=-(-model.largest_module // (settings.tensor if model.experts else 1)),
         largest_in_layer=max(_divided_numel(p, settings.tensor) for p in model.layer),
-        largest_share=max(map(max, shares)),
     )
 
 

@@ -66,7 +66,7 @@ class DataSpec(Section):
     train: str | Strings | None = None
     """Files or globs (.txt, .md, .rst, .jsonl, .json, .csv, .parquet), a Hub dataset, or `builtin:python-docs`."""
     eval: str | Strings | None = None
-    """The same for evaluation. Default: the last `eval_fraction` of the training documents is held out."""
+    """The same for evaluation. Default: training documents, drawn by `train.seed`, about `eval_fraction` of it."""
     eval_fraction: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
     """Share of the training text that is held out when `eval` is not given."""
     text_column: str = "text"

@@ -4,11 +4,11 @@
 On `harness launch`: `zero.offload_optimizer.device` is not `nvme` at stage 3.
 
 ## Why it fails
-DeepSpeed saves the swap files beside the checkpoint and, on resume, skips the optimizer's own state: Adam starts again at
-step 0 with its moments lost, the learning rate is the freshly built one, and the exit code is 0. The shards themselves
-hold empty tensors, so that neither DeepSpeed's `zero_to_fp32.py` nor `harness export` can read weights from them.
-(Recorded from runs on 0.19.8 and read again in its source; not run by this project's tests.) A run whose result cannot
-be kept is not started.
+DeepSpeed saves the swap files beside the checkpoint and, on resume, skips the optimizer's own state: Adam starts
+again at step 0 with its moments lost, the learning rate is the freshly built one, and the exit code is 0. The
+shards themselves hold empty tensors, so that neither DeepSpeed's `zero_to_fp32.py` nor `harness export` can read
+weights from them. (Recorded from runs on 0.19.8 and read again in its source; not run by this project's tests.) A
+run whose result cannot be kept is not started.
 
 ## Example
 ```yaml

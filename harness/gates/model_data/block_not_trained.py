@@ -5,10 +5,10 @@ On `harness launch`: the `deepspeed` section has none of `tensor_parallel`, `exp
 `pipeline`, `torch_autocast`, `hybrid_engine`, `autotuning`, `zero_optimization.zenflow`.
 
 ## Why it fails
-Each of them changes the model, the data that a rank must see, or the step, and several do so without a word: autotuning
-ends the training early with exit code 0, ZenFlow scrambles weights on 0.19.7 and 0.19.8, fp16 autocast clips gradients
-that are still scaled. (Recorded from runs on these releases; not run by this project's tests.) `validate-config`, `plan`
-and `render` work with them.
+Each of them changes the model, the data that a rank must see, or the step, and several do so without a word:
+autotuning ends the training early with exit code 0, ZenFlow scrambles weights on 0.19.7 and 0.19.8, fp16 autocast
+clips gradients that are still scaled. (Recorded from runs on these releases; not run by this project's tests.)
+`validate-config`, `plan` and `render` work with them.
 
 ## Example
 ```yaml

@@ -6,47 +6,83 @@ from dataclasses import replace
 
 from harness.facts.deepspeed import Target, target
 from harness.findings import Finding, Fix, Report, Skipped, in_reading_order
-from harness.gates.registry import Context, Gate, Need, gates
+from harness.gates.context import Context
+from harness.gates.registry import Gate, Need, gates
 from harness.plan.run import Run
+from harness.spec.model import Consumer
 from harness.spec.source import Source
 
 __all__ = ["check"]
 
 
-def check(run: Run, source: Source, *, deepspeed: Target | None = None, launching: bool = False) -> Report:
+def check(
+    run: Run,
+    source: Source,
+    *,
+    deepspeed: Target | None = None,
+    launching: bool = False,
+    consumer: Consumer | None = None,
+    accelerator: str | None = None,
+) -> Report:
     """Ask every gate. What lacks a fact that it needs is skipped and said to be skipped.
 
-    A gate that fails is our fault: it becomes finding GT001 and the others still look.
+    `consumer` is who reads a DeepSpeed JSON. `accelerator` is torch's name of the device; where it is not given,
+    `cluster.gpu` tells it, or this machine when a run is launched on it. A gate that fails is our fault: it becomes
+    finding GT001 and the others still look.
     """
-    context = Context(run, source, deepspeed or target())
-    have = _have(run, launching)
+    context = Context(run, source, deepspeed or target(), consumer, accelerator or _accelerator(run, launching))
+    version = context.target.version
     found: list[Finding] = []
     skipped: list[Skipped] = []
     checked = 0
     for gate in gates():
-        missing = [need for need in gate.needs if need not in have]
-        if missing:
-            if "a run spec" not in missing:  # a DeepSpeed JSON has no model or data to miss
-                skipped.append(Skipped(gate.id, missing[0]))
-            continue
-        if not gate.applies_to(context.target.version):
+        if not gate.applies_to(version):
             skipped.append(Skipped(gate.id, f"DeepSpeed {gate.versions}, this is {context.target.text}"))
-            continue
-        checked += 1
-        found += _ask(gate, context)
+        elif not _relevant(gate, context):
+            checked += 1
+        elif missing := next((need for need in gate.needs if not _has(need, context, launching)), None):
+            if missing != "a run spec":  # a DeepSpeed JSON has no model or data to miss
+                skipped.append(Skipped(gate.id, missing))
+        else:
+            checked += 1
+            found += _ask(gate, context)
     kept, ignored, unused = _suppress(found, context)
     return Report(source.file, in_reading_order([*kept, *unused]), checked, tuple(skipped), tuple(ignored))
 
 
-def _have(run: Run, launching: bool) -> set[Need]:
-    have: set[Need] = set()
-    if run.degrees.world is not None:
-        have.add("world size")
-    if run.kind == "spec":
-        have.add("a run spec")
-    if launching:
-        have.add("a launch")
-    return have
+def _relevant(gate: Gate, context: Context) -> bool:
+    try:
+        return gate.when is None or gate.when(context)
+    except Exception:
+        return True  # let the check itself fail, and tell
+
+
+def _has(need: Need, context: Context, launching: bool) -> bool:
+    match need:
+        case "world size":
+            return context.world is not None
+        case "a run spec":
+            return context.run.kind == "spec"
+        case "a launch":
+            return launching
+        case "model facts":
+            return context.model is not None
+        case "the accelerator":
+            return context.accelerator is not None
+        case "hosts":
+            return context.run.cluster is not None
+
+
+def _accelerator(run: Run, launching: bool) -> str | None:
+    if run.spec.cluster.gpu is not None:
+        return "cpu" if run.spec.cluster.gpu.strip().lower() == "cpu" else "cuda"
+    if not launching or run.cluster is not None:
+        return None
+    import os
+
+    from harness.facts.machine import accelerators
+
+    return "cpu" if os.environ.get("DS_ACCELERATOR") == "cpu" or not accelerators() else "cuda"
 
 
 def _ask(gate: Gate, context: Context) -> list[Finding]:

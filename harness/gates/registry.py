@@ -10,12 +10,13 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal
 
-from harness.facts.deepspeed import Target, Version, parse_version
-from harness.findings import Finding, Fix, Label, Severity, Upstream
-from harness.plan.run import Run
-from harness.spec.source import Source
+from harness.facts.deepspeed import Version, parse_version
+from harness.findings import Finding, Upstream
+from harness.gates.context import Context
 
-Need = Literal["world size", "a launch", "a run spec"]
+__all__ = ["Check", "Cite", "Context", "Gate", "Need", "gate", "gates"]
+
+Need = Literal["world size", "a launch", "a run spec", "model facts", "the accelerator", "hosts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,40 +27,8 @@ class Cite:
     quote: str
 
 
-@dataclass(frozen=True)
-class Context:
-    """What a gate may look at."""
-
-    run: Run
-    source: Source
-    target: Target
-
-    def key(self, key: str) -> str:
-        """A spec key in backticks, as the user writes it."""
-        return f"`{self.source.user_key(key)}`"
-
-    def finding(
-        self,
-        message: str,
-        key: str,
-        *,
-        label: str = "",
-        related: Sequence[tuple[str, str]] = (),
-        notes: Sequence[str] = (),
-        fix: Fix | None = None,
-        severity: Severity = "error",
-    ) -> Finding:
-        """A finding at `key`; `related` are (key, words) pairs that are shown where they are written.
-
-        The gate's id is filled in by `check`.
-        """
-        shown = tuple(Label(self.source.place(k), text) for k, text in related if self.source.has(k))
-        return Finding(
-            "", severity, message, self.source.user_key(key), self.source.place(key), label, shown, tuple(notes), fix
-        )
-
-
 Check = Callable[[Context], Iterator[Finding]]
+When = Callable[[Context], bool]
 
 
 @dataclass(frozen=True)
@@ -74,6 +43,9 @@ class Gate:
     until: Version | None
     needs: tuple[Need, ...]
     page: str
+    when: When | None
+    policy: str
+    unseen: str
     check: Check = field(repr=False)
 
     @property
@@ -111,15 +83,25 @@ def gate(
     since: str | None = None,
     until: str | None = None,
     needs: Sequence[Need] = (),
+    when: When | None = None,
+    policy: str = "",
+    unseen: str = "",
 ) -> Callable[[Check], Check]:
-    """Register the decorated function as a gate; its module's docstring is the page."""
+    """Register the decorated function as a gate; its module's docstring is the page.
+
+    `when` is a cheap guard: a gate that it calls irrelevant has nothing to say and misses no facts. `policy` is why the
+    gate refuses what the installed DeepSpeed would run. `unseen` is what a machine would need to see the claim happen,
+    where the CPU accelerator cannot show it.
+    """
 
     def register(check: Check) -> Check:
         if id in _GATES and _GATES[id].check.__module__ != check.__module__:
             raise ValueError(f"gate {id} is defined twice")
         page = importlib.import_module(check.__module__).__doc__ or ""
         first, last = (parse_version(v) if v else None for v in (since, until))
-        _GATES[id] = Gate(id, name, upstream, tuple(cites), first, last, tuple(needs), page, check)
+        _GATES[id] = Gate(
+            id, name, upstream, tuple(cites), first, last, tuple(needs), page, when, policy, unseen, check
+        )
         return check
 
     return register

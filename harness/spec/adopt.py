@@ -53,7 +53,7 @@ def adopt(config: dict[str, Any]) -> tuple[dict[str, Any], dict[Path, Path]]:
     Values are not judged here; a wrong type arrives in the spec as it was written.
     """
     spec: dict[str, Any] = {}
-    origin: dict[Path, Path] = {}
+    origin: dict[Path, Path] = {("deepspeed",): ()}
     for path, value in _leaves(config, ()):
         if value == "auto":
             continue

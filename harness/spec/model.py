@@ -28,6 +28,8 @@ Count = Annotated[int, BeforeValidator(_whole), Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 InputKind = Literal["spec", "deepspeed-json"]
 """What a file is: our own YAML, or a DeepSpeed JSON that was adopted as one."""
+Consumer = Literal["hf", "accelerate", "deepspeed"]
+"""Who reads a DeepSpeed JSON: the Hugging Face Trainer, accelerate, or DeepSpeed itself."""
 Strings = Annotated[tuple[str, ...], Field(strict=False)]
 
 

@@ -16,7 +16,7 @@ from harness.plan.run import resolve
 from harness.spec.load import load
 from harness.spec.pages import pages
 
-FAMILIES = {"SP", "BT", "ZR", "OF", "TP", "PP", "SQ", "PR", "OP", "MD", "CK", "HO", "MM", "EN", "GT"}
+FAMILIES = set("SP BT ZR OF TP PP SQ EX PR OP MD CK CC UT SE HO HF MM EN GT".split())
 HEADINGS = ("What it checks", "Why it fails", "Example", "Use instead")
 GATES = pytest.mark.parametrize("gate", gates(), ids=lambda g: g.id)
 LATEST = "0.19.8"

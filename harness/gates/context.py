@@ -1,0 +1,204 @@
+"""What a gate may look at: the run, the file it came from, and DeepSpeed's own keys wherever the user wrote them.
+
+Judges nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from harness.facts.deepspeed import Target
+from harness.findings import Finding, Fix, Label, Severity
+from harness.plan.run import Run
+from harness.spec.adopt import home
+from harness.spec.model import Consumer
+from harness.spec.source import Source, dotted
+
+if TYPE_CHECKING:
+    from harness.facts.models import Found, ModelFacts
+
+_NAMES = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD"}
+_MISSING = object()
+
+
+class Optimizer(NamedTuple):
+    """The optimizer as DeepSpeed will read it. `type` is None when a DeepSpeed JSON leaves it to the script."""
+
+    type: str | None
+    params: Mapping[str, Any]
+    key: str
+    """The section of the spec that says it: `optimizer`, or `deepspeed.optimizer`."""
+
+    @property
+    def name(self) -> str:
+        """`type` in lower case, which is how DeepSpeed compares its own names; empty when there is none."""
+        return self.type.lower() if isinstance(self.type, str) else ""
+
+
+@dataclass(frozen=True)
+class Context:
+    """A run to be judged, for one DeepSpeed. `consumer` reads a DeepSpeed JSON; it is None for a run spec."""
+
+    run: Run
+    source: Source
+    target: Target
+    consumer: Consumer | None = None
+    accelerator: str | None = None
+    """What torch calls the device, such as `cuda` or `cpu`, where it is known."""
+
+    # DeepSpeed's own keys
+
+    def home(self, key: str) -> str:
+        """The spec's key for a key of DeepSpeed's JSON: a field of its own, or one below `deepspeed`."""
+        path = tuple(key.split("."))
+        return dotted(home(path) or ("deepspeed", *path))
+
+    def ds(self, key: str, default: Any = None) -> Any:
+        """The value of a DeepSpeed key wherever the user wrote it; `default` where it is absent, null or `auto`."""
+        path = tuple(key.split("."))
+        field = home(path)
+        if field is None:
+            value: Any = self.run.spec.deepspeed
+            for part in path:
+                value = value.get(part, _MISSING) if isinstance(value, dict) else _MISSING
+        elif self.run.kind == "deepspeed-json" and not self.source.has(dotted(field)):
+            value = _MISSING
+        else:
+            value = self.run.spec
+            for name in field:
+                value = getattr(value, str(name), None)
+        return default if value is _MISSING or value is None or value == "auto" else value
+
+    def wrote(self, key: str) -> bool:
+        """Does the user's file have this DeepSpeed key at all, with whatever value? (`auto` counts.)"""
+        return self._raw(key) is not _MISSING
+
+    def is_auto(self, key: str) -> bool:
+        """Is this DeepSpeed key given as the text `auto`?"""
+        return bool(self._raw(key) == "auto")
+
+    def on(self, block: str) -> bool:
+        """Has this block `enabled: true`?"""
+        return self.ds(f"{block}.enabled") is True
+
+    def _raw(self, key: str) -> Any:
+        path: tuple[str | int, ...] = tuple(key.split("."))
+        if self.run.kind != "deepspeed-json":
+            path = home(path) or ("deepspeed", *path)
+        value: Any = self.source.data
+        for name in path:
+            value = value.get(name, _MISSING) if isinstance(value, dict) else _MISSING
+        return value
+
+    # What most gates ask for
+
+    @property
+    def stage(self) -> int:
+        """The ZeRO stage."""
+        return self.run.spec.zero.stage
+
+    @property
+    def tensor(self) -> int:
+        """Tensor-parallel degree."""
+        return self.run.degrees.tensor
+
+    @property
+    def pipeline(self) -> int:
+        """Pipeline stages."""
+        return self.run.degrees.pipeline
+
+    @property
+    def sequence(self) -> int:
+        """Sequence-parallel degree."""
+        return self.run.degrees.sequence
+
+    @property
+    def world(self) -> int | None:
+        """Ranks."""
+        return self.run.degrees.world
+
+    @property
+    def data(self) -> int | None:
+        """Data-parallel ranks; None where the world is unknown or does not divide."""
+        return self.run.degrees.data
+
+    @property
+    def slots(self) -> tuple[int, ...] | None:
+        """Ranks of each host, where a hostfile is known."""
+        return tuple(host.slots for host in self.run.cluster.hosts) if self.run.cluster else None
+
+    def offload(self, section: str) -> str:
+        """`none`, `cpu` or `nvme`, of `offload_optimizer` or `offload_param`."""
+        block = getattr(self.run.spec.zero, section)
+        return "none" if block is None else str(block.device)
+
+    @property
+    def clipping(self) -> float:
+        """The norm that gradients are clipped at, 0 for none: what is written, else DeepSpeed's default of this release
+        (`runtime/constants.py`: 0.0 up to 0.19.2, then 1.0).
+        """
+        if self.run.kind == "spec" or self.source.has("train.max_grad_norm"):
+            return self.run.spec.train.max_grad_norm
+        return 1.0 if self.target.version >= (0, 19, 3) else 0.0
+
+    @cached_property
+    def optimizer(self) -> Optimizer:
+        """Type and parameters as DeepSpeed gets them."""
+        block = self.run.spec.deepspeed.get("optimizer")
+        if isinstance(block, dict):
+            params = block.get("params")
+            return Optimizer(block.get("type"), params if isinstance(params, dict) else {}, "deepspeed.optimizer")
+        ours = self.run.spec.optimizer
+        if self.run.kind == "deepspeed-json" and not self.source.has("optimizer.type"):
+            return Optimizer(None, {}, "optimizer")
+        params = {"lr": ours.learning_rate, "weight_decay": ours.weight_decay}
+        params |= {"momentum": ours.momentum} if ours.type == "sgd" else {"betas": list(ours.betas), "eps": ours.eps}
+        return Optimizer(_NAMES[ours.type], params, "optimizer")
+
+    @property
+    def scheduler(self) -> Mapping[str, Any]:
+        """DeepSpeed's own `scheduler` block, empty when there is none."""
+        block = self.run.spec.deepspeed.get("scheduler")
+        return block if isinstance(block, dict) else {}
+
+    @cached_property
+    def _found_model(self) -> Found:
+        from harness.facts.models import find
+
+        spec, folder = self.run.spec.model, Path(self.source.file).parent if self.source.file != "-" else None
+        here = find(spec.name_or_path, spec.config, None, spec.revision)
+        return here if here.facts or folder is None else find(spec.name_or_path, spec.config, folder, spec.revision)
+
+    @property
+    def model(self) -> ModelFacts | None:
+        """Sizes of the model, where its configuration is at hand."""
+        return self._found_model.facts
+
+    # Findings
+
+    def key(self, key: str) -> str:
+        """A spec key in backticks, as the user writes it."""
+        return f"`{self.source.user_key(key)}`"
+
+    def finding(
+        self,
+        message: str,
+        key: str,
+        *,
+        label: str = "",
+        related: Sequence[tuple[str, str]] = (),
+        notes: Sequence[str] = (),
+        fix: Fix | None = None,
+        severity: Severity = "error",
+        of_key: bool = False,
+    ) -> Finding:
+        """A finding at the spec key `key`, at its value or (`of_key`) at its name; `related` are (key, words) pairs
+        that are shown where they are written. The gate's id is filled in by `check`.
+        """
+        place = self.source.place(key, of_key=of_key)
+        shown = tuple(Label(self.source.place(k), text) for k, text in related if self.source.has(k))
+        return Finding("", severity, message, self.source.user_key(key), place, label, shown, tuple(notes), fix)

@@ -1,10 +1,24 @@
-"""Reads the examples out of a gate's page, for the tests that walk the registry."""
+"""Reads the examples out of a gate's page and puts them to the gates, for the tests that walk the registry."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
+import yaml
+
+from harness.facts.deepspeed import Target
+from harness.findings import Report
+from harness.gates import check
 from harness.gates.registry import Gate
+from harness.plan.run import Run, resolve
+from harness.spec.cluster import read_hostfile
+from harness.spec.load import load
+from harness.spec.source import Source
+
+LATEST = "0.19.8"
+Write = Callable[[str, str], str]
 
 # What a spec needs besides the few lines that a page shows.
 COMPLETE = {
@@ -13,20 +27,38 @@ COMPLETE = {
     "train.max_steps": 10,
     "train.per_device_train_batch_size": 1,
 }
+# Gates about a key that the completion would bring.
+ABOUT = {"MD001": "model.", "MD002": "data.", "MD003": "train.max"}
 
 
-def yaml_of(gate: Gate, heading: str) -> str:
-    """The YAML block below a heading of the page."""
-    match = re.search(r"```yaml\n(.*?)```", gate.section(heading), re.DOTALL)
+class Example(NamedTuple):
+    """A block of a page: a run spec or a DeepSpeed JSON, and the hostfile beside it, if any."""
+
+    text: str
+    kind: str
+    hostfile: str | None
+
+
+class Judged(NamedTuple):
+    """What became of an example."""
+
+    report: Report
+    run: Run
+    source: Source
+
+
+def example_of(gate: Gate, heading: str) -> Example:
+    """The YAML or JSON block below a heading of the page, and the block marked `hostfile`."""
+    section = gate.section(heading)
+    match = re.search(r"```(yaml|json)\n(.*?)```", section, re.DOTALL)
     if match is None:
-        raise ValueError(f"{gate.id} has no YAML under `{heading}`")
-    return match[1]
+        raise ValueError(f"{gate.id} has neither YAML nor JSON under `{heading}`")
+    hosts = re.search(r"```hostfile\n(.*?)```", section, re.DOTALL)
+    return Example(match[2], match[1], hosts[1] if hosts else None)
 
 
 def completed(text: str, *, without: str = "") -> list[str]:
     """`--set` overrides that complete an example, except for keys that it writes itself or that its gate is about."""
-    import yaml
-
     written = yaml.safe_load(text) or {}
 
     def has(key: str) -> bool:
@@ -42,3 +74,35 @@ def completed(text: str, *, without: str = "") -> list[str]:
         for key, value in COMPLETE.items()
         if not has(key) and key not in skip and not key.startswith(without or "-")
     ]
+
+
+def judge(
+    gate: Gate,
+    heading: str,
+    write: Write,
+    overrides: Sequence[str] = (),
+    *,
+    version: str = LATEST,
+    launching: bool = True,
+    accelerator: str | None = "cuda",
+    example: Example | None = None,
+) -> Judged:
+    """Put an example to all gates, as it would be launched on GPUs, unless its `cluster.gpu` says something else."""
+    text, kind, hostfile = example or example_of(gate, heading)
+    target = Target(version, "asked for")
+    if kind == "json":
+        loaded = load(write("ds_config.json", text), overrides, target)
+    else:
+        more = completed(text, without=ABOUT.get(gate.id, "") if heading == "Example" else "")
+        loaded = load(write("spec.yaml", text), [*more, *overrides], target)
+    assert loaded.spec is not None, loaded.findings
+    assert loaded.source is not None
+    cluster = None
+    if hostfile is not None:
+        cluster, found = read_hostfile(write("hostfile", hostfile))
+        assert not found, found
+    run = resolve(loaded.spec, cluster=cluster, kind=loaded.kind)
+    consumer = getattr(loaded, "consumer", None)
+    device = accelerator if run.spec.cluster.gpu is None else None
+    report = check(run, loaded.source, deepspeed=target, launching=launching, consumer=consumer, accelerator=device)
+    return Judged(report, run, loaded.source)

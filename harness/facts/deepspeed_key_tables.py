@@ -1,61 +1,68 @@
-"""The documented keys of DeepSpeed's JSON, block by block, a line a key; read by `deepspeed_keys`.
+"""The documented keys of DeepSpeed's JSON, block by block, a line a key: what decides how a model is trained.
 
-Sources: the fields of DeepSpeed 0.19.8's own pydantic models (a test compares them), and for blocks it reads by hand,
-`runtime/constants.py` and `runtime/config.py`. Releases: the class bodies at each tag.
+What serves training (checkpoints, monitors, profilers, data, autotuning) is in `deepspeed_key_tables_utilities`; both
+are read by `deepspeed_keys`. Sources: the fields of DeepSpeed 0.19.8's own pydantic models, and for blocks that it
+reads by hand its `constants.py` and `config.py` (a test compares both). Releases: the class bodies at each tag.
 
-A line is `key type [>=since] [<gone] [->successor] [=>alias]`; a key with a successor is deprecated or gone, one with
-an alias is only another name. Types: bool, int, float, number, str, list, dict (free form), block (has a table of its
-own), any; `?` allows null.
+A line is `key type` and any of
+  `=1.0` the default, as JSON (`=*`: one that JSON cannot say, or a long list)   `was:0.0<0.19.3` the default before
+  `ge:0 gt:0 le:1 lt:1` the range, `gt:0@0.19.6` from that release on           `nobool` true is no number here
+  `in:a|b` the allowed values (`in:dtype`: any name of a number format), `IN:a|b` whatever their case
+  `exact` 8.0 is no whole number here   `filled` no empty text   `raw` never converted
+  `>=0.19.6` since, `<0.19.7` gone
+  `->key` its successor                 `=>key` the key that it is only another name of
+Types: bool, int, number, str, list, dict (free form), block (has a table), blocks (a list of such), maps (names to
+such), switch (read by truth), flag (a switch that refuses texts), python (no JSON value fits), any; `?` allows null.
 """
 
 from __future__ import annotations
 
 TABLES: dict[str, str] = {
     "": """
-        train_batch_size int
-        train_micro_batch_size_per_gpu int
-        gradient_accumulation_steps int
-        gradient_clipping number
-        gradient_allreduce_op str >=0.19.6
-        gradient_predivide_factor number
-        prescale_gradients bool
-        managed_gradient_accumulation bool >=0.19.4
-        communication_data_type str?
-        seq_parallel_communication_data_type str? >=0.16.5
+        train_batch_size int? =null gt:0
+        train_micro_batch_size_per_gpu int? =null gt:0
+        gradient_accumulation_steps int? =null gt:0
+        gradient_clipping number =1.0 ge:0 was:0.0<0.19.3
+        gradient_allreduce_op str ="mean" IN:mean|sum >=0.19.6
+        gradient_predivide_factor number =1.0
+        prescale_gradients switch =false
+        managed_gradient_accumulation switch =true >=0.19.4
+        communication_data_type str? =null IN:fp32|fp16|bf16
+        seq_parallel_communication_data_type str? ="fp32" IN:fp32|fp16|bf16 >=0.16.5
         seq_parallel_comm_data_type str? <0.16.5 ->seq_parallel_communication_data_type
         sequence_parallel_size int >=0.15.0
         data_parallel_size int >=0.15.0
-        dataloader_drop_last bool
-        disable_allgather bool
-        disable_python_gc bool >=0.19.8
-        dump_state bool
-        log_level str? >=0.19.3
-        memory_breakdown bool
-        steps_per_print int?
-        use_data_before_expert_parallelism bool
-        vocabulary_size int
-        wall_clock_breakdown bool
-        zero_allow_untested_optimizer bool
-        zero_force_ds_cpu_optimizer bool
+        dataloader_drop_last switch =false
+        disable_allgather switch =false
+        disable_python_gc switch =false >=0.19.8
+        dump_state switch =false
+        log_level str? =null in:debug|info|warning|error|critical >=0.19.3
+        memory_breakdown switch =false
+        steps_per_print int? =null was:10<0.15.2
+        use_data_before_expert_parallelism switch =false
+        vocabulary_size int? =null
+        wall_clock_breakdown flag =false
+        zero_allow_untested_optimizer switch =false
+        zero_force_ds_cpu_optimizer switch =true
         optimizer block
         scheduler block
         zero_optimization block
-        bf16 block
+        bf16 block?
         bfloat16 block ->bf16
         fp16 block
         torch_autocast block >=0.17.2
         data_types block
         activation_checkpointing block
-        aio block
+        aio block?
         autotuning block
         checkpoint block
         comet block
         comms_logger block
         compile block >=0.16.6
         csv_monitor block
-        data_efficiency dict
-        datastates_ckpt any >=0.18.1
-        expert_parallel block >=0.19.2
+        data_efficiency block
+        datastates_ckpt any =false >=0.18.1
+        expert_parallel block? >=0.19.2
         flops_profiler block
         hybrid_engine block
         pipeline block
@@ -63,7 +70,7 @@ TABLES: dict[str, str] = {
         tensorboard block
         timers block
         wandb block
-        weight_quantization dict
+        weight_quantization block
         amp dict <0.19.8 ->bf16
         compression_training dict <0.19.7
         curriculum_learning dict <0.19.8 ->data_efficiency
@@ -77,43 +84,43 @@ TABLES: dict[str, str] = {
         sparse_gradients any <0.19.8
     """,
     "optimizer": """
-        type str
-        params dict
-        legacy_fusion bool
+        type str? =null
+        params dict? =null
+        legacy_fusion switch =false
     """,
     "scheduler": """
-        type str
-        params dict
+        type str? =null
+        params dict? =null
     """,
     "zero_optimization": """
-        stage int
-        contiguous_gradients bool
-        reduce_scatter bool
-        reduce_bucket_size int
-        use_multi_rank_bucket_allreduce bool
-        allgather_partitions bool
-        allgather_bucket_size int
-        overlap_comm bool?
-        compute_grad_norm bool >=0.19.7
-        load_from_fp32_weights bool
-        elastic_checkpoint bool
-        offload_param block?
-        offload_optimizer block?
-        zenflow block? >=0.17.5
-        sub_group_size int
-        cpu_offload_param bool? ->offload_param
-        cpu_offload_use_pin_memory bool? ->offload_optimizer.pin_memory
-        cpu_offload bool? ->offload_optimizer
-        stage3_prefetch_bucket_size int
-        stage3_param_persistence_threshold int
-        stage3_model_persistence_threshold int
-        stage3_max_live_parameters int
-        stage3_max_reuse_distance int
-        stage3_gather_16bit_weights_on_model_save bool
-        stage3_module_granularity_threshold int >=0.16.0
-        stage3_use_all_reduce_for_fetch_params bool
-        stage3_allgather_sequential bool >=0.18.5
-        stage3_gather_fp16_weights_on_model_save bool ->stage3_gather_16bit_weights_on_model_save
+        stage int =0 ge:0 le:3
+        contiguous_gradients bool =true
+        reduce_scatter bool =true
+        reduce_bucket_size int =500000000 gt:0@0.19.6 ge:0
+        use_multi_rank_bucket_allreduce bool =true
+        allgather_partitions bool =true
+        allgather_bucket_size int =500000000 ge:0
+        overlap_comm bool? =null
+        compute_grad_norm bool =true >=0.19.7
+        load_from_fp32_weights bool =true
+        elastic_checkpoint bool =false
+        offload_param block? =null
+        offload_optimizer block? =null
+        zenflow block? =null >=0.17.5
+        sub_group_size int =1000000000 ge:0
+        cpu_offload_param bool? =null ->offload_param
+        cpu_offload_use_pin_memory bool? =null ->offload_optimizer.pin_memory
+        cpu_offload bool? =null ->offload_optimizer
+        stage3_prefetch_bucket_size int =50000000 ge:0
+        stage3_param_persistence_threshold int =100000 ge:0
+        stage3_model_persistence_threshold int =9223372036854775807 ge:0
+        stage3_max_live_parameters int =1000000000 ge:0
+        stage3_max_reuse_distance int =1000000000 ge:0
+        stage3_gather_16bit_weights_on_model_save bool =false
+        stage3_module_granularity_threshold int =0 >=0.16.0
+        stage3_use_all_reduce_for_fetch_params bool =false
+        stage3_allgather_sequential bool =false >=0.18.5
+        stage3_gather_fp16_weights_on_model_save bool =false ->stage3_gather_16bit_weights_on_model_save
         prefetch_bucket_size int =>stage3_prefetch_bucket_size
         param_persistence_threshold int =>stage3_param_persistence_threshold
         model_persistence_threshold int =>stage3_model_persistence_threshold
@@ -123,275 +130,157 @@ TABLES: dict[str, str] = {
         module_granularity_threshold int =>stage3_module_granularity_threshold
         use_all_reduce_for_fetch_params bool =>stage3_use_all_reduce_for_fetch_params
         allgather_sequential bool =>stage3_allgather_sequential
-        ignore_unused_parameters bool
-        legacy_stage1 bool
-        round_robin_gradients bool
-        parameter_alignment bool >=0.19.7
-        zero_hpz_partition_size int
-        zero_quantized_weights bool
-        zero_quantized_nontrainable_weights bool
-        zero_quantized_gradients bool
-        memory_efficient_linear bool
-        pipeline_loading_checkpoint bool
-        override_module_apply bool
-        log_trace_cache_warnings bool >=0.16.4
-        enable_sanity_checks bool >=0.17.6
-        save_muon_momentum_buffer_in_memory bool >=0.18.9
-        leaf_module block >=0.18.0
+        ignore_unused_parameters bool =true
+        legacy_stage1 bool =false
+        round_robin_gradients bool =false
+        parameter_alignment bool =false >=0.19.7
+        zero_hpz_partition_size int =1 ge:0
+        zero_quantized_weights bool =false
+        zero_quantized_nontrainable_weights bool =false
+        zero_quantized_gradients bool =false
+        memory_efficient_linear bool =true
+        pipeline_loading_checkpoint bool =false
+        override_module_apply bool =true
+        log_trace_cache_warnings bool =false >=0.16.4
+        enable_sanity_checks bool =false >=0.17.6
+        save_muon_momentum_buffer_in_memory bool =false >=0.18.9
+        leaf_module block ={} >=0.18.0
         mics_shard_size int <0.19.7 ->zero_hpz_partition_size
         mics_hierarchical_params_gather bool <0.19.7
         zeropp_loco_param dict? >=0.16.2 <0.19.8
     """,
     "zero_optimization.offload_optimizer": """
-        device str
-        nvme_path str?
-        buffer_count int
-        pin_memory bool
-        pipeline_read bool
-        pipeline_write bool
-        fast_init bool
-        ratio number
-        super_offload bool >=0.18.0
-        cpuadam_cores_perc number >=0.18.0
+        device str ="none" in:none|cpu|nvme
+        nvme_path str? =null
+        buffer_count int =4 ge:0
+        pin_memory bool =true was:false<0.19.5
+        pipeline_read bool =false
+        pipeline_write bool =false
+        fast_init bool =false
+        ratio number =1.0 ge:0 le:1
+        super_offload bool =false >=0.18.0
+        cpuadam_cores_perc number =0.8 ge:0 le:1 >=0.18.0
     """,
     "zero_optimization.offload_param": """
-        device str
-        nvme_path str?
-        buffer_count int
-        buffer_size int
-        max_in_cpu int
-        pin_memory bool
+        device str ="none" in:none|cpu|nvme
+        nvme_path str? =null
+        buffer_count int =5 ge:0
+        buffer_size int =100000000 ge:0
+        max_in_cpu int =1000000000 ge:0
+        pin_memory bool =true was:false<0.19.5
     """,
     "zero_optimization.leaf_module": """
-        classes list
-        names list
-        name_suffixes list
+        classes list =*
+        names list =[]
+        name_suffixes list =[]
     """,
     "zero_optimization.zenflow": """
-        topk_ratio number
-        select_strategy str
-        select_interval any
-        update_interval any
-        overlap_step bool
-        offload bool
-        auto_ratio number
-        full_warm_up_rounds int
-        pt_reserved_cores_perc number >=0.17.6
-        steps_per_epoch int?
+        topk_ratio number =0.1 gt:0@0.19.6 lt:1@0.19.6 ge:0 le:1
+        select_strategy str ="auto" in:auto|step|epoch
+        select_interval any ="auto"
+        update_interval any ="auto"
+        overlap_step bool =false
+        offload bool =false
+        auto_ratio number =0.99 ge:0 le:1
+        full_warm_up_rounds int =0
+        pt_reserved_cores_perc number =0.5 ge:0 le:1 >=0.17.6
+        steps_per_epoch int? =null
     """,
     "bf16": """
-        enabled bool
-        immediate_grad_update bool
-        check_grad_overflow bool
-        bf16_master_weights_and_grads bool >=0.18.3
-        bf16_optimizer_states bool >=0.18.3
+        enabled bool =false
+        immediate_grad_update bool =false
+        check_grad_overflow bool =true was:false<0.19.3
+        bf16_master_weights_and_grads bool =false >=0.18.3
+        bf16_optimizer_states bool =false >=0.18.3
     """,
     "fp16": """
-        enabled bool
-        auto_cast bool
-        loss_scale number
-        initial_scale_power int
-        loss_scale_window int
-        hysteresis int
-        consecutive_hysteresis bool
-        min_loss_scale int
-        fp16_master_weights_and_grads bool
+        enabled bool =false
+        auto_cast bool =false
+        loss_scale number =0 ge:0 nobool
+        initial_scale_power int =16
+        loss_scale_window int =1000 nobool
+        hysteresis int =2
+        consecutive_hysteresis bool =false
+        min_loss_scale int =1 nobool
+        fp16_master_weights_and_grads bool =false
     """,
     "torch_autocast": """
-        enabled bool
-        dtype str?
-        lower_precision_safe_modules list?
+        enabled switch =false
+        dtype str in:dtype
+        lower_precision_safe_modules list
     """,
     "data_types": """
-        grad_accum_dtype str?
-        param_dtype str?
-        buffer_dtype str?
-        keep_in_fp32_modules any
-    """,
-    "activation_checkpointing": """
-        partition_activations bool
-        contiguous_memory_optimization bool
-        cpu_checkpointing bool
-        number_checkpoints int?
-        synchronize_checkpoint_boundary bool
-        profile bool
-    """,
-    "aio": """
-        block_size int
-        queue_depth int
-        intra_op_parallelism int >=0.16.4
-        thread_count int <0.16.4 ->intra_op_parallelism
-        single_submit bool
-        overlap_events bool
-        use_gds bool
-    """,
-    "autotuning": """
-        enabled bool
-        start_step int?
-        end_step int?
-        metric_path str?
-        arg_mappings dict?
-        metric str
-        model_info dict?
-        results_dir str
-        exps_dir str
-        overwrite bool
-        fast bool
-        start_profile_step int
-        end_profile_step int
-        tuner_type str
-        tuner_early_stopping int
-        tuner_num_trials int
-        model_info_path str?
-        mp_size int
-        max_train_batch_size int?
-        min_train_batch_size int
-        max_train_micro_batch_size_per_gpu int
-        min_train_micro_batch_size_per_gpu int
-        num_tuning_micro_batch_sizes int
-    """,
-    "checkpoint": """
-        tag_validation str
-        load_universal bool
-        use_node_local_storage bool
-        checkpoint_serialization bool
-        parallel_write dict
-        writer dict?
-    """,
-    "comet": """
-        enabled bool
-        samples_log_interval int
-        project str?
-        workspace str?
-        api_key str?
-        experiment_name str?
-        experiment_key str?
-        online bool?
-        mode str?
-    """,
-    "comms_logger": """
-        enabled bool
-        prof_all bool
-        prof_ops list
-        verbose bool
-        debug bool
-    """,
-    "compile": """
-        deepcompile bool
-        autoep_non_moe bool >=0.19.8
-        free_activation bool
-        free_activation_threshold int >=0.18.0
-        offload_activation bool
-        offload_activation_pin_memory bool >=0.19.6
-        offload_opt_states bool
-        double_buffer bool
-        symmetric_memory bool
-        debug_log bool
-        offload_parameters bool
-        sync_before_reduce bool
-        sync_after_reduce bool
-        sync_before_allgather bool
-        sync_after_allgather bool
-        keep_int_input_tensors bool >=0.17.2
-        keep_all_input_tensors bool >=0.17.2
-        passes list? >=0.18.9
-    """,
-    "csv_monitor": """
-        enabled bool
-        output_path str
-        job_name str
-    """,
-    "expert_parallel": """
-        enabled bool
-        autoep_size int
-        expert_tensor_parallel_size int
-        validate_folding_routing bool
-        async_split_plan bool
-        preset_model str?
-        moe_layer_pattern str?
-        expert_pattern str?
-        router_pattern str?
-        use_grouped_mm bool
-        disable_triton_grouped_mm bool
-        route_norm bool?
-        route_scale number
-        score_apply str
-        combine_impl str
-        row_weighting_impl str
-        gate_up_impl str
-        comm_backend str
-        comm_num_sm int
-        comm_qp_margin int
-        comm_max_tokens_per_rank int
-        num_expert_groups int?
-        num_limited_groups int?
-        score_func str
-        top_k any
-        load_balance_coeff number?
-        routed_scaling_factor any
-        expert_w1 str?
-        expert_w2 str?
-        expert_w3 str?
-        num_experts_attr str?
-        top_k_attr str?
-        has_shared_experts bool?
-        shared_experts_pattern str?
-        shared_experts_gate_pattern str?
-        expert_activation str?
-    """,
-    "flops_profiler": """
-        enabled bool
-        recompute_fwd_factor number
-        profile_step int
-        module_depth int
-        top_modules int
-        detailed bool
-        output_file str?
-    """,
-    "hybrid_engine": """
-        enabled bool
-        max_out_tokens int
-        inference_tp_size int
-        release_inference_cache bool
-        pin_parameters bool
-        tp_gather_partition_size int
-        enable_cuda_graph bool >=0.19.6
-    """,
-    "pipeline": """
-        stages any
-        partition str
-        seed_layers bool
-        activation_checkpoint_interval int
-        pipe_partitioned bool
-        grad_partitioned bool
-        use_reentrant bool
+        grad_accum_dtype str? =null in:dtype
+        param_dtype str? =null in:dtype
+        buffer_dtype str? =null in:dtype
+        keep_in_fp32_modules any ="auto"
     """,
     "tensor_parallel": """
-        dtype any
-        autotp_size int
-        tp_overlap_comm bool >=0.16.6
-        vocab_parallel_lm_head bool? >=0.19.8
-        vocab_parallel_ce_backend str >=0.19.8
-        tp dict
-        injection_policy_tuple any
-        partition_config dict? >=0.18.6
-        preset_model str? >=0.18.6
-        keep_module_on_host bool
-        kernel_inject bool
+        dtype python =*
+        autotp_size int =0 raw
+        tp_overlap_comm bool =false >=0.16.6
+        vocab_parallel_lm_head bool? =null >=0.19.8
+        vocab_parallel_ce_backend str ="torch" in:torch|liger >=0.19.8
+        tp block ={}
+        injection_policy_tuple list? =null
+        partition_config block? =null >=0.18.6
+        preset_model str? =null >=0.18.6
+        keep_module_on_host bool =false
+        kernel_inject bool =false
+        tensor_parallel block =>tp
+        replace_with_kernel_inject bool =>kernel_inject
     """,
-    "tensorboard": """
-        enabled bool
-        output_path str
-        job_name str
+    "tensor_parallel.tp": """
+        tp_size int =1
+        tp_grain_size int =1
+        mpu any =null
+        tp_group any =null
     """,
-    "timers": """
-        throughput dict
+    "tensor_parallel.partition_config": """
+        use_default_specs switch =true
+        layer_specs blocks =[]
+        tp_size int =1
+        embedding_partition_dim int =1
+        lm_head_patterns list =["lm_head","embed_out"]
+        strict_mode switch =false
     """,
-    "wandb": """
-        enabled bool
-        group str?
-        team str?
-        project str
+    "tensor_parallel.partition_config.layer_specs": """
+        patterns list =[]
+        partition_type str ="column" IN:column|row|skip
+        gather_output switch =false
+        grad_allreduce switch =false
+        shape list? =null
+        partition_dim int? =null
+        model_types list? =null
+    """,
+    "pipeline": """
+        stages any ="auto"
+        partition str ="best"
+        seed_layers switch =false
+        activation_checkpoint_interval int =0
+        pipe_partitioned flag =true
+        grad_partitioned flag =true
+        use_reentrant switch =true
+    """,
+    "compile": """
+        deepcompile bool =false
+        autoep_non_moe bool =false >=0.19.8
+        free_activation bool =false
+        free_activation_threshold int =10485760 >=0.18.0
+        offload_activation bool =false
+        offload_activation_pin_memory bool =true >=0.19.6
+        offload_opt_states bool =false
+        double_buffer bool =true
+        symmetric_memory bool =false
+        debug_log bool =false
+        offload_parameters bool =false
+        sync_before_reduce bool =false
+        sync_after_reduce bool =false
+        sync_before_allgather bool =false
+        sync_after_allgather bool =false
+        keep_int_input_tensors bool =true >=0.17.2
+        keep_all_input_tensors bool =false >=0.17.2
+        passes list? =null in:z1|z3|autosp|autotp >=0.18.9
     """,
 }
 TABLES["bfloat16"] = TABLES["bf16"]

@@ -1,21 +1,57 @@
-"""Every documented key of DeepSpeed's JSON: its type, the release it came with or went with, its successor.
+"""Every documented key of DeepSpeed's JSON: type, default, range, the release it came or went with, its successor.
 
-What to say about a wrong key is `harness.spec.deepspeed_json`'s business.
+What to say about a wrong key is `harness.spec.deepspeed_json`'s business; tables are parsed block by block, on demand.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
+from typing import Any
 
 from harness.facts.deepspeed import Version, parse_version
 from harness.facts.deepspeed_key_tables import TABLES
 
-STRICT_BLOCKS = frozenset(
-    """zero_optimization tensor_parallel compile hybrid_engine comms_logger tensorboard wandb csv_monitor comet timers
-    bf16 fp16 bfloat16""".split()
+TYPED_BLOCKS = frozenset(
+    """zero_optimization zero_optimization.offload_optimizer zero_optimization.offload_param
+    zero_optimization.leaf_module zero_optimization.zenflow tensor_parallel tensor_parallel.tp compile hybrid_engine
+    comms_logger tensorboard wandb csv_monitor comet timers.throughput weight_quantization bf16 fp16
+    bfloat16""".split()
 )
-"""Blocks in which DeepSpeed itself refuses an unknown key; in every other it ignores one in silence."""
+"""Blocks that DeepSpeed reads with pydantic models: unknown keys are refused, values converted where they can be."""
+_UNTYPED_ONCE: dict[str, Version] = {"bf16": (0, 17, 1), "fp16": (0, 17, 1), "bfloat16": (0, 17, 1)}
+"""Typed blocks that were read by hand before a release."""
+DTYPES = tuple(
+    """fp32 float32 float torch.float32 fp16 float16 half torch.float16 bf16 bfloat16 torch.bfloat16 int8
+    torch.int8""".split()
+)
+"""Every name of a number format that DeepSpeed knows."""
+
+
+class _Missing:
+    def __repr__(self) -> str:
+        return "MISSING"
+
+
+MISSING: Any = _Missing()
+"""There is no default, or none that JSON can say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """One side of a range: `op` is `ge`, `gt`, `le` or `lt`; holds from release `since` on."""
+
+    op: str
+    limit: float
+    since: Version | None = None
+
+    def allows(self, value: float) -> bool:
+        """Is the value on the right side? Not a number is on no side."""
+        if self.op == "ge":
+            return value >= self.limit
+        if self.op == "gt":
+            return value > self.limit
+        return value <= self.limit if self.op == "le" else value < self.limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,31 +60,103 @@ class Key:
 
     name: str
     type: str
-    nullable: bool
-    since: Version | None
-    gone: Version | None
-    successor: str | None
-    alias: str | None
+    nullable: bool = False
+    default: Any = MISSING
+    bounds: tuple[Bound, ...] = ()
+    allowed: tuple[str, ...] = ()
+    any_case: bool = False
+    exact: bool = False
+    no_bool: bool = False
+    filled: bool = False
+    raw: bool = False
+    since: Version | None = None
+    gone: Version | None = None
+    successor: str | None = None
+    alias: str | None = None
+    was: tuple[Any, Version] | None = None
+
+    def default_at(self, version: Version) -> Any:
+        """The default of a release; MISSING where there is none."""
+        return self.was[0] if self.was and version < self.was[1] else self.default
 
 
 @cache
 def block(path: str) -> dict[str, Key] | None:
     """The documented keys of a block (`` is the top level), or None where anything goes or the block is unknown."""
-    table = TABLES.get(path)
+    table = _table(path)
     if table is None:
         return None
-    return {key.name: key for key in map(_parse, table.strip().splitlines())}
+    keys = {key.name: key for key in map(_parse, table.strip().splitlines())}
+    for name, key in keys.items():
+        if key.alias:
+            own = keys[key.alias]
+            keys[name] = replace(own, name=name, alias=own.name)
+    return keys
+
+
+def is_typed(path: str, version: Version) -> bool:
+    """Does this release read the block with a model of types?"""
+    return path in TYPED_BLOCKS and version >= _UNTYPED_ONCE.get(path, (0,))
+
+
+def block_paths() -> tuple[str, ...]:
+    """Every block with a table, training before utilities."""
+    return (*TABLES, *_utilities())
+
+
+def _table(path: str) -> str | None:
+    return TABLES.get(path) or _utilities().get(path)
+
+
+@cache
+def _utilities() -> dict[str, str]:
+    from harness.facts import deepspeed_key_tables_utilities
+
+    return deepspeed_key_tables_utilities.TABLES
 
 
 def _parse(line: str) -> Key:
     name, kind, *rest = line.split()
-    since = next((parse_version(r[2:]) for r in rest if r.startswith(">=")), None)
-    gone = next((parse_version(r[1:]) for r in rest if r.startswith("<")), None)
-    successor = next((r[2:] for r in rest if r.startswith("->")), None)
-    alias = next((r[2:] for r in rest if r.startswith("=>")), None)
-    return Key(name, kind.rstrip("?"), kind.endswith("?"), since, gone, successor, alias)
+    if not rest:  # the common case, and this runs on every start
+        return Key(name, kind.rstrip("?"), kind.endswith("?"))
+    values: dict[str, Any] = {}
+    bounds: list[Bound] = []
+    for word in rest:
+        _word(word, values, bounds)
+    return Key(name, kind.rstrip("?"), kind.endswith("?"), bounds=tuple(bounds), **values)
 
 
-def block_paths() -> tuple[str, ...]:
-    """Every block with a table, parents before children."""
-    return tuple(TABLES)
+def _word(word: str, values: dict[str, Any], bounds: list[Bound]) -> None:
+    start, text = word[:2], word[2:]
+    if start == ">=":
+        values["since"] = parse_version(text)
+    elif start == "->":
+        values["successor"] = text
+    elif start == "=>":
+        values["alias"] = text
+    elif word[0] == "<":
+        values["gone"] = parse_version(word[1:])
+    elif word[0] == "=":
+        values["default"] = MISSING if word == "=*" else _json(word[1:])
+    elif start in ("ge", "gt", "le", "lt"):
+        limit, _, since = word[3:].partition("@")
+        bounds.append(Bound(start, float(limit), parse_version(since) if since else None))
+    elif start in ("in", "IN"):
+        values["allowed"] = DTYPES if word[3:] == "dtype" else tuple(word[3:].split("|"))
+        values["any_case"] = start == "IN"
+    elif word[:4] == "was:":
+        before, _, version = word[4:].partition("<")
+        values["was"] = (_json(before), parse_version(version))
+    else:
+        values[{"nobool": "no_bool"}.get(word, word)] = True
+
+
+_PLAIN: dict[str, Any] = {"false": False, "true": True, "null": None}
+
+
+def _json(text: str) -> Any:
+    if text in _PLAIN:
+        return _PLAIN[text]
+    import json
+
+    return json.loads(text)

@@ -1,0 +1,83 @@
+"""The table of DeepSpeed's keys: its lines are well-formed, and releases are told apart."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.facts.deepspeed_key_values import take
+from harness.facts.deepspeed_keys import MISSING, TYPED_BLOCKS, Key, block, block_paths, is_typed
+
+TYPES = set("bool int number str list dict block blocks maps switch flag python any".split())
+LATEST = (0, 19, 8)
+
+
+@pytest.mark.parametrize("path", block_paths())
+def test_every_line_is_well_formed(path):
+    for key in block(path).values():
+        assert key.type in TYPES, key
+        assert key.alias is None or key.alias in block(path)
+        assert not (key.since and key.gone and key.since >= key.gone), key
+        if key.default not in (MISSING, None) and key.type not in ("any", "python"):
+            taken = take(key, key.default, typed=is_typed(path, LATEST), version=LATEST)
+            assert taken.how == "as written", f"{path}.{key.name}: its own default is {taken}"
+        if key.type in ("block", "blocks", "maps"):
+            assert block(f"{path}.{key.alias or key.name}" if path else key.alias or key.name) is not None, key
+
+
+def test_the_size_of_the_table():
+    assert len(block_paths()) > 40
+    assert sum(len(block(path)) for path in block_paths()) > 400
+    assert set(TYPED_BLOCKS) <= set(block_paths())
+
+
+@pytest.mark.parametrize(
+    ("path", "name", "before", "version"),
+    [
+        ("", "gradient_clipping", 0.0, (0, 19, 3)),
+        ("", "steps_per_print", 10, (0, 15, 2)),
+        ("bf16", "check_grad_overflow", False, (0, 19, 3)),
+        ("zero_optimization.offload_optimizer", "pin_memory", False, (0, 19, 5)),
+        ("zero_optimization.offload_param", "pin_memory", False, (0, 19, 5)),
+    ],
+)
+def test_defaults_that_moved(path, name, before, version):
+    key = block(path)[name]
+    assert key.default_at((0, 14, 5)) == before
+    assert key.default_at(version) == key.default != before
+
+
+def test_a_range_that_came_with_a_release():
+    key = block("zero_optimization")["reduce_bucket_size"]
+    assert take(key, 0, typed=True, version=(0, 19, 5)).how == "as written"
+    assert take(key, 0, typed=True, version=(0, 19, 6)).range
+
+
+def test_blocks_that_were_read_by_hand_once():
+    assert not is_typed("bf16", (0, 17, 0))
+    assert is_typed("bf16", (0, 17, 1))
+    assert is_typed("zero_optimization", (0, 14, 5))
+
+
+@pytest.mark.parametrize(
+    ("type_", "typed", "value", "how", "read"),
+    [
+        ("bool", True, "No", "converted", False),
+        ("bool", True, 2, "refused", 2),
+        ("switch", False, "false", "misread", True),
+        ("switch", False, "true", "converted", True),
+        ("switch", False, 0, "converted", False),
+        ("flag", False, "true", "refused", "true"),
+        ("int", True, "500_000", "converted", 500000),
+        ("int", True, 5e8, "as written", 500000000),
+        ("int", True, 1.5, "refused", 1.5),
+        ("int", True, True, "converted", 1),
+        ("int", False, True, "misread", 1),
+        ("int", False, "5", "refused", "5"),
+        ("number", True, "1e-3", "converted", 0.001),
+        ("str", True, 1, "refused", 1),
+        ("list", True, "a", "refused", "a"),
+    ],
+)
+def test_what_becomes_of_a_value(type_, typed, value, how, read):
+    taken = take(Key("name", type_), value, typed=typed, version=LATEST)
+    assert (taken.how, taken.value) == (how, read)

@@ -37,12 +37,14 @@ from harness.gates.registry import Cite, Context, gate
     "optimizer-offload-without-zero",
     upstream="wrong",
     cites=(Cite("ops/adam/cpu_adam.py", "CPUAdam param is on"),),
+    when=lambda ctx: ctx.wrote("zero_optimization.stage") and not ctx.is_auto("zero_optimization.stage"),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Optimizer offload starts at stage 1."""
-    zero = ctx.run.spec.zero
-    if zero.offload_optimizer is None or zero.offload_optimizer.device == "none" or zero.stage != 0:
+    device = ctx.offload("offload_optimizer")
+    if device == "none" or ctx.stage != 0:
         return
+    stage = 3 if device == "nvme" else 1
     yield ctx.finding(
         "the optimizer is not offloaded at ZeRO stage 0",
         "zero.offload_optimizer.device",
@@ -50,8 +52,8 @@ def check(ctx: Context) -> Iterator[Finding]:
         related=[("zero.stage", "the stage is set here")],
         notes=["on a GPU DeepSpeed fails in the first step: CPUAdam finds its parameters on the device"],
         fix=Fix(
-            f"set {ctx.key('zero.stage')} to 1",
-            {"zero.stage": 1},
+            f"set {ctx.key('zero.stage')} to {stage}",
+            {"zero.stage": stage},
             safe=True,
             effect="the same steps with sharded optimizer states",
         ),

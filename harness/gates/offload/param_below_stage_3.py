@@ -6,13 +6,16 @@
 ## Why it fails
 DeepSpeed reads `offload_param` at stage 3 only. Below it, the block is accepted and nothing is offloaded: the
 parameters stay on the device, NVMe paths are not even looked at, and the exit code is 0 (run on 0.19.8 at stages 0, 1
-and 2).
+and 2). Files that circulate have it beside an offloaded optimizer, where it is only not needed: a warning in a
+DeepSpeed JSON, an error in a run spec.
 
 ## Example
 ```yaml
 zero:
   stage: 2
   offload_param:
+    device: cpu
+  offload_optimizer:
     device: cpu
 ```
 
@@ -21,6 +24,8 @@ zero:
 zero:
   stage: 3
   offload_param:
+    device: cpu
+  offload_optimizer:
     device: cpu
 ```
 """
@@ -38,14 +43,15 @@ from harness.gates.registry import Cite, Context, gate
     "parameter-offload-below-stage-3",
     upstream="silent",
     cites=(Cite("runtime/engine.py", "offload_param_config=self.zero_offload_param()"),),
+    when=lambda ctx: ctx.wrote("zero_optimization.stage") and not ctx.is_auto("zero_optimization.stage"),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Parameter offload is a feature of stage 3."""
-    zero = ctx.run.spec.zero
-    if zero.offload_param is None or zero.offload_param.device == "none" or zero.stage == 3:
+    device = ctx.offload("offload_param")
+    if device == "none" or ctx.stage == 3:
         return
     yield ctx.finding(
-        f"parameters are not offloaded to {zero.offload_param.device} at ZeRO stage {zero.stage}, only at stage 3",
+        f"parameters are not offloaded to {device} at ZeRO stage {ctx.stage}, only at stage 3",
         "zero.offload_param.device",
         label="has no effect",
         related=[("zero.stage", "the stage is set here")],
@@ -56,4 +62,5 @@ def check(ctx: Context) -> Iterator[Finding]:
             safe=True,
             effect="the same steps with sharded parameters",
         ),
+        severity="warning" if ctx.run.kind == "deepspeed-json" else "error",
     )

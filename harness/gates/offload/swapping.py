@@ -1,0 +1,38 @@
+"""What ZeRO-3 swaps to NVMe, in elements: shards of parameters and sub-groups of the optimizer.
+
+Arithmetic for the gates of this folder; it judges nothing. Sources: `runtime/swap_tensor/partitioned_param_swapper.py`
+and `runtime/zero/stage3.py`.
+"""
+
+from __future__ import annotations
+
+from harness.gates.registry import Context
+
+_MIN_BYTES = 1 << 20
+
+
+def shares(ctx: Context) -> tuple[int, ...] | None:
+    """Elements of each parameter that one rank keeps at stage 3; None where model or ranks are not known."""
+    model, data = ctx.model, ctx.data
+    if model is None or data is None or ctx.tensor > 1 or ctx.pipeline > 1:
+        return None
+    ranks = data * ctx.sequence
+    return tuple(-(-parameter.numel // ranks) for parameter in model.parameters())
+
+
+def swapped(ctx: Context, parts: tuple[int, ...]) -> tuple[int, ...]:
+    """Those of the shares that go to the disk: smaller ones than 1 MiB or one block stay in memory."""
+    block = ctx.ds("aio.block_size", 0)
+    least = max(_MIN_BYTES, block if isinstance(block, int) else 0)
+    width = 2 if ctx.on("bf16") or ctx.on("fp16") else 4
+    return tuple(part for part in parts if part * width >= least)
+
+
+def fits_in_host_memory(ctx: Context, parts: tuple[int, ...]) -> bool:
+    """Do all parameter shards live in host memory for good, because `max_in_cpu` covers them?"""
+    return sum(parts) <= int(ctx.ds("zero_optimization.offload_param.max_in_cpu", 1_000_000_000))
+
+
+def sub_group_limit(ctx: Context) -> int:
+    """Elements at which a sub-group of the optimizer is closed."""
+    return int(ctx.ds("zero_optimization.sub_group_size", 1_000_000_000))

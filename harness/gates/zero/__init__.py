@@ -1,0 +1,1 @@
+"""ZR: ZeRO stages and their options, ZeRO++ and ZenFlow."""

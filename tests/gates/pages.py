@@ -9,7 +9,7 @@ from typing import NamedTuple
 import yaml
 
 from harness.facts.deepspeed import Target
-from harness.findings import Report
+from harness.findings import Finding, Report
 from harness.gates import check
 from harness.gates.registry import Gate
 from harness.plan.run import Run, resolve
@@ -45,6 +45,7 @@ class Judged(NamedTuple):
     report: Report
     run: Run
     source: Source
+    loading: tuple[Finding, ...]
 
 
 def example_of(gate: Gate, heading: str) -> Example:
@@ -76,20 +77,29 @@ def completed(text: str, *, without: str = "") -> list[str]:
     ]
 
 
+def newest(gate: Gate) -> str:
+    """The newest release that a gate speaks of."""
+    latest = tuple(map(int, LATEST.split(".")))
+    return ".".join(map(str, gate.until)) if gate.until and gate.until < latest else LATEST
+
+
 def judge(
     gate: Gate,
     heading: str,
     write: Write,
     overrides: Sequence[str] = (),
     *,
-    version: str = LATEST,
+    version: str | None = None,
     launching: bool = True,
     accelerator: str | None = "cuda",
     example: Example | None = None,
 ) -> Judged:
-    """Put an example to all gates, as it would be launched on GPUs, unless its `cluster.gpu` says something else."""
+    """Put an example to all gates, as it would be launched on GPUs, unless its `cluster.gpu` says something else.
+
+    `version` is the DeepSpeed checked against; where it is not given, the newest that the gate speaks of.
+    """
     text, kind, hostfile = example or example_of(gate, heading)
-    target = Target(version, "asked for")
+    target = Target(version or newest(gate), "asked for")
     if kind == "json":
         loaded = load(write("ds_config.json", text), overrides, target)
     else:
@@ -105,4 +115,4 @@ def judge(
     consumer = getattr(loaded, "consumer", None)
     device = accelerator if run.spec.cluster.gpu is None else None
     report = check(run, loaded.source, deepspeed=target, launching=launching, consumer=consumer, accelerator=device)
-    return Judged(report, run, loaded.source)
+    return Judged(report, run, loaded.source, loaded.findings)

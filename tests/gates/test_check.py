@@ -62,7 +62,6 @@ def test_a_deepspeed_json_meets_the_same_gates_at_its_own_keys(write):
 @pytest.mark.parametrize(
     ("version", "allowed", "severity", "said"),
     [
-        ("0.16.3", True, "error", "ignores the tensor degree"),
         ("0.19.3", True, "error", "refuses it"),
         ("0.19.8", False, "error", "does not promise"),
         ("0.19.8", True, "warning", "does not promise"),

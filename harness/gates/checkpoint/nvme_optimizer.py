@@ -53,5 +53,10 @@ def check(ctx: Context) -> Iterator[Finding]:
         "a checkpoint with the optimizer on NVMe can neither be resumed nor exported by this version",
         key,
         notes=["DeepSpeed loses Adam's state on resume in silence, and its shards hold no weights"],
-        fix=Fix(f"set `{key}` to cpu", {key: "cpu"}, safe=True, effect="the same steps with more host memory"),
+        fix=Fix(
+            f"set `{key}` to cpu",
+            {key: "cpu", "zero.offload_optimizer.nvme_path": None},
+            safe=True,
+            effect="the same steps with more host memory",
+        ),
     )

@@ -50,7 +50,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     """The loop trains what it was tested with."""
     section = ctx.run.spec.deepspeed
     found = [name for name in _BLOCKS if name in section]
-    if "zenflow" in section.get("zero_optimization", {}):
+    if ctx.wrote("zero_optimization.zenflow"):
         found.append("zero_optimization.zenflow")
     for name in found:
         key = f"deepspeed.{name}"

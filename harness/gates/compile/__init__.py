@@ -1,0 +1,1 @@
+"""CC: torch.compile under DeepSpeed (`compile`)."""

@@ -1,0 +1,1 @@
+"""SE: what a file asks of the machine that runs it."""

@@ -1,0 +1,1 @@
+"""UT: monitors, profilers, activation checkpointing, data efficiency, autotuning."""

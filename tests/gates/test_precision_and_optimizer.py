@@ -1,0 +1,174 @@
+"""What the PR and OP gates say where their pages' examples do not reach: other stages, releases, consumers, leftovers."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from harness.facts.deepspeed import Target
+from harness.gates import check
+from harness.plan.run import resolve
+from harness.spec.load import load
+
+ADAMW = {"type": "AdamW", "params": {"lr": 1e-4, "weight_decay": 0.0}}
+FP16_CAST = {"enabled": True, "dtype": "float16"}
+
+
+def said(write, config, *, version="0.19.8", consumer="deepspeed", overrides=(), accelerator="cuda"):
+    """`{gate: severity}` of our two families, infos left out."""
+    body = {"train_micro_batch_size_per_gpu": 1, "gradient_clipping": 1.0, **config}
+    target = Target(version, "asked for")
+    loaded = load(write("ds.json", json.dumps(body)), overrides, target, consumer=consumer)
+    assert loaded.spec is not None, loaded.findings
+    assert loaded.source is not None
+    run = resolve(loaded.spec, kind=loaded.kind)
+    report = check(run, loaded.source, deepspeed=target, consumer=consumer, accelerator=accelerator)
+    assert not [f for f in report.findings if f.gate == "GT001"]
+    return {f.gate: f.severity for f in report.findings if f.gate[:2] in ("PR", "OP") and f.severity != "info"}
+
+
+def stage(number, **more):
+    return {"zero_optimization": {"stage": number, **more}}
+
+
+def optimizer(kind, **params):
+    return {"optimizer": {"type": kind, "params": params}}
+
+
+def scheduler(kind, **params):
+    return {"scheduler": {"type": kind, "params": params}}
+
+
+BF16 = {"bf16": {"enabled": True}}
+FP16 = {"fp16": {"enabled": True}}
+CASES = [
+    # blocks
+    ("a leftover block beside a precision", {**BF16, "fp16": {"loss_scale": 0}, **stage(1)}, {}),
+    ("an old name alone", {"bfloat16": {"enabled": True}, **stage(1)}, {}),
+    ("the old name, and the new one on", {"bfloat16": {}, **BF16, **stage(1)}, {"PR005": "warning"}),
+    ("a misspelt switch is told with the keys", {"torch_autocast": {"enable": True}}, {}),
+    # autocast
+    ("fp16 autocast without ZeRO", {"torch_autocast": FP16_CAST}, {}),
+    ("fp16 autocast and fp16 without ZeRO", {"torch_autocast": FP16_CAST, **FP16}, {"PR002": "error", "PR010": "error"}),
+    ("bf16 weights, fp16 autocast", {"torch_autocast": FP16_CAST, **BF16, **stage(2)}, {"PR011": "error"}),
+    ("bf16 autocast and fp16", {"torch_autocast": {"enabled": True, "dtype": "bf16"}, **FP16, **stage(2)}, {"PR010": "warning"}),
+    ("an autocast that is off", {"torch_autocast": {"enabled": False, "dtype": "float16"}, **stage(2)}, {}),
+    # formats
+    ("upper case in communication", {"communication_data_type": "BF16", **BF16, **stage(1)}, {}),
+    ("fp16 communication of fp16", {"communication_data_type": "fp16", **FP16, **stage(1)}, {}),
+    ("fp32 accumulation of fp32 without ZeRO", {"data_types": {"grad_accum_dtype": "float32"}}, {}),
+    ("fp32 accumulation under ZeRO", {"data_types": {"grad_accum_dtype": "fp32"}, **BF16, **stage(3)}, {}),
+    ("16-bit masters and states on the device", {"bf16": {"enabled": True, "bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}, **stage(3), "optimizer": ADAMW}, {}),
+    ("16-bit masters, SGD on the CPU", {"bf16": {"enabled": True, "bf16_master_weights_and_grads": True}, **stage(2, offload_optimizer={"device": "cpu", "pin_memory": True}), **optimizer("SGD", lr=1e-3), "zero_allow_untested_optimizer": True}, {"PR022": "error"}),
+    ("16-bit masters of fp16, offloaded", {"fp16": {"enabled": True, "fp16_master_weights_and_grads": True}, **stage(2, offload_optimizer={"device": "cpu", "pin_memory": True}), "optimizer": ADAMW}, {}),
+    ("a fixed loss scale that overflows", {"fp16": {"enabled": True, "loss_scale": 1e9}, **stage(1)}, {"PR019": "warning"}),
+    ("a check that is not read", {"bf16": {"enabled": True, "check_grad_overflow": False}, **stage(3)}, {"PR020": "warning"}),
+    # names of optimizers
+    *((f"{name} in its own case", optimizer(name, lr=1e-3), {}) for name in ("adamw", "ADAM", "Lamb", "adagrad", "SGD")),
+    *((f"{name} is no name", optimizer(name, lr=1e-3), {"OP001": "error"}) for name in ("sgd", "AdamW8bit", "OneBitAdam", "CPUAdam")),
+    *((f"{name} cannot train", optimizer(name, lr=1e-3), {"OP003": "error"}) for name in ("lr_scheduler", "SparseAdam")),
+    # parameters
+    ("parameters of torch's Adam", optimizer("AdamW", lr=1e-3, weight_decay=0.0, torch_adam=True, foreach=True, fused=False), {}),
+    ("the same without torch_adam", optimizer("AdamW", lr=1e-3, foreach=True), {"OP005": "error"}),
+    ("set_grad_none, on the device", {**optimizer("AdamW", lr=1e-3, set_grad_none=True), **stage(1)}, {}),
+    ("set_grad_none, offloaded", {**optimizer("AdamW", lr=1e-3, set_grad_none=True), **stage(1, offload_optimizer={"device": "cpu", "pin_memory": True})}, {"OP005": "error"}),
+    ("both rates of Muon", {**optimizer("Muon", muon_lr=0.02, adam_lr=1e-3), **stage(2), "gradient_clipping": 0.0}, {}),
+    ("a misspelt parameter of Muon", {**optimizer("Muon", lr=0.02, muonlr=1e-3), **stage(2), "gradient_clipping": 0.0}, {"OP005": "error"}),
+    ("an iteration that Muon has not", {**optimizer("Muon", lr=0.02, ns_method="fast"), "gradient_clipping": 0.0}, {"OP006": "error"}),
+    ("a rate as text", optimizer("AdamW", lr="1e-3"), {"OP006": "error"}),
+    ("a beta of 1", optimizer("AdamW", lr=1e-3, betas=[0.9, 1.0]), {"OP006": "error"}),
+    ("a rate of 0", optimizer("AdamW", lr=0), {"OP006": "warning"}),
+    ("a rate of 0 and a scheduler", {**optimizer("AdamW", lr=0), **scheduler("WarmupLR", warmup_max_lr=1e-4)}, {}),
+    ("an epsilon of Adafactor's", optimizer("Adafactor", lr=1e-3, eps=[None, 1e-3]), {}),
+    ("Adam without decay", optimizer("Adam", lr=1e-3), {}),
+    ("Adam as it is meant", optimizer("Adam", lr=1e-3, weight_decay=0.1, adam_w_mode=False), {}),
+    ("a rate that the scheduler sets", {**optimizer("AdamW", weight_decay=0.0), **scheduler("WarmupLR", warmup_max_lr=1e-4)}, {}),
+    ("legacy fusion that is not read", {"optimizer": {**ADAMW, "legacy_fusion": True}}, {"OP017": "warning"}),
+    ("legacy fusion that is", {"optimizer": {**ADAMW, "legacy_fusion": True}, **BF16}, {"OP017": "error", "PR003": "warning"}),
+    ("Muon at stage 3 without reduce-scatter", {**optimizer("Muon", lr=0.02), **stage(3, reduce_scatter=False), "gradient_clipping": 0.0}, {}),
+    ("Muon without ZeRO clips gradients", optimizer("Muon", lr=0.02), {}),
+    # schedulers
+    *((f"{name} is not {kind}", {**scheduler(name, total_num_steps=100, warmup_num_steps=5)}, {"OP021": "error"}) for name, kind in (("warmupdecaylr", "WarmupDecayLR"), ("cosine", "WarmupCosineLR"))),
+    ("a torch scheduler in fp32 without ZeRO", scheduler("StepLR", step_size=10), {}),
+    ("a torch scheduler in bf16", {**scheduler("StepLR", step_size=10), **BF16, **optimizer("SGD", lr=0.1)}, {"OP025": "error"}),
+    ("WarmupLR without parameters", {"scheduler": {"type": "WarmupLR"}}, {"OP023": "error"}),
+    ("steps as a fraction", scheduler("WarmupLR", warmup_num_steps=10.0), {"OP024": "error"}),
+    ("a first half of no steps", scheduler("OneCycle", cycle_min_lr=1e-5, cycle_max_lr=1e-4, cycle_first_step_size=0), {"OP024": "error"}),
+    ("a peak that is the default's", {**optimizer("AdamW", lr=1e-3), **scheduler("WarmupDecayLR", total_num_steps=100, warmup_num_steps=5)}, {}),
+    ("a peak whose rate is unknown", scheduler("WarmupDecayLR", total_num_steps=100, warmup_num_steps=5), {"OP027": "warning"}),
+    ("a block that is nothing", {"scheduler": {"params": {}}}, {"OP022": "error"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("config", "expected"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
+def test_what_is_said(config, expected, write):
+    assert said(write, config) == expected
+
+
+VERSIONS = [
+    ("0.19.2", {"torch_autocast": FP16_CAST, **stage(2)}, None, {}),
+    ("0.19.3", {"torch_autocast": FP16_CAST, **stage(2)}, None, {"PR012": "error"}),
+    ("0.18.4", {**BF16, "data_types": {"grad_accum_dtype": "fp32"}, **optimizer("SGD", lr=0.1)}, 0.0, {}),
+    ("0.18.5", {**BF16, "data_types": {"grad_accum_dtype": "fp32"}, **optimizer("SGD", lr=0.1)}, 0.0, {"PR025": "error"}),
+    ("0.19.6", optimizer("OneBitAdam", lr=1e-3), 0.0, {}),
+    ("0.19.7", optimizer("OneBitAdam", lr=1e-3), 0.0, {"OP001": "error"}),
+    ("0.17.5", {**optimizer("Muon", lr=0.02), **stage(2)}, 0.0, {"OP001": "error"}),
+    ("0.18.4", {**optimizer("Muon", lr=0.02), **stage(2)}, 0.0, {"OP011": "error"}),
+    ("0.18.5", {**optimizer("Muon", lr=0.02), **stage(2)}, 0.0, {}),
+    ("0.18.8", {**optimizer("Muon", lr=0.02), **stage(3, reduce_scatter=False)}, 0.0, {"OP018": "error"}),
+    ("0.17.1", {**optimizer("AdamW", lr=1e-4), **scheduler("WarmupLR", warmup_num_steps=5)}, 0.0, {"OP027": "error"}),
+    ("0.17.2", {**optimizer("AdamW", lr=1e-4), **scheduler("WarmupLR", warmup_num_steps=5)}, 0.0, {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("version", "config", "clipping", "expected"), VERSIONS)
+def test_what_is_said_by_release(version, config, clipping, expected, write):
+    body = {"train_micro_batch_size_per_gpu": 1, **config}
+    if clipping is not None:
+        body["gradient_clipping"] = clipping
+    target = Target(version, "asked for")
+    loaded = load(write("ds.json", json.dumps(body)), (), target, consumer="deepspeed")
+    assert loaded.spec is not None
+    assert loaded.source is not None
+    report = check(resolve(loaded.spec, kind=loaded.kind), loaded.source, deepspeed=target, consumer="deepspeed")
+    ours = {f.gate: f.severity for f in report.findings if f.gate[:2] in ("PR", "OP") and f.severity != "info"}
+    assert ours == expected
+
+
+HUGGING_FACE = {
+    "train_micro_batch_size_per_gpu": "auto",
+    "gradient_accumulation_steps": "auto",
+    "gradient_clipping": "auto",
+    "bf16": {"enabled": "auto"},
+    "fp16": {"enabled": "auto", "loss_scale": 0, "loss_scale_window": 1000, "initial_scale_power": 16, "hysteresis": 2},
+    "optimizer": {
+        "type": "AdamW",
+        "params": {"lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto"},
+    },
+    "zero_optimization": {"stage": 2},
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys"),
+    [
+        ("WarmupLR", "warmup_min_lr warmup_max_lr warmup_num_steps"),
+        ("WarmupDecayLR", "warmup_min_lr warmup_max_lr warmup_num_steps total_num_steps"),
+        ("WarmupCosineLR", "warmup_num_steps total_num_steps"),
+    ],
+)
+def test_the_trainers_own_template_is_left_alone(kind, keys, write):
+    block = {"scheduler": {"type": kind, "params": dict.fromkeys(keys.split(), "auto")}}
+    assert said(write, {**HUGGING_FACE, **block}, consumer="hf") == {}
+
+
+def test_a_pipeline_takes_no_hidden_step(write):
+    assert said(write, {**BF16, "optimizer": ADAMW}, overrides=["parallel.pipeline_parallel_size=2"]) == {}
+
+
+def test_lamb_and_lion_on_a_cpu(write):
+    offloaded = stage(2, offload_optimizer={"device": "cpu", "pin_memory": True})
+    assert said(write, optimizer("Lamb", lr=1e-3), accelerator="cpu") == {"OP014": "error"}
+    assert said(write, optimizer("Lion", lr=1e-3), accelerator="cpu") == {"OP014": "error", "OP039": "warning"}
+    assert said(write, {**optimizer("lion", lr=1e-3), **offloaded}, accelerator="cpu") == {"OP039": "warning"}

@@ -1,0 +1,105 @@
+"""Gates of checkpoints, compiling, utilities, security, model and data: the branches that their pages do not show."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from pages import Example, judge
+
+from harness.gates.registry import gates
+
+ANY = next(g for g in gates() if g.id == "CK009")
+GPT2 = "{model_type: gpt2, vocab_size: 64, n_positions: 32, n_embd: 32, n_layer: 1, n_head: 4}"
+FAMILIES = ("CK", "CC", "UT", "SE", "MD")
+JSON = {"train_micro_batch_size_per_gpu": 1, "gradient_clipping": 1.0}
+
+
+def found(write, text, **kwargs):
+    example = Example(
+        text if isinstance(text, str) else json.dumps(text),
+        "yaml" if isinstance(text, str) else "json",
+        kwargs.pop("hostfile", None),
+    )
+    judged = judge(ANY, "Example", write, kwargs.pop("overrides", ()), example=example, version="0.19.8", **kwargs)
+    return {f.gate: f for f in judged.report.findings}
+
+
+@pytest.mark.parametrize(
+    ("text", "gate", "severity"),
+    [
+        ("model: {name_or_path: /models/mine, trust_remote_code: true}", "SE001", "warning"),
+        (f"model: {{name_or_path: a/b, trust_remote_code: true, revision: {'a1' * 20}}}", "SE001", "warning"),
+        ("model: {name_or_path: a/b, trust_remote_code: true, revision: main}", "SE001", "error"),
+        ("launch: {env: {WANDB_API_KEY: x}}", "SE003", "warning"),
+        ("launch: {env: {TOKENIZERS_PARALLELISM: 'false'}}", None, ""),
+        ("launch: {env: {'A;B': x}}", "SE005", "error"),
+        ('launch: {env: {A: "x\\ny"}}', "SE005", "error"),
+        ("launch: {env: {A: 'a b, c=d'}}", None, ""),
+        ("launch: {output_dir: 'runs/$(id)'}", "SE006", "error"),
+        ("launch: {output_dir: 'my runs/a-b_c.d'}", None, ""),
+        ("model: {name_or_path: $HOME/model}", "SE007", "error"),
+        ("data: {train: [a.txt, $B/c.txt]}", "SE007", "error"),
+        (f"model: {{config: {GPT2}}}\ndata: {{max_length: 33}}", "MD014", "error"),
+        (f"model: {{config: {GPT2}}}\ndata: {{max_length: 32}}", None, ""),
+        ("optimizer: {type: sgd, eps: 1.0e-8}\nzero: {stage: 1}", "MD009", "warning"),
+        ("export: {at_end: true, sample_tokens: 5}", "MD013", "warning"),
+        ("model: {config: {model_type: llama}, random_init: true}", "MD017", "info"),
+        ("data: {eval: a.txt, eval_fraction: 0.0}", None, ""),
+        ("eval: {eval_steps: 11}", "CK011", "warning"),
+        ("export: {at_end: true}\ncheckpoint: {save_at_end: false, save_steps: 11}", "CK008", "error"),
+        ("checkpoint: {save_total_limit: 1, save_steps: 5}", None, ""),
+        ("deepspeed: {data_efficiency: {enabled: false}}", None, ""),
+    ],
+)  # fmt: skip
+def test_run_specs(text, gate, severity, write):
+    report = found(write, text, launching=False)
+    mine = {k: f for k, f in report.items() if k[:2] in FAMILIES and (k != "CK011" or k == gate)}
+    assert set(mine) == ({gate} if gate else set())
+    assert not gate or mine[gate].severity == severity
+
+
+@pytest.mark.parametrize(
+    ("block", "gate", "severity"),
+    [
+        ({"checkpoint": {"load_universal": True}}, "CK004", "info"),
+        ({"checkpoint": {"writer": {"type": "fast", "data_parallel": "replica"}}}, None, ""),
+        ({"checkpoint": {"parallel_write": {"pipeline_stage": True}}, "pipeline": {"stages": 2}}, None, ""),
+        ({"autotuning": {"enabled": True}}, "UT012", "error"),
+        ({"autotuning": {"enabled": False}}, None, ""),
+        ({"datastates_ckpt": None}, "UT014", "error"),
+        ({"datastates_ckpt": {"host_cache_size": 16}}, None, ""),
+        ({"wandb": {"project": "x"}}, "UT001", "warning"),
+        ({"wandb": {}}, None, ""),
+        ({"tensorboard": {"enabled": True}}, "UT002", "warning"),
+        ({"activation_checkpointing": {"partition_activations": True}}, None, ""),
+        ({"dataloader_drop_last": True}, None, ""),
+        ({"steps_per_print": None}, None, ""),
+        ({"compile": {"deepcompile": True}, "zero_optimization": {"stage": 2}}, None, ""),
+    ],
+)  # fmt: skip
+def test_deepspeed_jsons(block, gate, severity, write):
+    mine = {k: f for k, f in found(write, {**JSON, **block}).items() if k[:2] in FAMILIES}
+    assert set(mine) == ({gate} if gate else set())
+    assert not gate or mine[gate].severity == severity
+
+
+def test_a_writer_on_the_cpu_never_works(write):
+    block = {"checkpoint": {"writer": {"data_parallel": "replica"}}, "zero_optimization": {"stage": 3}}
+    assert found(write, {**JSON, **block}, accelerator="cpu")["CK006"].severity == "error"
+
+
+def test_node_local_storage_on_one_host_is_fine(write):
+    block = {"checkpoint": {"use_node_local_storage": True}}
+    assert "CK005" not in found(write, {**JSON, **block}, hostfile="worker-0 slots=2\n")
+    assert "CK005" in found(write, {**JSON, **block}, hostfile="worker-0 slots=2\nworker-1 slots=2\n")
+
+
+@pytest.mark.parametrize("metric", [{}, {"min_difficulty": 1, "max_difficulty": 8, "schedule_type": "fixed_linear"}])
+def test_a_metric_that_lacks_its_range_is_a_warning(metric, write):
+    learning = {"enabled": True, "curriculum_metrics": {"length": metric}}
+    sampling = {"enabled": True, "curriculum_learning": learning}
+    told = found(write, {**JSON, "data_efficiency": {"enabled": True, "data_sampling": sampling}})
+    assert ("UT008" in told) == (not metric)
+    assert not metric or "UT008" not in told
+    assert metric or told["UT008"].severity == "warning"

@@ -157,6 +157,7 @@ class Context:
             return Optimizer(None, {}, "optimizer")
         params = {"lr": ours.learning_rate, "weight_decay": ours.weight_decay}
         params |= {"momentum": ours.momentum} if ours.type == "sgd" else {"betas": list(ours.betas), "eps": ours.eps}
+        params |= {"adam_w_mode": False} if ours.type == "adam" else {}
         return Optimizer(_NAMES[ours.type], params, "optimizer")
 
     @property

@@ -35,11 +35,11 @@ def render(run: Run) -> DSConfig:
     reasons: dict[str, str] = {}
     for part in _PARTS:
         for key, value, reason in part(run):
-            _put(config, key, value)
+            _put(config, tuple(key.split(".")), value)
             reasons[key] = reason
-    for key, value in _leaves(run.spec.deepspeed, ""):
-        _put(config, key, value)
-        reasons[key] = f"`deepspeed.{key}`"
+    for path, value in _leaves(run.spec.deepspeed, ()):
+        _put(config, path, value)
+        reasons[".".join(path)] = f"`deepspeed.{'.'.join(path)}`"
     return DSConfig(config, reasons)
 
 
@@ -169,17 +169,16 @@ def _parallel(run: Run) -> Iterator[Entry]:
 _PARTS: tuple[Callable[[Run], Iterator[Entry]], ...] = (_batch, _training, _optimizer, _precision, _zero, _parallel)
 
 
-def _leaves(value: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """By path, since a name may have a dot in it (`fc.1`)."""
     for name, item in value.items():
-        key = f"{prefix}.{name}" if prefix else name
         if isinstance(item, dict) and item:
-            yield from _leaves(item, key)
+            yield from _leaves(item, (*path, name))
         else:
-            yield key, item
+            yield (*path, name), item
 
 
-def _put(config: dict[str, Any], key: str, value: Any) -> None:
-    *sections, name = key.split(".")
-    for section in sections:
+def _put(config: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+    for section in path[:-1]:
         config = config.setdefault(section, {})
-    config[name] = value
+    config[path[-1]] = value

@@ -1,7 +1,7 @@
 """A DeepSpeed JSON as a run spec, key by key, so that one set of gates serves both.
 
-Values that have a field of their own move there; everything else stays in `deepspeed`. Each spec key remembers its
-place in the JSON. `auto` counts as not given: who fills it (the Hugging Face Trainer, accelerate) is not known here.
+Values that have a field of their own move there, old names under their new ones; everything else stays in `deepspeed`.
+Each spec key remembers its place in the JSON. `auto` counts as not given: who fills it in is `consumer`'s business.
 """
 
 from __future__ import annotations
@@ -26,14 +26,11 @@ _SCALARS: dict[Path, Path] = {
     ("tensor_parallel", "autotp_size"): ("parallel", "tensor_parallel_size"),
     ("sequence_parallel_size",): ("parallel", "sequence_parallel_size"),
 }
-_OPTIMIZERS = {"adam": "adam", "adamw": "adamw", "sgd": "sgd"}
-_OPTIMIZER_PARAMS = {
-    "lr": "learning_rate",
-    "betas": "betas",
-    "eps": "eps",
-    "weight_decay": "weight_decay",
-    "momentum": "momentum",
+_OPTIMIZER_PARAMS: dict[str, dict[str, str]] = {
+    "adamw": {"lr": "learning_rate", "betas": "betas", "eps": "eps", "weight_decay": "weight_decay"},
+    "sgd": {"lr": "learning_rate", "momentum": "momentum", "weight_decay": "weight_decay"},
 }
+_OPTIMIZER_PARAMS["adam"] = _OPTIMIZER_PARAMS["adamw"]
 _ZERO_FIELDS = frozenset(
     """stage contiguous_gradients reduce_scatter reduce_bucket_size allgather_bucket_size overlap_comm
     round_robin_gradients sub_group_size stage3_prefetch_bucket_size stage3_param_persistence_threshold
@@ -45,30 +42,42 @@ _OFFLOAD_FIELDS = {
     ),
     "offload_param": frozenset("device nvme_path buffer_count buffer_size max_in_cpu pin_memory".split()),
 }
+_OLD_SWITCHES = {"cpu_offload": "offload_optimizer", "cpu_offload_param": "offload_param"}
+_STAGE_3 = """prefetch_bucket_size param_persistence_threshold model_persistence_threshold max_live_parameters
+    max_reuse_distance gather_16bit_weights_on_model_save module_granularity_threshold use_all_reduce_for_fetch_params
+    allgather_sequential"""
+_OLD_NAMES = {name: f"stage3_{name}" for name in _STAGE_3.split()} | {
+    "stage3_gather_fp16_weights_on_model_save": "stage3_gather_16bit_weights_on_model_save"
+}
+"""Other names that DeepSpeed takes in `zero_optimization`, and the ones that it documents."""
 
 
-def adopt(config: dict[str, Any]) -> tuple[dict[str, Any], dict[Path, Path]]:
+def adopt(config: dict[str, Any], *, plain: bool = False) -> tuple[dict[str, Any], dict[Path, Path]]:
     """The raw run spec, and for each of its paths the path in the JSON that it came from.
 
-    Values are not judged here; a wrong type arrives in the spec as it was written.
+    Values are not judged here; a wrong type arrives in the spec as it was written. `plain`: an optimizer that means the
+    same under a name of the run spec takes that name (DeepSpeed's `Adam` decays weights as `adamw` does).
     """
     spec: dict[str, Any] = {}
-    origin: dict[Path, Path] = {("deepspeed",): ()}
-    for path, value in _leaves(config, ()):
-        if value == "auto":
-            continue
-        target, value = _target(path, value, config)  # noqa: PLW2901
-        if target is None:
-            continue
-        _put(spec, target, value)
+    origin: dict[Path, Path] = {}
+    simple = _simple_optimizer(config, plain=plain)
+    for path, new, value in _modern(config):
+        target, read = _target(new, value, simple)
         for end in range(1, len(target) + 1):
             origin.setdefault(target[:end], path[: max(1, len(path) - (len(target) - end))])
         origin[target] = path
+        if value == "auto" and target[0] == "deepspeed" and len(target) > 2:
+            _section(spec, target[:-1])  # a block is there even if nothing in it is
+        elif value == "auto":
+            continue
+        elif new[-1] != "autotp_size" or value not in (0, 1):  # both mean off
+            _put(spec, target, read)
     origin[("zero",)] = ("zero_optimization",)
+    origin[("deepspeed",)] = ()
     for section in _OFFLOAD_FIELDS:
         origin[("zero", section)] = ("zero_optimization", section)
-        origin[("zero", section, "device")] = ("zero_optimization", section, "device")
-        origin[("zero", section, "nvme_path")] = ("zero_optimization", section, "nvme_path")
+        origin.setdefault(("zero", section, "device"), ("zero_optimization", section, "device"))
+        origin.setdefault(("zero", section, "nvme_path"), ("zero_optimization", section, "nvme_path"))
     for path, target in _SCALARS.items():
         origin.setdefault(target, path)
     origin.setdefault(("zero", "stage"), ("zero_optimization", "stage"))
@@ -79,8 +88,8 @@ def adopt(config: dict[str, Any]) -> tuple[dict[str, Any], dict[Path, Path]]:
 
 def owned(config: dict[str, Any]) -> Iterator[tuple[Path, Path]]:
     """The keys of a DeepSpeed JSON that the run spec has a field for, each with that field."""
-    for path, _ in _leaves(config, ()):
-        field = home(path)
+    for path, new, _ in _modern(config):
+        field = home(new)
         if field is not None:
             yield path, field
 
@@ -97,6 +106,29 @@ def home(path: Path) -> Path | None:
     return ("zero", *path[1:]) if path[-1] in known else None
 
 
+def _modern(config: dict[str, Any]) -> Iterator[tuple[Path, Path, Any]]:
+    """Each leaf of the JSON: where it stands, where it would stand under the names of today, its value."""
+    zero = config.get("zero_optimization")
+    for path, value in _leaves(config, ()):
+        if path[0] == "bfloat16" and "bf16" not in config:
+            yield path, ("bf16", *path[1:]), value
+        elif path == ("zero_optimization",) and isinstance(value, bool):
+            yield path, (*path, "stage"), int(value)
+        elif len(path) == 2 and path[0] == "zero_optimization" and isinstance(zero, dict):
+            new, read = _modern_zero(str(path[1]), value, zero)
+            yield path, ("zero_optimization", *new), read
+        else:
+            yield path, path, value
+
+
+def _modern_zero(name: str, value: Any, zero: dict[str, Any]) -> tuple[Path, Any]:
+    section = _OLD_SWITCHES.get(name)
+    if section is not None and section not in zero and isinstance(value, bool):
+        return (section, "device"), "cpu" if value else "none"
+    new = _OLD_NAMES.get(name, name)
+    return ((name,), value) if new in zero else ((new,), value)
+
+
 def _leaves(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
     if isinstance(value, dict) and (value or not path):
         for name, item in value.items():
@@ -105,35 +137,54 @@ def _leaves(value: Any, path: Path) -> Iterator[tuple[Path, Any]]:
         yield path, value
 
 
-def _target(path: Path, value: Any, config: dict[str, Any]) -> tuple[Path | None, Any]:
+def _target(path: Path, value: Any, simple: str | None) -> tuple[Path, Any]:
     """Where a JSON leaf goes in the spec, and as what."""
-    if path[-1] == "autotp_size" and value in (0, 1):
-        return None, None  # both mean off
     field = home(path)
     if field is not None:
         return field, _whole(value)
-    if path[0] == "optimizer" and _simple_optimizer(config):
+    if path[0] == "optimizer" and simple is not None:
         if path == ("optimizer", "type"):
-            return ("optimizer", "type"), _OPTIMIZERS[str(value).lower()]
-        if len(path) == 3 and path[1] == "params":
-            return ("optimizer", _OPTIMIZER_PARAMS[str(path[2])]), value
-        return None, None
+            return path, simple
+        name = _OPTIMIZER_PARAMS[simple].get(str(path[-1]))
+        if len(path) == 3 and name is not None:
+            return ("optimizer", name), value
+        return ("optimizer", "type"), simple  # `adam_w_mode` is said by the type; an empty `params` says nothing
     return ("deepspeed", *path), value
 
 
-def _simple_optimizer(config: dict[str, Any]) -> bool:
-    """Has the `optimizer` block nothing but what the spec's own section can say, each of the right type?"""
+def _simple_optimizer(config: dict[str, Any], *, plain: bool) -> str | None:
+    """The spec's name of an optimizer that its own section can say in full, each value of the right type; else None."""
     optimizer = config.get("optimizer")
-    if not isinstance(optimizer, dict) or str(optimizer.get("type")).lower() not in _OPTIMIZERS:
-        return False
-    params = optimizer.get("params", {})
-    if set(optimizer) - {"type", "params"} or not isinstance(params, dict) or set(params) - set(_OPTIMIZER_PARAMS):
-        return False
-    numbers = [v for k, v in params.items() if k != "betas" and v != "auto"]
+    if not isinstance(optimizer, dict) or set(optimizer) - {"type", "params"}:
+        return None
+    kind, params = str(optimizer.get("type")).lower(), optimizer.get("params", {})
+    if kind not in _OPTIMIZER_PARAMS or not isinstance(params, dict) or "lr" not in params:
+        return None  # the default learning rate is another here
+    if not plain and "auto" in params.values():
+        return None  # the run spec's defaults are not what comes in its place
+    kind = _by_decay(kind, params, plain=plain)
+    known = set(_OPTIMIZER_PARAMS.get(kind, ())) | {"adam_w_mode"}
+    return kind if kind and not set(params) - known and _all_numbers(params) else None
+
+
+def _by_decay(kind: str, params: dict[str, Any], *, plain: bool) -> str:
+    """`adam` for a decay added to the gradient, `adamw` for a decoupled one; empty where the spec has no such thing.
+
+    Source: `_configure_basic_optimizer` in `runtime/engine.py`: AdamW always decouples, Adam unless told not to.
+    """
+    decoupled = params.get("adam_w_mode", True)
+    if kind == "adam" and decoupled is False:
+        return kind
+    if kind == "adam":
+        return "adamw" if plain and decoupled is True else ""
+    return kind if "adam_w_mode" not in params else ""
+
+
+def _all_numbers(params: dict[str, Any]) -> bool:
+    numbers = [v for k, v in params.items() if k not in ("betas", "adam_w_mode") and v != "auto"]
     betas = params.get("betas", [0.9, 0.999])
-    return all(_is_number(v) and v >= 0 for v in numbers) and (
-        betas == "auto" or (isinstance(betas, list) and len(betas) == 2 and all(_is_number(b) for b in betas))
-    ) and params.get("lr", 1) != 0  # fmt: skip
+    fine = betas == "auto" or (isinstance(betas, list) and len(betas) == 2 and all(_is_number(b) for b in betas))
+    return fine and all(_is_number(v) and v >= 0 for v in numbers) and params.get("lr") != 0
 
 
 def _is_number(value: Any) -> bool:
@@ -145,9 +196,13 @@ def _whole(value: Any) -> Any:
 
 
 def _put(spec: dict[str, Any], path: Path, value: Any) -> None:
-    for name in path[:-1]:
+    _section(spec, path[:-1])[str(path[-1])] = value
+
+
+def _section(spec: dict[str, Any], path: Path) -> dict[str, Any]:
+    for name in path:
         spec = spec.setdefault(str(name), {})
-    spec[str(path[-1])] = value
+    return spec
 
 
 def _complete(spec: dict[str, Any]) -> None:

@@ -1,12 +1,13 @@
-"""Strict JSON into values with their places. (The standard library parses JSON but forgets where; DeepSpeed's hjson
-does too.)
+"""JSON into values with their places. (The standard library parses JSON but forgets where; DeepSpeed's hjson does too.)
+
+Strict by itself; what only DeepSpeed's reader takes is `hjson_source`, and who minds is `consumer`.
 """
 
 from __future__ import annotations
 
 import re
 from json import JSONDecodeError, decoder
-from typing import Any
+from typing import Any, NamedTuple
 
 from harness.errors import Refused
 from harness.findings import Finding, Fix, Label, Place
@@ -23,18 +24,50 @@ _HJSON = (
 )
 
 
+class Liberty(NamedTuple):
+    """One departure from strict JSON that hjson accepts: `kind` as `consumer` words it, and for a text without quotes
+    the value it becomes.
+    """
+
+    kind: str
+    place: Place
+    path: Path = ()
+    text: str = ""
+
+
+class Reading(NamedTuple):
+    """A JSON as its most tolerant reader has it: keys written twice are findings, the last one counts."""
+
+    source: Source
+    twice: tuple[Finding, ...] = ()
+    liberties: tuple[Liberty, ...] = ()
+
+
 def parse(text: str, file: str) -> Source:
     """The file as a Source. Raises Refused at the first character that strict JSON does not allow."""
-    reader = _Reader(text, file)
-    value = reader.document()
+    reader = Reader(text, file)
+    source = reader.source()
     if reader.findings:
         raise Refused(reader.findings)
-    if not isinstance(value, dict):
-        raise not_a_map(value, Place(file, 1, 1), text)
-    return Source(file, "json", text, value, reader.spots)
+    return source
 
 
-class _Reader:
+def parse_any(text: str, file: str) -> Reading:
+    """The file as strict JSON, or else as hjson would take it. Raises Refused where neither does."""
+    reader = Reader(text, file)
+    try:
+        return Reading(reader.source(), tuple(reader.findings))
+    except Refused as refused:
+        from harness.spec import hjson_source
+
+        if refused.findings[0].gate != "SP002":
+            raise
+        return hjson_source.parse(text, file, refused)
+
+
+class Reader:
+    """Strict JSON, character by character."""
+
     def __init__(self, text: str, file: str) -> None:
         self.text = text
         self.file = file
@@ -42,7 +75,15 @@ class _Reader:
         self.findings: list[Finding] = []
         self.line_starts = [0, *(m.end() for m in re.finditer("\n", text))]
 
+    def source(self) -> Source:
+        """The whole file. Raises Refused for wrong syntax and for what is no map."""
+        value = self.document()
+        if not isinstance(value, dict):
+            raise not_a_map(value, Place(self.file, 1, 1), self.text)
+        return Source(self.file, "json", self.text, value, self.spots)
+
     def document(self) -> Any:
+        """The one value that the file holds; None for an empty file."""
         start = self.skip(0)
         if start == len(self.text):
             return None
@@ -53,6 +94,7 @@ class _Reader:
         return value
 
     def value(self, at: int, path: Path, key: Place | None) -> tuple[Any, int]:
+        """The value that starts at `at`, and where it ends."""
         if len(path) > MAX_DEPTH:
             raise self.error(at, "the file is nested too deeply")
         char = self.text[at : at + 1]
@@ -62,11 +104,12 @@ class _Reader:
         elif char == "[":
             value, end = self.array(at, path)
         else:
-            value, end = self.scalar(at, char)
+            value, end = self.scalar(at, char, path)
         self.spots[path] = Spot(key, self.place(at, end))
         return value, end
 
     def object(self, at: int, path: Path) -> tuple[dict[str, Any], int]:
+        """A map; `at` is its brace."""
         result: dict[str, Any] = {}
         at = self.skip(at + 1)
         while self.text[at : at + 1] != "}":
@@ -84,6 +127,7 @@ class _Reader:
         return result, at + 1
 
     def array(self, at: int, path: Path) -> tuple[list[Any], int]:
+        """A list; `at` is its bracket."""
         result: list[Any] = []
         at = self.skip(at + 1)
         while self.text[at : at + 1] != "]":
@@ -93,6 +137,7 @@ class _Reader:
         return result, at + 1
 
     def next_item(self, at: int, closing: str) -> int:
+        """Past the comma, or at the closing bracket."""
         at = self.skip(at)
         char = self.text[at : at + 1]
         if char == closing:
@@ -104,7 +149,8 @@ class _Reader:
             raise self.error(at, f"a comma stands before `{closing}`")
         return after
 
-    def scalar(self, at: int, char: str) -> tuple[Any, int]:
+    def scalar(self, at: int, char: str, path: Path) -> tuple[Any, int]:  # noqa: ARG002
+        """A text, a number, or one of the three words."""
         if char == '"':
             return self.string(at)
         for word, value in _WORDS.items():
@@ -119,12 +165,14 @@ class _Reader:
         return (int(match[0]) if whole else float(match[0])), match.end()
 
     def hint(self, at: int) -> str:
+        """What stands where a value belongs."""
         word = re.match(r"[^\s,}\]]+", self.text[at : at + 60])
         seen = word[0] if word else self.text[at : at + 1]
         better = {"True": "true", "False": "false", "None": "null"}.get(seen)
         return f"`{seen}` is not a JSON value" + (f", `{better}` is" if better else "")
 
     def string(self, at: int) -> tuple[str, int]:
+        """A text in double quotes."""
         try:
             text, end = _scan_string(self.text, at + 1, True)
         except JSONDecodeError as error:
@@ -134,6 +182,7 @@ class _Reader:
         return str(text), int(end)
 
     def twice(self, path: Path, place: Place) -> None:
+        """Note that a key is there already."""
         first = self.spots[path].key
         self.findings.append(
             Finding(
@@ -150,20 +199,24 @@ class _Reader:
         )
 
     def skip(self, at: int) -> int:
+        """Past white space."""
         match = _SPACE.match(self.text, at)
         return match.end() if match else at
 
     def place(self, at: int, end: int) -> Place:
+        """Where the characters from `at` to `end` are."""
         line, column = self.position(at)
         return Place(self.file, line, column, end - at if "\n" not in self.text[at:end] else 0)
 
     def position(self, at: int) -> tuple[int, int]:
+        """Line and column, from 1."""
         from bisect import bisect_right
 
         line = bisect_right(self.line_starts, at)
         return line, at - self.line_starts[line - 1] + 1
 
     def error(self, at: int, message: str) -> Refused:
+        """The exception for wrong syntax at `at`."""
         line, column = self.position(min(at, len(self.text)))
         return refuse(
             "SP002",

@@ -5,29 +5,35 @@ What does not go together is the business of `harness.gates`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
-
-from pydantic import ValidationError
 
 from harness.errors import Exit, Refused
 from harness.facts.deepspeed import Target
 from harness.facts.deepspeed import target as find_target
-from harness.findings import Finding, Fix, Place
-from harness.spec import adopt, deepspeed_json
+from harness.findings import Finding, Fix
+from harness.spec import adopt, deepspeed_json, formats
 from harness.spec.field_errors import translate
-from harness.spec.model import InputKind, RunSpec
-from harness.spec.source import Path, Source, Spot, dotted, parse, read_text, refuse, split_key
+from harness.spec.fields import ValidationError
+from harness.spec.model import Consumer, InputKind, RunSpec
+from harness.spec.overrides import apply, first_key
+from harness.spec.source import BOM, Path, Source, decode, dotted, is_json, parse, read_bytes
 
 _SECTIONS = tuple(
     name for name, field in RunSpec.model_fields.items() if field.default_factory not in (None, dict) and name != "zero"
 )
 
+_OF_VALUES = ("SP006", "SP007")
+
 
 @dataclass(frozen=True)
 class Loaded:
-    """What became of one file. `spec` is None when there are error findings; `code` is then the exit code."""
+    """What became of one file. `spec` is None when there are error findings; `code` is then the exit code.
+
+    `kind` is what gates are told (accelerate's YAML stands for the DeepSpeed JSON that it makes), `format` what the
+    file is, `consumer` who reads a DeepSpeed JSON.
+    """
 
     file: str
     source: Source | None
@@ -35,55 +41,106 @@ class Loaded:
     findings: tuple[Finding, ...]
     kind: InputKind = "spec"
     code: Exit = Exit.OK
+    consumer: Consumer | None = None
+    format: formats.Format = "spec"
 
 
-def load(file: str, overrides: Sequence[str] = (), target: Target | None = None) -> Loaded:
-    """Read a run spec or a DeepSpeed JSON and apply `--set key=value` overrides.
-
-    `target` is the DeepSpeed whose keys are known; default: the installed one.
+@dataclass(frozen=True)
+class Fragment:
+    """A DeepSpeed configuration on its way to a spec: `source.data` is the JSON, `source.origin` leads from its keys to
+    the user's own where those differ; `extra` is what else a run spec can say of the file, with the keys it came from.
     """
+
+    source: Source
+    findings: tuple[Finding, ...] = ()
+    extra: Mapping[Path, tuple[Any, Path]] = field(default_factory=dict)
+    said_elsewhere: frozenset[str] = frozenset()
+    """Keys whose value is no matter of type any more, because a finding about their spelling says so."""
+
+
+def load(
+    file: str,
+    overrides: Sequence[str] = (),
+    target: Target | None = None,
+    *,
+    consumer: Consumer | None = None,
+    text: str | None = None,
+) -> Loaded:
+    """Read a run spec, a DeepSpeed JSON or an accelerate YAML, and apply `--set key=value` overrides.
+
+    `target` is the DeepSpeed whose keys are known; default: the installed one. `consumer` is who reads a DeepSpeed
+    JSON; default: guessed by what it leaves open. `text` is the file's, where it is in hand already (standard input
+    under a name, a file that is being mended).
+    """
+    target = target or find_target()
     source: Source | None = None
     try:
-        text = read_text(file)
+        content = read_bytes(file) if text is None else text.encode()
+        text = decode(content, file)
         source = Source(file, "yaml", text, {}, extra_lines={"--set": list(overrides)})  # to quote from, if need be
-        source = _apply(parse(text, file), overrides)
-        _refuse_other_formats(source)
+        if is_json(file, text):
+            return _from_json(file, text, content.startswith(BOM), overrides, target, consumer)
+        return _from_yaml(file, text, overrides, target, consumer)
     except Refused as refused:
         return Loaded(file, source, None, refused.findings, code=refused.code)
-    target = target or find_target()
-    if source.syntax == "json" and looks_like_deepspeed(source.data):
-        return _from_deepspeed_json(source, target)
-    return _from_spec(source, target)
 
 
-def looks_like_deepspeed(data: dict[str, Any]) -> bool:
-    """Has a JSON more top-level keys of DeepSpeed's than of a run spec? (A YAML file is always a run spec.)"""
-    from harness.facts.deepspeed_keys import block
+def _from_yaml(file: str, text: str, given: Sequence[str], target: Target, consumer: Consumer | None) -> Loaded:
+    try:
+        source = parse(text, file)
+    except Refused as refused:
+        raise _template(refused, text) from None
+    found = formats.format_of(source)
+    if found == "accelerate-yaml":
+        return _from_accelerate(source, given, target, consumer)
+    formats.refuse_other(source, found)
+    return _from_spec(apply(source, given), target)
 
-    known = block("") or {}
-    ours = sum(key in RunSpec.model_fields for key in data if key not in ("optimizer", "scheduler", "checkpoint"))
-    theirs = sum(key in known and key not in RunSpec.model_fields for key in data)
-    if ours or theirs:
-        return theirs > ours
-    return "type" in (data.get("optimizer") or {}) and "params" in (data.get("optimizer") or {})
+
+def _from_json(
+    file: str, text: str, bom: bool, given: Sequence[str], target: Target, consumer: Consumer | None
+) -> Loaded:
+    from harness.spec import json_source, loaders
+
+    try:
+        reading = json_source.parse_any(text, file)
+    except Refused as refused:
+        raise _template(refused, text) from None
+    found = formats.format_of(reading.source)
+    if found == "accelerate-yaml":
+        return _from_accelerate(parse(text, file), given, target, consumer)
+    formats.refuse_other(reading.source, found)
+    if found == "spec":
+        return _from_spec(apply(parse(text, file), given), target)
+    template = loaders.template(reading)
+    if template is not None:
+        raise Refused([template])
+    odd = frozenset(dotted(item.path) for item in reading.liberties if loaders.not_meant_as_text(item))
+    fragment = Fragment(reading.source, reading.twice, said_elsewhere=odd)
+    loaded = from_fragment(fragment, given, target, consumer)
+    spelling = list(loaders.check(reading, loaded.consumer or "deepspeed", bom=bom))
+    return _failing(replace(loaded, findings=(*loaded.findings, *spelling)))
 
 
-def _refuse_other_formats(source: Source) -> None:
-    """One finding instead of one a key, for YAML that is something else altogether."""
-    if source.syntax != "yaml":
-        return
-    place = Place(source.file, 1, 1)
-    if {"compute_environment", "distributed_type", "deepspeed_config"} & source.data.keys():
-        title = "give the DeepSpeed JSON that it names, or write a run spec"
-        raise refuse("SP016", "this is an accelerate configuration, not a run spec", place, title)
-    if (
-        len(source.data) > 1
-        and looks_like_deepspeed(source.data)
-        and not RunSpec.model_fields.keys() & source.data.keys()
-    ):
-        raise refuse(
-            "SP016", "this is a DeepSpeed configuration in YAML", place, "save it as JSON, which DeepSpeed reads"
-        )
+def _template(refused: Refused, text: str) -> Refused:
+    """A template's placeholder where the syntax failed is told as that."""
+    from harness.spec import loaders
+
+    place = refused.findings[0].place
+    if refused.findings[0].gate != "SP002" or place is None:
+        return refused
+    word = loaders.placeholder(text, place.line, place.column)
+    return Refused([loaders.template_finding(word, place)]) if word else refused
+
+
+def _from_accelerate(source: Source, given: Sequence[str], target: Target, consumer: Consumer | None) -> Loaded:
+    from harness.spec import accelerate
+
+    its_own = [text for text in given if accelerate.is_own(first_key(text))]
+    fragment = accelerate.fragment(apply(source, its_own, given))
+    rest = [text for text in given if text not in its_own]
+    loaded = from_fragment(fragment, rest, target, consumer or "accelerate", given)
+    return replace(loaded, format="accelerate-yaml")
 
 
 def _from_spec(source: Source, target: Target) -> Loaded:
@@ -94,23 +151,64 @@ def _from_spec(source: Source, target: Target) -> Loaded:
         findings += deepspeed_json.check(extra, source, ("deepspeed",), target)
         findings += _owned_keys(extra, source)
     spec, wrong = _validate(raw, source)
-    return _loaded(source, spec, [*wrong, *findings], "spec")
+    return _failing(Loaded(source.file, source, spec, (*wrong, *findings)))
 
 
-def _from_deepspeed_json(source: Source, target: Target) -> Loaded:
-    findings = deepspeed_json.check(source.data, source, (), target)
-    raw, origin = adopt.adopt(source.data)
-    source = replace(source, origin=origin)
+def from_fragment(
+    fragment: Fragment,
+    given: Sequence[str],
+    target: Target,
+    consumer: Consumer | None,
+    all_given: Sequence[str] | None = None,
+) -> Loaded:
+    """A DeepSpeed configuration as a run spec. Overrides of its own keys count in it, those of a run spec beside it.
+
+    `all_given` are the options as they were given, where `given` are only some of them.
+    """
+    from harness.spec import consumer as readers
+
+    ours = [text for text in given if _is_ours(text)]
+    source = apply(fragment.source, [text for text in given if text not in ours], all_given or given)
+    findings = [*fragment.findings, *deepspeed_json.check(source.data, source, (), target)]
+    findings = [f for f in findings if f.gate not in _OF_VALUES or f.key not in fragment.said_elsewhere]
+    raw, origin = adopt.adopt(deepspeed_json.as_read(source.data, target))
+    origin = {path: _through(source.origin, there) for path, there in origin.items()}
+    for path, there in source.origin.items():
+        origin.setdefault(adopt.home(path) or path, there)
+    for path, (value, there) in fragment.extra.items():
+        raw.setdefault(str(path[0]), {})[str(path[1])] = value
+        origin[path] = there
+    ours_set = apply(replace(source, data=raw), ours, all_given or given)
+    origin |= {path: path for path in ours_set.spots.keys() - source.spots.keys()}
+    source = replace(ours_set, data=source.data, origin={**source.origin, **origin})
     refused = {f.key for f in findings if f.is_error}
-    spec, wrong = _validate(raw, source)
-    findings += [f for f in wrong if f.key not in refused]
-    findings += _autos(source)
-    return _loaded(source, spec, findings, "deepspeed-json")
+    spec, wrong = _validate(ours_set.data, source)
+    findings += [f for f in wrong if f.key not in refused and f.key not in fragment.said_elsewhere]
+    who = consumer or readers.guess(source.data)
+    findings += readers.said(source, who) if consumer is None else ()
+    found = Loaded(source.file, source, spec, tuple(findings), "deepspeed-json", consumer=who, format="deepspeed-json")
+    return _failing(found)
 
 
-def _loaded(source: Source, spec: RunSpec | None, findings: list[Finding], kind: InputKind) -> Loaded:
-    failed = any(f.is_error for f in findings)
-    return Loaded(source.file, source, spec, tuple(findings), kind, Exit.FINDINGS if failed else Exit.OK)
+def _is_ours(text: str) -> bool:
+    """Is an override about a run spec's section rather than about a key of DeepSpeed's JSON?"""
+    from harness.facts.deepspeed_keys import block
+
+    first = first_key(text)
+    return first in RunSpec.model_fields and first not in (block("") or {})
+
+
+def _through(origin: Mapping[Path, Path], path: Path) -> Path:
+    for end in range(len(path), 0, -1):
+        if path[:end] in origin:
+            return origin[path[:end]] + path[end:]
+    return path
+
+
+def _failing(loaded: Loaded) -> Loaded:
+    """With errors there is no spec to go on with, and the exit code says so."""
+    failed = any(f.is_error for f in loaded.findings)
+    return replace(loaded, code=Exit.FINDINGS) if failed else loaded
 
 
 def _validate(raw: dict[str, Any], source: Source) -> tuple[RunSpec | None, list[Finding]]:
@@ -136,118 +234,3 @@ def _owned_keys(extra: dict[str, Any], source: Source) -> Iterable[Finding]:
             notes=("two places for one setting would disagree some day",),
             fix=Fix(f"set `{dotted(home)}` and remove it here"),
         )
-
-
-def _autos(source: Source) -> list[Finding]:
-    places = [path for path, value in _walk(source.data, ()) if value == "auto"]
-    if not places:
-        return []
-    first = dotted(places[0])
-    count = f"{len(places)} values are" if len(places) > 1 else "1 value is"
-    return [
-        Finding(
-            "SP015",
-            "info",
-            f'{count} "auto", the first is `{first}`',
-            first,
-            source.place(places[0]),
-            notes=(
-                "the Hugging Face Trainer and accelerate fill them in; DeepSpeed takes the default, or fails on them",
-                "they count as not given here",
-            ),
-        )
-    ]
-
-
-def _walk(value: Any, path: Path) -> Iterable[tuple[Path, Any]]:
-    yield path, value
-    if isinstance(value, dict):
-        for name, item in value.items():
-            yield from _walk(item, (*path, name))
-
-
-def _apply(source: Source, overrides: Sequence[str]) -> Source:
-    """The source with `--set` values in place; their spots point at the command line."""
-    if not overrides:
-        return source
-    from harness.spec import yaml_source
-
-    data: dict[str, Any] = _copy(source.data)
-    spots = dict(source.spots)
-    for number, text in enumerate(overrides, start=1):
-        key, equals, value = text.partition("=")
-        place = Place("--set", number, 1, len(key))
-        if not text.isprintable() and any("\ud800" <= char <= "\udfff" for char in text):
-            found = Finding(
-                "SP011", "error", "a `--set` holds bytes that are not UTF-8 text", fix=Fix("write it as text")
-            )
-            raise Refused([found], Exit.USAGE)
-        if not equals or not all(key.strip().split(".")):
-            raise Refused(
-                [
-                    Finding(
-                        "SP011",
-                        "error",
-                        f"`--set {text}` is not `key=value`",
-                        place=place,
-                        fix=Fix("write it as `--set train.max_steps=10`"),
-                    )
-                ],
-                Exit.USAGE,
-            )
-        path = split_key(key.strip())
-        try:
-            _set(data, path, yaml_source.scalar(value), text, place)
-        except Refused as refused:
-            moved = [_moved(finding, number, len(key) + 1) for finding in refused.findings]
-            raise Refused(moved, Exit.USAGE) from None
-        spots = {p: s for p, s in spots.items() if p[: len(path)] != path}
-        spots[path] = Spot(place, Place("--set", number, len(key) + 2, len(value)))
-        for end in range(1, len(path)):
-            spots.setdefault(path[:end], Spot(place, place))
-    return replace(source, data=data, spots=spots, extra_lines={"--set": list(overrides)})
-
-
-def _moved(finding: Finding, number: int, columns: int) -> Finding:
-    """A finding about a value, at its place in the `--set` option."""
-    place = finding.place
-    if place is None or finding.gate == "SP011":
-        return finding
-    return replace(finding, place=Place("--set", number, place.column + columns, place.length))
-
-
-def _set(data: Any, path: Path, value: Any, text: str, place: Place) -> None:
-    for part in path[:-1]:
-        if isinstance(data, dict):
-            if data.get(str(part)) is None:
-                data[str(part)] = {}
-            data = data[str(part)]
-        elif isinstance(data, list) and isinstance(part, int) and part < len(data):
-            data = data[part]
-        else:
-            data = None
-    if isinstance(data, dict) and value is None:
-        data.pop(str(path[-1]), None)  # `--set key=null` takes the key out, so that its default is back
-    elif isinstance(data, dict):
-        data[str(path[-1])] = value
-    elif isinstance(data, list) and isinstance(path[-1], int) and path[-1] < len(data):
-        data[path[-1]] = value
-    else:
-        raise Refused(
-            [
-                Finding(
-                    "SP011",
-                    "error",
-                    f"`--set {text}` leads into a value that is no map",
-                    place=place,
-                    fix=Fix("set the whole section, or a key that can be inside it"),
-                )
-            ],
-            Exit.USAGE,
-        )
-
-
-def _copy(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: _copy(v) for k, v in value.items()}
-    return [_copy(v) for v in value] if isinstance(value, list) else value

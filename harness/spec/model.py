@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from harness.spec.fields import BeforeValidator, Field, Section
 
 
 def _whole(value: object) -> object:
@@ -31,14 +31,6 @@ InputKind = Literal["spec", "deepspeed-json"]
 Consumer = Literal["hf", "accelerate", "deepspeed"]
 """Who reads a DeepSpeed JSON: the Hugging Face Trainer, accelerate, or DeepSpeed itself."""
 Strings = Annotated[tuple[str, ...], Field(strict=False)]
-
-
-class Section(BaseModel):
-    """Common rules: unknown keys are refused, values are never coerced, nothing changes after loading."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=(), defer_build=True
-    )
 
 
 class ModelSpec(Section):
@@ -143,11 +135,11 @@ class PrecisionSpec(Section):
     """fp16: fixed loss scale; 0 scales dynamically."""
     initial_scale_power: Count = 16
     """fp16: the dynamic scale starts at 2 to this power."""
-    loss_scale_window: Positive = 1000
+    loss_scale_window: Count = 1000
     """fp16: steps without overflow before the scale doubles."""
-    hysteresis: Positive = 2
+    hysteresis: Count = 2
     """fp16: overflows that are tolerated before the scale halves."""
-    min_loss_scale: Positive = 1
+    min_loss_scale: Count = 1
     """fp16: the scale never falls below this."""
 
 
@@ -307,6 +299,26 @@ class ClusterSpec(Section):
     """A kind that `harness plan` knows, such as `H100-80GB`."""
     host_memory: str | int | None = None
     """Memory a host, such as `2TB`."""
+    nvme: str | int | None = None
+    """Local disks a host, such as `8x3.5TB`."""
+    host_memory_bandwidth: str | int | None = None
+    """Memory bandwidth a host, such as `400GB/s`. `harness doctor --measure` measures it."""
+    nvme_read_bandwidth: str | int | None = None
+    """What the disks of a host read together, such as `24GB/s`."""
+    nvme_write_bandwidth: str | int | None = None
+    """What the disks of a host write together."""
+    checkpoint_write_bandwidth: str | int | None = None
+    """What a host writes to the file system of its checkpoints."""
+    link_bandwidth: str | int | None = None
+    """One direction between two GPUs of a host, as measured."""
+    network_bandwidth: str | int | None = None
+    """One direction between hosts, a GPU, as measured."""
+    pcie_bandwidth: str | int | None = None
+    """One direction between a GPU and host memory, as measured."""
+    compute_efficiency: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    """Share of the dense peak that forward and backward reach. Default of the plan: 0.45."""
+    failure_hours_per_gpu: Annotated[float, Field(gt=0.0)] | None = None
+    """Mean hours between failures, a GPU. Default of the plan: 50,700."""
 
 
 class RunSpec(Section):

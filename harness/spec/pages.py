@@ -23,8 +23,8 @@ A hostfile or a folder given by mistake ends here too.
 ## SP002 not-yaml-or-json
 The syntax is wrong at the place named.
 
-YAML allows no tabs for indentation. JSON is read strictly: DeepSpeed's own reader (hjson) takes comments and
-trailing commas, the Hugging Face Trainer and accelerate do not, and it makes texts of `.001` and `NaN`.
+YAML allows no tabs for indentation. A run spec in JSON is read strictly; a DeepSpeed JSON may have what hjson takes,
+which findings SP018 and SP019 tell.
 
 ## SP003 not-a-map
 The file is empty, or holds a list or a single value, where a map of keys belongs.
@@ -44,7 +44,9 @@ recognised.
 ## SP006 wrong-type
 The value is of another kind than the key takes, such as a text where a number belongs.
 
-Nothing is converted: DeepSpeed takes the text "false" as true in blocks without types.
+An error where DeepSpeed refuses the value or reads something else: blocks without types take any text as true, even
+"false", count `true` as 1 and compute with half a micro-batch. A warning where it converts the value to what was
+meant, as blocks with types do with "5", "true" and 1.
 
 ## SP007 out-of-range
 The value is of the right kind but none that is allowed.
@@ -71,11 +73,33 @@ The key came with a later DeepSpeed than the one checked against.
 DeepSpeed still reads the key but has a better name for it.
 
 ## SP015 auto-values
-The JSON leaves values to whoever reads it.
+The JSON leaves values to whoever reads it, and nobody said who that is.
 
 The Hugging Face Trainer fills batch sizes, optimizer, scheduler, precision and three bucket sizes; accelerate fills
-fewer. DeepSpeed itself takes the default in typed blocks, takes the text as true for some switches, and fails on
-the rest.
+others. DeepSpeed itself takes the default in typed blocks, takes the text as true for some switches, and fails on
+the rest. The reader is guessed by the keys that are "auto"; `--consumer hf`, `accelerate` or `deepspeed` says it.
+
+## SP017 template
+The file holds placeholders such as `$BATCH`, `{{ stage }}` or `CONFIG_BATCH_SIZE`, which a script or a template engine
+fills in.
+
+Nothing else in it is looked at: check what comes out of the template.
+
+## SP018 not-strict-json
+Comments, trailing or missing commas, single quotes, keys or texts without quotes, no outer braces, or a byte order
+mark.
+
+DeepSpeed reads its configuration with hjson, which takes all of these; the Hugging Face Trainer and accelerate read it
+with Python's `json`, which takes none. So this is a warning where DeepSpeed reads the file, else an error.
+
+## SP019 text-without-quotes
+What was meant as a number, a switch or nothing is no JSON: `True`, `None`, `.001`, `NaN`, `1_000`.
+
+DeepSpeed's reader makes a text of it, with everything up to the end of the line: `False,` with its comma. A text counts
+as true in blocks without types, and as a number nowhere; a learning rate of `.001` fails in the first optimizer step.
+
+## SP021 named-file-not-found
+A configuration names another file that is not there, seen from here. Nothing in that file was checked.
 
 ## HO001 unreadable-hostfile
 The hostfile is not there or is not text.
@@ -112,14 +136,32 @@ A gate itself crashed, which is a fault of the harness. The other gates looked a
 The spec ignores a gate that found nothing, or that does not exist.
 
 ## SP016 other-format
-The file is a configuration of another program.
+The file is a configuration of another program, or of none.
 
-A DeepSpeed configuration is read as JSON; accelerate's own YAML names one in `deepspeed_config_file`.
+Run specs, DeepSpeed's JSON and accelerate's YAML are read; `harness adopt` makes a run spec of a file for axolotl,
+LLaMA-Factory or the Trainer.
+
+## SP022 two-names-for-one-key
+A key is written together with its old name, or with another name of it.
+
+DeepSpeed refuses the pair once every rank has started, even where both say the same.
 
 ## SP020 deepspeed-json-for-a-run
 A DeepSpeed JSON was given where a run spec is needed.
 
 A JSON says nothing about model, data or length; `validate-config` takes both kinds, `launch` only a run spec.
+
+## HF101 field-beside-config-file
+An accelerate YAML says something beside `deepspeed_config_file` that belongs into the file named there.
+
+accelerate refuses such a pair, `mixed_precision` included: the JSON alone decides.
+
+## HF102 field-passed-over
+accelerate reads its own few names in `deepspeed_config` and passes over all others in silence, whole blocks of
+DeepSpeed's JSON included. They belong into a JSON that `deepspeed_config_file` names.
+
+## HF103 stage-by-default
+An accelerate YAML without `zero_stage` trains at ZeRO stage 2.
 
 ## SP030 report-not-written
 The report cannot be written where it was asked for.
@@ -142,7 +184,15 @@ known.
 A size in `cluster` is none such as `2TB` or `80GiB`.
 
 ## MM005 does-not-fit
-The plan's peak is above what the GPU or the host has.
+The plan's peak is above what the GPU, the host or its disks have.
+
+## MM006 counted-by-building
+The architecture is not one that is counted by formula, so `transformers` built it on the meta device, where nothing is
+allocated. Its parameters are exact; what its layers keep for the backward pass is taken to be what a Llama-like layer
+of the same sizes keeps.
+
+## MM007 not-a-number-to-plan-with
+An option of `harness plan` has a value that no machine and no run has, or options contradict each other.
 
 ## CK002 export-folder-in-use
 The folder to export to is there and not empty, or is a file; nothing in it was touched.
@@ -221,6 +271,11 @@ One of DeepSpeed's C++ ops does not compile on this machine. `harness doctor` sa
 
 ## EN011 run-directory
 The run directory cannot be made where `launch.output_dir` says.
+
+## EN020 version-not-verified
+The DeepSpeed to check against is older or newer than the releases whose rules were looked up.
+
+Rules that came or went outside that range are not known; those that are known are applied all the same.
 
 ## EN101 run-directory-unreadable
 A rank cannot read `spec.resolved.json` or `ds_config.json`, or they were edited after the launch.

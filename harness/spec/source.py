@@ -16,6 +16,8 @@ from harness.findings import Finding, Fix, Place
 
 Path = tuple[str | int, ...]
 MAX_BYTES = 8_000_000
+BOM = b"\xef\xbb\xbf"
+"""The byte order mark that some editors put in front of UTF-8; `decode` drops it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,7 @@ def read(file: str) -> Source:
 
 def read_text(file: str) -> str:
     """The text of a file. Raises Refused when it is not there or is no text."""
-    return decode(_read_bytes(file), file)
+    return decode(read_bytes(file), file)
 
 
 def parse(text: str, file: str) -> Source:
@@ -109,7 +111,8 @@ def is_json(file: str, text: str) -> bool:
     return suffix == ".json" or text.lstrip()[:1] == "{"
 
 
-def _read_bytes(file: str) -> bytes:
+def read_bytes(file: str) -> bytes:
+    """The bytes of a file; `-` is standard input. Raises Refused when it is not there or is too large."""
     try:
         if file == "-":
             return sys.stdin.buffer.read(MAX_BYTES + 1)

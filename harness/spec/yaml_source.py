@@ -71,6 +71,16 @@ def parse(text: str, file: str) -> Source:
     return Source(file, "yaml", text, value, reader.spots)
 
 
+def compose(text: str) -> Node | None:
+    """The tree of nodes of a text that is known to parse, for those who need their marks."""
+    loader = _Loader(text)
+    try:
+        root: Node | None = loader.get_single_node()
+        return root
+    finally:
+        loader.dispose()
+
+
 def scalar(text: str) -> Any:
     """One value as YAML reads it (for `--set key=value`): `8`, `1e-5`, `true`, `[a, b]`, `{device: cpu}`, else the
     text.

@@ -40,7 +40,9 @@ def test_what_is_not_finite_is_refused(number, write):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("compute_environment: LOCAL_MACHINE\ndistributed_type: DEEPSPEED\n", "accelerate"),
+        ("compute_environment: LOCAL_MACHINE\ndistributed_type: FSDP\n", "accelerate"),
+        ("base_model: x\nmicro_batch_size: 1\ndeepspeed: ds.json\n", "axolotl"),
+        ("model_name_or_path: x\nlearning_rate: 1e-4\nbf16: true\n", "LLaMA-Factory"),
         ("train_batch_size: 1\nzero_optimization: {stage: 2}\n", "DeepSpeed configuration in YAML"),
     ],
 )
@@ -130,6 +132,38 @@ def test_an_override_that_is_none_is_wrong_usage_or_a_finding(override, write):
     assert loaded.spec is None
     assert loaded.findings[0].is_error
     assert loaded.code in (Exit.USAGE, Exit.FINDINGS)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "key", "value"),
+    [
+        (["parallel.pipeline_parallel_size=2"], ("parallel", "pipeline_parallel_size"), 2),
+        (["launch.num_gpus=4"], ("launch", "num_gpus"), 4),
+        (["train.max_grad_norm=0.5"], ("train", "max_grad_norm"), 0.5),
+        (["gradient_clipping=0.5"], ("train", "max_grad_norm"), 0.5),
+        (["zero_optimization.stage=3"], ("zero", "stage"), 3),
+        (["zero.stage=3", "train_batch_size=4"], ("zero", "stage"), 3),
+    ],
+)
+def test_a_deepspeed_json_takes_overrides_of_its_own_keys_and_of_a_spec(overrides, key, value, write):
+    loaded = load(write("ds.json", '{"train_batch_size": 8, "zero_optimization": {"stage": 1}}'), overrides, TARGET)
+    assert loaded.spec is not None, loaded.findings
+    assert getattr(getattr(loaded.spec, key[0]), key[1]) == value
+    assert loaded.source.place(key).file == "--set"
+
+
+def test_a_wrong_override_of_a_json_is_located_on_the_command_line(write):
+    file = write("ds.json", '{"train_batch_size": 8}')
+    for override, gate in (
+        ("parallel.pipeline_parallel_size=0", "SP007"),
+        ("paralel.x=1", "SP005"),
+        ("bogus", "SP011"),
+    ):
+        loaded = load(file, ["launch.num_gpus=2", override], TARGET)
+        finding = next(f for f in loaded.findings if f.is_error)
+        assert finding.gate == gate, loaded.findings
+        assert finding.place.file == "--set", finding
+        assert finding.place.line == 2
 
 
 def ds(write, config, **kwargs):

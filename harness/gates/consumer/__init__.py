@@ -1,0 +1,1 @@
+"""Who fills in what a configuration leaves open, and what becomes of the rest."""

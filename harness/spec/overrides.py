@@ -1,0 +1,98 @@
+"""`--set key=value`: values in place of those of a file, with places that point at the command line.
+
+Knows no key's meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from harness.errors import Exit, Refused
+from harness.findings import Finding, Fix, Place
+from harness.spec.source import Path, Source, Spot, split_key
+
+
+def apply(source: Source, overrides: Sequence[str], all_of_them: Sequence[str] | None = None) -> Source:
+    """The source with the values in place. Raises Refused for what is no `key=value`, or leads nowhere.
+
+    `all_of_them` are the options as given, where `overrides` are only some of them: lines are counted there.
+    """
+    if not overrides:
+        return source
+    given = list(overrides if all_of_them is None else all_of_them)
+    data: dict[str, Any] = _copy(source.data)
+    spots = dict(source.spots)
+    for text in overrides:
+        number = given.index(text) + 1
+        key, value = _split(text, number)
+        place = Place("--set", number, 1, len(key))
+        path = split_key(key.strip())
+        try:
+            from harness.spec import yaml_source
+
+            _set(data, path, yaml_source.scalar(value), text, place)
+        except Refused as refused:
+            moved = [_moved(finding, number, len(key) + 1) for finding in refused.findings]
+            raise Refused(moved, Exit.USAGE) from None
+        spots = {p: s for p, s in spots.items() if p[: len(path)] != path}
+        spots[path] = Spot(place, Place("--set", number, len(key) + 2, len(value)))
+        for end in range(1, len(path)):
+            spots.setdefault(path[:end], Spot(place, place))
+    return replace(source, data=data, spots=spots, extra_lines={**source.extra_lines, "--set": given})
+
+
+def first_key(text: str) -> str:
+    """The section that an override is about: `train` of `train.max_steps=1`."""
+    return text.partition("=")[0].strip().partition(".")[0]
+
+
+def _split(text: str, number: int) -> tuple[str, str]:
+    """Key and value. Raises Refused for what has not both."""
+    key, equals, value = text.partition("=")
+    if not text.isprintable() and any("\ud800" <= char <= "\udfff" for char in text):
+        found = Finding("SP011", "error", "a `--set` holds bytes that are not UTF-8 text", fix=Fix("write it as text"))
+        raise Refused([found], Exit.USAGE)
+    if not equals or not all(key.strip().split(".")):
+        fix = Fix("write it as `--set train.max_steps=10`")
+        place = Place("--set", number, 1, len(key))
+        raise Refused(
+            [Finding("SP011", "error", f"`--set {text}` is not `key=value`", place=place, fix=fix)], Exit.USAGE
+        )
+    return key, value
+
+
+def _moved(finding: Finding, number: int, columns: int) -> Finding:
+    """A finding about a value, at its place in the `--set` option."""
+    place = finding.place
+    if place is None or finding.gate == "SP011":
+        return finding
+    return replace(finding, place=Place("--set", number, place.column + columns, place.length))
+
+
+def _set(data: Any, path: Path, value: Any, text: str, place: Place) -> None:
+    for part in path[:-1]:
+        if isinstance(data, dict):
+            if data.get(str(part)) is None:
+                data[str(part)] = {}
+            data = data[str(part)]
+        elif isinstance(data, list) and isinstance(part, int) and part < len(data):
+            data = data[part]
+        else:
+            data = None
+    if isinstance(data, dict) and value is None:
+        data.pop(str(path[-1]), None)  # `--set key=null` takes the key out, so that its default is back
+    elif isinstance(data, dict):
+        data[str(path[-1])] = value
+    elif isinstance(data, list) and isinstance(path[-1], int) and path[-1] < len(data):
+        data[path[-1]] = value
+    else:
+        message, fix = f"`--set {text}` leads into a value that is no map", "set the whole section, or a key inside it"
+        raise Refused([Finding("SP011", "error", message, place=place, fix=Fix(fix))], Exit.USAGE)
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _copy(v) for k, v in value.items()}
+    return [_copy(v) for v in value] if isinstance(value, list) else value

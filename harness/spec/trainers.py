@@ -1,0 +1,201 @@
+"""The YAML of axolotl, and the flat one of LLaMA-Factory and other users of the Hugging Face Trainer, for
+`harness adopt`. The DeepSpeed JSON that they name is read, too.
+
+Values are carried over by name; nothing is checked here that the run spec checks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from harness.errors import Refused
+from harness.facts.deepspeed import Target
+from harness.spec.formats import format_of
+from harness.spec.load import Fragment, Loaded, from_fragment
+from harness.spec.named_files import find_beside, read_json
+from harness.spec.source import is_json, parse, read_text
+
+if TYPE_CHECKING:
+    from harness.spec.adopted import Draft
+
+_SAME = {
+    "gradient_accumulation_steps": "train.gradient_accumulation_steps",
+    "max_steps": "train.max_steps",
+    "learning_rate": "optimizer.learning_rate",
+    "weight_decay": "optimizer.weight_decay",
+    "adam_epsilon": "optimizer.eps",
+    "max_grad_norm": "train.max_grad_norm",
+    "gradient_checkpointing": "train.gradient_checkpointing",
+    "seed": "train.seed",
+    "output_dir": "launch.output_dir",
+    "save_steps": "checkpoint.save_steps",
+    "save_total_limit": "checkpoint.save_total_limit",
+    "logging_steps": "logging.logging_steps",
+    "eval_steps": "eval.eval_steps",
+    "warmup_steps": "scheduler.warmup_steps",
+    "warmup_ratio": "scheduler.warmup_ratio",
+    "trust_remote_code": "model.trust_remote_code",
+    "tensor_parallel_size": "parallel.tensor_parallel_size",
+    "attn_implementation": "model.attn_implementation",
+}
+_AXOLOTL = {
+    **_SAME,
+    "base_model": "model.name_or_path",
+    "revision_of_model": "model.revision",
+    "tokenizer_config": "model.tokenizer",
+    "sequence_len": "data.max_length",
+    "micro_batch_size": "train.per_device_train_batch_size",
+    "eval_batch_size": "eval.per_device_eval_batch_size",
+    "num_epochs": "train.num_train_epochs",
+    "val_set_size": "data.eval_fraction",
+    "context_parallel_size": "parallel.sequence_parallel_size",
+    "sequence_parallel_degree": "parallel.sequence_parallel_size",
+    "cosine_min_lr_ratio": "scheduler.min_lr_ratio",
+}
+_TRAINER = {
+    **_SAME,
+    "model_name_or_path": "model.name_or_path",
+    "model_revision": "model.revision",
+    "tokenizer_name_or_path": "model.tokenizer",
+    "cutoff_len": "data.max_length",
+    "max_length": "data.max_length",
+    "max_seq_length": "data.max_length",
+    "per_device_train_batch_size": "train.per_device_train_batch_size",
+    "per_device_eval_batch_size": "eval.per_device_eval_batch_size",
+    "num_train_epochs": "train.num_train_epochs",
+    "val_size": "data.eval_fraction",
+}
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    "axolotl-yaml": {"scheduler.type": "cosine", "optimizer.type": "adamw"},
+    "trainer-yaml": {"scheduler.type": "linear", "optimizer.type": "adamw", "optimizer.learning_rate": 5e-5},
+}
+"""What a run spec would have another default for: the Trainer's own."""
+_SPECIAL = frozenset(
+    """deepspeed optimizer optim lr_scheduler lr_scheduler_type bf16 fp16 pure_bf16 adam_beta1 adam_beta2 datasets
+    flash_attention sdp_attention flash_attn""".split()
+)
+_SCHEDULES = {"linear": "linear", "cosine": "cosine", "constant": "constant", "constant_with_warmup": "constant"}
+_KERNELS = {"fa2": "flash_attention_2", "sdpa": "sdpa", "flash_attention_2": "flash_attention_2"}
+
+
+def load_trainer(file: str, target: Target) -> Loaded | None:
+    """The file with the DeepSpeed JSON that it names, where it is a trainer's; None for other files. Raises Refused."""
+    if file == "-":
+        return None
+    text = read_text(file)
+    if is_json(file, text):
+        return None
+    source = parse(text, file)
+    found = format_of(source)
+    if found not in ("axolotl-yaml", "trainer-yaml"):
+        return None
+    named = source.data.get("deepspeed")
+    config: dict[str, Any] = named if isinstance(named, dict) else {}
+    fragment = Fragment(replace(source, data=config))
+    path = find_beside(file, named) if isinstance(named, str) else None
+    if path is not None:
+        read = read_json(path)
+        lines = {**source.extra_lines, path: read.source.text.split("\n")}
+        merged = replace(source, data=read.source.data, spots=read.source.spots, extra_lines=lines)
+        fragment = Fragment(merged, read.findings)
+    loaded = from_fragment(fragment, (), target, "hf")
+    if loaded.spec is None:
+        raise Refused([f for f in loaded.findings if f.is_error])
+    return replace(loaded, format=found)
+
+
+def more(draft: Draft, loaded: Loaded) -> None:
+    """Everything that the trainer's own file says; what the JSON says already stays."""
+    if loaded.source is None:
+        return
+    source = parse(loaded.source.text, loaded.source.file)
+    data = source.data
+    schedule = loaded.source.data.get("scheduler")
+    if isinstance(schedule, dict) and "auto" in (schedule.get("params") or {}).values():
+        draft.drop(("deepspeed", "scheduler"))  # what was left open is said here
+    table = _AXOLOTL if loaded.format == "axolotl-yaml" else _TRAINER
+    filled = set()
+    for name, value in data.items():
+        if name in table and value is not None and not (name == "max_steps" and value in (-1, 0)):
+            _carry(draft, loaded, name, table[name], value)
+            filled.add(table[name])
+    for key, value in _special(data):
+        draft.put(key, value)
+        filled.add(key)
+    for key, value in _DEFAULTS[loaded.format].items():
+        if draft.get(key) is None and not (key.startswith("optimizer") and draft.get("deepspeed.optimizer")):
+            draft.put(key, value)
+    if "micro_batch_size" not in data and "per_device_train_batch_size" not in data:
+        filled.discard("train.per_device_train_batch_size")
+    draft.notes[:] = [note for note in draft.notes if not any(f"set `{key}`" in note.message for key in filled)]
+    _notes(draft, loaded, data, table)
+
+
+def _carry(draft: Draft, loaded: Loaded, name: str, key: str, value: Any) -> None:
+    if loaded.source is None:
+        return
+    before = draft.get(key)
+    written = loaded.source.has(key)
+    if written and before not in (None, value):
+        place = parse(loaded.source.text, loaded.source.file).place((name,))
+        draft.note(place, f"`{name}` is {value}, the DeepSpeed JSON says {before}: the Trainer refuses the pair")
+        return
+    draft.put(key, value)
+
+
+def _special(data: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    kind = str(data.get("optimizer") or data.get("optim") or "")
+    if kind.startswith(("adamw", "paged_adamw")):
+        yield "optimizer.type", "adamw"
+    elif kind == "sgd":
+        yield "optimizer.type", "sgd"
+    schedule = _SCHEDULES.get(str(data.get("lr_scheduler") or data.get("lr_scheduler_type")))
+    if schedule:
+        yield "scheduler.type", schedule
+    if data.get("bf16") in (True, "auto", "full") or data.get("pure_bf16") is True:
+        yield "precision.bf16", True
+    elif data.get("fp16") is True:
+        yield "precision.fp16", True
+    if "adam_beta1" in data or "adam_beta2" in data:
+        yield "optimizer.betas", [data.get("adam_beta1", 0.9), data.get("adam_beta2", 0.999)]
+    kernel = "fa2" if data.get("flash_attention") is True else "sdpa" if data.get("sdp_attention") is True else None
+    kernel = kernel or str(data.get("flash_attn"))
+    if kernel in _KERNELS:
+        yield "model.attn_implementation", _KERNELS[kernel]
+    yield from _data(data.get("datasets"))
+
+
+def _data(datasets: Any) -> Iterator[tuple[str, Any]]:
+    """axolotl's data sets, where all of them are plain text."""
+    entries = datasets if isinstance(datasets, list) else []
+    plain = [e for e in entries if isinstance(e, dict) and e.get("type") == "completion" and e.get("path")]
+    if plain and len(plain) == len(entries):
+        yield "data.train", [str(e.get("data_files") or e["path"]) for e in plain]
+        field = plain[0].get("field")
+        if field:
+            yield "data.text_column", str(field)
+
+
+def _notes(draft: Draft, loaded: Loaded, data: dict[str, Any], table: dict[str, str]) -> None:
+    """A line for each key that has no place in a run spec, in the order of the file."""
+    if loaded.source is None:
+        return
+    source = parse(loaded.source.text, loaded.source.file)
+    for name, value in data.items():
+        place = source.place((name,), of_key=True)
+        words = "has no place in a run spec"
+        if name == "deepspeed" and isinstance(value, str):
+            if loaded.source.spots == source.spots or not loaded.source.data:
+                draft.note(source.place((name,)), f"`{value}` is not found from here: set `zero.stage` and the rest")
+        elif name in ("adapter", "finetuning_type") and value in ("lora", "qlora", "freeze", "oft"):
+            draft.note(place, f"`{name}: {value}` {words}, which trains all parameters")
+        elif name == "finetuning_type":
+            continue  # full, which is what is done here
+        elif name == "datasets" and draft.get("data.train") is None:
+            draft.note(place, f"`{name}` {words}, which trains on plain text: set `data.train`")
+        elif name in ("bf16", "fp16") and value == "auto" and draft.get("precision.bf16"):
+            draft.note(place, f"`{name}: auto` is mapped to bf16")
+        elif name not in table and name not in _SPECIAL and value not in (None, False, "", [], {}):
+            draft.note(place, f"`{name}` {words}")

@@ -1,0 +1,14 @@
+"""What `harness adopt` has to say beside the run spec that it prints. Knows no format."""
+
+from __future__ import annotations
+
+from harness.spec.adopted import Adopted
+
+
+def summary(adopted: Adopted, file: str) -> str:
+    """A line a note, `file:line: words`, and how many."""
+    count = len(adopted.notes)
+    end = (
+        f"{count} {'thing' if count == 1 else 'things'} not mapped or chosen here" if count else "everything is mapped"
+    )
+    return "\n".join([*map(str, adopted.notes), f"Adopted {file}: {end}."])

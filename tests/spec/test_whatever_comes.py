@@ -1,0 +1,88 @@
+"""Whatever stands in a configuration: findings or a run spec, never a traceback."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.errors import Refused
+from harness.facts.deepspeed import Target
+from harness.facts.deepspeed_keys import block, block_paths
+from harness.spec import accelerate, trainers
+from harness.spec.adopted import adopt_file
+from harness.spec.load import load
+
+TARGET = Target("0.19.8", "asked for")
+ODD = st.sampled_from(
+    [None, True, False, 0, 1, -1, 2, 1.5, 5e8, float("nan"), 10**30, "auto", "8", "", "cpu", "x", "\u00e9", "ds.json", "$X", [], [1], [[]], {}, {"a": 1}, {"device": "cpu"}, {"type": "Adam", "params": {"lr": "auto"}}]
+)  # fmt: skip
+KEYS = [(path, name) for path in block_paths() for name in block(path) or ()]
+DS = st.lists(st.tuples(st.sampled_from(KEYS), ODD), max_size=8)
+FIELDS = st.sampled_from([*accelerate._FIELDS, *accelerate._OTHERS, "zero_optimization", "foo"])
+TOP = st.sampled_from([*accelerate._TOP, "foo"])
+FLAT = st.sampled_from([*trainers._AXOLOTL, *trainers._TRAINER, *trainers._SPECIAL, "adapter", "foo"])
+
+
+def nested(entries):
+    config = {}
+    for (path, name), value in entries:
+        node = config
+        for part in path.split(".") if path else ():
+            node = node.setdefault(part, {}) if isinstance(node.get(part, {}), dict) else {}
+        node[name] = value
+    return config
+
+
+def both_ways(file):
+    loaded = load(file, (), TARGET)
+    assert loaded.spec is not None or any(f.is_error for f in loaded.findings)
+    assert all(f.place is not None and f.place.line >= 1 for f in loaded.findings)
+    try:
+        adopted = adopt_file(file, TARGET)
+    except Refused as refused:
+        assert refused.findings  # noqa: PT017
+    else:
+        again = load("spec.yaml", (), TARGET, text=adopted.text)
+        assert not [f for f in again.findings if f.is_error]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("whatever")
+    (path / "ds.json").write_text('{"train_batch_size": "auto", "zero_optimization": {"stage": 3}, // c\n}')
+    return path
+
+
+@settings(max_examples=150, deadline=None)
+@given(DS)
+def test_a_deepspeed_json(folder, entries):
+    (folder / "a.json").write_text(json.dumps(nested(entries)))
+    both_ways(str(folder / "a.json"))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.dictionaries(TOP, ODD, max_size=6), st.dictionaries(FIELDS, ODD, max_size=6))
+def test_an_accelerate_yaml(folder, top, section):
+    (folder / "a.yaml").write_text(
+        yaml.safe_dump({"distributed_type": "DEEPSPEED", "deepspeed_config": section, **top})
+    )
+    both_ways(str(folder / "a.yaml"))
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.sampled_from(["base_model", "model_name_or_path"]), st.dictionaries(FLAT, ODD, max_size=10))
+def test_a_trainers_yaml(folder, name, values):
+    text = yaml.safe_dump({"bf16": True, "micro_batch_size": 1, "learning_rate": 1.0, **values, name: "m"})
+    (folder / "t.yaml").write_text(text)
+    both_ways(str(folder / "t.yaml"))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.text("{}[]\",:\n#/ 'ax1.-$\t", max_size=40))
+def test_any_text_as_json(folder, text):
+    (folder / "b.json").write_text(text)
+    both_ways(str(folder / "b.json"))

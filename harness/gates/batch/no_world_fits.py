@@ -1,8 +1,9 @@
 """A global batch that no number of ranks can make.
 
 ## What it checks
-Where the number of ranks is not known: `train.global_batch_size` is a multiple of `train.per_device_train_batch_size` x
-`train.gradient_accumulation_steps`, as far as they are given. With the ranks known, BT001 looks at the whole triangle.
+Where the number of ranks is not known: `train.global_batch_size` is a multiple of `train.per_device_train_batch_size`
+x `train.gradient_accumulation_steps`, as far as they are given. With the ranks known, BT001 looks at the whole
+triangle.
 
 ## Why it fails
 DeepSpeed asserts the triangle while it reads the configuration, on every rank, after the job has been scheduled.

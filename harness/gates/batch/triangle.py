@@ -3,7 +3,7 @@
 ## What it checks
 `train.global_batch_size` = `train.per_device_train_batch_size` x data-parallel ranks x
 `train.gradient_accumulation_steps`, with data-parallel ranks = world / (tensor x pipeline x sequence). One of the
-three may be left out.
+three may be left out. (For a DeepSpeed JSON with AutoTP see `global-batch-counted-over-tensor-ranks`.)
 
 ## Why it fails
 DeepSpeed asserts it while it reads the configuration, on every rank, after the job has been scheduled. Under `python
@@ -42,6 +42,7 @@ from harness.gates.registry import Cite, Context, gate
     upstream="asserts",
     cites=(Cite("runtime/config.py", "Check batch related parameters. train_batch_size is not equal"),),
     needs=("world size",),
+    when=lambda ctx: ctx.tensor == 1 or ctx.run.kind == "spec",
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """global = micro x data-parallel ranks x accumulation."""

@@ -6,11 +6,13 @@
 ## Why it fails
 A pipeline runs the backward passes of several micro-batches before one optimizer step, and adds their gradients up in
 place. ZeRO-2 shards gradients as they appear and ZeRO-3 the parameters too, so there is no whole gradient to add to.
-DeepSpeed asserts this when the pipeline engine is built, after every rank has built its weights; under `python -O` the
-assertion is gone and stage 2 fails in the first step while stage 3 hangs (both seen on 0.19.8).
+DeepSpeed asserts this when the pipeline engine is built, after every rank has built its weights; under `python -O`
+the assertion is gone and stage 2 fails in the first step while stage 3 hangs (both seen on 0.19.8).
 
 ## Example
 ```yaml
+train:
+  gradient_accumulation_steps: 8
 zero:
   stage: 2
 parallel:
@@ -19,6 +21,8 @@ parallel:
 
 ## Use instead
 ```yaml
+train:
+  gradient_accumulation_steps: 8
 zero:
   stage: 1
 parallel:
@@ -41,16 +45,14 @@ _SHARDS = {2: "shards gradients", 3: "shards gradients and parameters"}
     "zero-sharded-gradients-in-a-pipeline",
     upstream="asserts",
     cites=(Cite("runtime/pipe/engine.py", "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism"),),
+    when=lambda ctx: ctx.pipeline > 1 and ctx.stage > 1,
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Pipelines take stages 0 and 1."""
-    stage, stages = ctx.run.spec.zero.stage, ctx.run.spec.parallel.pipeline_parallel_size
-    if stages == 1 or stage < 2:
-        return
     yield ctx.finding(
-        f"ZeRO stage {stage} cannot run under a PipelineModule of {stages} stages",
+        f"ZeRO stage {ctx.stage} cannot run under a PipelineModule of {ctx.pipeline} stages",
         "zero.stage",
-        label=_SHARDS[stage],
+        label=_SHARDS[ctx.stage],
         related=[("parallel.pipeline_parallel_size", "the pipeline is asked for here")],
         notes=["DeepSpeed asserts this only when the engine is built, after every rank has its weights"],
         fix=Fix(

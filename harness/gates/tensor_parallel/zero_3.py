@@ -4,11 +4,11 @@
 `zero.stage: 3` together with `parallel.tensor_parallel_size` above 1.
 
 ## Why it fails
-DeepSpeed's documentation promises AutoTP training at stages 0, 1 and 2. What the releases do with stage 3:
-up to 0.16.3 the `tensor_parallel` block is ignored and every rank trains plain data parallel; 0.16.4 to 0.19.3 refuse
-it (0.18.2 by an AttributeError); from 0.19.4 on the check is gone, and 0.19.7 and 0.19.8 train with the losses of
-stages 0 to 2 (run). Because only the documentation is a promise, stage 3 is refused on every release; a spec that says
-`allow_undocumented: [TP001]` gets a warning instead, on a release that trains it.
+DeepSpeed's documentation promises AutoTP training at stages 0, 1 and 2. What the releases do with stage 3: 0.16.4 to
+0.19.3 refuse it (0.18.2 by an AttributeError); from 0.19.4 on the check is gone, and 0.19.7 and 0.19.8 train with the
+losses of stages 0 to 2 (run). Because only the documentation is a promise, stage 3 is refused on every release; a
+spec that says `allow_undocumented: [TP001]` gets a warning instead, on a release that trains it. Before 0.16.4 there
+is no AutoTP training at any stage: see `autotp-before-0-16-4`.
 
 ## Example
 ```yaml
@@ -36,27 +36,26 @@ from harness.findings import Finding, Fix
 from harness.gates.registry import Cite, Context, gate
 
 _TRAINS_SINCE: Version = (0, 19, 4)
-_READ_SINCE: Version = (0, 16, 4)
 
 
 @gate(
     "TP001",
     "autotp-with-zero-3",
     upstream="raises",
-    cites=(Cite("runtime/tensor_parallel/config.py", "autotp_size"),),
+    cites=(Cite("runtime/engine.py", "AutoTP + ZeRO stage 3 is supported for both inference and training"),),
+    since="0.16.4",
+    when=lambda ctx: ctx.tensor > 1 and ctx.stage == 3,
+    policy="only stages 0 to 2 are documented",
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """AutoTP is documented for stages 0 to 2."""
-    size = ctx.run.spec.parallel.tensor_parallel_size
-    if size == 1 or ctx.run.spec.zero.stage != 3:
-        return
     version = ctx.target.version
     allowed = "TP001" in ctx.run.spec.allow_undocumented and version >= _TRAINS_SINCE
     notes = [_what_it_does(version, ctx.target.text)]
     if version >= _TRAINS_SINCE and not allowed:
         notes.append("`allow_undocumented: [TP001]` makes this a warning on this release")
     yield ctx.finding(
-        f"AutoTP over {size} ranks is documented for ZeRO stages 0 to 2, this is stage 3",
+        f"AutoTP over {ctx.tensor} ranks is documented for ZeRO stages 0 to 2, this is stage 3",
         "zero.stage",
         label="shards parameters a second time",
         related=[("parallel.tensor_parallel_size", "tensor parallelism is asked for here")],
@@ -69,8 +68,6 @@ def check(ctx: Context) -> Iterator[Finding]:
 
 
 def _what_it_does(version: Version, text: str) -> str:
-    if version < _READ_SINCE:
-        return f"DeepSpeed {text} ignores the tensor degree and trains plain data parallel"
     if version < _TRAINS_SINCE:
         return f"DeepSpeed {text} refuses it when the engine is built"
     return f"DeepSpeed {text} trains it, but its documentation does not promise it"

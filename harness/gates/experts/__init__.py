@@ -1,0 +1,1 @@
+"""EX: mixtures of experts, AutoEP and ZeRO-3 leaf modules."""

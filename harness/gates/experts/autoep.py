@@ -1,0 +1,33 @@
+"""What the gates of AutoEP share. No gate of its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.gates.context import Context
+
+PRESETS: dict[str, tuple[str, ...]] = {
+    "mixtral": ("mixtral",),
+    "qwen3_moe": ("qwen3_moe", "qwen2_moe"),
+    "qwen3_5_moe": ("qwen3_5_moe_text",),
+    "deepseek_v2": ("deepseek_v2",),
+    "deepseek_v3": ("deepseek_v3",),
+    "minimax_m3": ("minimax_m3_vl_text",),
+}
+"""Presets and the model types that they are made for (`module_inject/auto_ep_presets/`)."""
+
+
+def enabled(ctx: Context) -> bool:
+    """Is AutoEP switched on? DeepSpeed takes any true value."""
+    return bool(ctx.ds("expert_parallel.enabled"))
+
+
+def value(ctx: Context, name: str, default: int = 1) -> int:
+    """A whole number of the block."""
+    found: Any = ctx.ds(f"expert_parallel.{name}", default)
+    return found if isinstance(found, int) and not isinstance(found, bool) else default
+
+
+def divisors(number: int, most: int) -> list[int]:
+    """The divisors of a number up to `most`, falling."""
+    return [d for d in range(min(number, most), 0, -1) if number % d == 0]

@@ -1,0 +1,1 @@
+"""HO: hosts, slots and the environment of a launch."""

@@ -1,0 +1,57 @@
+"""Sequences that do not divide by the sequence degree.
+
+## What it checks
+`data.max_length` is a multiple of `parallel.sequence_parallel_size`.
+
+## Why it fails
+Each rank of a sequence group gets an equal part of every sequence: "batch's seqlen=1023 isn't divisible by
+sp-size=2", a ValueError from DeepSpeed's data loader adapter at the first batch (read in 0.17.0 and 0.19.8).
+
+## Example
+```yaml
+data:
+  max_length: 1023
+parallel:
+  sequence_parallel_size: 2
+```
+
+## Use instead
+```yaml
+data:
+  max_length: 1022
+parallel:
+  sequence_parallel_size: 2
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.findings import Finding, Fix
+from harness.gates.registry import Cite, Context, gate
+
+
+@gate(
+    "SQ009",
+    "length-not-divided-by-sequence-degree",
+    upstream="raises",
+    cites=(Cite("runtime/sequence_parallel/ulysses_sp.py", "isn't divisible by sp-size={self.sp_world_size}"),),
+    since="0.17.0",
+    needs=("a run spec",),
+    when=lambda ctx: ctx.sequence > 1,
+    unseen="this version's loop splits no sequences",
+)
+def check(ctx: Context) -> Iterator[Finding]:
+    """Equal parts."""
+    length, key = ctx.run.spec.data.max_length, "data.max_length"
+    if length % ctx.sequence == 0:
+        return
+    better = max(ctx.sequence, length // ctx.sequence * ctx.sequence)
+    yield ctx.finding(
+        f"sequences of {length} tokens do not divide over {ctx.sequence} sequence ranks",
+        key,
+        related=[("parallel.sequence_parallel_size", "the sequence degree")],
+        notes=["DeepSpeed's data loader adapter raises ValueError at the first batch"],
+        fix=Fix(f"set {ctx.key(key)} to {better}", {key: better}, effect="changes what is trained"),
+    )

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
+import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Literal
+from typing import Literal
 
+from harness.bundle import import_all
 from harness.facts.deepspeed import Version, parse_version
 from harness.findings import Finding, Upstream
 from harness.gates.context import Context
@@ -97,7 +98,7 @@ def gate(
     def register(check: Check) -> Check:
         if id in _GATES and _GATES[id].check.__module__ != check.__module__:
             raise ValueError(f"gate {id} is defined twice")
-        page = importlib.import_module(check.__module__).__doc__ or ""
+        page = vars(sys.modules[check.__module__])["__doc__"] or ""
         first, last = (parse_version(v) if v else None for v in (since, until))
         _GATES[id] = Gate(
             id, name, upstream, tuple(cites), first, last, tuple(needs), page, when, policy, unseen, check
@@ -110,8 +111,5 @@ def gate(
 @cache
 def gates() -> tuple[Gate, ...]:
     """All gates, by id. Importing them is what registers them."""
-    package: Any = importlib.import_module("harness.gates")
-    for module in pkgutil.walk_packages(package.__path__, "harness.gates."):
-        if not module.ispkg:
-            importlib.import_module(module.name)
+    import_all("harness.gates", os.path.dirname(__file__))  # noqa: PTH120
     return tuple(_GATES[key] for key in sorted(_GATES))

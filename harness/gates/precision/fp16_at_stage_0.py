@@ -58,7 +58,14 @@ def check(ctx: Context) -> Iterator[Finding]:
         "precision.fp16",
         related=[("zero.stage", "the stage is set here")],
         notes=[
-            f"DeepSpeed {ctx.target.text} divides the gradients by a loss scale that it never multiplied the loss with"
+            f"DeepSpeed {ctx.target.text} divides the gradients by a loss scale that it never multiplied the loss with",
+            *(["a PipelineModule scales by itself"] if _may_be_a_pipeline(ctx) else []),
         ],
         fix=Fix(f"set {ctx.key('zero.stage')} to 1", {"zero.stage": 1}, effect="gradients are scaled rightly"),
+        severity="warning" if _may_be_a_pipeline(ctx) else "error",
     )
+
+
+def _may_be_a_pipeline(ctx: Context) -> bool:
+    """A JSON does not say whether its script builds a PipelineModule, which is not affected."""
+    return ctx.consumer == "deepspeed" and not ctx.source.has("parallel.pipeline_parallel_size")

@@ -1,13 +1,14 @@
 """16-bit training without ZeRO: a hidden optimizer step.
 
 ## What it checks
-`precision.bf16` or `precision.fp16` with `zero.stage: 0` and an optimizer that keeps a state.
+`precision.bf16` with `zero.stage: 0` and an optimizer that keeps a state, outside a pipeline. (fp16 at stage 0 is
+`unscaled-fp16-without-zero`.)
 
 ## Why it fails
 The 16-bit optimizers of stage 0 call `optimizer.step()` with zero gradients while they are built, to allocate the
 states. Adam's step count is then one ahead, so that the first update is a quarter too small, and AdamW has decayed
-the weights once before training (run on 0.19.8). Stage 1 on one data-parallel rank or many does not do this and costs
-no more memory.
+the weights once before training (run on 0.19.8; pipelines take another optimizer, which does not). Stage 1 on one
+data-parallel rank or many does not do this and costs no more memory.
 
 ## Example
 ```yaml
@@ -44,8 +45,8 @@ from harness.gates.registry import Cite, Context, gate
 def check(ctx: Context) -> Iterator[Finding]:
     """16-bit at stage 0 starts one step ahead."""
     spec = ctx.run.spec
-    stateful = spec.optimizer.type != "sgd" or spec.optimizer.momentum > 0
-    if spec.zero.stage != 0 or spec.precision.fp16 or not spec.precision.bf16 or not stateful:
+    stateful = ctx.optimizer.name != "sgd" or bool(ctx.optimizer.params.get("momentum"))
+    if ctx.pipeline > 1 or spec.zero.stage != 0 or spec.precision.fp16 or not spec.precision.bf16 or not stateful:
         return  # fp16 at stage 0 is PR002
     yield ctx.finding(
         "bf16 at ZeRO stage 0 takes a hidden optimizer step before the first one",

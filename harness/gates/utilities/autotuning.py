@@ -5,7 +5,8 @@
 
 ## Why it fails
 Outside of `deepspeed --autotuning` the engine profiles a few steps and then ends the process with exit code 0: 9
-steps were asked for, 6 were trained, and nobody complained (run on 0.19.8).
+steps were asked for, 6 were trained, and nobody complained (run on 0.19.8). In a DeepSpeed JSON it is a warning, since
+that may be a file for the autotuner.
 
 ## Example
 ```yaml
@@ -47,6 +48,7 @@ def check(ctx: Context) -> Iterator[Finding]:
         f"{ctx.key(key)} ends the training after step {last + 1 if isinstance(last, int) else last}, with exit code 0",
         key,
         notes=["it belongs in a file for `deepspeed --autotuning` alone"],
+        severity="error" if ctx.consumer is None else "warning",
         fix=Fix(
             f"remove {ctx.key(ctx.home('autotuning'))}", {ctx.home("autotuning"): None}, effect="trains to the end"
         ),

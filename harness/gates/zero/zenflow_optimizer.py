@@ -17,7 +17,7 @@ zero:
     device: cpu
 deepspeed:
   optimizer:
-    type: Lion
+    type: Adagrad
     params:
       lr: 0.0001
       weight_decay: 0.0
@@ -37,7 +37,7 @@ zero:
     device: cpu
 deepspeed:
   optimizer:
-    type: Lion
+    type: Adagrad
     params:
       lr: 0.0001
       weight_decay: 0.0

@@ -1,0 +1,1 @@
+"""OP: optimizers, Muon and learning-rate schedulers."""

@@ -50,7 +50,7 @@ CASES = [
     ("a misspelt switch is told with the keys", {"torch_autocast": {"enable": True}}, {}),
     # autocast
     ("fp16 autocast without ZeRO", {"torch_autocast": FP16_CAST}, {}),
-    ("fp16 autocast and fp16 without ZeRO", {"torch_autocast": FP16_CAST, **FP16}, {"PR002": "error", "PR010": "error"}),
+    ("fp16 autocast and fp16 without ZeRO", {"torch_autocast": FP16_CAST, **FP16}, {"PR002": "warning", "PR010": "error"}),
     ("bf16 weights, fp16 autocast", {"torch_autocast": FP16_CAST, **BF16, **stage(2)}, {"PR011": "error"}),
     ("bf16 autocast and fp16", {"torch_autocast": {"enabled": True, "dtype": "bf16"}, **FP16, **stage(2)}, {"PR010": "warning"}),
     ("an autocast that is off", {"torch_autocast": {"enabled": False, "dtype": "float16"}, **stage(2)}, {}),

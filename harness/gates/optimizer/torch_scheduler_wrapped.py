@@ -39,8 +39,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.optimizer.known import TORCH_SCHEDULERS, schedule
 from harness.gates.number_formats import model_format
+from harness.gates.optimizer.known import TORCH_SCHEDULERS, schedule
 from harness.gates.registry import Cite, Context, gate
 
 

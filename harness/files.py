@@ -12,7 +12,8 @@ def write_atomically(path: Path, text: str) -> None:
     """Write `text` as UTF-8 beside `path`, flush it to the disk, then rename. Raises OSError; the old file stays
     then.
 
-    A link is followed. What is there and is no regular file (a device, a folder) is never replaced: that is an OSError.
+    A link is followed, and the mode of the old file kept. What is there and is no regular file (a device, a folder) is
+    never replaced: that is an OSError.
     """
     path = path.resolve()
     if path.exists() and not path.is_file():
@@ -23,10 +24,17 @@ def write_atomically(path: Path, text: str) -> None:
             stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(name).chmod(0o666 & ~umask)
+        Path(name).chmod(_mode(path))
         Path(name).replace(path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def _mode(path: Path) -> int:
+    """The old file's permissions, or those that any new file gets."""
+    if path.exists():
+        return path.stat().st_mode & 0o7777
+    umask = os.umask(0)
+    os.umask(umask)
+    return 0o666 & ~umask

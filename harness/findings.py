@@ -80,13 +80,19 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything that was found in one file: findings in reading order, and how much was looked at."""
+    """Everything that was found in one file: findings in reading order, and how much was looked at.
+
+    `ignored` are put up with by the file itself, `left_out` by `--select` and `--ignore`, `fixed` by `--fix`.
+    """
 
     file: str
     findings: tuple[Finding, ...] = ()
     checked: int = 0
     skipped: tuple[Skipped, ...] = ()
     ignored: tuple[Finding, ...] = ()
+    left_out: tuple[Finding, ...] = ()
+    fixed: tuple[Finding, ...] = ()
+    consumer: str | None = None
 
     @property
     def errors(self) -> tuple[Finding, ...]:
@@ -102,6 +108,21 @@ class Report:
     def ok(self) -> bool:
         """Is there no error?"""
         return not self.errors
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one call: a report a file, against which DeepSpeed and why that one.
+
+    `general` are findings about the call, not about a file; `passed_over` are files in folders that are something else.
+    """
+
+    reports: tuple[Report, ...]
+    deepspeed: str = ""
+    origin: str = ""
+    general: tuple[Finding, ...] = ()
+    passed_over: tuple[str, ...] = ()
+    code: int = 0
 
 
 def in_reading_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:

@@ -1,7 +1,7 @@
 """What all tests share: the tiers, and the rule that in CI a tier which should have run and skipped is a failure.
 
-Tiers: everything outside `with_deepspeed/`, `launching/test_signals.py` and `launching/test_launch_to_end.py` needs the
-base dependencies alone; those need the training extra and compile DeepSpeed's CPU ops on first use.
+Tiers: everything outside `with_deepspeed/` and the modules that `NEEDS_TRAINING` names needs the base dependencies alone;
+those need the training extra and compile DeepSpeed's CPU ops on first use.
 """
 
 from __future__ import annotations
@@ -15,7 +15,12 @@ import pytest
 from harness.facts.deepspeed import installed_version
 
 HERE = Path(__file__).parent
-NEEDS_TRAINING = ("with_deepspeed", "launching/test_signals.py", "launching/test_launch_to_end.py")
+NEEDS_TRAINING = (
+    "with_deepspeed",
+    "launching/test_signals.py",
+    "launching/test_launch_to_end.py",
+    "conformance/test_against_deepspeed.py",
+)
 TRAINING = installed_version() is not None and os.environ.get("HARNESS_LIGHT") != "1"
 ALLOWED_SKIPS = ("this processor has no AVX512-FP16", "needs a GPU", "needs root")
 """Reasons that a machine may have; everything else must run in CI."""

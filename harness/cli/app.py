@@ -7,16 +7,18 @@ import gc
 import importlib
 import os
 import sys
-from typing import Annotated, NoReturn
-
-import typer
+from typing import TYPE_CHECKING, NoReturn
 
 from harness.errors import Exit, Refused
+
+if TYPE_CHECKING:
+    import typer
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "validate-config": ("validate_config", "Check run specs and DeepSpeed JSONs"),
     "plan": ("plan", "Memory, step time, and what else would fit"),
     "render": ("render", "The DeepSpeed JSON of a run spec"),
+    "adopt": ("adopt", "A run spec of what you have already"),
     "launch": ("launch", "Train a run spec under the deepspeed launcher"),
     "report": ("report", "One HTML page about a run"),
     "export": ("export", "A Hugging Face folder from a checkpoint"),
@@ -30,6 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 def main() -> NoReturn:
     """The whole program. A fault of ours ends with a log to paste and exit code 3, never with a bare traceback."""
     try:
+        _quickly(sys.argv[1:])
         app = build(sys.argv[1:])
         gc.enable()
         app()
@@ -48,10 +51,26 @@ def main() -> NoReturn:
     sys.exit(Exit.OK)
 
 
+def _quickly(arguments: list[str]) -> None:
+    """Validate without typer, where the command line is a plain one; comes back where it is not."""
+    if arguments[:1] != ["validate-config"]:
+        return
+    from harness.cli.quick import read
+    from harness.cli.validating import validate
+
+    options = read(arguments[1:])
+    if options is not None:
+        validate(options)
+
+
 def build(arguments: list[str]) -> typer.Typer:
     """The typer application with the command that `arguments` name, or with all of them where they name none."""
+    import typer
+
+    from harness.cli.root import root
+
     app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
-    app.callback()(_root)
+    app.callback()(root)
     asked = next((a for a in arguments if not a.startswith("-")), None)
     for name in [asked] if asked in COMMANDS else COMMANDS:
         function, words = COMMANDS[name]
@@ -59,22 +78,6 @@ def build(arguments: list[str]) -> typer.Typer:
         no_args_is_help = getattr(module, "NO_ARGS_IS_HELP", False)
         app.command(name, short_help=words, no_args_is_help=no_args_is_help)(getattr(module, function))
     return app
-
-
-def _version(asked: bool) -> None:
-    if asked:
-        from importlib.metadata import version
-
-        print(f"harness {version('deepspeed-harness')}")
-        raise typer.Exit
-
-
-def _root(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    """Validate, plan, render, launch and report DeepSpeed training runs from one YAML run spec."""
 
 
 def _no_room(error: Exception) -> Exit | None:

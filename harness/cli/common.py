@@ -1,4 +1,4 @@
-"""What the commands that take a spec share: their options, and the way from a file to a checked run."""
+"""What the commands that take a spec share: the way from a file to a checked run. Knows no command line."""
 
 from __future__ import annotations
 
@@ -6,38 +6,18 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, NoReturn
-
-import typer
+from typing import NoReturn
 
 from harness.errors import Exit, Refused
-from harness.facts.deepspeed import Target, target
+from harness.facts.deepspeed import VERIFIED, Target, parse_version, target
 from harness.findings import Finding, Fix, Report, in_reading_order
 from harness.plan.run import Run, resolve
 from harness.spec.cluster import Cluster, read_hostfile
 from harness.spec.load import Loaded, load
-from harness.spec.model import RunSpec
+from harness.spec.model import Consumer, RunSpec
 from harness.spec.source import Source
 from harness.views import text
 from harness.views.style import style_for
-
-SpecArgument = Annotated[str, typer.Argument(metavar="SPEC", help="A run spec (YAML).", show_default=False)]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", metavar="KEY=VALUE", help="Override a key of the spec, such as `train.max_steps=10`. Repeatable."
-    ),
-]
-HostfileOption = Annotated[
-    str | None, typer.Option("--hostfile", metavar="FILE", help="Hosts and slots, in DeepSpeed's grammar.")
-]
-WorldSizeOption = Annotated[
-    int | None, typer.Option("--world-size", min=1, metavar="N", help="Ranks, where no hostfile is given.")
-]
-VersionOption = Annotated[
-    str | None,
-    typer.Option("--deepspeed-version", metavar="V", help="Check against this DeepSpeed instead of the installed one."),
-]
 
 
 @dataclass(frozen=True)
@@ -58,12 +38,17 @@ def check_file(
     world_size: int | None = None,
     deepspeed: Target | None = None,
     launching: bool = False,
+    consumer: Consumer | None = None,
+    text: str | None = None,
 ) -> Checked:
-    """Load, resolve and ask every gate; all problems of one file in one pass."""
+    """Load, resolve and ask every gate; all problems of one file in one pass.
+
+    `consumer` is who reads a DeepSpeed JSON; `text` is the file's, where it is in hand already.
+    """
     deepspeed = deepspeed or target()
-    loaded = load(file, overrides or (), deepspeed)
+    loaded = load(file, overrides or (), deepspeed, consumer=consumer, text=text)
     if loaded.spec is None or loaded.source is None:
-        report = Report(file, in_reading_order(loaded.findings))
+        report = Report(file, in_reading_order(loaded.findings), consumer=loaded.consumer)
         return Checked(report, loaded.source, None, loaded.code)
     cluster, found = _cluster(loaded.spec, file, hostfile)
     found += _contradictions(loaded.spec, cluster, loaded.source, world_size)
@@ -72,16 +57,21 @@ def check_file(
 
 
 def _gated(
-    loaded: Loaded, run: Run, found: list[Finding], deepspeed: Target, launching: bool, hostfile: str | None
+    loaded: Loaded,
+    run: Run,
+    found: list[Finding],
+    deepspeed: Target,
+    launching: bool,
+    hostfile: str | None,
 ) -> Checked:
     from harness.gates import check
 
     source = loaded.source
     if source is None:
         raise Refused(loaded.findings, loaded.code)
-    report = check(run, source, deepspeed=deepspeed, launching=launching)
+    report = check(run, source, deepspeed=deepspeed, launching=launching, consumer=loaded.consumer)
     everything = in_reading_order([*loaded.findings, *found, *report.findings])
-    report = replace(report, findings=everything)
+    report = replace(report, findings=everything, consumer=loaded.consumer)
     files = {f.place.file for f in found if f.place} - {source.file, *source.extra_lines}
     source = replace(source, extra_lines={**source.extra_lines, **{file: _lines(file) for file in files}})
     unreadable = any(f.gate == "HO001" for f in found) and hostfile is not None
@@ -133,6 +123,21 @@ def parse_target(version: str | None) -> Target:
         ) from None
 
 
+def unverified(deepspeed: Target) -> list[Finding]:
+    """That the gates were not looked up for this release, where that is so."""
+    first, last = map(parse_version, VERIFIED)
+    if first <= deepspeed.version <= last:
+        return []
+    message = f"the gates were not verified for DeepSpeed {deepspeed.text} ({deepspeed.origin})"
+    notes = (f"they were looked up from {VERIFIED[0]} to {VERIFIED[1]}; the nearest of these decides what is said",)
+    return [Finding("EN020", "info", message, notes=notes, fix=Fix("read what is found with care"))]
+
+
+def can_fix(finding: Finding, *, unsafe: bool) -> bool:
+    """Does the finding bring a fix that `--fix` may apply?"""
+    return finding.fix is not None and bool(finding.fix.sets) and (finding.fix.safe or unsafe)
+
+
 def print_findings(items: Sequence[Finding], source: Source | None) -> None:
     """Findings to stderr, as text."""
     print(text.findings(items, source, style_for(sys.stderr)), file=sys.stderr)
@@ -145,9 +150,9 @@ def stop_on_errors(checked: Checked, what_did_not_happen: str) -> Run:
     if checked.run is not None and checked.report.ok:
         return checked.run
     print(f"{text.summary([checked.report], style_for(sys.stderr))}. {what_did_not_happen}.", file=sys.stderr)
-    raise typer.Exit(int(checked.code))
+    raise SystemExit(int(checked.code))
 
 
 def exit_with(code: Exit | int) -> NoReturn:
     """End the command with this exit code."""
-    raise typer.Exit(int(code))
+    raise SystemExit(int(code))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import Annotated
 
 import typer
@@ -12,10 +13,15 @@ from harness.findings import Finding, Fix
 
 
 def explain(
-    id: Annotated[
-        str | None, typer.Argument(metavar="ID", help="A finding's id, such as PP001; none lists them all.")
+    ids: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="ID...", help="Ids such as PP001, names, or families such as ZR; none lists them all."),
     ] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="The list as a Markdown table.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Every page, one after the other.")] = False,
+    table: Annotated[
+        bool,
+        typer.Option("--table", help="The table of all gates in Markdown, as it stands in harness/gates/TABLE.md."),
+    ] = False,
 ) -> None:
     """Explain a finding: what is checked, what DeepSpeed would have done, an example, what to use instead.
 
@@ -23,22 +29,34 @@ def explain(
     """
     from harness.views import gate_pages
 
-    if id is None:
-        print(gate_pages.table_markdown() if markdown else gate_pages.table_text())
-        return
-    page = gate_pages.page(id)
-    if page is None:
-        better = gate_pages.nearest_id(id)
-        print_findings(
-            [
-                Finding(
-                    "SP011",
-                    "error",
-                    f"`{id}` is no id of a finding",
-                    fix=Fix(f"did you mean `{better}`?" if better else "`harness explain` lists them all"),
-                )
-            ],
-            None,
-        )
+    width = min(shutil.get_terminal_size((120, 24)).columns, 120)
+    if table:
+        print(gate_pages.table_markdown(), end="")
+        exit_with(Exit.OK)
+    words = [row.id for row in gate_pages.rows()] if all_ else ids or []
+    if not words:
+        print(gate_pages.table_text(gate_pages.rows(), width))
+        exit_with(Exit.OK)
+    found = [gate_pages.page(word, width) or _family(word, width) for word in words]
+    wrong = [_unknown(word) for word, text in zip(words, found, strict=True) if text is None]
+    if wrong:
+        print_findings(wrong, None)
         exit_with(Exit.USAGE)
-    print(page)
+    print(f"\n\n{'-' * min(width, 72)}\n\n".join(text for text in found if text is not None))
+
+
+def _family(word: str, width: int) -> str | None:
+    from harness.views import gate_pages
+
+    items = gate_pages.family(word)
+    if not items:
+        return None
+    return f"{word.upper()}: {gate_pages.FAMILIES.get(word.upper(), '')}\n\n{gate_pages.table_text(items, width)}"
+
+
+def _unknown(word: str) -> Finding:
+    from harness.views import gate_pages
+
+    better = gate_pages.nearest_id(word)
+    fix = f"did you mean `{better}`?" if better else "`harness explain` lists them all"
+    return Finding("SP011", "error", f"`{word}` is no id of a finding and no family of them", fix=Fix(fix))

@@ -12,16 +12,8 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.common import (
-    Checked,
-    HostfileOption,
-    SetOption,
-    SpecArgument,
-    check_file,
-    exit_with,
-    print_findings,
-    stop_on_errors,
-)
+from harness.cli.common import Checked, check_file, exit_with, print_findings, stop_on_errors
+from harness.cli.options import HostfileOption, SetOption, SpecArgument
 from harness.errors import Exit, Refused
 from harness.findings import Finding, Fix
 from harness.launching.build import extensions_root, is_ready

@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from harness.cli.common import (
-    HostfileOption,
-    SetOption,
-    SpecArgument,
-    WorldSizeOption,
-    check_file,
-    exit_with,
-    print_findings,
-    stop_on_errors,
-)
+from harness.cli.common import check_file, exit_with, print_findings, stop_on_errors
+from harness.cli.options import HostfileOption, SetOption, SpecArgument, WorldSizeOption
 from harness.errors import Exit
 from harness.findings import Finding, Fix, Place
 from harness.render import DSConfig
@@ -156,7 +149,12 @@ def _print_reasons(config: DSConfig) -> None:
 
 
 def _get(config: DSConfig, key: str) -> object:
+    """The value of a dotted key, whose names may have dots themselves."""
     value: object = config.config
-    for part in key.split("."):
-        value = value[part] if isinstance(value, dict) else None
+    parts = key.split(".")
+    while parts and isinstance(value, Mapping):
+        ends = [end for end in range(len(parts), 0, -1) if ".".join(parts[:end]) in value]
+        if not ends:
+            return None
+        value, parts = value[".".join(parts[: ends[0]])], parts[ends[0] :]
     return value

@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-from harness.cli.common import (
-    Checked,
-    HostfileOption,
-    SetOption,
-    VersionOption,
-    WorldSizeOption,
-    check_file,
-    exit_with,
-    parse_target,
-)
-from harness.views import text
-from harness.views.style import style_for
+from harness.cli.options import HostfileOption, SetOption, VersionOption, WorldSizeOption
+from harness.cli.validating import Options, validate
 
 NO_ARGS_IS_HELP = True
 
@@ -33,14 +22,52 @@ class Format(StrEnum):
     sarif = "sarif"
 
 
+class ConsumerName(StrEnum):
+    """Who reads a DeepSpeed JSON."""
+
+    hf = "hf"
+    accelerate = "accelerate"
+    deepspeed = "deepspeed"
+
+
 def validate_config(
     files: Annotated[
-        list[str], typer.Argument(metavar="FILE...", help="Run specs or DeepSpeed JSONs; `-` is standard input.")
+        list[str],
+        typer.Argument(
+            metavar="FILE...", help="Run specs, DeepSpeed JSONs, or folders that hold some; `-` is standard input."
+        ),
     ],
     hostfile: HostfileOption = None,
     world_size: WorldSizeOption = None,
     overrides: SetOption = None,
     deepspeed_version: VersionOption = None,
+    consumer: Annotated[
+        ConsumerName | None,
+        typer.Option("--consumer", help='Who reads the DeepSpeed JSON and fills its "auto" values. Default: guessed.'),
+    ] = None,
+    select: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--select", metavar="IDS", help="Only these findings or families, such as `ZR,OF001`. Repeatable."
+        ),
+    ] = None,
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option("--ignore", metavar="IDS", help="Not these findings or families, such as `SP015`. Repeatable."),
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 for warnings, too.")] = False,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Mend the files where that is safe, and show what changed.")
+    ] = False,
+    diff: Annotated[
+        bool, typer.Option("--diff", "--dry-run", help="Show what --fix would change, and change nothing.")
+    ] = False,
+    unsafe_fixes: Annotated[
+        bool, typer.Option("--unsafe-fixes", help="With --fix or --diff: also fixes that change what is trained.")
+    ] = False,
+    stdin_filename: Annotated[
+        str | None, typer.Option("--stdin-filename", metavar="NAME", help="The name that standard input goes by.")
+    ] = None,
     format: Annotated[Format, typer.Option("--format", help="How findings are printed.")] = Format.text,
 ) -> None:
     """Check run specs and DeepSpeed JSONs without importing torch or DeepSpeed.
@@ -49,25 +76,21 @@ def validate_config(
 
     Example: harness validate-config ds_configs/demo.yaml --world-size 2
     """
-    deepspeed = parse_target(deepspeed_version)
-    checked = [
-        check_file(file, overrides=overrides, hostfile=hostfile, world_size=world_size, deepspeed=deepspeed)
-        for file in files
-    ]
-    if format is Format.text:
-        _print_text(checked, f" against DeepSpeed {deepspeed.text} ({deepspeed.origin})")
-    else:
-        from harness.views.machine_readable import FORMATS
-
-        output = FORMATS[format.value]([c.report for c in checked], deepspeed.text)
-        if output:
-            print(output)
-    exit_with(max(c.code for c in checked))
-
-
-def _print_text(checked: list[Checked], against: str) -> None:
-    style = style_for(sys.stdout)
-    for item in checked:
-        if item.report.findings:
-            print(text.findings(item.report.findings, item.source, style))
-    print(text.summary([c.report for c in checked], style, against=against))
+    validate(
+        Options(
+            tuple(files),
+            hostfile=hostfile,
+            world_size=world_size,
+            overrides=tuple(overrides or ()),
+            deepspeed_version=deepspeed_version,
+            consumer=consumer.value if consumer else None,
+            select=tuple(select or ()),
+            ignore=tuple(ignore or ()),
+            strict=strict,
+            fix=fix,
+            diff=diff,
+            unsafe_fixes=unsafe_fixes,
+            stdin_filename=stdin_filename,
+            format=format.value,
+        )
+    )

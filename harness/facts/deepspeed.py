@@ -29,7 +29,9 @@ class Target:
 
 def parse_version(text: str) -> Version:
     """`0.19.8+cu128` as (0, 19, 8). Raises ValueError for what is no version."""
-    match = re.match(r"(\d+)\.(\d+)(?:\.(\d+))?", text.strip())
+    match = re.fullmatch(
+        r"v?(\d{1,6})\.(\d{1,6})(?:\.(\d{1,6}))?(?:\.?(?:a|b|rc|post|dev)\d+)*(?:\+[\w.-]+)?", text.strip()
+    )
     if match is None:
         raise ValueError(f"`{text}` is not a version such as `{ASSUMED}`")
     return tuple(int(part or 0) for part in match.groups())
@@ -42,8 +44,12 @@ def target(asked: str | None = None) -> Target:
     """
     if asked is not None:
         parse_version(asked)
-        return Target(asked.strip(), "asked for")
+        return Target(asked.strip().removeprefix("v"), "asked for")
     found = installed_version()
+    try:
+        parse_version(found or "")
+    except ValueError:
+        found = None  # a build that calls itself something else is none that is known
     return Target(found, "installed") if found else Target(ASSUMED, "assumed, none is installed")
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.facts.deepspeed import Target
+from harness.facts.deepspeed_keys import block
 from harness.findings import Finding, Fix, Label, Severity
 from harness.plan.run import Run
 from harness.spec.adopt import home
@@ -23,6 +24,30 @@ if TYPE_CHECKING:
 
 _NAMES = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD"}
 _MISSING = object()
+
+
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "bool": (bool,),
+    "switch": (bool,),
+    "flag": (bool,),
+    "int": (int,),
+    "number": (int, float),
+    "block": (dict,),
+}
+
+
+def _of_its_type(path: tuple[str, ...], value: Any) -> Any:
+    """The value, or missing where the key does not take its type."""
+    if value is _MISSING:
+        return value
+    known = block(".".join(path[:-1]))
+    key = known.get(path[-1]) if known else None
+    if key is None or key.type not in _TYPES:
+        return value
+    if key.type == "int" and isinstance(value, float) and value.is_integer():
+        return int(value)
+    fits = isinstance(value, _TYPES[key.type]) and not (isinstance(value, bool) and key.type in ("int", "number"))
+    return value if fits else _MISSING
 
 
 class Optimizer(NamedTuple):
@@ -58,13 +83,16 @@ class Context:
         return dotted(home(path) or ("deepspeed", *path))
 
     def ds(self, key: str, default: Any = None) -> Any:
-        """The value of a DeepSpeed key wherever the user wrote it; `default` where it is absent, null or `auto`."""
+        """The value of a DeepSpeed key wherever the user wrote it; `default` where it is absent, null or `auto`, or
+        of a type that the key does not take (which the loader has told).
+        """
         path = tuple(key.split("."))
         field = home(path)
         if field is None:
             value: Any = self.run.spec.deepspeed
             for part in path:
                 value = value.get(part, _MISSING) if isinstance(value, dict) else _MISSING
+            value = _of_its_type(path, value)
         elif self.run.kind == "deepspeed-json" and not self.source.has(dotted(field)):
             value = _MISSING
         else:

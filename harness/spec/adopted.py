@@ -151,11 +151,7 @@ def _from_json(draft: Draft, loaded: Loaded, source: Source, target: Target) -> 
     _auto_notes(draft, source, [path for path in autos(source.data) if source.user_path(path) in source.spots], filled)
     draft.spec, _ = adopt.adopt(config, plain=by_trainer)
     if draft.get("precision.fp16") is not True:
-        draft.drop(("precision", "fp16"))
-        left_open = config.get("fp16", {}).get("enabled") == "auto"
-        for name, usual in _SCALING.items():
-            if not left_open or draft.get(f"precision.{name}") == usual:
-                draft.drop(("precision", name))  # read with fp16 alone
+        _without_fp16(draft, source, config)
     _defaults(draft, config, target)
     device = draft.get("zero.offload_param.device")
     if device in ("cpu", "nvme") and draft.get("zero.stage") != 3:
@@ -168,6 +164,19 @@ def _from_json(draft: Draft, loaded: Loaded, source: Source, target: Target) -> 
         draft.note(place, "`cpu_offload_use_pin_memory` sets nothing in DeepSpeed: `pin_memory` does")
     if loaded.consumer == "hf" and "scheduler" not in config:
         draft.put("scheduler.type", "linear")
+
+
+def _without_fp16(draft: Draft, source: Source, config: dict[str, Any]) -> None:
+    """Loss scaling and the like are read with fp16 alone; what is not as usual is noted where fp16 was left open."""
+    draft.drop(("precision", "fp16"))
+    left_open = config.get("fp16", {}).get("enabled") == "auto"
+    for name, usual in _SCALING.items():
+        value = draft.get(f"precision.{name}")
+        draft.drop(("precision", name))
+        if left_open and value not in (None, usual):
+            place = source.place(("fp16", name))
+            draft.note(place, f"`fp16.{name}` is left out: set `precision.{name}` to {value} with `precision.fp16`")
+    draft.drop(("deepspeed", "fp16"))
 
 
 def _fill(block: dict[str, Any], prefix: str, values: dict[str, Any]) -> set[str]:

@@ -14,7 +14,7 @@ from harness.findings import Finding, Fix, Severity
 from harness.spec.adopt import home as field_of
 from harness.spec.deepspeed_json_values import as_read, describe, judge
 from harness.spec.source import Path, Source, dotted, split_key
-from harness.spec.suggest import nearest
+from harness.spec.suggest import ALSO_CALLED, nearest
 
 __all__ = ["as_read", "check", "describe"]
 
@@ -72,6 +72,8 @@ def _unknown(
     where = f"DeepSpeed's `{path}` block" if path else "DeepSpeed's JSON"
     better = nearest(name, (k.name for k in known.values() if k.gone is None))
     home = _elsewhere(name, path, target.version)
+    if not path and name.lower() in ALSO_CALLED:
+        return _called_otherwise(name, value, here, source)
     if better in _keys_of(source, here[:-1]) or (better and home is not None and _likeness(name, better) < 0.8):
         better = None  # it is there already, or this one is somebody else's
     if is_typed(path, target.version):
@@ -83,6 +85,24 @@ def _unknown(
     if _is_comment(name) and not is_typed(path, target.version):
         note, severity, fix = "DeepSpeed does not read it, as befits a comment", _INFO, Fix("keep it as a comment")
     return Finding("SP005", severity, message, dotted(here), source.place(here, of_key=True), notes=(note,), fix=fix)
+
+
+def _called_otherwise(name: str, value: Any, here: Path, source: Source) -> Finding:
+    """A name that other programs have for one of DeepSpeed's keys, or for what is no business of DeepSpeed's."""
+    right = (*here[:-1], *ALSO_CALLED[name.lower()])
+    title, sets, effect = "remove it", {spec_key(here): None}, "nothing changes"
+    if right == here[:-1]:
+        note = "it is for the script or the launcher; DeepSpeed ignores it in silence"
+    else:
+        note = "another program's name for it, which DeepSpeed ignores in silence"
+        said = dotted(ALSO_CALLED[name.lower()])
+        if str(right[-1]) not in _keys_of(source, right[:-1]):
+            title, sets, effect = f"did you mean `{said}`?", {**sets, spec_key(right): value}, f"`{said}` takes effect"
+        else:
+            title = f"remove it, since `{said}` is there"
+    message = f"`{dotted(here)}` is not a key of DeepSpeed's JSON"
+    fix = Fix(title, sets, effect=effect)
+    return Finding("SP005", "error", message, dotted(here), source.place(here, of_key=True), notes=(note,), fix=fix)
 
 
 _ERROR: Severity = "error"
@@ -136,6 +156,8 @@ def _elsewhere(name: str, path: str, version: Version) -> str | None:
     if name in ("enabled", "type", "params", "dtype"):
         return None
     paths = sorted(block_paths(), key=lambda p: (not p.startswith(path) or not path, p.count(".")))
+    if "_" not in name:  # a word that can mean anything, such as `mode` or `name`
+        paths = [p for p in paths if not p.startswith(_FAR) or p.startswith(path or ".")]
     for candidate in paths:
         key = (block(candidate) or {}).get(name)
         if candidate != path and key is not None and (key.gone is None or version < key.gone):
@@ -145,6 +167,8 @@ def _elsewhere(name: str, path: str, version: Version) -> str | None:
     return None
 
 
+_FAR = ("autotuning", "comet", "wandb", "tensorboard", "csv_monitor", "datastates", "expert_parallel", "data_eff")
+"""Blocks that are not thought of for a word such as `mode`."""
 _PARAMETERS = frozenset(
     """lr betas eps weight_decay momentum adam_w_mode torch_adam
     warmup_type warmup_min_lr warmup_max_lr warmup_num_steps total_num_steps""".split()
@@ -153,13 +177,17 @@ _PARAMETERS = frozenset(
 
 
 def _version(key: Key, value: Any, here: Path, path: str, source: Source, target: Target) -> Finding | None:
-    """Gone or not yet there (errors), or deprecated (a warning)."""
+    """Gone or not yet there (errors), or deprecated or renamed (a warning)."""
     place, name, version = source.place(here, of_key=True), dotted(here), target.version
     without = {spec_key(here): None}
     if key.gone is not None and version >= key.gone:
         release = ".".join(map(str, key.gone))
         refused = path == "zero_optimization" or (path == "" and key.type in ("dict", "any"))
         note = f"DeepSpeed {'refuses it' if refused else 'ignores it in silence'} from {release} on"
+        if path == "aio":  # speed alone depends on it, and published examples have it
+            fix = Fix(f"use `{key.successor}`", _moved(key, value, here), safe=True)
+            message = f"`{name}` is an old name"
+            return Finding("SP014", "warning", message, name, place, notes=(note,), fix=fix)
         fix = Fix(f"use `{key.successor}`" if key.successor else "remove it", without, effect=_LOST)
         message = f"`{name}` is gone since DeepSpeed {release}"
         return Finding("SP012", "error", message, name, place, notes=(note,), fix=fix)
@@ -185,7 +213,7 @@ def _moved(key: Key, value: Any, here: Path) -> dict[str, Any]:
     old = {spec_key(here): None}
     if key.successor in ("offload_optimizer", "offload_param") and isinstance(value, bool):
         return {**old, new_key((*here[:-1], key.successor, "device")): "cpu"} if value else old
-    if key.name == "stage3_gather_fp16_weights_on_model_save":
+    if key.name in ("stage3_gather_fp16_weights_on_model_save", "thread_count"):
         return {**old, new_key((*here[:-1], str(key.successor))): value}
     return {}
 

@@ -1,13 +1,14 @@
-"""Complaints about one field, in the words and at the place of the user's own file."""
+"""pydantic's complaints about one field, in the words and at the place of the user's own file."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, get_args
 
+from pydantic import BaseModel, ValidationError
+
 from harness.findings import Finding, Fix
 from harness.spec.deepspeed_json_values import describe
-from harness.spec.fields import Section, ValidationError
 from harness.spec.model import RunSpec
 from harness.spec.source import Path, Source, dotted
 from harness.spec.suggest import nearest
@@ -84,7 +85,7 @@ def translate(error: ValidationError, source: Source) -> list[Finding]:
 
 
 def _written(loc: tuple[int | str, ...]) -> Path:
-    """A location without the names of union members (`data.train.str`)."""
+    """pydantic's location without the names of union members (`data.train.str`)."""
     path: list[str | int] = []
     model: Any = RunSpec
     for part in loc:
@@ -99,7 +100,7 @@ def _written(loc: tuple[int | str, ...]) -> Path:
 
 def _inner(annotation: Any) -> Any:
     candidates = [annotation, *get_args(annotation)]
-    found = next((c for c in candidates if isinstance(c, type) and issubclass(c, Section)), None)
+    found = next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)
     if found is None and any(getattr(c, "__origin__", c) is dict for c in candidates):
         return dict
     return found

@@ -9,13 +9,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from pydantic import ValidationError
+
 from harness.errors import Exit, Refused
 from harness.facts.deepspeed import Target
 from harness.facts.deepspeed import target as find_target
 from harness.findings import Finding, Fix
 from harness.spec import adopt, deepspeed_json, formats
 from harness.spec.field_errors import translate
-from harness.spec.fields import ValidationError
 from harness.spec.model import Consumer, InputKind, RunSpec
 from harness.spec.overrides import apply, first_key
 from harness.spec.source import BOM, Path, Source, decode, dotted, is_json, parse, read_bytes
@@ -25,6 +26,7 @@ _SECTIONS = tuple(
 )
 
 _OF_VALUES = ("SP006", "SP007")
+_BLOCKS = ("zero_optimization", "fp16", "bf16", "optimizer", "scheduler")
 
 
 @dataclass(frozen=True)
@@ -139,8 +141,18 @@ def _from_accelerate(source: Source, given: Sequence[str], target: Target, consu
     its_own = [text for text in given if accelerate.is_own(first_key(text))]
     fragment = accelerate.fragment(apply(source, its_own, given))
     rest = [text for text in given if text not in its_own]
-    loaded = from_fragment(fragment, rest, target, consumer or "accelerate", given)
+    who = consumer or (None if _needs_trainer(fragment.source.data) else "accelerate")
+    loaded = from_fragment(fragment, rest, target, who, given)
     return replace(loaded, format="accelerate-yaml")
+
+
+def _needs_trainer(config: Mapping[str, Any]) -> bool:
+    """Does it leave values open that the Trainer fills in, and accelerate alone does not? The Trainer runs below
+    `accelerate launch`, too (transformers: `propagate_args_to_deepspeed`).
+    """
+    from harness.spec import consumer as readers
+
+    return not (readers.BY_TRAINER - readers.BY_ACCELERATE).isdisjoint(readers.autos(config))
 
 
 def _from_spec(source: Source, target: Target) -> Loaded:
@@ -184,6 +196,8 @@ def from_fragment(
     refused = {f.key for f in findings if f.is_error}
     spec, wrong = _validate(ours_set.data, source)
     findings += [f for f in wrong if f.key not in refused and f.key not in fragment.said_elsewhere]
+    if any(f.gate == "SP006" and f.key in _BLOCKS and f.is_error for f in findings):
+        spec = None  # nothing can be said about combinations with a block that nobody can read
     who = consumer or readers.guess(source.data)
     findings += readers.said(source, who) if consumer is None else ()
     found = Loaded(source.file, source, spec, tuple(findings), "deepspeed-json", consumer=who, format="deepspeed-json")

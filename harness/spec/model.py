@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from harness.spec.fields import BeforeValidator, Field, Section
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 
 def _whole(value: object) -> object:
@@ -31,6 +31,14 @@ InputKind = Literal["spec", "deepspeed-json"]
 Consumer = Literal["hf", "accelerate", "deepspeed"]
 """Who reads a DeepSpeed JSON: the Hugging Face Trainer, accelerate, or DeepSpeed itself."""
 Strings = Annotated[tuple[str, ...], Field(strict=False)]
+
+
+class Section(BaseModel):
+    """Common rules: unknown keys are refused, values are never coerced, nothing changes after loading."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=(), defer_build=True
+    )
 
 
 class ModelSpec(Section):

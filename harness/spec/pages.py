@@ -70,7 +70,8 @@ This DeepSpeed no longer knows the key. From 0.19.7 and 0.19.8 on it refuses lef
 The key came with a later DeepSpeed than the one checked against.
 
 ## SP014 deprecated-key
-DeepSpeed still reads the key but has a better name for it.
+DeepSpeed has a better name for the key. It still reads the old one, but for `aio.thread_count`, which it passes over
+from 0.16.4 on: the same steps, with one I/O thread.
 
 ## SP015 auto-values
 The JSON leaves values to whoever reads it, and nobody said who that is.

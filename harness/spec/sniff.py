@@ -8,8 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from harness.errors import Refused
-from harness.spec.fields import Section
-from harness.spec.model import RunSpec
+from harness.spec.model import RunSpec, Section
 from harness.spec.source import parse
 
 _WORDS = (
@@ -26,7 +25,13 @@ _WORDS = (
     "per_device_train_batch_size",
 )
 """One of these stands in everything that is meant; most other files end here."""
-_TELLING = ("zero_optimization", "train_micro_batch_size_per_gpu", "per_device_train_batch_size", "deepspeed_config")
+_TELLING = (
+    "zero_optimization",
+    "train_micro_batch_size_per_gpu",
+    '"train_batch_size"',
+    "per_device_train_batch_size",
+    "deepspeed_config",
+)
 """These tell a file that cannot be parsed."""
 _NUMBERS = ("train_batch_size", "train_micro_batch_size_per_gpu")
 _BLOCKS = ("zero_optimization", "fp16", "bf16")

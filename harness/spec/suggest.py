@@ -1,8 +1,31 @@
-"""Did you mean: the known name that is nearest to a misspelt one."""
+"""Did you mean: the known name that is nearest to a misspelt one, and the names that other programs use."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+
+_MICRO, _GLOBAL = ("train_micro_batch_size_per_gpu",), ("train_batch_size",)
+ALSO_CALLED: dict[str, tuple[str, ...]] = {
+    "per_device_train_batch_size": _MICRO,
+    "micro_batch_size": _MICRO,
+    "micro_batch_size_per_gpu": _MICRO,
+    "global_batch_size": _GLOBAL,
+    "accumulate_grad_batches": ("gradient_accumulation_steps",),
+    "max_grad_norm": ("gradient_clipping",),
+    "zero": ("zero_optimization",),
+    "zero_optimizer": ("zero_optimization",),
+    "zero_stage": ("zero_optimization", "stage"),
+    "learning_rate": ("optimizer", "params", "lr"),
+    "lr": ("optimizer", "params", "lr"),
+    "tensor_parallel_size": ("tensor_parallel", "autotp_size"),
+    **dict.fromkeys(
+        """gradient_checkpointing pipeline_parallel_size tensor_model_parallel_size pipeline_model_parallel_size
+        num_train_epochs max_steps warmup_steps logging_steps output_dir num_gpus num_nodes world_size
+        dtype torch_dtype use_cache seed""".split(),
+        (),
+    ),
+}
+"""What the Trainer, Megatron and Lightning call DeepSpeed's keys; () for what a DeepSpeed JSON cannot say."""
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

@@ -74,9 +74,17 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
 """What a run spec would have another default for: the Trainer's own."""
 _SPECIAL = frozenset(
     """deepspeed optimizer optim lr_scheduler lr_scheduler_type bf16 fp16 pure_bf16 adam_beta1 adam_beta2 datasets
-    flash_attention sdp_attention flash_attn""".split()
+    flash_attention sdp_attention flash_attn finetuning_type""".split()
 )
 _SCHEDULES = {"linear": "linear", "cosine": "cosine", "constant": "constant", "constant_with_warmup": "constant"}
+_OPTIMIZERS = "adamw adamw_torch adamw_torch_fused adamw_hf sgd".split()
+_CHOICES = {
+    "optimizer": _OPTIMIZERS,
+    "optim": _OPTIMIZERS,
+    "lr_scheduler": [*_SCHEDULES],
+    "lr_scheduler_type": [*_SCHEDULES],
+}
+"""Where one of these is not what the file says, the run spec's default takes its place."""
 _KERNELS = {"fa2": "flash_attention_2", "sdpa": "sdpa", "flash_attention_2": "flash_attention_2"}
 
 
@@ -191,11 +199,11 @@ def _notes(draft: Draft, loaded: Loaded, data: dict[str, Any], table: dict[str, 
                 draft.note(source.place((name,)), f"`{value}` is not found from here: set `zero.stage` and the rest")
         elif name in ("adapter", "finetuning_type") and value in ("lora", "qlora", "freeze", "oft"):
             draft.note(place, f"`{name}: {value}` {words}, which trains all parameters")
-        elif name == "finetuning_type":
-            continue  # full, which is what is done here
         elif name == "datasets" and draft.get("data.train") is None:
             draft.note(place, f"`{name}` {words}, which trains on plain text: set `data.train`")
         elif name in ("bf16", "fp16") and value == "auto" and draft.get("precision.bf16"):
             draft.note(place, f"`{name}: auto` is mapped to bf16")
+        elif name in _CHOICES and value is not None and str(value) not in _CHOICES[name]:
+            draft.note(place, f"`{name}: {value}` {words}: another stands for it")
         elif name not in table and name not in _SPECIAL and value not in (None, False, "", [], {}):
             draft.note(place, f"`{name}` {words}")

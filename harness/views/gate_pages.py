@@ -1,49 +1,126 @@
-"""The pages of gates and of the findings that loading makes: one at a time, and all as a table."""
+"""The pages of gates and of the findings that loading makes: one at a time, a family, and all as a table."""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from operator import eq
+from textwrap import fill
+from typing import NamedTuple
 
 from harness.gates.registry import Gate, gates
 from harness.spec.pages import pages
 from harness.spec.suggest import nearest
 
-_UPSTREAM = {
-    "raises": "refused by DeepSpeed",
-    "asserts": "asserted by DeepSpeed, gone under `python -O`",
-    "silent": "accepted by DeepSpeed in silence",
+UPSTREAM = {
+    "raises": "refuses it",
+    "asserts": "asserts, but not under `python -O`",
+    "silent": "accepts it in silence",
     "hangs": "hangs",
     "wrong": "trains something else, or fails late",
-    "crashes": "fails inside DeepSpeed without a message for the user",
+    "crashes": "fails inside without a message for the user",
+}
+FAMILIES = {
+    "BT": "the batch",
+    "ZR": "ZeRO",
+    "OF": "offload",
+    "TP": "tensor parallelism",
+    "PP": "pipelines",
+    "SQ": "sequence parallelism",
+    "EX": "experts",
+    "PR": "precision",
+    "OP": "optimizers and schedulers",
+    "MD": "model and data",
+    "CK": "checkpoints",
+    "CC": "compilation",
+    "UT": "monitors, profilers, activation checkpointing, data efficiency",
+    "SE": "security",
+    "HF": 'the Hugging Face Trainer and "auto"',
+    "HO": "hosts",
+    "SP": "files and their keys",
+    "AD": "files of other trainers that are adopted",
+    "MM": "memory and time",
+    "EN": "the environment",
+    "GT": "gates themselves",
+    "RN": "rendered files",
 }
 
 
-def page(id_: str) -> str | None:
-    """One page as text; None for an unknown id. The id's case does not matter."""
-    id_ = id_.upper()
-    gate = next((g for g in gates() if g.id == id_), None)
-    if gate is not None:
-        return _gate_page(gate)
-    entry = pages().get(id_)
-    return f"{id_} ({entry.name})\n\n{entry.text}" if entry else None
+class Row(NamedTuple):
+    """One line of the table; `gate` is None for findings that are made elsewhere."""
+
+    id: str
+    name: str
+    title: str
+    versions: str
+    gate: Gate | None = None
 
 
-def _gate_page(gate: Gate) -> str:
+def page(id_: str, width: int = 120) -> str | None:
+    """One page as text, by id or name; None for an unknown one. Case does not matter."""
+    row = next((row for row in rows() if id_.upper() == row.id or id_.lower() == row.name), None)
+    if row is None:
+        return None
+    if row.gate is not None:
+        return _gate_page(row.gate, width)
+    return f"{row.id} ({row.name})\n\n{wrapped(pages()[row.id].text, width)}"
+
+
+def family(word: str) -> list[Row]:
+    """The rows of a family, such as `ZR`; empty for an unknown one."""
+    return [row for row in rows() if row.id[:2] == word.upper()]
+
+
+def _gate_page(gate: Gate, width: int) -> str:
     lines = [
         f"{gate.id} ({gate.name})",
         "",
-        gate.page.strip(),
+        wrapped(gate.page, width),
         "",
-        f"Without this gate: {_UPSTREAM[gate.upstream]}. DeepSpeed versions: {gate.versions}.",
+        f"Without this gate, DeepSpeed {UPSTREAM[gate.upstream]}. DeepSpeed versions: {gate.versions}.",
     ]
+    if gate.needs:
+        lines.append(f"Looks only where it knows: {', '.join(gate.needs)}.")
+    if gate.policy:
+        lines += ["", wrapped(f"DeepSpeed itself would run this: {gate.policy}", width)]
+    if gate.unseen:
+        lines += ["", wrapped(f"Read in the source, not seen happening: {gate.unseen}", width)]
     lines += [f'Seen in: deepspeed/{cite.file}, "{cite.quote}"' for cite in gate.cites]
     lines += [f'To put up with it, write in the spec: `ignore: {{{gate.id}: "why"}}`.']
     return "\n".join(lines)
 
 
-def rows() -> list[tuple[str, str, str, str]]:
-    """(id, name, what it is about, DeepSpeed versions) of everything that has a page, by id."""
-    found = [(g.id, g.name, g.title, g.versions) for g in gates()]
-    found += [(id_, p.name, _first_sentence(p.text), "all") for id_, p in pages().items()]
-    return sorted(found)
+def wrapped(text: str, width: int) -> str:
+    """Paragraphs filled to the width; headings, code and lists stay as they are."""
+    parts = re.split(r"(```.*?```)", text.strip(), flags=re.DOTALL)
+    filled = [part if part.startswith("```") else _filled(part, width) for part in parts]
+    return "".join(filled)
+
+
+def _filled(text: str, width: int) -> str:
+    blocks = re.split(r"(\n{2,}|(?<=\n)(?=## )|(?<=^)(?=## ))", text)
+    return "".join(_block(block, width) for block in blocks if block is not None)
+
+
+def _block(block: str, width: int) -> str:
+    if not block.strip() or block.lstrip().startswith(("- ", "* ", "|", "    ")):
+        return block
+    head, _, rest = block.partition("\n") if block.startswith("## ") else ("", "", block)
+    ending = "\n" if rest.endswith("\n") else ""
+    body = (
+        fill(" ".join(rest.split()), width, break_long_words=False, break_on_hyphens=False) + ending
+        if rest.strip()
+        else ""
+    )
+    start = "\n" if not head and block.startswith("\n") else ""
+    return start + (f"{head}\n{body}" if head else body)
+
+
+def rows() -> list[Row]:
+    """Everything that has a page, by id."""
+    found = [Row(g.id, g.name, g.title, g.versions, g) for g in gates()]
+    found += [Row(id_, p.name, _first_sentence(p.text), "all") for id_, p in pages().items()]
+    return sorted(found, key=lambda row: row.id)
 
 
 def _first_sentence(text: str) -> str:
@@ -51,22 +128,82 @@ def _first_sentence(text: str) -> str:
     return paragraph.partition(". ")[0].partition(": ")[0].rstrip(".")
 
 
-def table_text() -> str:
-    """The list for a terminal."""
-    items = rows()
-    width = max(len(name) for _, name, _, _ in items)
-    return "\n".join(f"{id_}  {name.ljust(width)}  {title}" for id_, name, title, _ in items)
-
-
-def table_markdown() -> str:
-    """The list for a README."""
-    lines = ["| Id | Name | What | DeepSpeed |", "| --- | --- | --- | --- |"]
-    lines += [f"| {id_} | `{name}` | {title} | {versions} |" for id_, name, title, versions in rows()]
+def table_text(items: Sequence[Row], width: int = 120) -> str:
+    """The list for a terminal; long titles go on below themselves."""
+    names = max((len(row.name) for row in items), default=0)
+    names = names if names + 40 <= width else 0  # on a narrow terminal the title has its own line
+    lines = []
+    for row in items:
+        head = f"{row.id}  {row.name.ljust(names)}  "
+        if not names:
+            lines.append(head.rstrip())
+            head = " " * 7
+        lines.append(fill(row.title, max(width, 30), initial_indent=head, subsequent_indent=" " * len(head)))
     return "\n".join(lines)
 
 
-def nearest_id(id_: str) -> str | None:
+def table_markdown() -> str:
+    """`harness/gates/TABLE.md`: all gates by family, then the findings that are made elsewhere."""
+    items = rows()
+    rules = [row for row in items if row.gate is not None]
+    lines = [
+        "# Every gate",
+        "",
+        f"{len(rules)} gates. Written by `harness explain --table` and compared with the gates by a test.",
+        "`harness explain ID` prints the page of one.",
+    ]
+    for short in dict.fromkeys(row.id[:2] for row in rules):
+        lines += ["", f"## {short}: {FAMILIES.get(short, short)}", ""]
+        lines += ["| Id | Name | What | Severity | Without it, DeepSpeed | Versions | Needs |"]
+        lines += ["| --- | --- | --- | --- | --- | --- | --- |"]
+        lines += [_gate_row(row.gate) for row in rules if row.gate is not None and row.id[:2] == short]
+    lines += ["", "## Findings that are no gates", "", "| Id | Name | What |", "| --- | --- | --- |"]
+    lines += [f"| {row.id} | `{row.name}` | {_cell(row.title)} |" for row in items if row.gate is None]
+    return "\n".join(lines) + "\n"
+
+
+def _gate_row(gate: Gate) -> str:
+    upstream = UPSTREAM[gate.upstream] + (" (refused by policy)" if gate.policy else "")
+    cells = [gate.id, f"`{gate.name}`", gate.title, severity(gate), upstream, gate.versions, ", ".join(gate.needs)]
+    return f"| {' | '.join(map(_cell, cells))} |"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def severity(gate: Gate) -> str:
+    """`error`, `warning` or `info` where the gate has only one, else all that it can give, as its source says."""
+    import ast
+    import inspect
+
+    def seen(call: ast.Call) -> list[str]:
+        given = next((k.value for k in call.keywords if k.arg == "severity"), None)
+        if given is None:
+            return ["error"]
+        return [n.value for n in ast.walk(given) if isinstance(n, ast.Constant) and n.value in _LEVELS] or list(_LEVELS)
+
+    source = ast.parse(inspect.getsource(inspect.getmodule(gate.check) or gate.check))
+    calls = [n for n in ast.walk(source) if isinstance(n, ast.Call)]
+    found = {
+        word
+        for call in calls
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "finding"
+        for word in seen(call)
+    }
+    return ", ".join(level for level in _LEVELS if level in found) or "error"
+
+
+_LEVELS = ("error", "warning", "info")
+
+
+def nearest_id(word: str) -> str | None:
     """The id or the name that was probably meant."""
-    by_name = {name: key for key, name, _, _ in rows()}
-    found = nearest(id_, [*by_name, *by_name.values()])
+    by_name = {row.name: row.id for row in rows()}
+    alike = [
+        id_ for id_ in sorted(by_name.values()) if sum(map(eq, id_, word.upper())) == len(id_) - 1 == len(word) - 1
+    ]
+    if alike:
+        return alike[0]  # one character is another, such as the letter O for 0
+    found = nearest(word, [*by_name, *by_name.values(), *FAMILIES])
     return by_name.get(found, found) if found else None

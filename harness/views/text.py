@@ -16,24 +16,42 @@ def findings(items: Sequence[Finding], source: Source | None, style: Style) -> s
     return "\n".join(_block(finding, source, style) for finding in items)
 
 
-def summary(reports: Sequence[Report], style: Style, *, against: str = "") -> str:
+def summary(reports: Sequence[Report], style: Style, *, against: str = "", general: Sequence[Finding] = ()) -> str:
     """One or two lines: how much was found, how much was looked at, what was not and why."""
-    errors = sum(len(r.errors) for r in reports)
-    warnings = sum(len(r.warnings) for r in reports)
+    found = _found([*general, *(f for r in reports for f in r.findings)])
     ignored = sum(len(r.ignored) for r in reports)
+    left_out = sum(len(r.left_out) for r in reports)
+    fixed = sum(len(r.fixed) for r in reports)
     checked = max((r.checked for r in reports), default=0)
-    parts = [f"{_count(errors, 'error')}" if errors else "", _count(warnings, "warning") if warnings else ""]
-    found = ", ".join(p for p in parts if p)
+    bad = any(r.errors for r in reports) or any(f.is_error for f in general)
     head = (
-        style.paint(f"Found {found}", "red" if errors else "yellow", bold=True)
+        style.paint(f"Found {found}", "red" if bad else "yellow", bold=True)
         if found
         else style.paint("OK", "green", bold=True)
     )
+    if fixed:
+        head = f"Fixed {_count(fixed, 'finding')}. {head}"
     files = f" in {len(reports)} files" if len(reports) > 1 else ""
     tail = f", {ignored} ignored by the spec" if ignored else ""
+    tail += f", {_count(left_out, 'finding')} left out by --select or --ignore" if left_out else ""
     looked = f"{checked} gates checked{against}" if checked else "Combinations are checked once every key can be read"
-    lines = [f"{head}{files}. {looked}{tail}{_skipped(reports)}"]
-    return "\n".join(lines)
+    return f"{head}{files}. {looked}{tail}{_skipped(reports)}" if reports else f"{head}. Nothing was checked"
+
+
+def by_file(reports: Sequence[Report], style: Style) -> str:
+    """A line for each file with errors or warnings, where there are several files; empty for good news."""
+    rows = [(_found(r.findings), r) for r in reports if r.errors or r.warnings]
+    width = max((len(words) for words, _ in rows), default=0)
+    return "\n".join(
+        f"{style.paint(words.ljust(width), 'red' if report.errors else 'yellow')}  {report.file}"
+        for words, report in rows
+    )
+
+
+def _found(items: Sequence[Finding]) -> str:
+    errors, warnings = (sum(f.severity == level for f in items) for level in ("error", "warning"))
+    parts = [_count(errors, "error") if errors else "", _count(warnings, "warning") if warnings else ""]
+    return ", ".join(part for part in parts if part)
 
 
 def _skipped(reports: Sequence[Report]) -> str:
@@ -42,11 +60,25 @@ def _skipped(reports: Sequence[Report]) -> str:
     for item in dict.fromkeys(item for report in reports for item in report.skipped):
         by_need.setdefault(item.needs, []).append(item.gate)
     later = len(by_need.pop("a launch", ()))
-    hints = {"world size": "no --hostfile or --world-size"}
-    parts = [f"{', '.join(gates)} ({hints.get(need, need)})" for need, gates in by_need.items()]
+    releases = sum(len(by_need.pop(need)) for need in list(by_need) if need.startswith("DeepSpeed "))
+    parts = [f"{_some(gates)} ({_HINTS.get(need, f'needs {need}')})" for need, gates in by_need.items()]
     total = sum(map(len, by_need.values()))
     skipped = f", {total} skipped: {'; '.join(parts)}" if total else ""
+    skipped += f", {releases} of other releases" if releases else ""
     return skipped + (f", {later} more on launch" if later else "")
+
+
+_HINTS = {
+    "world size": "no --hostfile or --world-size",
+    "hosts": "no --hostfile",
+    "model facts": "the shape of the model is not known",
+    "the accelerator": "no `cluster.gpu`",
+}
+
+
+def _some(gates: Sequence[str]) -> str:
+    shown = ", ".join(gates[:4])
+    return shown if len(gates) <= 4 else f"{shown} and {len(gates) - 4} more"
 
 
 def _count(number: int, word: str) -> str:

@@ -77,7 +77,7 @@ def test_a_file_of_variables_that_deepspeed_would_have_read_is_named(folder):
         (["--hostfile", "no-such-hosts"], {}, "HO001", 2),
         ([], {"PYTHONOPTIMIZE": "1"}, "EN001", 4),
         (["--resume", "nowhere"], {}, "CK001", 1),
-        (["--set", "launch.env={PYTHONOPTIMIZE: '2'}"], {}, "EN001", 4),
+        (["--set", "launch.env={PYTHONOPTIMIZE: '2'}"], {}, "HO010", 1),
     ],
 )
 def test_what_is_refused_writes_nothing(folder, options, env, gate, code):

@@ -62,7 +62,7 @@ def test_explain_prints_the_page(asked):
 
 def test_explain_lists_and_suggests():
     assert "SP005" in run("explain").stdout
-    assert run("explain", "--markdown").stdout.startswith("| Id |")
+    assert run("explain", "--table").stdout.startswith("# Every gate")
     wrong = run("explain", "PP0O1")
     assert wrong.exit_code == 2
     assert "did you mean `PP001`?" in wrong.stderr

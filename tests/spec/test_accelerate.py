@@ -65,6 +65,19 @@ def test_a_file_that_it_names_is_read_with_its_places(write):
     assert '"stagee"' in loaded.source.lines(finding.place.file)[3]
 
 
+def test_the_trainer_below_accelerate_launch_fills_in_what_accelerate_does_not(write):
+    config = {"zero_optimization": {"stage": 3}, "gradient_clipping": "auto", "train_batch_size": "auto"}
+    open_ = {**config, "optimizer": {"type": "AdamW", "params": {"lr": "auto", "betas": "auto"}}}
+    text = TOP + "deepspeed_config:\n  deepspeed_config_file: ds.json\n"
+    write("ds.json", json.dumps(open_))
+    loaded = read(write, text)
+    assert loaded.consumer == "hf"
+    assert [f.gate for f in loaded.findings] == ["SP015"]
+    assert read(write, text, consumer="accelerate").consumer == "accelerate"
+    write("ds.json", json.dumps(config))
+    assert read(write, text).consumer == "accelerate"
+
+
 def test_a_file_in_a_folder_above_is_found(write):
     write("configs/ds.json", '{"zero_optimization": {"stage": 3}}')
     loaded = read(

@@ -265,6 +265,25 @@ def test_trainers(text, lines, unmapped, write):
         assert word in notes[line]
 
 
+def test_what_is_read_with_fp16_alone_is_left_out_without_it(write):
+    scaling = {"enabled": "auto", "auto_cast": False, "initial_scale_power": 32, "hysteresis": 2}
+    file = write(
+        "ds.json", json.dumps({"fp16": scaling, "zero_optimization": {"stage": 1}, "train_batch_size": "auto"})
+    )
+    result = adopted(file)
+    assert "fp16:" not in result.text.replace("#", "\n#").split("model:")[1]
+    assert any("set `precision.initial_scale_power` to 32" in note.message for note in result.notes)
+    loaded = load("spec.yaml", (), TARGET, text=result.text)
+    assert loaded.findings == ()
+
+
+def test_another_optimizer_or_schedule_is_told(write):
+    text = "base_model: m\nmicro_batch_size: 1\noptimizer: lion_8bit\nlr_scheduler: rex\n"
+    said = [note.message for note in adopted(write("axolotl.yml", text)).notes]
+    assert "`optimizer: lion_8bit` has no place in a run spec: another stands for it" in said
+    assert "`lr_scheduler: rex` has no place in a run spec: another stands for it" in said
+
+
 def test_a_trainer_whose_json_is_not_here(write):
     result = adopted(write("train.yaml", FACTORY))
     assert any("is not found" in note.message and note.place.line == 14 for note in result.notes)

@@ -3,50 +3,145 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 from pathlib import Path
 
 import jsonschema
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from harness.cli.common import check_file
 from harness.facts.deepspeed import Target
-from harness.views.machine_readable import as_github, as_json, as_sarif
+from harness.findings import Finding, Fix, Label, Outcome, Place, Report
+from harness.views.machine_readable import as_github, as_json
+from harness.views.sarif import as_sarif
 
 SARIF_SUBSET = json.loads((Path(__file__).parent / "sarif-2.1.0-subset.json").read_text())
+OFFICIAL = os.environ.get("SARIF_SCHEMA")
+"""The official schema's file, for whoever has it; it is not part of this project."""
+
+
+def valid(text: str) -> dict:
+    body = json.loads(text)
+    jsonschema.Draft7Validator(SARIF_SUBSET).validate(body)
+    if OFFICIAL:
+        jsonschema.Draft7Validator(json.loads(Path(OFFICIAL).read_text())).validate(body)
+    return body
 
 
 @pytest.fixture
-def reports(write):
+def outcome(write):
     bad = "precision: {fp16: true, bf16: true}\nzero:\n  stage: 1\n  offload_param: {device: cpu}\nignore: {MD001: a, MD002: b, MD003: c, BT002: d, PP001: e}\n"
     files = [write("bad.yaml", bad), write("tab.yaml", "a:\n\tb: 1\n")]
-    return [check_file(file, deepspeed=Target("0.19.8", "")).report for file in files]
+    reports = tuple(check_file(file, deepspeed=Target("0.19.8", "installed")).report for file in files)
+    general = (Finding("SP011", "error", "`x` is wrong", fix=Fix("do it")),)
+    return Outcome(reports, "0.19.8", "installed", general, ("other.json",), 2)
 
 
-def test_json_has_a_version_totals_and_places(reports):
-    body = json.loads(as_json(reports, "0.19.8"))
+def test_json_has_a_version_totals_and_places(outcome):
+    body = json.loads(as_json(outcome))
     assert body["format_version"] == 1
-    assert body["totals"] == {"files": 2, "errors": 3, "warnings": 1, "ignored": 4}
-    first = body["files"][0]
-    assert [(f["gate"], f["place"]["line"]) for f in first["findings"]] == [("PR001", 1), ("OF001", 4), ("GT002", 5)]
-    assert first["findings"][1]["fix"]["sets"] == {"zero.stage": 3}
-    assert {s["gate"] for s in first["gates_skipped"]} == {"BT001", "BT003", "CK003", "MD004", "MD005"}
+    assert (body["deepspeed_version"], body["deepspeed_version_origin"]) == ("0.19.8", "installed")
+    everything = [f for file in body["files"] for f in file["findings"]] + body["findings"]
+    totals = body["totals"]
+    for level in ("error", "warning", "info"):
+        assert totals[f"{level}s"] == sum(f["severity"] == level for f in everything)
+    assert (totals["files"], totals["files_with_errors"], totals["ignored"], totals["passed_over"]) == (2, 2, 4, 1)
+    found = {f["gate"]: f for f in body["files"][0]["findings"]}
+    assert {"PR001", "OF001", "GT002"} <= set(found)
+    assert found["OF001"]["place"]["line"] == 4
+    assert found["OF001"]["fix"]["sets"] == {"zero.stage": 3}
+    skipped = {s["gate"]: s["needs"] for s in body["files"][0]["gates_skipped"]}
+    assert skipped["BT001"] == "world size"
+    assert skipped["MD004"] == "a launch"
+    assert body["files"][0]["consumer"] is None
     assert body["files"][1]["findings"][0]["gate"] == "SP002"
+    assert body["findings"][0]["place"] is None
+    assert body["passed_over"] == ["other.json"]
 
 
-def test_github_annotations_are_one_line_each_and_escaped(reports):
-    lines = as_github(reports, "0.19.8").splitlines()
-    assert len(lines) == 4
-    assert lines[0].startswith("::error file=")
-    assert ",line=1,col=" in lines[0]
-    assert "title=PR001::" in lines[0]
-    assert "%0A" in lines[0]
+def test_github_annotations_are_one_line_each(outcome):
+    lines = as_github(outcome).splitlines()
+    assert lines[0] == "::error title=SP011::`x` is wrong%0Ado it"
+    assert len(lines) == 1 + sum(len(r.findings) for r in outcome.reports)
+    assert any(
+        re.match(r"::error file=\S+,line=1,col=\d+,endLine=1,endColumn=\d+,title=PR001::", line) for line in lines
+    )
     assert any(line.startswith("::warning ") for line in lines)
 
 
-def test_sarif_is_valid_and_complete(reports):
-    body = json.loads(as_sarif(reports, "0.19.8"))
-    jsonschema.validate(body, SARIF_SUBSET)
-    run = body["runs"][0]
-    assert [r["ruleId"] for r in run["results"]] == ["PR001", "OF001", "GT002", "SP002"]
-    assert {r["id"] for r in run["tool"]["driver"]["rules"]} == {"PR001", "OF001", "GT002", "SP002"}
-    assert run["results"][0]["relatedLocations"]
+def undone(text: str, *, property_: bool = False) -> str:
+    """What GitHub's runner makes of an escaped text."""
+    pairs = [("%0D", "\r"), ("%0A", "\n")] + ([("%3A", ":"), ("%2C", ",")] if property_ else [])
+    for code, char in pairs:
+        text = text.replace(code, char)
+    return text.replace("%25", "%")
+
+
+@given(
+    message=st.text(min_size=1, max_size=40),
+    name=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20),
+)
+def test_whatever_is_said_and_however_a_file_is_called_it_stays_one_command(message, name):
+    finding = Finding("SP001", "info", message, place=Place(name, 1, 1))
+    line = as_github(Outcome((Report(name, (finding,)),)))
+    assert not set(line) & {"\n", "\r"}
+    if name in ("-", "--set"):
+        return
+    head, _, said = line.removeprefix("::notice ").partition("::")
+    properties = dict(part.partition("=")[::2] for part in head.split(","))
+    assert properties.keys() == {"file", "line", "col", "title"}
+    assert undone(properties["file"], property_=True) == name
+    assert undone(said) == message
+
+
+def test_sarif_is_valid_and_complete(outcome):
+    run = valid(as_sarif(outcome))["runs"][0]
+    found = [f for r in outcome.reports for f in r.findings]
+    assert [r["ruleId"] for r in run["results"]] == [f.gate for f in found]
+    rules = run["tool"]["driver"]["rules"]
+    assert all(rules[r["ruleIndex"]]["id"] == r["ruleId"] for r in run["results"])
+    for rule in rules:  # findings that are no gates have their title and page, too
+        assert rule["shortDescription"]["text"] not in ("", rule["id"])
+        assert len(rule["help"]["text"]) > 20
+        assert rule["properties"]["deepspeedVersions"]
+    assert {"SP002", "SP011", "OF001"} <= {rule["id"] for rule in rules}
+    assert next(r for r in run["results"] if r["ruleId"] == "PR001")["relatedLocations"]
+    invocation = run["invocations"][0]
+    assert (invocation["exitCode"], invocation["executionSuccessful"]) == (2, False)
+    assert invocation["toolConfigurationNotifications"][0]["associatedRule"] == {"id": "SP011"}
+
+
+def test_nothing_found_is_a_valid_log_too():
+    assert valid(as_sarif(Outcome((Report("a.yaml"),), "0.19.8", "installed")))["runs"][0]["results"] == []
+
+
+@pytest.mark.parametrize(
+    ("file", "uri"),
+    [
+        ("a b/c#d.yaml", "a%20b/c%23d.yaml"),
+        ("./a.yaml", "a.yaml"),
+        ("/r/a.yaml", "file:///r/a.yaml"),
+        ("a\\b.yaml", "a/b.yaml"),
+        ("c:d.yaml", "c%3Ad.yaml"),
+        ("\u00e9.yaml", "%C3%A9.yaml"),
+    ],
+)
+def test_file_names_become_uris(file, uri):
+    place = Place(file, 2, 3, 4)
+    found = Finding(
+        "OF001",
+        "warning",
+        "m",
+        "k",
+        place,
+        related=(Label(Place("-", 1, 1), "here"), Label(Place("--set", 1, 1), "there")),
+    )
+    result = valid(as_sarif(Outcome((Report(file, (found,)),))))["runs"][0]["results"][0]
+    location = result["locations"][0]["physicalLocation"]
+    assert location["artifactLocation"]["uri"] == uri
+    assert location["region"] == {"startLine": 2, "startColumn": 3, "endColumn": 7}
+    names = [r["logicalLocations"][0]["name"] for r in result["relatedLocations"]]
+    assert names == ["standard input", "the command line"]

@@ -131,7 +131,7 @@ def test_a_complete_run(make_run: MakeRun) -> None:
     for expected in ("checkpoints/step-00000030", "zero_optimization.stage", "name: tiny"):
         assert expected in document.text
     assert "500.00 MiB" in document.text
-    assert document.tags.count("svg") == 5
+    assert document.tags.count("svg") == 6
     assert document.tags.count("circle") == 1
 
 

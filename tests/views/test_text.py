@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from harness.cli.common import check_file
 from harness.facts.deepspeed import Target
-from harness.findings import Report, Skipped
+from harness.findings import Finding, Report, Skipped
 from harness.views import text
 from harness.views.style import Style, style_for
 
@@ -39,12 +41,33 @@ help: set `zero.stage` to 1  (the same steps with more memory)
 def test_a_finding_shows_both_places(write):
     file = write("a.yaml", SPEC)
     checked = check_file(file, deepspeed=Target("0.19.8", "installed"))
-    shown = text.findings(checked.report.findings, checked.source, Style())
-    assert shown == EXPECTED.format(file=file)
-    assert text.summary([checked.report], Style(), against=" against DeepSpeed 0.19.8") == (
-        "Found 1 error. 15 gates checked against DeepSpeed 0.19.8, "
-        "2 skipped: BT001, BT003 (no --hostfile or --world-size), 3 more on launch"
+    found = [finding for finding in checked.report.findings if finding.gate == "PP001"]
+    assert text.findings(found, checked.source, Style()) == EXPECTED.format(file=file)
+
+
+def test_the_summary_says_what_was_not_looked_at():
+    skipped = [
+        Skipped("BT001", "world size"),
+        Skipped("BT003", "world size"),
+        Skipped("PP003", "model facts"),
+        *(Skipped(f"HO00{n}", "hosts") for n in range(6)),
+        Skipped("TP001", "DeepSpeed 0.18.0 and newer, this is 0.17.0"),
+        Skipped("MD004", "a launch"),
+        Skipped("MD005", "a launch"),
+    ]
+    finding = Finding("PP001", "error", "m")
+    report = Report("a.yaml", (finding,), 15, tuple(skipped), left_out=(finding,))
+    assert text.summary([report], Style(), against=" against DeepSpeed 0.19.8") == (
+        "Found 1 error. 15 gates checked against DeepSpeed 0.19.8, 1 finding left out by --select or --ignore, "
+        "9 skipped: BT001, BT003 (no --hostfile or --world-size); PP003 (the shape of the model is not known); "
+        "HO000, HO001, HO002, HO003 and 2 more (no --hostfile), 1 of other releases, 2 more on launch"
     )
+
+
+def test_several_files_have_a_line_each():
+    warning = Finding("PP001", "warning", "m")
+    reports = [Report("good"), Report("b", (warning, replace(warning, severity="error"))), Report("c", (warning,))]
+    assert text.by_file(reports, Style()) == "1 error, 1 warning  b\n1 warning           c"
 
 
 def test_an_override_is_shown_as_typed(write):

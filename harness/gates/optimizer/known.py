@@ -71,7 +71,17 @@ REQUIRED = {
     "OneCycle": ("cycle_min_lr", "cycle_max_lr"),
     "WarmupDecayLR": ("total_num_steps",),
     "WarmupCosineLR": ("total_num_steps",),
+    "StepLR": ("step_size",),
+    "MultiStepLR": ("milestones",),
+    "ExponentialLR": ("gamma",),
+    "CosineAnnealingLR": ("T_max",),
+    "CosineAnnealingWarmRestarts": ("T_0",),
+    "CyclicLR": ("base_lr", "max_lr"),
+    "ConstantLR": (),
+    "LinearLR": (),
+    "PolynomialLR": (),
 }
+"""Parameters without a default, DeepSpeed's schedulers and those of torch's that a configuration can build."""
 TORCH_SCHEDULERS = frozenset(
     """LRScheduler LambdaLR MultiplicativeLR StepLR MultiStepLR ConstantLR LinearLR ExponentialLR SequentialLR
     CosineAnnealingLR ChainedScheduler ReduceLROnPlateau CyclicLR CosineAnnealingWarmRestarts OneCycleLR

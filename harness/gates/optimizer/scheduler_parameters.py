@@ -3,7 +3,7 @@
 ## What it checks
 `scheduler.params` of DeepSpeed's schedulers: that there are any, that those without a default are given
 (`total_num_steps` of WarmupDecayLR and WarmupCosineLR, `cycle_min_lr` and `cycle_max_lr` of OneCycle), and that there
-are no others.
+are no others. Of torch's schedulers, where they can run at all (fp32 without ZeRO): that what they need is there.
 
 ## Why it fails
 The parameters go to the class as they are: `TypeError: WarmupLR.__init__() got an unexpected keyword argument
@@ -41,10 +41,28 @@ from collections.abc import Iterator
 from typing import Any
 
 from harness.findings import Finding, Fix
+from harness.gates.number_formats import model_format
 from harness.gates.optimizer.known import REQUIRED, SCHEDULERS, schedule
 from harness.gates.registry import Cite, Context, gate
 
-_LIKELY = {"total_num_steps": 1000, "cycle_min_lr": 1e-6, "cycle_max_lr": 1e-4}
+_LIKELY: dict[str, Any] = {
+    "total_num_steps": 1000,
+    "cycle_min_lr": 1e-6,
+    "cycle_max_lr": 1e-4,
+    "step_size": 1000,
+    "milestones": [1000],
+    "gamma": 0.999,
+    "T_max": 1000,
+    "T_0": 1000,
+    "base_lr": 1e-6,
+    "max_lr": 1e-4,
+}
+
+
+def _takes(ctx: Context) -> bool:
+    """Is it one of DeepSpeed's, or one of torch's where those run (OP025 says where not)?"""
+    name = schedule(ctx)
+    return name in SCHEDULERS or (name in REQUIRED and ctx.stage == 0 and model_format(ctx) == "fp32")
 
 
 @gate(
@@ -52,7 +70,7 @@ _LIKELY = {"total_num_steps": 1000, "cycle_min_lr": 1e-6, "cycle_max_lr": 1e-4}
     "scheduler-parameters",
     upstream="raises",
     cites=(Cite("runtime/engine.py", "instantiated_scheduler = scheduler(optimizer, **scheduler_params)"),),
-    when=lambda ctx: schedule(ctx) in SCHEDULERS,
+    when=_takes,
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """The class decides."""
@@ -70,15 +88,15 @@ def check(ctx: Context) -> Iterator[Finding]:
             ),
         )
     params = ctx.scheduler.get("params")
-    known = SCHEDULERS[name].split()
-    for key, value in params.items() if isinstance(params, dict) else ():
+    known = SCHEDULERS.get(name, "").split()
+    for key, value in params.items() if isinstance(params, dict) and known else ():
         if key not in known:
             yield _unknown(ctx, str(key), name, known, value)
 
 
-def _given(ctx: Context, key: str) -> float:
+def _given(ctx: Context, key: str) -> Any:
     steps = ctx.run.spec.train.max_steps
-    return steps if key == "total_num_steps" and steps else _LIKELY[key]
+    return steps if key in ("total_num_steps", "T_max") and steps else _LIKELY[key]
 
 
 def _unknown(ctx: Context, key: str, name: str, known: list[str], value: object) -> Finding:

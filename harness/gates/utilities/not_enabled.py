@@ -30,7 +30,12 @@ from collections.abc import Iterator
 from harness.findings import Finding, Fix
 from harness.gates.registry import Cite, Context, gate
 
+_MEANT = frozenset(("enabled", "enable", "Enabled", "enabeld", "is_enabled"))
+"""The key, and misspellings of it, which are told as such."""
 _BLOCKS = ("tensorboard", "wandb", "csv_monitor", "comet", "flops_profiler", "comms_logger", "autotuning")
+
+
+_EFFECT = "the same as now, without the block"
 
 
 @gate("UT001", "block-without-enabled", upstream="silent", cites=(Cite("monitor/config.py", "enabled: bool = False"),))
@@ -38,7 +43,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     """Off by default."""
     for name in _BLOCKS:
         block = ctx.ds(name)
-        if not isinstance(block, dict) or not block or "enabled" in block:
+        if not isinstance(block, dict) or not block or _MEANT.intersection(block):
             continue
         key = ctx.home(name)
         yield ctx.finding(
@@ -47,5 +52,5 @@ def check(ctx: Context) -> Iterator[Finding]:
             severity="warning",
             of_key=True,
             label="has no effect",
-            fix=Fix(f"write `enabled: true` in it, or remove {ctx.key(key)}", {key: None}, safe=True),
+            fix=Fix(f"write `enabled: true` in it, or remove {ctx.key(key)}", {key: None}, effect=_EFFECT),
         )

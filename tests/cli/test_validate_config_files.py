@@ -1,0 +1,253 @@
+"""`harness validate-config`: which files, which findings, who reads them. Needs nothing; seconds."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from harness.cli import quick, validating
+from harness.cli.app import build
+
+SPEC = """\
+model: {name_or_path: x}
+data: {train: y}
+train: {max_steps: 1, per_device_train_batch_size: 2}
+zero: {stage: 2}
+"""
+OFFLOAD = SPEC.replace("stage: 2", "stage: 2, offload_param: {device: cpu}")
+JSON = '{"train_batch_size": 8, "zero_optimisation": {"stage": 2}}'
+
+
+def run(*arguments, stdin=None):
+    return CliRunner().invoke(build(list(arguments)), list(arguments), input=stdin)
+
+
+def check(*arguments, stdin=None):
+    result = run("validate-config", *arguments, "--format", "json", stdin=stdin)
+    body = json.loads(result.stdout)
+    assert body["exit_code"] == result.exit_code
+    return result.exit_code, body
+
+
+@pytest.fixture
+def tree(write, tmp_path) -> Path:
+    write("a.yaml", SPEC)
+    write("sub/ds.json", JSON)
+    write("sub/broken.json", '{"zero_optimization": {"stage": 2}')
+    write("sub/typo.yaml", SPEC.replace("train:", "trian:"))
+    write("sub/accelerate.yml", "distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 2}\n")
+    for name, text in {
+        "package.json": '{"name": "x", "version": "1", "dependencies": {}}',
+        "config.json": '{"model_type": "llama", "hidden_size": 64, "torch_dtype": "bfloat16"}',
+        "trainer_state.json": '{"train_batch_size": 8, "log_history": [], "max_steps": 1, "epoch": 1, "global_step": 2}',
+        "axolotl.yml": "base_model: x\ndatasets: []\ndeepspeed: zero3.json\nbf16: auto\nmicro_batch_size: 2\nnum_epochs: 1\n",
+        "ci.yaml": "name: ci\non: push\njobs: {}\n",
+        "list.json": "[1, 2]",
+        "empty.yaml": "",
+        "junk.json": b"\xff\xfe\x00",
+    }.items():
+        write(f"other/{name}", text)
+    for folder in (".git", "node_modules", ".venv", "env"):
+        write(f"{folder}/hidden.yaml", SPEC)
+    write("env/pyvenv.cfg", "")
+    write("notes.txt", SPEC)
+    return tmp_path
+
+
+def test_a_folder_gives_what_looks_like_ours_and_counts_the_rest(tree):
+    code, body = check(str(tree))
+    names = {os.path.relpath(r["file"], tree) for r in body["files"]}
+    assert names == {"a.yaml", "sub/ds.json", "sub/broken.json", "sub/typo.yaml", "sub/accelerate.yml"}
+    assert {Path(p).name for p in body["passed_over"]} == {p.name for p in (tree / "other").iterdir()}
+    assert code == 1
+    text = run("validate-config", str(tree)).stdout
+    assert "8 other files passed over" in text
+    assert re.search(r"^1 error +\S+sub/ds.json$", text, re.MULTILINE), text
+
+
+def test_a_file_named_twice_or_in_a_named_folder_is_checked_once(tree):
+    here = str(tree / "a.yaml")
+    (tree / "link.yaml").symlink_to("a.yaml")
+    _, body = check(here, str(tree / "." / "a.yaml"), str(tree / "link.yaml"), str(tree))
+    assert [r["file"] for r in body["files"]].count(here) == 1
+    assert len(body["files"]) == 5
+
+
+def test_a_file_that_is_named_is_checked_whatever_it_looks_like(tree):
+    assert check(str(tree / "other" / "ci.yaml"))[0] == 1
+
+
+def test_a_folder_without_anything_is_wrong_usage(tmp_path):
+    code, body = check(str(tmp_path))
+    assert code == 2
+    assert body["findings"][0]["gate"] == "SP001"
+    assert "no run spec and no DeepSpeed configuration is below" in run("validate-config", str(tmp_path)).stdout
+
+
+def test_a_folder_that_cannot_be_read_is_told(tree, monkeypatch):
+    scandir = os.scandir
+
+    def refusing(path):
+        if str(path).endswith("sub"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    code, body = check(str(tree))
+    assert code == 2
+    assert f"folder `{tree}/sub` cannot be read: permission denied" in body["findings"][0]["message"]
+
+
+@pytest.mark.parametrize(
+    ("options", "gates", "code"),
+    [
+        (["--select", "OF"], {"OF001"}, 1),
+        (["--select", "of001,PR"], {"OF001"}, 1),
+        (["--select", "parameter-offload-below-stage-3"], {"OF001"}, 1),
+        (["--select", "PP"], set(), 0),
+        (["--ignore", "OF001"], set(), 0),
+        (["--ignore", "OF", "--select", "OF001"], {"OF001"}, 1),
+        (["--select", "OF", "--ignore", "OF001"], set(), 0),
+        (["--ignore", "PP", "--ignore", "SP"], {"OF001"}, 1),
+    ],
+)
+def test_select_and_ignore(options, gates, code, write):
+    found, body = check(write("a.yaml", OFFLOAD), *options)
+    assert {f["gate"] for f in body["files"][0]["findings"]} == gates
+    assert found == code
+    assert body["totals"]["left_out"] == len(body["files"][0]["left_out"])
+    if not gates:
+        assert [f["gate"] for f in body["files"][0]["left_out"]] == ["OF001"]
+        assert (
+            "1 finding left out by --select or --ignore"
+            in run("validate-config", str(write("a.yaml", OFFLOAD)), *options).stdout
+        )
+
+
+def test_counts_are_of_what_is_selected(write):
+    _, everything = check(write("a.yaml", SPEC))
+    _, few = check(write("a.yaml", SPEC), "--select", "OF,BT")
+    assert 0 < few["files"][0]["gates_checked"] < everything["files"][0]["gates_checked"]
+    assert {s["gate"][:2] for s in few["files"][0]["gates_skipped"]} <= {"OF", "BT"}
+
+
+def test_a_file_that_cannot_be_read_is_never_good(write):
+    typo = write("typo.yaml", SPEC.replace("max_steps", "max_stepz"))
+    for options in (["--ignore", "SP005"], ["--ignore", "SP"], ["--select", "ZR"]):
+        code, body = check(typo, *options)
+        assert code == 1
+        assert body["files"][0]["findings"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--select", "ZQ"], "`--select ZQ` names no finding"),
+        (["--ignore", "OF999"], "did you mean"),
+        (["--select", "paramter-offload-below-stage-3"], "did you mean `OF001`?"),
+        (["--select", ","], "names no finding"),
+        (["--unsafe-fixes"], "fixes nothing by itself"),
+        (["--stdin-filename", "x.json"], "is not read"),
+        (["--deepspeed-version", "0.19.8 or so"], "is not a version"),
+        (["--deepspeed-version", "0.19.8x"], "is not a version"),
+        (["--deepspeed-version", "1"], "is not a version"),
+    ],
+)
+def test_wrong_usage_comes_in_the_format_that_was_asked_for(options, said, write):
+    file = write("a.yaml", SPEC)
+    code, body = check(file, *options)
+    assert code == 2
+    assert body["files"] == []
+    finding = body["findings"][0]
+    assert said in finding["message"] + finding["fix"]["title"]
+    sarif = json.loads(run("validate-config", file, *options, "--format", "sarif").stdout)
+    assert sarif["runs"][0]["invocations"][0]["executionSuccessful"] is False
+    assert sarif["runs"][0]["invocations"][0]["toolConfigurationNotifications"][0]["level"] == "error"
+    github = run("validate-config", file, *options, "--format", "github")
+    assert github.exit_code == 2
+    assert github.stdout.startswith("::error title=SP011::")
+    text = run("validate-config", file, *options)
+    assert text.exception.code == 2  # `main` prints it, see the test of whole processes
+    assert said in " ".join(f"{f.message} {f.fix.title}" for f in text.exception.findings)
+
+
+@pytest.mark.parametrize(
+    ("version", "said"),
+    [("0.14.4", True), ("0.14.5", False), ("v0.19.8+cu128", False), ("0.20.0", True), ("0.19.9rc1", True)],
+)
+def test_a_release_that_nobody_looked_at_is_told_once(version, said, write):
+    code, body = check(write("a.yaml", SPEC), write("b.yaml", SPEC), "--deepspeed-version", version)
+    assert code == 0
+    assert [f["gate"] for f in body["findings"]] == ["EN020"] * said
+    assert body["deepspeed_version"] == version.removeprefix("v")
+    assert body["deepspeed_version_origin"] == "asked for"
+
+
+def test_strict_counts_warnings(write):
+    file = write("a.yaml", SPEC + "ignore: {PP001: never}\n")
+    assert check(file)[0] == 0
+    assert check(file, "--strict")[0] == 1
+    assert check(file, "--strict", "--ignore", "GT002")[0] == 0
+
+
+def test_standard_input_goes_by_a_name(write):
+    code, body = check("-", "--stdin-filename", "conf/ds.json", stdin=JSON)
+    assert code == 1
+    assert body["files"][0]["file"] == "conf/ds.json"
+    assert body["files"][0]["findings"][0]["place"]["file"] == "conf/ds.json"
+    assert check("-", "--stdin-filename", "ds.yaml", stdin=SPEC)[0] == 0
+    assert check("-", "--stdin-filename", "ds.yaml", stdin=b"\xff\xfe")[0] == 1
+
+
+def test_who_reads_a_json_is_told(write):
+    file = write("ds.json", '{"train_batch_size": "auto", "zero_optimization": {"stage": 2}}')
+    for consumer in ("hf", "accelerate", "deepspeed"):
+        assert check(file, "--consumer", consumer)[1]["files"][0]["consumer"] == consumer
+    assert check(write("a.yaml", SPEC))[1]["files"][0]["consumer"] is None
+
+
+def test_many_files_end_with_a_line_for_each_bad_one(write):
+    files = [write("good.yaml", SPEC), write("bad.yaml", OFFLOAD), write("warn.yaml", SPEC + "ignore: {PP001: x}\n")]
+    lines = run("validate-config", *files).stdout.splitlines()
+    assert lines[-4:-2] == [f"1 error    {files[1]}", f"1 warning  {files[2]}"]
+    assert lines[-1].startswith("Found 1 error, 1 warning in 3 files. ")
+    assert lines[-1].endswith(". 1 can be fixed with `--fix`")
+
+
+WORDS = ["a.yaml", "-", "b c", "--hostfile", "h", "--world-size", "2", "0", "x", "--world-size=4", "--set", "a=b", "--set=c=d",
+         "--format", "json", "xml", "--format=sarif", "--consumer", "hf", "--select", "ZR,OF", "--strict", "--fix", "--diff", "--dry-run",
+         "--unsafe-fixes", "--stdin-filename", "--deepspeed-version=0.19.8", "--help", "--", "--nope", "", "-x", "--ignore"]  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.sampled_from(WORDS), max_size=7))
+def test_the_quick_reader_and_typer_agree(words):
+    read = quick.read(words)
+    if read is None:
+        return
+    seen = []
+    import harness.cli.validate_config as command
+
+    original, command.validate = command.validate, seen.append
+    try:
+        result = run("validate-config", *words)
+    finally:
+        command.validate = original
+    assert result.exit_code == 0, (words, result.output)
+    assert seen == [read]
+
+
+def test_the_quick_reader_knows_every_option():
+    help_ = run("validate-config", "--help").stdout
+    options = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", help_.partition("Options:")[2])) - {"--help"}
+    assert options == {*quick.TEXTS, *quick.LISTS, *quick.FLAGS}
+    fields = {*quick.TEXTS.values(), *quick.LISTS.values(), *quick.FLAGS.values(), "files"}
+    assert fields == set(validating.Options._fields)
+    assert quick.read(["a.yaml", "--world-size", "2", "--format", "json"]) is not None

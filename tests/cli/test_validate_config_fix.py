@@ -1,0 +1,233 @@
+"""`harness validate-config --fix`: the files get better or stay as they are. Needs nothing; under a minute."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from harness.cli import fixing
+from harness.cli.app import build
+from harness.cli.common import Checked, can_fix
+from harness.errors import Exit
+from harness.findings import Finding, Fix, Report
+from harness.gates.registry import gates
+from harness.spec.source import parse
+
+GOOD = """\
+# the model
+model: {name_or_path: x}
+data: {train: y}
+train: {max_steps: 1, per_device_train_batch_size: 2}
+"""
+BAD = GOOD + "zero:\n  stage: 2   # shards\n  offload_param:\n    device: cpu\n  offload_optimizer: {device: cpu}\n"
+JSON = '{\n    "train_batch_size": 8,\n    "zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "cpu"}}\n}\n'
+
+
+def run(*arguments, stdin=None):
+    return CliRunner().invoke(build(list(arguments)), list(arguments), input=stdin)
+
+
+def test_it_shows_a_diff_writes_and_says_what_is_left(write):
+    file = write("a.yaml", BAD + "ignore: {PP001: x}\n")
+    Path(file).chmod(0o640)
+    result = run("validate-config", file, "--fix")
+    assert result.exit_code == 0
+    name = file.lstrip("/")
+    assert result.stdout.startswith(f"--- a/{name}\n+++ b/{name}\n@@ ")
+    assert "-  stage: 2   # shards\n+  stage: 3   # shards\n" in result.stdout
+    assert "warning[GT002]" in result.stdout
+    assert "\nFixed 1 finding. Found 1 warning. " in result.stdout
+    assert Path(file).read_text() == BAD.replace("stage: 2", "stage: 3") + "ignore: {PP001: x}\n"
+    assert Path(file).stat().st_mode & 0o777 == 0o640
+    again = run("validate-config", file, "--fix").stdout
+    assert "Fixed" not in again
+    assert "---" not in again
+
+
+@pytest.mark.parametrize("options", [["--diff"], ["--fix", "--dry-run"], ["--dry-run"]])
+def test_a_dry_run_only_shows(options, write):
+    file = write("a.yaml", BAD)
+    result = run("validate-config", file, *options)
+    assert result.exit_code == 1, "the file on the disk is as bad as before"
+    assert "+  stage: 3   # shards\n" in result.stdout
+    assert result.stdout.endswith("`--fix` would fix 1, nothing was written\n")
+    assert Path(file).read_text() == BAD
+
+
+def test_the_diff_is_one_that_patch_takes(write, tmp_path):
+    write("sub/a.yaml", BAD.rstrip("\n"))
+    here = Path.cwd()
+    os.chdir(tmp_path)
+    try:
+        diff = run("validate-config", "sub/a.yaml", "--diff").stdout.partition("error[")[0]
+        subprocess.run(["git", "apply", "--unsafe-paths", "-"], input=diff, text=True, check=True)
+    finally:
+        os.chdir(here)
+    assert (tmp_path / "sub/a.yaml").read_text() == BAD.rstrip("\n").replace("stage: 2", "stage: 3")
+
+
+def test_a_json_is_mended_in_its_own_words(write):
+    file = write("ds.json", JSON)
+    assert run("validate-config", file, "--fix").exit_code == 0
+    assert Path(file).read_text() == JSON.replace('"stage": 2', '"stage": 3')
+
+
+def test_standard_input_goes_to_standard_output():
+    result = run("validate-config", "-", "--fix", stdin=BAD)
+    assert result.exit_code == 0
+    assert result.stdout == BAD.replace("stage: 2", "stage: 3")
+    assert "Fixed 1 finding" in result.stderr
+    untouched = run("validate-config", "-", "--fix", stdin=GOOD)
+    assert untouched.stdout == GOOD
+
+
+def test_unsafe_fixes_only_when_asked_for(write):
+    text = GOOD.replace("max_steps: 1", "max_steps: 1, global_batch_size: 7")
+    file = write("a.yaml", text)
+    plain = run("validate-config", file, "--world-size", "2", "--fix")
+    assert plain.exit_code == 1
+    assert Path(file).read_text() == text
+    assert "1 more could be fixed with `--unsafe-fixes`" in plain.stdout
+    assert run("validate-config", file, "--world-size", "2", "--fix", "--unsafe-fixes").exit_code == 0
+    assert Path(file).read_text() != text
+
+
+@pytest.mark.parametrize("text", ["a: [1\n", "\ta: 1\n", "", "- 1\n", b"\xff\xfe", "a: 1\na: 2\n"])
+def test_a_file_with_wrong_syntax_is_never_touched(text, write):
+    file = write("a.yaml", text)
+    before = Path(file).read_bytes()
+    result = run("validate-config", file, "--fix", "--unsafe-fixes")
+    assert result.exit_code == 1
+    assert Path(file).read_bytes() == before
+
+
+def test_line_ends_and_byte_order_mark_stay(write):
+    text = "\ufeff" + BAD.replace("\n", "\r\n")
+    file = write("a.yaml", text.encode())
+    assert run("validate-config", file, "--fix").exit_code == 0
+    assert Path(file).read_bytes() == text.replace("stage: 2", "stage: 3").encode()
+    mixed = write("b.yaml", BAD.replace("\n", "\r\n", 1))
+    result = run("validate-config", mixed, "--fix")
+    assert result.exit_code == 1
+    assert "the file was left alone: its line ends are mixed" in result.stderr
+
+
+def test_what_cannot_be_written_is_told_and_left(write, tmp_path, monkeypatch):
+    file = write("a.yaml", BAD)
+    monkeypatch.setattr(
+        "harness.files.tempfile.mkstemp", lambda **_: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+    )
+    result = run("validate-config", file, "--fix")
+    assert result.exit_code == 1
+    assert "the file was left alone: no space left on device" in result.stderr
+    assert "Fixed" not in result.stdout
+    assert Path(file).read_text() == BAD
+    assert [p.name for p in tmp_path.iterdir()] == ["a.yaml"]
+
+
+def test_a_file_that_changed_meanwhile_is_left(write):
+    file = write("a.yaml", BAD)
+    original = fixing.read_original(file)
+    Path(file).write_text(GOOD)
+    assert fixing.write_fixed(file, original, "x: 1\n") == "it was changed meanwhile"
+    assert Path(file).read_text() == GOOD
+
+
+def test_keys_of_the_command_line_are_not_fixed_in_the_file(write):
+    file = write("a.yaml", BAD)
+    result = run("validate-config", file, "--fix", "--set", "zero.stage=1")
+    assert result.exit_code == 1
+    assert "OF001: `zero.stage` is set on the command line" in result.stderr
+    assert Path(file).read_text() == BAD
+
+
+def test_a_fix_does_not_break_what_is_left_out(write):
+    text = BAD + "parallel: {pipeline_parallel_size: 2}\n"
+    assert "PP001" in run("validate-config", write("a.yaml", text.replace("stage: 2", "stage: 3"))).stdout
+    file = write("a.yaml", text.replace("stage: 2", "stage: 1"))
+    result = run("validate-config", file, "--fix", "--select", "OF001")
+    assert "not fixed in" in result.stderr
+    assert "OF001: it would bring an error: PP001" in result.stderr
+    assert "stage: 1" in Path(file).read_text()
+
+
+def test_several_files_with_one_diff_each(write):
+    files = [write("a.yaml", BAD), write("b.json", JSON), write("c.yaml", GOOD)]
+    result = run("validate-config", *files, "--fix")
+    assert result.exit_code == 0
+    assert result.stdout.count("+++ ") == 2
+    assert "Fixed 2 findings. OK in 3 files" in result.stdout
+    body = json.loads(run("validate-config", write("d.yaml", BAD), "--fix", "--format", "json").stdout)
+    assert body["totals"]["fixed"] == 1
+    assert [f["gate"] for f in body["files"][0]["fixed"]] == ["OF001"]
+
+
+def judge(*rules):
+    """A check of plain texts: each rule is (id, words that are wrong, what the fix sets)."""
+
+    def check(text: str) -> Checked:
+        found = [
+            Finding(id_, "error", f"{wrong} is wrong", "a", fix=Fix("x", sets, safe=True))
+            for id_, wrong, sets in rules
+            if wrong in text
+        ]
+        return Checked(Report("a.yaml", tuple(found)), parse(text, "a.yaml"), object(), 0)  # type: ignore[arg-type]
+
+    return check
+
+
+def test_fixes_that_contradict_each_other_end_and_are_told_once():
+    check = judge(("AA001", "a: 1", {"a": 2}), ("BB001", "a: 2", {"a": 1}))
+    fixed = fixing.fix("a.yaml", "a: 1\n", check, unsafe=False)
+    assert not fixed.changed
+    assert fixed.refused == ("AA001: BB001 would then want `a` as it is now",)
+
+
+def test_a_fix_that_would_bring_another_error_is_not_kept():
+    check = judge(("AA001", "a: 1", {"a": 2, "b": 3}), ("BB001", "b: 3", {}))
+    fixed = fixing.fix("a.yaml", "a: 1\n", check, unsafe=False)
+    assert not fixed.changed
+    assert "would bring an error: BB001" in fixed.refused[0]
+
+
+def test_a_fix_that_helps_nothing_is_not_kept():
+    fixed = fixing.fix("a.yaml", "a: 1\n", judge(("AA001", "a: ", {"a": 2})), unsafe=False)
+    assert not fixed.changed
+    assert "the finding would still be there" in fixed.refused[0]
+
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "gates"))
+from pages import example_of  # noqa: E402
+from pages import judge as judge_example  # noqa: E402
+
+
+@pytest.mark.parametrize("gate", gates(), ids=lambda gate: gate.id)
+def test_the_fix_of_every_example_is_written_into_its_text(gate, write):
+    example = example_of(gate, "Example")
+    bare = example.text.rstrip("\n")
+    text = f"{bare}\n" if example.kind == "json" else f"# first\nname: example\n{bare}\n# last\n"
+    name = "a.json" if example.kind == "json" else "a.yaml"
+
+    def check(changed: str) -> Checked:
+        judged = judge_example(
+            gate, "Example", write, example=example._replace(text=changed), launching="a launch" in gate.needs
+        )
+        return Checked(judged.report, judged.source, judged.run, Exit.OK if judged.report.ok else Exit.FINDINGS)
+
+    if "hosts" in gate.needs and not any(can_fix(f, unsafe=True) for f in check(text).report.findings):
+        return  # the hostfile must be mended, which is another file
+    fixed = fixing.fix(name, text, check, unsafe=True)
+    assert gate.id not in {f.gate for f in fixed.checked.report.findings}, fixed.refused
+    assert fixed.changed
+    assert yaml.safe_load(fixed.after) is not None
+    if example.kind != "json":
+        assert fixed.after.startswith("# first\n")
+        assert fixed.after.endswith("# last\n")
+    assert fixing.fix(name, fixed.after, check, unsafe=True).after == fixed.after

@@ -28,6 +28,22 @@ def parse_bytes(text: str | int) -> int:
     return int(float(number) * (_BINARY if binary else _DECIMAL)[prefix.upper()])
 
 
+_COUNT = re.compile(r"\s*(\d+(?:\.\d+)?(?:e\+?\d+)?)\s*([KMBGT]?)\s*", re.IGNORECASE)
+_COUNTS = {"": 1.0, "K": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12}
+
+
+def parse_count(text: str) -> float:
+    """A number from `70e9`, `70B`, `15T` or digits, commas and underscores allowed.
+
+    Raises ValueError with a sentence for the user when the text is none, is not above 0, or is over 1e18.
+    """
+    match = _COUNT.fullmatch(text.replace(",", "").replace("_", ""))
+    number = float(match[1]) * _COUNTS[match[2].upper()] if match else 0.0
+    if not 0 < number <= 1e18:
+        raise ValueError(f"`{text}` is not a number above 0 such as `70e9` or `15T`")
+    return number
+
+
 def format_bytes(count: float) -> str:
     """`1.50 GiB`; three figures, binary prefixes."""
     for prefix in ("", "Ki", "Mi", "Gi", "Ti", "Pi"):

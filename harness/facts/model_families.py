@@ -1,4 +1,4 @@
-"""The parameters of each model family, by name and shape, in the order of `named_parameters()`.
+"""The model families: how each `model_type` is built, parameter by parameter, and the defaults of `transformers`.
 
 One function a family, written down from what `transformers` 5 builds; `tests/with_deepspeed/test_model_families.py`
 compares every one of them with the real modules on the meta device. No weights and no torch here.
@@ -8,149 +8,133 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
-
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """One weight: its name inside the model or inside its layer, and its shape in elements."""
-
-    name: str
-    shape: tuple[int, ...]
-
-    @property
-    def numel(self) -> int:
-        """Elements."""
-        return prod(self.shape)
-
-
-Parameters = tuple[Parameter, ...]
-Parts = tuple[Parameters, Parameters, Parameters]
-
-
-class BadConfig(ValueError):
-    """The configuration has a value that no model can be built from; the text says which."""
+from harness.facts import model_experts as experts
+from harness.facts.model_parts import (
+    FOUR_NORMS,
+    TWO_NORMS,
+    Fields,
+    Parameter,
+    Parameters,
+    Parts,
+    alike,
+    attention,
+    decoder,
+    gated_mlp,
+    layer_norm,
+    linear,
+    norms,
+    qk_norms,
+)
 
 
-class Fields:
-    """Read access to a `transformers` configuration, with the family's defaults and its other names for one thing."""
-
-    def __init__(self, config: Mapping[str, Any], defaults: Mapping[str, Any], aliases: Mapping[str, str]) -> None:
-        self._values = {**defaults, **{aliases.get(key, key): value for key, value in config.items()}}
-
-    def get(self, key: str) -> Any:
-        """The value as it is, None where there is none."""
-        return self._values.get(key)
-
-    def flag(self, key: str) -> bool:
-        """Whether it is set and true."""
-        return bool(self._values.get(key))
-
-    def count(self, key: str, instead: int | None = None) -> int:
-        """A whole number of at least 1; `instead` is what `None` means."""
-        value = self._values.get(key)
-        value = instead if value is None else value
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise BadConfig(f"`{key}` is `{value}` where a whole number of at least 1 belongs")
-        return value
-
-    @property
-    def head_dim(self) -> int:
-        """Width of an attention head."""
-        heads = self.count("num_attention_heads")
-        return self.count("head_dim", self.count("hidden_size") // heads or None)
-
-    @property
-    def kv_heads(self) -> int:
-        """Key and value heads; as many as there are query heads unless it says otherwise."""
-        return self.count("num_key_value_heads", self.count("num_attention_heads"))
+def _mlp(f: Fields, bias: bool = False) -> Parameters:
+    return gated_mlp(f.count("hidden_size"), f.count("intermediate_size"), bias)
 
 
-def _linear(name: str, out: int, into: int, bias: bool = False) -> Parameters:
-    weight = Parameter(f"{name}.weight", (out, into))
-    return (weight, Parameter(f"{name}.bias", (out,))) if bias else (weight,)
-
-
-def _norms(hidden: int, *names: str) -> Parameters:
-    return tuple(Parameter(f"{name}.weight", (hidden,)) for name in names)
-
-
-def _layer_norm(hidden: int, name: str) -> Parameters:
-    return Parameter(f"{name}.weight", (hidden,)), Parameter(f"{name}.bias", (hidden,))
-
-
-def _attention(f: Fields, qkv_bias: bool, out_bias: bool) -> Parameters:
-    hidden, queries, keys = f.count("hidden_size"), f.count("num_attention_heads") * f.head_dim, f.kv_heads * f.head_dim
-    return (
-        *_linear("self_attn.q_proj", queries, hidden, qkv_bias),
-        *_linear("self_attn.k_proj", keys, hidden, qkv_bias),
-        *_linear("self_attn.v_proj", keys, hidden, qkv_bias),
-        *_linear("self_attn.o_proj", hidden, queries, out_bias),
-    )
-
-
-def _gated_mlp(f: Fields, bias: bool = False) -> Parameters:
-    hidden, wide = f.count("hidden_size"), f.count("intermediate_size")
-    return (
-        *_linear("mlp.gate_proj", wide, hidden, bias),
-        *_linear("mlp.up_proj", wide, hidden, bias),
-        *_linear("mlp.down_proj", hidden, wide, bias),
-    )
-
-
-def _experts(f: Fields, wide: int) -> Parameters:
-    experts, hidden = f.count("num_local_experts"), f.count("hidden_size")
-    return (
-        Parameter("mlp.experts.gate_up_proj", (experts, 2 * wide, hidden)),
-        Parameter("mlp.experts.down_proj", (experts, hidden, wide)),
-    )
-
-
-_TWO_NORMS = ("input_layernorm", "post_attention_layernorm")
-_FOUR_NORMS = (*_TWO_NORMS, "pre_feedforward_layernorm", "post_feedforward_layernorm")
-
-
-def _decoder(f: Fields, layer: Parameters) -> Parts:
-    """Embedding, layers, final norm, head: what all Llama-like models share. A tied head has no weight of its own."""
-    hidden, vocab = f.count("hidden_size"), f.count("vocab_size")
-    head = () if f.flag("tie_word_embeddings") else _linear("lm_head", vocab, hidden)
-    return _linear("model.embed_tokens", vocab, hidden), layer, (*_norms(hidden, "model.norm"), *head)
+def _ends(f: Fields, names: tuple[str, ...] = TWO_NORMS) -> Parameters:
+    return norms(f.count("hidden_size"), *names)
 
 
 def _llama(f: Fields) -> Parts:
     bias = f.flag("attention_bias")
-    mlp = _gated_mlp(f, f.flag("mlp_bias"))
-    return _decoder(f, (*_attention(f, bias, bias), *mlp, *_norms(f.count("hidden_size"), *_TWO_NORMS)))
+    return decoder(f, alike(f, (*attention(f, bias, bias), *_mlp(f, f.flag("mlp_bias")), *_ends(f))))
 
 
 def _mistral(f: Fields) -> Parts:
-    return _decoder(f, (*_attention(f, False, False), *_gated_mlp(f), *_norms(f.count("hidden_size"), *_TWO_NORMS)))
+    return decoder(f, alike(f, (*attention(f, False, False), *_mlp(f), *_ends(f))))
 
 
 def _qwen2(f: Fields) -> Parts:
-    return _decoder(f, (*_attention(f, True, False), *_gated_mlp(f), *_norms(f.count("hidden_size"), *_TWO_NORMS)))
-
-
-def _qk_norms(f: Fields) -> Parameters:
-    return _norms(f.head_dim, "self_attn.q_norm", "self_attn.k_norm")
+    return decoder(f, alike(f, (*attention(f, True, False), *_mlp(f), *_ends(f))))
 
 
 def _qwen3(f: Fields) -> Parts:
     bias = f.flag("attention_bias")
-    norms = _norms(f.count("hidden_size"), *_TWO_NORMS)
-    return _decoder(f, (*_attention(f, bias, bias), *_qk_norms(f), *_gated_mlp(f), *norms))
+    return decoder(f, alike(f, (*attention(f, bias, bias), *qk_norms(f), *_mlp(f), *_ends(f))))
+
+
+def _gemma(f: Fields) -> Parts:
+    bias = f.flag("attention_bias")
+    return decoder(f, alike(f, (*attention(f, bias, bias), *_mlp(f), *_ends(f))))
 
 
 def _gemma2(f: Fields) -> Parts:
     bias = f.flag("attention_bias")
-    return _decoder(f, (*_attention(f, bias, bias), *_gated_mlp(f), *_norms(f.count("hidden_size"), *_FOUR_NORMS)))
+    return decoder(f, alike(f, (*attention(f, bias, bias), *_mlp(f), *_ends(f, FOUR_NORMS))))
 
 
-def _gemma3(f: Fields) -> Parts:
+def _gemma3(f: Fields, model: str = "model") -> Parts:
     bias = f.flag("attention_bias")
-    norms = _norms(f.count("hidden_size"), *_FOUR_NORMS)
-    return _decoder(f, (*_attention(f, bias, bias), *_qk_norms(f), *_gated_mlp(f), *norms))
+    layer = (*attention(f, bias, bias), *qk_norms(f), *_mlp(f), *_ends(f, FOUR_NORMS))
+    return decoder(f, alike(f, layer), model)
+
+
+def _gemma3_with_images(f: Fields) -> Parts:
+    """Gemma 3 from 4B on: a SigLIP tower and a projector stand before the language model, trained with text or not."""
+    vision = Fields(f.get("vision_config") or {}, _SIGLIP, {})
+    before, layers, after = _gemma3(f, "model.language_model")
+    wide = vision.count("hidden_size")
+    projector = (
+        Parameter("model.multi_modal_projector.mm_input_projection_weight", (wide, f.count("hidden_size"))),
+        *norms(wide, "model.multi_modal_projector.mm_soft_emb_norm"),
+    )
+    return (*_siglip(vision, "model.vision_tower"), *projector, *before), layers, after
+
+
+def _siglip(v: Fields, tower: str) -> Parameters:
+    wide, mlp, patch = v.count("hidden_size"), v.count("intermediate_size"), v.count("patch_size")
+    places = (v.count("image_size") // patch) ** 2
+    layers: list[Parameter] = []
+    for index in range(v.num_layers):
+        name = f"{tower}.encoder.layers.{index}"
+        layers += layer_norm(wide, f"{name}.layer_norm1")
+        for part in ("k_proj", "v_proj", "q_proj", "out_proj"):
+            layers += linear(f"{name}.self_attn.{part}", wide, wide, True)
+        layers += (*layer_norm(wide, f"{name}.layer_norm2"), *linear(f"{name}.mlp.fc1", mlp, wide, True))
+        layers += linear(f"{name}.mlp.fc2", wide, mlp, True)
+    return (
+        Parameter(f"{tower}.embeddings.patch_embedding.weight", (wide, v.count("num_channels"), patch, patch)),
+        Parameter(f"{tower}.embeddings.patch_embedding.bias", (wide,)),
+        Parameter(f"{tower}.embeddings.position_embedding.weight", (places, wide)),
+        *layers,
+        *layer_norm(wide, f"{tower}.post_layernorm"),
+        *(_siglip_head(wide, mlp, f"{tower}.head") if v.flag("vision_use_head") else ()),
+    )
+
+
+def _siglip_head(wide: int, mlp: int, head: str) -> Parameters:
+    return (
+        Parameter(f"{head}.probe", (1, 1, wide)),
+        Parameter(f"{head}.attention.in_proj_weight", (3 * wide, wide)),
+        Parameter(f"{head}.attention.in_proj_bias", (3 * wide,)),
+        *linear(f"{head}.attention.out_proj", wide, wide, True),
+        *layer_norm(wide, f"{head}.layernorm"),
+        *linear(f"{head}.mlp.fc1", mlp, wide, True),
+        *linear(f"{head}.mlp.fc2", wide, mlp, True),
+    )
+
+
+def _phi(f: Fields) -> Parts:
+    """Phi 1, 1.5 and 2: biases everywhere, one layer norm a layer."""
+    hidden, wide, vocab = f.count("hidden_size"), f.count("intermediate_size"), f.count("vocab_size")
+    queries, keys = f.count("num_attention_heads") * f.head_dim, f.kv_heads * f.head_dim
+    narrow = ("self_attn.q_layernorm", "self_attn.k_layernorm") if f.flag("qk_layernorm") else ()
+    layer = (
+        *linear("self_attn.q_proj", queries, hidden, True),
+        *linear("self_attn.k_proj", keys, hidden, True),
+        *linear("self_attn.v_proj", keys, hidden, True),
+        *linear("self_attn.dense", hidden, queries, True),
+        *(p for name in narrow for p in layer_norm(f.head_dim, name)),
+        *linear("mlp.fc1", wide, hidden, True),
+        *linear("mlp.fc2", hidden, wide, True),
+        *layer_norm(hidden, "input_layernorm"),
+    )
+    # a tied head has a bias all the same
+    head = linear("lm_head", vocab, hidden, True)[1 if f.flag("tie_word_embeddings") else 0 :]
+    after = (*layer_norm(hidden, "model.final_layernorm"), *head)
+    return linear("model.embed_tokens", vocab, hidden), alike(f, layer), after
 
 
 def _phi3(f: Fields) -> Parts:
@@ -160,29 +144,13 @@ def _phi3(f: Fields) -> Parts:
         f.count("num_attention_heads") * f.head_dim,
     )
     layer = (
-        *_linear("self_attn.o_proj", hidden, queries),
-        *_linear("self_attn.qkv_proj", queries + 2 * f.kv_heads * f.head_dim, hidden),
-        *_linear("mlp.gate_up_proj", 2 * wide, hidden),
-        *_linear("mlp.down_proj", hidden, wide),
-        *_norms(hidden, *_TWO_NORMS),
+        *linear("self_attn.o_proj", hidden, queries),
+        *linear("self_attn.qkv_proj", queries + 2 * f.kv_heads * f.head_dim, hidden),
+        *linear("mlp.gate_up_proj", 2 * wide, hidden),
+        *linear("mlp.down_proj", hidden, wide),
+        *norms(hidden, *TWO_NORMS),
     )
-    return _decoder(f, layer)
-
-
-def _mixtral(f: Fields) -> Parts:
-    hidden = f.count("hidden_size")
-    router = _linear("mlp.gate", f.count("num_local_experts"), hidden)
-    experts = _experts(f, f.count("intermediate_size"))
-    return _decoder(f, (*_attention(f, False, False), *router, *experts, *_norms(hidden, *_TWO_NORMS)))
-
-
-def _qwen3_moe(f: Fields) -> Parts:
-    if f.get("mlp_only_layers") or f.get("decoder_sparse_step") != 1:
-        raise BadConfig("`mlp_only_layers` or `decoder_sparse_step` make layers of two kinds, which are not counted")
-    bias, hidden = f.flag("attention_bias"), f.count("hidden_size")
-    router = _linear("mlp.gate", f.count("num_local_experts"), hidden)
-    experts = _experts(f, f.count("moe_intermediate_size"))
-    return _decoder(f, (*_attention(f, bias, bias), *_qk_norms(f), *experts, *router, *_norms(hidden, *_TWO_NORMS)))
+    return decoder(f, alike(f, layer))
 
 
 def _gpt2(f: Fields) -> Parts:
@@ -193,46 +161,76 @@ def _gpt2(f: Fields) -> Parts:
         return Parameter(f"{name}.weight", (into, out)), Parameter(f"{name}.bias", (out,))
 
     layer = (
-        *_layer_norm(hidden, "ln_1"),
+        *layer_norm(hidden, "ln_1"),
         *conv("attn.c_attn", hidden, 3 * hidden),
         *conv("attn.c_proj", hidden, hidden),
-        *_layer_norm(hidden, "ln_2"),
+        *layer_norm(hidden, "ln_2"),
         *conv("mlp.c_fc", hidden, wide),
         *conv("mlp.c_proj", wide, hidden),
     )
     vocab = f.count("vocab_size")
-    before = (*_linear("transformer.wte", vocab, hidden), *_linear("transformer.wpe", f.count("n_positions"), hidden))
-    head = () if f.flag("tie_word_embeddings") else _linear("lm_head", vocab, hidden)
-    return before, layer, (*_layer_norm(hidden, "transformer.ln_f"), *head)
+    before = (*linear("transformer.wte", vocab, hidden), *linear("transformer.wpe", f.count("n_positions"), hidden))
+    head = () if f.flag("tie_word_embeddings") else linear("lm_head", vocab, hidden)
+    return before, alike(f, layer), (*layer_norm(hidden, "transformer.ln_f"), *head)
 
 
 def _gpt_neox(f: Fields) -> Parts:
     hidden, wide, vocab = f.count("hidden_size"), f.count("intermediate_size"), f.count("vocab_size")
     bias = f.flag("attention_bias")
     layer = (
-        *_layer_norm(hidden, "input_layernorm"),
-        *_layer_norm(hidden, "post_attention_layernorm"),
-        *_linear("attention.query_key_value", 3 * hidden, hidden, bias),
-        *_linear("attention.dense", hidden, hidden, bias),
-        *_linear("mlp.dense_h_to_4h", wide, hidden, True),
-        *_linear("mlp.dense_4h_to_h", hidden, wide, True),
+        *layer_norm(hidden, "input_layernorm"),
+        *layer_norm(hidden, "post_attention_layernorm"),
+        *linear("attention.query_key_value", 3 * hidden, hidden, bias),
+        *linear("attention.dense", hidden, hidden, bias),
+        *linear("mlp.dense_h_to_4h", wide, hidden, True),
+        *linear("mlp.dense_4h_to_h", hidden, wide, True),
     )
-    head = () if f.flag("tie_word_embeddings") else _linear("lm_head", vocab, hidden)
-    return (
-        _linear("gpt_neox.embed_in", vocab, hidden),
-        layer,
-        (*_layer_norm(hidden, "gpt_neox.final_layer_norm"), *head),
+    head = () if f.flag("tie_word_embeddings") else linear("lm_head", vocab, hidden)
+    after = (*layer_norm(hidden, "gpt_neox.final_layer_norm"), *head)
+    return linear("gpt_neox.embed_in", vocab, hidden), alike(f, layer), after
+
+
+def _falcon(f: Fields) -> Parts:
+    hidden, vocab, bias = f.count("hidden_size"), f.count("vocab_size"), f.flag("bias")
+    wide = f.count("ffn_hidden_size", 4 * hidden)
+    layer = (
+        *linear("self_attention.query_key_value", _falcon_qkv(f), hidden, bias),
+        *linear("self_attention.dense", hidden, hidden, bias),
+        *linear("mlp.dense_h_to_4h", wide, hidden, bias),
+        *linear("mlp.dense_4h_to_h", hidden, wide, bias),
+        *(p for name in _falcon_norms(f) for p in layer_norm(hidden, name)),
     )
+    head = () if f.flag("tie_word_embeddings") else linear("lm_head", vocab, hidden)
+    after = (*layer_norm(hidden, "transformer.ln_f"), *head)
+    return linear("transformer.word_embeddings", vocab, hidden), alike(f, layer), after
+
+
+def _falcon_qkv(f: Fields) -> int:
+    """Rows of the fused projection: grouped keys (40B), one key head (7B), or as many as there are queries (1B)."""
+    if f.flag("new_decoder_architecture"):
+        return (2 * f.kv_heads + f.count("num_attention_heads")) * f.head_dim
+    return f.count("hidden_size") + 2 * f.head_dim if f.flag("multi_query") else 3 * f.count("hidden_size")
+
+
+def _falcon_norms(f: Fields) -> tuple[str, ...]:
+    new = f.flag("new_decoder_architecture")
+    two = f.count("num_ln_in_parallel_attn", 2 if new else 1) == 2
+    after = () if f.flag("parallel_attn") else ("post_attention_layernorm",)
+    return (*after, *(("ln_attn", "ln_mlp") if two else ("input_layernorm",)))
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """How a `model_type` is built: its parameters, the defaults of `transformers`, other names of keys."""
+    """How a `model_type` is built: its parameters, the defaults of `transformers`, other names of keys.
+
+    `inside` names the part of the configuration that describes the language model, where it is nested.
+    """
 
     build: Callable[[Fields], Parts]
     defaults: Mapping[str, Any]
     layers: str
     aliases: Mapping[str, str]
+    inside: str = ""
 
 
 def _defaults(
@@ -254,17 +252,62 @@ _LLAMA = _defaults(4096, 32, 32, None, 11008, 32000, head_dim=None, attention_bi
 _MISTRAL = _defaults(4096, 32, 32, 8, 14336, 32000, head_dim=None)
 _QWEN2 = _defaults(4096, 32, 32, 32, 22016, 151936)
 _QWEN3 = _defaults(4096, 32, 32, 32, 22016, 151936, head_dim=128, attention_bias=False)
+_PHI = _defaults(2048, 24, 32, None, 8192, 51200, qk_layernorm=False)
 _PHI3 = _defaults(3072, 32, 32, None, 8192, 32064)
+_GEMMA = _defaults(3072, 28, 16, 16, 24576, 256000, head_dim=256, attention_bias=False, tie_word_embeddings=True)
 _GEMMA2 = _defaults(2304, 26, 8, 4, 9216, 256000, head_dim=256, attention_bias=False, tie_word_embeddings=True)
 _GEMMA3 = {**_GEMMA2, "vocab_size": 262208}
+_SIGLIP = {
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "intermediate_size": 3072,
+    "num_channels": 3,
+    "image_size": 224,
+    "patch_size": 16,
+    "vision_use_head": True,
+}
+_FALCON = {
+    **_defaults(4544, 32, 71, None, 18176, 65024, tie_word_embeddings=True),
+    "intermediate_size": None,
+    "ffn_hidden_size": None,
+    "bias": False,
+    "multi_query": True,
+    "parallel_attn": True,
+    "new_decoder_architecture": False,
+    "num_ln_in_parallel_attn": None,
+}
 _MIXTRAL = _defaults(4096, 32, 32, 8, 14336, 32000, head_dim=None, num_local_experts=8, num_experts_per_tok=2)
+_QWEN_MOE = {"decoder_sparse_step": 1, "mlp_only_layers": None}
+_QWEN2_MOE = {
+    **_defaults(2048, 24, 16, 16, 5632, 151936, qkv_bias=True, num_local_experts=60, num_experts_per_tok=4),
+    **_QWEN_MOE,
+    "moe_intermediate_size": 1408,
+    "shared_expert_intermediate_size": 5632,
+}
 _QWEN3_MOE = {
-    **_defaults(2048, 24, 32, 4, 6144, 151936, attention_bias=False),
-    "num_local_experts": 128,
-    "num_experts_per_tok": 8,
+    **_defaults(2048, 24, 32, 4, 6144, 151936, attention_bias=False, num_local_experts=128, num_experts_per_tok=8),
+    **_QWEN_MOE,
     "moe_intermediate_size": 768,
-    "decoder_sparse_step": 1,
-    "mlp_only_layers": None,
+}
+_GPT_OSS = {
+    **_defaults(2880, 36, 64, 8, 2880, 201088, head_dim=64, attention_bias=True),
+    "num_local_experts": 128,
+    "num_experts_per_tok": 4,
+}
+_LATENT = {"kv_lora_rank": 512, "q_lora_rank": 1536, "qk_rope_head_dim": 64, "v_head_dim": 128, "qk_nope_head_dim": 128}
+_DEEPSEEK_V2 = {
+    **_defaults(4096, 32, 32, None, 11008, 102400, attention_bias=False, num_local_experts=64, num_experts_per_tok=1),
+    **_LATENT,
+    "moe_intermediate_size": 1407,
+    "n_shared_experts": 2,
+    "first_k_dense_replace": 0,
+}
+_DEEPSEEK_V3 = {
+    **_defaults(7168, 61, 128, 128, 18432, 129280, attention_bias=False, num_local_experts=256, num_experts_per_tok=8),
+    **_LATENT,
+    "moe_intermediate_size": 2048,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 3,
 }
 _GPT2 = {
     "hidden_size": 768,
@@ -290,17 +333,27 @@ _NEOX = {
     "attention_bias": True,
     "tie_word_embeddings": False,
 }
+_EXPERTS = {"num_experts": "num_local_experts"}
+_ROUTED = {"n_routed_experts": "num_local_experts"}
 
 FAMILIES: Mapping[str, Family] = {
     "llama": Family(_llama, _LLAMA, "model.layers", {}),
     "mistral": Family(_mistral, _MISTRAL, "model.layers", {}),
     "qwen2": Family(_qwen2, _QWEN2, "model.layers", {}),
     "qwen3": Family(_qwen3, _QWEN3, "model.layers", {}),
+    "phi": Family(_phi, _PHI, "model.layers", {}),
     "phi3": Family(_phi3, _PHI3, "model.layers", {}),
+    "gemma": Family(_gemma, _GEMMA, "model.layers", {}),
     "gemma2": Family(_gemma2, _GEMMA2, "model.layers", {}),
     "gemma3_text": Family(_gemma3, _GEMMA3, "model.layers", {}),
-    "mixtral": Family(_mixtral, _MIXTRAL, "model.layers", {}),
-    "qwen3_moe": Family(_qwen3_moe, _QWEN3_MOE, "model.layers", {"num_experts": "num_local_experts"}),
+    "gemma3": Family(_gemma3_with_images, _GEMMA3, "model.language_model.layers", {}, "text_config"),
+    "falcon": Family(_falcon, _FALCON, "transformer.h", {"num_kv_heads": "num_key_value_heads"}),
     "gpt2": Family(_gpt2, _GPT2, "transformer.h", _GPT2_NAMES),
     "gpt_neox": Family(_gpt_neox, _NEOX, "gpt_neox.layers", {}),
+    "mixtral": Family(experts.mixtral, _MIXTRAL, "model.layers", {}),
+    "qwen2_moe": Family(experts.qwen2_moe, _QWEN2_MOE, "model.layers", _EXPERTS),
+    "qwen3_moe": Family(experts.qwen3_moe, _QWEN3_MOE, "model.layers", _EXPERTS),
+    "gpt_oss": Family(experts.gpt_oss, _GPT_OSS, "model.layers", {}),
+    "deepseek_v2": Family(experts.deepseek, _DEEPSEEK_V2, "model.layers", _ROUTED),
+    "deepseek_v3": Family(experts.deepseek, _DEEPSEEK_V3, "model.layers", _ROUTED),
 }

@@ -1,96 +1,24 @@
 """What a model is like, as numbers: parameters in order, layers, heads, vocabulary. From a configuration alone.
 
-Loads no weights, builds no module and asks no network: a Hub name is known when it is in the catalogue or in the local
-Hugging Face cache.
+Loads no weights and asks no network: a Hub name is known when the catalogue or the local Hugging Face cache has it.
+Builds no module, unless it is asked to for an architecture that is not written down.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.facts.model_catalogue import catalogued
-from harness.facts.model_families import FAMILIES, BadConfig, Family, Fields, Parameter, Parameters
+from harness.facts.model_catalogue import catalogued, closest
+from harness.facts.model_facts import Latent, ModelFacts
+from harness.facts.model_families import FAMILIES, Family
+from harness.facts.model_parts import BadConfig, Fields, Parameter
 
-_MOST_LAYERS = 10_000
-
-__all__ = ["Found", "ModelFacts", "Parameter", "find", "from_config"]
-
-
-@dataclass(frozen=True, slots=True)
-class ModelFacts:
-    """Sizes of a causal language model. Counts in elements; `before`, `layer`, `after` in the model's own order."""
-
-    family: str
-    num_layers: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    intermediate: int
-    vocab: int
-    tied: bool
-    experts: int
-    experts_per_token: int
-    layer_path: str
-    before: Parameters
-    layer: Parameters
-    after: Parameters
-
-    @property
-    def num_parameters(self) -> int:
-        """All elements; a tied head counts once."""
-        return self.per_layer * self.num_layers + sum(p.numel for p in (*self.before, *self.after))
-
-    @property
-    def per_layer(self) -> int:
-        """Elements of one layer."""
-        return sum(p.numel for p in self.layer)
-
-    @property
-    def embeddings(self) -> int:
-        """Elements of token and position embeddings and of an untied head."""
-        return sum(p.numel for p in (*self.before, *self.after) if len(p.shape) == 2)
-
-    @property
-    def largest_parameter(self) -> int:
-        """Elements of the largest single weight; transformers 5 keeps all experts of a layer in one."""
-        return max(p.numel for p in (*self.before, *self.layer, *self.after))
-
-    @property
-    def largest_module(self) -> int:
-        """Elements of the largest module with weights of its own: what ZeRO-3 gathers at once. Experts are one."""
-        return max(self.largest_parameter, sum(p.numel for p in self.layer if ".experts." in p.name))
-
-    @property
-    def active_parameters(self) -> int:
-        """Parameters that one token uses: `experts_per_token` of the `experts`, everything else in full."""
-        if not self.experts:
-            return self.num_parameters
-        idle = sum(p.numel for p in self.layer if ".experts." in p.name) * (self.experts - self.experts_per_token)
-        return self.num_parameters - self.num_layers * idle // self.experts
-
-    @property
-    def matmul_parameters(self) -> int:
-        """Active parameters that are multiplied with: no vectors, no input embedding unless it is the head too."""
-        vectors = sum(p.numel for p in (*self.before, *self.after) if len(p.shape) == 1)
-        vectors += self.num_layers * sum(p.numel for p in self.layer if len(p.shape) == 1)
-        looked_up = sum(p.numel for p in self.before if len(p.shape) == 2)
-        if self.tied:
-            looked_up -= self.vocab * self.hidden
-        return self.active_parameters - vectors - looked_up
-
-    def parameters(self) -> Iterator[Parameter]:
-        """Every parameter with its full name, in the order of `model.named_parameters()`."""
-        yield from self.before
-        for index in range(self.num_layers):
-            for p in self.layer:
-                yield Parameter(f"{self.layer_path}.{index}.{p.name}", p.shape)
-        yield from self.after
+__all__ = ["Found", "Latent", "ModelFacts", "Parameter", "find", "from_config"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,45 +30,101 @@ class Found:
     why_not: str = ""
 
 
-def from_config(config: Mapping[str, Any], source: str = "its configuration") -> Found:
-    """Facts from a `transformers` configuration; fields that it leaves out are those of `transformers`."""
+def from_config(config: Mapping[str, Any], source: str = "its configuration", *, build: bool = False) -> Found:
+    """Facts from a `transformers` configuration; fields that it leaves out are those of `transformers`.
+
+    `build`: let `transformers`, where it is installed, build an architecture that is not written down here, on the
+    meta device and in a process of its own (seconds).
+    """
     kind = config.get("model_type")
     if not isinstance(kind, str):
         return Found(None, why_not=f"{source} has no `model_type`")
     family = FAMILIES.get(kind)
     if family is None:
-        return Found(
-            None, why_not=f"`model_type: {kind}` is not among the families that are counted: {', '.join(FAMILIES)}"
-        )
+        return _built(config, kind, source) if build else Found(None, why_not=_not_counted(kind))
     try:
-        return Found(_build(kind, family, Fields(config, family.defaults, family.aliases)), source)
+        inner = config.get(family.inside) if family.inside else None
+        merged = {**config, **inner} if isinstance(inner, Mapping) else config
+        return Found(_build(kind, family, Fields(merged, family.defaults, family.aliases)), source)
     except BadConfig as error:
         return Found(None, why_not=f"{source}: {error}")
 
 
+def _not_counted(kind: str) -> str:
+    return f"`model_type: {kind}` is not among the families that are counted: {', '.join(FAMILIES)}"
+
+
+def _built(config: Mapping[str, Any], kind: str, source: str) -> Found:
+    from harness.facts.model_probe import Probed, probe
+
+    probed = probe(config)
+    if not isinstance(probed, Probed):
+        return Found(None, why_not=f"{_not_counted(kind)}; {probed}")
+    facts = ModelFacts(
+        family=kind,
+        **probed.sizes,
+        layer_path=probed.layer_path,
+        before=probed.before,
+        layers=probed.layers,
+        after=probed.after,
+        built=True,
+    )
+    return Found(facts, f"{source}, built by transformers on the meta device")
+
+
 def _build(kind: str, family: Family, fields: Fields) -> ModelFacts:
-    before, layer, after = family.build(fields)
-    if fields.count("num_hidden_layers") > _MOST_LAYERS:
-        raise BadConfig(f"`num_hidden_layers` is over {_MOST_LAYERS:,}")
+    before, layers, after = family.build(fields)
     hidden = fields.count("hidden_size")
     experts = fields.count("num_local_experts") if "num_local_experts" in family.defaults else 0
-    wide = fields.get("moe_intermediate_size") or fields.get("intermediate_size") or fields.get("n_inner") or 4 * hidden
+    latent = _latent(fields) if "kv_lora_rank" in family.defaults else None
     return ModelFacts(
         family=kind,
-        num_layers=fields.count("num_hidden_layers"),
         hidden=hidden,
         heads=fields.count("num_attention_heads"),
-        kv_heads=fields.kv_heads,
-        head_dim=fields.head_dim,
-        intermediate=wide,
+        kv_heads=_kv_heads(fields),
+        head_dim=(latent.plain + latent.rope + latent.value) // 2 if latent else fields.head_dim,
+        intermediate=_wide(fields, hidden),
         vocab=fields.count("vocab_size"),
         tied=fields.flag("tie_word_embeddings"),
         experts=experts,
         experts_per_token=fields.count("num_experts_per_tok") if experts else 0,
         layer_path=family.layers,
         before=before,
-        layer=layer,
+        layers=layers,
         after=after,
+        shared=_shared(fields),
+        latent=latent,
+    )
+
+
+def _wide(fields: Fields, hidden: int) -> int:
+    for key in ("moe_intermediate_size", "ffn_hidden_size", "n_inner"):
+        if fields.get(key) is not None:
+            return fields.count(key)
+    return fields.count("intermediate_size", 4 * hidden)
+
+
+def _kv_heads(fields: Fields) -> int:
+    if fields.flag("multi_query") and not fields.flag("new_decoder_architecture"):
+        return 1
+    return fields.kv_heads
+
+
+def _shared(fields: Fields) -> int:
+    if fields.get("shared_expert_intermediate_size") is not None:
+        return fields.count("shared_expert_intermediate_size")
+    if fields.get("n_shared_experts") is None:
+        return 0
+    return fields.count("n_shared_experts") * fields.count("moe_intermediate_size")
+
+
+def _latent(fields: Fields) -> Latent:
+    return Latent(
+        fields.count("q_lora_rank") if fields.get("q_lora_rank") is not None else 0,
+        fields.count("kv_lora_rank"),
+        fields.count("qk_nope_head_dim"),
+        fields.count("qk_rope_head_dim"),
+        fields.count("v_head_dim"),
     )
 
 
@@ -149,25 +133,30 @@ def find(
     config: Mapping[str, Any] | None = None,
     base_dir: Path | None = None,
     revision: str | None = None,
+    *,
+    build: bool = False,
 ) -> Found:
     """Facts of the model of a run spec. Looked at in this order: the written-out `config`, a folder (relative to
-    `base_dir`), the local Hugging Face cache, the catalogue.
+    `base_dir`), the local Hugging Face cache, the catalogue. `build` is that of `from_config`.
     """
     if config is not None:
-        return from_config(config, "`model.config`")
+        return from_config(config, "`model.config`", build=build)
     if not name_or_path:
         return Found(None, why_not="neither `model.name_or_path` nor `model.config` is given")
     folder = _folder(name_or_path, base_dir)
     if folder is not None:
-        return _from_file(folder / "config.json")
+        return _from_file(folder / "config.json", build)
     cached = _cached_config(name_or_path, revision or "main")
     if cached is not None:
-        return _from_file(cached)
+        return _from_file(cached, build)
     known = catalogued(name_or_path)
     if known is not None:
         return from_config(known, "the catalogue")
+    close = closest(name_or_path)
+    mean = f"; did you mean `{close}`?" if close else ""
     return Found(
-        None, why_not=f"`{name_or_path}` is not a folder, not in the local Hugging Face cache and not in the catalogue"
+        None,
+        why_not=f"`{name_or_path}` is not a folder, not in the local Hugging Face cache and not in the catalogue{mean}",
     )
 
 
@@ -179,7 +168,7 @@ def _folder(name: str, base_dir: Path | None) -> Path | None:
         return None
 
 
-def _from_file(path: Path) -> Found:
+def _from_file(path: Path, build: bool) -> Found:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -188,7 +177,7 @@ def _from_file(path: Path) -> Found:
         return Found(None, why_not=f"`{path}` is not JSON")
     if not isinstance(config, dict):
         return Found(None, why_not=f"`{path}` is not a JSON object")
-    return from_config(config, f"`{path}`")
+    return from_config(config, f"`{path}`", build=build)
 
 
 def _cached_config(name: str, revision: str) -> Path | None:

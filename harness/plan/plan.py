@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from harness.facts.devices import DEVICES, Device, find_device
 from harness.facts.models import Found, ModelFacts, find
 from harness.findings import Finding, Fix
+from harness.plan.goodput import Checkpoints, Cost, checkpoints, cost_of
 from harness.plan.ladder import Rung, ladder, title
 from harness.plan.memory import Capacity, Fit, Memory, fit, memory_of
-from harness.plan.rows import Row
+from harness.plan.rates import BadRate, Rates, device_with, parse_disks, rates_of
 from harness.plan.run import Run
+from harness.plan.search import fitting, search
 from harness.plan.settings import Settings, settings_of
-from harness.plan.time import ASSUMPTIONS, StepTime, step_time
+from harness.plan.time import StepTime, step_time
 from harness.units import format_bytes, parse_bytes
-
-FORMAT_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What a run needs. `memory`, `fit`, `time` and `rungs` are empty where the model, the ranks or the micro-batch are
-    unknown; `findings` say which and how to tell.
+    unknown; `findings` say which and how to tell. `best`: the fastest data-parallel choices that fit.
     """
 
     run: Run
@@ -38,6 +40,10 @@ class Plan:
     time: StepTime | None
     rungs: tuple[Rung, ...]
     findings: tuple[Finding, ...]
+    rates: Rates = field(default_factory=Rates)
+    saved: Checkpoints | None = None
+    cost: Cost | None = None
+    best: tuple[Rung, ...] = ()
 
     @property
     def title(self) -> str:
@@ -46,127 +52,111 @@ class Plan:
 
     def to_json(self) -> dict[str, Any]:
         """The content of `plan.json`. Bytes and seconds; `gpu` values a rank, `host` and `nvme` values a node."""
-        memory, model, device = self.memory, self.model, self.device
-        return {
-            "format_version": FORMAT_VERSION,
-            "name": self.run.name,
-            "world": self.run.degrees.world,
-            "ranks_per_host": memory.ranks_per_host if memory else None,
-            "model": None if model is None else _model_json(model, self.model_source),
-            "device": device.name if device else None,
-            "device_memory_is_host_memory": memory.pooled if memory else None,
-            "model_states_per_rank_bytes": memory.model_states if memory else None,
-            "gpu_peak_bytes": memory.gpu_peak if memory else None,
-            "gpu_peak_phase": memory.gpu_peak_phase if memory else None,
-            "host_peak_bytes": memory.host_peak if memory else None,
-            "nvme_bytes": memory.nvme if memory else None,
-            "gpu_capacity_bytes": self.capacity.gpu,
-            "host_capacity_bytes": self.capacity.host,
-            "fits": self.fit.fits,
-            "binding_constraint": self.fit.binding or None,
-            "step_seconds": self.time.seconds if self.time else None,
-            "tokens_per_second": self.time.tokens_per_second if self.time else None,
-            "bottleneck": self.time.bottleneck if self.time else None,
-            "step_parts_seconds": dict(self.time.parts) if self.time else None,
-            "tokens_per_step": self.settings.tokens_per_step if self.settings else None,
-            "rows": [_row_json(row) for row in memory.rows] if memory else [],
-            "alternatives": [_rung_json(rung) for rung in self.rungs],
-            "assumptions": list(ASSUMPTIONS) if self.time else [],
-            "findings": [
-                {"gate": f.gate, "severity": f.severity, "message": f.message, "key": f.key} for f in self.findings
-            ],
-        }
+        from harness.plan.plan_json import plan_json
+
+        return plan_json(self)
 
 
-def _model_json(model: ModelFacts, source: str) -> dict[str, Any]:
-    return {
-        "family": model.family,
-        "source": source,
-        "num_parameters": model.num_parameters,
-        "active_parameters": model.active_parameters,
-        "parameters_per_layer": model.per_layer,
-        "embedding_parameters": model.embeddings,
-        "largest_parameter": model.largest_parameter,
-        "num_layers": model.num_layers,
-    }
-
-
-def _row_json(row: Row) -> dict[str, Any]:
-    return {
-        "tier": row.tier,
-        "kind": row.kind,
-        "what": row.what,
-        "bytes_per_rank": row.bytes,
-        "formula": row.formula,
-        "source": row.source,
-        "phases": list(row.phases),
-        "assumed": row.assumed,
-    }
-
-
-def _rung_json(rung: Rung) -> dict[str, Any]:
-    return {
-        "title": rung.title,
-        "gpu_peak_bytes": rung.gpu,
-        "host_peak_bytes": rung.host,
-        "nvme_bytes": rung.nvme,
-        "fits": rung.fit.fits,
-        "binding_constraint": rung.fit.binding or None,
-        "step_seconds": rung.time.seconds if rung.time else None,
-        "chosen": rung.chosen,
-    }
-
-
-def make_plan(run: Run, base_dir: Path | None = None, gpu: str | None = None) -> Plan:
+def make_plan(
+    run: Run,
+    base_dir: Path | None = None,
+    gpu: str | None = None,
+    *,
+    tokens: float | None = None,
+    price: float | None = None,
+) -> Plan:
     """Plan a run; `base_dir` is the folder that a relative `model.name_or_path` starts from. `gpu` is
-    the kind of device where the spec names none (`cpu`: this machine has no other). Raises nothing.
+    the kind of device where the spec names none (`cpu`: this machine has no other). `tokens` of the whole run and
+    `price` a GPU and hour give hours and money. Raises nothing.
     """
     spec = run.spec
-    found = find(spec.model.name_or_path, spec.model.config, base_dir, spec.model.revision)
-    device = find_device(spec.cluster.gpu or gpu or "")
+    found = find(spec.model.name_or_path, spec.model.config, base_dir, spec.model.revision, build=True)
+    device, rates, capacity, given = _machine(run, gpu)
     settings = settings_of(run)
-    host, host_findings = _host_memory(spec.cluster.host_memory)
-    capacity = Capacity(device.memory or None if device else None, host)
-    findings = (*_unknown(run, found, device, settings), *host_findings)
+    known = find_device(spec.cluster.gpu or gpu or "")
+    findings = (*_unknown(run, found, known, settings), *given)
+    plan = Plan(
+        run, found.facts, found.source, device, capacity, settings, None, Fit(None, ""), None, (), findings, rates
+    )
     if found.facts is None or settings is None:
-        return Plan(run, found.facts, found.source, device, capacity, settings, None, Fit(None, ""), None, (), findings)
+        return plan
     model = found.facts
     memory = memory_of(model, settings, device)
     verdict = fit(memory, capacity)
-    return Plan(
-        run=run,
-        model=model,
-        model_source=found.source,
-        device=device,
-        capacity=capacity,
-        settings=settings,
+    time = step_time(model, settings, device, rates)
+    saved = None if memory.pooled else checkpoints(settings, model.num_parameters, rates)
+    return replace(
+        plan,
         memory=memory,
         fit=verdict,
-        time=step_time(model, settings, device),
-        rungs=ladder(model, settings, device, capacity),
-        findings=(*findings, *_too_large(memory, capacity, verdict)),
+        time=time,
+        rungs=ladder(model, settings, device, capacity, rates),
+        findings=(*findings, *_built(found), *_too_large(memory, capacity, verdict)),
+        saved=saved,
+        cost=_cost(settings, time, saved, tokens, price),
+        best=_best(model, settings, device, capacity, rates) if time else (),
     )
+
+
+def _best(model: ModelFacts, s: Settings, device: Device | None, capacity: Capacity, rates: Rates) -> tuple[Rung, ...]:
+    return tuple(islice(fitting(search(model, s, device, capacity, rates, degrees=False)), 3))
+
+
+def _cost(
+    s: Settings, time: StepTime | None, saved: Checkpoints | None, tokens: float | None, price: float | None
+) -> Cost | None:
+    if time is None or tokens is None:
+        return None
+    return cost_of(tokens, time.tokens_per_second, s, saved.lost if saved else 0.0, price)
+
+
+def _machine(run: Run, gpu: str | None) -> tuple[Device | None, Rates, Capacity, tuple[Finding, ...]]:
+    """The device, the rates and the sizes that the spec gives; what cannot be read is a finding and is left out."""
+    cluster = run.spec.cluster
+    device = find_device(cluster.gpu or gpu or "")
+    host, findings = _size("cluster.host_memory", cluster.host_memory, parse_bytes)
+    disks, more = _size("cluster.nvme", cluster.nvme, parse_disks)
+    findings += more
+    rates = Rates()
+    try:
+        rates = rates_of(cluster)
+        device = device_with(device, cluster)
+    except BadRate as error:
+        fix = Fix("write a rate such as `400GB/s`")
+        findings += (Finding("MM004", "warning", str(error), key=error.key, fix=fix),)
+    return device, rates, Capacity(device.memory or None if device else None, host, disks), findings
+
+
+def _built(found: Found) -> tuple[Finding, ...]:
+    if found.facts is None or not found.facts.built:
+        return ()
+    message = f"`model_type: {found.facts.family}` is not counted by formula: transformers built it on the meta device"
+    notes = ("parameters are exact; activations are those of a Llama-like layer",)
+    return (Finding("MM006", "info", message, "model.name_or_path", notes=notes),)
 
 
 def _too_large(memory: Memory, capacity: Capacity, verdict: Fit) -> tuple[Finding, ...]:
     if verdict.fits is not False:
         return ()
-    host = verdict.binding == "host memory"
-    need, have = (memory.host_peak, capacity.host) if host else (memory.gpu_peak, capacity.gpu)
-    of = f"a host of {memory.ranks_per_host} ranks" if host else "a rank"
+    need, have, of, key = {
+        "host memory": (memory.host_peak, capacity.host, f"a host of {memory.ranks_per_host} ranks", "host_memory"),
+        "nvme": (memory.nvme, capacity.nvme, f"a host of {memory.ranks_per_host} ranks", "nvme"),
+    }.get(verdict.binding, (memory.gpu_peak, capacity.gpu, "a rank", "gpu"))
     message = f"the plan needs {format_bytes(need)} {verdict.binding} for {of}, and there are {format_bytes(have or 0)}"
     fix = Fix("choose a row of `What else would fit` that fits, or more ranks")
-    return (Finding("MM005", "warning", message, "cluster.host_memory" if host else "cluster.gpu", fix=fix),)
+    return (Finding("MM005", "warning", message, f"cluster.{key}", fix=fix),)
 
 
-def _host_memory(text: str | int | None) -> tuple[int | None, tuple[Finding, ...]]:
+def _size(
+    key: str, text: str | int | None, parse: Callable[[str | int], int]
+) -> tuple[int | None, tuple[Finding, ...]]:
     if text is None:
         return None, ()
     try:
-        return parse_bytes(text), ()
+        return parse(text), ()
     except ValueError as error:
-        fix = Fix("write a size such as `2TB` or `1024GiB`")
-        return None, (Finding("MM004", "warning", str(error), key="cluster.host_memory", fix=fix),)
+        fix = Fix("write a size such as `2TB` or `1024GiB`" if parse is parse_bytes else "write it as `8x3.5TB`")
+        return None, (Finding("MM004", "warning", str(error), key=key, fix=fix),)
 
 
 def _unknown(run: Run, found: Found, device: Device | None, settings: Settings | None) -> tuple[Finding, ...]:

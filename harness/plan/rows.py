@@ -10,15 +10,27 @@ from dataclasses import dataclass
 from typing import Literal
 
 Tier = Literal["gpu", "host", "nvme"]
-Phase = Literal["backward", "step"]
-BOTH: tuple[Phase, ...] = ("backward", "step")
+Phase = Literal["load", "forward", "backward", "step", "save", "resume", "export"]
+PHASES: tuple[Phase, ...] = ("load", "forward", "backward", "step", "save", "resume", "export")
+"""In the order of a run: building the model and the engine, a micro-batch, the step, a checkpoint written and read,
+the Hugging Face folder made from it.
+"""
+ENGINE: tuple[Phase, ...] = ("load", "forward", "backward", "step", "save", "resume")
+"""From `deepspeed.initialize` on."""
+TRAINING: tuple[Phase, ...] = ("forward", "backward", "step", "save")
+"""From the first step on."""
+MICRO: tuple[Phase, ...] = ("forward", "backward")
 BACKWARD: tuple[Phase, ...] = ("backward",)
 STEP: tuple[Phase, ...] = ("step",)
+SAVE: tuple[Phase, ...] = ("save",)
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Bytes of one kind on one tier, for one rank. `pinned`: sizes of the page-locked blocks that it is made of."""
+    """Bytes of one kind on one tier, for one rank, or for all ranks of a host together where it is `shared`.
+
+    `pinned`: sizes of the page-locked blocks that it is made of.
+    """
 
     tier: Tier
     kind: str
@@ -26,9 +38,10 @@ class Row:
     bytes: int
     formula: str
     source: str
-    phases: tuple[Phase, ...] = BOTH
+    phases: tuple[Phase, ...] = ENGINE
     pinned: tuple[int, ...] = ()
     assumed: bool = False
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +61,21 @@ class Amount:
         return f"{self.width} {'' if self.name.startswith('P') else 'x '}{self.name}"
 
 
-def row(tier: Tier, what: tuple[str, str], amount: Amount, source: str, phases: tuple[Phase, ...] = BOTH) -> Row:
+def row(tier: Tier, what: tuple[str, str], amount: Amount, source: str, phases: tuple[Phase, ...] = ENGINE) -> Row:
     """A row of (kind, description) whose formula is the amount's own."""
     return Row(tier, *what, amount.bytes, str(amount), source, phases)
 
 
-def pinned(what: tuple[str, str], amount: Amount, source: str, blocks: tuple[int, ...] = ()) -> Row:
+def pinned(
+    what: tuple[str, str],
+    amount: Amount,
+    source: str,
+    blocks: tuple[int, ...] = (),
+    phases: tuple[Phase, ...] = ENGINE,
+) -> Row:
     """The same in page-locked host memory; `blocks` in elements, one of the whole amount unless said."""
     sizes = tuple(amount.width * count for count in blocks or (amount.count,))
-    return Row("host", *what, amount.bytes, str(amount), source, pinned=sizes)
+    return Row("host", *what, amount.bytes, str(amount), source, phases, pinned=sizes)
 
 
 def rounding(rows: Iterable[Row]) -> int:

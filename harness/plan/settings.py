@@ -13,11 +13,45 @@ from harness.plan.run import Run
 from harness.spec.model import RunSpec
 
 Place = Literal["none", "cpu", "nvme"]
+_CHECKPOINTS = "activation_checkpointing"
+_LEAN = ("bf16_master_weights_and_grads", "bf16_optimizer_states")
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Bytes a parameter of the model states, by kind, however many ranks share each of them."""
+
+    parameters: int
+    gradients: int
+    master: int
+    states: int
+
+    @property
+    def total(self) -> int:
+        """All of them: 16 with 16-bit weights, fp32 masters and Adam."""
+        return self.parameters + self.gradients + self.master + self.states
+
+    def per_rank(self, parameters: float, ranks: int, stage: int) -> float:
+        """Bytes a rank of the states alone, as in table 1 of the ZeRO paper (arXiv 1910.02054): what a stage shards is
+        divided by the ranks. No buffers and no padding.
+        """
+        whole = {0: self.total, 1: self.parameters + self.gradients, 2: self.parameters, 3: 0}[stage]
+        return parameters * (whole + (self.total - whole) / ranks)
+
+    def __str__(self) -> str:
+        parts = (self.parameters, "parameters"), (self.gradients, "gradients"), (self.master, "master weights")
+        words = " + ".join(f"{width} {name}" for width, name in (*parts, (self.states, "optimizer states")) if width)
+        return f"{words} = {self.total} bytes a parameter"
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the planner looks at. `*_bytes` are bytes an element; sizes of buckets and thresholds are in elements."""
+    """What the planner looks at. `*_bytes` are bytes an element; sizes of buckets and thresholds are in elements.
+
+    `secondary`: ranks that share ZeRO++'s second shard of the parameters (`zero_hpz_partition_size`), 1 for none.
+    `activations_at`: where the inputs of checkpointed layers wait; `partition_activations`: each tensor-parallel rank
+    keeps its part of them.
+    """
 
     stage: int
     optimizer_at: Place
@@ -53,6 +87,21 @@ class Settings:
     parameter_buffers: int
     parameter_buffer_size: int
     max_in_cpu: int
+    secondary: int = 1
+    activations_at: Place = "none"
+    partition_activations: bool = False
+    quantized_weights: bool = False
+    quantized_gradients: bool = False
+    multi_rank_bucket: bool = True
+    pipeline_read: bool = False
+    pipeline_write: bool = False
+    cpu_share: float = 1.0
+
+    @property
+    def recipe(self) -> Recipe:
+        """Bytes a parameter. Without 16-bit weights there are no masters at stage 0, a second copy above it."""
+        master = self.master_bytes if self.mixed or self.stage else 0
+        return Recipe(self.param_bytes, self.grad_bytes, master, self.state_bytes * self.num_states)
 
     @property
     def shards(self) -> int:
@@ -118,8 +167,8 @@ def settings_of(run: Run) -> Settings | None:
         optimizer_at = "cpu"  # stage_1_and_2.py: any offload device is the CPU
     mixed = spec.precision.bf16 or spec.precision.fp16
     width = 2 if mixed else 4
-    lean = mixed and _raw_flag(spec, "bf16", "bf16_master_weights_and_grads")
-    lean_states = mixed and _raw_flag(spec, "bf16", "bf16_optimizer_states")
+    master, state = _lean(spec) if mixed else (4, 4)
+    checkpointing = spec.train.gradient_checkpointing
     return Settings(
         stage=stage,
         optimizer_at=optimizer_at,
@@ -127,14 +176,14 @@ def settings_of(run: Run) -> Settings | None:
         mixed=mixed,
         param_bytes=width,
         grad_bytes=_dtype_bytes(_raw(spec, "data_types", "grad_accum_dtype"), width),
-        comm_bytes=_dtype_bytes(spec.deepspeed.get("communication_data_type"), width),
-        master_bytes=2 if lean else 4,
-        state_bytes=2 if lean_states else 4,
+        comm_bytes=_comm_bytes(run, width),
+        master_bytes=master,
+        state_bytes=state,
         num_states=(1 if spec.optimizer.momentum else 0) if spec.optimizer.type == "sgd" else 2,
         micro_batch=batch.per_device,
         accumulation=batch.accumulation or 1,
         sequence=spec.data.max_length,
-        checkpointing=spec.train.gradient_checkpointing,
+        checkpointing=checkpointing,
         attention=spec.model.attn_implementation or "sdpa",
         data=data,
         tensor=run.degrees.tensor,
@@ -155,12 +204,31 @@ def settings_of(run: Run) -> Settings | None:
         parameter_buffers=parameters.buffer_count if parameters else 5,
         parameter_buffer_size=parameters.buffer_size if parameters else 100_000_000,
         max_in_cpu=parameters.max_in_cpu if parameters else 1_000_000_000,
+        secondary=zero.count("zero_hpz_partition_size", 1) if stage == 3 else 1,
+        activations_at="cpu" if checkpointing and _raw(spec, _CHECKPOINTS, "cpu_checkpointing") is True else "none",
+        partition_activations=checkpointing and _raw(spec, _CHECKPOINTS, "partition_activations") is True,
+        quantized_weights=stage == 3 and zero.flag("zero_quantized_weights", False),
+        quantized_gradients=stage == 3 and zero.flag("zero_quantized_gradients", False),
+        multi_rank_bucket=zero.flag("use_multi_rank_bucket_allreduce", True),
+        pipeline_read=optimizer.pipeline_read if optimizer else False,
+        pipeline_write=optimizer.pipeline_write if optimizer else False,
+        cpu_share=optimizer.ratio if optimizer and stage == 3 else 1.0,
     )
 
 
 def _raw(spec: RunSpec, block: str, key: str) -> Any:
     section = spec.deepspeed.get(block)
     return section.get(key) if isinstance(section, Mapping) else None
+
+
+def _lean(spec: RunSpec) -> tuple[int, int]:
+    """Bytes of a master weight and of one optimizer state, which bf16 may have in 16 bits."""
+    return tuple(2 if _raw_flag(spec, "bf16", key) else 4 for key in _LEAN)  # type: ignore[return-value]
+
+
+def _comm_bytes(run: Run, width: int) -> int:
+    """Bytes of a gradient on its way between ranks: with Ulysses fp32 unless something else is asked for."""
+    return _dtype_bytes(run.spec.deepspeed.get("communication_data_type"), 4 if run.degrees.sequence > 1 else width)
 
 
 def _raw_flag(spec: RunSpec, block: str, key: str) -> bool:

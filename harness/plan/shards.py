@@ -23,6 +23,7 @@ class Shards:
     `total`: all parameters of the (local) model. `flat`: with the padding of stages 1 and 2. `part`: this rank's share.
     `own`: whole parameters whose gradients this rank keeps at stages 1 and 2, by rank. `sub_group`: the largest
     sub-group's share; `sub_group_full`: the same sub-group, not divided. `persistent`: kept gathered at stage 3.
+    `secondary`: ZeRO++'s second shard. `swapped`: elements of this rank's gradients that are large enough for NVMe.
     """
 
     total: int
@@ -35,6 +36,8 @@ class Shards:
     largest: int
     largest_module: int
     largest_in_layer: int
+    secondary: int = 0
+    swapped: int = 0
 
     @property
     def sub_group(self) -> int:
@@ -45,14 +48,23 @@ class Shards:
 def local_parameters(model: ModelFacts, settings: Settings) -> list[Parameter]:
     """The parameters that one rank would hold without ZeRO: all, or an estimate under tensor or pipeline parallel.
 
-    Tensor parallel divides matrices of the layers; the first pipeline stage has its layers and the embedding.
+    Tensor parallel divides matrices of the layers and the head; the first pipeline stage has its layers and the
+    embedding.
     """
     if settings.tensor == settings.pipeline == 1:
         return list(model.parameters())
-    layers = -(-model.num_layers // settings.pipeline)
-    layer = [Parameter(p.name, _divided(p.shape, settings.tensor)) for p in model.layer]
-    outside = [*model.before] + (list(model.after) if settings.pipeline == 1 else [])
-    return [*outside, *(layer * layers)]
+    count, degree = -(-model.num_layers // settings.pipeline), settings.tensor
+    heaviest = sorted(model.layers, key=lambda layer: -sum(p.numel for p in layer))[:count]
+    inside = [Parameter(p.name, _divided(p.shape, degree)) for layer in heaviest for p in layer]
+    after = [Parameter(p.name, _divided(p.shape, degree)) for p in model.after] if settings.pipeline == 1 else []
+    return [*model.before, *inside, *after]
+
+
+def local_size(model: ModelFacts, settings: Settings) -> int:
+    """Elements of `local_parameters`."""
+    if settings.tensor == settings.pipeline == 1:
+        return model.num_parameters
+    return sum(p.numel for p in local_parameters(model, settings))
 
 
 def _divided(shape: tuple[int, ...], degree: int) -> tuple[int, ...]:
@@ -84,11 +96,27 @@ def shard(model: ModelFacts, settings: Settings) -> Shards:
         own=_owned(groups, ranks) if settings.stage in (1, 2) else (),
         sub_groups=tuple(share for share, _ in subs),
         sub_group_full=max(full for _, full in subs),
-        persistent=sum(numel for numel in sizes if numel <= settings.persistence),
+        persistent=sum(_padded(numel, ranks) for numel in sizes if numel <= settings.persistence),
         largest=max(sizes),
         largest_module=-(-model.largest_module // (settings.tensor if model.experts else 1)),
         largest_in_layer=max(_divided_numel(p, settings.tensor) for p in model.layer),
+        secondary=_secondary(sizes, settings),
+        swapped=sum(_swapped(numel) for share in shares for numel in share) if stage3 else 0,
     )
+
+
+def _secondary(sizes: Sequence[int], s: Settings) -> int:
+    """A rank's second shard: everything that does not stay gathered, over `zero_hpz_partition_size` ranks."""
+    if s.secondary == 1:
+        return 0
+    return sum(-(-numel // s.shards) * s.shards // s.secondary for numel in sizes if numel > s.persistence)
+
+
+def _swapped(numel: int) -> int:
+    """Elements of a gradient shard that are written to NVMe: 1 MiB of fp32 and more, in whole blocks of 1024 bytes
+    (swap_tensor/utils.py MIN_AIO_BYTES; the rest stays in memory).
+    """
+    return numel // 256 * 256 if numel >= (1 << 20) // 4 else 0
 
 
 def parameter_groups(parameters: Sequence[Parameter], decay: bool) -> Groups:

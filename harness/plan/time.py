@@ -1,6 +1,6 @@
-"""Time of one optimizer step on a known kind of GPU: compute, collectives, CPU Adam, PCIe and NVMe traffic.
+"""Time of one optimizer step on a known kind of GPU: compute, collectives, CPU Adam, PCIe and NVMe, with what overlaps.
 
-The largest is the bottleneck. A first estimate from stated assumptions, not a measurement; no figure is made up for an
+What takes longest is the bottleneck. An estimate from stated rates, not a measurement; no figure is made up for an
 unknown device.
 """
 
@@ -10,136 +10,141 @@ from dataclasses import dataclass
 
 from harness.facts.devices import Device
 from harness.facts.models import ModelFacts
+from harness.plan import traffic
+from harness.plan.flops import flops_per_token, model_flops_per_token
+from harness.plan.pipeline import bubble
+from harness.plan.rates import Rates
 from harness.plan.settings import Settings
-from harness.plan.shards import local_parameters
+from harness.plan.shards import local_size
 
-EFFICIENCY = 0.45
-LINK_EFFICIENCY = 0.8
-HOST_BANDWIDTH = 400e9
-NVME_READ = 10e9
-NVME_WRITE = 5e9
-ADAM_BYTES = 28
-STEP_BYTES = 42
+_MESSAGE = 20e-6
+"""Seconds of one message between pipeline stages beside its bytes."""
 
-ASSUMPTIONS = (
-    f"compute at {EFFICIENCY:.0%} of the dense peak, causal attention at half",
-    f"links and PCIe at {LINK_EFFICIENCY:.0%} of their data sheet",
-    f"host memory {HOST_BANDWIDTH / 1e9:.0f} GB/s a node; CPU Adam moves {ADAM_BYTES} bytes a parameter, with unscaling"
-    f" and the cast {STEP_BYTES}",
-    f"NVMe {NVME_READ / 1e9:.0f} GB/s read and {NVME_WRITE / 1e9:.0f} GB/s written a node",
-)
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One kind of work: seconds that it takes, and those of them that nothing else hides."""
+
+    name: str
+    seconds: float
+    exposed: float
 
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """Seconds of one optimizer step, by part. `parts` lists everything; collectives that overlap count only where they
-    exceed compute.
+    """Seconds of one optimizer step, by part. `fixed`: seconds that do not depend on the batch. `mfu` is that of
+    `model_flops_per_token`.
     """
 
     seconds: float
     bottleneck: str
-    parts: tuple[tuple[str, float], ...]
-    tokens_per_second: float
+    parts: tuple[Part, ...]
+    fixed: float
+    tokens_per_step: int
+    mfu: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Over all ranks."""
+        return self.tokens_per_step / self.seconds
+
+    @property
+    def break_even_tokens(self) -> float:
+        """Tokens a step at which half of the time goes to what does not depend on the batch."""
+        variable = self.seconds - self.fixed
+        return self.tokens_per_step * self.fixed / variable if variable > 0 else 0.0
+
+    def of(self, name: str) -> float:
+        """Seconds of a part, hidden ones included; 0 where there is none."""
+        return next((part.seconds for part in self.parts if part.name == name), 0.0)
 
 
-def step_time(model: ModelFacts, s: Settings, device: Device | None) -> StepTime | None:
+def step_time(model: ModelFacts, s: Settings, device: Device | None, rates: Rates | None = None) -> StepTime | None:
     """The estimate, or None without a device whose peak is known."""
     if device is None or device.is_cpu:
         return None
-    size = sum(p.numel for p in local_parameters(model, s))
-    compute = _compute(model, s, device)
-    collectives = _collectives(size, s, device) + _tensor_parallel(model, s, device)
-    parts = {
-        "compute": compute,
-        "collectives": collectives,
-        "PCIe": _pcie(size, s, device),
-        "CPU optimizer": _cpu_optimizer(size, s),
-        "NVMe": _nvme(size, s),
-    }
-    hidden = min(compute, collectives) if s.overlap else 0.0
-    seconds = sum(parts.values()) - hidden
-    bottleneck = max(parts, key=lambda name: parts[name])
-    shown = tuple((name, value) for name, value in parts.items() if value)
-    return StepTime(seconds, bottleneck, shown, s.tokens_per_step / seconds)
+    rates = rates or Rates()
+    size = float(local_size(model, s))
+    compute = _compute(model, s, device, rates)
+    parts = [
+        Part("compute", compute, compute),
+        *_communication(model, s, device, rates, size, compute),
+        *_offload(s, device, rates, size, compute),
+    ]
+    parts = [part for part in parts if part.seconds > 0]
+    seconds = sum(part.exposed for part in parts)
+    bottleneck = max(parts, key=lambda part: part.exposed).name
+    peak = device.flops_16 if s.mixed else device.flops_32
+    useful = s.tokens_per_step * model_flops_per_token(model, s.sequence) / (seconds * peak * s.world)
+    fixed = sum(part.exposed for part in parts if part.name in _FIXED)
+    return StepTime(seconds, bottleneck, tuple(parts), fixed, s.tokens_per_step, useful)
 
 
-def flops_per_token(m: ModelFacts, sequence: int, checkpointing: bool) -> float:
-    """Floating-point operations that the hardware executes for a token, forward and backward.
-
-    6 a matmul parameter and 6 L a d s of causal attention (half of PaLM's 12). Checkpointing recomputes the layers,
-    without the last projection of the MLP (torch stops early): 2 (N_layers - L h f), and the attention's forward.
-    """
-    attention = 6 * m.num_layers * m.heads * m.head_dim * sequence
-    total = 6 * m.matmul_parameters + attention
-    if not checkpointing:
-        return total
-    idle_share = m.experts_per_token or 1
-    down = m.num_layers * m.hidden * m.intermediate * idle_share
-    layers = m.matmul_parameters - m.vocab * m.hidden
-    return total + 2 * (layers - down) + attention / 3
+_FIXED = ("CPU optimizer", "NVMe", "PCIe at the step", "parameters gathered after the step")
 
 
-def _compute(m: ModelFacts, s: Settings, device: Device) -> float:
-    """Seconds of forward and backward, with the bubble of 1F1B: (p - 1) / m micro-batches idle."""
+def _compute(m: ModelFacts, s: Settings, device: Device, rates: Rates) -> float:
+    """Seconds of forward and backward at the stated efficiency, with the bubble of 1F1B."""
     peak = device.flops_16 if s.mixed else device.flops_32
     tokens = s.micro_batch * s.accumulation * s.sequence
     ranks = s.tensor * s.pipeline * s.sequence_parallel
-    seconds = tokens * flops_per_token(m, s.sequence, s.checkpointing) / (peak * EFFICIENCY * ranks)
-    return seconds * (1 + (s.pipeline - 1) / s.accumulation)
+    seconds = tokens * flops_per_token(m, s.sequence, s.checkpointing) / (peak * rates.efficiency * ranks)
+    return seconds / (1 - bubble("1f1b", s.pipeline, s.accumulation))
 
 
-def _bandwidth(s: Settings, device: Device) -> float:
-    return (device.link if s.hosts == 1 else device.network) * LINK_EFFICIENCY
+def _communication(m: ModelFacts, s: Settings, device: Device, rates: Rates, size: float, compute: float) -> list[Part]:
+    """Ring collectives: payload x (N - 1) / N over the link of one rank; overlapped ones count where they exceed."""
+    near = device.link * rates.link_efficiency
+    wide = (device.link if s.hosts == 1 else device.network) * rates.link_efficiency
+    turn = (s.shards - 1) / s.shards
+    hidden = compute if s.overlap else 0.0
+    gather, again = _gather_seconds(m, s, size, near, wide)
+    data = gather + again + traffic.reductions(size, s) * turn / wide
+    inside = traffic.tensor_parallel(m, s) / (near if s.tensor <= s.ranks_per_host else wide)
+    inside += traffic.sequence_parallel(m, s) / (near if s.sequence_parallel <= s.ranks_per_host else wide)
+    messages = 2 * (s.accumulation + s.pipeline - 2) * _MESSAGE if s.pipeline > 1 else 0.0
+    between = traffic.pipeline_messages(m, s) / wide + messages
+    after = gather if s.stage in (1, 2) else 0.0
+    return [
+        Part("collectives", data - after, max(0.0, data - after - hidden)),
+        Part("parameters gathered after the step", after, after),
+        Part("tensor and sequence parallelism", inside, inside),
+        Part("pipeline messages", between, between),
+    ]
 
 
-def _collectives(size: int, s: Settings, device: Device) -> float:
-    """Ring collectives of data parallelism, in units of the model's bytes x (N - 1) / N as DeepSpeed issues them.
-
-    Stages 1 and 2 all-reduce gradients by default (`use_multi_rank_bucket_allreduce`); stage 3 gathers twice and
-    reduce-scatters once a micro-batch, less what stays gathered over the turn.
-    """
-    g, n = s.accumulation, s.shards
-    if n == 1:
-        return 0.0
-    kept = min(size, s.reuse // 2 + s.prefetch) / size
-    units = {0: 2.0, 1: 3.0, 2: 2.0 * g + 1, 3: g * (3 - kept)}[s.stage]
-    return units * s.param_bytes * size * (n - 1) / n / _bandwidth(s, device)
+def _gather_seconds(m: ModelFacts, s: Settings, size: float, near: float, wide: float) -> tuple[float, float]:
+    """Gathers over all ranks, and those that ZeRO++'s second shard keeps inside a group of ranks."""
+    payload, turn = traffic.gathers(size, s, m.per_layer), (s.shards - 1) / s.shards
+    if s.secondary == 1:
+        return payload * turn / wide, 0.0
+    group = near if s.secondary <= s.ranks_per_host else wide
+    return payload / 2 * turn / wide, payload / 2 * (s.secondary - 1) / s.secondary / group
 
 
-def _tensor_parallel(m: ModelFacts, s: Settings, device: Device) -> float:
-    """AutoTP all-reduces the hidden states 7 times a layer: 2 forward, 5 backward."""
-    t = s.tensor
-    if t == 1:
-        return 0.0
-    payload = 7 * m.num_layers / s.pipeline * s.tokens_per_micro_batch * m.hidden * s.param_bytes * s.accumulation
-    return 2 * payload * (t - 1) / t / (device.link * LINK_EFFICIENCY)
+def _offload(s: Settings, device: Device, rates: Rates, size: float, compute: float) -> list[Part]:
+    """Copies during the passes hide behind compute; the CPU step and what follows it hide behind nothing."""
+    part, node = size / s.shards, size / s.shards * s.ranks_per_host
+    pcie = device.pcie * rates.link_efficiency
+    down, boundary = traffic.to_host(part, s)
+    up, after = traffic.to_device(part, s)
+    during = max(down, up) / pcie
+    step = traffic.cpu_step(node, s) / rates.host_memory
+    moved = traffic.disk(node, s)
+    fetched = moved.parameters_read / rates.nvme_read
+    swapped = _swap_seconds(moved, s, rates, step)
+    written = (moved.gradients_write + moved.parameters_write) / rates.nvme_write
+    return [
+        Part("PCIe", during, max(0.0, during - compute)),
+        Part("PCIe at the step", (boundary + after) / pcie, (boundary + after) / pcie),
+        Part("CPU optimizer", step, step),
+        Part("NVMe", swapped + written, swapped + written),
+        Part("parameters from NVMe", fetched, max(0.0, fetched - compute) if s.prefetch else fetched),
+    ]
 
 
-def _pcie(size: int, s: Settings, device: Device) -> float:
-    """Gradients to the host and parameters back, the larger direction; the ranks of a host have a link each."""
-    part, e, g = size / s.shards, s.param_bytes, s.accumulation
-    down = up = 0.0
-    if s.optimizer_at != "none":
-        down = (e * g + 4 if s.stage == 3 else 4 + (e * g if g > 1 else 0)) * part
-        up = e * part + (e * g * part if s.stage == 3 else e * (g - 1) * part)
-    if s.parameters_at != "none":
-        up += 2 * e * g * part
-    return max(down, up) / (device.pcie * LINK_EFFICIENCY)
-
-
-def _cpu_optimizer(size: int, s: Settings) -> float:
-    """A stream over host memory that all ranks of a node share; nothing of it overlaps the GPU."""
-    if s.optimizer_at == "none":
-        return 0.0
-    return STEP_BYTES * size / s.shards * s.ranks_per_host / HOST_BANDWIDTH
-
-
-def _nvme(size: int, s: Settings) -> float:
-    """The optimizer reads and writes 16 bytes a parameter; parameters are read for each gather and written once."""
-    part = size / s.shards * s.ranks_per_host
-    seconds = 0.0
-    if s.optimizer_at == "nvme":
-        seconds += 16 * part / NVME_READ + 16 * part / NVME_WRITE
-    if s.parameters_at == "nvme":
-        seconds += 2 * s.param_bytes * s.accumulation * part / NVME_READ + s.param_bytes * part / NVME_WRITE
-    return seconds
+def _swap_seconds(moved: traffic.Disk, s: Settings, rates: Rates, step: float) -> float:
+    """Seconds beyond the CPU step: a pipelined read or write runs beside Adam (pipelined_optimizer_swapper.py)."""
+    read, write = moved.optimizer_read / rates.nvme_read, moved.optimizer_write / rates.nvme_write
+    beside = (read if s.pipeline_read else 0.0) + (write if s.pipeline_write else 0.0)
+    return read + write - beside + max(0.0, beside - step)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.plan.rows import BACKWARD, STEP, Amount, Row, Tier, pinned, row
+from harness.plan.rows import BACKWARD, MICRO, SAVE, STEP, TRAINING, Amount, Row, Tier, pinned, row
 from harness.plan.settings import Settings
 from harness.plan.shards import Shards
 
@@ -53,10 +53,18 @@ def _gathered(s: Settings, z: Shards) -> Iterator[Row]:
     live = min(z.total, s.reuse // 2 + z.largest_module + ahead)
     amount = Amount(s.param_bytes, live, "min(P, reuse distance / 2 + largest module + prefetch)")
     source = "zero/partitioned_param_coordinator.py __params_to_release"
-    yield row("gpu", ("gathered", "parameters gathered at once"), amount, source, BACKWARD)
+    yield row("gpu", ("gathered", "parameters gathered at once"), amount, source, MICRO)
+    if s.secondary > 1:
+        second = Amount(s.param_bytes, z.secondary, f"P / {s.secondary}")
+        what, source = (
+            ("secondary", "second shard of the parameters (ZeRO++ hpZ)"),
+            "zero/partition_parameters.py _partition_param_sec",
+        )
+        on_host = s.parameters_at != "none"
+        yield pinned(what, second, source, (), MICRO) if on_host else row("gpu", what, second, source, MICRO)
     small = Amount(s.param_bytes, z.persistent, "those under stage3_param_persistence_threshold")
     source = "zero/parameter_offload.py mark_persistent_parameters"
-    yield row("gpu", ("persistent", "small parameters that stay gathered"), small, source, STEP)
+    yield row("gpu", ("persistent", "small parameters that stay gathered"), small, source, STEP + SAVE)
 
 
 def _buckets(s: Settings, z: Shards) -> Iterator[Row]:
@@ -74,13 +82,24 @@ def _optimizer(s: Settings, z: Shards) -> Iterator[Row]:
     if s.optimizer_at == "nvme":
         yield from _optimizer_on_nvme(s, z)
     elif s.optimizer_at == "cpu":
-        yield from master_and_states(s, z, source, "host")
-        what = ("master_gradients", "gradients of the master weights")
-        yield pinned(what, Amount(w, z.part, "P / N"), "s3 initialize_optimizer_states", z.sub_groups)
+        yield from _optimizer_on_cpu(s, z, source)
     else:
         yield from master_and_states(s, z, source)
         both = Amount(w + (s.grad_bytes if s.grad_bytes != w else 0), z.sub_group, "largest sub-group / N")
         yield row("gpu", ("temporary", "gradient of one sub-group"), both, "s3 _prepare_sub_group", STEP)
+
+
+def _optimizer_on_cpu(s: Settings, z: Shards, source: str) -> Iterator[Row]:
+    """All of it, or with `ratio` the last sub-groups: the first stay on the device (Twin-Flow)."""
+    first = int((1 - s.cpu_share) * len(z.sub_groups))
+    what, w = ("master_gradients", "gradients of the master weights"), s.master_bytes
+    if first:
+        near = sum(z.sub_groups[:first])
+        yield from master_and_states(s, z, "s3 subgroup_to_device", part=near)
+        yield row("gpu", what, Amount(w, near, "sub-groups on the device"), "s3 initialize_optimizer_states")
+    far = z.sub_groups[first:]
+    yield from master_and_states(s, z, source, "host", sum(far))
+    yield pinned(what, Amount(w, sum(far), "P / N"), "s3 initialize_optimizer_states", far)
 
 
 def _optimizer_on_nvme(s: Settings, z: Shards) -> Iterator[Row]:
@@ -88,20 +107,27 @@ def _optimizer_on_nvme(s: Settings, z: Shards) -> Iterator[Row]:
     buffers = Amount(s.optimizer_buffers * w, _aligned(z.sub_group), "largest sub-group / N")
     yield row("host", ("swap", "optimizer swap buffers"), buffers, "swap/utils.py SwapBufferManager")
     what = ("states", "master weights and optimizer states")
-    yield row("nvme", what, Amount(w + o, z.part, "P / N"), "swap/optimizer_utils.py")
+    blocks = Amount(w + o, sum(map(_aligned, z.sub_groups)), "P / N")
+    yield row("nvme", what, blocks, "swap/optimizer_utils.py")
     what = ("gradients", "gradients of the step")
-    yield row("nvme", what, Amount(w, z.part, "P / N"), "swap/optimizer_utils.py swap_out_gradients")
+    yield row("nvme", what, Amount(w, z.swapped, "P / N"), "swap/optimizer_utils.py swap_out_gradients")
+    what = ("small_gradients", "gradients too small to swap")
+    small = Amount(w, z.part - z.swapped, "shards under 1 MiB")
+    yield row("host", what, small, "swap/optimizer_utils.py unswapped_gradients", BACKWARD + STEP)
 
 
-def master_and_states(s: Settings, z: Shards, source: str, tier: Tier = "gpu") -> Iterator[Row]:
-    """Master weights and optimizer states of one rank, at every stage that shards them."""
+def master_and_states(
+    s: Settings, z: Shards, source: str, tier: Tier = "gpu", part: int | None = None
+) -> Iterator[Row]:
+    """Master weights and optimizer states of one rank, at every stage that shards them; `part`: of so many elements."""
+    count = z.part if part is None else part
     w, o = s.master_bytes, s.state_bytes * s.num_states
     name = "second copy of the weights" if not s.mixed else "fp32 master weights" if w == 4 else "master weights"
-    master = Amount(w, z.part, "P / N")
+    master = Amount(w, count, "P / N")
     locked = tier == "host" and s.stage < 3  # stage 3 leaves them pageable
     yield pinned(("master", name), master, source) if locked else row(tier, ("master", name), master, source)
     what = ("states", "optimizer states, from the first step on")
-    yield row(tier, what, Amount(o, z.part, "P / N"), "exp_avg and exp_avg_sq, or the momentum")
+    yield row(tier, what, Amount(o, count, "P / N"), "exp_avg and exp_avg_sq, or the momentum", TRAINING)
 
 
 def _aligned(numel: int) -> int:

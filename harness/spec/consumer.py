@@ -101,8 +101,13 @@ def guess(config: dict[str, Any]) -> Consumer:
 
 
 def said(source: Source, consumer: Consumer) -> Iterator[Finding]:
-    """One line about the values that are left open, and about who is guessed to read them."""
-    found = sorted(autos(source.data), key=lambda path: _order(source.place(path)))
+    """One line about the values that are left open, and about who is guessed to read them; none where only DeepSpeed's
+    own words are left to DeepSpeed.
+    """
+    found = sorted(
+        (path for path in autos(source.data) if path not in OWN_WORD or consumer != "deepspeed"),
+        key=lambda path: _order(source.place(path)),
+    )
     if not found:
         return
     count = f"{len(found)} values are" if len(found) > 1 else "1 value is"

@@ -193,8 +193,10 @@ def from_fragment(
     ours_set = apply(replace(source, data=raw), ours, all_given or given)
     origin |= {path: path for path in ours_set.spots.keys() - source.spots.keys()}
     source = replace(ours_set, data=source.data, origin={**source.origin, **origin})
-    refused = {f.key for f in findings if f.is_error}
     spec, wrong = _validate(ours_set.data, source)
+    told = {f.place for f in wrong} if fragment.source.origin else ()  # in the words of the user's own keys
+    findings = [f for f in findings if f.place not in told]
+    refused = {f.key for f in findings if f.is_error}
     findings += [f for f in wrong if f.key not in refused and f.key not in fragment.said_elsewhere]
     if any(f.gate == "SP006" and f.key in _BLOCKS and f.is_error for f in findings):
         spec = None  # nothing can be said about combinations with a block that nobody can read

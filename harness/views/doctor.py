@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from typing import Any
 
 from harness.launching.checkup import Row
 from harness.views.style import Style
@@ -12,8 +13,11 @@ from harness.views.style import Style
 _MARK = {"ok": ("ok", "green"), "note": ("note", "yellow"), "missing": ("MISSING", "red")}
 
 
-def text(rows: Sequence[Row], style: Style) -> str:
-    """One line a fact under its area; what it means and how to mend it below where there is something to say."""
+def text(rows: Sequence[Row], style: Style, cluster: Mapping[str, str] | None = None) -> str:
+    """One line a fact under its area; what it means and how to mend it below where there is something to say.
+
+    `cluster`: what was measured, as a section of a run spec to paste.
+    """
     lines: list[str] = []
     area = ""
     width = max((len(row.name) for row in rows), default=0)
@@ -28,17 +32,24 @@ def text(rows: Sequence[Row], style: Style) -> str:
             lines.append(f"{indent}{row.means}")
         if row.mend:
             lines.append(f"{indent}{style.paint('help', 'green', bold=True)}: {row.mend}")
+    if cluster:
+        lines += ["", "For `harness plan`, in a run spec:", "cluster:"]
+        lines += [f"  {key}: {value}" for key, value in cluster.items()]
     return "\n".join([*lines, "", _verdict(rows, style)])
 
 
-def as_json(rows: Sequence[Row]) -> str:
-    """All rows, and whether training can start."""
-    body = {
+def as_json(
+    rows: Sequence[Row], measured: Mapping[str, Any] | None = None, cluster: Mapping[str, str] | None = None
+) -> str:
+    """All rows, whether training can start, and the figures in bytes, FLOP and parameters a second."""
+    body: dict[str, Any] = {
         "format_version": 1,
         "can_train": not any(row.state == "missing" for row in rows),
         "totals": {state: sum(row.state == state for row in rows) for state in ("ok", "note", "missing")},
         "rows": [asdict(row) for row in rows],
     }
+    if measured:
+        body |= {"measured": dict(measured), "cluster": dict(cluster or {})}
     return json.dumps(body, indent=2)
 
 

@@ -9,13 +9,23 @@ import textwrap
 from collections.abc import Sequence
 
 from harness.findings import Finding
+from harness.plan.ladder import Rung
 from harness.plan.memory import Memory
 from harness.plan.plan import Plan
-from harness.plan.rows import Phase, Row, Tier
+from harness.plan.rows import PHASES, TRAINING, Row, Tier
+from harness.plan.time import Part
 from harness.units import format_bytes, format_count, format_seconds
 from harness.views.style import Style
 
-_PHASES = {"backward": "in the backward pass", "step": "in the optimizer step"}
+_PHASES = {
+    "load": "while the engine is built",
+    "forward": "in the forward pass",
+    "backward": "in the backward pass",
+    "step": "in the optimizer step",
+    "save": "while a checkpoint is written",
+    "resume": "while a checkpoint is read",
+    "export": "while a folder is exported",
+}
 _LAST_WORDS = "Nothing was written and no host was contacted."
 _SHORT_FORMULA = 24
 
@@ -29,8 +39,9 @@ def as_text(plan: Plan, findings: Sequence[Finding], next_command: str, style: S
             _memory(plan, plan.memory, "host", style, width),
             _memory(plan, plan.memory, "nvme", style, width),
             _verdict(plan, plan.memory, style),
-            _time(plan, style),
-            _ladder(plan, style, width),
+            _time(plan, style, width),
+            _ladder("What else would fit", plan.rungs, style, width),
+            _ladder("Fastest that fits, same batch", plan.best, style, width),
         ]
     blocks.append(_last_lines(plan, findings, next_command))
     return "\n\n".join(block for block in blocks if block)
@@ -55,6 +66,8 @@ def _ranks_and_batch(plan: Plan) -> str:
     if batch.complete and degrees.data is not None and settings is not None:
         product = f"{batch.per_device} per rank x {degrees.data} x {batch.accumulation} accumulation steps"
         lines.append(f"Batch    {batch.global_batch} = {product}, at most {settings.tokens_per_step:,} tokens a step")
+    if settings is not None:
+        lines.append(f"States   {settings.recipe}")
     return "\n".join(lines)
 
 
@@ -66,34 +79,37 @@ def _where(plan: Plan) -> str:
 
 
 def _memory(plan: Plan, memory: Memory, tier: Tier, style: Style, width: int) -> str:
-    phase = memory.gpu_peak_phase
-    rows = [row for row in memory.of(tier) if phase in row.phases or tier != "gpu"]
+    phase = memory.gpu_peak_phase if tier == "gpu" or memory.pooled else memory.training_peak_phase
+    rows = [row for row in memory.of(tier) if phase in row.phases or tier == "nvme"]
     if not rows:
         return ""
     times = 1 if tier == "gpu" else memory.ranks_per_host
-    total = sum(row.bytes for row in rows) * times
+    total = sum(row.bytes * (1 if row.shared else times) for row in rows)
     heads = {
         "gpu": f"Memory at the peak, {_PHASES[phase]}, per rank",
-        "host": f"Memory per host, {memory.ranks_per_host} rank{'s' if memory.ranks_per_host > 1 else ''}",
+        "host": f"Memory per host, {_count(memory.ranks_per_host, 'rank')}, {_PHASES[phase]}",
         "nvme": "NVMe per host",
     }
     names = {"gpu": "device" if plan.device is None or memory.pooled else "GPU", "host": "host", "nvme": "disk"}
     lines = [
         (row.what + (" (assumed)" if row.assumed else ""), row.bytes * times, _formula(row, times)) for row in rows
     ]
-    table = _table(heads[tier], names[tier], [*lines, ("together", total, _other_phase(memory, tier))], style, width)
-    return f"{table}\n{_pooled(plan, memory)}".rstrip() if tier == "gpu" else table
+    table = _table(heads[tier], names[tier], [*lines, ("together", total, "")], style, width)
+    parts = [table, _by_phase(memory, tier, width), _pooled(plan, memory) if tier == "gpu" else ""]
+    return "\n".join(part for part in parts if part)
 
 
 def _formula(row: Row, times: int) -> str:
     return row.formula if times == 1 or row.assumed else f"({row.formula}) x {times}"
 
 
-def _other_phase(memory: Memory, tier: Tier) -> str:
-    if tier != "gpu":
+def _by_phase(memory: Memory, tier: Tier, width: int) -> str:
+    """The sum of every phase, so that it is seen how far the peak stands out."""
+    if tier == "nvme":
         return ""
-    other: Phase = "step" if memory.gpu_peak_phase == "backward" else "backward"
-    return f"{format_bytes(memory.at('gpu', other))} {_PHASES[other]}"
+    sizes = {phase: memory.at(tier, phase) if tier == "gpu" else memory.host_at(phase) for phase in PHASES}
+    words = ", ".join(f"{phase} {format_bytes(size)}" for phase, size in sizes.items() if size)
+    return textwrap.fill(f"  by phase: {words}", max(width, 40), subsequent_indent="    ", break_on_hyphens=False)
 
 
 def _pooled(plan: Plan, memory: Memory) -> str:
@@ -123,7 +139,10 @@ def _verdict(plan: Plan, memory: Memory, style: Style) -> str:
     if plan.capacity.gpu and not memory.pooled:
         parts.append(f"GPU {format_bytes(memory.gpu_peak)} of {format_bytes(plan.capacity.gpu)}")
     if plan.capacity.host:
-        parts.append(f"host {format_bytes(memory.host_peak)} of {format_bytes(plan.capacity.host)}")
+        when = f" {_PHASES[memory.host_peak_phase]}" if memory.host_peak_phase not in TRAINING else ""
+        parts.append(f"host {format_bytes(memory.host_peak)} of {format_bytes(plan.capacity.host)}{when}")
+    if plan.capacity.nvme and memory.nvme:
+        parts.append(f"NVMe {format_bytes(memory.nvme)} of {format_bytes(plan.capacity.nvme)}")
     if not parts:
         missing = "`cluster.host_memory`" if memory.pooled else "`cluster.gpu` and `cluster.host_memory`"
         return f"Whether it fits is not known: set {missing}."
@@ -132,23 +151,53 @@ def _verdict(plan: Plan, memory: Memory, style: Style) -> str:
     return f"{style.paint(word, colour, bold=True)}: {', '.join(parts)}"
 
 
-def _time(plan: Plan, style: Style) -> str:
+def _time(plan: Plan, style: Style, width: int) -> str:
     time = plan.time
     if time is None:
         return ""
-    parts = ", ".join(f"{name} {format_seconds(seconds)}" for name, seconds in time.parts)
-    speed = f"{time.tokens_per_second:,.0f} tokens/s"
+    parts = ", ".join(_part(part) for part in time.parts)
+    speed = f"{time.tokens_per_second:,.0f} tokens/s, MFU {time.mfu:.0%}"
     step = f"{style.paint('Step', '', bold=True)}     {format_seconds(time.seconds)}, {speed}"
-    note = "an estimate; `--format json` lists its assumptions"
-    return f"{step}, limited by {time.bottleneck}\n         {parts}\n         {note}"
+    lines = [f"{step}, limited by {time.bottleneck}", *textwrap.wrap(parts, max(40, width - 9))]
+    if time.fixed > 0.01 * time.seconds:
+        share, half = time.fixed / time.seconds, format_count(time.break_even_tokens)
+        lines.append(
+            f"{format_seconds(time.fixed)} of it do not depend on the batch: {share:.0%} at {time.tokens_per_step:,}"
+            f" tokens a step, half at {half}"
+        )
+    lines += _long_run(plan)
+    lines.append("estimates from assumed rates; `--format json` lists them, `cluster` overrides them")
+    return "\n         ".join(lines)
 
 
-def _ladder(plan: Plan, style: Style, width: int) -> str:
-    rungs = plan.rungs
+def _part(part: Part) -> str:
+    hidden = "" if part.exposed == part.seconds else f" ({format_seconds(part.exposed)} not hidden)"
+    return f"{part.name} {format_seconds(part.seconds)}{hidden}"
+
+
+def _long_run(plan: Plan) -> list[str]:
+    """Checkpoints, hours and money."""
+    lines = []
+    if plan.saved is not None:
+        size, cost = format_bytes(plan.saved.bytes), format_seconds(plan.saved.seconds)
+        lines.append(
+            f"a checkpoint is {size} and takes {cost}; one every {format_seconds(plan.saved.interval)} loses least"
+            f" ({plan.saved.lost:.1%} with failures)"
+        )
+    if plan.cost is not None:
+        money = "" if plan.cost.money is None else f", {plan.cost.money:,.0f} in money"
+        hours = format_seconds(plan.cost.hours * 3600)
+        lines.append(f"{format_count(plan.cost.tokens)} tokens: {hours}, {plan.cost.gpu_hours:,.0f} GPU hours{money}")
+    return lines
+
+
+def _ladder(heading: str, rungs: Sequence[Rung], style: Style, width: int) -> str:
+    if not rungs:
+        return ""
     timed = any(rung.time for rung in rungs)
     fixed = 33 + (12 if timed else 0)
     left = min(max(len(rung.title) for rung in rungs) + 3, max(24, width - fixed))
-    head = "What else would fit".ljust(left) + "GPU/rank".rjust(13) + "host/node".rjust(13) + "NVMe/node".rjust(13)
+    head = heading.ljust(left) + "GPU/rank".rjust(13) + "host/node".rjust(13) + "NVMe/node".rjust(13)
     lines = [style.paint(head + ("step".rjust(12) if timed else ""), "", bold=True)]
     for rung in rungs:
         sizes = "".join((format_bytes(size) if size else "-").rjust(13) for size in (rung.gpu, rung.host, rung.nvme))

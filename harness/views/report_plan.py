@@ -12,6 +12,7 @@ from typing import Any
 
 from harness.render import render
 from harness.units import format_bytes, format_seconds
+from harness.views.plan_plot import memory_svg
 from harness.views.plots import Series, line_chart, pair_bars
 from harness.views.report_data import Record, number
 
@@ -19,7 +20,9 @@ from harness.views.report_data import Record, number
 def memory_section(record: Record) -> str:
     """Planned and measured memory, the rows of the plan, and its alternatives."""
     plan = record.plan
-    parts = [_planned_and_measured(record), _rows(plan), _alternatives(plan)]
+    picture = memory_svg(plan)
+    drawn = f'<figure class="card"><h3>Planned memory by alternative</h3>{picture}</figure>' if picture else ""
+    parts = [_planned_and_measured(record), drawn, _rows(plan), _alternatives(plan)]
     body = "".join(part for part in parts if part)
     return f"<h2>Memory, planned and measured</h2>{body}" if body else ""
 

@@ -127,27 +127,37 @@ def _quote(labels: Sequence[Label], main: Place, source: Source, style: Style) -
         return []
     width = max(2, len(str(labels[-1].place.line)))
     bar = style.paint("|", "blue")
-    lines, last = [f"{' ' * width} {bar}"], 0
+    lines, last, start = [f"{' ' * width} {bar}"], 0, 0
     for label in labels:
         number, line = label.place.line, text[label.place.line - 1]
         if last and number > last + 1:
             lines.append("...")
         if number != last:
-            lines.append(f"{style.paint(str(number).rjust(width), 'blue')} {bar} {_clip(line)}")
+            start = _start(main if main.line == number else label.place, line)
+            lines.append(f"{style.paint(str(number).rjust(width), 'blue')} {bar} {_clip(line, start)}")
         mark = ("^" if label.place is main else "-") * max(1, min(label.place.length or 1, 60))
         colour = "red" if label.place is main else "blue"
-        if label.place.column <= _WIDTH:
+        if start < label.place.column <= start + _WIDTH:
             said = style.paint(f"{mark} {label.text}".rstrip(), colour)
-            lines.append(f"{' ' * width} {bar} {_pad(line, label.place.column)}{said}")
+            blank = " " * len(_CUT if start else "") + _pad(line[start:], label.place.column - start)
+            lines.append(f"{' ' * width} {bar} {blank}{said}")
         last = number
     return [*lines, f"{' ' * width} {bar}"]
 
 
-_WIDTH = 160
+_WIDTH, _CUT = 160, "..."
 
 
-def _clip(line: str) -> str:
-    return line.rstrip() if len(line) <= _WIDTH else line[: _WIDTH - 3] + "..."
+def _start(place: Place, line: str) -> int:
+    """How much of a long line is left out before the place that is shown."""
+    far = len(line) > _WIDTH and place.column + place.length > _WIDTH - len(_CUT)
+    return max(0, place.column - _WIDTH // 3) if far else 0
+
+
+def _clip(line: str, start: int = 0) -> str:
+    rest = line[start:].rstrip()
+    shown = rest if len(rest) <= _WIDTH else rest[: _WIDTH - len(_CUT)] + _CUT
+    return _CUT + shown if start else shown
 
 
 def _pad(line: str, column: int) -> str:

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 
 import pytest
 
+from harness.launching import measuring
 from harness.launching.checkup import Row
 from harness.views import doctor as view
 from harness.views.style import Style
@@ -85,3 +86,49 @@ def test_rows_are_grouped_and_counted():
     assert "help: do this" in text
     assert text.endswith("Training cannot start here: z")
     assert json.loads(view.as_json(rows))["totals"] == {"ok": 1, "note": 1, "missing": 1}
+
+
+MEASURED = {
+    "host_memory": 380e9,
+    "cpu_adam": 13e9,
+    "disk_read": 24.5e9,
+    "disk_write": 12e9,
+    "gpu_up": 55e9,
+    "gpu_down": 52e9,
+    "gpu_flops_16": 700e12,
+    "failed": {},
+}
+
+
+def test_what_was_measured_is_a_cluster_section_that_the_planner_reads() -> None:
+    from harness.facts.devices import find_device
+    from harness.plan.rates import device_with, rates_of
+    from harness.spec.model import ClusterSpec
+
+    cluster = ClusterSpec.model_validate(measuring.cluster_section(MEASURED))
+    assert rates_of(cluster).host_memory == 380e9
+    assert (rates_of(cluster).nvme_read, rates_of(cluster).nvme_write) == (24.5e9, 12e9)
+    device = device_with(find_device("H100"), cluster)
+    assert device is not None
+    assert device.pcie * 0.8 == pytest.approx(52e9)
+
+
+def test_every_figure_is_a_row_and_the_section_can_be_pasted() -> None:
+    rows = measuring.rows_of(MEASURED)
+    assert [row.name for row in rows][:2] == ["host memory", "CPU Adam"]
+    assert "13,000 M parameters/s" in rows[1].value
+    text = view.text(rows, Style(False), measuring.cluster_section(MEASURED))
+    assert "cluster:\n  host_memory_bandwidth: 380.00GB/s" in text
+
+
+def test_what_could_not_be_measured_says_why() -> None:
+    rows = measuring.rows_of({"failed": {"disk": "no libaio"}})
+    assert [(row.state, row.means) for row in rows] == [("note", "no libaio")]
+    assert measuring.cluster_section({"failed": {"disk": "no libaio"}}) == {}
+
+
+def test_a_disk_that_is_no_folder_is_a_finding() -> None:
+    done = doctor("--measure", "--disk", "/no/such/folder")
+    assert done.returncode == 2
+    assert "MM007" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -51,6 +51,10 @@ GOOD = {
                            "tensorboard": {"enabled": False, "output_path": "out", "job_name": "chat"}}),
     "language model, stage 1": ("deepspeed", {"train_batch_size": 256, "train_micro_batch_size_per_gpu": 4, **TALK, "zero_optimization": {"stage": 1}, "gradient_clipping": 1.0, "prescale_gradients": False,
                                               "fp16": {"enabled": True, **SCALING, "initial_scale_power": 11, "consecutive_hysteresis": False}}),
+    "trainer, NVMe, with an old name": ("hf", {**OPEN, "fp16": {"enabled": "auto", **SCALING}, "zero_optimization": {**STAGE_3, "offload_optimizer": {**NVME, "buffer_count": 4}, "offload_param": {**NVME, "buffer_count": 5, "buffer_size": 1e8}},
+                                                "aio": {"block_size": 262144, "queue_depth": 32, "thread_count": 1, "single_submit": False, "overlap_events": True}}),
+    "for the autotuner": ("hf", {"train_micro_batch_size_per_gpu": "auto", "bf16": {"enabled": "auto"}, "autotuning": {"enabled": True, "fast": False}}),
+    "long sequences": ("deepspeed", {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 3}, "optimizer": {"type": "Adam", "params": {"lr": 1e-3}}, "sequence_parallel_size": 4}),
     "profiled": ("deepspeed", {"train_micro_batch_size_per_gpu": 8, "gradient_clipping": 1.0, "zero_optimization": {"stage": 2}, "bf16": {"enabled": True}, "flops_profiler": {"enabled": True, "profile_step": 5, "module_depth": -1, "top_modules": 3, "detailed": True},
                                "comms_logger": {"enabled": True, "verbose": False, "prof_all": True, "debug": False}, "communication_data_type": "fp32"}),
 }  # fmt: skip
@@ -124,6 +128,29 @@ def test_a_typical_fault_is_found_at_its_key(name, write):
 def test_a_template_is_one_finding(text, write):
     found = checked(write, text).report.findings
     assert [f.gate for f in found] == ["SP017"]
+
+
+def test_one_cause_is_one_finding(write):
+    misplaced = {**RAW, "optimizer": {"type": "AdamW", "lr": 1e-4}}
+    assert [f.gate for f in checked(write, misplaced).report.findings] == ["SP005"]
+    for block in (3, {"stag": 3}):
+        found = checked(write, {**RAW, "zero_optimization": block}).report.errors
+        assert len([f for f in found if not f.gate.startswith("PR")]) == 1
+    misspelt = {**RAW, "tensorboard": {"enable": True}}
+    assert [f.gate for f in checked(write, misspelt).report.findings] == ["SP005"]
+
+
+def test_elasticity_chose_the_batch_where_it_was_there(write):
+    text = json.dumps({"elasticity": {"enabled": True, "max_train_batch_size": 2000, "micro_batch_sizes": [2, 4]}})
+    report = check_file(write("ds_config.json", text), deepspeed=Target("0.17.6", "asked for")).report
+    assert report.errors == ()
+
+
+def test_a_fix_that_changes_a_running_json_is_not_safe(write):
+    config = {**RAW, "zero_optimization": {"stage": 2, "offload_param": {"device": "cpu"}}}
+    found = next(f for f in checked(write, config).report.findings if f.gate == "OF001")
+    assert found.fix is not None
+    assert not found.fix.safe
 
 
 def test_a_configuration_can_be_given_its_context(write):

@@ -37,6 +37,49 @@ PUBLISHED = {
     "openai-community/gpt2": 124_439_808,
     "openai-community/gpt2-xl": 1_557_611_200,
     "EleutherAI/gpt-neox-20b": 20_554_567_680,
+    "HuggingFaceTB/SmolLM2-135M": 134_515_008,
+    "HuggingFaceTB/SmolLM2-360M": 361_821_120,
+    "HuggingFaceTB/SmolLM2-1.7B": 1_711_376_384,
+    "TinyLlama/TinyLlama-1.1B-Chat-v1.0": 1_100_048_384,
+    "mistralai/Mistral-Nemo-Base-2407": 12_247_782_400,
+    "mistralai/Mistral-Small-24B-Base-2501": 23_572_403_200,
+    "mistralai/Mistral-Large-Instruct-2407": 122_610_069_504,
+    "mistralai/Mixtral-8x22B-v0.1": 140_620_634_112,
+    "Qwen/Qwen2.5-1.5B": 1_543_714_304,
+    "Qwen/Qwen2.5-3B": 3_085_938_688,
+    "Qwen/Qwen2.5-14B": 14_770_033_664,
+    "Qwen/Qwen3-0.6B": 596_049_920,
+    "Qwen/Qwen3-1.7B": 1_720_574_976,
+    "Qwen/Qwen3-4B": 4_022_468_096,
+    "Qwen/Qwen3-14B": 14_768_307_200,
+    "Qwen/Qwen1.5-MoE-A2.7B": 14_315_784_192,
+    "Qwen/Qwen3-235B-A22B": 235_093_634_560,
+    "google/gemma-2b": 2_506_172_416,
+    "google/gemma-7b": 8_537_680_896,
+    "google/gemma-2-2b": 2_614_341_888,
+    "google/gemma-3-1b-pt": 999_885_952,
+    "google/gemma-3-4b-pt": 4_300_079_472,
+    "google/gemma-3-12b-pt": 12_187_325_040,
+    "google/gemma-3-27b-pt": 27_432_406_640,
+    "microsoft/phi-2": 2_779_683_840,
+    "microsoft/Phi-3-medium-4k-instruct": 13_960_238_080,
+    "microsoft/Phi-4-mini-instruct": 3_836_021_760,
+    "openai-community/gpt2-medium": 354_823_168,
+    "openai-community/gpt2-large": 774_030_080,
+    "EleutherAI/pythia-160m": 162_322_944,
+    "EleutherAI/pythia-410m": 405_334_016,
+    "EleutherAI/pythia-1b": 1_011_781_632,
+    "EleutherAI/pythia-1.4b": 1_414_647_808,
+    "EleutherAI/pythia-2.8b": 2_775_208_960,
+    "EleutherAI/pythia-6.9b": 6_857_302_016,
+    "EleutherAI/pythia-12b": 11_846_072_320,
+    "tiiuae/falcon-7b": 6_921_720_704,
+    "tiiuae/falcon-40b": 41_303_293_952,
+    "openai/gpt-oss-20b": 20_914_757_184,
+    "openai/gpt-oss-120b": 116_829_156_672,
+    "deepseek-ai/DeepSeek-V2-Lite": 15_706_484_224,
+    "deepseek-ai/DeepSeek-V2": 235_741_434_880,
+    "deepseek-ai/DeepSeek-V3": 671_026_404_352,
 }
 TINY = {"model_type": "llama", "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 32}
 
@@ -82,6 +125,17 @@ def test_experts_that_are_not_used_are_not_active() -> None:
     assert facts.active_parameters == 12_879_925_248
     assert facts.largest_parameter == 939_524_096
     assert facts.largest_module == 1_409_286_144
+
+
+def test_layers_of_two_kinds() -> None:
+    facts = known("deepseek-ai/DeepSeek-V3")
+    assert sorted({sum(p.numel for p in layer) for layer in facts.layers}) == [583_483_392, 11_507_286_016]
+    assert facts.largest_module == 11_274_289_152
+    assert facts.active_parameters == pytest.approx(37.55e9, rel=0.01)
+
+
+def test_a_misspelt_name_gets_the_right_one() -> None:
+    assert "did you mean `llama-3.1-70b`" in find("lama-3.1-70b").why_not
 
 
 def test_a_tied_embedding_is_multiplied_with_once() -> None:
@@ -154,3 +208,21 @@ def test_an_unknown_name_has_a_reason(name: str | None) -> None:
 
 def test_an_unknown_family_says_which_are_known() -> None:
     assert "llama, mistral" in from_config({"model_type": "mamba"}).why_not
+
+
+def test_without_torch_an_unknown_family_says_what_would_help(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.facts.model_probe.installed", lambda _: None)
+    found = from_config({"model_type": "mamba"}, build=True)
+    assert found.facts is None
+    assert "with torch and transformers installed it could be built and counted" in found.why_not
+
+
+def test_built_parameters_are_cut_at_the_longest_list_of_layers() -> None:
+    from harness.facts.model_parts import Parameter
+    from harness.facts.model_probe import _cut
+
+    names = {"emb": (7, 3), "tower.0.w": (2, 2), "m.layers.0.w": (9, 9), "m.layers.1.w": (9, 9), "norm": (3,)}
+    probed = _cut({}, [Parameter(name, shape) for name, shape in names.items()])
+    assert (probed.layer_path, len(probed.layers)) == ("m.layers", 2)
+    assert probed.layers[0] is probed.layers[1]
+    assert [p.name for p in (*probed.before, *probed.after)] == ["emb", "tower.0.w", "norm"]

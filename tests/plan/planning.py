@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from harness.plan.memory import Memory
 from harness.plan.plan import Plan, make_plan
 from harness.plan.run import Run, resolve
 from harness.plan.settings import Settings, settings_of
@@ -55,3 +56,10 @@ def offload(optimizer: str = "none", parameters: str = "none", stage: int = 3, *
     if parameters != "none":
         zero["offload_param"] = {"device": parameters, **(path if parameters == "nvme" else {})}
     return zero
+
+
+def memory_of_run(*args: Any, **kwargs: Any) -> Memory:
+    """The memory of a plan that is known to have one."""
+    found = plan_of(*args, **kwargs).memory
+    assert found is not None
+    return found

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from planning import TINY, offload, plan_of
 
-from harness.plan.memory import Capacity, Fit, Memory, fit
+from harness.plan.memory import Capacity, Memory, fit
 from harness.plan.plan import Plan
-from harness.plan.rows import Row, rounding
+from harness.plan.rows import PHASES, Row, rounding
 
 
 def memory(*args: Any, **kwargs: Any) -> Memory:
@@ -19,9 +19,10 @@ def memory(*args: Any, **kwargs: Any) -> Memory:
 
 
 def host_states(plan: Plan) -> float:
-    """GB a host without processes and rounding."""
+    """GB a host in the optimizer step, without processes, rounding and what torch's cache keeps."""
     assert plan.memory is not None
-    rows = [row for row in plan.memory.of("host") if row.kind not in ("process", "rounding")]
+    rows = [row for row in plan.memory.of("host") if row.kind not in ("process", "rounding", "cache")]
+    rows = [row for row in rows if "step" in row.phases]
     return 8 * sum(row.bytes for row in rows) / 1e9
 
 
@@ -86,8 +87,8 @@ def test_checkpointing_keeps_inputs_instead_of_layers() -> None:
 def test_on_the_cpu_device_rows_are_host_memory() -> None:
     m = memory(TINY, ranks=2, cluster={"gpu": "cpu"})
     assert m.pooled
-    host = max(m.at("host", "backward"), m.at("host", "step"))
-    assert m.host_peak == 2 * (host + m.gpu_peak)
+    assert m.host_peak == max(m.host_at(phase) for phase in PHASES)
+    assert m.host_at("step") == 2 * (m.at("host", "step") + m.at("gpu", "step"))
     assert not [row for row in m.rows if row.kind in ("context", "nccl", "rounding")]
 
 
@@ -122,13 +123,96 @@ def test_the_rounding_disappears_without_pinned_memory() -> None:
 @pytest.mark.parametrize(
     ("gpu", "host", "expected"),
     [
-        (80 * 2**30, 2 * 10**12, Fit(True, "host memory")),
-        (20 * 2**30, 2 * 10**12, Fit(False, "gpu memory")),
-        (80 * 2**30, 10**12, Fit(False, "host memory")),
-        (80 * 2**30, None, Fit(None, "gpu memory")),
-        (None, 10**12, Fit(False, "host memory")),
-        (None, None, Fit(None, "")),
+        (80 * 2**30, 2 * 10**12, (True, "host memory")),
+        (20 * 2**30, 2 * 10**12, (False, "gpu memory")),
+        (80 * 2**30, 10**12, (False, "host memory")),
+        (80 * 2**30, None, (None, "gpu memory")),
+        (None, 10**12, (False, "host memory")),
+        (None, None, (None, "")),
     ],
 )
-def test_fit(gpu: int | None, host: int | None, expected: Fit) -> None:
-    assert fit(memory(zero=offload("cpu")), Capacity(gpu, host)) == expected
+def test_fit(gpu: int | None, host: int | None, expected: tuple[bool | None, str]) -> None:
+    found = fit(memory(zero=offload("cpu")), Capacity(gpu, host))
+    assert (found.fits, found.binding) == expected
+
+
+def test_disks_that_are_too_small_or_unknown() -> None:
+    needed = memory(zero=offload("nvme", sub_group_size=100_000_000))
+    assert fit(needed, Capacity(80 * 2**30, 10**12, 10**12)).binding == "nvme"
+    assert fit(needed, Capacity(80 * 2**30, 10**12, 10**12)).fits is False
+    assert fit(needed, Capacity(80 * 2**30, 10**12, 8 * 10**12)).fits is True
+    assert fit(needed, Capacity(80 * 2**30, 10**12)).fits is None
+
+
+def test_resuming_reads_the_optimizer_file_whole_on_every_rank() -> None:
+    p, m = 70_553_706_496, memory(zero=offload("cpu"))
+    row = next(row for row in m.rows if row.kind == "resume")
+    assert 8 * row.bytes == pytest.approx(12 * p, rel=1e-4)
+    assert 1.3e12 < m.host_at("resume") < 2e12
+    assert m.host_at("load") < m.host_at("step") < m.host_at("resume")
+
+
+def test_below_stage_3_every_rank_builds_the_whole_model() -> None:
+    assert memory("llama-3.1-8b", zero={"stage": 2}).host_at("load") > 8 * 4 * 8_030_261_248
+    assert memory("llama-3.1-8b").host_at("load") < 4 * 8_030_261_248
+
+
+def test_a_checkpoint_leaves_a_gpu_one_tensor_at_a_time() -> None:
+    rows = {row.kind: row for row in memory("llama-3.1-8b").rows if "save" in row.phases}
+    assert rows["save"].bytes == 4 * 1_003_782_656
+    assert "save" not in {row.kind for row in memory(zero=offload("cpu")).rows}
+
+
+def test_the_second_shard_of_zeropp_is_there_between_gather_and_step() -> None:
+    rows = memory("llama-3.1-8b", deepspeed={"zero_optimization": {"zero_hpz_partition_size": 4}}).rows
+    second = next(row for row in rows if row.kind == "secondary")
+    assert second.phases == ("forward", "backward")
+    assert second.bytes == pytest.approx(2 * 8_030_261_248 / 4, rel=1e-3)
+
+
+@pytest.mark.parametrize(("accumulation", "in_flight"), [(1, 1), (2, 2), (16, 4)])
+def test_the_first_stage_of_a_pipeline_holds_several_micro_batches(accumulation: int, in_flight: int) -> None:
+    run: dict[str, Any] = {"zero": {"stage": 1}, "parallel": {"pipeline_parallel_size": 4}}
+    train = {"gradient_accumulation_steps": accumulation, "gradient_checkpointing": False}
+    kept = next(row for row in memory("llama-3.1-70b", train=train, **run).rows if row.kind == "activations")
+    one = 20 * 4096 * (16 * 8192 + 8 + 4 * 72 * 128 + 4 * 64 + 8 * 28672)
+    assert kept.bytes == in_flight * one
+
+
+def test_a_tensor_degree_divides_attention_and_mlp_and_not_the_norms() -> None:
+    run: dict[str, Any] = {"zero": {"stage": 1}, "train": {"gradient_checkpointing": False}}
+    whole = next(r for r in memory("llama-3.1-8b", **run).rows if r.kind == "activations").bytes
+    four = next(
+        r for r in memory("llama-3.1-8b", parallel={"tensor_parallel_size": 4}, **run).rows if r.kind == "activations"
+    ).bytes
+    replicated = 32 * 4096 * (16 * 4096 + 8)
+    assert four == replicated + (whole - replicated) // 4
+
+
+def test_inputs_of_checkpointed_layers_can_wait_on_the_host() -> None:
+    raw = {"activation_checkpointing": {"cpu_checkpointing": True}}
+    rows = [row for row in memory("llama-3.1-8b", deepspeed=raw).rows if row.kind == "activations"]
+    assert [row.tier for row in rows] == ["host"]
+    assert rows[0].bytes == 32 * 2 * 4096 * 4096
+
+
+def test_a_phase_is_never_empty_and_the_peak_is_one_of_them() -> None:
+    m = memory("llama-3.1-8b")
+    assert all(m.host_at(phase) > 0 for phase in PHASES)
+    assert m.gpu_peak == max(m.at("gpu", phase) for phase in PHASES)
+    assert m.at("gpu", "forward") < m.at("gpu", "backward")
+
+
+def test_a_ratio_leaves_the_first_sub_groups_on_the_device() -> None:
+    """Whole sub-groups: 0.3 of 9 are 2 that stay."""
+    zero = {"stage": 3, "offload_optimizer": {"device": "cpu", "ratio": 0.7}}
+    half, whole = memory(zero=zero), memory(zero=offload("cpu"))
+    near = [row for row in half.rows if row.tier == "gpu" and row.kind in ("master", "states", "master_gradients")]
+    assert {row.kind for row in near} == {"master", "states", "master_gradients"}
+    moved = sum(row.bytes for row in near)
+    assert moved == pytest.approx(2 / 9 * 16 * 8_819_213_312, rel=0.05)
+
+    def on_host(m: Memory) -> int:
+        return sum(row.bytes for row in m.of("host") if row.kind in ("master", "states", "master_gradients"))
+
+    assert on_host(half) + moved == on_host(whole)

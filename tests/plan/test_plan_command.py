@@ -85,3 +85,117 @@ def test_a_deepspeed_json_says_nothing_about_the_model(write: Write) -> None:
     assert result.exit_code == 0
     assert "a model of unknown size" in result.stdout
     assert "Next:" not in result.stdout
+
+
+def test_without_a_spec_the_fastest_that_fits_is_found_and_planned() -> None:
+    flags = "plan --model llama-3.1-70b --gpus 8 --gpu H100-80GB --host-memory 2TB --nvme 8x3.5TB".split()
+    result = run(*flags)
+    assert result.exit_code == 0
+    assert "fit with headroom" in result.stdout
+    assert "70.55 B parameters in bf16, ZeRO-3, optimizer on cpu" in result.stdout
+    assert "Fits: GPU" in result.stdout
+
+
+def test_the_search_is_in_the_json_with_the_spec_that_it_found() -> None:
+    flags = "plan --model llama-3.1-70b --gpus 8 --gpu H100-80GB --host-memory 2TB --format json".split()
+    body = json.loads(run(*flags).stdout)
+    assert body["search"]["searched"] > 100
+    assert body["spec"]["zero"]["offload_optimizer"] == {"device": "cpu"}
+    assert body["fits"] is True
+    assert body["step_seconds"] == min(
+        r["step_seconds"] for r in body["search"]["fastest"] if "sequence" not in r["title"]
+    )
+    for key in ("model_states_per_rank_bytes", "gpu_peak_bytes", "host_peak_bytes", "nvme_bytes", "binding_constraint"):
+        assert key in body
+
+
+def test_a_given_stage_is_planned_and_not_searched() -> None:
+    result = run(*"plan --model llama-3.1-8b --gpus 8 --gpu H100 --zero-stage 2 --host-memory 2TB".split())
+    assert "Searched" not in result.stdout
+    assert "ZeRO-2" in result.stdout.splitlines()[0]
+
+
+def test_search_writes_a_spec_that_validates_and_plans_the_same(write: Write) -> None:
+    spec = write("small.yaml", SPEC)
+    target = spec.replace("small.yaml", "found.yaml")
+    result = run("plan", spec, "--search", "--write", target, "--format", "json")
+    assert result.exit_code == 0
+    assert run("validate-config", target).exit_code == 0
+    found, again = json.loads(result.stdout), json.loads(run("plan", target, "--format", "json").stdout)
+    assert (again["gpu_peak_bytes"], again["step_seconds"]) == (found["gpu_peak_bytes"], found["step_seconds"])
+
+
+def test_a_bare_count_is_the_table_of_the_paper() -> None:
+    result = run(*"plan --params 70e9 --gpus 256 --zero-stage 3 --gpu H100-80GB".split())
+    for size in ("1,120.00 GB", "283.28 GB", "143.83 GB", "> ZeRO-3          4.38 GB", "14 x H100-80GB"):
+        assert size in result.stdout
+    body = json.loads(run(*"plan --params 7B --gpus 1 --zero-stage 0 --format json".split()).stdout)
+    assert body["model_states_per_rank_bytes"] == 112e9
+
+
+def test_the_fewest_gpus() -> None:
+    result = run(*"plan --model llama-3.1-8b --gpu H100-80GB --host-memory 2TB --min-gpus --zero-stage 3".split())
+    assert result.exit_code == 0
+    assert "llama-3.1-8b fits on 1 x H100-80GB" in result.stdout
+    body = json.loads(
+        run(*"plan --model llama-3.1-70b --gpu A100-80GB --host-memory 500GB --min-gpus --format json".split()).stdout
+    )
+    assert body["gpus"] > 8
+    assert body["raw_floor_gpus"] == 15
+
+
+def test_hours_and_money() -> None:
+    flags = "plan --model llama-3.1-8b --gpus 8 --gpu H100 --zero-stage 3 --tokens 1e9 --price 2.5".split()
+    assert "1.00 B tokens:" in run(*flags).stdout
+    cost = json.loads(run(*flags, "--format", "json").stdout)["cost"]
+    assert cost["money"] == pytest.approx(cost["gpu_hours"] * 2.5)
+
+
+def test_a_picture(write: Write) -> None:
+    from xml.etree import ElementTree
+
+    spec = write("small.yaml", SPEC)
+    target = spec.replace("small.yaml", "memory.svg")
+    assert run("plan", spec, "--plot", target).exit_code == 0
+    root = ElementTree.parse(target).getroot()  # noqa: S314 - written a line above
+    text = "".join(root.itertext())
+    assert "GPU, a rank" in text
+    assert "host memory, a node" in text
+    assert sum(element.tag.endswith("rect") for element in root.iter()) > 20
+
+
+@pytest.mark.parametrize(
+    ("flags", "gate"),
+    [
+        ("--model nobody/nothing --gpus 8 --gpu H100", "MM001"),
+        ("--model llama-3.1-8b --gpus 0 --gpu H100", "MM007"),
+        ("--model llama-3.1-8b --gpus 8 --gpu H101", "MM003"),
+        ("--model llama-3.1-8b --gpus 8 --gpu H100 --host-memory -2TB", "MM004"),
+        ("--model llama-3.1-8b --gpus 8", "MM007"),
+        ("--model llama-3.1-8b --gpus 8 --gpu H100 --zero-stage 7", "MM007"),
+        ("--model llama-3.1-8b --gpus 8 --gpu H100 --batch-tokens none", "MM007"),
+        ("--model llama-3.1-8b --gpus 8 --gpu H100 --price -1", "MM007"),
+        ("--params zero", "MM007"),
+        ("--params -5", "MM007"),
+        ("--params 7e9 --gpus 0", "MM007"),
+        ("--params 7e9 --gpu H101", "MM003"),
+        ("--min-gpus --model llama-3.1-8b --gpu H101", "MM003"),
+        ("--model meta-llama/Llama-9-900B --gpus 8 --gpu H100 --min-gpus", "MM001"),
+    ],
+)
+def test_bad_input_is_a_finding_and_never_a_traceback(flags: str, gate: str) -> None:
+    from harness.errors import Refused
+
+    with pytest.raises(Refused) as refused:
+        CliRunner().invoke(build(["plan"]), ["plan", *flags.split()], catch_exceptions=False)
+    assert gate in [f.gate for f in refused.value.findings]
+    assert all(f.severity == "error" and f.fix for f in refused.value.findings)
+
+
+def test_a_search_without_a_gpu_that_is_known_says_so(write: Write) -> None:
+    from harness.errors import Refused
+
+    spec = write("small.yaml", SPEC.replace("gpu: H100", "gpu: cpu"))
+    with pytest.raises(Refused) as refused:
+        run("plan", spec, "--search")
+    assert [f.gate for f in refused.value.findings] == ["MM007"]

@@ -86,6 +86,15 @@ def test_tabs_and_long_lines_do_not_move_the_mark(write):
     assert max(map(len, shown)) < 200
 
 
+def test_a_place_far_to_the_right_is_shown(write):
+    one_line = '{"train_batch_size": 8, "bf16": {"enabled": true}, ' + " " * 200 + '"zero_optimization": {"stag": 3}}'
+    checked = check_file(write("ds.json", one_line), deepspeed=Target("0.19.8", "asked for"))
+    lines = text.findings(checked.report.findings, checked.source, Style()).splitlines()
+    quoted = next(n for n, line in enumerate(lines) if line.startswith(" 1 | ..."))
+    at = lines[quoted].index('"stag"')
+    assert lines[quoted + 1].index("^" * 6) == at
+
+
 def test_good_news_is_one_line():
     report = Report("a.yaml", checked=16, skipped=(Skipped("BT001", "world size"),))
     assert text.summary([report], Style()) == "OK. 16 gates checked, 1 skipped: BT001 (no --hostfile or --world-size)"

@@ -1,4 +1,4 @@
-"""Worker of test_plan_counts.py: builds engines on 2 gloo ranks, trains a few steps, counts what they hold by kind."""
+"""Worker of test_plan_counts.py: builds engines on gloo ranks one after the other, trains a few steps, counts what they hold."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import gc
 import json
 import os
 import sys
+import tempfile
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -53,23 +55,26 @@ def count(engine: Any, stage: int) -> dict[str, int]:
         flat = getattr(zero, "fp32_groups_flat", [])
         inner = getattr(zero, "optimizer", zero)
         return {"parameters": nbytes(module.parameters()), "master": nbytes(flat), "states": nbytes(states(inner))}
+    if hasattr(zero, "fp32_groups_gradients_flat"):
+        return {
+            "parameters": nbytes(zero.bf16_groups_flat),
+            "gradients": nbytes(zero.fp32_groups_gradients_flat),
+            "master": nbytes(zero.fp32_groups_flat_partition),
+            "states": nbytes(states(zero.optimizer)),
+        }
     if stage < 3:
-        host = (
-            {}
-            if not zero.cpu_offload
-            else {
-                "staging": nbytes(zero.param_buffer_of_bit16_for_cpu_offload_groups),
-                "largest": nbytes([zero.temp_grad_buffer_for_cpu_offload]),
-                "master_gradients": nbytes(
-                    [p.grad for p in zero.single_partition_of_fp32_groups if p.grad is not None]
-                ),
-            }
-        )
         return {
             "parameters": nbytes(zero.bit16_groups_flat),
             "master": nbytes(zero.single_partition_of_fp32_groups),
             "states": nbytes(states(zero.optimizer)),
-            **host,
+            **(_on_the_host(zero) if zero.cpu_offload else {}),
+        }
+    if zero.swap_optimizer:
+        return {
+            "parameters": nbytes(zero.fp16_partitioned_groups_flat),
+            "gradients": nbytes([zero.grad_partitions_flat_buffer]),
+            "swap": nbytes(zero.optimizer_swapper.swap_buffer_manager.all_buffers),
+            **_files(zero),
         }
     counted = {
         "parameters": nbytes(zero.fp16_partitioned_groups_flat),
@@ -84,26 +89,72 @@ def count(engine: Any, stage: int) -> dict[str, int]:
     return counted
 
 
+def _on_the_host(zero: Any) -> dict[str, int]:
+    return {
+        "staging": nbytes(zero.param_buffer_of_bit16_for_cpu_offload_groups),
+        "largest": nbytes([zero.temp_grad_buffer_for_cpu_offload]),
+        "master_gradients": nbytes([p.grad for p in zero.single_partition_of_fp32_groups if p.grad is not None]),
+    }
+
+
+def _files(zero: Any) -> dict[str, int]:
+    """Bytes on disk of this rank: states, and the gradients of the last step."""
+    files = [p for p in Path(zero.optimizer_swapper.swap_folder).rglob("*.swp") if p.is_file()]
+    gradients = sum(p.stat().st_size for p in files if "_gradient_" in p.name)
+    return {"nvme_states": sum(p.stat().st_size for p in files) - gradients, "nvme_gradients": gradients}
+
+
 def gradients(engine: Any, stage: int) -> dict[str, int]:
     """What is only there between the last backward and the step."""
     zero = engine.optimizer
     if stage == 0:
         return {"gradients": nbytes(p.grad for p in engine.module.parameters())}
-    if stage < 3 and not zero.cpu_offload:
+    if hasattr(zero, "fp32_groups_gradients_flat") or stage == 3:
+        return {}
+    if not zero.cpu_offload:
         return {"gradients": nbytes(flatten(zero.averaged_gradients))}
-    if stage < 3:
-        return {"accumulated": nbytes(flatten(zero.accumulated_grads_in_cpu))}
-    return {}
+    own = {p.grad.untyped_storage().data_ptr() for p in zero.single_partition_of_fp32_groups if p.grad is not None}
+    kept = flatten(zero.accumulated_grads_in_cpu)  # with 16-bit masters these are the gradients of the masters
+    return {"accumulated": nbytes(t for t in kept if t.untyped_storage().data_ptr() not in own)}
+
+
+def watch(engine: Any, stage: int, seen: dict[str, int]) -> None:
+    """Hooks that note what exists only within forward and backward: reduce buckets and ZeRO++'s second shards."""
+    zero, module = engine.optimizer, engine.module
+    if stage in (1, 2) and hasattr(zero, "ipg_buckets"):
+
+        def backward(gradient: Any) -> Any:
+            buffers = [b for bucket in zero.ipg_buckets.values() for b in bucket.buffer]
+            seen["bucket"] = max(seen.get("bucket", 0), nbytes(buffers))
+            return gradient
+
+        next(iter(module.parameters())).register_hook(backward)  # the embedding: the last to get a gradient
+    if stage == 3 and zero.zero_hpz_partition_size > 1:
+
+        def forward(*_: Any) -> None:
+            seconds = [p.ds_secondary_tensor for p in module.parameters() if p.ds_secondary_tensor is not None]
+            seen["secondary"] = nbytes(seconds)  # in the first pass those that will stay gathered have one too
+
+        module.register_forward_hook(forward)
 
 
 def run(fields: dict[str, Any], config: dict[str, Any], decay: bool) -> dict[str, int]:
-    """Two optimizer steps of two micro-batches; what is held before the second step and after it."""
+    """Two optimizer steps; what is held before the second step and after it."""
     stage = config["zero_optimization"]["stage"]
+    offload = config["zero_optimization"].get("offload_optimizer", {})
+    if "nvme_path" in offload:
+        offload["nvme_path"] = tempfile.mkdtemp(dir=offload["nvme_path"]) if dist.get_rank() == 0 else ""
+        paths = [offload["nvme_path"]]
+        dist.broadcast_object_list(paths)
+        offload["nvme_path"] = paths[0]
+    micro_steps = config["gradient_accumulation_steps"]
     before = held()
     torch.manual_seed(0)
     model_config = AutoConfig.for_model(**fields)
     with deepspeed.zero.Init(config_dict_or_path=config, enabled=stage == 3):
         model = AutoModelForCausalLM.from_config(model_config)
+    for p in model.parameters():  # fused experts come uninitialised out of a bare zero.Init: no step with such numbers
+        getattr(p, "ds_tensor", p).data.normal_(std=0.02)
     weights, vectors = [], []
     for p in model.parameters():
         (weights if len(getattr(p, "ds_shape", p.shape)) > 1 else vectors).append(p)
@@ -113,11 +164,12 @@ def run(fields: dict[str, Any], config: dict[str, Any], decay: bool) -> dict[str
     )[0]
     del model, weights, vectors, groups
     result: dict[str, int] = {}
-    for micro in range(4):
-        tokens = torch.randint(0, 256, (1, 16))
+    watch(engine, stage, result)
+    for micro in range(2 * micro_steps):
+        tokens = torch.randint(0, 199, (1, 16))
         loss = engine(input_ids=tokens, labels=tokens).loss
         engine.backward(loss)
-        if micro == 3:
+        if micro == 2 * micro_steps - 1:
             result |= gradients(engine, stage)
         engine.step()
     del loss, tokens
@@ -128,10 +180,15 @@ def run(fields: dict[str, Any], config: dict[str, Any], decay: bool) -> dict[str
 
 
 def main() -> None:
-    """argv: a JSON file with a model's fields and [[config, decay], ...], and where to write the counts; RANK, WORLD_SIZE as torch wants them."""
+    """argv: a JSON file with [[model fields, config, decay], ...], and where to write; RANK, WORLD_SIZE as torch wants."""
     deepspeed.init_distributed("gloo")
     work = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    counts = [run(work["model"], config, decay) for config, decay in work["cases"]]
+    counts: list[dict[str, Any]] = []
+    for case in work:
+        try:
+            counts.append(run(*case))
+        except Exception:  # one configuration that cannot be built is one failed case, the same on every rank
+            counts.append({"failed": traceback.format_exc()})
     target = Path(sys.argv[2]) / f"{os.environ['RANK']}.json"
     target.write_text(json.dumps(counts), encoding="utf-8")
     dist.barrier()

@@ -45,6 +45,8 @@ def check(ctx: Context) -> Iterator[Finding]:
         return
     if ctx.run.kind == "deepspeed-json" and any(ctx.source.data.get(key) == "auto" for key in _KEYS):
         return  # whoever fills in "auto" brings it
+    if ctx.on("elasticity") and ctx.target.version < (0, 19, 8):
+        return  # elasticity chooses it
     part = ctx.run.kind == "deepspeed-json" and list(ctx.source.data) == ["zero_optimization"]
     yield ctx.finding(
         f"neither {ctx.key('train.per_device_train_batch_size')} nor {ctx.key('train.global_batch_size')} is given",

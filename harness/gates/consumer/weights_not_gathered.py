@@ -36,6 +36,8 @@ from collections.abc import Iterator
 from harness.findings import Finding, Fix
 from harness.gates.registry import Cite, Context, gate
 
+_SAID = {(False, False): "", (True, False): ' "auto", which becomes false,', (True, True): " false"}
+
 
 @gate(
     "HF007",
@@ -50,10 +52,13 @@ def check(ctx: Context) -> Iterator[Finding]:
     key = "zero.stage3_gather_16bit_weights_on_model_save"
     if ctx.run.spec.zero.stage3_gather_16bit_weights_on_model_save:
         return
+    written = ctx.source.has(key)
+    on_purpose = written and not ctx.is_auto("zero_optimization.stage3_gather_16bit_weights_on_model_save")
     yield ctx.finding(
-        f"without {ctx.key(key)} no whole model is saved at ZeRO stage 3",
-        key if ctx.source.has(key) else "zero.stage",
+        f"{'with' if written else 'without'} {ctx.key(key)}{_SAID[written, on_purpose]} no whole model is saved at"
+        " ZeRO stage 3",
+        key if written else "zero.stage",
         notes=["the Trainer and accelerate save shards instead, which `zero_to_fp32.py` makes a model of"],
         fix=Fix(f"set {ctx.key(key)} to true", {key: True}, safe=True, effect="the weights are gathered on save"),
-        severity="warning",
+        severity="info" if on_purpose else "warning",
     )

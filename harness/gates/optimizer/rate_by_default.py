@@ -59,6 +59,8 @@ def check(ctx: Context) -> Iterator[Finding]:
     )
     if ours or scheduled or accepted(ctx) is None or {"muon_lr", "adam_lr", "learning_rate"} & set(params):
         return
+    if any(ctx.wrote(key) for key in ("optimizer.lr", "optimizer.learning_rate", "learning_rate", "lr")):
+        return  # in the wrong place, which is told there
     rate = _DEFAULTS.get(ctx.optimizer.name, 0.001)
     place = "deepspeed.optimizer.params.lr"
     yield ctx.finding(

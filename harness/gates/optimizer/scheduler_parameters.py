@@ -104,6 +104,7 @@ def _unknown(ctx: Context, key: str, name: str, known: list[str], value: object)
 
     place = f"deepspeed.scheduler.params.{key}"
     better = nearest(key, known)
+    better = better if better is not None and ("max" in key) == ("max" in better) else None
     usable = better is not None and not ctx.wrote(f"scheduler.params.{better}")
     return ctx.finding(
         f"{ctx.key(place)} is no parameter of `{name}`",

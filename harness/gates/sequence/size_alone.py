@@ -7,8 +7,8 @@ A DeepSpeed JSON with `sequence_parallel_size` above 1 and no `data_parallel_siz
 DeepSpeed makes its mesh of data and sequence groups only where the JSON has both keys. With the first alone there is
 no sequence group: every rank trains data parallel, but the batch triangle divides the ranks by the degree all the
 same, so that `train_batch_size` becomes half (or a third, ...) of what is consumed (run on 0.19.8). It is right only
-in a script that passes the `mpu` of `UlyssesSPAttentionHF` itself, which then needs no such key. (In a run spec the
-harness renders both.)
+in a script that passes the `mpu` of `UlyssesSPAttentionHF` itself, which then needs no such key; DeepSpeed's tutorial
+has it there all the same, so this is a warning. (In a run spec the harness renders both.)
 
 ## Example
 ```json
@@ -56,4 +56,5 @@ def check(ctx: Context) -> Iterator[Finding]:
             "a script that passes the mpu of `UlyssesSPAttentionHF` needs neither key",
         ],
         fix=Fix(f"remove {ctx.key(key)}", {key: None}, effect="the batch is counted as it is consumed"),
+        severity="warning",
     )

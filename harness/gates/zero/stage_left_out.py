@@ -50,6 +50,13 @@ _OF_STAGE_3 = (
 )
 
 
+def _misspelt(block: object) -> bool:
+    """Is there a key that is nearly `stage`?"""
+    from harness.spec.suggest import nearest
+
+    return isinstance(block, dict) and any(nearest(str(name), ("stage",)) for name in block)
+
+
 @gate(
     "ZR001",
     "zero-without-a-stage",
@@ -61,6 +68,8 @@ def check(ctx: Context) -> Iterator[Finding]:
     """The stage has to be written."""
     if ctx.source.has("zero.stage"):
         return  # the old form `zero_optimization: true`, which is a stage of its own
+    if _misspelt(ctx.ds("zero_optimization")):
+        return  # told at that key
     names = [name for name in _OF_STAGE_3 if ctx.wrote(f"zero_optimization.{name}")]
     stage = 3 if names else 2
     where = ctx.home("zero_optimization.stage")

@@ -1,0 +1,55 @@
+"""Options of `harness plan` alone, for typer. Nothing here looks at a value."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+
+class Format(StrEnum):
+    """Output formats."""
+
+    text = "text"
+    json = "json"
+
+
+_Text = str | None
+_Number = int | None
+OptionalSpec = Annotated[_Text, typer.Argument(metavar="[SPEC]", help="A run spec (YAML).", show_default=False)]
+FormatOption = Annotated[Format, typer.Option("--format", help="How the plan is printed.")]
+ModelOption = Annotated[
+    _Text, typer.Option("--model", metavar="NAME", help="Without a spec: a model of the catalogue, or a folder.")
+]
+ParamsOption = Annotated[
+    _Text, typer.Option("--params", metavar="COUNT", help="Without a model: a bare count of parameters, such as 70e9.")
+]
+GpusOption = Annotated[_Number, typer.Option("--gpus", metavar="N", help="Without a spec: how many GPUs.")]
+GpuOption = Annotated[_Text, typer.Option("--gpu", metavar="KIND", help="Without a spec: such as H100-80GB.")]
+PerNodeOption = Annotated[
+    _Number, typer.Option("--gpus-per-node", metavar="N", help="Without a spec: GPUs a host. Default: 8.")
+]
+HostMemoryOption = Annotated[
+    _Text, typer.Option("--host-memory", metavar="SIZE", help="Without a spec: memory a host, such as 2TB.")
+]
+NvmeOption = Annotated[
+    _Text, typer.Option("--nvme", metavar="SIZE", help="Without a spec: local disks a host, such as 8x3.5TB.")
+]
+StageOption = Annotated[
+    _Number, typer.Option("--zero-stage", metavar="0-3", help="Without a spec. Default: what is fastest.")
+]
+LengthOption = Annotated[
+    int, typer.Option("--max-length", metavar="N", help="Without a spec: tokens a sequence.", show_default=True)
+]
+BatchOption = Annotated[
+    str, typer.Option("--batch-tokens", metavar="COUNT", help="Without a spec: tokens a step.", show_default=True)
+]
+TokensOption = Annotated[
+    _Text, typer.Option("--tokens", metavar="COUNT", help="Tokens of the whole run, for hours and money.")
+]
+PriceOption = Annotated[float | None, typer.Option("--price", metavar="X", help="Money a GPU and hour.")]
+SearchOption = Annotated[bool, typer.Option("--search", help="Find the fastest settings that fit and pass the gates.")]
+FewestOption = Annotated[bool, typer.Option("--min-gpus", help="Find the fewest GPUs on which it fits.")]
+WriteOption = Annotated[_Text, typer.Option("--write", metavar="FILE", help="Write what was found as a run spec.")]
+PlotOption = Annotated[_Text, typer.Option("--plot", metavar="FILE", help="Write memory by alternative as an SVG.")]

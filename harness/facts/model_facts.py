@@ -1,0 +1,128 @@
+"""The sizes of a causal language model, and what follows from them: totals, active and multiplied parameters.
+
+Where they come from is the business of `harness.facts.models`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from harness.facts.model_parts import Layers, Parameter, Parameters
+
+
+@dataclass(frozen=True, slots=True)
+class Latent:
+    """Widths of latent attention (DeepSeek): low-rank queries (0: none) and keys, and the parts of a head."""
+
+    queries: int
+    keys: int
+    plain: int
+    rope: int
+    value: int
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """Sizes of a causal language model. Counts in elements; `before`, `layers`, `after` in the model's own order.
+
+    `intermediate` is the width of one expert where there are experts, `shared` that of the shared ones beside them.
+    `head_dim` is the mean of query and value width under latent attention. `built`: the parameters are those of real
+    modules that `transformers` built, since the family is not one that is written down here.
+    """
+
+    family: str
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    vocab: int
+    tied: bool
+    experts: int
+    experts_per_token: int
+    layer_path: str
+    before: Parameters
+    layers: Layers
+    after: Parameters
+    shared: int = 0
+    latent: Latent | None = None
+    built: bool = False
+
+    @property
+    def num_layers(self) -> int:
+        """Layers of the language model."""
+        return len(self.layers)
+
+    @property
+    def layer(self) -> Parameters:
+        """The largest kind of layer."""
+        kinds = {id(layer): layer for layer in self.layers}
+        return max(kinds.values(), key=_numel, default=())
+
+    @property
+    def num_parameters(self) -> int:
+        """All elements; a tied head counts once."""
+        return self._in_layers(_numel) + _numel(self.before) + _numel(self.after)
+
+    @property
+    def per_layer(self) -> int:
+        """Elements of the largest layer."""
+        return _numel(self.layer)
+
+    @property
+    def embeddings(self) -> int:
+        """Elements of token and position embeddings and of an untied head."""
+        outside = (p for p in (*self.before, *self.after) if len(p.shape) == 2)
+        return sum(p.numel for p in outside if "vision" not in p.name and "projector" not in p.name)
+
+    @property
+    def largest_parameter(self) -> int:
+        """Elements of the largest single weight; transformers 5 keeps all experts of a layer in one."""
+        return max(p.numel for p in (*self.before, *self.layer, *self.after))
+
+    @property
+    def largest_module(self) -> int:
+        """Elements of the largest module with weights of its own: what ZeRO-3 gathers at once. Experts are one."""
+        return max(self.largest_parameter, _numel(_in_experts(self.layer)))
+
+    @property
+    def active_parameters(self) -> int:
+        """Parameters that one token uses: `experts_per_token` of the `experts`, everything else in full."""
+        if not self.experts:
+            return self.num_parameters
+        in_experts = self._in_layers(lambda layer: _numel(_in_experts(layer)))
+        return self.num_parameters - in_experts * (self.experts - self.experts_per_token) // self.experts
+
+    @property
+    def matmul_parameters(self) -> int:
+        """Active parameters that are multiplied with: no vectors, nothing before the layers unless it is the head."""
+        vectors = sum(p.numel for p in (*self.before, *self.after) if len(p.shape) == 1)
+        vectors += self._in_layers(lambda layer: sum(p.numel for p in layer if len(p.shape) == 1))
+        looked_up = sum(p.numel for p in self.before if len(p.shape) > 1)
+        if self.tied:
+            looked_up -= self.vocab * self.hidden
+        return self.active_parameters - vectors - looked_up
+
+    def parameters(self) -> Iterator[Parameter]:
+        """Every parameter with its full name, in the order of `model.named_parameters()`."""
+        yield from self.before
+        for index, layer in enumerate(self.layers):
+            for p in layer:
+                yield Parameter(f"{self.layer_path}.{index}.{p.name}", p.shape)
+        yield from self.after
+
+    def _in_layers(self, count: Callable[[Parameters], int]) -> int:
+        """A count summed over all layers; layers that are alike are counted once and multiplied."""
+        times = Counter(map(id, self.layers))
+        kinds = {id(layer): layer for layer in self.layers}
+        return sum(times[key] * count(layer) for key, layer in kinds.items())
+
+
+def _numel(parameters: Iterable[Parameter]) -> int:
+    return sum(p.numel for p in parameters)
+
+
+def _in_experts(layer: Parameters) -> Parameters:
+    return tuple(p for p in layer if ".experts." in p.name)

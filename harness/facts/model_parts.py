@@ -1,0 +1,143 @@
+"""What the model families are written with: parameters, read access to a configuration, and the parts they share.
+
+Names no family and no model; those are in `harness.facts.model_families` and `harness.facts.model_experts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+MOST_LAYERS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One weight: its name inside the model or inside its layer, and its shape in elements."""
+
+    name: str
+    shape: tuple[int, ...]
+
+    @property
+    def numel(self) -> int:
+        """Elements."""
+        return prod(self.shape)
+
+
+Parameters = tuple[Parameter, ...]
+Layers = tuple[Parameters, ...]
+"""One entry a layer; layers that are alike are one object."""
+Parts = tuple[Parameters, Layers, Parameters]
+"""What comes before the layers, the layers, and what comes after them, in the order of `named_parameters()`."""
+
+
+class BadConfig(ValueError):
+    """The configuration has a value that no model can be built from; the text says which."""
+
+
+class Fields:
+    """Read access to a `transformers` configuration, with the family's defaults and its other names for one thing."""
+
+    def __init__(self, config: Mapping[str, Any], defaults: Mapping[str, Any], aliases: Mapping[str, str]) -> None:
+        self._values = {**defaults, **{aliases.get(key, key): value for key, value in config.items()}}
+
+    def get(self, key: str) -> Any:
+        """The value as it is, None where there is none."""
+        return self._values.get(key)
+
+    def flag(self, key: str) -> bool:
+        """Whether it is set and true."""
+        return bool(self._values.get(key))
+
+    def count(self, key: str, instead: int | None = None, least: int = 1) -> int:
+        """A whole number of at least `least`; `instead` is what `None` means."""
+        value = self._values.get(key)
+        value = instead if value is None else value
+        if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            raise BadConfig(f"`{key}` is `{value}` where a whole number of at least {least} belongs")
+        return value
+
+    def numbers(self, key: str) -> frozenset[int]:
+        """A list of whole numbers, or nothing where `None` stands."""
+        value = self._values.get(key) or ()
+        if not isinstance(value, list | tuple) or not all(isinstance(i, int) for i in value):
+            raise BadConfig(f"`{key}` is `{value}` where a list of whole numbers belongs")
+        return frozenset(value)
+
+    @property
+    def num_layers(self) -> int:
+        """Layers of the language model."""
+        layers = self.count("num_hidden_layers")
+        if layers > MOST_LAYERS:
+            raise BadConfig(f"`num_hidden_layers` is over {MOST_LAYERS:,}")
+        return layers
+
+    @property
+    def head_dim(self) -> int:
+        """Width of an attention head."""
+        heads = self.count("num_attention_heads")
+        return self.count("head_dim", self.count("hidden_size") // heads or None)
+
+    @property
+    def kv_heads(self) -> int:
+        """Key and value heads; as many as there are query heads unless it says otherwise."""
+        return self.count("num_key_value_heads", self.count("num_attention_heads"))
+
+
+def linear(name: str, out: int, into: int, bias: bool = False) -> Parameters:
+    """The weight of a Linear, and its bias where it has one."""
+    weight = Parameter(f"{name}.weight", (out, into))
+    return (weight, Parameter(f"{name}.bias", (out,))) if bias else (weight,)
+
+
+def norms(hidden: int, *names: str) -> Parameters:
+    """RMS norms: one vector each."""
+    return tuple(Parameter(f"{name}.weight", (hidden,)) for name in names)
+
+
+def layer_norm(hidden: int, name: str) -> Parameters:
+    """A LayerNorm: weight and bias."""
+    return Parameter(f"{name}.weight", (hidden,)), Parameter(f"{name}.bias", (hidden,))
+
+
+def attention(f: Fields, qkv_bias: bool, out_bias: bool) -> Parameters:
+    """Four projections, keys and values at their own number of heads."""
+    hidden, queries, keys = f.count("hidden_size"), f.count("num_attention_heads") * f.head_dim, f.kv_heads * f.head_dim
+    return (
+        *linear("self_attn.q_proj", queries, hidden, qkv_bias),
+        *linear("self_attn.k_proj", keys, hidden, qkv_bias),
+        *linear("self_attn.v_proj", keys, hidden, qkv_bias),
+        *linear("self_attn.o_proj", hidden, queries, out_bias),
+    )
+
+
+def gated_mlp(hidden: int, wide: int, bias: bool = False, name: str = "mlp") -> Parameters:
+    """Gate, up and down."""
+    return (
+        *linear(f"{name}.gate_proj", wide, hidden, bias),
+        *linear(f"{name}.up_proj", wide, hidden, bias),
+        *linear(f"{name}.down_proj", hidden, wide, bias),
+    )
+
+
+def qk_norms(f: Fields) -> Parameters:
+    """Norms of queries and keys, a head wide."""
+    return norms(f.head_dim, "self_attn.q_norm", "self_attn.k_norm")
+
+
+TWO_NORMS = ("input_layernorm", "post_attention_layernorm")
+FOUR_NORMS = (*TWO_NORMS, "pre_feedforward_layernorm", "post_feedforward_layernorm")
+
+
+def decoder(f: Fields, layers: Layers, model: str = "model") -> Parts:
+    """Embedding, layers, final norm, head: what all Llama-like models share. A tied head has no weight of its own."""
+    hidden, vocab = f.count("hidden_size"), f.count("vocab_size")
+    head = () if f.flag("tie_word_embeddings") else linear("lm_head", vocab, hidden)
+    return linear(f"{model}.embed_tokens", vocab, hidden), layers, (*norms(hidden, f"{model}.norm"), *head)
+
+
+def alike(f: Fields, layer: Parameters) -> Layers:
+    """The same layer as often as the configuration says."""
+    return (layer,) * f.num_layers

@@ -1,0 +1,105 @@
+"""An architecture that is not written down here, built by `transformers` on the meta device, in a process of its own.
+
+Imports neither torch nor transformers into this process, loads no weights, runs no code of a repository.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from harness.facts.machine import installed
+from harness.facts.model_parts import MOST_LAYERS, Layers, Parameter, Parameters
+
+_SECONDS = 120
+_IN_LAYER = re.compile(r"^(.+?)\.(\d+)\.(.+)$")
+_PROGRAM = """
+import json, sys
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+fields = json.load(sys.stdin)
+config = AutoConfig.for_model(fields.pop("model_type"), **fields)
+with torch.device("meta"):
+    model = AutoModelForCausalLM.from_config(config)
+text = config.get_text_config()
+first = lambda *names: next((v for v in (getattr(text, n, None) for n in names) if isinstance(v, int) and v), 0)
+sizes = {
+    "hidden": first("hidden_size"),
+    "heads": first("num_attention_heads"),
+    "kv_heads": first("num_key_value_heads", "num_attention_heads"),
+    "head_dim": first("head_dim"),
+    "intermediate": first("moe_intermediate_size", "intermediate_size", "ffn_dim", "ffn_hidden_size"),
+    "vocab": first("vocab_size"),
+    "tied": bool(getattr(text, "tie_word_embeddings", False)),
+    "experts": first("num_local_experts", "num_experts", "n_routed_experts"),
+    "experts_per_token": first("num_experts_per_tok", "num_experts_per_token", "top_k"),
+}
+json.dump({"sizes": sizes, "parameters": [[n, list(p.shape)] for n, p in model.named_parameters()]}, sys.stdout)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """What was built: the sizes that `ModelFacts` takes, and its parameters cut at the largest list of layers."""
+
+    sizes: dict[str, Any]
+    layer_path: str
+    before: Parameters
+    layers: Layers
+    after: Parameters
+
+
+def probe(config: Mapping[str, Any]) -> Probed | str:
+    """Build it, or say in a few words why that was not possible."""
+    missing = [name for name in ("torch", "transformers") if installed(name) is None]
+    if missing:
+        return f"with {' and '.join(missing)} installed it could be built and counted"
+    text = _output(config)
+    if text is None:
+        return "transformers could not build it either"
+    body = json.loads(text)
+    sizes = body["sizes"]
+    if not (sizes["hidden"] and sizes["heads"] and sizes["vocab"]):
+        return "transformers built something that is not a language model"
+    sizes["head_dim"] = sizes["head_dim"] or sizes["hidden"] // sizes["heads"]
+    sizes["intermediate"] = sizes["intermediate"] or 4 * sizes["hidden"]
+    return _cut(sizes, [Parameter(name, tuple(shape)) for name, shape in body["parameters"]])
+
+
+def _output(config: Mapping[str, Any]) -> str | None:
+    """The program's answer; None when it fails, which it does for a wrong value as well as for an unknown type."""
+    command = [sys.executable, "-c", _PROGRAM]
+    try:
+        done = subprocess.run(  # noqa: S603
+            command, input=json.dumps(config), text=True, capture_output=True, timeout=_SECONDS, check=False
+        )
+    except (OSError, ValueError, TypeError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 and done.stdout.startswith("{") else None
+
+
+def _cut(sizes: dict[str, Any], parameters: list[Parameter]) -> Probed:
+    """Into before, layers, after: the layers are the numbered list that holds most elements."""
+    weight: dict[str, int] = {}
+    for p in parameters:
+        match = _IN_LAYER.match(p.name)
+        if match:
+            weight[match[1]] = weight.get(match[1], 0) + p.numel
+    path = max(weight, key=lambda name: weight[name], default="")
+    inside: dict[int, list[Parameter]] = {}
+    before: list[Parameter] = []
+    after: list[Parameter] = []
+    for p in parameters:
+        match = _IN_LAYER.match(p.name)
+        if match and match[1] == path and int(match[2]) < MOST_LAYERS:
+            inside.setdefault(int(match[2]), []).append(Parameter(match[3], p.shape))
+        else:
+            (after if inside else before).append(p)
+    kinds: dict[Parameters, Parameters] = {}
+    layers = tuple(kinds.setdefault(tuple(layer), tuple(layer)) for layer in inside.values())
+    return Probed(sizes, path, tuple(before), layers, tuple(after))

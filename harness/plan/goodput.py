@@ -1,0 +1,65 @@
+"""What a whole run takes and loses: checkpoints, their best interval, hours and money. Arithmetic on a step's time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import sqrt
+
+from harness.plan.rates import Rates
+from harness.plan.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoints:
+    """Bytes of one checkpoint, seconds that the job stands still for it, and the interval that loses least."""
+
+    bytes: int
+    seconds: float
+    failure_seconds: float
+    interval: float
+    lost: float
+
+
+def checkpoint_bytes(s: Settings, parameters: int) -> int:
+    """Weights as trained, masters and optimizer states of all ranks: 14 bytes a parameter in bf16 with Adam."""
+    return parameters * (s.recipe.parameters + s.recipe.master + s.recipe.states)
+
+
+def young(cost: float, between: float) -> float:
+    """Seconds of work between checkpoints, sqrt(2 C M) (Young 1974): C seconds a checkpoint, M between failures."""
+    return sqrt(2 * cost * between)
+
+
+def daly(cost: float, between: float) -> float:
+    """The same with Daly's correction (2006): sqrt(2 C M) (1 + sqrt(C / 2M) / 3 + C / 18 M) - C, or M for C >= 2 M."""
+    if cost >= 2 * between:
+        return between
+    ratio = cost / (2 * between)
+    return young(cost, between) * (1 + sqrt(ratio) / 3 + ratio / 9) - cost
+
+
+def checkpoints(s: Settings, parameters: int, rates: Rates) -> Checkpoints:
+    """For a job that stops as a whole when one of its GPUs fails; every host writes its own part."""
+    size = checkpoint_bytes(s, parameters)
+    cost = size / s.hosts / rates.checkpoint_write
+    between = rates.failure_hours * 3600 / s.world
+    interval = daly(cost, between)
+    lost = cost / interval + (interval / 2 + rates.restart_seconds) / between
+    return Checkpoints(size, cost, between, interval, min(1.0, lost))
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Hours of a whole run with checkpoints and failures, GPU hours, and money where a price was given."""
+
+    tokens: float
+    hours: float
+    gpu_hours: float
+    money: float | None
+
+
+def cost_of(tokens: float, tokens_per_second: float, s: Settings, lost: float, price: float | None) -> Cost:
+    """`price`: money a GPU and hour; `lost`: share of time that checkpoints and failures take."""
+    hours = tokens / tokens_per_second / 3600 / (1 - min(lost, 0.99))
+    gpu_hours = hours * s.world
+    return Cost(tokens, hours, gpu_hours, None if price is None else gpu_hours * price)

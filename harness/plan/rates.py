@@ -1,0 +1,118 @@
+"""How fast things are assumed to be where nobody measured: shares of data sheets, host memory, disks, failures.
+
+Every figure has a source and can be overridden in the spec's `cluster` section; `harness doctor --measure` gives some.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from harness.facts.devices import Device
+from harness.spec.model import ClusterSpec
+from harness.units import parse_bytes
+
+ADAM_BYTES = 28
+"""Host memory traffic of CPU Adam a parameter: reads of 4 fp32 tensors, writes of 3; 0.97 of a stream was measured."""
+STEP_BYTES = 42
+"""The same with unscaling (8) and the cast to 16 bits (6): runtime/zero/stage3.py `unscale_and_clip_grads`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Shares of the data sheet, and bytes a second: a host's memory, its disks; hours between failures of one GPU."""
+
+    efficiency: float = 0.45
+    link_efficiency: float = 0.8
+    host_memory: float = 400e9
+    nvme_read: float = 10e9
+    nvme_write: float = 5e9
+    checkpoint_write: float = 5e9
+    failure_hours: float = 50_700.0
+    restart_seconds: float = 600.0
+
+    def as_text(self) -> tuple[str, ...]:
+        """One line a figure, with where it comes from."""
+        return (
+            f"compute at {self.efficiency:.0%} of the dense peak, causal attention at half",
+            f"links, network and PCIe at {self.link_efficiency:.0%} of their data sheet",
+            f"host memory {self.host_memory / 1e9:.0f} GB/s a node; CPU Adam moves {ADAM_BYTES} bytes a parameter, with"
+            f" unscaling and the cast {STEP_BYTES}",
+            f"NVMe {self.nvme_read / 1e9:.0f} GB/s read and {self.nvme_write / 1e9:.0f} GB/s written a node",
+            f"checkpoints written at {self.checkpoint_write / 1e9:.0f} GB/s a node",
+            f"one failure in {self.failure_hours:,.0f} hours a GPU (Llama 3 paper, section 3.3.4),"
+            f" {self.restart_seconds:.0f} s to restart",
+        )
+
+
+class BadRate(ValueError):
+    """A figure of `cluster` that is none; `key` says which."""
+
+    def __init__(self, key: str, message: str) -> None:
+        super().__init__(message)
+        self.key = key
+
+
+def parse_rate(text: str | int) -> float:
+    """Bytes a second from `400GB/s`, `25 GB/s` or a plain number. Raises ValueError with a sentence for the user."""
+    if isinstance(text, int):
+        return float(parse_bytes(text))
+    try:
+        rate = parse_bytes(re.sub(r"\s*/\s*s(ec)?\s*$", "", text))
+    except ValueError:
+        raise ValueError(f"`{text}` is not a rate such as `400GB/s`") from None
+    if rate <= 0:
+        raise ValueError(f"`{text}` is not a rate above 0")
+    return float(rate)
+
+
+def parse_disks(text: str | int) -> int:
+    """Bytes from `8x3.5TB`, `28TB` or a plain number. Raises ValueError with a sentence for the user."""
+    if isinstance(text, int):
+        return parse_bytes(text)
+    number, times, size = text.lower().partition("x")
+    if not times:
+        return parse_bytes(text)
+    if not number.strip().isdigit():
+        raise ValueError(f"`{text}` is not a size such as `28TB` or `8x3.5TB`")
+    try:
+        return int(number) * parse_bytes(size.strip())
+    except ValueError:
+        raise ValueError(f"`{text}` is not a size such as `28TB` or `8x3.5TB`") from None
+
+
+def rates_of(cluster: ClusterSpec) -> Rates:
+    """The assumed figures with those that the spec gives. Raises BadRate at the first that is no rate."""
+    given: dict[str, float] = {}
+    for key, name in (
+        ("host_memory_bandwidth", "host_memory"),
+        ("nvme_read_bandwidth", "nvme_read"),
+        ("nvme_write_bandwidth", "nvme_write"),
+        ("checkpoint_write_bandwidth", "checkpoint_write"),
+    ):
+        value = getattr(cluster, key)
+        if value is not None:
+            given[name] = _rate(key, value)
+    for key, name in (("compute_efficiency", "efficiency"), ("failure_hours_per_gpu", "failure_hours")):
+        if getattr(cluster, key) is not None:
+            given[name] = getattr(cluster, key)
+    return replace(Rates(), **given)
+
+
+def device_with(device: Device | None, cluster: ClusterSpec) -> Device | None:
+    """The device with links as the spec gives them: those are taken as they are, no share is taken off."""
+    if device is None:
+        return None
+    given = {}
+    for key, name in (("link_bandwidth", "link"), ("network_bandwidth", "network"), ("pcie_bandwidth", "pcie")):
+        value = getattr(cluster, key)
+        if value is not None:
+            given[name] = _rate(key, value) / Rates().link_efficiency
+    return replace(device, **given)  # type: ignore[arg-type]
+
+
+def _rate(key: str, value: str | int) -> float:
+    try:
+        return parse_rate(value)
+    except ValueError as error:
+        raise BadRate(f"cluster.{key}", str(error)) from None

@@ -1,0 +1,100 @@
+"""Memory of a plan by alternative as SVG: stacked bars of GPU, host and NVMe, with what there is as a line.
+
+No script and no library; colours are in the file, for light and dark pages. Reads `plan.json`; counts nothing itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from harness.units import format_bytes
+
+_WIDTH, _LEFT, _BAR, _GAP, _HEAD = 860, 250, 16, 8, 56
+_ROOM = _WIDTH - _LEFT - 90
+_COLOURS = {
+    "parameters": "#4c78a8",
+    "gradients": "#72b7b2",
+    "masters": "#54a24b",
+    "optimizer states": "#eeca3b",
+    "activations": "#f58518",
+    "buffers and temporaries": "#b279a2",
+    "assumed": "#9d9da3",
+}
+_STYLE = (
+    "text{font:12px system-ui,sans-serif;fill:#222}.t{font-weight:600}.q{fill:#666}"
+    ".have{stroke:#c33;stroke-dasharray:4 3}"
+    "@media(prefers-color-scheme:dark){text{fill:#ddd}.q{fill:#999}}"
+)
+_TIERS = (("gpu", "GPU, a rank"), ("host", "host memory, a node"), ("nvme", "NVMe, a node"))
+
+
+def memory_svg(plan: Mapping[str, Any]) -> str:
+    """The whole picture of a plan's JSON: one group of bars a tier, one bar an alternative, the run itself marked.
+
+    Nothing where the plan has no alternatives, or was written before they had kinds.
+    """
+    rungs = [rung for rung in plan.get("alternatives") or [] if isinstance(rung, dict) and "gpu_by_kind" in rung]
+    if not rungs:
+        return ""
+    parts, top = [_legend()], _HEAD
+    for tier, name in _TIERS:
+        block, height = _tier(tier, name, plan.get(f"{tier}_capacity_bytes"), rungs, top)
+        parts.append(block)
+        top += height
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {top}" role="img"'
+    label = escape(f"Memory of {plan.get('name', 'the run')} by alternative", quote=True)
+    return f'{head} aria-label="{label}"><style>{_STYLE}</style>{"".join(parts)}</svg>\n'
+
+
+def _legend() -> str:
+    parts, x = [], 8
+    for name, colour in _COLOURS.items():
+        parts.append(f'<rect x="{x}" y="10" width="12" height="12" fill="{colour}"/>')
+        parts.append(f'<text x="{x + 16}" y="20">{name}</text>')
+        x += 30 + 7 * len(name)
+    return "".join(parts)
+
+
+def _tier(tier: str, name: str, have: int | None, rungs: Sequence[Mapping[str, Any]], top: int) -> tuple[str, int]:
+    shares = [rung[f"{tier}_by_kind"] for rung in rungs]
+    totals = [sum(share.values()) for share in shares]
+    if not any(totals):
+        return "", 0
+    # what is far too large is cut off, or nothing else could be seen
+    scale = min(max(totals), 2.5 * have) if have else max(totals)
+    title = name + (f" ({format_bytes(have)})" if have else "")
+    parts = [f'<text class="t" x="8" y="{top + 4}">{escape(title)}</text>']
+    y = top + 14
+    for rung, share, total in zip(rungs, shares, totals, strict=True):
+        mark, css = ("&#9656; ", ' class="t"') if rung.get("chosen") else ("", "")
+        label = escape(_short(str(rung.get("title", ""))))
+        end = _LEFT + min(total / scale, 1.0) * _ROOM
+        parts.append(f'<text{css} x="{_LEFT - 8}" y="{y + 12}" text-anchor="end">{mark}{label}</text>')
+        parts.append(_bar(share, scale, y))
+        parts.append(f'<text class="q" x="{end + 5:.1f}" y="{y + 12}">{format_bytes(total) if total else "-"}</text>')
+        y += _BAR + _GAP
+    if have and have <= scale:
+        x = _LEFT + have / scale * _ROOM
+        parts.append(f'<line class="have" x1="{x:.1f}" x2="{x:.1f}" y1="{top + 10}" y2="{y - 4}"/>')
+    return "".join(parts), y - top + 22
+
+
+def _bar(share: Mapping[str, int], scale: float, y: int) -> str:
+    parts, x = [], float(_LEFT)
+    for name, colour in _COLOURS.items():
+        size = share.get(name, 0)
+        width = min(size / scale * _ROOM, _LEFT + _ROOM - x)
+        if width <= 0:
+            continue
+        tip = escape(f"{name} {format_bytes(size)}")
+        rect = f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{_BAR}" fill="{colour}"/>'
+        parts.append(f"<g><title>{tip}</title>{rect}</g>")
+        x += width
+    return "".join(parts)
+
+
+def _short(title: str) -> str:
+    text = title.replace("optimizer and parameters on", "all on").replace("optimizer on", "opt. on")
+    return text if len(text) <= 38 else text[:35] + "..."

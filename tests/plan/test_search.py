@@ -1,0 +1,133 @@
+"""What a search finds, in which order, and how a choice becomes a spec again. Needs nothing; seconds."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from planning import offload, plan_of, run_of
+
+from harness.plan.ask import Ask, changes_for, merged, raw_floor, spec_of, wrong
+from harness.plan.ladder import Rung
+from harness.plan.plan import Plan, make_plan
+from harness.plan.run import resolve
+from harness.plan.search import fitting, search
+from harness.plan.settings import settings_of
+from harness.spec.model import RunSpec
+
+
+def found(plan: Plan, **more: Any) -> tuple[Rung, ...]:
+    assert plan.model is not None
+    assert plan.settings is not None
+    return search(plan.model, plan.settings, plan.device, plan.capacity, plan.rates, **more)
+
+
+def test_what_fits_comes_first_and_the_fastest_of_it_before() -> None:
+    rungs = found(plan_of(zero=offload("cpu")), degrees=False)
+    fits = list(fitting(rungs))
+    assert fits
+    assert list(rungs[: len(fits)]) == fits
+    seconds = [rung.time.seconds for rung in fits if rung.time and rung.fit.fits]
+    assert seconds == sorted(seconds)
+
+
+def test_every_choice_keeps_the_global_batch_and_the_ranks() -> None:
+    plan = plan_of("llama-3.1-8b")
+    assert plan.settings is not None
+    for rung in found(plan):
+        s = rung.settings
+        assert s.micro_batch * s.accumulation * s.data == 32
+        assert s.world == 8
+
+
+def test_degrees_are_those_that_the_documentation_allows() -> None:
+    for rung in found(plan_of("llama-3.1-8b")):
+        s = rung.settings
+        assert s.stage <= (1 if s.pipeline > 1 else 2 if s.tensor > 1 else 3)
+        assert 32 % (s.tensor * s.sequence_parallel) == 0
+
+
+def test_the_run_itself_is_among_them_with_its_own_numbers() -> None:
+    plan = plan_of(zero=offload("cpu"))
+    assert plan.memory is not None
+    chosen = [rung for rung in found(plan) if rung.chosen]
+    assert [(r.gpu, r.host, r.nvme) for r in chosen] == [(plan.memory.gpu_peak, plan.memory.host_peak, 0)]
+
+
+def test_nothing_goes_to_disks_that_nobody_said_there_are() -> None:
+    without = found(plan_of(cluster={"host_memory": "400GB"}), degrees=False)
+    assert not any(rung.nvme for rung in fitting(without))
+    disks = {"host_memory": "600GB", "nvme": "8x3.5TB"}
+    assert any(rung.nvme for rung in fitting(found(plan_of(cluster=disks), degrees=False)))
+
+
+@pytest.mark.parametrize("index", range(6))
+def test_a_choice_written_as_a_spec_is_that_choice(index: int) -> None:
+    raw = spec_of(Ask("llama-3.1-70b", 8, "H100-80GB", host_memory="2TB", nvme="8x3.5TB"))
+    plan = make_plan(resolve(RunSpec.model_validate(raw), world_size=8))
+    assert plan.model is not None
+    kinds = {
+        (r.settings.stage, r.settings.optimizer_at, r.settings.parameters_at): r for r in found(plan, degrees=False)
+    }
+    rung = list(kinds.values())[index]
+    spec = RunSpec.model_validate(merged(raw, changes_for(rung.settings, plan.model, raw)))
+    again = settings_of(resolve(spec, world_size=8))
+    assert again is not None
+    same = ("stage", "optimizer_at", "parameters_at", "micro_batch", "accumulation", "checkpointing", "sub_group")
+    assert [getattr(again, name) for name in same] == [getattr(rung.settings, name) for name in same]
+
+
+def test_swap_buffers_of_a_written_spec_hold_the_largest_shard() -> None:
+    raw = spec_of(Ask("llama-3.1-70b", 8, "H100-80GB"))
+    plan = make_plan(resolve(RunSpec.model_validate(raw), world_size=8))
+    assert plan.model is not None
+    both = next(r for r in found(plan, degrees=False) if r.settings.parameters_at == "nvme")
+    zero = changes_for(both.settings, plan.model, raw)["zero"]
+    assert zero["offload_param"]["buffer_size"] >= 131_334_144
+
+
+def test_merging_lays_over_and_takes_away() -> None:
+    raw = {"a": {"b": 1, "c": 2}, "d": 3}
+    assert merged(raw, {"a": {"b": 5, "c": None}, "d": None}) == {"a": {"b": 5}}
+    assert raw == {"a": {"b": 1, "c": 2}, "d": 3}
+
+
+def test_sixteen_thousand_ranks_are_planned_in_under_a_second() -> None:
+    begun = time.process_time()
+    plan = make_plan(run_of("llama-3.1-405b", 16_384, zero={"stage": 3}))
+    assert time.process_time() - begun < 1
+    assert plan.fit.fits is True
+
+
+@pytest.mark.parametrize(
+    ("changes", "gate", "word"),
+    [
+        ({"model": "nobody/nothing"}, "MM001", "catalogue"),
+        ({"model": "lama-3.1-70b"}, "MM001", "did you mean"),
+        ({"gpus": 0}, "MM007", "`--gpus 0`"),
+        ({"gpus": -3}, "MM007", "`--gpus -3`"),
+        ({"gpus": 12}, "MM007", "12 GPUs"),
+        ({"gpu": "H101"}, "MM003", "H101"),
+        ({"host_memory": "-2TB"}, "MM004", "-2TB"),
+        ({"nvme": "8xmany"}, "MM004", "8xmany"),
+        ({"gpus_per_node": 0}, "MM007", "gpus-per-node"),
+        ({"max_length": 0}, "MM007", "max-length"),
+    ],
+)
+def test_what_cannot_be_planned_with_is_a_finding(changes: dict[str, Any], gate: str, word: str) -> None:
+    fields = {"model": "llama-3.1-8b", "gpus": 8, "gpu": "H100", **changes}
+    problems = wrong(Ask(**fields))
+    assert gate in [f.gate for f in problems]
+    assert word in " ".join(f.message for f in problems)
+
+
+def test_everything_that_is_wrong_is_told_at_once() -> None:
+    problems = wrong(Ask("nobody/nothing", 0, "H101", nvme="x", host_memory="y"))
+    assert {f.gate for f in problems} == {"MM001", "MM003", "MM004", "MM007"}
+
+
+def test_the_raw_floor_divides_by_the_size_in_the_name() -> None:
+    device = plan_of().device
+    assert device is not None
+    assert raw_floor(16 * 70e9, device) == 14

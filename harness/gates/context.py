@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from harness.facts.deepspeed import Target
-from harness.facts.deepspeed_keys import block
+from harness.facts.deepspeed_keys import block, is_typed
 from harness.findings import Finding, Fix, Label, Severity
 from harness.plan.run import Run
 from harness.spec.adopt import home
@@ -36,18 +36,19 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 }
 
 
-def _of_its_type(path: tuple[str, ...], value: Any) -> Any:
-    """The value, or missing where the key does not take its type."""
-    if value is _MISSING:
-        return value
-    known = block(".".join(path[:-1]))
+def _as_read(path: tuple[str, ...], value: Any, target: Target) -> Any:
+    """The value as DeepSpeed reads it, or missing where the key does not take it."""
+    parent = ".".join(path[:-1])
+    known = block(parent)
     key = known.get(path[-1]) if known else None
     if key is None or key.type not in _TYPES:
         return value
-    if key.type == "int" and isinstance(value, float) and value.is_integer():
-        return int(value)
-    fits = isinstance(value, _TYPES[key.type]) and not (isinstance(value, bool) and key.type in ("int", "number"))
-    return value if fits else _MISSING
+    if isinstance(value, _TYPES[key.type]) and not (isinstance(value, bool) and key.type in ("int", "number")):
+        return value
+    from harness.facts.deepspeed_key_values import take
+
+    taken = take(key, value, typed=is_typed(parent, target.version), version=target.version)
+    return _MISSING if taken.how == "refused" else taken.value
 
 
 class Optimizer(NamedTuple):
@@ -92,7 +93,7 @@ class Context:
             value: Any = self.run.spec.deepspeed
             for part in path:
                 value = value.get(part, _MISSING) if isinstance(value, dict) else _MISSING
-            value = _of_its_type(path, value)
+            value = value if value is _MISSING or value == "auto" else _as_read(path, value, self.target)
         elif self.run.kind == "deepspeed-json" and not self.source.has(dotted(field)):
             value = _MISSING
         else:

@@ -46,7 +46,8 @@ def looks_like_deepspeed(data: dict[str, Any]) -> bool:
     theirs = sum(key in known and key not in RunSpec.model_fields for key in data)
     if ours or theirs:
         return theirs > ours
-    return "type" in (data.get("optimizer") or {}) and "params" in (data.get("optimizer") or {})
+    optimizer = data.get("optimizer")
+    return isinstance(optimizer, dict) and "type" in optimizer and "params" in optimizer
 
 
 def _resembling(data: dict[str, Any]) -> Format | None:

@@ -153,6 +153,12 @@ def test_a_fix_that_changes_a_running_json_is_not_safe(write):
     assert not found.fix.safe
 
 
+def test_absurd_values_end_soon(write):
+    assert checked(write, {"optimizer": 1}).report.errors
+    huge = {**RAW, "sequence_parallel_size": 10**20, "data_parallel_size": 1}
+    assert "SQ004" in {f.gate for f in checked(write, huge, overrides=["model.name_or_path=gpt2"]).report.findings}
+
+
 def test_a_configuration_can_be_given_its_context(write):
     config = {"train_micro_batch_size_per_gpu": 1, "zero_optimization": {"stage": 2}}
     alone = checked(write, config).report

@@ -110,6 +110,14 @@ def test_what_is_wrong_in_it_is_told_at_its_key(text, gate, key, severity, write
     assert (gate, key, severity) in found, found
 
 
+def test_a_wrong_value_is_told_once_by_its_own_key(write):
+    loaded = read(write, TOP + "deepspeed_config:\n  zero_stage: 5\n  offload_optimizer_device: cpuu\n")
+    assert sorted((f.gate, f.key) for f in loaded.findings) == [
+        ("SP007", "deepspeed_config.offload_optimizer_device"),
+        ("SP007", "deepspeed_config.zero_stage"),
+    ]
+
+
 def test_fields_beside_the_file_are_refused(write):
     write("ds.json", '{"zero_optimization": {"stage": 1}}')
     text = TOP + "mixed_precision: bf16\ndeepspeed_config: {deepspeed_config_file: ds.json, zero_stage: 2}\n"

@@ -105,14 +105,16 @@ def test_every_kind_is_predicted_to_the_byte(index: int, counts: Counts) -> None
     assert counted == expected
 
 
-@pytest.mark.parametrize("index", range(len(CASES)), ids=IDS)
+TOLD_APART = [i for i, case in enumerate(CASES) if case.optimizer_at != "nvme"]
+"""Buffers of aio are not tensors that can be told apart."""
+
+
+@pytest.mark.parametrize("index", TOLD_APART, ids=[IDS[i] for i in TOLD_APART])
 def test_nothing_else_is_held_between_steps(index: int, counts: Counts) -> None:
     """All tensors of the process together. Stages 1 and 2 keep a reference to the last gradient that they reduced."""
     case = CASES[index]
     if "failed" in counts[index][0]:
         pytest.fail("not built")
-    if CASES[index].optimizer_at == "nvme":
-        pytest.skip("aio's own buffers are not tensors that can be told apart")
     kinds = {"parameters", "master", "states", "master_gradients", "staging", "largest", "accumulated"}
     if case.stage == 3:
         kinds |= {"bucket", "gradients", "persistent"}

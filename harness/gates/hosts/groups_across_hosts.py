@@ -80,4 +80,4 @@ def _crosses(slots: tuple[int, ...], degree: int) -> bool:
 
 
 def _degree(slots: tuple[int, ...], degree: int) -> int:
-    return next(d for d in range(degree, 0, -1) if degree % d == 0 and not _crosses(slots, d))
+    return next(d for d in range(min(degree, max(slots)), 0, -1) if degree % d == 0 and not _crosses(slots, d))

@@ -54,7 +54,7 @@ _NUMBERS = (*_RATES, "weight_decay", "eps", "momentum")
 def check(ctx: Context) -> Iterator[Finding]:
     """Numbers that an optimizer can use."""
     for key, value in ctx.optimizer.params.items():
-        if value is None or value == "auto":
+        if value == "auto" or (value is None and key not in _NUMBERS):
             continue
         said = _wrong(ctx, str(key), value)
         if said is None:
@@ -89,6 +89,8 @@ def _wrong(ctx: Context, key: str, value: Any) -> tuple[str, Any] | None:
         return f"`{value}`, Muon knows `standard` and `gram`", "gram"
     if key not in _NUMBERS or (key == "eps" and isinstance(value, (list, tuple))):
         return None
+    if value is None:
+        return "null, which is no number", None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or number(value) is None:
         return f'"{str(value)[:20]}", which is no number', number(value)
     return _size(key, value, bool(ctx.scheduler))

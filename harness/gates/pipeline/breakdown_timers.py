@@ -51,7 +51,7 @@ from harness.gates.registry import Cite, Context, gate
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Either switch starts the timers."""
-    breakdown, profiler = ctx.ds("wall_clock_breakdown") in (True, 1), ctx.on("flops_profiler")
+    breakdown, profiler = ctx.ds("wall_clock_breakdown") is True, ctx.on("flops_profiler")
     if not breakdown and not profiler:
         return
     if (0, 15, 2) <= ctx.target.version < (0, 18, 3) and ctx.ds("steps_per_print"):

@@ -53,6 +53,10 @@ def check(ctx: Context) -> Iterator[Finding]:
         ctx.optimizer.key,
         notes=["up to 0.19.2 nothing is clipped without this key, from 0.19.3 on the norm is clipped at 1.0"],
         of_key=True,
-        fix=Fix(f"set {ctx.key('train.max_grad_norm')} to {now}", {"train.max_grad_norm": now}, safe=True),
+        fix=Fix(
+            f"set {ctx.key('train.max_grad_norm')} to {now}",
+            {"train.max_grad_norm": now},
+            effect="on every release as on this one",
+        ),
         severity="info",
     )

@@ -51,7 +51,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     if model is None or _fits(model.heads, model.kv_heads, degree):
         return
     key = "parallel.sequence_parallel_size"
-    better = next(d for d in range(degree - 1, 0, -1) if _fits(model.heads, model.kv_heads, d))
+    better = next(d for d in range(min(degree - 1, model.heads), 0, -1) if _fits(model.heads, model.kv_heads, d))
     yield ctx.finding(
         f"{model.heads} query and {model.kv_heads} key-value heads cannot be dealt out to {degree} sequence ranks",
         key,

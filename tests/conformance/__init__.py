@@ -1,0 +1,1 @@
+"""The conformance suite: what the gates say about a configuration against what the real DeepSpeed does with it."""

@@ -1,0 +1,128 @@
+"""The client of `server.py`: `with Judge() as judge: judge.run(job)`. Imports no torch; decides nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+
+
+def environment() -> dict[str, str]:
+    """One thread a rank, nothing from the network, and this interpreter's ninja in reach (another one would rebuild
+    every op).
+    """
+    return {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "TORCH_COMPILE_DISABLE": "1",  # Muon compiles its iteration: minutes, and the same numbers
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",  # a pool of compilers would be threads and processes in the forking one
+        "DS_ACCELERATOR": "cpu",
+        "CUDA_VISIBLE_DEVICES": "",
+        "PYTHONOPTIMIZE": "",
+    }
+
+
+class Memory:
+    """Answers of earlier runs, by job: DeepSpeed need not be asked again when only our side has changed.
+
+    Good for the same machine, DeepSpeed and runner; `python -m tests.conformance --answers FILE` uses it.
+    """
+
+    def __init__(self, judge: Judge, file: Path) -> None:
+        self._judge, self._file = judge, file
+        lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+        self._known: dict[str, dict[str, Any]] = dict(json.loads(line) for line in lines)
+        self.remembered = 0
+
+    def run(self, job: dict[str, Any]) -> dict[str, Any]:
+        """The answer to this very job, from the file or from DeepSpeed."""
+        key = hashlib.sha256(json.dumps(job, sort_keys=True).encode()).hexdigest()
+        if key in self._known:
+            self.remembered += 1
+            return self._known[key]
+        answer = self._judge.run(job)
+        if answer["outcome"] != "unknown":
+            self._known[key] = answer
+            with self._file.open("a", encoding="utf-8") as file:
+                file.write(json.dumps([key, answer]) + "\n")
+        return answer
+
+
+class Judge:
+    """A server process that runs one job at a time; started anew when it has died."""
+
+    def __init__(self, log: Path | None = None) -> None:
+        self._log = log
+        self._process: subprocess.Popen[str] | None = None
+        self.versions: dict[str, Any] = {}
+
+    def __enter__(self) -> Judge:
+        self._start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _start(self) -> None:
+        stderr = self._log.open("a") if self._log else subprocess.DEVNULL
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.conformance.server"],
+            cwd=ROOT,
+            env=environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+        )
+        self.versions = self._read()
+
+    def run(self, job: dict[str, Any]) -> dict[str, Any]:
+        """What DeepSpeed did with the job; see README.md for both shapes."""
+        process = self._process
+        if process is None or process.stdin is None:
+            raise RuntimeError("the server is not running")
+        try:
+            process.stdin.write(json.dumps(job) + "\n")
+            process.stdin.flush()
+            return self._read()
+        except (BrokenPipeError, EOFError) as error:
+            self.close()
+            self._start()
+            return {"outcome": "unknown", "error": {"type": type(error).__name__, "message": "the server died"}}
+
+    def _read(self) -> dict[str, Any]:
+        process = self._process
+        line = process.stdout.readline() if process is not None and process.stdout is not None else ""
+        if not line:
+            raise EOFError("the server ended")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def close(self) -> None:
+        """End the server; its ranks have ended with the job."""
+        if self._process is None:
+            return
+        with contextlib.suppress(OSError):
+            if self._process.stdin is not None:
+                self._process.stdin.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None

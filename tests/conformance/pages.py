@@ -1,0 +1,130 @@
+"""Every gate's page as cases: the Example must go wrong as the gate says, Use instead must run. Imports no torch."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from harness.errors import Refused
+from harness.facts.deepspeed import target
+from harness.gates.registry import Gate, gates
+from harness.plan.run import Run, resolve
+from harness.spec.load import load
+
+from . import ours
+from .case import Case
+from .jobs import model_of
+
+VERSION = (0, 19, 8)
+LARGEST = 4
+LIFTED = ("PR017",)
+"""The runner lifts DeepSpeed's check for AVX512-FP16."""
+
+
+def _reader() -> Any:
+    """`tests/gates/pages.py`, which knows how examples are completed; it is no package."""
+    spec = importlib.util.spec_from_file_location("gate_pages", Path(__file__).parents[1] / "gates" / "pages.py")
+    if spec is None or spec.loader is None:
+        raise ImportError("tests/gates/pages.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["gate_pages"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+READER = _reader()
+
+
+def cases() -> list[Case]:
+    """Two a gate, where the release here is one that the gate is about and its claim can be seen on CPUs."""
+    found = []
+    for gate in gates():
+        if _visible(gate):
+            found += [c for c in (_case(gate, "Example"), _case(gate, "Use instead")) if c is not None]
+    return found
+
+
+def _visible(gate: Gate) -> bool:
+    """Is the claim about this DeepSpeed, and can CPUs and a small model show it?
+
+    AutoEP cannot: it finds no experts in the models of today's transformers.
+    """
+    sized = "model facts" in gate.needs and "num_hidden_layers" not in gate.section("Example")
+    other = (
+        gate.unseen
+        or gate.policy
+        or gate.id in LIFTED
+        or "a launch" in gate.needs
+        or not gate.cites
+        or "expert_parallel" in gate.section("Example")
+    )
+    return gate.applies_to(VERSION) and not sized and not other
+
+
+def named(name: str) -> list[Case]:
+    """The case of this id."""
+    return [c for c in cases() if c.id == name]
+
+
+def _case(gate: Gate, heading: str) -> Case | None:
+    example = READER.example_of(gate, heading)
+    text = re.sub(r"""(nvme_path["']?:\s*)["']?/[^\s,"'}]*["']?""", r'\1"{DIR}/nvme"', example.text)
+    if example.hostfile is not None:
+        return None  # more hosts than this machine is
+    if example.kind == "yaml":
+        text = _complete(gate, heading, text)
+    run = _run(text, example.kind)
+    if run is None:
+        return None
+    degrees = run.degrees
+    world = degrees.world or max(2, degrees.model_parallel)
+    if world > LARGEST:
+        return None
+    first = heading == "Example"
+    case = Case(
+        f"{gate.id}-{'example' if first else 'instead'}",
+        "json" if example.kind == "json" else "spec",
+        json.loads(text) if example.kind == "json" else {},
+        world,
+        (f"{gate.id[:2]}:page of {gate.id}, {gate.upstream if first else 'use instead'}",),
+        (gate.id,),
+        degrees.tensor,
+        degrees.pipeline,
+        degrees.sequence,
+        model_of(run),
+        text=text,
+        page=gate.upstream if first else "instead",
+        options={"load": True} if gate.id.startswith("CK") else {},
+    )
+    if degrees.world is None and not first:  # the page leaves the ranks open: as many as its batch is right on
+        fits = [w for w in (world, 4, 3, 1) if not ours.verdict(replace(case, world=w)).refused]
+        case = replace(case, world=next(iter(fits), world))
+    return case
+
+
+def _complete(gate: Gate, heading: str, text: str) -> str:
+    import yaml
+
+    raw = yaml.safe_load(text) or {}
+    for override in READER.completed(text, without=READER.ABOUT.get(gate.id, "") if heading == "Example" else ""):
+        key, _, value = override.partition("=")
+        section, name = key.split(".")
+        raw.setdefault(section, {})[name] = yaml.safe_load(value)
+    return str(yaml.safe_dump(raw, sort_keys=False))
+
+
+def _run(text: str, kind: str) -> Run | None:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "ds_config.json" if kind == "json" else "spec.yaml")
+        file.write_text(text)
+        try:
+            loaded = load(str(file), (), target(".".join(map(str, VERSION))))
+        except Refused:
+            return None
+    return resolve(loaded.spec, kind=loaded.kind) if loaded.spec is not None else None

@@ -206,7 +206,8 @@ class Context:
     @property
     def model(self) -> ModelFacts | None:
         """Sizes of the model, where its configuration is at hand."""
-        return self._found_model.facts
+        spec = self.run.spec.model
+        return self._found_model.facts if spec.name_or_path or spec.config is not None else None
 
     # Findings
 

@@ -51,12 +51,14 @@ def apply(text: str, file: str, sets: Mapping[Path, Any]) -> str:
         raise CannotEdit("nothing would change")
     if not wanted:
         raise CannotEdit("nothing would be left of the file")
+    from yaml import YAMLError
+
     changed = text
     try:
         for path, value in _steps(before, sets):
             changed = _step(changed, file, path, value)
         same = _data(changed, file) == wanted
-    except (Refused, LookupError, ValueError):
+    except (Refused, YAMLError, LookupError, ValueError):
         same = False  # such as a line break that only YAML knows
     if not same:
         raise CannotEdit("the layout of the file does not allow it")

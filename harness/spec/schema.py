@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import ast
 import inspect
+from pathlib import Path
 from typing import Any
 
-from harness.spec import model
+from harness.spec import model, sections
 
 SCHEMA_URI = "https://json-schema.org/draft/2020-12/schema"
 
@@ -32,9 +33,10 @@ def json_schema() -> dict[str, Any]:
 
 
 def field_docs() -> dict[tuple[str, str], str]:
-    """(class, field) -> the string below it in `spec/model.py`."""
+    """(class, field) -> the string below it, in `spec/model.py` and `spec/sections/`."""
     docs: dict[tuple[str, str], str] = {}
-    for node in ast.parse(inspect.getsource(model)).body:
+    sources = [Path(model.__file__), *Path(sections.__path__[0]).glob("*.py")]
+    for node in [n for source in sources for n in ast.parse(source.read_text(encoding="utf-8")).body]:
         if not isinstance(node, ast.ClassDef):
             continue
         for field, doc in zip(node.body, node.body[1:], strict=False):

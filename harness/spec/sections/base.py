@@ -1,0 +1,36 @@
+"""What all sections share: strict values, no unknown keys, nothing changes after loading; and the types of their fields.
+
+No section is here.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+
+def _whole(value: object) -> object:
+    """`5e8` is the whole number that it means."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def texts(value: object) -> object:
+    """Numbers in a map of texts are the texts they were written as."""
+    if not isinstance(value, dict):
+        return value
+    return {k: str(v) if isinstance(v, int | float) and not isinstance(v, bool) else v for k, v in value.items()}
+
+
+Positive = Annotated[int, BeforeValidator(_whole), Field(ge=1)]
+Count = Annotated[int, BeforeValidator(_whole), Field(ge=0)]
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+Strings = Annotated[tuple[str, ...], Field(strict=False)]
+
+
+class Section(BaseModel):
+    """Common rules: unknown keys are refused, values are never coerced, nothing changes after loading."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=(), defer_build=True
+    )

@@ -19,8 +19,10 @@ class Exit(IntEnum):
     USAGE = 2
     BUG = 3
     PREFLIGHT = 4
-    BROKEN_PIPE = 141
+    HUNG = 124
     INTERRUPTED = 130
+    PREEMPTED = 138
+    BROKEN_PIPE = 141
     TERMINATED = 143
 
 

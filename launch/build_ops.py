@@ -16,7 +16,11 @@ from typing import Any
 BUILDERS = {
     "deepspeed_shm_comm": "ShareMemCommBuilder",
     "cpu_adam": "CPUAdamBuilder",
+    "cpu_adagrad": "CPUAdagradBuilder",
+    "cpu_lion": "CPULionBuilder",
     "fused_adam": "FusedAdamBuilder",
+    "fused_lamb": "FusedLambBuilder",
+    "fused_lion": "FusedLionBuilder",
     "pin_memory": "PinMemoryBuilder",
     "async_io": "AsyncIOBuilder",
 }

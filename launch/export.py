@@ -14,6 +14,13 @@ if __name__ == "__main__":
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder to make")
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="default: the format trained in")
+    parser.add_argument("--max-shard-bytes", type=int, metavar="N", help="size of a file at most; default: 2 GiB")
+    parser.add_argument(
+        "--lora", choices=("merge", "adapter"), default="merge", help="adapters: into the weights (default), or alone"
+    )
+    parser.add_argument(
+        "--verify", action="store_true", help="load the folder, and compare its logits with those of the checkpoint"
+    )
     parser.add_argument(
         "--sample-prompt", metavar="TEXT", help="print a sample that starts like this, and keep it in --sample-file"
     )
@@ -32,12 +39,20 @@ if __name__ == "__main__":
         "DS_ACCELERATOR", "cpu"
     )  # the export needs no other, and DeepSpeed would say on stdout which it took
     from harness.errors import Refused
-    from harness.runtime.export import export
+    from harness.runtime.export import SHARD_BYTES, export
     from harness.runtime.refusals import say
     from harness.runtime.sample import sample
 
     try:
-        folder = export(arguments.checkpoint, arguments.out, arguments.dtype)
+        folder = export(
+            arguments.checkpoint,
+            arguments.out,
+            arguments.dtype,
+            arguments.max_shard_bytes or SHARD_BYTES,
+            lora=arguments.lora,
+            verify=arguments.verify,
+            say=lambda text: print(text, file=sys.stderr, flush=True),
+        )
     except Refused as refused:
         say(refused.findings)
         sys.exit(int(refused.code))

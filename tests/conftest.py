@@ -19,7 +19,9 @@ NEEDS_TRAINING = (
     "with_deepspeed",
     "launching/test_signals.py",
     "launching/test_launch_to_end.py",
+    "launching/test_recovery.py",
     "conformance/test_against_deepspeed.py",
+    "kill",
 )
 TRAINING = installed_version() is not None and os.environ.get("HARNESS_LIGHT") != "1"
 ALLOWED_SKIPS = ("this processor has no AVX512-FP16", "needs a GPU", "needs root")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -12,7 +13,7 @@ import typer
 from harness.cli.common import exit_with
 from harness.errors import Exit, Refused
 from harness.findings import Finding, Fix
-from harness.launching import measuring
+from harness.launching import measuring, tuning
 from harness.launching.checkup import examine
 from harness.views import doctor as view
 from harness.views.style import style_for
@@ -31,16 +32,27 @@ def doctor(
     disk: Annotated[
         str | None, typer.Option("--disk", metavar="FOLDER", help="With --measure: a folder on the disk to measure.")
     ] = None,
+    tune_nvme: Annotated[
+        str | None,
+        typer.Option("--tune-nvme", metavar="FOLDER", help="Find fast I/O settings for NVMe offload on this disk."),
+    ] = None,
+    seconds: Annotated[
+        float, typer.Option("--seconds", min=1.0, max=3600.0, help="With --tune-nvme: how long to try settings.")
+    ] = tuning.SECONDS,
 ) -> None:
     """Look at this machine: versions, compilers, accelerators, memory, left-overs. Imports neither torch nor DeepSpeed.
 
     `--measure` starts a program that does: host memory, CPU Adam, the disk by DeepSpeed's aio, GPU copies and products.
+    `--tune-nvme` tries DeepSpeed's own range of aio settings and prints the best as a piece of a run spec.
 
     Exit codes: 0 training can start here, 1 something that every training needs is missing.
 
     Example: harness doctor --format json
     """
-    folder = _folder(disk)
+    if tune_nvme is not None:
+        _tune(_folder(tune_nvme, "--tune-nvme"), seconds, format)
+        return
+    folder = _folder(disk, "--disk")
     rows, found = examine(), {}
     if measure:
         found = measuring.measure(folder)
@@ -53,10 +65,23 @@ def doctor(
     exit_with(Exit.FINDINGS if any(row.state == "missing" for row in rows) else Exit.OK)
 
 
-def _folder(disk: str | None) -> Path | None:
+def _tune(folder: Path | None, seconds: float, format: Format) -> None:
+    """Progress goes to stderr, the piece of a run spec to stdout."""
+    assert folder is not None  # noqa: S101  (the option was given)
+
+    def tell(trial: dict[str, object]) -> None:
+        print(view.trial(trial), file=sys.stderr, flush=True)
+
+    tuned = tuning.tune(folder, tell, seconds)
+    print(view.tuned(tuned), file=sys.stderr)
+    as_json = json.dumps({"deepspeed": {"aio": tuned.aio}}) + "\n"
+    print(as_json if format is Format.json else tuned.fragment(), end="")
+
+
+def _folder(disk: str | None, option: str) -> Path | None:
     if disk is None:
         return None
     if Path(disk).is_dir():
         return Path(disk)
-    message = f"`--disk {disk}` is not a folder"
+    message = f"`{option} {disk}` is not a folder"
     raise Refused([Finding("MM007", "error", message, fix=Fix("name a folder on the disk to measure"))], Exit.USAGE)

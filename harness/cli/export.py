@@ -18,9 +18,17 @@ from harness.launching.here import scripts_folder
 from harness.launching.onlooker import Services
 from harness.launching.rundir import complete_checkpoint
 from harness.launching.signals import Interrupted, Signals
+from harness.units import parse_bytes
 from harness.views.screen import Screen
 
 NO_ARGS_IS_HELP = True
+
+
+class Lora(StrEnum):
+    """What becomes of LoRA adapters."""
+
+    merge = "merge"
+    adapter = "adapter"
 
 
 class Dtype(StrEnum):
@@ -37,6 +45,19 @@ def export(
     dtype: Annotated[
         Dtype | None, typer.Option("--dtype", help="Number format of the weights. Default: the one trained in.")
     ] = None,
+    max_shard_size: Annotated[
+        str | None,
+        typer.Option("--max-shard-size", metavar="SIZE", help="Size of a file at most, such as 5GB. Default: 2GiB."),
+    ] = None,
+    lora: Annotated[
+        Lora, typer.Option("--lora", help="Adapters: merged into the weights, or a folder of adapters for peft.")
+    ] = Lora.merge,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify", help="Load the folder with transformers and compare its logits; needs memory for two models."
+        ),
+    ] = False,
 ) -> None:
     """Write weights (safetensors), configuration and tokenizer so that plain `transformers` loads them.
 
@@ -46,11 +67,11 @@ def export(
         checkpoint = _checkpoint(Path(run))
         _check_target(Path(out))
         _check_installed()
+        options = _options(dtype, max_shard_size, lora, verify=verify)
     except Refused as refused:
         print_findings(refused.findings, None)
         print("Nothing was written.", file=sys.stderr)
         exit_with(refused.code)
-    options = ["--dtype", dtype.value] if dtype else []
     with Signals() as signals:
         services = Services(scripts_folder(), Screen(), signals)
         try:
@@ -59,6 +80,20 @@ def export(
             print(f"stopped, {out} was not made", file=sys.stderr)
             exit_with(128 + stop.signum)
     exit_with(code if code >= 0 else 128 - code)
+
+
+def _options(dtype: Dtype | None, max_shard_size: str | None, lora: Lora, *, verify: bool) -> list[str]:
+    """For `launch/export.py`."""
+    options = ["--dtype", dtype.value] if dtype else []
+    if max_shard_size is not None:
+        try:
+            size = parse_bytes(max_shard_size)
+        except ValueError as error:
+            fix = Fix("write a size such as 500MB or 2GiB")
+            raise Refused([Finding("SP011", "error", f"`--max-shard-size` {error}", fix=fix)], Exit.USAGE) from None
+        options += ["--max-shard-bytes", str(size)]
+    options += ["--lora", lora.value] if lora is not Lora.merge else []
+    return [*options, "--verify"] if verify else options
 
 
 def _checkpoint(folder: Path) -> Path:

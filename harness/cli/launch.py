@@ -17,14 +17,17 @@ from harness.cli.options import HostfileOption, SetOption, SpecArgument
 from harness.errors import Exit, Refused
 from harness.findings import Finding, Fix
 from harness.launching.build import extensions_root, is_ready
-from harness.launching.execute import Outcome, checkpoint_to_resume, execute, last_rows, sample_of
+from harness.launching.execute import Outcome, execute, last_rows, sample_of
 from harness.launching.here import Here, look_here, unread_env_files
+from harness.launching.local_code import allowed_code
 from harness.launching.plan import LaunchPlan, Target, is_local, make_plan
 from harness.launching.refusals import INSTALLABLE, refusals
+from harness.launching.resuming import resume_from
 from harness.launching.rundir import new_run_dir, write_run_dir
 from harness.plan.plan import make_plan as plan_of_run
 from harness.plan.run import Run
-from harness.render import render
+from harness.render import DSConfig, render
+from harness.swap_folders import with_own_folders
 from harness.views import launch as view
 from harness.views.machine_readable import report_json
 from harness.views.screen import Screen
@@ -62,22 +65,44 @@ def launch(
         typer.Option(
             metavar="auto|never|PATH",
             help="Go on from the newest complete checkpoint of this spec (`auto`; from the start if there is none) or "
-            "from a run directory or checkpoint. A new run directory is made in any case.",
+            "from a run directory or checkpoint. Every byte is verified first; a new run directory is made.",
         ),
     ] = "never",
+    allow_change: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY",
+            help="Go on although this key of the spec, or section, is not what the checkpoint was trained with.",
+        ),
+    ] = None,
+    max_restarts: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Start again from the last complete checkpoint so many times when a rank, a node or the launcher died "
+            "or the run hung (`launch.max_restarts`).",
+        ),
+    ] = None,
+    allow_local_code: Annotated[
+        bool, typer.Option("--allow-local-code", help="Run the Python file that `plugins.file` of the spec names.")
+    ] = False,
     format: Annotated[Format, typer.Option("--format", help="How the plan or the result is printed.")] = Format.text,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only trouble and the result.")] = False,
 ) -> None:
     """Check, plan and render a run spec, then train it with the `deepspeed` launcher and watch over the ranks.
 
-    Ctrl-C or SIGTERM lets the ranks finish their step and save; a second one ends them at once.
+    Ctrl-C, SIGTERM and SIGUSR1 let the ranks finish their step and save; a second signal ends them at once. After
+    SIGUSR1, a scheduler's notice of a pre-emption, they may take as long as the scheduler lets them. A signal to a rank
+    or to the `deepspeed` launcher asks for the same.
 
-    Exit codes: 0 completed, 1 errors in the spec, 4 this machine cannot run it, 130 or 143 stopped, else that of the
-    first rank that failed.
+    Exit codes: 0 completed, 1 errors in the spec, 4 this machine cannot run it, 124 hung, 130 stopped by Ctrl-C or the
+    file `stop`, 138 by SIGUSR1, 143 by SIGTERM, else that of the first rank that failed.
 
     Example: harness launch ds_configs/demo.yaml --dry-run
     """
-    prepared = _prepare(spec, overrides or (), hostfile, resume, dry_run=dry_run)
+    changes = [*(overrides or ()), *([] if max_restarts is None else [f"launch.max_restarts={max_restarts}"])]
+    going_on = (resume, tuple(allow_change or ()))
+    prepared = prepare(spec, changes, hostfile, going_on, dry_run=dry_run, code=allow_local_code)
     if dry_run:
         _show(prepared, format)
         return
@@ -97,7 +122,19 @@ def launch(
     exit_with(outcome.verdict.code)
 
 
-def _prepare(spec: str, overrides: Sequence[str], hostfile: str | None, resume: str, *, dry_run: bool) -> Prepared:
+def prepare(
+    spec: str,
+    overrides: Sequence[str],
+    hostfile: str | None,
+    resume: tuple[str, tuple[str, ...]],
+    *,
+    dry_run: bool,
+    code: bool = False,
+) -> Prepared:
+    """Everything before anything is written: the checked spec and its plan. `resume` is what `--resume` and
+    `--allow-change` say, `code` is `--allow-local-code`. Prints what speaks against it and exits.
+    """
+    asked, allowed = resume
     checked = check_file(spec, overrides=overrides, hostfile=hostfile, launching=True)
     here = look_here(h.name for h in checked.run.cluster.hosts) if checked.run and checked.run.cluster else look_here()
     if checked.run is not None and checked.run.degrees.world is None:
@@ -108,20 +145,24 @@ def _prepare(spec: str, overrides: Sequence[str], hostfile: str | None, resume: 
     run_dir = new_run_dir(output_dir, run.name)
     try:
         _refuse([*_not_a_run(run, spec), *refusals(run, here, run_dir)], dry_run=dry_run)
-        checkpoint, origin = checkpoint_to_resume(resume, output_dir, run.name)
+        sha256 = allowed_code(run, here.folder, allowed=code)
+        found = resume_from(asked, output_dir, run.name, run.spec.model_dump(mode="json"), allowed, _tell_resume)
     except Refused as refused:
         print_findings(refused.findings, checked.source)
         print(f"{_NOTHING}.", file=sys.stderr)
         exit_with(refused.code)
-    if resume == "auto":
-        print(
-            f"going on from {view.relative(origin)}" if origin else "no earlier checkpoint, starting anew",
-            file=sys.stderr,
-        )
+    if asked != "never":
+        origin = found.checkpoint
+        _tell_resume(f"going on from {view.relative(origin)}" if origin else "no earlier checkpoint, starting anew")
     _say_what_is_not_read(run, here)
-    config = render(run)
+    config = DSConfig(with_own_folders(render(run).config, run_dir), {})
     documents = _documents(checked, run, config.text, here, overrides)
-    return Prepared(run, here, make_plan(run, config.config, here, Target(run_dir, documents, checkpoint)))
+    target = Target(run_dir, documents, found.checkpoint, allowed, sha256)
+    return Prepared(run, here, make_plan(run, config.config, here, target))
+
+
+def _tell_resume(text: str) -> None:
+    print(text, file=sys.stderr)
 
 
 def _say_what_is_not_read(run: Run, here: Here) -> None:

@@ -17,14 +17,13 @@ from harness.findings import Finding, Fix, Label, Severity
 from harness.plan.run import Run
 from harness.spec.adopt import home
 from harness.spec.model import Consumer
+from harness.spec.optimizers import deepspeed_optimizer
 from harness.spec.source import Source, dotted
 
 if TYPE_CHECKING:
     from harness.facts.models import Found, ModelFacts
 
-_NAMES = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD"}
 _MISSING = object()
-
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "bool": (bool,),
@@ -184,10 +183,8 @@ class Context:
         ours = self.run.spec.optimizer
         if self.run.kind == "deepspeed-json" and not self.source.has("optimizer.type"):
             return Optimizer(None, {}, "optimizer")
-        params = {"lr": ours.learning_rate, "weight_decay": ours.weight_decay}
-        params |= {"momentum": ours.momentum} if ours.type == "sgd" else {"betas": list(ours.betas), "eps": ours.eps}
-        params |= {"adam_w_mode": False} if ours.type == "adam" else {}
-        return Optimizer(_NAMES[ours.type], params, "optimizer")
+        name, params = deepspeed_optimizer(ours)
+        return Optimizer(name, params, "optimizer")
 
     @property
     def scheduler(self) -> Mapping[str, Any]:

@@ -13,28 +13,18 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.errors import Exit, Refused
-from harness.findings import Finding, Fix
-from harness.launching import shm
+from harness.errors import Exit
 from harness.launching.build import ensure_ops
 from harness.launching.onlooker import Onlooker, Services
 from harness.launching.plan import LaunchPlan
 from harness.launching.processes import end_all, of_run
-from harness.launching.rundir import (
-    complete_checkpoint,
-    newest_checkpoint_of,
-    ports_of,
-    remove_unfinished,
-    step_of,
-)
+from harness.launching.rundir import complete_checkpoint, hold, step_of
 from harness.launching.signals import Interrupted, Signals
-from harness.launching.verdict import Verdict, judge, read_statuses
-from harness.launching.watch import Watch
+from harness.launching.training import train
+from harness.launching.verdict import Verdict
 from harness.plan.run import Run
-
-_BUFFER_SECONDS = 60.0
-"""A shared-memory buffer of another run in the same folder is left alone while so new: that run may be just starting
-and has not mapped it yet."""
+from harness.swap_folders import folders, sweep
+from harness.units import format_bytes, parse_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +37,16 @@ class Outcome:
     checkpoint: Path | None = None
     export: Path | None = None
     trained: bool = True
+    attempts: int = 1
 
 
 def execute(plan: LaunchPlan, run: Run, scripts: Path, onlooker: Onlooker) -> Outcome:
     """Run the plan to its end, whatever that is.
 
     SIGINT, SIGTERM and SIGHUP stop it in two phases: first the file `stop` and `launch.stop_grace_seconds`, then, or at
-    the second signal, everything is killed. While ops compile, before any rank trains and during the export there is
-    nothing to finish, and the stop is immediate. Raises Refused when the ops cannot be compiled.
+    the second signal, everything is killed. SIGUSR1 does without the second phase. While ops compile, before any rank
+    trains and during the export there is nothing to finish, and the stop is immediate. Raises Refused when the ops
+    cannot be compiled or the run directory is in use.
     """
     began = time.monotonic()
     with Signals() as signals:
@@ -64,11 +56,24 @@ def execute(plan: LaunchPlan, run: Run, scripts: Path, onlooker: Onlooker) -> Ou
         except Interrupted as stop:
             verdict = Verdict("stopped", 128 + stop.signum, "nothing was started, compiling was broken off")
             return Outcome(plan, verdict, time.monotonic() - began, trained=False)
-        verdict = _train(plan, run, services)
-        outcome = Outcome(plan, verdict, time.monotonic() - began, complete_checkpoint(plan.run_dir))
+        lock = hold(plan.run_dir)
+        try:
+            verdict, attempts = train(plan, run, services, lock.touch)
+        finally:
+            _remove_swapped(plan, services)
+            lock.release()
+        seconds = time.monotonic() - began
+        outcome = Outcome(plan, verdict, seconds, complete_checkpoint(plan.run_dir), attempts=len(attempts))
         if verdict.state == "completed" and run.spec.export.at_end:
             outcome = _export_at_end(outcome, run, services)
     return replace(outcome, seconds=time.monotonic() - began)
+
+
+def _remove_swapped(plan: LaunchPlan, services: Services) -> None:
+    """What ranks that were killed have left on this machine's NVMe; the others are swept at the next start there."""
+    for parent in {folder.parent for folder in folders(json.loads(plan.documents.get("ds_config.json", "{}")))}:
+        for gone in sweep(parent):
+            services.onlooker.note(f"removed {gone.folder}, {format_bytes(gone.size)} that a killed run had swapped")
 
 
 def _prepare_ops(plan: LaunchPlan, services: Services) -> None:
@@ -77,26 +82,6 @@ def _prepare_ops(plan: LaunchPlan, services: Services) -> None:
     elif plan.ops:
         ops = ", ".join(plan.ops)
         services.onlooker.note(f"this machine has no ranks, the hosts compile what they need at first use: {ops}")
-
-
-def _train(plan: LaunchPlan, run: Run, services: Services) -> Verdict:
-    shm.remove_unused({plan.port})
-    shm.remove_unused(ports_of(plan.run_dir.parent), older_than=_BUFFER_SECONDS)
-    watch = Watch(plan, run.spec.launch.stop_grace_seconds, services.onlooker, services.signals)
-    watch.start()
-    try:
-        watch.until_end()
-    finally:
-        watch.end()
-        shm.remove_unused({plan.port})
-        if plan.local and not watch.survivors:  # with other hosts, a rank there may still be writing
-            remove_unfinished(plan.run_dir)
-    statuses, asked = read_statuses(plan.run_dir), services.signals.first
-    verdict = judge(statuses, plan.world, watch.code, watch.deaths, asked, killed=watch.killed)
-    if watch.survivors:
-        pids = ", ".join(str(p.pid) for p in watch.survivors)
-        verdict = replace(verdict, notes=(*verdict.notes, f"these processes could not be killed: {pids}"))
-    return verdict
 
 
 def _export_at_end(outcome: Outcome, run: Run, services: Services) -> Outcome:
@@ -110,6 +95,10 @@ def _export_at_end(outcome: Outcome, run: Run, services: Services) -> Outcome:
     target = outcome.plan.run_dir / "export"
     export = run.spec.export
     options = ["--dtype", export.dtype] if export.dtype else []
+    if export.max_shard_size is not None:
+        options += ["--max-shard-bytes", str(parse_bytes(export.max_shard_size))]
+    options += ["--lora", export.lora] if export.lora != "merge" else []
+    options += ["--verify"] if export.verify else []
     if export.sample_prompt is not None:
         options += ["--sample-prompt", export.sample_prompt, "--sample-tokens", str(export.sample_tokens)]
     log = outcome.plan.run_dir / "logs" / "export.log"
@@ -156,38 +145,6 @@ def run_export(checkpoint: Path, target: Path, options: list[str], services: Ser
         if stream is not None:
             stream.close()
     return child.returncode
-
-
-def checkpoint_to_resume(asked: str, output_dir: Path, name: str) -> tuple[Path | None, Path | None]:
-    """What `--resume` means: (checkpoint, the run directory or folder that it is in).
-
-    `never`: none. `auto`: the newest complete checkpoint among this spec's earlier runs, if any has one. Else a
-    run directory or a checkpoint; raises Refused when it holds no complete checkpoint.
-
-    A resumed run goes on in a run directory of its own, which records where it came from: the files of a run never
-    change after it was started, the metrics of each start stay apart, and a spec that was edited in between shows.
-    """
-
-    if asked == "never":
-        return None, None
-    if asked == "auto":
-        found = newest_checkpoint_of(output_dir, name)
-        return found, found.parent.parent if found else None
-    folder = Path(asked)
-    found = complete_checkpoint(folder) if folder.is_dir() else None
-    if found is None:
-        what = "has no complete checkpoint" if folder.is_dir() else "is not a folder"
-        raise Refused(
-            [
-                Finding(
-                    "CK001",
-                    "error",
-                    f"`{asked}` {what}",
-                    fix=Fix("name a run directory or a checkpoint that has `manifest.json`"),
-                )
-            ]
-        )
-    return found.resolve(), folder
 
 
 def sample_of(run_dir: Path) -> str:

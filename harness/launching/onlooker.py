@@ -37,8 +37,8 @@ class Onlooker(Protocol):
     def metrics(self, row: dict[str, Any]) -> None:
         """A new line of metrics.jsonl."""
 
-    def stopping(self, why: str, grace: float, waiting: bool) -> None:
-        """A stop was asked for; with `waiting` the ranks have `grace` seconds to finish the step and save."""
+    def stopping(self, why: str, grace: float | None, waiting: bool) -> None:
+        """A stop was asked for; with `waiting` the ranks have `grace` seconds (None: any time) to finish and save."""
 
     def killing(self, count: int) -> None:
         """This many processes are being killed."""

@@ -9,11 +9,12 @@ import json
 import os
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from harness.launching.here import Here
+from harness.launching.local_code import VARIABLE
 from harness.launching.ops import needed_ops
 from harness.plan.run import Run
 
@@ -49,6 +50,10 @@ class Target:
     run_dir: Path
     documents: Mapping[str, str]
     resume: Path | None = None
+    allowed: tuple[str, ...] = ()
+    """Keys of the spec that may differ from the checkpoint's (`--allow-change`)."""
+    code: str | None = None
+    """The sha256 of the plug-in's file (`--allow-local-code`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,18 @@ class LaunchPlan:
     resume: Path | None = None
     trains_here: bool = True
     """Whether the machine that launches is also one that has ranks."""
+    attempt: int = 1
+
+    def again(self, attempt: int, resume: Path | None, port: int) -> LaunchPlan:
+        """The same run in the same run directory, started for the `attempt`-th time, going on from `resume`."""
+        argv = list(self.argv)
+        for option in ("--resume", "--attempt"):
+            if option in argv:
+                del argv[argv.index(option) : argv.index(option) + 2]
+        if "--master_port" in argv:
+            argv[argv.index("--master_port") + 1] = str(port)
+        argv += ["--attempt", str(attempt), *(["--resume", str(resume)] if resume else [])]
+        return replace(self, argv=tuple(argv), resume=resume, port=port, attempt=attempt)
 
     @property
     def world(self) -> int:
@@ -150,12 +167,15 @@ def make_plan(run: Run, config: Mapping[str, Any], here: Here, target: Target) -
     local = is_local(run, here)
     port = run.spec.launch.master_port or (here.port if local else DEFAULT_PORT)
     variables = _variables(run, here, run_dir, local=local)
+    if target.code is not None:
+        variables += (Variable(VARIABLE, target.code, "--allow-local-code"),)
     ranks_before = 0
     plans = []
     for name, slots in hosts:
         plans.append(HostPlan(name, tuple(range(ranks_before, ranks_before + slots)), variables))
         ranks_before += slots
     tail = ["--run", str(run_dir), *(["--resume", str(resume)] if resume else [])]
+    tail += [word for key in target.allowed for word in ("--allow-change", key)]
     where = (
         _where(hosts[0][1], here)
         if local

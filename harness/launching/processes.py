@@ -102,6 +102,25 @@ def die_with_parent() -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
+def before_exec() -> None:
+    """Run in a child between fork and exec: it dies with this process, and SIGUSR1 waits until it is asked for.
+
+    DeepSpeed's launcher would die of SIGUSR1 and take the ranks with it; blocked, it can be seen by `pending`.
+    """
+    die_with_parent()
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+
+
+def pending(pid: int, signum: int) -> bool:
+    """Whether a signal was sent to a process that blocks it."""
+    try:
+        text = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    masks = [line.split()[1] for line in text.splitlines() if line.startswith(("SigPnd:", "ShdPnd:"))]
+    return any(int(mask, 16) >> (signum - 1) & 1 for mask in masks)
+
+
 def holders(file: Path) -> list[int]:
     """Processes of this machine that hold a file open, as far as this user may look."""
     target = str(file.resolve())

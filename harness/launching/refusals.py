@@ -16,7 +16,7 @@ from harness.launching.here import Here, pdsh
 from harness.launching.plan import is_local
 from harness.plan.run import Run
 
-INSTALLABLE = {"EN002", "EN009"}
+INSTALLABLE = {"EN002", "EN009", "MD154"}
 """Findings about programs that this machine lacks."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LOST = re.compile(r"""["`$\\%\n\r]|^\s|\s$""")
@@ -26,7 +26,7 @@ _PLAIN = re.compile(r"[A-Za-z0-9_@+=:,./-]+")
 def refusals(run: Run, here: Here, run_dir: Path) -> tuple[Finding, ...]:
     """Every reason why this launch must not be started from here; empty when there is none."""
     local = is_local(run, here)
-    found = [*_python(run, here), *_installed(here), *_devices(run, here), *_names(run)]
+    found = [*_python(run, here), *_installed(here), *_peft(run, here), *_devices(run, here), *_names(run)]
     if not local:
         found += [*_values(run), *_paths(here, run_dir), *_reach(run)]
     return tuple(found)
@@ -63,6 +63,17 @@ def _installed(here: Here) -> Iterator[Finding]:
             "error",
             f"the launch scripts are not in {here.scripts}",
             fix=Fix("install the project anew, or run from a checkout that has `launch/`"),
+        )
+
+
+def _peft(run: Run, here: Here) -> Iterator[Finding]:
+    if run.spec.model.lora is not None and machine.installed("peft") is None:
+        yield Finding(
+            "MD154",
+            "error",
+            f"`model.lora` needs the package `peft`, which {here.python} does not find",
+            key="model.lora",
+            fix=Fix("install it there and on every host: pip install 'deepspeed-harness[lora]'"),
         )
 
 

@@ -13,8 +13,11 @@ from typing import Any
 from harness.errors import Exit, Refused
 from harness.findings import Finding, Fix
 from harness.launching.plan import LaunchPlan
+from harness.locks import Held, Lock
 
 SUBFOLDERS = ("logs", "status", "checkpoints")
+LOCK = "lock"
+"""Held by the one supervisor, or by rank 0 of a run that was started by hand (`harness.runtime.holding`)."""
 
 
 def new_run_dir(output_dir: Path, name: str) -> Path:
@@ -96,13 +99,20 @@ def remove_unfinished(run_dir: Path) -> list[Path]:
     return left
 
 
-def newest_checkpoint_of(output_dir: Path, name: str) -> Path | None:
-    """The newest complete checkpoint among the run directories of this name; the newest run that has one wins."""
-    for run_dir in sorted(output_dir.glob(f"{name}-*"), key=_made, reverse=True):
-        found = complete_checkpoint(run_dir) if _is_run_of(run_dir, name) else None
-        if found is not None:
-            return found
-    return None
+def runs_of(output_dir: Path, name: str) -> list[Path]:
+    """The run directories of this name, the newest first."""
+    found = sorted(output_dir.glob(f"{name}-*"), key=_made, reverse=True)
+    return [run_dir for run_dir in found if _is_run_of(run_dir, name)]
+
+
+def hold(run_dir: Path) -> Lock:
+    """Hold a run directory against a second writer until `release`, over all attempts. Raises Refused (EN120)."""
+    try:
+        return Lock.take(run_dir / LOCK, f"harness launch of {run_dir.name}")
+    except Held as held:
+        raise Refused([_in_use(run_dir, str(held.holder or "another process"))], Exit.PREFLIGHT) from None
+    except OSError as error:
+        raise Refused([_cannot_write(run_dir, error)], Exit.PREFLIGHT) from None
 
 
 def ports_of(output_dir: Path) -> set[int]:
@@ -143,4 +153,14 @@ def _cannot_write(run_dir: Path, error: OSError) -> Finding:
         f"the run directory `{run_dir}` cannot be made: {reason}",
         key="launch.output_dir",
         fix=Fix("set `launch.output_dir` to a folder that can be written"),
+    )
+
+
+def _in_use(run_dir: Path, holder: str) -> Finding:
+    return Finding(
+        "EN120",
+        "error",
+        f"`{run_dir}` is in use by {holder}",
+        notes=("two writers would mix their metrics and overwrite each other's checkpoints",),
+        fix=Fix("wait until it has ended"),
     )

@@ -16,7 +16,9 @@ class Interrupted(Exception):
 
 
 class Signals:
-    """While entered, SIGINT, SIGTERM and SIGHUP are noted in `received` and do nothing else.
+    """While entered, SIGINT, SIGTERM, SIGHUP and SIGUSR1 are noted in `received` and do nothing else.
+
+    SIGUSR1 is what a scheduler announces a pre-emption with: it will kill later, by itself.
 
     SIGHUP stays ignored where it was (nohup). Must be entered in the main thread.
     """
@@ -26,7 +28,7 @@ class Signals:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Signals:
-        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
             if signum == signal.SIGHUP and signal.getsignal(signum) == signal.SIG_IGN:
                 continue
             self._before[signum] = signal.signal(signum, self._note)
@@ -59,4 +61,6 @@ class Signals:
 
 def name_of(signum: int) -> str:
     """What a person calls it."""
+    if signum == signal.SIGUSR1:
+        return "SIGUSR1 (notice of a pre-emption)"
     return "Ctrl-C" if signum == signal.SIGINT else signal.Signals(signum).name

@@ -33,6 +33,9 @@ class Status:
     time: float
     error: str = ""
     checkpoint: str = ""
+    phase: str = "step"
+    refused: bool = False
+    """Whether the error is a finding about the user's input, as a start with the same input would have it again."""
 
     @property
     def final(self) -> bool:
@@ -61,6 +64,10 @@ class Verdict:
     host: str = ""
     step: int = 0
     notes: tuple[str, ...] = ()
+    refused: bool = False
+    """A rank refused the input: the next start would end the same way."""
+    crashed: bool = False
+    """A rank raised an error, as opposed to being killed or lost."""
 
 
 def read_statuses(run_dir: Path) -> dict[int, Status]:
@@ -78,6 +85,8 @@ def read_statuses(run_dir: Path) -> dict[int, Status]:
                 time=float(raw.get("time") or 0.0),
                 error=str(raw.get("error") or ""),
                 checkpoint=str(raw.get("checkpoint") or ""),
+                phase=str(raw.get("phase") or "step"),
+                refused=bool(raw.get("refused")),
             )
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue
@@ -93,12 +102,14 @@ def judge(
     stopped_by: int | None = None,
     *,
     killed: bool = False,
+    told: str = "",
 ) -> Verdict:
     """The verdict on a run of `world` ranks whose launcher ended with `launcher_code` (negative: by that signal).
 
     `stopped_by` is the signal that the harness was asked to stop with, `killed` says that it had to kill ranks for it.
     A rank that failed meanwhile, such as in saving, makes it a failure; with `killed` it may have failed for having
-    lost its peers, and the stop only names it.
+    lost its peers, and the stop only names it. `told` is the text of the file `stop`, for a run that a rank or the
+    launcher was asked to stop.
     """
     step = max((s.step for s in statuses.values()), default=0)
     states = [statuses[rank].state if rank in statuses else "missing" for rank in range(world)]
@@ -110,9 +121,34 @@ def judge(
         return Verdict("stopped", 128 + stopped_by, _stop_reason(states) + _failed_meanwhile(statuses), step=step)
     first = _first_failure(statuses, deaths, launcher_code)
     if first is None and all(state in {"completed", "stopped"} for state in states):
-        return Verdict("stopped", Exit.INTERRUPTED, "asked to by the file `stop`", step=step)
+        return _asked(told, step)
+    early = _asked_signal(launcher_code)
+    if first is None and early and "running" not in states:
+        reason = f"a rank got {signal.Signals(early).name} before training began"
+        return Verdict("stopped", 128 + early, reason, step=step)
     notes = (f"it was being stopped, as {signal.Signals(stopped_by).name} asked",) if stopped_by is not None else ()
     return replace(_failure(first, statuses, states, launcher_code), step=step, notes=notes)
+
+
+def signal_of(told: str) -> int | None:
+    """The signal that the file `stop` names as its first word."""
+    word = (told.split() or [""])[0].rstrip(":,")
+    name = "SIGINT" if word == "Ctrl-C" else word
+    return int(signal.Signals[name]) if name in signal.Signals.__members__ else None
+
+
+def _asked(told: str, step: int) -> Verdict:
+    """Every rank has stopped, and nobody asked the harness for it."""
+    signum = signal_of(told)
+    if signum is None:
+        return Verdict("stopped", Exit.INTERRUPTED, "asked to by the file `stop`", step=step)
+    return Verdict("stopped", 128 + signum, f"every rank finished its step ({told.strip()})", step=step)
+
+
+def _asked_signal(launcher_code: int) -> int | None:
+    """A signal that asks for a stop and that ended a rank, by the launcher's exit code of `256 - signal`."""
+    asked = 256 - launcher_code
+    return asked if asked in {signal.SIGTERM, signal.SIGINT, signal.SIGUSR1} else None
 
 
 def _failure(
@@ -121,7 +157,9 @@ def _failure(
     if first is None:
         return _silent_failure(states, launcher_code)
     if isinstance(first, Status):
-        return Verdict("failed", _code(launcher_code), first.error or "it wrote no error", first.rank, first.host)
+        error = first.error or "it wrote no error"
+        code = _code(launcher_code)
+        return Verdict("failed", code, error, first.rank, first.host, refused=first.refused, crashed=not first.refused)
     if first.signum == signal.SIGKILL and launcher_code == 0:
         # The launcher reports the death of a rank; it ends with 0 only when its own child was killed.
         return Verdict("failed", Exit.FINDINGS, "DeepSpeed's launch process was killed, and its ranks with it")

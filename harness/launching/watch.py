@@ -5,20 +5,21 @@ Judges nothing: `harness.launching.verdict` says how the run ended.
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
-import threading
 import time
-from pathlib import Path
-from queue import Empty, SimpleQueue
+from collections.abc import Callable
 
-from harness.launching.onlooker import Onlooker
+from harness.launching.hangs import Hang, Pulse, describe
+from harness.launching.onlooker import Services
+from harness.launching.output import Output, Tail
 from harness.launching.plan import LaunchPlan
-from harness.launching.processes import Process, die_with_parent, end_all, of_run, read_process, send
-from harness.launching.signals import Signals, name_of
+from harness.launching.processes import Process, before_exec, end_all, of_run, pending, read_process, send
+from harness.launching.signals import name_of
+from harness.launching.stacks import dump_stacks
 from harness.launching.verdict import Death, Status, read_statuses
+from harness.plan.run import Run
 
 _TICK = 0.1
 _LOOK_EVERY = 0.5
@@ -29,27 +30,37 @@ _HANG_SECONDS = 60.0
 seconds; a minute means that one hangs in a library's exit handler, where nothing is left to be won by waiting."""
 _REMOTE_SECONDS = 5.0
 """How long DeepSpeed's own handler may take to send `pkill` to the other hosts."""
+_PEERS_SECONDS = 3.0
+"""After one rank is lost, how long the others may take to say why they fail. DeepSpeed's launcher asks them by SIGTERM
+to end and waits for half a minute, which a rank that waits in a collective for the lost one cannot do."""
+_ASKING = {signal.SIGTERM, signal.SIGINT, signal.SIGUSR1}
 
 
 class Watch:
-    """One launch from start to end. Use: `start`, `until_end`, then read `code`, `deaths` and `statuses`."""
+    """One launch from start to end. Use: `start`, `until_end`, then read `code`, `deaths`, `hang` and `statuses`."""
 
-    def __init__(self, plan: LaunchPlan, grace: float, onlooker: Onlooker, signals: Signals) -> None:
-        self.plan, self.grace, self.onlooker, self.signals = plan, grace, onlooker, signals
+    def __init__(self, plan: LaunchPlan, run: Run, services: Services, log: str, alive: Callable[[], None]) -> None:
+        self.plan, self.onlooker, self.signals = plan, services.onlooker, services.signals
+        self._alive = alive
+        self.grace = run.spec.launch.stop_grace_seconds
         self.statuses: dict[int, Status] = {}
         self.deaths: list[Death] = []
         self.survivors: list[Process] = []
+        self.hang: Hang | None = None
         self.killed = False
         """Whether a rank that had not said its last word had to be killed."""
         self.code = 0
-        self._lines: SimpleQueue[str] = SimpleQueue()
+        self._log = plan.run_dir / "logs" / log
         self._metrics = Tail(plan.run_dir / "metrics.jsonl")
+        self._pulse = Pulse(run.spec.launch.hang_timeout_seconds)
         self._looked = 0.0
         self._all_final_at: float | None = None
+        self._lost_at: float | None = None
+        self._ending = False
+        """From here on ranks die because they are killed here: no deaths to judge by."""
 
     def start(self) -> None:
         """Start the launcher in a session of its own, so that Ctrl-C in the terminal reaches the harness alone."""
-        log = self.plan.run_dir / "logs" / "launcher.log"
         self._child = subprocess.Popen(  # noqa: S603
             self.plan.argv,
             cwd=self.plan.folder,
@@ -58,28 +69,38 @@ class Watch:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=die_with_parent,  # noqa: PLW1509  (no thread runs yet; only prctl is called)
+            preexec_fn=before_exec,  # noqa: PLW1509  (no thread runs yet; only prctl and sigmask are called)
         )
-        self._reader = threading.Thread(target=self._read, args=(log,), daemon=True, name="launcher-output")
-        self._reader.start()
-        self.onlooker.started(self.plan.world, len(self.plan.hosts), log)
+        if self._child.stdout is None:
+            raise AssertionError
+        self._output = Output(self._child.stdout, self._log)
+        self.onlooker.started(self.plan.world, len(self.plan.hosts), self._log)
 
     def until_end(self) -> None:
         """Return when the launcher has ended and none of its processes is left on this machine."""
         while self._child.poll() is None:
-            if self.signals.received:
-                self._stop()
+            asked = self.signals.first or self._launcher_asked()
+            if asked:
+                self._stop(asked)
                 break
             self._look()
             if self._hangs_at_exit():
-                self.onlooker.note(f"every rank is done and something has not exited for {_HANG_SECONDS:.0f} s")
+                self.onlooker.note("every rank is done and something does not exit")
+                break
+            if self._lost_peers() or self._stands_still():
                 break
             time.sleep(_TICK)
         self._look(now=True)
+        if -(self._child.poll() or 0) in _ASKING and self._trains() and not self.signals.received:
+            self._stop(-self._child.returncode)  # who asks the launcher to end asks for the run to end
         self.end()
 
     def end(self) -> None:
-        """Whatever is left of the run on this machine is ended, and what it had still to say is passed on."""
+        """Whatever is left of the run on this machine is ended, and what it had still to say is passed on.
+
+        Ranks are killed, since SIGTERM would only ask them to save; the launcher then says how they ended.
+        """
+        self._ending = True
         left = self._living()
         if left and self._child.poll() is None and not self.plan.local:
             send([p for p in left if p.pid == self._child.pid], signal.SIGTERM)
@@ -89,36 +110,84 @@ class Watch:
             if not self._all_final():
                 self.killed = True
                 self.onlooker.killing(len(left))
+            ranks = {s.pid for s in self.statuses.values()}
+            send([p for p in left if p.pid in ranks], signal.SIGKILL)
+            if self._lost_at is not None:
+                self._wait_child(_LEAVE_SECONDS)
             self.survivors = end_all(self._living, 0.4)
         self.code = self._child.wait()
-        self._reader.join(2.0)
+        self._output.finish(2.0)
         self._look(now=True)
 
-    def _stop(self) -> None:
-        """Ask the ranks to stop and wait for them; not when none trains yet, nor any longer after a second signal."""
-        signum = self.signals.received[0]
-        self.statuses = read_statuses(self.plan.run_dir)
-        waiting = any(s.state == "running" for s in self.statuses.values())
+    def _stop(self, signum: int) -> None:
+        """Ask the ranks to stop and wait for them; not when none trains yet, nor any longer after a second signal.
+
+        After the notice of a pre-emption nobody is killed here: the scheduler does that, when it has to.
+        """
+        waiting = self._trains()
+        notice = signum == signal.SIGUSR1
         (self.plan.run_dir / "stop").write_text(f"{name_of(signum)}\n", encoding="utf-8")
-        self.onlooker.stopping(name_of(signum), self.grace, waiting)
-        end = time.monotonic() + (self.grace if waiting else 0.0)
-        while time.monotonic() < end and not self.signals.insisted and self._child.poll() is None:
+        self.onlooker.stopping(name_of(signum), None if notice else self.grace, waiting)
+        grace = float("inf") if notice else self.grace
+        end = time.monotonic() + (grace if waiting else 0.0)
+        while time.monotonic() < end and not self.signals.insisted and self._trains():
             self._look(now=True)
             if self._all_final():
                 self._wait_child(min(_LEAVE_SECONDS, max(1.0, end - time.monotonic())))
                 return
+            if self._lost_peers() or self._stands_still():
+                return
             time.sleep(_TICK)
+
+    def _trains(self) -> bool:
+        """Whether a rank trains that is alive, as far as it can be seen from here."""
+        self.statuses = {**self.statuses, **read_statuses(self.plan.run_dir)}
+        running = [s for s in self.statuses.values() if s.state == "running"]
+        if not self.plan.local:
+            return bool(running) and self._child.poll() is None
+        return any(not self._is_gone(s.pid) for s in running)
+
+    def _launcher_asked(self) -> int | None:
+        """SIGUSR1 to one of DeepSpeed's launcher processes, which know nothing of it: it is blocked there, and seen."""
+        if not self.plan.local or not self._trains_said():
+            return None
+        rank = read_process(next(iter(self.statuses.values())).pid)
+        launchers = {self._child.pid, rank.parent if rank else self._child.pid}
+        return signal.SIGUSR1 if any(pending(pid, signal.SIGUSR1) for pid in launchers) else None
+
+    def _trains_said(self) -> bool:
+        return any(s.state == "running" for s in self.statuses.values())
 
     def _all_final(self) -> bool:
         return len(self.statuses) == self.plan.world and all(s.final for s in self.statuses.values())
 
     def _hangs_at_exit(self) -> bool:
-        """Whether the launcher is still there long after all its ranks said their last word."""
+        """Whether the launcher is still there long after all its ranks said their last word; who asked for a stop is in
+        a hurry.
+        """
         if not self._all_final():
             return False
         if self._all_final_at is None:
             self._all_final_at = time.monotonic()
-        return time.monotonic() - self._all_final_at > _HANG_SECONDS
+        stopped = any(s.state == "stopped" for s in self.statuses.values())
+        return time.monotonic() - self._all_final_at > (_LEAVE_SECONDS if stopped else _HANG_SECONDS)
+
+    def _lost_peers(self) -> bool:
+        """Whether a rank has been lost for so long that the others have said what they had to say."""
+        failed = any(s.state == "failed" for s in self.statuses.values())
+        if self._lost_at is None and (failed or self.deaths):
+            self._lost_at = time.monotonic()
+        return self._lost_at is not None and time.monotonic() - self._lost_at > _PEERS_SECONDS
+
+    def _stands_still(self) -> bool:
+        """Whether the run hangs; then every rank's stack has been written, as far as it can still do that."""
+        seconds = self._pulse.hung(self.statuses)
+        if seconds is None:
+            return False
+        found = describe(self.statuses, seconds, local=self.plan.local)
+        self.onlooker.note(f"{found.reason}; ending the run")
+        self.hang = dump_stacks(self.plan, self.statuses, found)
+        return True
 
     def _wait_child(self, seconds: float) -> None:
         """Until the launcher has ended, the seconds are over or a second signal came."""
@@ -129,11 +198,15 @@ class Watch:
 
     def _look(self, *, now: bool = False) -> None:
         """Pass on lines and metrics; twice a second read what the ranks say, and each time see whether one is gone."""
-        self._pass_on()
+        for row in self._metrics.rows():
+            self.onlooker.metrics(row)
+        for line in self._output.lines():
+            self.onlooker.output(line)
+        self._alive()
         if now or time.monotonic() - self._looked >= _LOOK_EVERY:
             self.statuses = {**self.statuses, **read_statuses(self.plan.run_dir)}
             self._looked = time.monotonic()
-        if self.plan.local:
+        if self.plan.local and not self._ending:
             self._find_deaths()
 
     def _find_deaths(self) -> None:
@@ -147,62 +220,9 @@ class Watch:
                     Death(status.rank, status.pid, time.time(), process.exit_signal if process else None)
                 )
 
-    def _pass_on(self) -> None:
-        for row in self._metrics.rows():
-            self.onlooker.metrics(row)
-        while True:
-            try:
-                self.onlooker.output(self._lines.get_nowait())
-            except Empty:
-                return
+    def _is_gone(self, pid: int) -> bool:
+        process = read_process(pid)
+        return process is None or process.gone
 
     def _living(self) -> list[Process]:
         return of_run(self.plan.run_dir, self._child.pid)
-
-    def _read(self, log: Path) -> None:
-        """Everything into the log, whole lines to the queue; goes on reading when the log cannot be written."""
-        pipe = self._child.stdout
-        if pipe is None:
-            return
-        rest = b""
-        with log.open("ab", buffering=0) as file:
-            writes = True
-            while chunk := os.read(pipe.fileno(), 65536):
-                try:
-                    if writes:
-                        file.write(chunk)
-                except OSError as error:
-                    writes = False
-                    self._lines.put(f"the log cannot be written any more: {error.strerror}")
-                *lines, rest = (rest + chunk).split(b"\n")
-                for line in lines:
-                    self._lines.put(line.decode("utf-8", "replace"))
-        if rest:
-            self._lines.put(rest.decode("utf-8", "replace"))
-
-
-class Tail:
-    """The lines that are added to a JSON-lines file while somebody else writes it."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._position, self._rest = path, 0, b""
-
-    def rows(self) -> list[dict[str, object]]:
-        """New complete lines; what is no JSON object is passed over."""
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._position)
-                chunk = file.read()
-        except OSError:
-            return []
-        self._position += len(chunk)
-        *lines, self._rest = (self._rest + chunk).split(b"\n")
-        found = []
-        for line in lines:
-            try:
-                row = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(row, dict):
-                found.append(row)
-        return found

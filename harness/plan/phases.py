@@ -20,7 +20,7 @@ EXPORT_SHARD = 2 << 30
 LOAD: tuple[Phase, ...] = ("load",)
 RESUME: tuple[Phase, ...] = ("resume",)
 EXPORT: tuple[Phase, ...] = ("export",)
-_BUILDS = "harness/runtime/models.py build_model"
+_BUILDS = "harness/runtime/models/creation.py build_model"
 
 
 def phase_rows(s: Settings, z: Shards) -> Iterator[Row]:

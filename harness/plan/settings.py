@@ -179,7 +179,7 @@ def settings_of(run: Run) -> Settings | None:
         comm_bytes=_comm_bytes(run, width),
         master_bytes=master,
         state_bytes=state,
-        num_states=(1 if spec.optimizer.momentum else 0) if spec.optimizer.type == "sgd" else 2,
+        num_states=_num_states(spec),
         micro_batch=batch.per_device,
         accumulation=batch.accumulation or 1,
         sequence=spec.data.max_length,
@@ -214,6 +214,12 @@ def settings_of(run: Run) -> Settings | None:
         pipeline_write=optimizer.pipeline_write if optimizer else False,
         cpu_share=optimizer.ratio if optimizer and stage == 3 else 1.0,
     )
+
+
+def _num_states(spec: RunSpec) -> int:
+    """States of an element. Muon's matrices have one, what its Adam steps has two: counted as two throughout."""
+    kind = spec.optimizer.type
+    return {"sgd": 1 if spec.optimizer.momentum else 0, "lion": 1, "adagrad": 1}.get(kind, 2)
 
 
 def _raw(spec: RunSpec, block: str, key: str) -> Any:

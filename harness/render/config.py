@@ -11,6 +11,7 @@ from typing import Any
 
 from harness.plan.run import Run
 from harness.spec.model import OffloadOptimizerSpec, OffloadParamSpec
+from harness.spec.optimizers import deepspeed_optimizer
 
 Entry = tuple[str, Any, str]
 """A dotted DeepSpeed key, its value, and why it has it."""
@@ -80,6 +81,8 @@ def _training(run: Run) -> Iterator[Entry]:
         run.spec.train.max_grad_norm,
         "`train.max_grad_norm`, always written: DeepSpeed's default became 1.0 in 0.19.3",
     )
+    if run.spec.train.gradient_checkpointing and run.spec.train.offload_activations:
+        yield "activation_checkpointing.cpu_checkpointing", True, "`train.offload_activations`"
     yield "steps_per_print", None, "the harness prints its own progress; the default was 10 up to 0.15.1"
 
 
@@ -87,28 +90,26 @@ def _optimizer(run: Run) -> Iterator[Entry]:
     optimizer = run.spec.optimizer
     if "optimizer" in run.spec.deepspeed:
         return
-    name = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD"}[optimizer.type]
+    name, params = deepspeed_optimizer(optimizer)
     yield "optimizer.type", name, "`optimizer.type`; DeepSpeed picks the fused or the CPU implementation"
-    yield "optimizer.params.lr", optimizer.learning_rate, "`optimizer.learning_rate`"
-    if optimizer.type == "sgd":
-        yield "optimizer.params.momentum", optimizer.momentum, "`optimizer.momentum`"
-        yield "optimizer.params.weight_decay", optimizer.weight_decay, "`optimizer.weight_decay`"
-        if run.spec.zero.stage:
-            yield (
-                "zero_allow_untested_optimizer",
-                True,
-                "ZeRO's own list has no SGD; it is element-wise, so sharding does not change it",
-            )
-        return
-    yield "optimizer.params.betas", list(optimizer.betas), "`optimizer.betas`"
-    yield "optimizer.params.eps", optimizer.eps, "`optimizer.eps`"
-    yield (
-        "optimizer.params.weight_decay",
-        optimizer.weight_decay,
-        "`optimizer.weight_decay`, always written: the default differs between implementations",
-    )
-    if optimizer.type == "adam":
-        yield "optimizer.params.adam_w_mode", False, "DeepSpeed's Adam decays like AdamW unless told not to"
+    for key, value in params.items():
+        yield f"optimizer.params.{key}", value, _REASONS.get(key, f"`optimizer.{key}`")
+    if optimizer.type == "sgd" and run.spec.zero.stage:
+        yield (
+            "zero_allow_untested_optimizer",
+            True,
+            "ZeRO's own list has no SGD; it is element-wise, so sharding does not change it",
+        )
+    if optimizer.type == "muon" and run.spec.zero.stage == 3 and run.spec.zero.reduce_scatter is None:
+        yield "zero_optimization.reduce_scatter", False, "Muon needs whole gradients: DeepSpeed refuses it otherwise"
+
+
+_REASONS = {
+    "lr": "`optimizer.learning_rate`",
+    "adam_lr": "`optimizer.adam_learning_rate`",
+    "weight_decay": "`optimizer.weight_decay`, always written: the default differs between implementations",
+    "adam_w_mode": "DeepSpeed's Adam decays like AdamW unless told not to",
+}
 
 
 def _precision(run: Run) -> Iterator[Entry]:
@@ -157,13 +158,11 @@ def _parallel(run: Run) -> Iterator[Entry]:
     if parallel.tensor_parallel_size > 1:
         yield "tensor_parallel.autotp_size", parallel.tensor_parallel_size, "`parallel.tensor_parallel_size`"
     if parallel.sequence_parallel_size > 1:
+        # Not `data_parallel_size` as well: the groups that DeepSpeed makes of the two leave gradients unreduced.
         yield "sequence_parallel_size", parallel.sequence_parallel_size, "`parallel.sequence_parallel_size`"
-        if run.degrees.data is not None:
-            yield (
-                "data_parallel_size",
-                run.degrees.data,
-                "DeepSpeed makes sequence groups only when it is told both degrees",
-            )
+    if parallel.pipeline_parallel_size > 1 and run.spec.train.gradient_checkpointing:
+        yield "pipeline.activation_checkpoint_interval", 1, "`train.gradient_checkpointing`: every layer by itself"
+        yield "pipeline.use_reentrant", False, "the embedding of a reentrant pipeline gets no gradient"
 
 
 _PARTS: tuple[Callable[[Run], Iterator[Entry]], ...] = (_batch, _training, _optimizer, _precision, _zero, _parallel)

@@ -12,21 +12,20 @@ import torch
 
 from harness.plan.run import Run
 from harness.runtime.data import Shape
+from harness.runtime.experts import mark_experts
+from harness.runtime.first_step import undo_hidden_step
+from harness.runtime.models.compiling import compile_engine
+from harness.runtime.muon import muon_spares_embeddings
+from harness.runtime.policies import guard_steps
+from harness.runtime.ranks import Ranks
 from harness.runtime.refusals import refusal
 from harness.runtime.schedule import scheduler_factory
+from harness.runtime.sequence_parallel import sequence_groups
+from harness.runtime.topology import Topology
 
 
-def refuse_unsupported(run: Run, ds_config: dict[str, Any]) -> None:
-    """The loop here is plain data parallelism; raises Refused for anything else (MD004, OP101)."""
-    parallel = run.spec.parallel
-    for key, size in parallel.model_dump().items():
-        if size > 1:
-            raise refusal(
-                "MD004",
-                f"the training loop of this version cannot run `{key}: {size}`, should be 1",
-                key=f"parallel.{key}",
-                fix=f"set `parallel.{key}: 1`",
-            )
+def refuse_unsupported(ds_config: dict[str, Any]) -> None:
+    """Raises Refused for what the loop does not train (OP101)."""
     if not ds_config.get("optimizer"):
         raise refusal(
             "OP101",
@@ -36,8 +35,18 @@ def refuse_unsupported(run: Run, ds_config: dict[str, Any]) -> None:
         )
 
 
+def find_place(run: Run, ranks: Ranks) -> Topology:
+    """This rank's place among all. Raises Refused (BT101) when the degrees do not divide the ranks."""
+    try:
+        return Topology.of(run.degrees, ranks.world, ranks.rank)
+    except ValueError as error:
+        raise refusal(
+            "BT101", str(error), key="parallel", fix="start the run on as many ranks as it was rendered for"
+        ) from None
+
+
 def batch_shape(ds_config: dict[str, Any], world: int) -> Shape:
-    """The batch triangle as the JSON has it (`harness render` writes all three)."""
+    """The batch triangle as the JSON has it, over `world` data-parallel ranks. Raises Refused (BT101)."""
     micro = ds_config.get("train_micro_batch_size_per_gpu")
     accumulation = ds_config.get("gradient_accumulation_steps")
     total = ds_config.get("train_batch_size")
@@ -72,10 +81,26 @@ def parameter_groups(model: torch.nn.Module, weight_decay: float) -> list[dict[s
 def build_engine(run: Run, ds_config: dict[str, Any], model: torch.nn.Module, steps: int) -> Any:
     """`deepspeed.initialize`; the engine has `.lr_scheduler` from `scheduler`, unless the JSON brings its own."""
     decay = ds_config["optimizer"].get("params", {}).get("weight_decay", 0.0)
+    with muon_spares_embeddings():
+        engine = _initialize(run, ds_config, model, decay, steps)
+    compile_engine(engine, run.spec.train)
+    return engine
+
+
+def _initialize(run: Run, ds_config: dict[str, Any], model: torch.nn.Module, decay: float, steps: int) -> Any:
+    if ds_config.get("zero_optimization", {}).get("stage") == 3:
+        mark_experts(model)
     engine, *_ = deepspeed.initialize(
         model=model,
         model_parameters=parameter_groups(model, decay),
         config=ds_config,
+        mpu=sequence_groups(run.degrees.sequence),
         lr_scheduler=None if "scheduler" in ds_config else scheduler_factory(run.spec.scheduler, steps),
     )
     return engine
+
+
+def mend_engine(engine: Any, ranks: Ranks, topology: Topology) -> None:
+    """What DeepSpeed leaves undone at ZeRO stage 0: the hidden first step in 16 bit, gradients that are not finite."""
+    undo_hidden_step(engine)
+    guard_steps(engine, ranks, alone=topology.copies == 1)

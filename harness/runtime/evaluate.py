@@ -5,14 +5,17 @@ It changes nothing in the engine but the mode, which it puts back.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 
-from harness.runtime.data import IGNORED, EvalData
+from harness.runtime.data import EvalData
+from harness.runtime.own_metrics import Function, OwnMetrics
 from harness.runtime.ranks import Ranks
+from harness.runtime.stepping import Stepper
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +24,8 @@ class Evaluation:
 
     loss: float
     tokens: int
+    own: dict[str, float] = field(default_factory=dict)
+    """What the plug-in's `metrics` computed, a predicted token."""
 
     @property
     def perplexity(self) -> float:
@@ -28,18 +33,29 @@ class Evaluation:
         return float(np.exp(self.loss))
 
 
-def evaluate(engine: Any, data: EvalData, ranks: Ranks, max_batches: int | None) -> Evaluation:
-    """The mean loss over the held-out sequences, each computed once; `max_batches`: over the first so many a rank."""
+def evaluate(
+    engine: Any,
+    stepper: Stepper,
+    data: EvalData,
+    ranks: Ranks,
+    max_batches: int | None,
+    beat: Callable[[], None] = lambda: None,
+    own: Function | None = None,
+) -> Evaluation:
+    """The mean loss over the held-out sequences, each computed once; `max_batches`: over the first so many a rank.
+    `beat` is called after each batch, so that a long evaluation is not taken for a hang. `own` is
+    the plug-in's `metrics`.
+    """
     engine.eval()
     loss_sum = torch.zeros((), dtype=torch.float64, device=ranks.device)
     tokens = 0
-    with torch.no_grad():
-        for ids, labels in data.batches(max_batches):
-            predicted = int((labels[:, 1:] != IGNORED).sum())
-            out = engine(input_ids=ids.to(ranks.device), labels=labels.to(ranks.device), use_cache=False)
-            if predicted:  # else the mean over no token is NaN; the forward was for the other ranks' sake
-                loss_sum += out.loss.detach().double() * predicted
-                tokens += predicted
+    own_metrics = OwnMetrics(own)
+    with torch.no_grad(), own_metrics.watch(engine.module):
+        for batch in data.batches(max_batches):
+            batch_loss, batch_tokens = stepper.evaluate(batch)
+            loss_sum += batch_loss
+            tokens += batch_tokens
+            beat()
     engine.train()
     total, count = ranks.sum(loss_sum, tokens)
-    return Evaluation(total / count, int(count))
+    return Evaluation(total / count, int(count), own_metrics.result(ranks, count))

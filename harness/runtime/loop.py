@@ -6,6 +6,7 @@ Starting and ending the process is in `main.py`.
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,21 +14,26 @@ from typing import Any
 import torch
 from transformers import set_seed
 
-from harness.runtime import checkpoint
-from harness.runtime.data import EvalData, TrainData, open_eval, open_train, prepare_together
-from harness.runtime.engine import batch_shape, build_engine, refuse_unsupported
+from harness.runtime import checkpoint, plugins, tensor_parallel
+from harness.runtime.corpus.prepare import Prepared
+from harness.runtime.data import EvalData, TrainData, check_packing, open_eval, open_train, prepare_together
+from harness.runtime.engine import batch_shape, build_engine, find_place, mend_engine, refuse_unsupported
 from harness.runtime.evaluate import evaluate
 from harness.runtime.metrics import FORMAT_VERSION, Metrics, Stopwatch, memory
 from harness.runtime.models import build_model, load_config
-from harness.runtime.prepare import Prepared
+from harness.runtime.pipeline import module as pipelines
+from harness.runtime.policies import NonfinitePolicy, Skipped, judge_evaluation, not_a_number, patience_is_out
 from harness.runtime.progress import Display, display
-from harness.runtime.ranks import Ranks
+from harness.runtime.ranks import Ranks, RefusedByAll
+from harness.runtime.refusals import say
 from harness.runtime.rundir import Orders, RunDir
-from harness.runtime.schedule import total_steps
+from harness.runtime.schedule import check_schedule, total_steps
 from harness.runtime.state import State
 from harness.runtime.status import Status
-from harness.runtime.stopping import asked_to_stop, reason
+from harness.runtime.stepping import Stepper, make_stepper
+from harness.runtime.stopping import agree_to_stop
 from harness.runtime.tokens import load_tokenizer
+from harness.runtime.topology import Topology
 
 
 @dataclass(frozen=True)
@@ -37,63 +43,68 @@ class Job:
     orders: Orders
     run_dir: RunDir
     ranks: Ranks
+    topology: Topology
     status: Status
     tokenizer: Any
+    config: Any
+    """The `transformers` configuration of the model."""
     engine: Any
+    stepper: Stepper
     prepared: Prepared
     train: TrainData
     held_out: EvalData | None
     steps: int
     metrics: Metrics
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What a checkpoint keeps of where it comes from, and what a resume must find unchanged."""
-        spec, config = self.orders.run.spec, self.orders.ds_config
-        return {
-            "run_sha256": self.orders.sha256,
-            "data_sha256": self.prepared.sha256,
-            "continuity": {
-                "data.max_length": spec.data.max_length,
-                "data.shuffle": spec.data.shuffle,
-                "train.seed": spec.train.seed,
-                "optimizer": config["optimizer"],
-                "zero.round_robin_gradients": bool(spec.zero.round_robin_gradients),
-            },
-        }
+    saver: checkpoint.Saver
 
 
 def build(orders: Orders, run_dir: RunDir, ranks: Ranks, status: Status) -> Job:
     """Tokenizer, data, model, engine, in this order: what can be refused cheaply is looked at first."""
     run, ds_config = orders.run, orders.ds_config
-    ranks.together(lambda: refuse_unsupported(run, ds_config))
-    shape = ranks.together(lambda: batch_shape(ds_config, ranks.world))
-    tokenizer = ranks.together(lambda: load_tokenizer(run.spec.model))
+    ranks.together(lambda: refuse_unsupported(ds_config))
+    ranks.together(lambda: plugins.load(run.spec))
+    topology = ranks.together(lambda: find_place(run, ranks))
+    shape = ranks.together(lambda: batch_shape(ds_config, topology.data_size))
+    tokenizer = ranks.together(lambda: load_tokenizer(run.spec.model, run.spec.data.chat_template))
     config = ranks.together(lambda: load_config(run.spec.model, tokenizer))
-    prepared = prepare_together(run, tokenizer, run_dir.data, ranks)
-    train = ranks.together(lambda: open_train(run, run_dir.data, prepared, shape, ranks.rank))
-    held_out = ranks.together(lambda: open_eval(run, run_dir.data, prepared, shape, ranks.rank))
+    ranks.together(lambda: check_packing(run, config))
+    with status.during("data"):
+        prepared, tokens = prepare_together(run, tokenizer, run_dir.data, ranks)
+    train = ranks.together(lambda: open_train(run, tokens, prepared, shape, topology.data_rank))
+    held_out = ranks.together(lambda: open_eval(run, tokens, prepared, shape, topology.data_rank))
     steps = total_steps(run.spec, train.steps_per_epoch)
-    engine = build_engine(run, ds_config, build_model(run, ds_config, config), steps)
-    set_seed(run.spec.train.seed + ranks.rank)  # from here on, dropout: another mask on every rank
+    ranks.together(lambda: check_schedule(run.spec.scheduler, steps))
+    model = pipelines.build_pipeline(run, config) if topology.pipeline_size > 1 else build_model(run, ds_config, config)
+    engine = build_engine(run, ds_config, model, steps)
+    mend_engine(engine, ranks, topology)
+    # From here on, dropout: another mask on every rank, but one in a tensor group, which has one stream of activations.
+    set_seed(run.spec.train.seed + ranks.rank - topology.tensor_rank)
     return Job(
         orders,
         run_dir,
         ranks,
+        topology,
         status,
         tokenizer,
+        config,
         engine,
+        make_stepper(engine, ranks, topology),
         prepared,
         train,
         held_out,
         steps,
         Metrics(run_dir.metrics if ranks.is_first else None),
+        checkpoint.Saver.open(run_dir, ranks, run.spec.checkpoint),
     )
 
 
-def train(job: Job, resume: Path | None) -> State:
-    """Train until `job.steps` or until asked to stop; saves and evaluates when due. Returns the last state."""
-    state = checkpoint.restore(job, resume) if resume else State()
+def train(job: Job, resume: Path | None, allowed: Collection[str] = ()) -> State:
+    """Train until `job.steps` or until asked to stop; saves and evaluates when due. Returns the last state.
+
+    `allowed` are the keys that may differ from those of the checkpoint to go on from.
+    """
+    state = checkpoint.restore(job, resume, allowed) if resume else State()
+    job.saver.protected = resume.resolve() if resume else None
     _write_start(job, state, resume)
     screen = display(job.steps, state.step, shown=job.ranks.is_first)
     try:
@@ -106,49 +117,79 @@ def _train(job: Job, state: State, screen: Display) -> State:
     """Each step; a save comes before an evaluation, so that what goes wrong in the latter loses nothing."""
     spec, run_dir, ranks, metrics = job.orders.run.spec, job.run_dir, job.ranks, job.metrics
     watch, pace = Stopwatch(), Pace(state.tokens)
+    policy = NonfinitePolicy(spec, job.engine, ranks, job.topology, job.train.shape)
+    # Where patience ends the run, the state depends on evaluations: then one comes before the save that holds it.
+    judged, over = spec.eval.early_stopping_patience is not None, None
     saved: int | None = None
-    stopping = False
+    stopping = patience_is_out(spec.eval, state)
+    if spec.eval.eval_on_start and state.step == 0:
+        state, over = _evaluate(job, state, screen, pace)
     while state.step < job.steps and not stopping:
-        logged = (state.step + 1) % spec.logging.logging_steps == 0 or state.step + 1 == job.steps
-        watch.start(measured=logged)
-        rate = job.engine.get_lr()[0]
-        losses, state = one_step(job, state, watch)
-        if logged:
-            screen.step(state.step, *_log_step(job, state, losses, rate, watch, pace))
+        state = _step(job, state, screen, policy, watch, pace)
         job.status.set("running", step=state.step)
+        due = spec.eval.eval_steps is not None and state.step % spec.eval.eval_steps == 0 and state.step < job.steps
+        if due and judged:
+            state, over = _evaluate(job, state, screen, pace)
         if spec.checkpoint.save_steps and state.step % spec.checkpoint.save_steps == 0:
-            with pace.paused():
+            with pace.paused(), job.status.during("save"):
                 saved = save(job, state)
-        stopping = ranks.any(asked_to_stop(run_dir))
+        _tell_saved(job, state, job.saver.settle())
+        why = agree_to_stop(run_dir, ranks) or over
+        stopping = why is not None
         if stopping:
-            metrics.write("stop", step=state.step, reason=reason(run_dir))
-            screen.say(f"stopping at step {state.step}: {reason(run_dir)}")
-        elif spec.eval.eval_steps and state.step % spec.eval.eval_steps == 0 and state.step < job.steps:
-            with pace.paused():
-                screen.say(run_evaluation(job, state))
+            metrics.write("stop", step=state.step, reason=why)
+            screen.say(f"stopping at step {state.step}: {why}")
+        elif due and not judged:
+            state, _ = _evaluate(job, state, screen, pace)
     if spec.checkpoint.save_at_end and saved != state.step:
-        save(job, state)
+        with job.status.during("save"):
+            save(job, state, last=True)
+    with job.status.during("save"):
+        _tell_saved(job, state, job.saver.join(), must=True)
     if not stopping:
-        screen.say(run_evaluation(job, state))
+        state, _ = _evaluate(job, state, screen, pace)
     return state
 
 
+def _step(job: Job, state: State, screen: Display, policy: NonfinitePolicy, watch: Stopwatch, pace: Pace) -> State:
+    """One step and its line."""
+    logged = (state.step + 1) % job.orders.run.spec.logging.logging_steps == 0 or state.step + 1 == job.steps
+    watch.start(measured=logged)
+    rate, before = job.engine.get_lr()[0], state.position
+    losses, state = one_step(job, state, watch)
+    state, skipped = policy.after(state, before, losses)
+    if logged:
+        screen.step(state.step, *_log_step(job, state, losses, rate, watch, pace, skipped=skipped))
+    if skipped:
+        _tell_skipped(job, state, skipped, screen)
+    return state
+
+
+def _evaluate(job: Job, state: State, screen: Display, pace: Pace) -> tuple[State, str | None]:
+    """The state with what an evaluation says, and the reason to end early if it gives one."""
+    with pace.paused(), job.status.during("eval"):
+        text, loss = run_evaluation(job, state)
+        screen.say(text)
+    return (state, None) if loss is None else judge_evaluation(job.orders.run.spec.eval, state, loss)
+
+
+def _tell_skipped(job: Job, state: State, skipped: Skipped, screen: Display) -> None:
+    """A line for a step that changed nothing. Raises Refused when it ends the run, which keeps what it has first."""
+    job.metrics.write("skip", step=state.step, ranks=skipped.ranks or None, skipped=state.skipped)
+    screen.say(skipped.text)
+    if skipped.refused:
+        if job.orders.run.spec.checkpoint.save_at_end:
+            with job.status.during("save"):
+                save(job, state, last=True)
+        raise skipped.refused
+
+
 def one_step(job: Job, state: State, watch: Stopwatch) -> tuple[torch.Tensor, State]:
-    """One optimizer step; returns the sum of this rank's micro-batch losses (float64, on the device), and the state."""
+    """One optimizer step; returns this rank's part of the loss (see `Stepper.train`), and the state after it."""
     with watch.part("data"):
-        micro_batches, position = job.train.step(state.position)
-    losses = torch.zeros((), dtype=torch.float64, device=job.ranks.device)
-    for ids in micro_batches:
-        with watch.part("forward"):
-            ids = ids.to(job.ranks.device, non_blocking=True)  # noqa: PLW2901
-            loss = job.engine(input_ids=ids, labels=ids, use_cache=False).loss
-            losses += loss.detach()
-        with watch.part("backward"):
-            job.engine.backward(loss)
-        with watch.part("optimizer"):
-            job.engine.step()
-    samples = job.train.shape.total
-    return losses, state.advance(samples=samples, tokens=samples * job.train.blocks.length, position=position)
+        drawn = job.train.step(state.position)
+    losses = job.stepper.train(drawn.micro_batches, drawn.predicted, watch)
+    return losses, state.advance(samples=job.train.shape.total, tokens=drawn.tokens, position=drawn.position)
 
 
 class Pace:
@@ -176,15 +217,18 @@ class Pace:
 
 
 def _log_step(
-    job: Job, state: State, losses: torch.Tensor, rate: float, watch: Stopwatch, pace: Pace
+    job: Job, state: State, losses: torch.Tensor, rate: float, watch: Stopwatch, pace: Pace, *, skipped: Skipped | None
 ) -> tuple[float, float]:
-    """Write the line; returns loss and tokens per second.
+    """Write the line; returns loss and tokens per second. Raises Refused for a step taken with a loss that is none.
 
-    `loss` is the mean over this step's micro-batches of all ranks, before the update, summed in float64; the rate is
+    `loss` is the mean over all predicted tokens of the global batch, before the update, summed in float64; the rate is
     the one that this step was taken with.
     """
     shape, engine = job.train.shape, job.engine
     loss = job.ranks.sum(losses)[0] / (shape.accumulation * shape.ranks)
+    lost = None if skipped else not_a_number(loss, state.step)
+    if lost:
+        raise lost
     speed = pace.read(state.tokens)
     norm = engine.get_global_grad_norm()
     seconds, parts = watch.take()
@@ -206,11 +250,14 @@ def _log_step(
     return loss, speed
 
 
-def run_evaluation(job: Job, state: State) -> str:
-    """Evaluate on the held-out part and write the line; returns what to say."""
+def run_evaluation(job: Job, state: State) -> tuple[str, float | None]:
+    """Evaluate on the held-out part and write the line; returns what to say, and the loss."""
     if job.held_out is None:
-        return f"step {state.step}: nothing is held out to evaluate on (`data.eval_fraction` is 0)"
-    result = evaluate(job.engine, job.held_out, job.ranks, job.orders.run.spec.eval.max_batches)
+        return f"step {state.step}: nothing is held out to evaluate on (`data.eval_fraction` is 0)", None
+    batches = job.orders.run.spec.eval.max_batches
+    plugin = plugins.load(job.orders.run.spec)
+    own = plugin.metrics if plugin else None
+    result = evaluate(job.engine, job.stepper, job.held_out, job.ranks, batches, job.status.beat, own)
     entropy = job.prepared.unigram_entropy
     job.metrics.write(
         "eval",
@@ -219,26 +266,47 @@ def run_evaluation(job: Job, state: State) -> str:
         perplexity=result.perplexity,
         tokens=result.tokens,
         unigram_entropy=entropy,
+        **({"own": result.own} if result.own else {}),
     )
+    job.saver.note(state.step, loss=result.loss, perplexity=result.perplexity, tokens=result.tokens)
     beside = "" if entropy is None else f" (unigram entropy {entropy:.3f})"
-    return f"step {state.step}: held-out loss {result.loss:.3f}{beside}"
+    return f"step {state.step}: held-out loss {result.loss:.3f}{beside}", result.loss
 
 
-def save(job: Job, state: State) -> int:
-    """Save a checkpoint, then drop old ones; returns its step."""
-    began = time.perf_counter()
-    folder = checkpoint.save(job, state)
-    if job.ranks.is_first:
-        checkpoint.prune(job.run_dir, job.orders.run.spec.checkpoint.save_total_limit)
-    path = str(folder.relative_to(job.run_dir.root))
-    job.metrics.write("save", step=state.step, path=path, seconds=round(time.perf_counter() - began, 6))
-    job.status.set(job.status.state, step=state.step, checkpoint=path)
+def save(job: Job, state: State, *, last: bool = False) -> int:
+    """Save a checkpoint; returns its step. The last one is waited for, and must succeed."""
+    outcomes = job.saver.save(job, state, background=False if last else None)
+    _tell_saved(job, state, outcomes, must=last)
     return state.step
+
+
+def _tell_saved(job: Job, state: State, outcomes: list[checkpoint.Outcome], *, must: bool = False) -> None:
+    """A line for each save that has ended. Raises Refused on all ranks when one failed and that ends the run."""
+    for outcome in outcomes:
+        path = str(outcome.folder.relative_to(job.run_dir.root))
+        times = {"seconds": round(outcome.seconds, 6), "stall_seconds": round(outcome.stalled, 6)}
+        line = {"step": outcome.step, "path": path, "bytes": outcome.bytes, "background": outcome.background, **times}
+        if outcome.error is None:
+            job.metrics.write("save", **line)
+            job.status.set(job.status.state, step=state.step, checkpoint=path)
+            continue
+        job.metrics.write("save_failed", **line, error=outcome.error.message)
+        if must or job.orders.run.spec.checkpoint.on_save_error == "stop":
+            raise RefusedByAll([outcome.error])
+        if job.ranks.is_first:
+            say([outcome.error])
+
+
+def num_parameters(job: Job) -> int:
+    """Elements of the whole model, however it is cut. A collective."""
+    if job.topology.pipeline_size > 1:
+        return pipelines.num_parameters(job.engine.module, job.ranks, job.topology)
+    return tensor_parallel.num_parameters(job.engine)
 
 
 def _write_start(job: Job, state: State, resume: Path | None) -> None:
     run, shape = job.orders.run, job.train.shape
-    parameters = sum(getattr(p, "ds_numel", p.numel()) for p in job.engine.module.parameters())
+    parameters = num_parameters(job)
     job.metrics.write(
         "run",
         format_version=FORMAT_VERSION,
@@ -251,9 +319,11 @@ def _write_start(job: Job, state: State, resume: Path | None) -> None:
         micro_batch=shape.micro,
         accumulation=shape.accumulation,
         global_batch=shape.total,
-        max_length=job.train.blocks.length,
+        max_length=run.spec.data.max_length,
         train_tokens=job.prepared.train_tokens,
         eval_tokens=job.prepared.eval_tokens,
+        records_left_out=job.prepared.skipped,
+        records_cut=job.prepared.truncated,
         unigram_entropy=job.prepared.unigram_entropy,
         steps_per_epoch=job.train.steps_per_epoch,
         zero_stage=job.engine.zero_optimization_stage(),

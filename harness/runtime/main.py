@@ -10,6 +10,7 @@ import os
 import sys
 import traceback
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,36 +19,63 @@ from transformers.utils import logging as transformers_logging
 
 from harness.errors import Exit, Refused
 from harness.runtime import loop
+from harness.runtime.holding import hold, refuse_if_held, release
+from harness.runtime.policies import patience_is_out
 from harness.runtime.ranks import Ranks, RefusedByAll, join, leave
 from harness.runtime.refusals import refusal, say
 from harness.runtime.rundir import Orders, RunDir, read_orders
 from harness.runtime.status import Status
-from harness.runtime.stopping import die_with_the_starter
+from harness.runtime.stopping import die_with_the_starter, listen
+from harness.runtime.watchdog import Watchdog
 
 
-def run_rank(root: Path, rank: int, resume: Path | None) -> int:
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What the launcher's command says: the run directory, a checkpoint to go on from, which keys of the spec may
+    differ from its, and which start of this run it is, counted from 1.
+    """
+
+    root: Path
+    resume: Path | None = None
+    allowed: tuple[str, ...] = ()
+    attempt: int = 1
+
+
+def run_rank(start: Start, rank: int) -> int:
     """Train as the run directory says; returns the exit code. Never raises: what went wrong is in the status file."""
     die_with_the_starter()
-    run_dir = RunDir(root.resolve())
-    status = Status(run_dir, rank)
+    run_dir = RunDir(start.root.resolve())
+    try:
+        refuse_if_held(run_dir)
+    except Refused as refused:
+        say(refused.findings if rank == 0 else ())
+        return int(refused.code)
+    watchdog = Watchdog(run_dir.root / "logs", rank, start.attempt)
+    status = Status(run_dir, rank, on_progress=watchdog.beat)
     status.set("starting")
     try:
         ranks = join()
         orders = _read_together(run_dir, ranks)
+        watchdog.limit(orders.run.spec.launch.hang_timeout_seconds)
+        locks = hold(run_dir, ranks, orders)
         _quieten(orders.run.spec.logging.deepspeed_level)
         job = loop.build(orders, run_dir, ranks, status)
+        listen()
         try:
-            state = loop.train(job, resume)
-            ended = "completed" if state.step >= job.steps else "stopped"
+            state = loop.train(job, start.resume, start.allowed)
+            early = patience_is_out(orders.run.spec.eval, state)
+            ended = "completed" if early or state.step >= job.steps else "stopped"
             job.metrics.write("end", step=state.step, state=ended)
         finally:
             job.metrics.close()
         status.set(ended, step=state.step)  # type: ignore[arg-type]
         leave()
+        watchdog.close()
+        release(locks)
     except Refused as refused:
         if rank == 0 or not isinstance(refused, RefusedByAll):
             say(refused.findings)
-        status.set("failed", error=str(refused))
+        status.set("failed", error=str(refused), refused=True)
         _end_at_once(refused.code)
     except Exception as error:
         traceback.print_exc()

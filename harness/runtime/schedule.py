@@ -12,6 +12,7 @@ from typing import Any
 
 from transformers import get_scheduler
 
+from harness.runtime.refusals import refusal
 from harness.spec.model import RunSpec, SchedulerSpec
 
 
@@ -27,16 +28,53 @@ def warmup_steps(spec: SchedulerSpec, steps: int) -> int:
     return spec.warmup_steps if spec.warmup_steps is not None else math.ceil(spec.warmup_ratio * steps)
 
 
+def decay_steps(spec: SchedulerSpec, steps: int) -> int:
+    """Of `warmup_stable_decay`: `decay_steps`, else `decay_ratio` of all steps, rounded up."""
+    return spec.decay_steps if spec.decay_steps is not None else math.ceil(spec.decay_ratio * steps)
+
+
+def check_schedule(spec: SchedulerSpec, steps: int) -> None:
+    """Raises Refused (OP110) when warm-up and decay take more steps than there are: `transformers` would then jump."""
+    if spec.type != "warmup_stable_decay":
+        return
+    warmup, decay = warmup_steps(spec, steps), decay_steps(spec, steps)
+    if warmup + decay > steps:
+        raise refusal(
+            "OP110",
+            f"a warm-up of {warmup} steps and a decay of {decay} do not fit into {steps} steps",
+            key="scheduler.decay_steps",
+            notes=("the rate would jump from the warm-up into the middle of the decay",),
+            fix=f"set `scheduler.decay_steps: {max(0, steps - warmup)}`",
+        )
+
+
 def scheduler_factory(spec: SchedulerSpec, steps: int) -> Callable[[Any], Any]:
     """What `deepspeed.initialize` takes as `lr_scheduler`: it is called with the optimizer that DeepSpeed has built."""
     warmup = warmup_steps(spec, steps)
-    name, options = {
-        "constant": ("constant_with_warmup" if warmup else "constant", {}),
-        "linear": ("linear", {}),
-        "cosine": ("cosine_with_min_lr", {"min_lr_rate": spec.min_lr_ratio}) if spec.min_lr_ratio else ("cosine", {}),
-    }[spec.type]
 
     def build(optimizer: Any) -> Any:
+        name, options = _in_transformers(spec, warmup, steps, float(optimizer.param_groups[0]["lr"]))
+        if spec.type == "polynomial":  # the one that reads the peak there, where Muon has none
+            optimizer.defaults["lr"] = float(optimizer.param_groups[0]["lr"])
         return get_scheduler(name, optimizer, warmup, steps, scheduler_specific_kwargs=options)
 
     return build
+
+
+def _in_transformers(spec: SchedulerSpec, warmup: int, steps: int, peak: float) -> tuple[str, dict[str, Any]]:
+    """The name there, and what goes with it. `peak` is the optimizer's own rate."""
+    low = spec.min_lr_ratio
+    match spec.type:
+        case "constant":
+            return ("constant_with_warmup" if warmup else "constant"), {}
+        case "cosine":
+            return ("cosine_with_min_lr", {"min_lr_rate": low}) if low else ("cosine", {})
+        case "cosine_with_restarts":
+            return spec.type, {"num_cycles": spec.num_cycles}
+        case "polynomial":
+            return spec.type, {"lr_end": low * peak, "power": spec.power}
+        case "warmup_stable_decay":
+            decay = decay_steps(spec, steps)
+            return spec.type, {"num_decay_steps": decay, "decay_type": spec.decay_type, "min_lr_ratio": low}
+        case _:
+            return spec.type, {}

@@ -5,7 +5,7 @@ It is frozen; a step makes the next one.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 
@@ -25,6 +25,13 @@ class State:
     samples: int = 0
     tokens: int = 0
     position: Position = Position()
+    skipped: int = 0
+    """Steps that changed nothing because of a NaN or an infinity; not those of fp16's search for a loss scale."""
+    skipped_in_a_row: int = 0
+    best_loss: float | None = None
+    """The lowest held-out loss, and the step that it was seen at."""
+    best_step: int | None = None
+    evaluations_without_gain: int = 0
 
     def advance(self, *, samples: int, tokens: int, position: Position) -> State:
         """The state after one more step that has drawn so many sequences and tokens."""
@@ -38,5 +45,13 @@ class State:
 
     @staticmethod
     def from_json(body: dict[str, Any]) -> State:
-        """The inverse of `to_json`."""
-        return State(body["step"], body["samples"], body["tokens"], Position(**body["position"]))
+        """The inverse of `to_json`. Raises ValueError when a field is one that this version has not, or one that every
+        version wrote is missing: a state that is read in part would go on from another place.
+        """
+        place = body.get("position")
+        known = {f.name for f in fields(State)}
+        inside = {f.name for f in fields(Position)}
+        whole = {"step", "samples", "tokens", "position"} <= set(body) <= known
+        if not whole or not isinstance(place, dict) or set(place) != inside:
+            raise ValueError(f"it has the fields {sorted(body)} and the position {place}")
+        return State(**{**body, "position": Position(**place)})

@@ -1,6 +1,6 @@
 """Tokenizers: a byte-level one that needs no file, or one that `transformers` loads.
 
-Text becomes ids here; where the text comes from and how ids are stored is in `sources.py` and `data.py`.
+How text becomes ids, and where it comes from, is in `corpus/`.
 """
 
 from __future__ import annotations
@@ -11,10 +11,17 @@ from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+from harness.runtime.corpus.templates import set_template
 from harness.runtime.refusals import refusal
 from harness.spec.model import ModelSpec
 
 EOS, PAD = "<|endoftext|>", "<|pad|>"
+_CHAT = (
+    "{% for message in messages %}{{ '### ' + message['role'] + '\n' + message['content'] }}"
+    "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}{{ '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '### assistant\n' }}{% endif %}"
+)
+"""Chats of the byte tokenizer: a headline a turn, and the end of text behind what the assistant says."""
 
 
 def byte_tokenizer() -> Any:
@@ -28,6 +35,7 @@ def byte_tokenizer() -> Any:
     core.decoder = decoders.ByteLevel()
     return PreTrainedTokenizerFast(
         tokenizer_object=core,
+        chat_template=_CHAT,
         eos_token=EOS,
         pad_token=PAD,
         clean_up_tokenization_spaces=False,
@@ -44,8 +52,17 @@ def _alphabet() -> list[str]:
     return [chr(byte) if byte in own else chr(next(substitutes)) for byte in range(256)]
 
 
-def load_tokenizer(spec: ModelSpec) -> Any:
-    """The tokenizer that `model.tokenizer` names, else the one of `model.name_or_path`. Raises Refused (MD103)."""
+def load_tokenizer(spec: ModelSpec, chat_template: str | None = None) -> Any:
+    """The tokenizer that `model.tokenizer` names, else the one of `model.name_or_path`; `chat_template`: with this one.
+
+    Raises Refused (MD103, MD127).
+    """
+    tokenizer = _load(spec)
+    set_template(tokenizer, chat_template)
+    return tokenizer
+
+
+def _load(spec: ModelSpec) -> Any:
     name = spec.tokenizer or spec.name_or_path
     if name == "bytes":
         return byte_tokenizer()
@@ -74,11 +91,6 @@ def check_vocabulary(tokenizer: Any, vocab_size: int) -> None:
             notes=("an id beyond the embedding ends in an index error or, on a GPU, in a device-side assertion",),
             fix=f"set `model.config.vocab_size: {-(-len(tokenizer) // 64) * 64}`",
         )
-
-
-def encode(tokenizer: Any, texts: list[str]) -> list[list[int]]:
-    """Ids of each text, nothing added. What looks like a special token in the text is text."""
-    return tokenizer(texts, add_special_tokens=False, split_special_tokens=True, verbose=False)["input_ids"]
 
 
 def _first_line(error: Exception) -> str:

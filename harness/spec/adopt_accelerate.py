@@ -46,7 +46,7 @@ def more(draft: Draft, loaded: Loaded) -> None:
         draft.put("cluster.gpus_per_node", cluster.gpus_per_node)
     if loaded.spec.parallel.sequence_parallel_size > 1:
         draft.put("parallel.sequence_parallel_size", loaded.spec.parallel.sequence_parallel_size)
-        draft.drop(("deepspeed", "data_parallel_size"))  # rendered with the other degree
+        draft.drop(("deepspeed", "data_parallel_size"))  # the groups are made from the one degree
     if data.get("main_process_port"):
         draft.put("launch.master_port", data["main_process_port"])
     for name, value in data.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -93,17 +93,25 @@ def _written(loc: tuple[int | str, ...]) -> Path:
         if fields is None and not isinstance(part, int) and model is not dict:
             break
         path.append(part)
+        if isinstance(part, int):
+            continue  # an entry of a list is what the list is of
         field = fields.get(part) if fields and isinstance(part, str) else None
         model = _inner(field.annotation) if field is not None else (dict if model is dict else None)
     return tuple(path)
 
 
 def _inner(annotation: Any) -> Any:
-    candidates = [annotation, *get_args(annotation)]
+    candidates = list(_parts(annotation))
     found = next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)
     if found is None and any(getattr(c, "__origin__", c) is dict for c in candidates):
         return dict
     return found
+
+
+def _parts(annotation: Any) -> Iterator[Any]:
+    yield annotation
+    for part in get_args(annotation):
+        yield from _parts(part)
 
 
 def _finding(item: Any, path: Path, source: Source) -> Finding:
@@ -201,6 +209,8 @@ def section_fields(section: Path) -> tuple[str, ...]:
     """The keys that a section of the run spec knows; none for a path that is no section."""
     model: Any = RunSpec
     for part in section:
+        if isinstance(part, int):
+            continue
         field = model.model_fields.get(part) if isinstance(part, str) else None
         model = _inner(field.annotation) if field is not None else None
         if model is None or model is dict:

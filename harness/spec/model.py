@@ -14,6 +14,7 @@ from harness.spec.sections.base import Section, Strings
 from harness.spec.sections.cluster import ClusterSpec
 from harness.spec.sections.data import DataSpec
 from harness.spec.sections.models import ModelSpec
+from harness.spec.sections.plugins import PluginsSpec
 from harness.spec.sections.running import (
     CheckpointSpec,
     EvalSpec,
@@ -61,6 +62,7 @@ class RunSpec(Section):
     export: ExportSpec = Field(default_factory=ExportSpec)
     logging: LoggingSpec = Field(default_factory=LoggingSpec)
     launch: LaunchSpec = Field(default_factory=LaunchSpec)
+    plugins: PluginsSpec = Field(default_factory=PluginsSpec)
     cluster: ClusterSpec = Field(default_factory=ClusterSpec)
     ignore: dict[str, str] = Field(default_factory=dict)
     """Findings to put up with, by gate id, each with the reason."""

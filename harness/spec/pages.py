@@ -210,9 +210,11 @@ A checkpoint is a folder with `manifest.json`; the manifest is written last, so 
 finished.
 
 ## CK101 damaged-checkpoint
-A file of the checkpoint is missing or has another size than its manifest says.
+A file of the checkpoint is missing, has another size or other bytes than its manifest says, or there is no manifest.
 
-DeepSpeed would load a torn shard on one rank while the others go on to train. Use an earlier checkpoint.
+DeepSpeed would load a torn shard on one rank while the others go on to train, and would not notice flipped bytes or
+a shard of another step at all. Use an earlier checkpoint: `harness checkpoint verify RUN` tells which are whole.
+A file that the manifest does not list is a warning: it is neither looked at nor loaded.
 
 ## CK102 checkpoint-of-another-shape
 The checkpoint was saved with another number of ranks, ZeRO stage or number format.
@@ -233,10 +235,91 @@ The folder has fewer shards than the run that wrote it had ranks.
 The folder to export to exists; nothing in it was touched.
 
 ## CK107 settings-changed-since-the-checkpoint
-The optimizer, the seed, the sequence length, the shuffling or `round_robin_gradients` are not those of the checkpoint.
+Model, tokenizer, data, optimizer, precision or batch are not those that the checkpoint was trained with.
 
 DeepSpeed takes the optimizer's settings from the checkpoint in silence, so that a new learning rate would never arrive;
-a place in the data means nothing in another order; changed round-robin gradients permute the weights.
+a place in the data means nothing in another order. Where the change is meant, say so: `--allow-change KEY`, with a key
+or a section. Files that were moved are no change: their content is compared.
+
+## CK131 tensor-shards-not-joined
+DeepSpeed calls the layout of a tensor-parallel weight one that it cannot describe, so its shards cannot be joined.
+
+Train such a model with `parallel.tensor_parallel_size: 1`, or name its layers in a `partition_config`.
+
+## CK120 not-a-shard
+A file of the checkpoint is not what DeepSpeed writes, or holds objects other than tensors and plain values.
+
+Shards are read without running code from them, so what would need that is refused.
+
+## CK121 conversion-not-written
+A checkpoint of another shape (ranks, ZeRO stage, offload, degrees) is converted when a run goes on from it, and there
+is no room for that, or the disk refused it.
+
+The conversion is as large as the fp32 weights and the optimizer's states. It is kept in `checkpoints/universal` of the
+new run and goes when that run has saved a checkpoint of its own.
+
+## CK122 shards-on-several-hosts
+Each host has the shards that its own ranks wrote, and none has them all, so they cannot be cut anew.
+
+## CK123 weight-not-in-the-checkpoint
+The run trains a weight that the checkpoint does not have: it is of another model, or of other adapters.
+
+## CK124 export-has-other-logits
+The exported folder, loaded as anybody would load it, computes something else than the checkpoint. It was not kept.
+
+## CK125 export-cannot-be-checked
+There is not enough memory to load the model twice, a package is missing, or the code that a model brings is not there.
+
+## CK126 export-not-written
+There is no room for the exported folder, or the disk refused it. Nothing of it was kept.
+
+## CK127 no-adapters-to-export
+The checkpoint was trained without LoRA, so there are no adapters to export alone.
+
+## CK108 edited-manifest
+The manifest is not as it was written: its own checksum differs, or it is no JSON.
+
+It lists the sizes and sha256 of all files, so that nothing about a checkpoint can be trusted without it. Use another
+checkpoint.
+
+## CK109 settings-that-may-change
+Settings that may change between a save and a resume have changed: told, not refused.
+
+Such are the schedule, the number of steps, the micro-batch and ZeRO's buffer sizes. Training goes on from the saved
+state, by the new settings from here on.
+
+## CK110 save-failed
+A checkpoint could not be written, on one rank or all: disk full, read-only, or gone.
+
+The save is given up on all ranks; earlier checkpoints and `latest` stay as they were. The message tells how much the
+checkpoint needs and how much room there is; that is looked at before the first byte is written. What follows is
+`checkpoint.on_save_error`: `stop` ends the run, `continue` trains on and tries again at the next save.
+
+## CK111 code-in-a-shard
+A file of the checkpoint needs classes or functions that no shard has a need of; reading it would run code.
+
+Shards are read as tensors, plain values and the four classes that DeepSpeed itself writes, never in any other way.
+Every file is looked at before the first one is read.
+
+## CK112 path-out-of-the-checkpoint
+The manifest lists a path that leads out of the checkpoint's folder, or a listed file is a link.
+
+## CK113 no-such-checkpoint
+What `harness checkpoint` was given is no checkpoint, no run directory, and no folder of checkpoints.
+
+## CK114 only-checkpoint
+The only complete checkpoint of a run would be removed. `--force` does it.
+
+## CK115 latest-is-stale
+The file `latest` does not name the newest checkpoint that is whole.
+
+A resume never trusts it: it looks for itself. Tools that read it would take the wrong one.
+
+## CK116 folder-not-shared
+Not every rank sees the folder of checkpoints that rank 0 sees.
+
+A checkpoint is one folder with the shards of all ranks: put the run directory on a disk that all hosts share. Disks of
+single hosts are good for `nvme_path`, not for checkpoints.
 
 ## EN001 assertions-off
 Python runs with assertions off. DeepSpeed refuses wrong batch sizes and much else by `assert`, so it would train
@@ -286,6 +369,22 @@ A rank read another `spec.resolved.json` or `ds_config.json` than rank 0: the ho
 
 DeepSpeed would train each host with its own file, different stages included.
 
+## EN120 run-directory-in-use
+Another process holds the run directory: `harness launch`, or rank 0 of a run that was started by hand.
+
+Two writers would mix their metrics and overwrite each other's checkpoints. The lock is the file `lock`, which names its
+holder; the kernel gives it back when the holder dies.
+
+## EN121 swap-folder-in-use
+Another run swaps to the same `nvme_path`.
+
+DeepSpeed empties its folders below it at the start, whoever they belong to.
+
+## EN122 newest-run-still-runs
+`--resume auto` would go on from a run that still runs.
+
+Both would train the same steps, and the older one removes checkpoints that the other is reading.
+
 ## MD101 vocabulary-too-small
 The tokenizer gives ids that the model has no embedding for.
 
@@ -322,8 +421,135 @@ The ending of a file does not say how to read it, or a built-in text has another
 ## MD119 hosts-read-different-text
 The hosts found different training text under the same name.
 
+## MD120 bad-json
+A line of JSON Lines, an element of a JSON list or a row of a CSV file cannot be read.
+
+The place is named by file and line. A JSON list that breaks off leaves no way to find the next element, so it ends the
+preparation whatever `data.on_bad_record` says.
+
+## MD121 empty-record
+A text, a completion or what the assistant says is empty.
+
+## MD122 record-too-long
+A record has more tokens than `data.max_length`, and `data.excess_length_strategy` is `raise`.
+
+## MD123 turns-not-usable
+A chat has no turns, none of the assistant, or turns in an order that the tokenizer's chat template refuses.
+
+## MD124 nothing-to-train-on
+No token of the record would be trained on: the prompt alone fills `data.max_length`, so that the answer is cut off.
+
+## MD125 too-many-bad-records
+More records than `data.max_bad_records` cannot be used.
+
+With `data.on_bad_record: skip`, records that cannot be used are left out, counted by kind, and listed in
+`skipped.jsonl` beside the tokens. So many of them mean that something else is wrong, such as the name of a column.
+
+## MD126 answers-not-found
+It cannot be told which tokens of a chat the assistant says.
+
+A chat template with `{% generation %}` marks them. From any other they are found by writing the beginnings of the chat,
+each up to one turn, and seeing what the turn adds. That fails where the template writes earlier turns in another way
+once more follow, such as without their thoughts; a guess would train on the wrong tokens in silence.
+
+## MD127 no-chat-template
+The data holds chats, and neither the tokenizer nor `data.chat_template` says how to write them.
+
+## MD128 packing-across-documents
+The model would see, in a packed row, the documents before the one that it predicts. Gate MD020 says why.
+
+## MD129 cache-not-usable
+The folder in which prepared data is kept cannot be made or written.
+
+## MD150 weights-missing
+The folder of `model.name_or_path` lacks weights of the model. `transformers` would draw them at random with a warning,
+and training would start from a model that is partly noise.
+
+## MD151 weights-of-another-shape
+Tensors of the weights have not the shape that `config.json` gives them: the two do not belong together.
+
+## MD152 pattern-that-fits-nothing
+A pattern of `model.freeze` or `model.train_only` fits no parameter of the model, so that something else would be
+trained than was meant. Patterns are globs over whole names; `*` stands for any text, dots included.
+
+## MD153 nothing-to-train
+Every parameter is frozen.
+
+## MD154 peft-missing
+`model.lora` needs the package `peft`, which is not installed where the ranks run.
+
+## MD155 adapters-not-possible
+`peft` refuses `model.lora` for this model: most often `target_modules` names none of its modules, or is left out for a
+type of model whose usual targets `peft` does not know.
+
+## MD156 no-recomputation
+The model's class has no layers that `transformers` can compute anew in the backward pass.
+
+## MD157 code-not-allowed
+`plugins.file` names code, and code runs only if whoever starts the run allows it: `harness launch --allow-local-code`
+tells the ranks the sha256 of the file. A file that was changed since, or differs on another host, is refused too.
+
+## MD158 plug-in-not-usable
+The file of `plugins.file` cannot be read, fails when it is run, has none of the functions that are looked for, or one
+of them returns something else than it should.
+
+## MD159 compiler-backend
+torch has no compiler backend of that name, or DeepCompile cannot be used on this kind of device.
+## PP101 model-not-cut-into-stages
+The model is of a family that cannot be cut into pipeline stages.
+
+A pipeline calls the layers one by one. A family is taken once a test has compared its pipeline with the whole model;
+`harness explain MD004` names them.
+
+## PP102 weights-not-in-safetensors
+The folder or Hub model has weights, but not in safetensors files.
+
+A pipeline stage reads the tensors of its own layers and no others. Other formats can only be read whole, on every
+rank. `save_pretrained` of `transformers` writes safetensors.
+
+## PP103 stage-with-nothing-to-train
+The partition leaves a pipeline stage without a layer that has parameters.
+
+DeepSpeed's optimizer refuses an empty list on the ranks of that stage, while the others wait for them. Fewer stages, or
+another `parallel.pipeline_partition_method`, fill every one.
+
+## PP104 partition-pattern-without-match
+No layer's class has a name that matches the pattern of `parallel.pipeline_partition_method: type:PATTERN`.
+
+The finding lists the classes. DeepSpeed raises on every rank when the PipelineModule is built.
+
+## PP105 plug-in-of-a-whole-model
+The plug-in has a `build_model` or `metrics`, and the run has pipeline stages.
+
+`build_model` returns a whole model, while the layers of a pipeline are made one by one, on the rank that trains them.
+`metrics` is given the logits of the model's forward, which a pipeline does not call as a whole.
+
+## SQ101 model-not-split-by-sequence
+The model's attention, or a layer of another kind, cannot be spread over a sequence group.
+
+Each rank of the group has a part of every row. Attention is exchanged so that it sees whole rows; what mixes positions
+by other means (convolutions, recurrences, an attention function of the model's own, a loss over a router's choices)
+would see a part of each, in silence. `sdpa` and flash attention are exchanged; the first forward counts the layers.
+
 ## OP101 no-optimizer
 The rendered DeepSpeed JSON has no optimizer.
+
+## OP110 decay-that-does-not-fit
+Warm-up and decay of `warmup_stable_decay` take more steps than the run has.
+
+## OP111 step-that-is-not-a-number
+The loss or the gradient of a step has a NaN or an infinity, and `train.on_nonfinite` is `stop`. The step changed no
+weight. The rows are counted in the order in which `train.seed` draws them; with `checkpoint.save_at_end` the run is
+saved, and a resume goes on behind them.
+
+## OP112 too-many-skipped-steps
+As many steps had a NaN or an infinity as `train.max_skipped_steps` or `train.max_consecutive_skipped_steps` allows.
+
+## OP113 weights-that-are-not-numbers
+A step was taken with a loss that is NaN or infinite, which only happens where DeepSpeed's own check is off.
+
+## OP120 disk-not-measured
+`harness doctor --tune-nvme` could not measure the disk: no room, no DeepSpeed, or its `async_io` does not build.
 """
 
 

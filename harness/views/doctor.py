@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from harness.launching.checkup import Row
+from harness.launching.tuning import Tuned
 from harness.views.style import Style
 
 _MARK = {"ok": ("ok", "green"), "note": ("note", "yellow"), "missing": ("MISSING", "red")}
@@ -51,6 +52,25 @@ def as_json(
     if measured:
         body |= {"measured": dict(measured), "cluster": dict(cluster or {})}
     return json.dumps(body, indent=2)
+
+
+def trial(found: Mapping[str, Any]) -> str:
+    """One setting of the I/O that was tried."""
+    setting = (
+        f"{found['block_size'] >> 20} MiB blocks, {found['queue_depth']} deep, {found['intra_op_parallelism']} threads"
+    )
+    flags = [name for name in ("single_submit", "overlap_events") if found[name]]
+    rates = f"read {found['read'] / 1e9:.2f} GB/s, write {found['write'] / 1e9:.2f} GB/s"
+    return f"{found['trial']:>3}/{found['of']}  {rates}  {', '.join([setting, *flags])}"
+
+
+def tuned(best: Tuned) -> str:
+    """What the search came to."""
+    gain = (1 / best.first_read + 1 / best.first_write) / (1 / best.read + 1 / best.write)
+    return (
+        f"best of {best.tried} settings ({best.of} in all): read {best.read / 1e9:.2f} GB/s, write "
+        f"{best.write / 1e9:.2f} GB/s, {gain:.2f} times the first one tried; for the run spec:"
+    )
 
 
 def _verdict(rows: Sequence[Row], style: Style) -> str:

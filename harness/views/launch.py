@@ -84,6 +84,7 @@ def as_json(outcome: Outcome, rows: Mapping[str, Mapping[str, Any]], report: Pat
         "host": verdict.host or None,
         "step": verdict.step,
         "seconds": round(outcome.seconds, 3),
+        "attempts": outcome.attempts,
         "run_dir": str(outcome.plan.run_dir),
         "checkpoint": str(outcome.checkpoint) if outcome.checkpoint else None,
         "export": str(outcome.export) if outcome.export else None,

@@ -18,7 +18,7 @@ from harness.views.report_plan import configuration, memory_section
 from harness.views.report_style import STYLE
 
 _COLOURS = {"completed": "good", "failed": "bad", "not started": "odd"}
-_PARTS = ("data", "forward", "backward", "optimizer")
+_PARTS = ("data", "forward", "backward", "optimizer", "pipeline")
 
 
 def write(run_dir: Path, output: Path | None = None) -> Path:
@@ -127,6 +127,11 @@ def _trouble(record: Record) -> str:
         f"<code>{escape(str(s['error']))}</code></li>"
         for s in record.statuses
         if s.get("error")
+    ]
+    items += [
+        f"<li>started again from step {escape(str(s.get('step', '?')))} after step "
+        f"{escape(str(s.get('lost_step', '?')))}: {escape(str(s.get('cause', '')))}</li>"
+        for s in record.of("restart")
     ]
     items += [
         f"<li>stopped after step {escape(str(s.get('step', '?')))}: {escape(str(s.get('reason', '')))}</li>"

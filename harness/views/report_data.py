@@ -14,6 +14,7 @@ from harness.plan.run import Run
 
 Lines = tuple[Mapping[str, Any], ...]
 Points = list[tuple[float, float]]
+_BY_STEP = {"step", "eval"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,7 @@ def number(value: Any) -> float | None:
 def read_record(run_dir: Path) -> Record:
     """Everything that can be read; what is missing or broken is left empty. Raises nothing."""
     lines, unread = _json_lines(run_dir / "metrics.jsonl")
+    lines = _without_lost(lines)
     run = _run(run_dir / "spec.resolved.json")
     statuses = [_json(path) for path in sorted((run_dir / "status").glob("rank-*.json"))]
     findings = _json(run_dir / "findings.json").get("findings")
@@ -84,6 +86,17 @@ def read_record(run_dir: Path) -> Record:
         config_text=_text(run_dir / "ds_config.json"),
         sample=_text(run_dir / "sample.txt"),
     )
+
+
+def _without_lost(lines: Lines) -> Lines:
+    """Without what was trained and lost: above a line `restart`, steps after the checkpoint that was gone on from."""
+    kept: list[Mapping[str, Any]] = []
+    for line in lines:
+        step = number(line.get("step"))
+        if line.get("type") == "restart" and step is not None:
+            kept = [k for k in kept if k.get("type") not in _BY_STEP or (number(k.get("step")) or 0) <= step]
+        kept.append(line)
+    return tuple(kept)
 
 
 def _plan(run_dir: Path, run: Run | None, lines: Lines) -> Mapping[str, Any]:

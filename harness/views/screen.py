@@ -87,14 +87,14 @@ class Screen:
             speed = row.get("tokens_per_second")
             numbers = f"loss {row['loss']:.3f}" + (f"  {format_count(speed)} tokens/s" if speed else "")
             self._bar.update(self._task, completed=row["step"], numbers=numbers)
-        elif row.get("type") in {"end", "stop"}:
+        elif row.get("type") in {"end", "stop", "restart"}:
             self.close()
 
-    def stopping(self, why: str, grace: float, waiting: bool) -> None:
+    def stopping(self, why: str, grace: float | None, waiting: bool) -> None:
         """What happens now, and how to have it quicker."""
         if waiting:
-            left = format_seconds(grace)
-            text = f"stopping after {why}: the ranks have {left} to finish their step and save (again: kill now)"
+            may = "the ranks finish" if grace is None else f"the ranks have {format_seconds(grace)} to finish"
+            text = f"stopping after {why}: {may} their step and save (again: kill now)"
         else:
             text = f"stopping after {why}: no rank is training yet"
         self._say(text, always=True)

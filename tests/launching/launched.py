@@ -90,11 +90,17 @@ class Launched:
 
     def launcher(self) -> int:
         """The process that DeepSpeed's command starts and that starts the ranks."""
-        words = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in self.living()}
-        return next(pid for pid, line in words.items() if b"deepspeed.launcher.launch" in line)
+        return next(pid for pid, line in self._commands().items() if b"deepspeed.launcher.launch" in line)
+
+    def runner(self) -> int:
+        """DeepSpeed's command."""
+        return next(pid for pid, line in self._commands().items() if b"--num_gpus" in line)
 
     def end(self, seconds: float) -> tuple[int, str]:
         return self.process.wait(seconds), self.text.read_text()
+
+    def _commands(self) -> dict[int, bytes]:
+        return {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in self.living()}
 
     def _steps(self) -> int:
         try:

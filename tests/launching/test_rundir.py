@@ -8,11 +8,10 @@ import pytest
 
 from harness.errors import Exit, Refused
 from harness.launching.build import extensions_root, stale_locks
-from harness.launching.execute import checkpoint_to_resume
 from harness.launching.noise import is_noise
+from harness.launching.output import Tail
 from harness.launching.plan import HostPlan, LaunchPlan
 from harness.launching.rundir import new_run_dir, ports_of, remove_unfinished, step_of, write_run_dir
-from harness.launching.watch import Tail
 
 
 def plan_in(run_dir, name="demo"):
@@ -64,26 +63,6 @@ def checkpoint(run_dir, step, *, complete=True):
     if complete:
         (folder / "manifest.json").write_text("{}")
     return folder
-
-
-def test_resume_takes_the_newest_complete_checkpoint_of_the_newest_run_that_has_one(tmp_path):
-    for number, name in enumerate(("demo-1", "demo-2", "demo-3")):
-        write_run_dir(plan_in(tmp_path / name))
-        os.utime(tmp_path / name / "launch.json", (number, number))
-    wanted = checkpoint(tmp_path / "demo-2", 20)
-    checkpoint(tmp_path / "demo-1", 30)
-    checkpoint(tmp_path / "demo-2", 10)
-    checkpoint(tmp_path / "demo-2", 30, complete=False)
-    write_run_dir(plan_in(tmp_path / "demo-other-1", name="demo-other"))
-    checkpoint(tmp_path / "demo-other-1", 99)
-    assert checkpoint_to_resume("auto", tmp_path, "demo") == (wanted, tmp_path / "demo-2")
-    assert checkpoint_to_resume("never", tmp_path, "demo") == (None, None)
-    assert checkpoint_to_resume("auto", tmp_path, "unknown") == (None, None)
-    assert checkpoint_to_resume(str(wanted), tmp_path, "demo")[0] == wanted
-    assert checkpoint_to_resume(str(tmp_path / "demo-2"), tmp_path, "demo")[0] == wanted
-    for wrong in (tmp_path / "demo-3", tmp_path / "nowhere"):
-        with pytest.raises(Refused):
-            checkpoint_to_resume(str(wrong), tmp_path, "demo")
 
 
 def test_a_save_that_was_killed_leaves_nothing_and_complete_ones_stay(tmp_path):

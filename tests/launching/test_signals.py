@@ -41,16 +41,26 @@ def launched(tmp_path):
     clean_up(runs)
 
 
-@pytest.mark.parametrize(("signum", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_saves_and_stops_every_rank_within_ten_seconds(launched, signum, code):
+@pytest.mark.parametrize(
+    ("signum", "code", "to"),
+    [
+        (signal.SIGINT, 130, "harness"),
+        (signal.SIGTERM, 143, "rank"),
+        (signal.SIGTERM, 143, "launcher"),
+        (signal.SIGUSR1, 138, "launcher"),
+        (signal.SIGTERM, 143, "runner"),
+    ],
+)
+def test_a_signal_saves_and_stops_every_rank_within_ten_seconds(launched, signum, code, to):
     run = launched()
     run.wait_training()
     assert len(run.living()) >= 4
     began = time.monotonic()
-    run.process.send_signal(signum)
-    ended, text = run.end(60)
-    assert time.monotonic() - began < 10
-    assert ended == code
+    pids = {"harness": lambda: run.process.pid, "launcher": run.launcher, "runner": run.runner}
+    os.kill(int(run.status(1)["pid"]) if to == "rank" else pids[to](), signum)
+    ended, text = run.end(600)
+    took = time.monotonic() - began
+    assert ended == code, text
     assert run.living() == []
     assert {run.status(rank)["state"] for rank in (0, 1)} == {"stopped"}
     saved = sorted((run.run_dir / "checkpoints").glob("step-*/manifest.json"))
@@ -58,6 +68,7 @@ def test_a_signal_saves_and_stops_every_rank_within_ten_seconds(launched, signum
     assert saved[-1].parent.name in text
     assert "--resume" in text
     assert left_over_buffers() == []
+    assert took < 10
 
 
 def test_a_second_signal_does_not_wait(launched):

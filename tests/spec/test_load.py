@@ -121,7 +121,8 @@ def test_overrides_win_and_are_located_on_the_command_line(write):
     assert loaded.spec.train.max_steps == 7
     assert loaded.spec.optimizer.learning_rate == 1e-3
     assert loaded.spec.zero.stage == 2
-    assert loaded.spec.data.train == ("a.txt", "b.txt")
+    assert loaded.spec.data.train is not None
+    assert [source.path for source in loaded.spec.data.train] == ["a.txt", "b.txt"]
     wrong = findings(path, "train.max_steps=0")["train.max_steps"]
     assert (wrong.place.file, wrong.place.line, wrong.place.column) == ("--set", 1, 17)
 

@@ -16,7 +16,8 @@ from harness.plan.run import Run, resolve
 from harness.render import render
 from harness.spec.model import RunSpec
 from harness.units import format_bytes
-from harness.views.report import write
+from harness.views.report import page, write
+from harness.views.report_data import read_record
 
 MODEL = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 259}
 VOID = {"meta", "br", "line", "polyline", "rect", "path"}
@@ -162,6 +163,15 @@ def test_a_stopped_run_says_why(make_run: MakeRun) -> None:
         {"type": "end", "step": 3, "state": "stopped"},
     ]
     assert "stopped after step 3: SIGTERM" in report(make_run(lines, ("stopped", "stopped"))).text
+
+
+def test_a_run_that_was_started_again_draws_each_step_once(make_run: MakeRun) -> None:
+    lost = [{"type": "step", "step": step, "loss": 5.0} for step in (1, 2, 3)]
+    restart = {"type": "restart", "attempt": 2, "cause": "killed by SIGKILL", "lost_step": 3, "step": 1}
+    again = [{"type": "step", "step": step, "loss": 4.0} for step in (2, 3, 4)]
+    record = read_record(make_run([*lost, restart, *again]))
+    assert record.points("step", "loss") == [(1, 5.0), (2, 4.0), (3, 4.0), (4, 4.0)]
+    assert "started again from step 1 after step 3: killed by SIGKILL" in page(record)
 
 
 def test_a_torn_last_line_is_said_and_costs_nothing_else(make_run: MakeRun) -> None:

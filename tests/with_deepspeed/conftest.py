@@ -6,6 +6,7 @@ process and seconds. Whole tier: about 3 minutes on 2 cores once the ops are com
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,8 +14,17 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("deepspeed")
 
+from forked_ranks import ForkedRanks
 from runtime_helpers import TINY, train_many, write_run
 from runtime_settings import CASES, config, spec
+
+
+@pytest.fixture(scope="session")
+def forked() -> Iterator[ForkedRanks]:
+    """Ranks that start in a second; the real launcher is for what is tested of launching."""
+    ranks = ForkedRanks()
+    yield ranks
+    ranks.close()
 
 
 @pytest.fixture(scope="session")

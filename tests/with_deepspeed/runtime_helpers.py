@@ -43,10 +43,10 @@ def rank_environment() -> dict[str, str]:
     }
 
 
-def launch(script: Path, *arguments: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
-    """Run a script on 2 ranks under the real launcher."""
+def launch(script: Path, *arguments: str, timeout: float = 300, ranks: int = 2) -> subprocess.CompletedProcess[str]:
+    """Run a script on so many ranks under the real launcher."""
     port = free_port()
-    command = launcher_command(port, script, *arguments)
+    command = launcher_command(port, script, *arguments, ranks=ranks)
     try:
         return subprocess.run(
             command, env=rank_environment(), capture_output=True, text=True, timeout=timeout, check=False, cwd=ROOT
@@ -55,9 +55,9 @@ def launch(script: Path, *arguments: str, timeout: float = 300) -> subprocess.Co
         remove_shared_buffers(port)
 
 
-def launcher_command(port: int, script: Path, *arguments: str) -> list[str]:
-    """The real launcher, 2 ranks."""
-    return [str(BIN / "deepspeed"), "--num_gpus", "2", "--master_port", str(port), str(script), *arguments]
+def launcher_command(port: int, script: Path, *arguments: str, ranks: int = 2) -> list[str]:
+    """The real launcher."""
+    return [str(BIN / "deepspeed"), "--num_gpus", str(ranks), "--master_port", str(port), str(script), *arguments]
 
 
 def free_port() -> int:

@@ -6,11 +6,13 @@ import json
 import os
 import signal
 import subprocess
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forked_ranks import ForkedRanks
 from runtime_helpers import (
     ROOT,
     free_port,
@@ -24,6 +26,7 @@ from runtime_helpers import (
 from runtime_settings import config, spec
 
 from harness.facts.machine import host_identity
+from harness.locks import Lock
 
 TRAIN = ROOT / "launch" / "train.py"
 
@@ -39,7 +42,7 @@ def statuses(run: Path) -> list[dict[str, Any]]:
     return [json.loads(p.read_text()) for p in sorted((run / "status").glob("rank-*.json"))]
 
 
-def wait_for(condition: Any, seconds: float = 120) -> None:
+def wait_for(condition: Any, seconds: float = 600) -> None:
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "waited in vain"
@@ -61,7 +64,12 @@ def test_a_run_from_start_to_end(tmp_path: Path, tiny_model: Path) -> None:
     assert [(s["state"], s["step"], s["checkpoint"]) for s in statuses(run)] == [
         ("completed", 6, "checkpoints/step-00000006")
     ] * 2
-    assert sorted(p.name for p in (run / "checkpoints").iterdir()) == ["latest", "step-00000004", "step-00000006"]
+    assert sorted(p.name for p in (run / "checkpoints").iterdir()) == [
+        "evaluations.json",
+        "latest",
+        "step-00000004",
+        "step-00000006",
+    ]
     assert (run / "checkpoints" / "latest").read_text() == "step-00000006\n"
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [line["type"] for line in lines] == [
@@ -82,17 +90,17 @@ def test_a_run_from_start_to_end(tmp_path: Path, tiny_model: Path) -> None:
     assert "FutureWarning" not in result.stderr
 
 
-def test_a_stop_file_ends_the_run_at_a_step_with_a_checkpoint(tmp_path: Path, tiny_model: Path) -> None:
+def test_a_stop_file_ends_the_run_at_a_step_with_a_checkpoint(
+    tmp_path: Path, tiny_model: Path, forked: ForkedRanks
+) -> None:
     run = make(tmp_path / "run", tiny_model, "zero2", train={"max_steps": 100_000}, eval={"eval_steps": None})
-    port = free_port()
-    process = subprocess.Popen(launcher_command(port, TRAIN, "--run", str(run)), env=rank_environment(), cwd=ROOT)
-    try:
-        wait_for(lambda: len(statuses(run)) == 2 and all(s["step"] > 0 for s in statuses(run)))
-        (run / "stop").write_text("SIGTERM")
-        assert process.wait(60) == 0
-    finally:
-        process.kill()
-        remove_shared_buffers(port)
+    answer: dict[str, Any] = {}
+    thread = threading.Thread(target=lambda: answer.update(forked.run(TRAIN, "--run", str(run), check=False)))
+    thread.start()
+    wait_for(lambda: len(statuses(run)) == 2 and all(s["step"] > 0 for s in statuses(run)))
+    (run / "stop").write_text("SIGTERM")
+    thread.join(60)
+    assert answer["codes"] == [0, 0]
     first, second = statuses(run)
     assert first["state"] == second["state"] == "stopped"
     assert first["step"] == second["step"]
@@ -126,24 +134,34 @@ def test_no_rank_outlives_who_started_it(tmp_path: Path, tiny_model: Path, victi
         remove_shared_buffers(port)
 
 
-def refused(run: Path) -> tuple[list[str], str]:
-    """The findings that a launch ends with, and all that it printed."""
-    result = launch(TRAIN, "--run", str(run))
-    everything = result.stdout + result.stderr
-    assert result.returncode == 1, everything
+def refused(run: Path, forked: ForkedRanks) -> tuple[list[str], str]:
+    """The findings that all ranks end with, and all that they printed."""
+    answer = forked.run(TRAIN, "--run", str(run), check=False)
+    everything = "".join(answer["output"])
+    assert answer["codes"] == [1, 1], everything
     assert "Traceback" not in everything
     assert [s["state"] for s in statuses(run)] == ["failed", "failed"]
-    assert all(s["error"] for s in statuses(run))
+    assert all(s["error"] and s["refused"] for s in statuses(run))
     return [line for line in everything.splitlines() if line.startswith("error[")], everything
 
 
-def test_bad_input_is_refused_once_by_name_on_all_ranks(tmp_path: Path, tiny_model: Path) -> None:
+def test_bad_input_is_refused_once_by_name_on_all_ranks(tmp_path: Path, tiny_model: Path, forked: ForkedRanks) -> None:
     run = make(tmp_path / "run", tiny_model, data={"train": str(tmp_path / "none-*.txt")})
-    (line,), _ = refused(run)
+    (line,), _ = refused(run, forked)
     assert line == f"error[MD111]: `{tmp_path}/none-*.txt` matches no file"
 
 
-def test_ranks_that_read_different_files_do_not_train(tmp_path: Path, tiny_model: Path) -> None:
+def test_a_run_directory_in_use_is_refused(tmp_path: Path, tiny_model: Path, forked: ForkedRanks) -> None:
+    run = make(tmp_path / "run", tiny_model)
+    lock = Lock.take(run / "lock", "somebody")
+    answer = forked.run(TRAIN, "--run", str(run), check=False)
+    lock.release()
+    assert answer["codes"] == [1, 1]
+    assert f"error[EN120]: `{run}` is in use by process {os.getpid()} on " in "".join(answer["output"])
+    assert statuses(run) == []  # nothing that the run which has it would be judged by
+
+
+def test_ranks_that_read_different_files_do_not_train(tmp_path: Path, tiny_model: Path, forked: ForkedRanks) -> None:
     run = make(tmp_path / "run", tiny_model)
     other = make(tmp_path / "other", tiny_model, "zero2")
     script = tmp_path / "two_directories.py"
@@ -152,16 +170,18 @@ def test_ranks_that_read_different_files_do_not_train(tmp_path: Path, tiny_model
         f"sys.argv = ['train.py', '--run', {str(run)!r} if os.environ['RANK'] == '0' else {str(other)!r}]\n"
         f"runpy.run_path({str(TRAIN)!r}, run_name='__main__')\n"
     )
-    result = launch(script)
-    assert result.returncode == 1
-    errors = [line for line in result.stderr.splitlines() if line.startswith("error[")]
+    answer = forked.run(script, check=False)
+    assert answer["codes"] == [1, 1]
+    errors = [line for line in "".join(answer["output"]).splitlines() if line.startswith("error[")]
     assert len(errors) == 1
     assert errors[0].startswith("error[EN102]: rank 1 reads other files")
     assert not (run / "data").exists()
 
 
-def test_what_the_loop_cannot_run_is_refused(tmp_path: Path, tiny_model: Path) -> None:
-    run = make(tmp_path / "run", tiny_model, parallel={"pipeline_parallel_size": 2})
-    (line,), printed = refused(run)
-    assert line.startswith("error[MD004]: ")
-    assert "help: set `parallel.pipeline_parallel_size: 1`" in printed
+def test_what_the_loop_cannot_run_is_refused(tmp_path: Path, tiny_model: Path, forked: ForkedRanks) -> None:
+    run = make(tmp_path / "run", tiny_model)
+    file = run / "ds_config.json"
+    file.write_text(json.dumps({k: v for k, v in json.loads(file.read_text()).items() if k != "optimizer"}))
+    (line,), printed = refused(run, forked)
+    assert line.startswith("error[OP101]: ")
+    assert "help: set `optimizer.type` in the run spec" in printed

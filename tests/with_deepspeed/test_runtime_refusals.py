@@ -1,4 +1,4 @@
-"""What a checkpoint is refused for, without an engine: changed settings, and shards that hold no weights."""
+"""What a checkpoint is refused for, without an engine: shards that hold no weights, files that are none."""
 
 from __future__ import annotations
 
@@ -8,49 +8,39 @@ import pytest
 import torch
 
 from harness.errors import Refused
-from harness.runtime.checkpoint import _check_continuity
-from harness.runtime.shards import _from_vector
-
-SAVED = {
-    "data.max_length": 64,
-    "data.shuffle": True,
-    "train.seed": 1,
-    "optimizer": {"type": "AdamW", "params": {"lr": 0.001, "betas": [0.9, 0.95]}},
-    "zero.round_robin_gradients": False,
-}
-CHANGED = {
-    "data.max_length": 128,
-    "data.shuffle": False,
-    "train.seed": 2,
-    "optimizer": {"type": "AdamW", "params": {"lr": 0.002, "betas": [0.9, 0.95]}},
-    "zero.round_robin_gradients": True,
-}
+from harness.runtime.shards.files import load, ranks_in
+from harness.runtime.shards.layouts import gather
 
 
-def test_the_same_settings_go_on() -> None:
-    now = {**SAVED, "optimizer": {"type": "AdamW", "params": {"lr": 0.001, "betas": (0.9, 0.95)}}}
-    _check_continuity(Path("step-1"), SAVED, now)  # a tuple is the list that the manifest made of it
-
-
-@pytest.mark.parametrize("key", CHANGED)
-def test_a_changed_setting_is_refused_by_name(key: str) -> None:
-    with pytest.raises(Refused) as refused:
-        _check_continuity(Path("step-1"), SAVED, {**SAVED, key: CHANGED[key]})
-    finding = refused.value.findings[0]
-    assert finding.gate == "CK107"
-    assert finding.key == key
-    assert str(SAVED[key]) in finding.message
-    assert str(CHANGED[key]) in finding.message
-
-
-@pytest.mark.parametrize("pieces", [[torch.Tensor()], [torch.ones(2)], [torch.ones(2), torch.ones(1)]])
+@pytest.mark.parametrize("pieces", [[], [torch.ones(2)], [torch.ones(2), torch.ones(1)]])
 def test_shards_that_hold_less_than_a_weight_are_refused(pieces: list[torch.Tensor]) -> None:
     with pytest.raises(Refused) as refused:
-        _from_vector(pieces, 0, torch.Size([4]))
+        gather(pieces, torch.Size([4]))
     assert refused.value.findings[0].gate == "CK105"
 
 
-def test_a_weight_is_put_together_over_the_shards() -> None:
-    pieces = [torch.arange(3.0), torch.arange(3.0, 8.0)]
-    assert _from_vector(pieces, 1, torch.Size([2, 2])).tolist() == [[1.0, 2.0], [3.0, 4.0]]
-    assert _from_vector(pieces, 0, torch.Size([0])).numel() == 0
+def test_a_weight_is_put_together_over_the_shards_without_their_padding() -> None:
+    pieces = [torch.arange(1.0, 3.0), torch.arange(3.0, 8.0)]
+    assert gather(pieces, torch.Size([2, 2])).tolist() == [[1.0, 2.0], [3.0, 4.0]]
+    assert gather(pieces, torch.Size([0])).numel() == 0
+
+
+@pytest.mark.parametrize("content", [b"", b"no zip", b"PK\x03\x04 torn"])
+def test_a_file_that_is_no_shard_is_refused_by_name(content: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "mp_rank_00_model_states.pt"
+    file.write_bytes(content)
+    with pytest.raises(Refused, match=r"mp_rank_00_model_states.pt` cannot be read") as refused:
+        load(file)
+    assert refused.value.findings[0].gate == "CK120"
+
+
+def test_files_are_in_order_of_ranks_and_not_of_letters(tmp_path: Path) -> None:
+    for model_rank in range(2):
+        (tmp_path / f"mp_rank_{model_rank:02d}_model_states.pt").touch()
+        for rank in range(11):
+            (tmp_path / f"bf16_zero_pp_rank_{rank}_mp_rank_{model_rank:02d}_optim_states.pt").touch()
+    found = ranks_in(tmp_path)
+    assert len(found) == 2
+    assert [f.name.split("_")[4] for f in found[1].optimizers] == [str(rank) for rank in range(11)]
+    with pytest.raises(Refused, match="no file"):
+        ranks_in(tmp_path / "nothing")

@@ -8,17 +8,24 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from data_helpers import TOKENIZER, prepared, run_of
 
 from harness.errors import Refused
-from harness.runtime.sources import Documents, open_source
+from harness.runtime.corpus.builtins import DOCSTRING_CHATS, builtin
+from harness.runtime.corpus.plan import make_plan
 
 
-def read(names: Any, column: str = "text") -> list[str]:
-    return list(open_source(names, column, "data.train"))
+def read(folder: Path, names: Any, column: str = "text") -> list[str]:
+    """The texts, as their tokens say."""
+    import numpy as np
+
+    _, place = prepared(folder, train=names, text_column=column)
+    text = TOKENIZER.decode(np.load(place / "train.npy").tolist())
+    return text.split("<|endoftext|>")[:-1]
 
 
-def test_the_python_reference_is_one_document_a_topic_in_order() -> None:
-    assert read("builtin:python-docs") == [topics[k] for k in sorted(topics)]
+def test_the_python_reference_is_one_document_a_topic_in_order(tmp_path: Path) -> None:
+    assert read(tmp_path, "builtin:python-docs") == [topics[k] for k in sorted(topics)]
 
 
 def test_plain_files_and_globs_are_sorted_documents(tmp_path: Path) -> None:
@@ -26,12 +33,12 @@ def test_plain_files_and_globs_are_sorted_documents(tmp_path: Path) -> None:
         (tmp_path / name).write_text(name)
     (tmp_path / "deep").mkdir()
     (tmp_path / "deep" / "d.txt").write_text("deep")
-    assert read([str(tmp_path / "*.txt"), str(tmp_path / "a.md"), str(tmp_path / "c.rst")]) == [
+    assert read(tmp_path, [str(tmp_path / "*.txt"), str(tmp_path / "a.md"), str(tmp_path / "c.rst")]) == [
         "b.txt",
         "a.md",
         "c.rst",
     ]
-    assert read(str(tmp_path / "**" / "*.txt")) == ["b.txt", "deep"]
+    assert read(tmp_path, str(tmp_path / "**" / "*.txt")) == ["b.txt", "deep"]
 
 
 def test_tables_are_read_by_column(tmp_path: Path) -> None:
@@ -41,8 +48,8 @@ def test_tables_are_read_by_column(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text('body,n\none,1\n"two\nlines",2\n')
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "t.parquet")
     for ending in ("jsonl", "json", "csv", "parquet"):
-        assert read(str(tmp_path / f"t.{ending}"), "body") == ["one", "two\nlines"], ending
-    assert len(read(str(tmp_path / "t.*"), "body")) == 8
+        assert read(tmp_path, str(tmp_path / f"t.{ending}"), "body") == ["one", "two\nlines"], ending
+    assert len(read(tmp_path, str(tmp_path / "t.*"), "body")) == 8
 
 
 def bad(tmp_path: Path, case: str) -> tuple[str, str, str]:
@@ -70,8 +77,8 @@ def bad(tmp_path: Path, case: str) -> tuple[str, str, str]:
         "folder": (str(tmp_path), "MD111", "is a directory"),
         "binary": (str(file), "MD113", "byte 3"),
         "column": (str(file), "MD112", "`text`, it has `a`"),
-        "number": (str(file), "MD112", "row 1"),
-        "junk": (str(file), "MD116", "x.json"),
+        "number": (str(file), "MD112", "line 1"),
+        "junk": (str(file), "MD120", "x.json"),
         "suffix": (str(file), "MD118", "x.pdf"),
         "empty": (str(file), "MD114", "x.csv"),
         "builtin": ("builtin:python-doc", "MD118", "builtin:python-doc"),
@@ -85,17 +92,23 @@ CASES = ["missing", "glob", "folder", "binary", "column", "number", "junk", "suf
 def test_what_cannot_be_read_is_refused_by_name(tmp_path: Path, case: str) -> None:
     train, gate, named = bad(tmp_path, case)
     with pytest.raises(Refused) as refused:
-        read(train)
+        read(tmp_path, train)
     (finding,) = refused.value.findings
     assert finding.gate == gate
     assert named in finding.message
     assert finding.key.startswith("data.")
 
 
-def test_documents_are_fetched_when_they_are_asked_for() -> None:
-    fetched: list[int] = []
-    documents = Documents(3, lambda i: fetched.append(i) or str(i), str)  # type: ignore[func-returns-value]
-    assert not fetched
-    iterator = iter(documents)
-    assert next(iterator) == "0"
-    assert fetched == [0]
+def test_docstring_chats_are_chats_of_the_standard_library() -> None:
+    records = builtin(DOCSTRING_CHATS, "data.train").read(lambda _: None)
+    for _ in range(20):
+        value: Any = next(records).value
+        assert [turn["role"] for turn in value["messages"]] in (["user", "assistant"], ["user", "assistant"] * 2)
+        assert all(turn["content"] for turn in value["messages"])
+
+
+def test_planning_reads_one_record_of_a_source(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text('{"text": "a"}\n' * 5)
+    run = run_of(tmp_path, train=[{"path": str(tmp_path / "x.jsonl"), "weight": 2}, str(tmp_path / "x.jsonl")])
+    plan = make_plan(run.spec.data, TOKENIZER, lambda path: path.name)
+    assert [(group.weight, group.stream) for group in plan.groups] == [(2.0, True), (None, True)]

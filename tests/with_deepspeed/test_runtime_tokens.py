@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -8,10 +9,15 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from harness.errors import Refused
-from harness.runtime.tokens import byte_tokenizer, check_vocabulary, encode, load_tokenizer
+from harness.runtime.tokens import byte_tokenizer, check_vocabulary, load_tokenizer
 from harness.spec.model import ModelSpec
 
 TOKENIZER = byte_tokenizer()
+
+
+def encode(tokenizer: Any, texts: list[str]) -> list[list[int]]:
+    """As the data side does for plain text."""
+    return tokenizer(texts, add_special_tokens=False, split_special_tokens=True)["input_ids"]
 
 
 def test_ids_are_the_bytes_then_end_and_padding() -> None:

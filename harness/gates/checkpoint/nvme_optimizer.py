@@ -1,30 +1,38 @@
-"""Training with the optimizer on NVMe, whose checkpoints this version cannot resume or export.
+"""An optimizer on NVMe in a DeepSpeed JSON, whose checkpoints DeepSpeed itself does not load whole.
 
 ## What it checks
-On `harness launch`: `zero.offload_optimizer.device` is not `nvme` at stage 3.
+A DeepSpeed JSON with `offload_optimizer.device: nvme` at stage 3. A run spec is not meant: the harness saves and loads
+these states by itself.
 
 ## Why it fails
-DeepSpeed saves the swap files beside the checkpoint and, on resume, skips the optimizer's own state: Adam starts
-again at step 0 with its moments lost, the learning rate is the freshly built one, and the exit code is 0. The
-shards themselves hold empty tensors, so that neither DeepSpeed's `zero_to_fp32.py` nor `harness export` can read
-weights from them. (Recorded from runs on 0.19.8 and read again in its source; not run by this project's tests.) A
-run whose result cannot be kept is not started.
+`engine.save_checkpoint` writes empty tensors for what is swapped out and copies the swap files beside them;
+`engine.load_checkpoint` skips the optimizer: Adam starts again at step 0 with its moments lost, the learning rate is
+the freshly built one, and the exit code is 0. Neither `zero_to_fp32` nor `ds_to_universal` can read such shards.
+(Recorded from runs on 0.19.8 and read again in its source; a program that uses the Trainer or accelerate is no better
+off.) A run spec trained by `harness launch` has none of this: its shards hold the values, and a resume is exact.
 
 ## Example
-```yaml
-zero:
-  stage: 3
-  offload_optimizer:
-    device: nvme
-    nvme_path: /local_nvme
+```json
+{
+  "train_micro_batch_size_per_gpu": 1,
+  "bf16": {"enabled": true},
+  "zero_optimization": {
+    "stage": 3,
+    "offload_optimizer": {"device": "nvme", "nvme_path": "/local_nvme", "pin_memory": true}
+  }
+}
 ```
 
 ## Use instead
-```yaml
-zero:
-  stage: 3
-  offload_optimizer:
-    device: cpu
+```json
+{
+  "train_micro_batch_size_per_gpu": 1,
+  "bf16": {"enabled": true},
+  "zero_optimization": {
+    "stage": 3,
+    "offload_optimizer": {"device": "cpu", "pin_memory": true}
+  }
+}
 ```
 """
 
@@ -38,23 +46,25 @@ from harness.gates.registry import Cite, Context, gate
 
 @gate(
     "CK003",
-    "nvme-optimizer-that-cannot-be-resumed",
+    "nvme-optimizer-that-deepspeed-cannot-resume",
     upstream="silent",
-    cites=(Cite("runtime/engine.py", "load_zero_checkpoint"),),
-    needs=("a run spec", "a launch"),
+    cites=(Cite("runtime/engine.py", "load_zero_checkpoint and not self.zero_nvme_offload_optimizer()"),),
 )
 def check(ctx: Context) -> Iterator[Finding]:
-    """Neither resume nor export, for now."""
+    """Only where DeepSpeed's own loading is used."""
     zero = ctx.run.spec.zero
-    if zero.stage != 3 or zero.offload_optimizer is None or zero.offload_optimizer.device != "nvme":
+    if ctx.run.kind != "deepspeed-json" or zero.stage != 3:
+        return
+    if zero.offload_optimizer is None or zero.offload_optimizer.device != "nvme":
         return
     key = "zero.offload_optimizer.device"
     yield ctx.finding(
-        "a checkpoint with the optimizer on NVMe can neither be resumed nor exported by this version",
+        "DeepSpeed does not load the optimizer of a checkpoint back when it is on NVMe",
         key,
-        notes=["DeepSpeed loses Adam's state on resume in silence, and its shards hold no weights"],
+        severity="warning",
+        notes=["a resume loses Adam's state in silence; `harness launch` of a run spec does not"],
         fix=Fix(
-            f"set `{key}` to cpu",
+            f"set {ctx.key(key)} to cpu",
             {key: "cpu", "zero.offload_optimizer.nvme_path": None},
             safe=True,
             effect="the same steps with more host memory",

@@ -1,11 +1,11 @@
-"""DeepCompile asked of a loop that does not compile.
+"""DeepCompile asked of a run that does not compile.
 
 ## What it checks
-On `harness launch`: `compile.deepcompile` or `compile.autoep_non_moe` is not true.
+On `harness launch`: `compile.deepcompile` or `compile.autoep_non_moe` is true only with `train.torch_compile: true`.
 
 ## Why it fails
 The keys only prepare what `engine.compile()` does; a script that never calls it trains as if they were not there (run
-on 0.19.8 with stages 0, 1 and 3). This version's training loop does not call it.
+on 0.19.8 with stages 0, 1 and 3). The harness calls it for `train.torch_compile: true`.
 
 ## Example
 ```yaml
@@ -42,12 +42,14 @@ from harness.gates.registry import Cite, Context, gate
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Nothing is compiled unless the script says so."""
+    if ctx.run.spec.train.torch_compile:
+        return
     for name in ("deepcompile", "autoep_non_moe"):
         key = ctx.home(f"compile.{name}")
         if ctx.ds(f"compile.{name}") is True:
             yield ctx.finding(
-                f"{ctx.key(key)} has no effect: this version's training loop never compiles the engine",
+                f"{ctx.key(key)} has no effect without `train.torch_compile: true`",
                 key,
-                label="needs `engine.compile()`",
+                label="has no effect",
                 fix=Fix(f"remove {ctx.key(key)}", {key: None}, safe=True),
             )

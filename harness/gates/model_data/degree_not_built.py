@@ -1,25 +1,38 @@
-"""Tensor, pipeline or sequence parallelism asked of a runtime that trains data parallel.
+"""Pipeline stages of a model that cannot be cut into them.
 
 ## What it checks
-On `harness launch`: `parallel.tensor_parallel_size`, `parallel.pipeline_parallel_size` and
-`parallel.sequence_parallel_size` are 1.
+On `harness launch` with `parallel.pipeline_parallel_size` above 1: the model is of a family whose forward is known to
+be a plain stack of layers (GPT-2, Llama, Mistral, OLMo 2, Phi-3, Qwen2, Qwen3).
 
 ## Why it fails
-This version of the harness validates, plans and renders these degrees, but its training loop hands DeepSpeed a plain
-model and gives every rank its own samples. Started with a tensor degree, DeepSpeed compares the samples of a tensor
-group in the first step only; with a sequence degree and no attention wrapper it splits nothing, in silence. So the
-launch is refused.
+A pipeline calls the layers of a `transformers` model one by one. Whatever else a family's forward does between them
+(scaled embeddings, routers, capped logits) would be lost in silence, so that a family is taken once a test has
+compared its pipeline with the whole model. `validate-config`, `plan` and `render` work with any family.
 
 ## Example
 ```yaml
+model:
+  config: {model_type: mixtral, hidden_size: 64, num_hidden_layers: 4, num_attention_heads: 4, vocab_size: 320}
+  tokenizer: bytes
+train:
+  gradient_accumulation_steps: 8
+zero:
+  stage: 1
 parallel:
-  tensor_parallel_size: 2
+  pipeline_parallel_size: 2
 ```
 
 ## Use instead
 ```yaml
+model:
+  config: {model_type: mistral, hidden_size: 64, num_hidden_layers: 4, num_attention_heads: 4, vocab_size: 320}
+  tokenizer: bytes
+train:
+  gradient_accumulation_steps: 8
 zero:
-  stage: 3
+  stage: 1
+parallel:
+  pipeline_parallel_size: 2
 ```
 """
 
@@ -27,22 +40,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from harness.facts.pipelines import FAMILIES
 from harness.findings import Finding, Fix
 from harness.gates.registry import Context, gate
 
 
-@gate("MD004", "degree-that-this-version-does-not-train", upstream="silent", needs=("a run spec", "a launch"))
+@gate(
+    "MD004",
+    "degree-that-this-version-does-not-train",
+    upstream="silent",
+    needs=("a run spec", "a launch", "model facts"),
+)
 def check(ctx: Context) -> Iterator[Finding]:
-    """Data parallel only, for now."""
-    for name in ("tensor", "pipeline", "sequence"):
-        size = getattr(ctx.run.degrees, name)
-        if size > 1:
-            key = f"parallel.{name}_parallel_size"
-            yield ctx.finding(
-                f"`{key}` is {size}, this version of the harness trains data parallel only",
-                key,
-                notes=[
-                    "`validate-config`, `plan` and `render` work with it; ZeRO stage 3 is the way to large models today"
-                ],
-                fix=Fix(f"set `{key}` to 1", {key: 1}, effect="more data-parallel ranks, other memory"),
-            )
+    """Only families that have been compared."""
+    if ctx.pipeline < 2 or ctx.model is None or ctx.model.family in FAMILIES:
+        return
+    key = "parallel.pipeline_parallel_size"
+    known = ", ".join(f"`{family}`" for family in FAMILIES)
+    yield ctx.finding(
+        f"`{ctx.model.family}` models cannot be cut into {ctx.pipeline} pipeline stages, only {known}",
+        key,
+        notes=["ZeRO stage 3 is the way to large models of other families"],
+        fix=Fix(f"set {ctx.key(key)} to 1", {key: 1}, effect="more data-parallel ranks, other memory"),
+    )

@@ -33,7 +33,7 @@ from harness.gates.registry import Context, gate
 def check(ctx: Context) -> Iterator[Finding]:
     """For the export at the end."""
     export = ctx.run.spec.export
-    names = () if export.at_end else ("dtype", "sample_prompt")
+    names = () if export.at_end else ("dtype", "max_shard_size", "lora", "verify", "sample_prompt")
     if not export.at_end or export.sample_prompt is None:
         names = (*names, "sample_tokens")
     for name in names:

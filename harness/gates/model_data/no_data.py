@@ -30,7 +30,7 @@ from harness.gates.registry import Context, gate
 @gate("MD002", "no-training-data", upstream="raises", needs=("a run spec",))
 def check(ctx: Context) -> Iterator[Finding]:
     """Some data."""
-    if ctx.run.spec.data.train:
+    if ctx.run.spec.data.train or ctx.run.spec.plugins.file:  # whose `load_documents` may bring the data
         return
     yield ctx.finding(
         "`data.train` is not given",

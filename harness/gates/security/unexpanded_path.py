@@ -32,10 +32,9 @@ from harness.gates.registry import Context, gate
 def check(ctx: Context) -> Iterator[Finding]:
     """Nothing is expanded."""
     spec = ctx.run.spec
-    train, evaluation = spec.data.train, spec.data.eval
     paths = [("model.name_or_path", spec.model.name_or_path), ("model.tokenizer", spec.model.tokenizer)]
-    paths += [("data.train", text) for text in ((train,) if isinstance(train, str) else train or ())]
-    paths += [("data.eval", text) for text in ((evaluation,) if isinstance(evaluation, str) else evaluation or ())]
+    paths += [("data.train", source.path) for source in spec.data.train or ()]
+    paths += [("data.eval", source.path) for source in spec.data.eval or ()]
     paths += [(ctx.home(f"{n}.output_path"), ctx.ds(f"{n}.output_path")) for n in ("csv_monitor", "tensorboard")]
     for key, text in paths:
         if not isinstance(text, str) or ("$" not in text and text.isprintable()):

@@ -5,7 +5,9 @@
 
 ## Why it fails
 Each rank of a sequence group gets an equal part of every sequence: "batch's seqlen=1023 isn't divisible by
-sp-size=2", a ValueError from DeepSpeed's data loader adapter at the first batch (read in 0.17.0 and 0.19.8).
+sp-size=2", a ValueError from DeepSpeed's data loader adapter at the first batch (read in 0.17.0 and 0.19.8). The
+harness deals out the sequences itself and lengthens each by positions that count for nothing, so this is a warning: the
+work on them is lost.
 
 ## Example
 ```yaml
@@ -40,7 +42,7 @@ from harness.gates.registry import Cite, Context, gate
     since="0.17.0",
     needs=("a run spec",),
     when=lambda ctx: ctx.sequence > 1,
-    unseen="this version's loop splits no sequences",
+    unseen="the harness does not use the adapter",
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Equal parts."""
@@ -52,6 +54,10 @@ def check(ctx: Context) -> Iterator[Finding]:
         f"sequences of {length} tokens do not divide over {ctx.sequence} sequence ranks",
         key,
         related=[("parallel.sequence_parallel_size", "the sequence degree")],
-        notes=["DeepSpeed's data loader adapter raises ValueError at the first batch"],
+        notes=[
+            f"each is lengthened to {-(-length // ctx.sequence) * ctx.sequence} positions",
+            "DeepSpeed's own data loader adapter would raise ValueError at the first batch",
+        ],
         fix=Fix(f"set {ctx.key(key)} to {better}", {key: better}, effect="changes what is trained"),
+        severity="warning",
     )

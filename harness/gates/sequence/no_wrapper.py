@@ -4,14 +4,16 @@
 A DeepSpeed JSON with both `sequence_parallel_size` above 1 and `data_parallel_size`.
 
 ## Why it fails
-The two keys make the groups, and gradients are averaged over them, but nothing splits a sequence: that is done by the
-attention wrapper (`UlyssesSPAttentionHF.register_with_transformers`) and `UlyssesSPDataLoaderAdapter`, or by the
-Trainer's and accelerate's `parallelism_config`. Without them every rank of a group trains on the whole sequence it is
-handed, in silence (run on 0.19.8: the losses of one rank).
+The two keys make the groups, but nothing splits a sequence: that is done by the attention wrapper
+(`UlyssesSPAttentionHF.register_with_transformers`) and `UlyssesSPDataLoaderAdapter`, or by the Trainer's and
+accelerate's `parallelism_config`. Without them every rank of a group trains on the whole sequence it is handed, in
+silence (run on 0.19.8: the losses of one rank).
 
-Mind the loss as well: at stages 0 to 2 DeepSpeed adds gradients up over a sequence group, at stage 3 it averages
-them. With the usual mean over all shards, gradients and their norm come out as many times too large as the degree at
-stages 0 to 2 (norms of 3.92 and 1.96 in runs on four ranks), which clipping and SGD feel.
+Nor are the groups enough for a script that splits: at stages 0 to 2 gradients are reduced over the data ranks alone,
+so that each rank of a sequence group keeps its own and their weights drift apart (run on 2 and 4 ranks; stage 3
+reduces over all). It takes the `mpu` that `register_with_transformers` returns, given to `deepspeed.initialize`.
+With it, stages 0 to 2 add gradients up over a sequence group and stage 3 averages them (run): with the usual mean over
+all shards, gradients and their norm come out as many times too large as the degree at stages 0 to 2.
 
 ## Example
 ```json
@@ -42,7 +44,10 @@ from harness.gates.registry import Cite, Context, gate
     "SQ002",
     "sequence-groups-alone-split-nothing",
     upstream="silent",
-    cites=(Cite("runtime/sequence_parallel/ulysses_sp.py", "def register_with_transformers("),),
+    cites=(
+        Cite("runtime/sequence_parallel/ulysses_sp.py", "def register_with_transformers("),
+        Cite("utils/groups.py", 'return mesh_device.get_group(mesh_dim="data_parallel")'),
+    ),
     since="0.17.0",
     when=lambda ctx: ctx.sequence > 1 and ctx.run.kind == "deepspeed-json" and ctx.wrote("data_parallel_size"),
 )
@@ -57,7 +62,11 @@ def check(ctx: Context) -> Iterator[Finding]:
         related=[(other, "makes the groups, with the degree")],
         notes=[
             "it takes `UlyssesSPAttentionHF.register_with_transformers` and `UlyssesSPDataLoaderAdapter`",
-            *(["below stage 3 gradients are added up over a sequence group, not averaged"] if ctx.stage < 3 else ()),
+            *(
+                ["below stage 3 the groups of these keys leave gradients unreduced; `initialize` needs the `mpu` too"]
+                if ctx.stage < 3
+                else ()
+            ),
         ],
         fix=Fix("remove both keys where the script has no wrapper", {key: None, other: None}, effect="data parallel"),
         severity="warning",

@@ -8,7 +8,7 @@ DeepSpeed makes its mesh of data and sequence groups only where the JSON has bot
 no sequence group: every rank trains data parallel, but the batch triangle divides the ranks by the degree all the
 same, so that `train_batch_size` becomes half (or a third, ...) of what is consumed (run on 0.19.8). It is right only
 in a script that passes the `mpu` of `UlyssesSPAttentionHF` itself, which then needs no such key; DeepSpeed's tutorial
-has it there all the same, so this is a warning. (In a run spec the harness renders both.)
+has it there all the same, so this is a warning. (For a run spec the harness renders it and passes the `mpu`.)
 
 ## Example
 ```json

@@ -7,7 +7,8 @@ or accelerate.
 ## Why it fails
 The block configures `deepspeed.checkpointing.checkpoint`, which a model has to call itself. Hugging Face models do
 not: nothing is recomputed, partitioned or moved to the CPU (run on 0.19.8 with a Llama model). Their own gradient
-checkpointing is another mechanism.
+checkpointing is another mechanism. In a run spec, `train.gradient_checkpointing: true` and
+`train.offload_activations: true` put DeepSpeed's function in its place, for `cpu_checkpointing`.
 
 ## Example
 ```json
@@ -54,6 +55,8 @@ def check(ctx: Context) -> Iterator[Finding]:
         return
     block = ctx.ds("activation_checkpointing")
     asked = [name for name in _SWITCHES if isinstance(block, dict) and block.get(name) is True]
+    if ctx.run.kind == "spec" and ctx.run.spec.train.gradient_checkpointing and "cpu_checkpointing" in asked:
+        asked.remove("cpu_checkpointing")
     if not asked:
         return
     key = ctx.home("activation_checkpointing")

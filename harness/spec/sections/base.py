@@ -1,4 +1,4 @@
-"""What all sections share: strict values, no unknown keys, nothing changes after loading; and the types of their fields.
+"""What all sections share: strict values, no unknown keys, nothing changes after loading; and types of fields.
 
 No section is here.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import Annotated
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from harness.units import parse_bytes
 
 
 def _whole(value: object) -> object:
@@ -20,6 +22,13 @@ def texts(value: object) -> object:
     if not isinstance(value, dict):
         return value
     return {k: str(v) if isinstance(v, int | float) and not isinstance(v, bool) else v for k, v in value.items()}
+
+
+def a_size(text: str) -> str:
+    """A text that is a size in bytes, such as `5GB`. Raises ValueError with a sentence when it is not."""
+    if parse_bytes(text) < 1:
+        raise ValueError(f"`{text}` is no size")
+    return text
 
 
 Positive = Annotated[int, BeforeValidator(_whole), Field(ge=1)]

@@ -1,10 +1,45 @@
-"""`model`: which causal language model, from which weights."""
+"""`model`: which causal language model, from which weights, and which of them are trained."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from harness.spec.sections.base import Section
+from pydantic import Field
+
+from harness.spec.sections.base import Count, Fraction, Positive, Section, Strings
+
+Counts = Annotated[tuple[Count, ...], Field(strict=False)]
+
+
+class LoraSpec(Section):
+    """Low-rank adapters beside frozen weights, in `peft`'s own words (`LoraConfig`)."""
+
+    r: Positive = 8
+    """Rank of the adapters."""
+    lora_alpha: Annotated[float, Field(gt=0)] = 8.0
+    """An adapter is scaled by this over `r`."""
+    lora_dropout: Fraction = 0.0
+    """Dropout on what goes into an adapter."""
+    target_modules: Strings | str | None = None
+    """Modules that get one: ends of names, a regular expression over whole names, or `all-linear`. Default: what `peft`
+    knows to be usual for the model's type.
+    """
+    exclude_modules: Strings | None = None
+    """Modules that get none although they are targets."""
+    modules_to_save: Strings | None = None
+    """Modules that are trained whole beside the adapters, such as `[embed_tokens, lm_head]`."""
+    bias: Literal["none", "all", "lora_only"] = "none"
+    """Which biases are trained."""
+    use_rslora: bool = False
+    """Scale by `lora_alpha` over the square root of `r`."""
+    init_lora_weights: bool | Literal["gaussian"] = True
+    """How A starts (B is zero): uniform as in `peft`, or `gaussian`."""
+    rank_pattern: dict[str, Positive] = Field(default_factory=dict)
+    """Another `r` by end of a module's name."""
+    alpha_pattern: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
+    """Another `lora_alpha` by end of a module's name."""
+    layers_to_transform: Counts | None = None
+    """Only the layers with these numbers."""
 
 
 class ModelSpec(Section):
@@ -26,3 +61,9 @@ class ModelSpec(Section):
     """The attention kernel, as `transformers` names it. Default: what `transformers` picks."""
     trust_remote_code: bool = False
     """Let `transformers` run code that a Hub repository brings."""
+    freeze: Strings = ()
+    """Parameters that are not trained: globs over their names, such as `model.embed_tokens.*`; `*` goes over dots."""
+    train_only: Strings = ()
+    """The only parameters that are trained, as globs over their names."""
+    lora: LoraSpec | None = None
+    """Train low-rank adapters instead of the weights. Needs `pip install 'deepspeed-harness[lora]'`."""

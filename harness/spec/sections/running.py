@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
-from harness.spec.sections.base import Positive, Section, texts
+from harness.facts.pipelines import PARTITION
+from harness.spec.sections.base import Positive, Section, a_size, texts
 
 
 class ParallelSpec(Section):
@@ -16,6 +17,10 @@ class ParallelSpec(Section):
     """DeepSpeed AutoTP: ranks that share each layer."""
     pipeline_parallel_size: Positive = 1
     """DeepSpeed PipelineModule: stages."""
+    pipeline_partition_method: Annotated[str, Field(pattern=PARTITION)] = "parameters"
+    """How layers are spread over the stages, in DeepSpeed's words: alike in `parameters`, alike in number
+    (`uniform`), or alike in layers whose class matches a pattern (`type:DecoderLayer`).
+    """
     sequence_parallel_size: Positive = 1
     """Ulysses: ranks that share each sequence."""
 
@@ -26,9 +31,21 @@ class CheckpointSpec(Section):
     save_steps: Positive | None = None
     """Save every so many steps. Default: only at the end."""
     save_total_limit: Positive | None = None
-    """Keep the newest so many."""
+    """Keep the newest so many. Default: all."""
+    keep_every_steps: Positive | None = None
+    """Beyond the newest, keep those of every so many steps."""
+    keep_best: bool = False
+    """Beyond the newest, keep the one with the lowest held-out loss among those that were evaluated."""
     save_at_end: bool = True
     """Save after the last step, and when the run is asked to stop."""
+    async_save: bool = False
+    """Copy the state to host memory and write it while training goes on; needs that much host memory more. With states
+    on NVMe, or too little memory, training waits for the write as without it."""
+    on_save_error: Literal["stop", "continue"] = "stop"
+    """What follows a save that failed (disk full, storage gone) before the last step: end the run, or train on. Earlier
+    checkpoints are kept either way."""
+    verify: Literal["full", "sizes"] = "full"
+    """What a resume looks at before it loads: every byte against its sha256, or names and sizes alone."""
 
 
 class EvalSpec(Section):
@@ -40,6 +57,12 @@ class EvalSpec(Section):
     """Default: the training micro-batch."""
     max_batches: Positive | None = None
     """Batches a rank at most, for a quick look. Default: the whole held-out part."""
+    eval_on_start: bool = False
+    """Evaluate before the first step too."""
+    early_stopping_patience: Positive | None = None
+    """End the run after so many evaluations in a row that were not better than the best. Default: never."""
+    early_stopping_threshold: Annotated[float, Field(ge=0.0)] = 0.0
+    """How much lower than the best a loss must be to count as better."""
 
 
 class ExportSpec(Section):
@@ -49,6 +72,14 @@ class ExportSpec(Section):
     """Export the last checkpoint after training."""
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
     """Number format of the exported weights. Default: the one trained in."""
+    max_shard_size: Annotated[str, AfterValidator(a_size)] | None = None
+    """Size of a safetensors file at most, such as `5GB`. Default: 2 GiB."""
+    lora: Literal["merge", "adapter"] = "merge"
+    """LoRA adapters: added into the weights, or exported alone, as `peft` reads them."""
+    verify: bool = False
+    """Load the export with `transformers` and compare its logits with the checkpoint's: for models that fit in host
+    memory twice.
+    """
     sample_prompt: str | None = None
     """Generate a sample from the export, starting from this."""
     sample_tokens: Positive = 128
@@ -79,3 +110,12 @@ class LaunchSpec(Section):
     """Variables that every rank gets."""
     stop_grace_seconds: Annotated[float, Field(gt=0, le=3600)] = 8.0
     """After Ctrl-C or SIGTERM, how long ranks may take to finish the step and save before they are killed."""
+    max_restarts: Annotated[int, Field(ge=0)] = 0
+    """Start again from the last complete checkpoint so many times at most after a rank, a node or the launcher died, or
+    after a hang; not after a refusal, nor when no progress is made."""
+    restart_delay_seconds: Annotated[float, Field(gt=0, le=3600)] = 5.0
+    """Wait before a restart; twice as long after each attempt that made no progress, five minutes at most."""
+    hang_timeout_seconds: Annotated[float, Field(gt=0)] | None = 1800.0
+    """End a run, with the stacks of every rank in `logs/`, when no step and no evaluation batch ends for so long;
+    start-up and saves get half an hour at least, the preparation of data any time. `null`: never.
+    """

@@ -1,0 +1,126 @@
+"""How long does a save keep training waiting, in line and in the background? On this machine, on CPU ranks.
+
+    python benchmarks/checkpoint_stall.py [--megabytes 400] [--write]
+
+A model of random weights at ZeRO stage 2 with Adam on the CPU is saved by the harness's own code three times in line
+and three times in the background, by turns, with a training step after each. `--write` puts the figures, the spec and
+the versions into `benchmarks/results/checkpoint_stall.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULT = ROOT / "benchmarks" / "results" / "checkpoint_stall.json"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--megabytes", type=int, default=400, help="of training state, 12 or 16 bytes a parameter")
+    parser.add_argument("--write", action="store_true", help="write benchmarks/results/checkpoint_stall.json")
+    parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    sys.path.insert(0, str(ROOT))
+    if arguments.measure:
+        measure(arguments.measure, arguments.megabytes)
+        return
+    with tempfile.TemporaryDirectory(prefix="checkpoint-stall-") as scratch:
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "HARNESS_PROGRESS": "plain", "HF_HUB_OFFLINE": "1"}
+        env |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29741"}
+        command = [sys.executable, __file__, "--measure", scratch, "--megabytes", str(arguments.megabytes)]
+        subprocess.run(command, check=True, env=env, stdout=sys.stderr)
+        result = json.loads((Path(scratch) / "result.json").read_text(encoding="utf-8"))
+    print(json.dumps(result, indent=1))
+    if arguments.write:
+        RESULT.parent.mkdir(exist_ok=True)
+        RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+def spec(megabytes: int) -> dict[str, Any]:
+    """A Llama whose state (weights, master weights, two moments) has about so many megabytes."""
+    hidden = 512
+    per_layer = 4 * hidden * hidden + 3 * hidden * 4 * hidden
+    layers = max(1, round(megabytes * 1e6 / 12 / per_layer))
+    config = {
+        "model_type": "llama",
+        "hidden_size": hidden,
+        "intermediate_size": 4 * hidden,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 8,
+        "vocab_size": 320,
+        "max_position_embeddings": 64,
+        "tie_word_embeddings": True,
+    }
+    return {
+        "name": "checkpoint-stall",
+        "model": {"config": config, "tokenizer": "bytes"},
+        "data": {"train": "builtin:python-docs", "max_length": 8, "eval_fraction": 0.0},
+        "train": {"max_steps": 6, "per_device_train_batch_size": 1, "gradient_accumulation_steps": 1, "seed": 1},
+        "optimizer": {"learning_rate": 1e-4},
+        "precision": {"bf16": False},
+        "zero": {"stage": 2, "offload_optimizer": {"device": "cpu"}},
+        "checkpoint": {"save_steps": 1, "save_total_limit": 1, "async_save": True},
+    }
+
+
+def measure(scratch: Path, megabytes: int) -> None:
+    """On one rank: one engine, one step, then saves in line and in the background, a step after each of the latter."""
+    from harness.plan.run import resolve
+    from harness.render import render
+    from harness.runtime import loop
+    from harness.runtime.checkpoint.contents import versions
+    from harness.runtime.main import _quieten, _read_together
+    from harness.runtime.metrics import Stopwatch
+    from harness.runtime.ranks import join, leave
+    from harness.runtime.rundir import RunDir
+    from harness.runtime.state import State
+    from harness.runtime.status import Status
+    from harness.spec.model import RunSpec
+
+    ranks = join()
+    run = resolve(RunSpec.model_validate_json(json.dumps(spec(megabytes))), world_size=ranks.world)
+    (scratch / "spec.resolved.json").write_text(json.dumps(run.to_json()), encoding="utf-8")
+    (scratch / "ds_config.json").write_text(json.dumps(dict(render(run).config)), encoding="utf-8")
+    run_dir = RunDir(scratch)
+    orders = _read_together(run_dir, ranks)
+    _quieten("error")
+    job = loop.build(orders, run_dir, ranks, Status(run_dir, ranks.rank))
+    _, state = loop.one_step(job, State(), Stopwatch())
+    outcomes = []
+    for background in (False, True, False, True, False, True):
+        outcomes += job.saver.save(job, state, background=background)
+        _, state = loop.one_step(job, state, Stopwatch())
+        outcomes += job.saver.join()
+    job.metrics.close()
+    leave()
+    errors = [o.error.message for o in outcomes if o.error]
+    if errors:
+        raise SystemExit(errors[0])
+    # The first of each kind takes the memory; of the others the quicker one counts, since other programs only add.
+    in_line = [o.stalled for o in outcomes if not o.background][1:]
+    behind = [o.copied for o in outcomes if o.background][1:]
+    result = {
+        "date": time.strftime("%Y-%m-%d"),
+        "megabytes": round(outcomes[0].bytes / 1e6, 1),
+        "stall_in_line_seconds": [round(s, 3) for s in in_line],
+        "stall_in_background_seconds": [round(s, 3) for s in behind],
+        "background_over_in_line": round(min(behind) / min(in_line), 4),
+        "seconds_until_complete": [[o.background, round(o.seconds, 3)] for o in outcomes],
+        "versions": versions(),
+        "spec": spec(megabytes),
+    }
+    (scratch / "result.json").write_text(json.dumps(result), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

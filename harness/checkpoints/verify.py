@@ -1,0 +1,103 @@
+"""Does a checkpoint still have the bytes that were written? Sizes and names, or every byte; nothing is unpickled."""
+
+from __future__ import annotations
+
+import hashlib
+import stat
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from harness.checkpoints.manifest import NAME, FileRecord, Manifest, damage, read
+from harness.errors import Refused
+from harness.findings import Finding, Fix
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes read so far and all that there are to read."""
+_PIECE = 4 * 2**20
+
+
+def verify(
+    checkpoint: Path, *, deep: bool = True, only: Collection[str] | None = None, progress: Progress | None = None
+) -> list[Finding]:
+    """What is wrong with a checkpoint; empty when nothing is.
+
+    `deep` reads every byte and compares sha256; otherwise names and sizes alone. `only` names the files to look at (a
+    rank's part of the work); without it all are, and files that the manifest does not know are told as warnings.
+    """
+    try:
+        manifest = read(checkpoint)
+    except Refused as refused:
+        return list(refused.findings)
+    files = {name: record for name, record in manifest.here.items() if only is None or name in only}
+    found, sound = [], {}
+    for name, record in files.items():
+        wrong = _looks_wrong(checkpoint, name, record)
+        if wrong is None:
+            sound[name] = record
+        else:
+            found.append(wrong)
+    if deep:
+        found += _differ(checkpoint, sound, progress)
+    if only is None:
+        found += _unlisted(manifest)
+    return found
+
+
+def _looks_wrong(folder: Path, name: str, record: FileRecord) -> Finding | None:
+    """Missing, of another size, or not a plain file inside the folder."""
+    path = folder
+    try:
+        for part in name.split("/"):
+            path = path / part
+            seen = path.lstat()
+            if stat.S_ISLNK(seen.st_mode):
+                return damage("CK112", folder, f"`{name}` of `{folder}` is a link, which may lead anywhere")
+    except (FileNotFoundError, NotADirectoryError):
+        return damage("CK101", folder, f"`{folder}` is not complete: `{name}` is missing")
+    except OSError as error:
+        return _unreadable(folder, name, error)
+    if not stat.S_ISREG(seen.st_mode):
+        return damage("CK101", folder, f"`{folder}` is damaged: `{name}` is not a file")
+    if seen.st_size != record.bytes:
+        message = f"`{folder}` is damaged: `{name}` has {seen.st_size} bytes, should have {record.bytes}"
+        return damage("CK101", folder, message)
+    return None
+
+
+def _differ(folder: Path, files: dict[str, FileRecord], progress: Progress | None) -> list[Finding]:
+    total, done, found = sum(record.bytes for record in files.values()), 0, []
+    for name, record in files.items():
+        digest = hashlib.sha256()
+        try:
+            with (folder / name).open("rb") as file:
+                while piece := file.read(_PIECE):
+                    digest.update(piece)
+                    done += len(piece)
+                    if progress:
+                        progress(done, total)
+        except OSError as error:
+            found.append(_unreadable(folder, name, error))
+            continue
+        if digest.hexdigest() != record.sha256:
+            message = f"`{folder}` is damaged: `{name}` has other bytes than were written (its sha256 differs)"
+            found.append(damage("CK101", folder, message))
+    return found
+
+
+def _unreadable(folder: Path, name: str, error: OSError) -> Finding:
+    reason = (error.strerror or str(error)).lower()
+    return damage("CK101", folder, f"`{folder}` is damaged: `{name}` cannot be read: {reason}")
+
+
+def _unlisted(manifest: Manifest) -> list[Finding]:
+    """Files that no save of ours put there: they are not looked at, and not loaded."""
+    extra = []
+    for path in sorted(manifest.folder.rglob("*")):
+        name = path.relative_to(manifest.folder).as_posix()
+        if (path.is_symlink() or not path.is_dir()) and name not in manifest.files and name != NAME:
+            extra.append(name)
+    if not extra:
+        return []
+    more = f" and {len(extra) - 1} more" if len(extra) > 1 else ""
+    message = f"`{manifest.folder}` has `{extra[0]}`{more}, which its manifest does not list"
+    return [Finding("CK101", "warning", message, fix=Fix("move what does not belong there away"))]

@@ -1,0 +1,80 @@
+"""When a run counts as hung: nothing that any rank says of itself has changed for longer than its phase may take.
+
+Looks at status files and the process table; ends nobody.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.launching.processes import read_process
+from harness.launching.verdict import Status
+from harness.units import format_seconds
+
+FLOOR_SECONDS = {"start": 1800.0, "save": 1800.0, "end": 1800.0}
+"""What a phase may take at least, however short `launch.hang_timeout_seconds`: large models build and save slowly."""
+UNWATCHED = {"data"}
+"""Preparing a large corpus may take any time."""
+_STOPPED = {"T", "t"}
+_NAMES = {"start": "start-up", "step": "a step", "save": "a save", "eval": "an evaluation", "end": "its end"}
+
+
+@dataclass(frozen=True, slots=True)
+class Hang:
+    """A run that was ended for standing still. `rank` is the one that holds up the others, where it can be told."""
+
+    phase: str
+    seconds: float
+    rank: int | None
+    why: str
+    stacks: tuple[Path, ...] = ()
+
+    @property
+    def reason(self) -> str:
+        """For people."""
+        where = f"hung in {_NAMES.get(self.phase, self.phase)}, nothing moved for {format_seconds(self.seconds)}"
+        told = f", the stacks of the ranks are in {self.stacks[0].parent}" if self.stacks else ""
+        return f"{where}{self.why}{told}"
+
+
+class Pulse:
+    """Notices that ranks move. Feed it their statuses; only its own clock counts, so hosts may disagree about time."""
+
+    def __init__(self, limit: float | None) -> None:
+        self._limit = limit
+        self._last: object = None
+        self._since = time.monotonic()
+
+    def hung(self, statuses: Mapping[int, Status]) -> float | None:
+        """For how many seconds nothing has moved, once that is too long; else None."""
+        now = time.monotonic()
+        seen = sorted((s.rank, s.state, s.phase, s.step, s.time) for s in statuses.values())
+        if seen != self._last:
+            self._last, self._since = seen, now
+        if self._limit is None:
+            return None
+        going = [s for s in statuses.values() if not s.final]
+        if statuses and (not going or any(s.phase in UNWATCHED for s in going)):
+            return None
+        phases = {s.phase for s in going} or {"start"}
+        limit = max(max(self._limit, FLOOR_SECONDS.get(phase, 0.0)) for phase in phases)
+        still = now - self._since
+        return still if still > limit else None
+
+
+def describe(statuses: Mapping[int, Status], seconds: float, *, local: bool) -> Hang:
+    """Which rank holds up the others: one that a signal has stopped, else the one that is furthest behind."""
+    going = [s for s in statuses.values() if not s.final]
+    if not going:
+        return Hang("start", seconds, None, "")
+    if local:
+        for status in going:
+            process = read_process(status.pid)
+            if process is not None and process.state in _STOPPED:
+                return Hang(status.phase, seconds, status.rank, f": process {status.pid} is stopped by a signal")
+    behind = min(going, key=lambda s: s.step)
+    alone = sum(s.step == behind.step and s.phase == behind.phase for s in going) == 1 and len(going) > 1
+    return Hang(behind.phase, seconds, behind.rank if alone else None, "")

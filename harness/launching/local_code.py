@@ -1,0 +1,40 @@
+"""The user's own code: whether a launch may run it, and which bytes."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from harness.errors import Exit, Refused
+from harness.findings import Finding, Fix
+from harness.plan.run import Run
+
+VARIABLE = "HARNESS_ALLOWED_CODE"
+"""What the ranks read: the sha256 of the one file that they may run."""
+
+
+def allowed_code(run: Run, folder: Path, *, allowed: bool) -> str | None:
+    """The sha256 of `plugins.file`, seen from `folder`; None where the spec names no code.
+
+    Raises Refused (MD157 not allowed, MD158 not to be read).
+    """
+    file = run.spec.plugins.file
+    if file is None:
+        return None
+    try:
+        code = (folder / file).read_bytes()
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        message = f"`{file}` cannot be read: {reason}"
+        raise Refused([Finding("MD158", "error", message, key="plugins.file", fix=Fix("name a Python file"))]) from None
+    if not allowed:
+        finding = Finding(
+            "MD157",
+            "error",
+            f"`{file}` is code, and nobody allowed to run it",
+            key="plugins.file",
+            notes=("it would run with all rights that you have, on every host",),
+            fix=Fix("read the file, then start with `harness launch --allow-local-code`"),
+        )
+        raise Refused([finding], Exit.FINDINGS)
+    return hashlib.sha256(code).hexdigest()

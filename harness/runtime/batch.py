@@ -1,0 +1,39 @@
+"""What one rank computes at once. Made by the data side, taken by a stepper."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+IGNORED = -100
+"""The label that torch's cross entropy leaves out."""
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatch:
+    """int64 tensors on the host, each (rows, length).
+
+    `labels` are not shifted, as `transformers` wants them; positions with IGNORED do not count. `position_ids` restart
+    at 0 where rows hold several documents, whose first label is IGNORED. `attention_mask` is 0 at padding.
+    """
+
+    input_ids: torch.Tensor
+    labels: torch.Tensor
+    position_ids: torch.Tensor | None = None
+    attention_mask: torch.Tensor | None = None
+
+    @property
+    def predicted(self) -> int:
+        """Tokens that are predicted: a label counts from the second position of a row on."""
+        return int((self.labels[:, 1:] != IGNORED).sum())
+
+    def inputs(self, device: torch.device) -> dict[str, Any]:
+        """What the model's forward takes beside the labels, on the device."""
+        named = {
+            "input_ids": self.input_ids,
+            "position_ids": self.position_ids,
+            "attention_mask": self.attention_mask,
+        }
+        return {name: t.to(device, non_blocking=True) for name, t in named.items() if t is not None}

@@ -1,0 +1,142 @@
+"""DeepSpeed's own reading and writing of shards, in our hands for as long as a save or a load takes.
+
+A client may set `engine.checkpoint_engine`. For a save it hands over what would be written (nothing is written by
+DeepSpeed, so that no rank fails alone between two collectives); for a load nothing is unpickled but tensors, plain
+values and the four classes that DeepSpeed itself puts into a shard. DeepSpeed's other engines are of no use here: on
+0.19.8 the writers fail at start or cannot reload, and the decoupled one loses the last save of a run.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
+from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import TorchCheckpointEngine
+from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
+from deepspeed.runtime.zero.config import ZeroStageEnum
+from deepspeed.utils.tensor_fragment import fragment_address
+
+from harness.errors import Refused
+from harness.runtime.checkpoint import nvme_states
+from harness.runtime.checkpoint.writing import Part
+from harness.runtime.refusals import refusal
+
+KNOWN = [ZeroStageEnum, LossScaler, DynamicLossScaler, fragment_address]
+"""All that DeepSpeed 0.19.8 pickles beside tensors and plain values."""
+
+
+class _Collecting(TorchCheckpointEngine):
+    """Keeps what it is told to save. Creates no folder and no file."""
+
+    def __init__(self, root: Path, optimizer: Any) -> None:
+        self.name = "harness"
+        self.zipfile_serialization = True
+        self.parts: list[Part] = []
+        self._root, self._optimizer = root, optimizer
+
+    def save(self, state_dict: Any, path: str) -> None:
+        """Hand over; what is swapped out to NVMe is put in its place as a view of the swap file."""
+        content = nvme_states.filled(self._optimizer, state_dict)
+        self.parts.append(Part(Path(path).relative_to(self._root).as_posix(), content))
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        """Folders are made by whoever writes."""
+
+
+class _Loading(TorchCheckpointEngine):
+    """Reads tensors and plain values only."""
+
+    def __init__(self, *, mapped: bool) -> None:
+        self.name = "harness"
+        self.zipfile_serialization = True
+        self._mapped = mapped
+
+    def load(self, path: str, map_location: Any = None) -> Any:
+        """Raises Refused (CK111) when the file holds anything else; there is no other way of reading it."""
+        return load(Path(path), map_location=map_location or "cpu", mapped=self._mapped)
+
+
+@contextmanager
+def _with(engine: Any, **attributes: Any) -> Iterator[None]:
+    """Attributes of the engine object for a while; methods of its class come back when they are removed."""
+    missing = object()
+    before = {name: vars(engine).get(name, missing) for name in attributes}
+    try:
+        for name, value in attributes.items():
+            setattr(engine, name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            if value is missing:
+                delattr(engine, name)
+            else:
+                setattr(engine, name, value)
+
+
+def collect(engine: Any, folder: Path, tag: str) -> list[Part]:
+    """What this rank has to write below `folder`, by reference: valid until the next step. A collective."""
+    collecting = _Collecting(folder, engine.optimizer)
+    with _with(
+        engine,
+        checkpoint_engine=collecting,
+        zero_nvme_offload_optimizer=lambda: False,  # else it copies the swap files, which nothing can read back
+        _copy_recovery_script=lambda _: None,  # a script in the folder that only reads some of the checkpoints
+    ):
+        engine.save_checkpoint(str(folder), tag=tag, save_latest=False)
+    return collecting.parts
+
+
+def load_engine(engine: Any, folder: Path, tag: str) -> bool:
+    """`engine.load_checkpoint`, reading safely; False when DeepSpeed loaded nothing. A collective."""
+    swapping = nvme_states.swaps(engine.optimizer)
+    with (
+        _with(
+            engine,
+            checkpoint_engine=_Loading(mapped=swapping),
+            zero_nvme_offload_optimizer=lambda: False,  # else it leaves Adam's state out
+            **_sharded_at_stage_0(engine),
+        ),
+        nvme_states.loading(engine.optimizer),
+    ):
+        loaded, _ = engine.load_checkpoint(str(folder), tag=tag)
+    return loaded is not None
+
+
+def _sharded_at_stage_0(engine: Any) -> dict[str, Any]:
+    """A bf16 pipeline of stage 0 has an optimizer that is sharded all the same: DeepSpeed saves its shards, and loads
+    them only where it believes in ZeRO; else it fails on data rank 0's state with a KeyError.
+    """
+    return {"zero_optimization": lambda: True} if isinstance(engine.optimizer, BF16_Optimizer) else {}
+
+
+def load(file: Path, *, map_location: Any = "cpu", mapped: bool = False) -> Any:
+    """One file, without running code from it. Raises Refused (CK111) where that is not possible."""
+    try:
+        with torch.serialization.safe_globals(KNOWN):
+            return torch.load(file, map_location=map_location, mmap=mapped, weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise unsafe(file, foreign(file) or [str(error).splitlines()[0]]) from None
+
+
+def foreign(file: Path) -> list[str]:
+    """Names of classes and functions that reading the file would need and that have no business in it; runs nothing."""
+    with torch.serialization.safe_globals(KNOWN):
+        try:
+            return sorted(torch.serialization.get_unsafe_globals_in_checkpoint(file))
+        except Exception as error:  # whatever a hostile or broken file provokes in the scanner
+            return [f"something that cannot be looked at ({type(error).__name__})"]
+
+
+def unsafe(file: Path, names: list[str]) -> Refused:
+    """The refusal of a file that would run code."""
+    return refusal(
+        "CK111",
+        f"`{file}` holds {', '.join(f'`{name}`' for name in names[:3])}, which a shard has no need of",
+        notes=("reading it would run code from the file; nothing of it was run",),
+        fix="name a checkpoint from a source that you trust",
+    )

@@ -1,0 +1,61 @@
+"""Arrays on disk that grow while they are written, and are mapped afterwards. Never a whole corpus in memory."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+
+class Growing:
+    """A one-dimensional .npy file, written from its beginning to its end. `sha256` is of the elements' bytes."""
+
+    def __init__(self, path: Path, dtype: Any) -> None:
+        self.path, self.dtype, self.count = path, np.dtype(dtype), 0
+        self._file = path.open("wb")
+        self._digest = hashlib.sha256()
+        self._header()
+
+    def append(self, values: np.ndarray) -> None:
+        """Add elements of this type."""
+        body = np.ascontiguousarray(values, dtype=self.dtype).tobytes()
+        self._file.write(body)
+        self._digest.update(body)
+        self.count += len(values)
+
+    @property
+    def sha256(self) -> str:
+        """Of what has been written."""
+        return self._digest.hexdigest()
+
+    def close(self) -> None:
+        """Note the length; from here on `map` may be used."""
+        if not self._file.closed:
+            self._file.seek(0)
+            self._header()
+            self._file.close()
+
+    def map(self) -> np.ndarray:
+        """The elements, read when they are used."""
+        self.close()
+        return mapped(self.path)
+
+    def _header(self) -> None:
+        """numpy pads the header for a growing first axis, so that a longer count takes the same room."""
+        shape = {"descr": self.dtype.str, "fortran_order": False, "shape": (self.count,)}
+        np.lib.format.write_array_header_1_0(self._file, shape)
+
+    def __enter__(self) -> Growing:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.close()
+
+
+def mapped(path: Path) -> np.ndarray:
+    """A .npy file; an empty one cannot be mapped and is read."""
+    array: np.ndarray = np.load(path, mmap_mode="r") if path.stat().st_size > 128 else np.load(path)
+    return array

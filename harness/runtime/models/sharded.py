@@ -1,0 +1,152 @@
+"""Stage 3: pretrained weights go from the file into the shards of all ranks, one tensor at a time.
+
+The model is made without memory for its parameters. Then `deepspeed.zero.Init` walks over them: rank 0 reads the
+tensor, DeepSpeed sends it to all ranks and each keeps its shard. So a file is read once, by one process; a rank holds
+its shards and one whole tensor, in a buffer that serves all of them.
+
+`transformers`' own loader does the same in other steps: it makes every parameter whole first, and rank 0 maps all
+files. With 4 ranks and 1 GB of weights that came to four times the model in host memory, for single tensors are
+allocated and freed between the shards, which scatters the heap. It remains for what has to be converted (experts that
+are stored one by one) or is not stored as safetensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import deepspeed
+import torch
+import torch.distributed as dist
+from accelerate import init_empty_weights
+from deepspeed.runtime.keep_in_fp32 import keep_buffers_in_fp32, keep_in_fp32_pattern
+from transformers import AutoModelForCausalLM
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import WeightConverter, rename_source_key
+from transformers.initialization import no_init_weights
+from transformers.integrations import HfDeepSpeedConfig
+
+from harness.runtime.models.problems import refuse_missing, refuse_other_shapes
+from harness.runtime.models.stored import Stored
+from harness.spec.model import ModelSpec
+
+
+@contextmanager
+def sharded_creation(ds_config: dict[str, Any]) -> Iterator[None]:
+    """At stage 3, make `transformers` create and load models in shards while this lasts; nothing at other stages."""
+    stage = ds_config.get("zero_optimization", {}).get("stage", 0)
+    keep_alive = HfDeepSpeedConfig(ds_config) if stage == 3 else None
+    yield
+    del keep_alive
+
+
+def load_sharded(
+    stored: Stored,
+    spec: ModelSpec,
+    config: Any,
+    ds_config: dict[str, Any],
+    dtype: torch.dtype,
+    arguments: dict[str, Any],
+) -> Any:
+    """The model in shards, with the stored weights; None where names have to be converted. A collective.
+
+    Raises Refused (MD150 weights missing, MD151 weights of another shape), on all ranks alike.
+    """
+    with init_empty_weights(include_buffers=False), no_init_weights():
+        model = AutoModelForCausalLM.from_config(config, dtype=dtype, **arguments)
+    model.tie_weights()
+    sources = _sources(model, stored)
+    if sources is None:
+        return None
+    names = _names(model)
+    found = {first: next((n for n in same if n in sources), None) for first, same in names.items()}
+    refuse_missing(spec, [name for name, source in found.items() if source is None])
+    parameters = dict(model.named_parameters())
+    shapes = {n: (stored.shapes[sources[s]], tuple(parameters[n].shape)) for n, s in found.items() if s is not None}
+    refuse_other_shapes(spec, {name: pair for name, pair in shapes.items() if pair[0] != pair[1]})
+    _fill_buffers(model, stored, sources, ds_config, dtype)
+    _detach_from_meta(model)
+    walk = _Walk(model, stored, {n: sources[s] for n, s in found.items() if s is not None}, shapes)
+    deepspeed.zero.Init(module=walk, config_dict_or_path=ds_config)
+    return model
+
+
+def _sources(model: Any, stored: Stored) -> dict[str, str] | None:
+    """The stored tensor of each name in the model, renamed as in `transformers`; None where one must be converted."""
+    transforms = get_model_conversion_mapping(model)
+    converters = [t for t in transforms if isinstance(t, WeightConverter)]
+    renamings = [t for t in transforms if not isinstance(t, WeightConverter)]
+    known = dict(model.state_dict(keep_vars=True))
+    sources: dict[str, str] = {}
+    for key in stored.files:
+        name, converter = rename_source_key(key, renamings, converters, model.base_model_prefix, known)
+        if converter is not None:
+            return None
+        sources[name] = key
+    return sources
+
+
+def _names(model: torch.nn.Module) -> dict[str, list[str]]:
+    """All names of each parameter, by the first: two or more where it is tied."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    return {same[0]: same for same in names.values()}
+
+
+def _fill_buffers(
+    model: torch.nn.Module, stored: Stored, sources: dict[str, str], ds_config: dict[str, Any], dtype: torch.dtype
+) -> None:
+    """Stored buffers, read by every rank: they are small, and DeepSpeed neither shards nor sends them."""
+    pattern = keep_in_fp32_pattern(model, ds_config.get("data_types", {}).get("keep_in_fp32_modules"), dtype)
+    if pattern is not None:
+        keep_buffers_in_fp32(model, pattern)
+    for name, buffer in model.named_buffers():
+        if name in sources and stored.shapes[sources[name]] == tuple(buffer.shape):
+            stored.read(sources[name], buffer)
+
+
+def _detach_from_meta(model: torch.nn.Module) -> None:
+    """Put an empty parameter of the training device's kind in place of each one that has a shape only: data of another
+    kind of device cannot be put into those. Tied ones stay tied.
+    """
+    made: dict[int, torch.nn.Parameter] = {}
+    for module in model.modules():
+        for name, old in module._parameters.items():
+            if old is None:
+                continue
+            if id(old) not in made:
+                made[id(old)] = torch.nn.Parameter(torch.empty(0, dtype=old.dtype), requires_grad=old.requires_grad)
+                made[id(old)].__dict__.update(old.__dict__)
+            module._parameters[name] = made[id(old)]
+
+
+class _Walk(torch.nn.Module):
+    """What `deepspeed.zero.Init` walks over: it asks for the parameters one after another, and has cut one into shards
+    before it asks for the next.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        stored: Stored,
+        sources: dict[str, str],
+        shapes: dict[str, tuple[tuple[int, ...], tuple[int, ...]]],
+    ) -> None:
+        super().__init__()
+        self._walked = [(parameter, sources[name], shapes[name][1]) for name, parameter in model.named_parameters()]
+        self._stored = stored
+
+    def parameters(self, recurse: bool = True) -> Iterator[torch.nn.Parameter]:  # noqa: ARG002
+        """Each parameter, whole: on rank 0 with its values."""
+        largest: dict[torch.dtype, int] = {}
+        for parameter, _, shape in self._walked:
+            largest[parameter.dtype] = max(largest.get(parameter.dtype, 0), torch.Size(shape).numel())
+        buffers = {dtype: torch.empty(count, dtype=dtype) for dtype, count in largest.items()}
+        for parameter, source, shape in self._walked:
+            whole = buffers[parameter.dtype][: torch.Size(shape).numel()].view(shape)
+            if dist.get_rank() == 0:
+                self._stored.read(source, whole)
+            parameter.data = whole
+            yield parameter

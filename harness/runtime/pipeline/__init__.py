@@ -1,0 +1,1 @@
+"""A `transformers` decoder as the layers of a DeepSpeed `PipelineModule`: their names, weights, loss and steps."""

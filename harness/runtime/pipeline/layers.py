@@ -1,0 +1,153 @@
+"""The layers of a pipeline: thin covers around the modules of `transformers`, which keep all their own code.
+
+From layer to layer goes (hidden states, positions). `positions` is int64 (rows, length): the position ids, which
+restart where rows hold several documents, and -1 - position at padding. Every stage makes masks and rotary embeddings
+from them by the functions that the whole model calls, so that neither goes through the pipe.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from transformers.masking_utils import create_causal_mask, create_sliding_window_causal_mask
+
+from harness.runtime.batch import MicroBatch
+
+Passed = tuple[torch.Tensor, torch.Tensor]
+"""Hidden states (rows, length, hidden), or token ids (rows, length) before the embedding; and positions."""
+
+
+def positions_of(batch: MicroBatch) -> torch.Tensor:
+    """What goes along with the hidden states, on the host."""
+    ids = batch.position_ids
+    if ids is None:
+        ids = torch.arange(batch.input_ids.shape[1]).expand(batch.input_ids.shape)
+    if batch.attention_mask is None:
+        return ids.contiguous()
+    return torch.where(batch.attention_mask.bool(), ids, -1 - ids)
+
+
+class Surroundings:
+    """What every decoder layer of a stage is given beside the hidden states; made once for each micro-batch."""
+
+    def __init__(self, config: Any) -> None:
+        self._config = config
+        self._positions: torch.Tensor | None = None
+        self._made: dict[str, Any] = {}
+
+    def look_at(self, hidden: torch.Tensor, positions: torch.Tensor) -> None:
+        """Turn to this micro-batch, unless it is the one that was looked at last."""
+        if positions is self._positions:
+            return
+        padding = positions < 0
+        attended = (~padding).long() if bool(padding.any()) else None
+        ids = torch.where(padding, -1 - positions, positions)
+        self._positions, self._made = positions, {"ids": ids, "attended": attended, "like": hidden.detach()}
+
+    @property
+    def position_ids(self) -> torch.Tensor:
+        """int64 (rows, length)."""
+        ids: torch.Tensor = self._made["ids"]
+        return ids
+
+    def mask(self, kind: str) -> Any:
+        """As `transformers` makes it for this kind of layer; None where its attention needs none."""
+        if kind not in self._made:
+            make = create_sliding_window_causal_mask if kind == "sliding_attention" else create_causal_mask
+            self._made[kind] = make(
+                config=self._config,
+                inputs_embeds=self._made["like"],
+                attention_mask=self._made["attended"],
+                past_key_values=None,
+                position_ids=self.position_ids,
+            )
+        return self._made[kind]
+
+    def rotated(self, rotary: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
+        """Cosine and sine of each position, in the number format of the hidden states."""
+        if "rotary" not in self._made:
+            self._made["rotary"] = rotary(self._made["like"], position_ids=self.position_ids)
+        pair: tuple[torch.Tensor, torch.Tensor] = self._made["rotary"]
+        return pair
+
+
+class Embedding(nn.Module):
+    """Token ids to hidden states."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, inputs: Passed) -> Passed:
+        """(ids, positions) to (hidden states, positions)."""
+        ids, positions = inputs
+        return self.module(ids), positions
+
+
+class Positions(nn.Module):
+    """Learned position embeddings added to those of the tokens, and dropout."""
+
+    def __init__(self, module: nn.Module, dropout: nn.Module) -> None:
+        super().__init__()
+        self.module, self.dropout = module, dropout
+
+    def forward(self, inputs: Passed) -> Passed:
+        """Hidden states with their positions in them."""
+        hidden, positions = inputs
+        ids = torch.where(positions < 0, -1 - positions, positions)
+        return self.dropout(hidden + self.module(ids)), positions
+
+
+class Decoder(nn.Module):
+    """One decoder layer."""
+
+    def __init__(self, module: nn.Module, rotary: nn.Module | None, surroundings: Surroundings, mask: str) -> None:
+        super().__init__()
+        self.module, self.rotary = module, rotary
+        self._surroundings, self._mask = surroundings, mask
+
+    def forward(self, inputs: Passed) -> Passed:
+        """Attention and MLP."""
+        hidden, positions = inputs
+        around = self._surroundings
+        around.look_at(hidden, positions)
+        given: dict[str, Any] = {"attention_mask": around.mask(self._mask), "position_ids": around.position_ids}
+        if self.rotary is not None:
+            given["position_embeddings"] = around.rotated(self.rotary)
+        return self.module(hidden, **given), positions
+
+
+class Norm(nn.Module):
+    """The last norm; the positions end here."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, inputs: Passed) -> torch.Tensor:
+        """Hidden states for the head."""
+        hidden: torch.Tensor = self.module(inputs[0])
+        return hidden
+
+
+class Head(nn.Module):
+    """Hidden states to logits."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Logits (rows, length, vocabulary)."""
+        logits: torch.Tensor = self.module(hidden)
+        return logits
+
+
+def tied_head(embedding: Embedding, hidden: torch.Tensor) -> torch.Tensor:
+    """The head whose weight is the embedding's."""
+    weight = embedding.module.weight
+    assert isinstance(weight, torch.Tensor)  # noqa: S101 (for the type checker)
+    return functional.linear(hidden, weight)

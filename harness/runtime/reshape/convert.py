@@ -1,0 +1,202 @@
+"""A checkpoint of any shape into DeepSpeed's universal layout, tensor by tensor.
+
+    zero/NAME/fp32.pt        {"param": the whole tensor}, and so for each of the optimizer's states
+    zero/NAME/step.pt        the optimizer's count of steps
+    zero/optimizer_state.pt  settings of the optimizer's groups, in the forms that stages 1 and 2 and stage 3 read
+    *model_states.pt         counters and schedule, no weights, under the names that DeepSpeed looks for
+    universal.json           written last: what it was made from
+
+NAME is the name in `transformers`. A folder that is not complete does not get its name.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from harness.errors import Refused
+from harness.runtime.refusals import refusal
+from harness.runtime.rundir import RunDir, write_atomically
+from harness.runtime.shards import WEIGHT, Weights, open_checkpoint
+from harness.units import format_bytes
+
+FORMAT_VERSION = 1
+RECORD = "universal.json"
+_KEPT = ("lr_scheduler", "global_steps", "global_samples", "skipped_steps", "ds_version")
+_SPARE_BYTES = 64 << 20
+
+
+def folder_of(run_dir: RunDir) -> Path:
+    """Where conversions of a run are kept until it has saved a checkpoint in its own shape."""
+    return run_dir.checkpoints / "universal"
+
+
+def forget(run_dir: RunDir) -> None:
+    """Remove conversions that are not needed any more. To be called on one rank."""
+    shutil.rmtree(folder_of(run_dir), ignore_errors=True)
+
+
+def convert(job: Any, folder: Path, manifest: Any) -> Path:
+    """The universal folder of checkpoint `folder`, made if it is not there. A collective: each rank writes its part.
+
+    Raises Refused on all ranks (CK105, CK120, CK131 the source; CK121 no room or not writable; CK122 hosts apart).
+    """
+    ranks, source = job.ranks, {"format_version": FORMAT_VERSION, "checksum": manifest["checksum"]}
+    out = folder_of(job.run_dir) / folder.name
+    if ranks.together(lambda: _is_of(out, source)):
+        return out
+    weights = ranks.together(lambda: _open(folder, manifest))
+    temporary = out.with_name(f".tmp-{out.name}")
+    if ranks.is_first:
+        _say(f"converting `{folder}` for another shape of run, {format_bytes(size_of(weights))}")
+    ranks.together(lambda: _prepare(temporary, out, size_of(weights)) if ranks.is_first else None)
+    shares = spread(weights, ranks.world)
+    tell = _teller(len(shares[0])) if ranks.is_first else None
+
+    refused = None
+    with job.status.during("data"):  # the phase without a time limit: others wait for the slowest rank
+        try:
+            _writing(temporary, lambda: write_part(weights, temporary, shares[ranks.rank], tell))
+            if ranks.is_first:
+                _writing(temporary, lambda: write_rest(weights, temporary, manifest))
+        except Refused as error:
+            refused = error
+        ranks.wait_for_hours()
+    ranks.agree(refused)
+    ranks.together(lambda: _publish(temporary, out, source) if ranks.is_first else None)
+    ranks.barrier()
+    return out
+
+
+def spread(weights: Weights, world: int) -> list[list[str]]:
+    """Names by rank, so that all have about the same to write."""
+    loads, parts = [0] * world, [[] for _ in range(world)]  # type: tuple[list[int], list[list[str]]]
+    for name, shape in sorted(weights.shapes.items(), key=lambda item: (-item[1].numel(), item[0])):
+        rank = loads.index(min(loads))
+        loads[rank] += shape.numel() * len(weights.states.get(name, (WEIGHT,)))
+        parts[rank].append(name)
+    return parts
+
+
+def size_of(weights: Weights) -> int:
+    """Bytes of the universal folder, at 4 bytes an element."""
+    return sum(4 * shape.numel() * len(weights.states.get(name, (WEIGHT,))) for name, shape in weights.shapes.items())
+
+
+def write_part(weights: Weights, out: Path, names: list[str], tell: Callable[[int], None] | None = None) -> None:
+    """Write these parameters with their states; memory holds one tensor at a time."""
+    for i, name in enumerate(names, start=1):
+        folder = out / "zero" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        for key in weights.states.get(name, (WEIGHT,)):
+            torch.save({"param": weights.get(name, key)}, folder / f"{key}.pt")
+        if name in weights.states and weights.step is not None:
+            torch.save(weights.step, folder / "step.pt")
+        if tell is not None:
+            tell(i)
+
+
+def write_rest(weights: Weights, out: Path, manifest: Any) -> None:
+    """Settings, counters and the schedule, in every form that DeepSpeed looks for."""
+    groups = [{**group.options, "params": []} for group in weights.groups]
+    state = {
+        "ds_version": weights.head["ds_version"],
+        "param_groups": groups,
+        "optimizer_state_dict": {"param_groups": groups, "state": {0: {"step": weights.step}}},
+        **weights.scaler,
+    }
+    (out / "zero").mkdir(parents=True, exist_ok=True)
+    torch.save(state, out / "zero" / "optimizer_state.pt")
+    head = {key: weights.head[key] for key in _KEPT if key in weights.head}
+    head |= {"module": None, "dp_world_size": weights.head["dp_world_size"], "mp_world_size": 1}
+    head |= {"universal_checkpoint_info": {"universal_checkpoint_version": 0.2}}
+    for name in ("mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_model_states.pt"):
+        torch.save(head, out / name)
+    groups_by_name = [{"options": _plain(g.options), "names": g.names} for g in weights.groups]
+    body = {"groups": groups_by_name, "step": weights.step, "dtype": manifest["dtype"]}
+    (out / "groups.json").write_text(json.dumps(body), encoding="utf-8")
+
+
+def _plain(options: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in options.items() if isinstance(v, str | int | float | bool | list | tuple | type(None))}
+
+
+def _open(folder: Path, manifest: Any) -> Weights:
+    if manifest.get("layout") == "per-host":
+        raise refusal(
+            "CK122",
+            f"`{folder}` has the shards of each host on that host alone, and this run needs them in another shape",
+            fix="copy the shards of all hosts into one folder that all hosts see, or resume in the checkpoint's shape",
+        )
+    return open_checkpoint(folder, manifest)
+
+
+def _is_of(out: Path, source: dict[str, Any]) -> bool:
+    try:
+        return bool(json.loads((out / RECORD).read_text(encoding="utf-8")) == source)
+    except (OSError, ValueError):
+        return False
+
+
+def _prepare(temporary: Path, out: Path, size: int) -> None:
+    """An empty folder, with room enough. Raises Refused (CK121)."""
+
+    def make() -> None:
+        for old in (temporary, out):
+            shutil.rmtree(old, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        free = shutil.disk_usage(temporary).free
+        if free < size + _SPARE_BYTES:
+            temporary.rmdir()
+            raise refusal(
+                "CK121",
+                f"the conversion needs {format_bytes(size + _SPARE_BYTES)} in `{out.parent}`,"
+                f" where {format_bytes(free)} are free",
+                notes=("the checkpoint was saved in another shape: ranks, ZeRO stage, offload or degrees",),
+                fix="make room there, or resume in the shape of the checkpoint",
+            )
+
+    _writing(temporary, make)
+
+
+def _writing(folder: Path, work: Callable[[], None]) -> None:
+    """`work`, with what the file system refuses told as a finding."""
+    try:
+        work()
+    except (OSError, RuntimeError) as error:  # torch.save raises RuntimeError when the disk is full
+        raise refusal(
+            "CK121",
+            f"the conversion could not be written to `{folder}`",
+            notes=((str(error).strip() or type(error).__name__).splitlines()[0][:200],),
+            fix="make room there, or resume in the shape of the checkpoint",
+        ) from None
+
+
+def _publish(temporary: Path, out: Path, source: dict[str, Any]) -> None:
+    write_atomically(temporary / RECORD, json.dumps(source) + "\n")
+    temporary.replace(out)
+
+
+def _teller(total: int) -> Callable[[int], None]:
+    """Says every few seconds how far it is."""
+    last = time.monotonic()
+
+    def tell(i: int) -> None:
+        nonlocal last
+        if time.monotonic() - last > 5:
+            _say(f"converting: {i} of {total} tensors of this rank")
+            last = time.monotonic()
+
+    return tell
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()

@@ -1,0 +1,14 @@
+"""`plugins`: the user's own code."""
+
+from __future__ import annotations
+
+from harness.spec.sections.base import Section
+
+
+class PluginsSpec(Section):
+    """Own code for what the spec has no words for. It is run only with `harness launch --allow-local-code`."""
+
+    file: str | None = None
+    """A Python file with `build_model(config, spec)`, `load_documents(spec)` or `metrics(logits, labels)`, as
+    `harness/runtime/plugins.py` describes them; relative to where the command is given.
+    """

@@ -1,0 +1,111 @@
+"""What `harness data` prints: text for a person, JSON for a program. Looks at no data itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from harness.units import format_count, format_seconds
+from harness.views.style import Style
+
+_BAR = 32
+_SHOWN = 1200
+"""Characters of an example."""
+
+
+def as_json(body: Mapping[str, Any]) -> str:
+    """Everything, tokens and records as numbers."""
+    return json.dumps({"format_version": 1, **body}, indent=2)
+
+
+def text(name: str, body: Mapping[str, Any], style: Style) -> str:
+    """A block a subject; the last line says where the tokens are."""
+    blocks = [_head(name, body, style), _sources(body), _left_out(body, style), _lengths(body, style)]
+    blocks += [_example(i, example, style) for i, example in enumerate(body["examples"], start=1)]
+    blocks.append(_foot(body, style))
+    return "\n\n".join(block for block in blocks if block)
+
+
+def _head(name: str, body: Mapping[str, Any], style: Style) -> str:
+    tokens, documents = body["tokens"], body["documents"]
+    share = tokens["trained_on"] / max(1, tokens["train"])
+    how = "packed" if body["packing"] else "at most" if any(part["rows"] for part in body["train"]) else "blocks of"
+    rows = [
+        ("training", f"{documents['train']:,} records, {tokens['train']:,} tokens"),
+        ("trained on", f"{tokens['trained_on']:,} tokens, {share:.1%}"),
+        ("held out", f"{documents['eval']:,} records, {tokens['eval']:,} tokens"),
+        ("sequences", f"{body['sequences']['train']:,}, {how} {body['max_length']:,} tokens"),
+        ("positions used", f"{body['filled']:.1%}, the rest is padding"),
+        ("an epoch", f"{body['steps_an_epoch']:,} steps of {body['sequences_a_step']:,} sequences"),
+    ]
+    width = max(len(label) for label, _ in rows)
+    return "\n".join([style.paint(name, "", bold=True), *(f"  {label.ljust(width)}  {said}" for label, said in rows)])
+
+
+def _sources(body: Mapping[str, Any]) -> str:
+    if len(body["train"]) < 2:
+        return ""
+    lines = ["Sources"]
+    for part in body["train"]:
+        weight = "" if part["weight"] is None else f", weight {part['weight']:g}"
+        lines.append(f"  {part['source']}: {part['documents']:,} records, {part['tokens']:,} tokens{weight}")
+    return "\n".join(lines)
+
+
+def _left_out(body: Mapping[str, Any], style: Style) -> str:
+    lines = []
+    if body["truncated"]:
+        lines.append(f"  {body['truncated']:,} cut off at {body['max_length']:,} tokens")
+    for kind, count in sorted(body["skipped"].items(), key=lambda item: -item[1]):
+        lines.append(f"  {count:,} left out: {style.paint(kind, 'yellow')}")
+    for entry in body["examples_skipped"]:
+        place = ", ".join(f"{k} {v}" for k, v in entry.items() if k not in ("source", "kind", "why"))
+        lines.append(f"    {entry['source']}{', ' if place else ''}{place}: {entry['why']}")
+    if body["skipped_list"]:
+        lines.append(f"  all of them are in {body['skipped_list']}")
+    return "\n".join(["Records with trouble", *lines]) if lines else ""
+
+
+def _lengths(body: Mapping[str, Any], style: Style) -> str:
+    """A bar for each power of two."""
+    counts: Sequence[int] = body["lengths"]
+    most = max(counts, default=0)
+    if not most:
+        return ""
+    first = next(i for i, count in enumerate(counts) if count)
+    lines = ["Length of records, in tokens"]
+    for i in range(first, len(counts)):
+        low, high = (2 ** (i - 1) + 1 if i else 1), 2**i
+        bar = "#" * -(-counts[i] * _BAR // most)
+        lines.append(f"  {low:>9,} to {high:<9,} {counts[i]:>11,}  {style.paint(bar, 'cyan')}")
+    return "\n".join(lines)
+
+
+def _example(number: int, example: Mapping[str, Any], style: Style) -> str:
+    """The text with what is not trained on between `[[` and `]]`, which a terminal dims as well."""
+    head = (
+        f"Example {number}: sequence {example['sequence']:,}, {example['trained_on']:,} of {example['tokens']:,} tokens"
+    )
+    pieces: list[str] = []
+    left = _SHOWN
+    for part, trained in example["parts"]:
+        shown = _printable(part[:left])
+        left -= len(part)
+        pieces.append(shown if trained else style.paint(f"[[{shown}]]", "blue"))
+        if left <= 0:
+            pieces.append(" ...")
+            break
+    body = "".join(pieces).replace("\n", "\n  | ")
+    return f"{style.paint(head, '', bold=True)} are trained on\n  | {body}"
+
+
+def _printable(text: str) -> str:
+    """Control characters as escapes: data must not steer the terminal."""
+    return "".join(c if c == "\n" or c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def _foot(body: Mapping[str, Any], style: Style) -> str:
+    how = "found in" if body["from_cache"] else f"prepared in {format_seconds(body['seconds'])} in"
+    mark = style.paint("[[...]]", "blue") + " is not trained on. " if body["examples"] else ""
+    return f"{mark}{format_count(body['tokens']['train'])} tokens, {how} {body['cache']}"

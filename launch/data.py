@@ -1,0 +1,30 @@
+"""Prepares a run's data, or finds it prepared, and prints what the model will see as one JSON object."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--run", type=Path, required=True, metavar="FILE", help="a `spec.resolved.json`")
+    parser.add_argument("--examples", type=int, default=3, metavar="N", help="how many decoded sequences")
+    arguments = parser.parse_args()
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    # What libraries print must not mix with the result: their stdout becomes stderr.
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    from harness.errors import Refused
+    from harness.plan.run import Run
+    from harness.runtime.corpus.show import show
+
+    try:
+        body = show(Run.from_json(json.loads(arguments.run.read_text(encoding="utf-8"))), arguments.examples)
+    except Refused as refused:
+        body = {"refused": [asdict(finding) for finding in refused.findings]}
+    json.dump(body, out)
+    out.close()

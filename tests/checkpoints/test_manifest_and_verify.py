@@ -1,0 +1,199 @@
+"""What a damaged checkpoint looks like to whoever reads it: each fault is found, named, and harmless to the reader."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from made import make
+
+from harness.checkpoints import manifest
+from harness.checkpoints.choosing import newest_complete, problems
+from harness.checkpoints.verify import verify
+from harness.errors import Refused
+
+MODEL = "global_step4/mp_rank_00_model_states.pt"
+FIRST = "global_step4/zero_pp_rank_0_mp_rank_00_optim_states.pt"
+OTHER = "global_step4/zero_pp_rank_1_mp_rank_00_optim_states.pt"
+
+
+def truncate(folder: Path) -> None:
+    with (folder / FIRST).open("r+b") as file:
+        file.truncate(file.seek(0, os.SEEK_END) - 1)
+
+
+def flip(folder: Path) -> None:
+    with (folder / FIRST).open("r+b") as file:
+        file.seek(20_000)
+        byte = file.read(1)[0] ^ 1
+        file.seek(20_000)
+        file.write(bytes([byte]))
+
+
+def swap(folder: Path) -> None:
+    (folder / FIRST).rename(folder / "x")
+    (folder / OTHER).rename(folder / FIRST)
+    (folder / "x").rename(folder / OTHER)
+
+
+def edit(change: Callable[[dict], None], *, sign: bool = False) -> Callable[[Path], None]:
+    def work(folder: Path) -> None:
+        body = json.loads((folder / manifest.NAME).read_text())
+        change(body)
+        if sign:
+            body["checksum"] = manifest.checksum(body)
+        (folder / manifest.NAME).write_text(json.dumps(body))
+
+    return work
+
+
+def other_name(name: str) -> Callable[[dict], None]:
+    def change(body: dict) -> None:
+        body["files"][name] = body["files"].pop(MODEL)
+
+    return change
+
+
+def link(folder: Path) -> None:
+    (folder / MODEL).rename(folder.parent / "elsewhere.pt")
+    (folder / MODEL).symlink_to(folder.parent / "elsewhere.pt")
+
+
+def link_folder(folder: Path) -> None:
+    (folder / "global_step4").rename(folder.parent / "elsewhere")
+    (folder / "global_step4").symlink_to(folder.parent / "elsewhere")
+
+
+FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "truncated by a byte": (truncate, "CK101"),
+    "a bit flipped": (flip, "CK101"),
+    "deleted": (lambda f: (f / MODEL).unlink(), "CK101"),
+    "empty": (lambda f: (f / MODEL).write_bytes(b""), "CK101"),
+    "two files swapped": (swap, "CK101"),
+    "manifest missing": (lambda f: (f / manifest.NAME).unlink(), "CK101"),
+    "manifest empty": (lambda f: (f / manifest.NAME).write_text(""), "CK108"),
+    "manifest not UTF-8": (lambda f: (f / manifest.NAME).write_bytes(b"\xff\xfe{"), "CK108"),
+    "manifest a list": (lambda f: (f / manifest.NAME).write_text("[]"), "CK108"),
+    "manifest nested deeply": (lambda f: (f / manifest.NAME).write_text("[" * 100_000), "CK108"),
+    "manifest edited": (edit(lambda b: b["state"].update(step=5)), "CK108"),
+    "manifest edited in a size": (edit(lambda b: b["files"][MODEL].update(bytes=1)), "CK108"),
+    "manifest of another version": (edit(lambda b: b.update(format_version=9), sign=True), "CK101"),
+    "manifest without files": (edit(lambda b: b.pop("files"), sign=True), "CK101"),
+    "manifest with a file that is no record": (edit(lambda b: b["files"].update(a=1), sign=True), "CK101"),
+    "manifest of another step": (edit(lambda b: b["state"].update(step=5), sign=True), "CK101"),
+    "path with dots": (edit(other_name("../../x.pt"), sign=True), "CK112"),
+    "absolute path": (edit(other_name("/etc/passwd"), sign=True), "CK112"),
+    "path with a backslash": (edit(other_name("..\\x"), sign=True), "CK112"),
+    "file is a link": (link, "CK112"),
+    "folder is a link": (link_folder, "CK112"),
+    "manifest is a link": (lambda f: _as_link(f / manifest.NAME), "CK112"),
+    "file is a folder": (lambda f: ((f / MODEL).unlink(), (f / MODEL).mkdir()), "CK101"),
+    "tag leaves the folder": (edit(lambda b: b.update(tag="../step-00000002"), sign=True), "CK101"),
+}
+
+
+def _as_link(path: Path) -> None:
+    target = path.with_name("target.json")
+    path.rename(target)
+    path.symlink_to(target)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_every_fault_is_found_and_the_one_before_is_taken(tmp_path: Path, fault: str) -> None:
+    earlier, later = make(tmp_path, 2), make(tmp_path, 4)
+    assert newest_complete(tmp_path) == (later, [])
+    damage, gate = FAULTS[fault]
+    damage(later)
+    found = [f for f in problems(later) if f.is_error]
+    assert {f.gate for f in found} == {gate}
+    assert str(later) in found[0].message
+    chosen, skipped = newest_complete(tmp_path)
+    assert chosen == earlier
+    assert skipped[0] == (later, found[0].message + (f" (and {len(found) - 1} more)" if len(found) > 1 else ""))
+
+
+def test_sizes_alone_do_not_see_flipped_bits(tmp_path: Path) -> None:
+    folder = make(tmp_path, 4)
+    flip(folder)
+    assert verify(folder, deep=False) == []
+    (found,) = verify(folder)
+    assert "sha256" in found.message
+    assert FIRST in found.message
+
+
+@pytest.mark.parametrize("text", [None, "", "step-00000099", "step-00000002\n", "../../etc", "\0"])
+def test_a_stale_pointer_is_told_and_not_followed(tmp_path: Path, text: str | None) -> None:
+    make(tmp_path, 2)
+    later = make(tmp_path, 4)
+    if text is None:
+        (tmp_path / "latest").unlink()
+    else:
+        (tmp_path / "latest").write_text(text)
+    chosen, skipped = newest_complete(tmp_path)
+    assert chosen == later
+    assert [p.name for p, _ in skipped] == ["latest"]
+    assert "should name `step-00000004`" in skipped[0][1]
+
+
+def test_what_a_killed_save_left_is_not_taken(tmp_path: Path) -> None:
+    whole = make(tmp_path, 2)
+    make(tmp_path, 4).rename(tmp_path / ".tmp-step-00000004")
+    (tmp_path / "latest").write_text(whole.name)
+    chosen, skipped = newest_complete(tmp_path)
+    assert chosen == whole
+    assert skipped == [(tmp_path / ".tmp-step-00000004", "a save that was not finished")]
+
+
+def test_no_checkpoint_at_all(tmp_path: Path) -> None:
+    assert newest_complete(tmp_path / "none") == (None, [])
+
+
+def test_files_that_nobody_listed_are_a_warning(tmp_path: Path) -> None:
+    folder = make(tmp_path, 4)
+    (folder / "global_step4" / "extra.pt").write_bytes(b"x")
+    (found,) = verify(folder)
+    assert (found.gate, found.severity) == ("CK101", "warning")
+    assert "extra.pt" in found.message
+    assert newest_complete(tmp_path)[0] == folder
+
+
+def test_only_the_files_of_this_node_are_wanted_where_disks_are_not_shared(tmp_path: Path) -> None:
+    folder = make(tmp_path, 4)
+    body = json.loads((folder / manifest.NAME).read_text())
+    body["files"]["global_step4/of_another_host.pt"] = {"bytes": 1, "sha256": "0", "rank": 1, "node": 1}
+    manifest.write(folder, body | {"layout": "per-host", "node": 0})
+    assert verify(folder) == []
+    manifest.write(folder, body | {"layout": "shared"})
+    assert [f.gate for f in verify(folder)] == ["CK101"]
+
+
+def test_a_manifest_says_where_training_stood(tmp_path: Path) -> None:
+    read = manifest.read(make(tmp_path, 4))
+    assert (read.step, read.tag, read.world, read.zero_stage, read.dtype) == (4, "global_step4", 2, 2, "bfloat16")
+    assert read.bytes == sum(
+        p.stat().st_size for p in read.folder.rglob("*") if p.is_file() and p.name != manifest.NAME
+    )
+    with pytest.raises(Refused):
+        manifest.read(tmp_path)
+
+
+def test_reading_goes_on_byte_by_byte(tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    verify(make(tmp_path, 4), progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1][0] == seen[-1][1] == manifest.read(tmp_path / "step-00000004").bytes
+    assert [d for d, _ in seen] == sorted(d for d, _ in seen)
+
+
+def test_writing_a_manifest_leaves_no_other_file(tmp_path: Path) -> None:
+    folder = make(tmp_path, 4)
+    before = sorted(p.name for p in folder.iterdir())
+    with pytest.raises(OSError, match="File name too long"):
+        manifest.durably(folder / ("x" * 300), "text")
+    assert sorted(p.name for p in folder.iterdir()) == before

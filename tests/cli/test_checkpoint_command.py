@@ -1,0 +1,142 @@
+"""`harness checkpoint` as a user types it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "checkpoints"))
+
+from made import make
+
+from harness.checkpoints.evaluations import Evaluations
+from harness.cli.app import build
+from harness.errors import Refused
+
+RUNNER = CliRunner()
+
+
+def call(*arguments: object, answer: str | None = None) -> Result:
+    words = ["checkpoint", *map(str, arguments)]
+    return RUNNER.invoke(build(words), words, input=answer)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run directory with checkpoints of steps 2, 4 and 6."""
+    for step in (2, 4, 6):
+        make(tmp_path / "checkpoints", step)
+    Evaluations({2: {"loss": 3.0}, 4: {"loss": 2.0}}).write(tmp_path / "checkpoints")
+    return tmp_path
+
+
+def test_a_table_of_a_run(run: Path) -> None:
+    (run / "checkpoints" / "step-00000002" / "manifest.json").unlink()
+    result = call("ls", run)
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[0].split()[:3] == ["checkpoint", "tokens", "size"]
+    assert [line.split()[0] for line in lines[1:4]] == ["step-00000006", "step-00000004", "step-00000002"]
+    assert "2.0000 (best)" in lines[2]
+    assert "not complete" in lines[3]
+    assert lines[-1].startswith("2 complete in ")
+    assert lines[-1].endswith("newest step-00000006")
+    body = json.loads(call("ls", run / "checkpoints", "--format", "json").stdout)
+    assert body["newest"] == "step-00000006"
+    assert [c["complete"] for c in body["checkpoints"]] == [True, True, False]
+    assert [c.get("loss") for c in body["checkpoints"]] == [None, 2.0, None]
+
+
+def test_verify_reads_every_byte_of_every_checkpoint(run: Path) -> None:
+    result = call("verify", run)
+    assert result.exit_code == 0, result.output
+    assert "3 of 3 in order; every byte was read" in result.stdout
+    shard = next((run / "checkpoints" / "step-00000006").rglob("*rank_1*"))
+    shard.write_bytes(b"X" + shard.read_bytes()[1:])
+    assert call("verify", run, "--quick").exit_code == 0
+    result = call("verify", run)
+    assert result.exit_code == 1
+    assert "error[CK101]" in result.stderr
+    assert shard.name in result.stderr
+    assert "error[CK115]" in result.stderr  # `latest` names it
+    assert "damaged" in result.stdout
+    body = json.loads(call("verify", run / "checkpoints" / "step-00000006", "--format", "json").stdout)
+    assert [(c["whole"], [f["gate"] for f in c["findings"]]) for c in body["checkpoints"]] == [(False, ["CK101"])]
+    assert call("verify", run / "checkpoints" / "step-00000004").exit_code == 0
+
+
+def test_a_stale_pointer_is_found(run: Path) -> None:
+    (run / "checkpoints" / "latest").write_text("step-00000002\n")
+    result = call("verify", run)
+    assert result.exit_code == 1
+    assert "it names `step-00000002`, should name `step-00000006`" in result.stderr
+
+
+def test_the_fields_of_a_manifest(run: Path) -> None:
+    result = call("show", run)
+    assert result.exit_code == 0, result.output
+    rows = dict(line.split(None, 1) for line in result.stdout.splitlines()[1:] if len(line.split(None, 1)) == 2)
+    assert rows["state.step"] == "6"
+    assert rows["world"] == "2"
+    assert rows["files"].startswith("5, the largest")
+    assert "sha256" in result.stdout
+    assert json.loads(call("show", run, "--format", "json").stdout)["state"]["step"] == 6
+
+
+def test_two_manifests_side_by_side(run: Path) -> None:
+    make(run / "checkpoints", 8, world=4, zero_stage=3)
+    pair = (run / "checkpoints" / "step-00000002", run / "checkpoints" / "step-00000008")
+    result = call("diff", *pair)
+    assert result.exit_code == 0, result.output
+    assert "world                  2 -> 4" in result.stdout
+    changes = json.loads(call("diff", *pair, "--format", "json").stdout)["differences"]
+    assert {"state.step", "world", "zero_stage"} <= {c["key"] for c in changes}
+    assert "say the same" in call("diff", pair[0], pair[0]).stdout
+
+
+def test_removing_asks_and_keeps_the_last_one(run: Path) -> None:
+    folder = run / "checkpoints"
+    newest = folder / "step-00000006"
+    assert "Nothing was removed" in call("rm", newest, answer="n\n").stderr
+    assert newest.exists()
+    assert call("rm", newest, answer="y\n").exit_code == 0
+    assert not newest.exists()
+    assert (folder / "latest").read_text() == "step-00000004\n"
+    assert call("rm", folder / "step-00000002", "--yes").exit_code == 0
+    refused = call("rm", folder / "step-00000004", "--yes")
+    assert isinstance(refused.exception, Refused)
+    assert refused.exception.findings[0].gate == "CK114"
+    assert call("rm", folder / "step-00000004", "--yes", "--force").exit_code == 0
+    assert sorted(p.name for p in folder.iterdir()) == ["evaluations.json"]
+
+
+@pytest.mark.parametrize(
+    ("action", "name", "gate"),
+    [
+        ("ls", "none", "CK113"),
+        ("verify", "empty", "CK113"),
+        ("show", "empty", "CK113"),
+        ("rm", "empty", "CK113"),
+        ("diff", "empty", "SP011"),
+    ],
+)
+def test_what_is_no_checkpoint(tmp_path: Path, action: str, name: str, gate: str) -> None:
+    (tmp_path / "empty").mkdir()
+    refused = call(action, tmp_path / name, *(["--yes"] if action == "rm" else []))
+    assert isinstance(refused.exception, Refused)
+    assert [f.gate for f in refused.exception.findings] == [gate]
+
+
+def test_a_link_is_not_removed(run: Path) -> None:
+    elsewhere = run / "elsewhere"
+    shutil.copytree(run / "checkpoints" / "step-00000002", elsewhere)
+    link = run / "checkpoints" / "step-00000009"
+    link.symlink_to(elsewhere)
+    refused = call("rm", link, "--yes", "--force")
+    assert isinstance(refused.exception, Refused)
+    assert elsewhere.is_dir()

@@ -1,0 +1,114 @@
+"""`harness data`: the view alone needs the base dependencies; the command itself needs the training extra, seconds each."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.views import data as view
+from harness.views.style import Style
+
+BODY: dict[str, Any] = {
+    "cache": "/cache/abc",
+    "from_cache": False,
+    "seconds": 1.5,
+    "max_length": 64,
+    "packing": True,
+    "train": [
+        {"source": "a.jsonl", "rows": 4, "documents": 9, "tokens": 200, "weight": 0.25},
+        {"source": "b.jsonl", "rows": 4, "documents": 9, "tokens": 300, "weight": 0.75},
+    ],
+    "eval": [],
+    "tokens": {"train": 500, "eval": 0, "trained_on": 125},
+    "documents": {"train": 18, "eval": 0},
+    "sequences": {"train": 8, "an_epoch": 8},
+    "steps_an_epoch": 4,
+    "sequences_a_step": 2,
+    "filled": 0.976,
+    "skipped": {"bad-json": 2},
+    "skipped_list": "/cache/abc/skipped.jsonl",
+    "examples_skipped": [{"source": "a.jsonl", "line": 7, "kind": "bad-json", "why": "is not JSON"}],
+    "truncated": 3,
+    "lengths": [0, 0, 0, 6, 12],
+    "unigram_entropy": None,
+    "examples": [{"sequence": 5, "tokens": 6, "trained_on": 3, "parts": [["q\n", False], ["a\x1b[31m", True]]}],
+}
+
+
+def test_the_text_has_the_numbers_and_marks_what_is_not_trained_on() -> None:
+    text = view.text("run", BODY, Style())
+    for part in (
+        "18 records, 500 tokens",
+        "125 tokens, 25.0%",
+        "8, packed 64 tokens",
+        "97.6%",
+        "b.jsonl: 9 records, 300 tokens, weight 0.75",
+        "3 cut off at 64 tokens",
+        "2 left out: bad-json",
+        "a.jsonl, line 7: is not JSON",
+        "5 to 8",
+        "3 of 6 tokens are trained on",
+        "| [[q",
+        "\\x1b[31m",
+        "prepared in 1.5 s",
+    ):
+        assert part in text, part
+    assert "\x1b" not in text, "data must not steer the terminal"
+    assert "\x1b[34m[[q" in view.text("run", BODY, Style(colour=True))
+    assert json.loads(view.as_json(BODY))["tokens"]["trained_on"] == 125
+
+
+def harness(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "harness", "data", *arguments],
+        text=True,
+        capture_output=True,
+        check=False,
+        timeout=300,
+        env={**os.environ, "XDG_CACHE_HOME": str(folder / "cache"), "HF_HUB_OFFLINE": "1"},
+    )
+
+
+def spec(folder: Path, train: str) -> str:
+    file = folder / "run.yaml"
+    file.write_text(
+        "model:\n  tokenizer: bytes\n  config: {model_type: llama, vocab_size: 320, hidden_size: 32,\n"
+        "    intermediate_size: 64, num_hidden_layers: 2, num_attention_heads: 4}\n"
+        f"data:\n  train: {train}\n  max_length: 64\n  packing: true\n  eval_fraction: 0.0\n"
+    )
+    return str(file)
+
+
+@pytest.mark.skipif(find_spec("torch") is None or find_spec("datasets") is None, reason="needs the training extra")
+def test_it_shows_what_a_run_would_see_and_leaves_it_in_the_cache(tmp_path: Path) -> None:
+    records = [{"prompt": f"{i}+1=", "completion": str(i + 1)} for i in range(30)]
+    data = tmp_path / "x.jsonl"
+    data.write_text("".join(json.dumps(r) + "\n" for r in records) + "{oops\n")
+    file = spec(tmp_path, str(data))
+    done = harness(file, folder=tmp_path)
+    assert done.returncode == 1
+    assert f"error[MD120]: `{data}`, line 31: is not JSON" in done.stderr
+    assert "run.yaml:6:10" in done.stderr
+    assert "Traceback" not in done.stderr
+    done = harness(file, "--format", "json", "--examples", "1", "--set", "data.on_bad_record=skip", folder=tmp_path)
+    body = json.loads(done.stdout)
+    assert (body["documents"]["train"], body["skipped"], body["from_cache"]) == (30, {"bad-json": 1}, False)
+    assert body["examples"][0]["parts"][0][1] is False
+    done = harness(file, "--set", "data.on_bad_record=skip", folder=tmp_path)
+    assert done.returncode == 0
+    assert "30 records" in done.stdout
+    assert f"found in {tmp_path}/cache/harness/data/" in done.stdout
+
+
+def test_what_is_wrong_with_the_spec_is_told_before_anything_is_read(tmp_path: Path) -> None:
+    done = harness(spec(tmp_path, "[{path: a.jsonl, weigth: 2}]"), folder=tmp_path)
+    assert done.returncode == 1
+    assert "did you mean `data.train.0.weight`?" in done.stderr
+    assert "Nothing was read" in done.stderr

@@ -1,0 +1,43 @@
+"""The run that is killed: 2 ranks, a checkpoint at every step, dropout and shuffled data, so that every state matters."""
+
+# ruff: noqa: S311  (seeded on purpose)
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+SPEC = """\
+name: killed
+model:
+  config: {{model_type: llama, vocab_size: 320, hidden_size: 32, intermediate_size: 64, num_hidden_layers: 2,
+           num_attention_heads: 4, num_key_value_heads: 2, max_position_embeddings: 128, attention_dropout: 0.1}}
+  tokenizer: bytes
+data: {{train: "{text}", max_length: 32, eval_fraction: 0.01}}
+train: {{max_steps: {steps}, per_device_train_batch_size: 1, gradient_accumulation_steps: 2, seed: 5}}
+optimizer: {{learning_rate: 0.003}}
+scheduler: {{type: cosine, warmup_steps: 4}}
+zero: {zero}
+checkpoint: {{save_steps: 1, save_total_limit: 3}}
+eval: {{max_batches: 1}}
+launch: {{num_gpus: 2, output_dir: "{output}", master_port: {port}}}
+"""
+
+ZERO = {
+    "zero2": "{stage: 2}",
+    "zero3-cpu": "{stage: 3, offload_optimizer: {device: cpu}}",
+}
+"""How the state is cut: DeepSpeed's own shards of stage 2, and stage 3 with its optimizer on the CPU."""
+
+
+def write_spec(folder: Path, *, steps: int, case: str, port: int) -> Path:
+    """The spec below `folder`, with its text and the folder of its runs."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = folder / "text.txt"
+    if not text.exists():
+        drawn = random.Random(1)
+        words = ["".join(drawn.choices("abcdefghijklmnop", k=drawn.randint(2, 8))) for _ in range(200)]
+        text.write_text("".join(" ".join(drawn.choices(words, k=12)) + ".\n" for _ in range(300)))
+    file = folder / "killed.yaml"
+    file.write_text(SPEC.format(text=text, steps=steps, zero=ZERO[case], port=port, output=folder / "runs"))
+    return file

@@ -1,0 +1,205 @@
+"""Starting again after a failure and ending what hangs, with real processes that pretend to be ranks. A second or three each."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from harness.errors import Refused
+from harness.launching import hangs
+from harness.launching.attempts import Attempt, attempts_of, decide
+from harness.launching.execute import execute
+from harness.launching.plan import HostPlan, LaunchPlan, Variable
+from harness.launching.rundir import LOCK, hold
+from harness.launching.verdict import Verdict
+from harness.locks import Held, Lock, held_by, holder_of
+from harness.plan.run import resolve
+from harness.spec.model import RunSpec
+from harness.views.screen import Screen
+
+RANK = Path(__file__).with_name("pretend_rank.py")
+
+
+@pytest.fixture(autouse=True)
+def short_floors(monkeypatch):
+    monkeypatch.setattr(hangs, "FLOOR_SECONDS", {"start": 60.0})
+
+
+def launch(tmp_path, *attempts, **settings):
+    """Run what each attempt is to do; returns the outcome and the run directory."""
+    run_dir = tmp_path / "runs" / "a-1"
+    for folder in ("status", "logs", "checkpoints"):
+        (run_dir / folder).mkdir(parents=True)
+    argv = (sys.executable, str(RANK), str(run_dir), json.dumps(attempts))
+    root = str(RANK.parents[2])
+    variables = (
+        Variable("HARNESS_RUN_DIR", str(run_dir), ""),
+        Variable("PATH", os.environ.get("PATH", os.defpath), ""),
+        Variable("PYTHONPATH", root, ""),
+    )
+    plan = LaunchPlan("a", run_dir, tmp_path, argv, (HostPlan("here", (0,), variables),), True, 1, (), {})
+    settings = {"restart_delay_seconds": 0.1, "hang_timeout_seconds": None} | settings
+    run = resolve(RunSpec.model_validate({"launch": settings}), world_size=1)
+    return execute(plan, run, tmp_path, Screen(quiet=True)), run_dir
+
+
+def rows(run_dir):
+    found = []
+    for line in (run_dir / "metrics.jsonl").read_text().splitlines():
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            found.append(None)
+    return found
+
+
+def test_a_killed_rank_is_started_again_from_its_last_checkpoint(tmp_path):
+    outcome, run_dir = launch(
+        tmp_path, ["step:1", "save:1", "step:2", "half-a-line", "killed"], ["step:2", "complete"], max_restarts=2
+    )
+    assert (outcome.verdict.state, outcome.verdict.code, outcome.attempts) == ("completed", 0, 2)
+    assert "started again 1 time: attempt 1 ended at step 2" in outcome.verdict.notes[-1]
+    assert (run_dir / "resumed-2").read_text() == "step-00000001"
+    first, second = attempts_of(run_dir)
+    assert (first["state"], first["step"], first["code"]) == ("failed", 2, 137)
+    assert (second["state"], Path(second["resumed_from"]).name) == ("completed", "step-00000001")
+    found = rows(run_dir)
+    assert [r and r["type"] for r in found] == ["step", "step", None, "restart", "step"]
+    assert (found[3]["attempt"], found[3]["lost_step"], found[3]["step"]) == (2, 2, 1)
+    assert json.loads((run_dir / "status" / "attempt-1" / "rank-00000.json").read_text())["step"] == 2
+    assert sorted(p.name for p in (run_dir / "logs").glob("launcher*")) == ["launcher-2.log", "launcher.log"]
+    assert not (run_dir / LOCK).exists()
+
+
+def test_without_max_restarts_nothing_is_started_again(tmp_path):
+    outcome, run_dir = launch(tmp_path, ["step:1", "killed"])
+    assert (outcome.verdict.state, outcome.verdict.code, outcome.attempts) == ("failed", 137, 1)
+    assert attempts_of(run_dir) == []
+
+
+def test_a_refusal_is_not_started_again(tmp_path):
+    outcome, _ = launch(tmp_path, ["refuse"], max_restarts=5)
+    assert (outcome.verdict.code, outcome.attempts) == (1, 1)
+    assert "would be refused again" in outcome.verdict.notes[-1]
+
+
+def test_the_same_error_at_the_same_step_is_not_tried_a_third_time(tmp_path):
+    attempt = ["step:1", "raise"]
+    outcome, _ = launch(tmp_path, attempt, attempt, attempt, max_restarts=5)
+    assert (outcome.verdict.state, outcome.attempts) == ("failed", 2)
+    assert "fails the same way at step 1" in outcome.verdict.notes[-1]
+
+
+@pytest.mark.parametrize("how", ["stopped", "interpreter", "deadlock"])
+def test_a_hung_rank_is_ended_with_its_stack_and_started_again(tmp_path, how):
+    began = time.monotonic()
+    outcome, run_dir = launch(
+        tmp_path, ["step:1", "save:1", how], ["complete"], max_restarts=1, hang_timeout_seconds=2.5
+    )
+    assert time.monotonic() - began < 30
+    assert outcome.verdict.state == "completed"
+    first = attempts_of(run_dir)[0]
+    assert first["code"] == 124
+    assert "hung in a step" in first["cause"]
+    stack = (run_dir / "logs" / "stacks-00000.txt").read_text()
+    assert "pretend_rank.py" in stack
+    assert {"stopped": "act", "interpreter": "hold_the_interpreter", "deadlock": "wait_for_oneself"}[how] in stack
+    if how == "stopped":
+        assert "is stopped by a signal" in first["cause"]
+
+
+def test_a_hang_while_nothing_is_watched_goes_on(tmp_path):
+    timer = threading.Timer(4.0, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    outcome, _ = launch(tmp_path, ["step:1", "wait"], max_restarts=3, stop_grace_seconds=0.5)
+    timer.join()
+    assert (outcome.verdict.state, outcome.verdict.code, outcome.attempts) == ("stopped", 130, 1)
+
+
+@pytest.mark.parametrize(("signum", "code"), [(signal.SIGUSR1, 138), (signal.SIGTERM, 143)])
+def test_a_stop_is_no_reason_to_start_again(tmp_path, signum, code):
+    timer = threading.Timer(2.5, os.kill, (os.getpid(), signum))
+    timer.start()
+    outcome, run_dir = launch(tmp_path, ["step:1", "obey"], max_restarts=3)
+    timer.join()
+    assert (outcome.verdict.state, outcome.verdict.code, outcome.attempts) == ("stopped", code, 1)
+    assert (run_dir / "stop").read_text().startswith(signal.Signals(signum).name)
+
+
+def test_a_stop_between_two_attempts(tmp_path):
+    run_dir = tmp_path / "runs" / "a-1"
+
+    def ask() -> None:
+        while not (run_dir / "metrics.jsonl").exists():
+            time.sleep(0.05)
+        time.sleep(2.0)
+        (run_dir / "stop").touch()
+
+    timer = threading.Thread(target=ask)
+    timer.start()
+    outcome, _ = launch(tmp_path, ["step:1", "killed"], max_restarts=3, restart_delay_seconds=600)
+    timer.join()
+    assert (outcome.verdict.state, outcome.verdict.code, outcome.attempts) == ("stopped", 130, 1)
+    assert "between two attempts" in outcome.verdict.reason
+
+
+def attempt(number, step, saved, start=0, cause="killed by SIGKILL"):
+    return Attempt(number, 0.0, 1.0, None, start, saved, step, "failed", 137, cause)
+
+
+def test_delays_double_while_nothing_is_gained_and_then_it_is_given_up():
+    killed = Verdict("failed", 137, "killed by SIGKILL", step=5)
+    first, idle, idler = attempt(1, 5, 4), attempt(2, 5, 4, 4), attempt(3, 4, 4, 4)
+    assert decide([first], killed, 9, 5.0).delay == 5.0
+    assert decide([first, idle], killed, 9, 5.0).delay == 5.0
+    assert decide([first, idle, idler], killed, 9, 5.0).delay == 10.0
+    end = decide([first, idle, idler, attempt(4, 5, 4, 4)], killed, 9, 5.0)
+    assert end.delay is None
+    assert "3 attempts in a row made no progress beyond step 5" in end.why
+    assert decide([first, idle, idler, attempt(4, 8, 8, 4)], killed, 9, 5.0).delay == 5.0
+    assert "restart 1 of 1" in decide([first, idle], killed, 1, 5.0).why
+    assert decide([first], Verdict("stopped", 143), 9, 5.0).delay is None
+
+
+def test_a_run_directory_has_one_writer(tmp_path):
+    first = hold(tmp_path)
+    with pytest.raises(Refused) as refused:
+        hold(tmp_path)
+    assert refused.value.findings[0].gate == "EN120"
+    assert f"process {os.getpid()} on " in refused.value.findings[0].message
+    first.release()
+    hold(tmp_path).release()
+    assert not (tmp_path / LOCK).exists()
+
+
+def test_a_lock_whose_holder_was_killed_is_free(tmp_path):
+    code = f"import pathlib, time; from harness.locks import Lock; l = Lock.take(pathlib.Path({str(tmp_path / 'lock')!r})); print(1, flush=True); time.sleep(60)"
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=RANK.parents[2])
+    assert child.stdout.readline()
+    assert held_by(tmp_path / "lock").pid == child.pid
+    with pytest.raises(Held):
+        Lock.take(tmp_path / "lock")
+    child.kill()
+    child.wait()
+    child.stdout.close()
+    assert held_by(tmp_path / "lock") is None
+    assert holder_of(tmp_path / "lock").alive is False
+    Lock.take(tmp_path / "lock").release()
+
+
+def test_on_a_network_file_system_another_machine_is_believed_for_two_minutes(tmp_path, monkeypatch):
+    monkeypatch.setattr("harness.facts.machine.on_network_filesystem", lambda _: True)
+    lock = tmp_path / "lock"
+    lock.write_text(json.dumps({"host": "elsewhere:0000", "pid": 7, "ticks": 1, "what": ""}))
+    with pytest.raises(Held):
+        Lock.take(lock)
+    os.utime(lock, (time.time() - 200, time.time() - 200))
+    Lock.take(lock).release()

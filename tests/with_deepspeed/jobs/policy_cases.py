@@ -1,0 +1,92 @@
+"""The loop with a step that is not a number, or an evaluation that does not get better, several runs in the same ranks.
+
+`policy_cases.py JOBS.json`, where a job is {"run": DIR, "bad": [steps], "rank": which, "kind": "loss" or "gradient"}. Rank 0
+writes DIR/outcome.json: {"changed": [did step n change a weight], "step", "skipped", "refused": [id, text, notes] or null}.
+"""
+
+import dataclasses
+import hashlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from harness.errors import Refused
+from harness.runtime import loop
+from harness.runtime.main import _quieten, _read_together
+from harness.runtime.ranks import Ranks, join, leave
+from harness.runtime.rundir import RunDir
+from harness.runtime.status import Status
+
+
+class Spoiled:
+    """A stepper whose steps are spoiled now and then, and that says whether weights changed."""
+
+    def __init__(self, built: loop.Job, job: dict[str, Any]) -> None:
+        self._stepper, self._module = built.stepper, built.engine.module
+        self._job, self._rank, self._step, self._spoiling = job, built.ranks.rank, 0, False
+        self.changed: list[bool] = []
+        self._module.register_forward_hook(self._spoil)
+
+    def train(self, micro_batches: Any, predicted: int, watch: Any) -> torch.Tensor:
+        self._step += 1
+        self._spoiling = self._step in self._job["bad"] and self._rank == self._job["rank"]
+        before = self._digest()
+        losses = self._stepper.train(micro_batches, predicted, watch)
+        self.changed.append(self._digest() != before)
+        self._spoiling = False
+        return losses
+
+    def evaluate(self, batch: Any) -> tuple[torch.Tensor, int]:
+        return self._stepper.evaluate(batch)
+
+    def _spoil(self, _module: Any, _inputs: Any, output: Any) -> Any:
+        if self._spoiling and self._job["kind"] == "loss":
+            output.loss = output.loss * float("nan")
+        elif self._spoiling:
+            output.loss.register_hook(lambda gradient: gradient * float("inf"))
+        return output
+
+    def _digest(self) -> str:
+        parts = [
+            getattr(p, "ds_tensor", p).detach().view(torch.uint8) for p in self._module.parameters() if p.dim() or 1
+        ]
+        return hashlib.sha256(b"".join(p.cpu().numpy().tobytes() for p in parts)).hexdigest()
+
+
+def main() -> None:
+    ranks = join()
+    for job in json.loads(Path(sys.argv[-1]).read_text()):
+        outcome = _train(ranks, job)
+        if ranks.is_first:
+            (Path(job["run"]) / "outcome.json").write_text(json.dumps(outcome))
+    leave()
+
+
+def _train(ranks: Ranks, job: dict[str, Any]) -> dict[str, Any]:
+    run_dir = RunDir(Path(job["run"]))
+    orders = _read_together(run_dir, ranks)
+    _quieten("error")
+    built = loop.build(orders, run_dir, ranks, Status(run_dir, ranks.rank))
+    spoiled = Spoiled(built, job)
+    built = dataclasses.replace(built, stepper=spoiled)
+    refused, state = None, None
+    try:
+        state = loop.train(built, None)
+    except Refused as error:
+        finding = error.findings[0]
+        refused = [finding.gate, finding.message, list(finding.notes)]
+    built.metrics.close()
+    built.engine.destroy()
+    return {
+        "changed": spoiled.changed,
+        "step": state.step if state else None,
+        "skipped": state.skipped if state else None,
+        "refused": refused,
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""Ulysses: the same losses, norms and evaluation as one process, packed or not, at every ZeRO stage."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import parallel_cases as table
+import parallel_running
+import pytest
+import torch
+from forked_ranks import ForkedRanks
+
+from harness.runtime.batch import IGNORED, MicroBatch
+from harness.runtime.sequence_parallel import causal_mask, shard
+
+JOBS = Path(__file__).parent / "jobs"
+
+
+@pytest.fixture(scope="module")
+def results(forked: ForkedRanks, tmp_path_factory: pytest.TempPathFactory) -> dict[table.Case, parallel_running.Result]:
+    found = parallel_running.run(table.CI_SEQUENCE, tmp_path_factory.mktemp("sequence"), forked.run)
+    return {result.case: result for result in found}
+
+
+@pytest.mark.parametrize("case", table.CI_SEQUENCE, ids=lambda case: case.name)
+def test_agrees_with_one_process(case: table.Case, results: dict[table.Case, parallel_running.Result]) -> None:
+    assert results[case].passed, results[case]
+
+
+def test_what_cannot_be_split_is_refused(forked: ForkedRanks) -> None:
+    forked.run(JOBS / "sequence_refusals.py", ranks=2, timeout=60)
+
+
+def test_sq002_groups_of_the_json_alone_leave_gradients_unreduced_below_stage_3(
+    forked: ForkedRanks, tmp_path: Path
+) -> None:
+    forked.run(JOBS / "mesh_gradients.py", str(tmp_path / "found.json"), ranks=2, timeout=60)
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert found == {"0": [2.0, 0.0], "1": [2.0, 0.0], "2": [2.0, 0.0], "3": [0.5, 0.5]}
+
+
+def test_shards_hold_each_token_and_its_label_once() -> None:
+    ids = torch.arange(1, 15).reshape(2, 7)
+    labels = ids.clone()
+    labels[:, :2] = IGNORED
+    batch = MicroBatch(ids, labels)
+    parts = [shard(batch, 4, index) for index in range(4)]
+    assert [p[0].shape for p in parts] == [(2, 2)] * 4
+    joined = [torch.cat([p[i] for p in parts], dim=1) for i in range(3)]
+    assert torch.equal(joined[0][:, :7], ids)
+    assert torch.equal(joined[1], torch.arange(8).expand(2, 8))
+    assert torch.equal(joined[2][:, :6], labels[:, 1:])
+    assert bool((joined[2][:, 6:] == IGNORED).all())
+    assert sum(int((p[2] != IGNORED).sum()) for p in parts) == batch.predicted
+
+
+def test_shards_of_packed_rows_keep_their_positions() -> None:
+    positions = torch.tensor([[0, 1, 2, 0, 1, 2]])
+    ids = torch.zeros((1, 6), dtype=torch.int64)
+    parts = [shard(MicroBatch(ids, ids, positions), 4, index)[1] for index in range(4)]
+    assert torch.cat(parts, dim=1).tolist() == [[0, 1, 2, 0, 1, 2, 3, 4]]
+
+
+def test_rows_padded_on_the_left_are_not_taken() -> None:
+    ids = torch.zeros((1, 4), dtype=torch.int64)
+    with pytest.raises(ValueError, match="on the left"):
+        shard(MicroBatch(ids, ids, None, torch.tensor([[0, 1, 1, 1]])), 2, 0)
+    assert shard(MicroBatch(ids, ids, None, torch.tensor([[1, 1, 1, 0]])), 2, 0)[0].shape == (1, 2)
+
+
+def test_a_mask_is_made_only_where_order_does_not_say_it_all() -> None:
+    one = torch.arange(4)[None]
+    assert causal_mask(one, None) is None
+    windowed = causal_mask(one, 2)
+    packed = causal_mask(torch.tensor([[0, 1, 0, 1]]), None)
+    assert windowed is not None
+    assert packed is not None
+    assert windowed[0, 0].int().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
+    assert packed[0, 0].int().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 1, 1]]

@@ -1,0 +1,76 @@
+"""AutoTP: the same losses, norms and evaluation as one process; shards that make the whole; a resume that is exact."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import parallel_cases as table
+import parallel_running
+import pytest
+import torch
+from forked_ranks import ForkedRanks
+
+from harness.runtime.tensor_parallel import Cut
+
+JOBS = Path(__file__).parent / "jobs"
+TORCH_ADAM = {"type": "AdamW", "params": {"lr": 1e-3, "weight_decay": 0.1, "torch_adam": True}}
+WRONG_NORM = table.Case(
+    "llama", 0, tensor=2, precision="bf16", more=(("deepspeed", json.dumps({"optimizer": TORCH_ADAM})),)
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tensor")
+
+
+@pytest.fixture(scope="module")
+def results(forked: ForkedRanks, folder: Path) -> dict[table.Case, parallel_running.Result]:
+    found = parallel_running.run((*table.CI_TENSOR, WRONG_NORM), folder, forked.run)
+    return {result.case: result for result in found}
+
+
+@pytest.mark.parametrize("case", table.CI_TENSOR, ids=lambda case: case.name)
+def test_agrees_with_one_process(case: table.Case, results: dict[table.Case, parallel_running.Result]) -> None:
+    assert results[case].passed, results[case]
+
+
+def test_tp021_the_norm_of_16_bit_shards_without_zero_leaves_shards_out(
+    results: dict[table.Case, parallel_running.Result],
+) -> None:
+    assert results[WRONG_NORM].error is None
+    assert results[WRONG_NORM].norm > 0.1
+
+
+@pytest.mark.parametrize(("shape", "stage"), [("llama", 1), ("llama-tied", 0)])
+def test_shards_make_the_whole_and_a_resume_is_exact(
+    shape: str, stage: int, forked: ForkedRanks, folder: Path, results: object
+) -> None:
+    case = table.Case(shape, stage, tensor=2)
+    models = folder / "models"
+    if not (models / shape).exists():
+        forked.run(parallel_running.WRITE_MODELS, str(models), shape, ranks=1)
+    run = table.write_run(folder / f"resume-{case.name}", case, models, table.write_text(folder / "text.txt"))
+    forked.run(JOBS / "parallel_resume.py", str(run), str(models / shape), ranks=2)
+    found = json.loads((run / "resumed.json").read_text())
+    assert found["resumed"] == found["straight"]
+    assert found["parameters"] == found["whole"]
+    assert found["cut"] > 4 * table.SHAPES["llama"]["num_hidden_layers"]
+
+
+def test_a_cut_joins_uneven_parts_along_either_side() -> None:
+    whole = torch.arange(15.0).reshape(5, 3)
+    rows = {
+        0: {"shard_shape": [3, 3], "pieces": [{"shape": [3, 3], "source": [0, [3, 1]], "dest": [0, [3, 1]]}]},
+        1: {"shard_shape": [2, 3], "pieces": [{"shape": [2, 3], "source": [9, [3, 1]], "dest": [0, [3, 1]]}]},
+    }
+    columns = {
+        0: {"shard_shape": [5, 2], "pieces": [{"shape": [5, 2], "source": [0, [3, 1]], "dest": [0, [2, 1]]}]},
+        1: {"shard_shape": [5, 1], "pieces": [{"shape": [5, 1], "source": [2, [3, 1]], "dest": [0, [1, 1]]}]},
+    }
+    assert torch.equal(Cut(whole.shape, rows).join([whole[:3], whole[3:]]), whole)
+    assert torch.equal(Cut(whole.shape, columns).join([whole[:, :2], whole[:, 2:]]), whole)
+    assert (Cut(whole.shape, rows).dim, Cut(whole.shape, columns).dim) == (0, 1)
+    with pytest.raises(ValueError, match="part 1"):
+        Cut(whole.shape, rows).join([whole[:3], whole[2:]])

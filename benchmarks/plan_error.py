@@ -89,8 +89,6 @@ class GpuCase:
             "cluster": {"gpu": gpu},
             "launch": {"num_gpus": ranks},
         }
-        if self.optimizer_at == "nvme":
-            spec["ignore"] = {"CK003": "a benchmark: nothing of it is kept"}
         return spec | self.more
 
 

@@ -21,6 +21,7 @@ NEEDS_TRAINING = (
     "launching/test_launch_to_end.py",
     "launching/test_recovery.py",
     "conformance/test_against_deepspeed.py",
+    "test_recipes.py",
     "kill",
 )
 TRAINING = installed_version() is not None and os.environ.get("HARNESS_LIGHT") != "1"

@@ -91,7 +91,13 @@ def _divisions(model: ModelFacts, run: Settings) -> Iterator[Settings]:
                 if model.heads % (tensor * sequence) or model.kv_heads % tensor:
                     continue
                 yield replace(
-                    run, tensor=tensor, pipeline=pipeline, sequence_parallel=sequence, data=run.world // together
+                    run,
+                    tensor=tensor,
+                    pipeline=pipeline,
+                    sequence_parallel=sequence,
+                    data=run.world // together,
+                    # As `settings_of` has it: with Ulysses gradients travel in fp32.
+                    comm_bytes=4 if sequence > 1 else run.comm_bytes,
                 )
 
 

@@ -455,7 +455,7 @@ once more follow, such as without their thoughts; a guess would train on the wro
 ## MD127 no-chat-template
 The data holds chats, and neither the tokenizer nor `data.chat_template` says how to write them.
 
-## MD128 packing-across-documents
+## MD128 packed-rows-see-each-other
 The model would see, in a packed row, the documents before the one that it predicts. Gate MD020 says why.
 
 ## MD129 cache-not-usable

@@ -9,10 +9,7 @@ Weights are shares relative to each other. A source without one has no share: it
 ## Example
 ```yaml
 data:
-  train:
-    - path: chats.jsonl
-      weight: 0.3
-    - path: code.jsonl
+  train: [{path: chats.jsonl, weight: 0.3}, {path: code.jsonl}]
 ```
 
 ## Use instead

@@ -9,11 +9,7 @@ A source of weight 0 is left out: nothing of it is trained on.
 ## Example
 ```yaml
 data:
-  train:
-    - path: chats.jsonl
-      weight: 1
-    - path: code.jsonl
-      weight: 0
+  train: [{path: chats.jsonl, weight: 1}, {path: code.jsonl, weight: 0}]
 ```
 
 ## Use instead

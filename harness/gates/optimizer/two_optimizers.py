@@ -15,7 +15,7 @@ optimizer:
   learning_rate: 3.0e-4
 deepspeed:
   optimizer:
-    type: Adagrad
+    type: AdamW
     params:
       lr: 1.0e-3
 ```
@@ -26,7 +26,7 @@ zero:
   stage: 1
 deepspeed:
   optimizer:
-    type: Adagrad
+    type: AdamW
     params:
       lr: 1.0e-3
 ```

@@ -16,6 +16,7 @@ from harness.spec.formats import format_of
 from harness.spec.load import Fragment, Loaded, from_fragment
 from harness.spec.named_files import find_beside, read_json
 from harness.spec.source import is_json, parse, read_text
+from harness.spec.trainer_parts import LORA_KEYS, adapters, datasets, is_lora
 
 if TYPE_CHECKING:
     from harness.spec.adopted import Draft
@@ -172,18 +173,8 @@ def _special(data: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     kernel = kernel or str(data.get("flash_attn"))
     if kernel in _KERNELS:
         yield "model.attn_implementation", _KERNELS[kernel]
-    yield from _data(data.get("datasets"))
-
-
-def _data(datasets: Any) -> Iterator[tuple[str, Any]]:
-    """axolotl's data sets, where all of them are plain text."""
-    entries = datasets if isinstance(datasets, list) else []
-    plain = [e for e in entries if isinstance(e, dict) and e.get("type") == "completion" and e.get("path")]
-    if plain and len(plain) == len(entries):
-        yield "data.train", [str(e.get("data_files") or e["path"]) for e in plain]
-        field = plain[0].get("field")
-        if field:
-            yield "data.text_column", str(field)
+    yield from datasets(data)
+    yield from adapters(data)
 
 
 def _notes(draft: Draft, loaded: Loaded, data: dict[str, Any], table: dict[str, str]) -> None:
@@ -192,18 +183,41 @@ def _notes(draft: Draft, loaded: Loaded, data: dict[str, Any], table: dict[str, 
         return
     source = parse(loaded.source.text, loaded.source.file)
     for name, value in data.items():
-        place = source.place((name,), of_key=True)
-        words = "has no place in a run spec"
         if name == "deepspeed" and isinstance(value, str):
             if loaded.source.spots == source.spots or not loaded.source.data:
                 draft.note(source.place((name,)), f"`{value}` is not found from here: set `zero.stage` and the rest")
-        elif name in ("adapter", "finetuning_type") and value in ("lora", "qlora", "freeze", "oft"):
-            draft.note(place, f"`{name}: {value}` {words}, which trains all parameters")
-        elif name == "datasets" and draft.get("data.train") is None:
-            draft.note(place, f"`{name}` {words}, which trains on plain text: set `data.train`")
-        elif name in ("bf16", "fp16") and value == "auto" and draft.get("precision.bf16"):
-            draft.note(place, f"`{name}: auto` is mapped to bf16")
-        elif name in _CHOICES and value is not None and str(value) not in _CHOICES[name]:
-            draft.note(place, f"`{name}: {value}` {words}: another stands for it")
-        elif name not in table and name not in _SPECIAL and value not in (None, False, "", [], {}):
-            draft.note(place, f"`{name}` {words}")
+        elif not _found_a_place(draft, data, name):
+            said = _left_out(draft, name, value, known=name in table or name in _SPECIAL)
+            if said:
+                draft.note(source.place((name,), of_key=True), said)
+
+
+def _found_a_place(draft: Draft, data: dict[str, Any], name: str) -> bool:
+    """Keys that count together with others."""
+    if is_lora(data) and (data[name] == "lora" or name in LORA_KEYS):
+        return True
+    if name == "sample_packing":
+        return data[name] is False or bool(draft.get("data.packing")) or _all_text(draft)
+    return name == "train_on_inputs" and draft.get("data.train") is not None
+
+
+def _all_text(draft: Draft) -> bool:
+    """Plain text is packed whatever is said."""
+    sources = draft.get("data.train")
+    return isinstance(sources, list) and all(isinstance(source, str) for source in sources)
+
+
+def _left_out(draft: Draft, name: str, value: Any, *, known: bool) -> str | None:
+    """What to say of a key, None where nothing of it is lost."""
+    words = "has no place in a run spec"
+    if name in ("adapter", "finetuning_type") and value in ("lora", "qlora", "freeze", "oft"):
+        return f"`{name}: {value}` {words}, which trains all parameters"
+    if name == "datasets" and draft.get("data.train") is None:
+        return f"`{name}` has kinds or settings that {words.replace('has', 'have')}: set `data.train`"
+    if name in ("bf16", "fp16") and value == "auto" and draft.get("precision.bf16"):
+        return f"`{name}: auto` is mapped to bf16"
+    if name in _CHOICES and value is not None and str(value) not in _CHOICES[name]:
+        return f"`{name}: {value}` {words}: another stands for it"
+    if not known and value not in (None, False, "", [], {}):
+        return f"`{name}` {words}"
+    return None

@@ -250,7 +250,7 @@ ZERO_2 = {
     ("text", "lines", "unmapped"),
     [
         (AXOLOTL, ["name_or_path: some/model", "train: [texts.jsonl]", "text_column: body", "max_length: 2048", "num_train_epochs: 3", "per_device_train_batch_size: 2", "learning_rate: 0.0002", "type: cosine",
-                   "warmup_ratio: 0.1", "bf16: true", "attn_implementation: flash_attention_2", "stage: 2", "overlap_comm: true"], {2: "adapter: lora", 6: "sample_packing"}),
+                   "warmup_ratio: 0.1", "bf16: true", "attn_implementation: flash_attention_2", "stage: 2", "overlap_comm: true", "r: 8"], {}),
         (FACTORY, ["max_length: 4096", "per_device_train_batch_size: 1", "num_train_epochs: 3.0", "learning_rate: 1.0e-5", "bf16: true", "stage: 2"], {2: "stage", 4: "dataset", 13: "ddp_timeout"}),
     ],
 )  # fmt: skip
@@ -263,6 +263,27 @@ def test_trainers(text, lines, unmapped, write):
     assert notes.keys() == unmapped.keys() | ({13} if text is AXOLOTL else set()), notes  # `bf16: auto`
     for line, word in unmapped.items():
         assert word in notes[line]
+
+
+@pytest.mark.parametrize(
+    ("more", "lines", "note"),
+    [
+        ("adapter: lora\nlora_r: 16\nlora_alpha: 32\nlora_target_linear: true\n", ["r: 16", "lora_alpha: 32", "target_modules: all-linear"], None),
+        ("finetuning_type: lora\nlora_rank: 4\nlora_target: q_proj, v_proj\n", ["r: 4", "target_modules: [q_proj, v_proj]"], None),
+        ("adapter: qlora\nload_in_4bit: true\nlora_r: 16\n", [], "trains all parameters"),
+        ("datasets: [{path: a/b, type: alpaca}]\nsample_packing: true\n", ["train: [{path: a/b, format: alpaca}]", "packing: true"], None),
+        ("datasets: [{path: c.jsonl, type: chat_template, field_messages: turns}]\ntrain_on_inputs: true\n", ["train: [{path: c.jsonl, format: messages}]", "messages_column: turns", "assistant_only_loss: false"], None),
+        ("datasets: [{path: c.jsonl, type: chat_template, roles: {user: [x]}}]\n", [], "kinds or settings"),
+        ("datasets: [{path: c.jsonl, type: pygmalion}]\n", [], "kinds or settings"),
+    ],
+)  # fmt: skip
+def test_data_sets_and_adapters(more, lines, note, write):
+    text = "base_model: some/model\nsequence_len: 2048\nmicro_batch_size: 2\nnum_epochs: 1\n" + more
+    result = adopted(write("train.yaml", text))
+    for line in lines:
+        assert f"{line}\n" in result.text, result.text
+    said = [n.message for n in result.notes if n.place.line > 4]
+    assert [n for n in said if note and note in n] if note else not said, said
 
 
 def test_what_is_read_with_fp16_alone_is_left_out_without_it(write):

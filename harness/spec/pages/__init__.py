@@ -1,0 +1,24 @@
+"""What the findings of loading, comparing and launching mean, at length. Gates carry their pages themselves."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import NamedTuple
+
+
+class Page(NamedTuple):
+    """A name and the text that `harness explain` prints."""
+
+    name: str
+    text: str
+
+
+@cache
+def pages() -> dict[str, Page]:
+    """Every page by the finding's id. The texts are imported only here: no start-up waits for them."""
+    from harness.spec.pages import checkpoints, data, files, plan, running
+
+    text = "\n".join(module.TEXT for module in (files, data, checkpoints, running, plan))
+    found = re.findall(r"^## (\S+) (\S+)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    return {id_: Page(name, text.strip()) for id_, name, text in found}

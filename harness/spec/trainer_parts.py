@@ -1,0 +1,84 @@
+"""The data sets and adapters of axolotl's and LLaMA-Factory's YAML in a run spec's words, for `trainers.py`.
+
+What has no place in a run spec is left for the caller to tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+_FORMATS = {"completion": "text", "alpaca": "alpaca", "chat_template": "messages", "sharegpt": "sharegpt"}
+"""axolotl's `type` of a data set -> `format` of a source."""
+_READ = frozenset(
+    ("path", "data_files", "type", "split", "name", "field", "field_messages", "ds_type", "chat_template")
+)
+_LORA = {
+    "lora_r": "r",
+    "lora_rank": "r",
+    "lora_alpha": "lora_alpha",
+    "lora_dropout": "lora_dropout",
+    "lora_target_modules": "target_modules",
+    "lora_target": "target_modules",
+    "lora_modules_to_save": "modules_to_save",
+    "additional_target": "modules_to_save",
+    "peft_use_rslora": "use_rslora",
+    "use_rslora": "use_rslora",
+}
+LORA_KEYS = frozenset((*_LORA, "lora_target_linear"))
+
+
+def datasets(data: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """axolotl's `datasets`, where all of them are of kinds that a run spec has; else nothing, so that none is lost."""
+    entries = data.get("datasets")
+    if not isinstance(entries, list) or not entries or not all(map(_understood, entries)):
+        return
+    yield "data.train", [part for entry in entries for part in _sources(entry)]
+    texts = {str(e["field"]) for e in entries if e.get("field")}
+    if texts:
+        yield "data.text_column", texts.pop()
+    turns = {str(e["field_messages"]) for e in entries if e.get("field_messages")}
+    if turns:
+        yield "data.messages_column", turns.pop()
+    if data.get("sample_packing") is True and any(e["type"] != "completion" for e in entries):
+        yield "data.packing", True
+    if data.get("train_on_inputs") is True:
+        yield "data.assistant_only_loss", False
+        yield "data.completion_only_loss", False
+
+
+def _understood(entry: Any) -> bool:
+    """Of a known kind, and without a setting that would change what is read."""
+    return isinstance(entry, dict) and entry.get("type") in _FORMATS and bool(entry.get("path")) and set(entry) <= _READ
+
+
+def _sources(entry: dict[str, Any]) -> Iterator[str | dict[str, Any]]:
+    """A plain text stays a path alone, as a person would write it."""
+    files = entry.get("data_files") or entry["path"]
+    for path in files if isinstance(files, list) else [files]:
+        source: dict[str, Any] = {"path": str(path), "format": _FORMATS[entry["type"]]}
+        source |= {key: str(entry[key]) for key in ("split", "name") if entry.get(key)}
+        yield str(path) if source == {"path": str(path), "format": "text"} else source
+
+
+def adapters(data: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """`model.lora`, where the file asks for plain LoRA."""
+    if not is_lora(data):
+        return
+    if not any(data.get(name) for name in ("lora_r", "lora_rank")):
+        yield "model.lora.r", 8  # LLaMA-Factory's default, and peft's
+    for name, field in _LORA.items():
+        value = data.get(name)
+        if value in (None, "", []):
+            continue
+        if name in ("lora_target", "additional_target") and isinstance(value, str):
+            value = "all-linear" if value == "all" else [part.strip() for part in value.split(",")]
+        yield f"model.lora.{field}", value
+    if data.get("lora_target_linear") is True:
+        yield "model.lora.target_modules", "all-linear"
+
+
+def is_lora(data: dict[str, Any]) -> bool:
+    """LoRA over weights in full precision: quantised ones are not trained here."""
+    quantised = any(data.get(key) for key in ("load_in_4bit", "load_in_8bit", "quantization_bit"))
+    return "lora" in (data.get("adapter"), data.get("finetuning_type")) and not quantised

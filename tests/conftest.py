@@ -17,6 +17,7 @@ from harness.facts.deepspeed import installed_version
 HERE = Path(__file__).parent
 NEEDS_TRAINING = (
     "with_deepspeed",
+    "cli/test_data_command.py",
     "launching/test_signals.py",
     "launching/test_launch_to_end.py",
     "launching/test_recovery.py",
@@ -33,8 +34,16 @@ if not TRAINING:
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
     """Without the training extra its tiers are left out as a whole; HARNESS_LIGHT=1 leaves them out on purpose."""
-    inside = any((HERE / name) in (collection_path, *collection_path.parents) for name in NEEDS_TRAINING)
-    return True if inside and not TRAINING else None
+    return True if _needs_training(collection_path) and not TRAINING else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What needs seconds comes before what needs minutes, and before the ops that CI still compiles meanwhile."""
+    items.sort(key=lambda item: _needs_training(item.path))
+
+
+def _needs_training(path: Path) -> bool:
+    return any((HERE / name) in (path, *path.parents) for name in NEEDS_TRAINING)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -41,10 +41,12 @@ class Hang:
 
 
 class Pulse:
-    """Notices that ranks move. Feed it their statuses; only its own clock counts, so hosts may disagree about time."""
+    """Notices that ranks move. Feed it their statuses; only its own clock counts, so hosts may disagree about time.
+    `local`: the ranks are processes of this machine, so that one which a signal has stopped is seen.
+    """
 
-    def __init__(self, limit: float | None) -> None:
-        self._limit = limit
+    def __init__(self, limit: float | None, *, local: bool) -> None:
+        self._limit, self._local = limit, local
         self._last: object = None
         self._since = time.monotonic()
 
@@ -60,9 +62,17 @@ class Pulse:
         if statuses and (not going or any(s.phase in UNWATCHED for s in going)):
             return None
         phases = {s.phase for s in going} or {"start"}
-        limit = max(max(self._limit, FLOOR_SECONDS.get(phase, 0.0)) for phase in phases)
         still = now - self._since
-        return still if still > limit else None
+        if still <= self._limit:
+            return None
+        limit = max(max(self._limit, FLOOR_SECONDS.get(phase, 0.0)) for phase in phases)
+        # A phase may be slow, but not for a process that does not run.
+        return still if still > limit or (self._local and any(_is_stopped(s.pid) for s in going)) else None
+
+
+def _is_stopped(pid: int) -> bool:
+    process = read_process(pid)
+    return process is not None and process.state in _STOPPED
 
 
 def describe(statuses: Mapping[int, Status], seconds: float, *, local: bool) -> Hang:
@@ -72,8 +82,7 @@ def describe(statuses: Mapping[int, Status], seconds: float, *, local: bool) -> 
         return Hang("start", seconds, None, "")
     if local:
         for status in going:
-            process = read_process(status.pid)
-            if process is not None and process.state in _STOPPED:
+            if _is_stopped(status.pid):
                 return Hang(status.phase, seconds, status.rank, f": process {status.pid} is stopped by a signal")
     behind = min(going, key=lambda s: s.step)
     alone = sum(s.step == behind.step and s.phase == behind.phase for s in going) == 1 and len(going) > 1

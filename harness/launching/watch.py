@@ -52,7 +52,7 @@ class Watch:
         self.code = 0
         self._log = plan.run_dir / "logs" / log
         self._metrics = Tail(plan.run_dir / "metrics.jsonl")
-        self._pulse = Pulse(run.spec.launch.hang_timeout_seconds)
+        self._pulse = Pulse(run.spec.launch.hang_timeout_seconds, local=plan.local)
         self._looked = 0.0
         self._all_final_at: float | None = None
         self._lost_at: float | None = None

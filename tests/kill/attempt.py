@@ -48,7 +48,7 @@ class Kill:
     def draw(drawn: random.Random, *, forked: bool, target: str | None = None) -> Kill:
         target = target or drawn.choice(FORKED if forked else LAUNCHED)
         moment = drawn.choice(MOMENTS)
-        longest = {"start": 1.5 if forked else 8.0, "step": 0.1, "save": 0.04}[moment]
+        longest = {"start": 1.5 if forked else 8.0, "step": 0.1, "save": 0.004}[moment]
         steps = 0 if moment == "start" else drawn.randint(1, 8)
         return Kill(target, moment, steps, drawn.uniform(0.0, longest), forked)
 
@@ -175,7 +175,8 @@ def go(started: Started, kill: Kill | None, drawn: random.Random) -> Report:
         report.wrong.append("it was killed and ended with code 0")
     if not sent and code != 0:
         report.wrong.append(f"nobody killed it and it ended with code {code}")
-    report.wrong += _torn(run_dir) + _orphans(run_dir)
+    report.wrong += _orphans(run_dir)  # waits for them: until they are gone, they still prune
+    report.wrong += _torn(run_dir)
     return report
 
 

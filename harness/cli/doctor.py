@@ -52,7 +52,7 @@ def doctor(
     if tune_nvme is not None:
         _tune(_folder(tune_nvme, "--tune-nvme"), seconds, format)
         return
-    folder = _folder(disk, "--disk")
+    folder = None if disk is None else _folder(disk, "--disk")
     rows, found = examine(), {}
     if measure:
         found = measuring.measure(folder)
@@ -65,9 +65,8 @@ def doctor(
     exit_with(Exit.FINDINGS if any(row.state == "missing" for row in rows) else Exit.OK)
 
 
-def _tune(folder: Path | None, seconds: float, format: Format) -> None:
+def _tune(folder: Path, seconds: float, format: Format) -> None:
     """Progress goes to stderr, the piece of a run spec to stdout."""
-    assert folder is not None  # noqa: S101  (the option was given)
 
     def tell(trial: dict[str, object]) -> None:
         print(view.trial(trial), file=sys.stderr, flush=True)
@@ -78,9 +77,7 @@ def _tune(folder: Path | None, seconds: float, format: Format) -> None:
     print(as_json if format is Format.json else tuned.fragment(), end="")
 
 
-def _folder(disk: str | None, option: str) -> Path | None:
-    if disk is None:
-        return None
+def _folder(disk: str, option: str) -> Path:
     if Path(disk).is_dir():
         return Path(disk)
     message = f"`{option} {disk}` is not a folder"

@@ -6,6 +6,7 @@ It measures time and memory; it does not draw anything for people.
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -25,16 +26,22 @@ class Metrics:
         self._file = path.open("a", encoding="utf-8") if path else None
 
     def write(self, kind: str, **fields: Any) -> None:
-        """Append one line `{"type": kind, ...}`; fields that are None are left out."""
+        """Append one line `{"type": kind, ...}`; fields that are None are left out. NaN and infinities are no JSON: such
+        a value is null.
+        """
         if self._file:
-            body = {"type": kind, **{k: v for k, v in fields.items() if v is not None}}
-            self._file.write(json.dumps(body) + "\n")
+            body = {"type": kind, **{k: _finite(v) for k, v in fields.items() if v is not None}}
+            self._file.write(json.dumps(body, allow_nan=False) + "\n")
             self._file.flush()
 
     def close(self) -> None:
         """Nothing more will be written."""
         if self._file:
             self._file.close()
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class Stopwatch:

@@ -26,8 +26,8 @@ class Metrics:
         self._file = path.open("a", encoding="utf-8") if path else None
 
     def write(self, kind: str, **fields: Any) -> None:
-        """Append one line `{"type": kind, ...}`; fields that are None are left out. NaN and infinities are no JSON: such
-        a value is null.
+        """Append one line `{"type": kind, ...}`; fields that are None are left out, and a value that is not finite is
+        null, since JSON has no NaN.
         """
         if self._file:
             body = {"type": kind, **{k: _finite(v) for k, v in fields.items() if v is not None}}

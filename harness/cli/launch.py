@@ -100,6 +100,9 @@ def launch(
 
     Example: harness launch ds_configs/demo.yaml --dry-run
     """
+    if allow_change and resume == "never":
+        message = "goes with `--resume`: a run that starts anew may change anything"
+        raise typer.BadParameter(message, param_hint="--allow-change")
     changes = [*(overrides or ()), *([] if max_restarts is None else [f"launch.max_restarts={max_restarts}"])]
     going_on = (resume, tuple(allow_change or ()))
     prepared = prepare(spec, changes, hostfile, going_on, dry_run=dry_run, code=allow_local_code)

@@ -1,7 +1,7 @@
 """Tier: DeepSpeed on the CPU. Needs the `train` extra and a C++ compiler (DeepSpeed's CPU ops are compiled once, minutes).
 
 Modules named `test_runtime_multi_*` run 2 ranks under the real `deepspeed` launcher, about 30 s a launch; the rest is one
-process and seconds. Whole tier: about 3 minutes on 2 cores once the ops are compiled.
+process and seconds, or ranks that are forked (`forked_ranks.py`). Whole tier: about half an hour on 2 cores.
 """
 
 from __future__ import annotations

@@ -1,7 +1,11 @@
-"""Writing a file so that it is either the old one or the new one, never half of it."""
+"""Writing a file so that it is either the old one or the new one, never half of it.
+
+`write_atomically` is for files of a user's, whose links and modes it respects; `replace_file` for a run's own.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import tempfile
@@ -38,3 +42,33 @@ def _mode(path: Path) -> int:
     umask = os.umask(0)
     os.umask(umask)
     return 0o666 & ~umask
+
+
+def replace_file(path: Path, text: str, *, durable: bool = True) -> None:
+    """Replace `path` by a file with this text: readers see the old or the new; `durable`: also after a power cut.
+
+    Raises OSError; the old file stays then, and nothing beside it.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):  # a name that is too long cannot be removed either
+            temporary.unlink(missing_ok=True)
+        raise
+    if durable:
+        sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames and new names in `folder` survive a power cut. Raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.checkpoints.manifest import durably
+from harness.files import replace_file
 
 NAME = "evaluations.json"
 
@@ -57,4 +57,4 @@ class Evaluations:
     def write(self, folder: Path) -> None:
         """Durably. Raises OSError."""
         folder.mkdir(parents=True, exist_ok=True)
-        durably(folder / NAME, json.dumps({str(s): dict(v) for s, v in sorted(self.by_step.items())}) + "\n")
+        replace_file(folder / NAME, json.dumps({str(s): dict(v) for s, v in sorted(self.by_step.items())}) + "\n")

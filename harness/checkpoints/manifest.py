@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from harness.errors import Refused
+from harness.files import replace_file
 from harness.findings import Finding, Fix
 
 FORMAT_VERSION = 2
@@ -163,31 +163,7 @@ def write(folder: Path, body: Mapping[str, Any]) -> None:
     whole["bytes"] = sum(record["bytes"] for record in body["files"].values())
     whole = json.loads(json.dumps(whole))
     whole["checksum"] = checksum(whole)
-    durably(folder / NAME, json.dumps(whole, indent=1) + "\n")
-
-
-def durably(path: Path, text: str) -> None:
-    """Replace `path` by a file with this text, and see to it that the disk has it. Raises OSError."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make renames and new names in `folder` survive a power cut. Raises OSError."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    replace_file(folder / NAME, json.dumps(whole, indent=1) + "\n")
 
 
 def damaged(gate: str, folder: Path, message: str) -> Refused:

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from harness.checkpoints.choosing import LATEST, TRASH, UNFINISHED, complete_in, name_of, named_in
-from harness.checkpoints.manifest import durably, sync_folder
+from harness.files import replace_file, sync_folder
 
 
 def outdated(
@@ -58,7 +58,7 @@ def point_latest(folder: Path) -> None:
     if newest is None:
         (folder / LATEST).unlink(missing_ok=True)
     else:
-        durably(folder / LATEST, name_of(newest) + "\n")
+        replace_file(folder / LATEST, name_of(newest) + "\n")
 
 
 def steps_in(folder: Path) -> dict[int, Path]:

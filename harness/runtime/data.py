@@ -17,6 +17,7 @@ import numpy as np
 
 from harness.errors import Refused
 from harness.facts.packing import MIXES
+from harness.files import replace_file
 from harness.plan.run import Run
 from harness.runtime.batch import IGNORED, MicroBatch
 from harness.runtime.corpus.cache import cached, read
@@ -24,7 +25,6 @@ from harness.runtime.corpus.ledger import LIST
 from harness.runtime.corpus.prepare import META, Prepared
 from harness.runtime.ordering import by_length, mixed, shuffled
 from harness.runtime.refusals import refusal
-from harness.runtime.rundir import write_atomically
 from harness.runtime.sequences import Blocks, Sequences, open_sequences
 from harness.runtime.state import Position
 
@@ -231,7 +231,7 @@ def _point_to(folder: Path, place: Path, prepared: Prepared) -> None:
             link.unlink(missing_ok=True)
             link.symlink_to(path)
     body: dict[str, Any] = {**asdict(prepared), "cache": str(place)}
-    write_atomically(folder / META, json.dumps(body) + "\n")
+    replace_file(folder / META, json.dumps(body) + "\n")
 
 
 def open_train(run: Run, folder: Path, prepared: Prepared, shape: Shape, rank: int) -> TrainData:

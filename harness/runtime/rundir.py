@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -77,25 +76,3 @@ def read_orders(run_dir: RunDir) -> Orders:
     except (ValueError, KeyError) as error:
         raise refusal("EN101", f"`{run_dir.root / 'spec.resolved.json'}` cannot be used: {error}") from None
     return Orders(run, bodies[1], digest.hexdigest())
-
-
-def write_atomically(path: Path, text: str, *, durable: bool = True) -> None:
-    """Replace `path` by a file with this text: readers see the old or the new; `durable`: also after a power cut."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
-    temporary.replace(path)
-    if durable:
-        sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make renames and new names in `folder` survive a power cut."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

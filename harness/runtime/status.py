@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from harness.runtime.rundir import RunDir, write_atomically
+from harness.files import replace_file
+from harness.runtime.rundir import RunDir
 
 RankState = Literal["starting", "running", "completed", "stopped", "failed"]
 Phase = Literal["start", "data", "step", "save", "eval", "end"]
@@ -92,5 +93,5 @@ class Status:
             body["checkpoint"] = self.checkpoint
         body["time"] = time.time()
         self.run_dir.status.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.run_dir.status / f"rank-{self.rank:05d}.json", json.dumps(body) + "\n", durable=False)
+        replace_file(self.run_dir.status / f"rank-{self.rank:05d}.json", json.dumps(body) + "\n", durable=False)
         self._written = time.monotonic()

@@ -17,6 +17,7 @@ from harness.checkpoints.choosing import LATEST, TRASH
 from harness.checkpoints.evaluations import Evaluations
 from harness.checkpoints.manifest import FileRecord
 from harness.checkpoints.retention import outdated, remove, steps_in
+from harness.files import replace_file, sync_folder
 from harness.findings import Finding
 from harness.runtime.checkpoint.room import failed
 from harness.runtime.checkpoint.writing import Part, sync_folders, write_parts
@@ -113,8 +114,8 @@ def _publish(plan: Plan, files: dict[str, FileRecord]) -> None:
         shutil.rmtree(trash, ignore_errors=True)
     else:
         plan.temporary.rename(plan.final)
-    manifest.sync_folder(plan.final.parent)
-    manifest.durably(plan.final.parent / LATEST, plan.final.name + "\n")
+    sync_folder(plan.final.parent)
+    replace_file(plan.final.parent / LATEST, plan.final.name + "\n")
 
 
 def _prune(plan: Plan) -> None:

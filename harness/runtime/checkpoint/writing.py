@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from harness.checkpoints.manifest import FileRecord, sync_folder
+from harness.checkpoints.manifest import FileRecord
+from harness.files import sync_folder
 
 
 @dataclass(frozen=True)

@@ -16,13 +16,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from harness.files import replace_file, sync_folder
 from harness.plan.run import Run
 from harness.runtime.corpus.plan import DataPlan, make_plan
 from harness.runtime.corpus.prepare import VERSION, Prepared, prepare
 from harness.runtime.corpus.progress import Display
 from harness.runtime.own_documents import with_own_documents
 from harness.runtime.refusals import refusal
-from harness.runtime.rundir import sync_folder, write_atomically
 from harness.spec.sections.data import DataSpec
 
 _CHUNK = 1 << 22
@@ -86,7 +86,7 @@ def _prepared(run: Run, tokenizer: Any, plan: DataPlan, folder: Path, *, shown: 
     try:
         prepared = prepare(run, tokenizer, temporary, plan, Display(plan.size, shown=shown))
         sizes = {path.name: path.stat().st_size for path in sorted(temporary.iterdir())}
-        write_atomically(temporary / "sizes.json", json.dumps(sizes) + "\n")
+        replace_file(temporary / "sizes.json", json.dumps(sizes) + "\n")
         if folder.exists():
             shutil.rmtree(folder)  # it was read above, and is not complete
         temporary.rename(folder)
@@ -139,7 +139,7 @@ def file_sha256(path: Path, memory: Path) -> str:
     except OSError:
         pass
     digest = _of_bytes(path)
-    write_atomically(note, digest, durable=False)
+    replace_file(note, digest, durable=False)
     return digest
 
 

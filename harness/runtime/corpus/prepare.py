@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from harness.files import replace_file
 from harness.plan.run import Run
 from harness.runtime.corpus.ingest import Ingested, ingest
 from harness.runtime.corpus.ledger import Ledger
@@ -19,7 +20,6 @@ from harness.runtime.corpus.progress import Display
 from harness.runtime.corpus.rows import Records, Written, write_rows, write_stream
 from harness.runtime.corpus.split import HeldOut, hold_out
 from harness.runtime.refusals import refusal
-from harness.runtime.rundir import write_atomically
 
 META = "meta.json"
 VERSION = 1
@@ -110,7 +110,7 @@ def prepare(run: Run, tokenizer: Any, folder: Path, plan: DataPlan, display: Dis
         lengths=tuple(int(n) for n in histogram),
         pad=_pad(tokenizer),
     )
-    write_atomically(folder / META, json.dumps(asdict(prepared)) + "\n")
+    replace_file(folder / META, json.dumps(asdict(prepared)) + "\n")
     return prepared
 
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from harness.files import sync_folder
 from harness.runtime.checkpoint import HUGGING_FACE, read_manifest
 from harness.runtime.export import checking
 from harness.runtime.export.content import adapters_alone, merged
 from harness.runtime.export.writing import DTYPES, MODEL, SHARD_BYTES, write_shards
 from harness.runtime.models.merging import is_adapted
 from harness.runtime.refusals import refusal
-from harness.runtime.rundir import sync_folder
 from harness.runtime.shards import open_checkpoint
 
 ADAPTER = "adapter"

@@ -22,8 +22,9 @@ from typing import Any
 import torch
 
 from harness.errors import Refused
+from harness.files import replace_file
 from harness.runtime.refusals import refusal
-from harness.runtime.rundir import RunDir, write_atomically
+from harness.runtime.rundir import RunDir
 from harness.runtime.shards import WEIGHT, Weights, open_checkpoint
 from harness.units import format_bytes
 
@@ -180,7 +181,7 @@ def _writing(folder: Path, work: Callable[[], None]) -> None:
 
 
 def _publish(temporary: Path, out: Path, source: dict[str, Any]) -> None:
-    write_atomically(temporary / RECORD, json.dumps(source) + "\n")
+    replace_file(temporary / RECORD, json.dumps(source) + "\n")
     temporary.replace(out)
 
 

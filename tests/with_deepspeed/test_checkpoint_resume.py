@@ -42,6 +42,12 @@ IN_MEMORY = (
     "zero2-bf16",
     "zero3-cpu-bf16",
 )
+CHATS = {"path": "builtin:python-docstrings-chat", "format": "messages"}
+DATA = {
+    # A mixture drawn by weight, with more draws than its smaller source has rows; and batches of rows of one length.
+    "packed": {"train": [{"path": "builtin:python-docs", "weight": 0.4}, {**CHATS, "weight": 0.6}], "packing": True},
+    "by-length": {"train": [CHATS], "packing": False, "group_by_length": True},
+}
 PARALLEL = ("pipeline", "tensor")
 GO_ON = [["make", "a"], ["train", "a"], ["make", "b"], ["train", "b", SAVED]]
 
@@ -69,6 +75,10 @@ def cases_of(swap: str) -> list[dict[str, Any]]:
             "actions": GO_ON,
         },
         *({"name": case, "case": case, "settings": few, "actions": GO_ON} for case in IN_MEMORY),
+        *(
+            {"name": name, "case": case, "settings": {**few, "data": {**data, "max_length": 128}}, "actions": GO_ON}
+            for case, (name, data) in zip(("zero1", "zero2-bf16"), DATA.items(), strict=True)
+        ),
         # last: what AutoTP sets in DeepSpeed stays for the life of the process
         *(
             {
@@ -94,7 +104,7 @@ def results(forked: ForkedRanks, tiny_model: Path, tmp_path_factory: pytest.Temp
     return {**found, "folder": folder}
 
 
-@pytest.mark.parametrize("case", [*IN_MEMORY, *PARALLEL, "nvme-optimizer", "nvme-both", "async"])
+@pytest.mark.parametrize("case", [*IN_MEMORY, *DATA, *PARALLEL, "nvme-optimizer", "nvme-both", "async"])
 def test_bit_for_bit(results: dict[str, Any], case: str) -> None:
     straight, resumed = results[case][1], results[case][3]
     assert resumed["losses"], resumed

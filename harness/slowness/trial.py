@@ -16,7 +16,7 @@ from harness.facts.deepspeed import target
 from harness.findings import Finding
 from harness.gates import check
 from harness.plan.plan import Plan, make_plan
-from harness.plan.run import resolve
+from harness.plan.run import Run, resolve
 from harness.spec.load import load
 
 
@@ -39,18 +39,27 @@ class Prediction:
 def predict(plan: Plan, sets: Mapping[str, Any], base_dir: Path | None, gpu: str | None) -> Prediction:
     """Plan the run of `plan` with other keys. Raises nothing."""
     run = plan.run
+    changed, errors = _gated(run, sets)
+    if errors:
+        known = {f.gate for f in _gated(run, {})[1]}  # what the run itself was let through with, or an older harness
+        errors = tuple(f for f in errors if f.gate not in known)
+    if changed is None or errors:
+        return Prediction(plan, None, next(iter(errors), None))
+    return Prediction(plan, make_plan(changed, base_dir, gpu))
+
+
+def _gated(run: Run, sets: Mapping[str, Any]) -> tuple[Run | None, tuple[Finding, ...]]:
+    """The changed run, and every error that the loader and the gates have about it."""
     raw = run.spec.model_dump(mode="json", exclude_unset=True)
     for key, value in sets.items():
         _put(raw, key.split("."), value)
     text = yaml.safe_dump(raw, sort_keys=False, allow_unicode=True)
     loaded = load(f"{run.name}.yaml", (), target(), text=text)
     if loaded.spec is None or loaded.source is None:
-        return Prediction(plan, None, next(iter(loaded.findings), None))
+        return None, loaded.findings
     world = None if run.cluster is not None else run.degrees.world
     changed = resolve(loaded.spec, name=run.name, cluster=run.cluster, world_size=world)
-    report = check(changed, loaded.source)
-    wrong = next(iter(report.errors), None)
-    return Prediction(plan, None if wrong else make_plan(changed, base_dir, gpu), wrong)
+    return changed, check(changed, loaded.source).errors
 
 
 def _put(data: dict[str, Any], path: list[str], value: Any) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from harness.records.record import Record, number
 from harness.units import format_bytes, format_seconds
+from harness.views.measured import most, planned_host
 from harness.views.plan_plot import memory_svg
 from harness.views.plots import pair_bars
 from harness.views.report.charts import Chart, Series
@@ -19,7 +20,13 @@ Bar = tuple[str, float, str, int]
 
 def memory_bars(record: Record) -> str:
     """Each tier: what was planned, what was measured, and how far they are apart."""
-    bars = [*_host(record), *_gpu(record), *_nvme(record)]
+    host = most(record, "memory_host_peak_bytes", "memory_host_bytes")
+    nvme = number(record.plan.get("nvme_bytes"))
+    bars = [
+        *_pair("host memory of a rank", planned_host(record), host),
+        *_gpu(record),
+        *_pair("NVMe of a host", nvme, most(record, "nvme_bytes"), "its host"),
+    ]
     if not bars:
         return ""
     drawn = pair_bars([bar[:3] for bar in bars], [bar[3] for bar in bars])
@@ -43,32 +50,13 @@ def _pair(tier: str, planned: float | None, measured: float | None, who: str = "
     return bars
 
 
-def _host(record: Record) -> list[Bar]:
-    """A rank's share of what was planned for its host."""
-    plan = record.plan
-    host, gpu = number(plan.get("host_peak_bytes")), number(plan.get("gpu_peak_bytes"))
-    ranks = number(plan.get("ranks_per_host")) or 1
-    pooled = plan.get("device_memory_is_host_memory") is True or not record.on_cpu
-    planned = None if host is None or gpu is None else host / ranks if pooled else host / ranks + gpu
-    return _pair("host memory of a rank", planned, _most(record, "memory_host_peak_bytes", "memory_host_bytes"))
-
-
 def _gpu(record: Record) -> list[Bar]:
-    measured = _most(record, "memory_gpu_peak_bytes", "memory_gpu_bytes")
-    if measured is None:
+    peak = most(record, "memory_gpu_peak_bytes", "memory_gpu_bytes")
+    if peak is None:
         return []
-    bars = _pair("GPU memory of a rank", number(record.plan.get("gpu_peak_bytes")), measured)
-    reserved = _most(record, "memory_gpu_reserved_bytes")
+    bars = _pair("GPU memory of a rank", number(record.plan.get("gpu_peak_bytes")), peak)
+    reserved = most(record, "memory_gpu_reserved_bytes")
     return bars + ([("GPU, reserved by the allocator", reserved, format_bytes(reserved), 3)] if reserved else [])
-
-
-def _nvme(record: Record) -> list[Bar]:
-    return _pair("NVMe of a host", number(record.plan.get("nvme_bytes")), _most(record, "nvme_bytes"), "its host")
-
-
-def _most(record: Record, *keys: str) -> float | None:
-    """The highest value; None where none was recorded."""
-    return max((value for _, value in record.points("step", *keys)), default=None)
 
 
 def memory_charts(record: Record) -> list[Chart]:

@@ -105,10 +105,13 @@ def sentence(series: Sequence[Series], unit: str, x_label: str = "step") -> str:
         if s.kind == "rule" or len(values) == 1:
             parts.append(f"{s.name} {value(values[-1], unit)}")
             continue
+        low, high = value(min(values), unit), value(max(values), unit)
+        if low == high:
+            parts.append(f"{s.name} steady at {low}")
+            continue
         first, last = value(values[0]), value(values[-1], unit)
         ends = f"{first} at {x_label} {s.points[0][0]:g}, {last} at {s.points[-1][0]:g}"
-        between = f"between {value(min(values))} and {value(max(values), unit)}"
-        parts.append(f"{s.name} {ends}; {between}")
+        parts.append(f"{s.name} {ends}; between {value(min(values))} and {high}")
     text = ". ".join(part[:1].upper() + part[1:] for part in parts)
     return text + "." if text else ""
 

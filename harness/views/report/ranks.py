@@ -13,7 +13,7 @@ from harness.records.record import Record
 from harness.units import format_bytes, format_seconds
 from harness.views.report.html import Cell, details, escape, num, table
 
-_ROWS, _COLUMNS = 64, 48
+_ROWS, _COLUMNS = 64, 24
 _SLOW = 0.20
 """As the stragglers' own limit."""
 Row = tuple[str, list[float | None]]

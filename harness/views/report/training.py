@@ -36,8 +36,8 @@ def learning_charts(record: Record) -> list[Chart]:
     if len(losses) > 100:
         window = max(3, len(losses) // 50)
         raw = [
-            Series("training loss", losses, "thin", 1),
-            Series(f"its mean over {window} steps", smoothed(losses, window), colour=1),
+            Series("each step", losses, "thin", 1),
+            Series(f"training loss, mean of {window} steps", smoothed(losses, window), colour=1),
         ]
     loss = [
         *raw,

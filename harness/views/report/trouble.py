@@ -71,7 +71,7 @@ def _straggler(line: Mapping[str, Any]) -> str:
     whole = "the whole host " if line.get("whole_host") is True else ""
     return (
         f"<li>slow: {whole}rank {escape(who)} on {_text(line, 'host')}, {escape(much + likely)}, "
-        f"from step {_text(line, 'step')} on. {_text(line, 'evidence', '')}</li>"
+        f"from step {_text(line, 'step')} on: {_text(line, 'evidence', '')}</li>"
     )
 
 

@@ -15,11 +15,11 @@ from pathlib import Path
 
 from harness.errors import Exit, Refused
 from harness.findings import Finding, Fix
-from harness.records.record import read_record
+from harness.records.record import LOCK, read_record
 from harness.views.report.page import page
 
 HOST = "127.0.0.1"
-_WATCHED = ("metrics.jsonl", "restarts.json", "sample.txt", "lock", "status")
+_WATCHED = ("metrics.jsonl", "restarts.json", "sample.txt")
 _AT_MOST_EVERY = 2.0
 
 
@@ -32,9 +32,10 @@ class Live:
         self._version, self._page, self._made = "", "", 0.0
 
     def version(self) -> str:
-        """Another text whenever there is something new."""
+        """Another text whenever there is something new; a held lock, and ranks that live, say nothing new."""
         parts = []
         for folder in self._folders:
+            parts.append(str((folder / LOCK).exists()))
             for name in _WATCHED:
                 try:
                     stat = (folder / name).stat()

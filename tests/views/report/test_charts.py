@@ -35,6 +35,7 @@ def test_areas_lie_on_each_other_and_their_table_has_their_own_heights() -> None
 def test_the_sentence_says_where_a_series_starts_and_ends() -> None:
     series = [Series("loss", [(1, 5.0), (2, 7.0), (3, 2.0)]), Series("entropy", [(0, 3.29)], "rule")]
     assert sentence(series, "") == "Loss 5 at step 1, 2 at 3; between 2 and 7. Entropy 3.29."
+    assert sentence([Series("memory", [(1, 20.0), (2, 20.0001)])], "GiB") == "Memory steady at 20 GiB."
 
 
 def test_values_are_short() -> None:

@@ -6,6 +6,7 @@ import json
 import math
 import random
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,13 @@ def evaluation(number: int) -> Row:
     return {**row, "perplexity": math.exp(loss), "tokens": 100_000, "unigram_entropy": 7.2, "seconds": 9.5}
 
 
+@cache
+def planned(run: str) -> str:
+    """The text of plan.json for the text of spec.resolved.json."""
+    read = Run.from_json(json.loads(run))
+    return json.dumps(make_plan(read, gpu="cpu" if read.spec.cluster.gpu is None else None).to_json())
+
+
 def write_run(
     folder: Path,
     run: Run,
@@ -120,12 +128,11 @@ def write_run(
 ) -> Path:
     """A run directory as a launch leaves it; `states` are those of the ranks, `files` replace what would be written."""
     (folder / "status").mkdir(parents=True)
-    gpu = "cpu" if run.spec.cluster.gpu is None else None
     texts = {
         "spec.yaml": f"name: {run.name}\n",
         "spec.resolved.json": json.dumps(run.to_json()),
         "ds_config.json": render(run).text,
-        "plan.json": json.dumps(make_plan(run, gpu=gpu).to_json()),
+        "plan.json": planned(json.dumps(run.to_json())),
         "findings.json": json.dumps({"findings": [], "ignored": []}),
     }
     if lines is not None:

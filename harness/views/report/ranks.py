@@ -26,7 +26,7 @@ def ranks_section(record: Record) -> str:
     if world < 2:
         return ""
     stretches = _stretches(lines)
-    rows = _grouped([_ratios(stretches, rank) for rank in range(world)], _hosts(record, world))
+    rows = _grouped(_ratios(stretches, world), _hosts(record, world))
     words = (
         "Busy time of a step, without waiting for others, against the median of all ranks at that time. Darker is "
         f"slower; a figure is how many percent, where it is {100 * _SLOW:.0f} or more."
@@ -46,18 +46,19 @@ def _stretches(lines: Sequence[Line]) -> list[list[Line]]:
     return [list(lines[i : i + size]) for i in range(0, len(lines), size)]
 
 
-def _ratios(stretches: Sequence[Sequence[Line]], rank: int) -> list[float | None]:
-    """Busy time over the median of all ranks, less 1, for each stretch."""
-    found: list[float | None] = []
+def _ratios(stretches: Sequence[Sequence[Line]], world: int) -> list[list[float | None]]:
+    """For each rank and stretch, the median of its busy time over the median of all ranks, less 1."""
+    found: list[list[float | None]] = [[] for _ in range(world)]
     for stretch in stretches:
-        ratios = []
+        ratios: list[list[float]] = [[] for _ in range(world)]
         for busy in map(_busy, stretch):
             known = [v for v in busy if v is not None]
-            mine = busy[rank] if rank < len(busy) else None
             middle = median(known) if known else 0.0
-            if mine is not None and middle > 0:
-                ratios.append(mine / middle - 1)
-        found.append(median(ratios) if ratios else None)
+            for rank, mine in enumerate(busy):
+                if mine is not None and middle > 0:
+                    ratios[rank].append(mine / middle - 1)
+        for column, values in zip(found, ratios, strict=True):
+            column.append(median(values) if values else None)
     return found
 
 

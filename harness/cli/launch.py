@@ -250,4 +250,6 @@ def _report(outcome: Outcome) -> Path | None:
         return report.write(outcome.plan.run_dir)
     except OSError as error:
         print(f"the report could not be written: {error}", file=sys.stderr)
-        return None
+    except Exception as error:  # our fault, and no reason to call the training failed
+        print(f"the report could not be made, please tell us: {type(error).__name__}: {error}", file=sys.stderr)
+    return None

@@ -5,7 +5,7 @@ The sentence and the table are what there is without script, for screen readers,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -219,8 +219,3 @@ def averaged(points: Sequence[Point], most: int) -> list[Point]:
     size = -(-len(points) // most) or 1
     chunks = (points[i : i + size] for i in range(0, len(points), size))
     return [(chunk[-1][0], sum(y for _, y in chunk) / len(chunk)) for chunk in chunks]
-
-
-def with_letters(names: Sequence[str]) -> Mapping[str, str]:
-    """A letter for each run that is compared."""
-    return {name: chr(ord("A") + i % 26) for i, name in enumerate(names)}

@@ -27,16 +27,17 @@ def _letter(index: int) -> str:
 def comparison(records: Sequence[Record]) -> str:
     """The table of figures and the table of differences."""
     letters = [_letter(i) for i in range(len(records))]
+    named = "".join(
+        f"<li><b>{letter}</b> {escape(record.name)} {badge(record.state)}</li>"
+        for letter, record in zip(letters, records, strict=True)
+    )
     figures = f'<div class="card scroll" tabindex="0">{_figures(records, letters)}</div>'
-    return f"<h2>Figures</h2>{figures}{_differences(records, letters)}"
+    return f'<ul class="runs">{named}</ul><h2>Figures</h2>{figures}{_differences(records, letters)}'
 
 
 def _figures(records: Sequence[Record], letters: Sequence[str]) -> str:
     summaries = [summarise(record) for record in records]
-    rows: list[list[str | Cell]] = [
-        ["run", *(Cell(f"<b>{x}</b> {escape(s.name)}", "num") for x, s in zip(letters, summaries, strict=True))],
-        ["state", *(Cell(badge(s.state), "num") for s in summaries)],
-    ]
+    rows: list[list[str | Cell]] = []
     for name, show in _ROWS:
         cells = [show(s) for s in summaries]
         if any(cells):

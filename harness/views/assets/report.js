@@ -111,12 +111,13 @@
     ctx.restore();
   }
 
-  // where an area is highest, away from both ends
+  // where an area is high for as long as its name is wide, away from both ends
   function widest(u, i) {
-    const many = u.data[0].length;
+    const many = u.data[0].length, half = Math.ceil(many * 0.04);
+    const heights = u.data[i].map((y, at) => y - (i > 1 ? u.data[i - 1][at] : 0));
     let best = many - 1, most = -1;
-    for (let at = Math.floor(many * 0.15); at < Math.ceil(many * 0.9); at++) {
-      const height = u.data[i][at] - (i > 1 ? u.data[i - 1][at] : 0);
+    for (let at = Math.floor(many * 0.1); at < Math.ceil(many * 0.9); at++) {
+      const height = Math.min(...heights.slice(Math.max(0, at - half), at + half + 1));
       if (height > most * 1.05) [best, most] = [at, height];
     }
     return best;

@@ -9,6 +9,8 @@ from harness.records.record import Points, Record
 from harness.views.report.charts import Chart, Mark, Series, averaged, smoothed
 
 _STACKED = 240
+_UNNAMED = 0.005
+"""Share of the steps below which what no part accounts for is not drawn."""
 PARTS = ("data", "forward", "backward", "optimizer", "pipeline", "loop")
 _BETWEEN = (("checkpoint", "seconds_checkpoint"), ("evaluation", "seconds_evaluation"))
 
@@ -96,7 +98,8 @@ def split_chart(record: Record) -> list[Chart]:
             rest = [(x, y - m) for (x, y), (_, m) in zip(rest, means, strict=True)]
     if not parts:
         return []
-    parts.append(("other", [(x, max(0.0, y)) for x, y in rest]))
+    if sum(y for _, y in rest) > _UNNAMED * sum(y for _, y in totals) * len(rest) / len(totals):
+        parts.append(("other", [(x, max(0.0, y)) for x, y in rest]))
     series = [Series(name, points, "area", i, i - 1) for i, (name, points) in enumerate(parts, start=1)]
     inside = record.points("step", "seconds_communication")
     if inside:

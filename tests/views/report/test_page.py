@@ -239,7 +239,7 @@ def test_an_eventful_run_shows_all_of_it(tmp_path: Path) -> None:
     assert document.whole.count('class="span') == 2
     heat = document.whole.split('class="heat"')[1].split("</table>")[0]
     slow = [row for row in heat.split("<tr>") if row.startswith('<th scope="row">rank 5')]
-    assert slow[0].count('class="h5"') >= 10  # 30% slower
+    assert slow[0].count('class="h5"') >= 7  # 30% slower, in half of the columns
     assert ">3" in slow[0]
 
 

@@ -13,11 +13,11 @@ from typing import Annotated
 import typer
 
 from harness.cli.common import Checked, check_file, exit_with, print_findings, stop_on_errors
-from harness.cli.options import HostfileOption, SetOption, SpecArgument
+from harness.cli.options import HostfileOption, Progress, SetOption, SpecArgument
 from harness.errors import Exit, Refused
 from harness.findings import Finding, Fix
 from harness.launching.build import extensions_root, is_ready
-from harness.launching.execute import Outcome, execute, last_rows, sample_of
+from harness.launching.execute import Outcome, execute, sample_of
 from harness.launching.here import Here, look_here, unread_env_files
 from harness.launching.local_code import allowed_code
 from harness.launching.plan import LaunchPlan, Target, is_local, make_plan
@@ -26,11 +26,12 @@ from harness.launching.resuming import resume_from
 from harness.launching.rundir import new_run_dir, write_run_dir
 from harness.plan.plan import make_plan as plan_of_run
 from harness.plan.run import Run
+from harness.records.record import read_record
 from harness.render import DSConfig, render
 from harness.swap_folders import with_own_folders
 from harness.views import launch as view
 from harness.views.machine_readable import report_json
-from harness.views.screen import Screen
+from harness.views.screen import Screen, mode_of
 from harness.views.style import style_for
 
 NO_ARGS_IS_HELP = True
@@ -87,7 +88,11 @@ def launch(
         bool, typer.Option("--allow-local-code", help="Run the Python file that `plugins.file` of the spec names.")
     ] = False,
     format: Annotated[Format, typer.Option("--format", help="How the plan or the result is printed.")] = Format.text,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, only trouble and the result.")] = False,
+    progress: Annotated[
+        Progress,
+        typer.Option(help="What is shown meanwhile, on stderr: a bar, lines, JSON lines, or trouble alone (`quiet`)."),
+    ] = Progress.auto,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="The same as `--progress quiet`.")] = False,
 ) -> None:
     """Check, plan and render a run spec, then train it with the `deepspeed` launcher and watch over the ranks.
 
@@ -110,7 +115,9 @@ def launch(
         _show(prepared, format)
         return
     write_run_dir(prepared.plan)
-    screen = Screen(quiet=quiet)
+    mode = mode_of("quiet" if quiet else progress.value)
+    saves = prepared.run.spec.checkpoint
+    screen = Screen(mode, saves.save_steps, save_at_end=saves.save_at_end)
     try:
         outcome = execute(prepared.plan, prepared.run, prepared.here.scripts, screen)
     except Refused as refused:
@@ -121,7 +128,7 @@ def launch(
         exit_with(refused.code)
     finally:
         screen.close()
-    _tell(outcome, format, [] if not quiet else list(screen.last_lines))
+    _tell(outcome, format, list(screen.last_lines) if mode == "quiet" else [])
     exit_with(outcome.verdict.code)
 
 
@@ -225,14 +232,14 @@ def _show(prepared: Prepared, format: Format) -> None:
 
 
 def _tell(outcome: Outcome, format: Format, last_lines: list[str]) -> None:
-    report = _report(outcome) if outcome.verdict.state == "completed" else None
-    rows = last_rows(outcome.plan.run_dir)
+    report = _report(outcome) if outcome.trained else None
+    record = read_record(outcome.plan.run_dir)
     if outcome.verdict.state == "failed" and last_lines:
         print("\n".join(last_lines), file=sys.stderr)
     if format is Format.json:
-        print(view.as_json(outcome, rows, report))
+        print(view.as_json(outcome, record, report))
     else:
-        print(view.summary(outcome, rows, sample_of(outcome.plan.run_dir), report, style_for(sys.stdout)))
+        print(view.summary(outcome, record, sample_of(outcome.plan.run_dir), report, style_for(sys.stdout)))
 
 
 def _report(outcome: Outcome) -> Path | None:
@@ -243,4 +250,6 @@ def _report(outcome: Outcome) -> Path | None:
         return report.write(outcome.plan.run_dir)
     except OSError as error:
         print(f"the report could not be written: {error}", file=sys.stderr)
-        return None
+    except Exception as error:  # our fault, and no reason to call the training failed
+        print(f"the report could not be made, please tell us: {type(error).__name__}: {error}", file=sys.stderr)
+    return None

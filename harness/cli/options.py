@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -23,3 +24,13 @@ VersionOption = Annotated[
     str | None,
     typer.Option("--deepspeed-version", metavar="V", help="Check against this DeepSpeed instead of the installed one."),
 ]
+
+
+class Progress(StrEnum):
+    """What is shown while a run goes on."""
+
+    auto = "auto"
+    bar = "bar"
+    plain = "plain"
+    json = "json"
+    quiet = "quiet"

@@ -1,4 +1,4 @@
-"""`harness report`: the HTML report of a run directory."""
+"""`harness report`: the HTML report of one run, or of several beside each other; with `--watch` while they go on."""
 
 from __future__ import annotations
 
@@ -9,45 +9,59 @@ import typer
 
 from harness.errors import Exit, Refused
 from harness.findings import Finding, Fix
+from harness.records.listing import find_run_dir
 from harness.views.report import write
 
 NO_ARGS_IS_HELP = True
-_MARKS = ("spec.resolved.json", "metrics.jsonl", "spec.yaml")
+_MOST_RUNS = 26
 
 
 def report(
-    run_dir: Annotated[
-        str, typer.Argument(metavar="RUN_DIR", help="A run directory, or the folder of several: the newest.")
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN...",
+            help="A run directory, the folder of several (its newest), or the name of a run below `runs`. Two or more "
+            "are compared.",
+            show_default=False,
+        ),
     ],
     output: Annotated[
         str | None,
-        typer.Option("--output", "-o", metavar="FILE", help="Where to write it. Default: RUN_DIR/report.html."),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Where to write it. Default: `report.html` in the run directory, `comparison.html` for several.",
+        ),
     ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Serve it on this machine alone, fresh as the run goes on, until Ctrl-C.")
+    ] = False,
+    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="With --watch; 0 takes a free one.")] = 8042,
 ) -> None:
-    """Write one self-contained HTML file about a run: curves, memory planned and measured, configuration.
+    """Write one self-contained HTML file about a run: curves, speed, memory planned and measured, why it is slow.
 
     Works on finished, failed and running runs.
 
     Example: harness report runs/latest
     """
-    folder = find_run_dir(Path(run_dir))
+    if len(runs) > _MOST_RUNS:
+        fix = Fix(f"name at most {_MOST_RUNS}")
+        raise Refused([Finding("SP011", "error", f"{len(runs)} runs are too many to compare", fix=fix)], Exit.USAGE)
+    folders = [find_run_dir(name) for name in runs]
+    if watch:
+        from harness.views.report.watch import serve
+
+        serve(folders, port)
+        return
     try:
-        target = write(folder, Path(output) if output else None)
+        target = write(folders, Path(output) if output else None)
     except OSError as error:
-        where = output or str(folder / "report.html")
+        where = output or str(folders[0])
         reason = (error.strerror or str(error)).lower()
         fix = Fix("choose another file with `--output`")
         raise Refused(
             [Finding("SP030", "error", f"`{where}` cannot be written: {reason}", fix=fix)], Exit.USAGE
         ) from None
     print(target)
-
-
-def find_run_dir(path: Path) -> Path:
-    """The run directory that is meant. Raises Refused when there is none."""
-    for folder in (path, path / "latest"):
-        if any((folder / mark).is_file() for mark in _MARKS):
-            return folder
-    what = "is not a run directory" if path.is_dir() else "is not a folder" if path.exists() else "does not exist"
-    fix = Fix("name a folder that `harness launch` made, such as `runs/latest`")
-    raise Refused([Finding("SP031", "error", f"`{path}` {what}", fix=fix)], Exit.USAGE)

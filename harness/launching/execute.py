@@ -153,22 +153,3 @@ def sample_of(run_dir: Path) -> str:
         return (run_dir / "sample.txt").read_text(encoding="utf-8")
     except OSError:
         return ""
-
-
-def last_rows(run_dir: Path) -> dict[str, dict[str, object]]:
-    """The last line of each type in metrics.jsonl, and the first step as `first_step`."""
-    rows: dict[str, dict[str, object]] = {}
-    try:
-        lines = (run_dir / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return rows
-    for line in lines:
-        try:
-            row = json.loads(line)
-            kind = str(row["type"])
-        except (ValueError, KeyError, TypeError):
-            continue
-        if kind == "step" and "first_step" not in rows:
-            rows["first_step"] = row
-        rows[kind] = row
-    return rows

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,12 @@ from harness.launching.execute import Outcome
 from harness.launching.plan import LaunchPlan, shown
 from harness.launching.signals import name_of
 from harness.plan.run import Run
-from harness.units import format_count, format_seconds
+from harness.records.record import Record
+from harness.records.summary import Summary, middle, summarise
+from harness.slowness import Told, diagnose
+from harness.units import format_bytes, format_count, format_seconds
+from harness.views.measured import measured
+from harness.views.slowness import summary_lines
 from harness.views.style import Style
 
 _FILES = {
@@ -54,13 +58,15 @@ def dry_run(plan: LaunchPlan, run: Run, ready: bool, style: Style) -> str:
     return "\n\n".join([*blocks, _LAST_WORDS])
 
 
-def summary(
-    outcome: Outcome, rows: Mapping[str, Mapping[str, Any]], sample: str, report: Path | None, style: Style
-) -> str:
-    """How the run ended, its losses, what is kept where, and the commands that come next."""
-    step = max(outcome.verdict.step, int((rows.get("step") or {}).get("step") or 0))
-    lines = [_headline(outcome, step, style), *(f"  note: {note}" for note in outcome.verdict.notes)]
-    lines += [f"  {left:<15} {right}" for left, right in [*_losses(rows), *_kept(outcome, report)]]
+def summary(outcome: Outcome, record: Record, sample: str, report: Path | None, style: Style) -> str:
+    """How the run ended in ten lines: losses, speed, memory against the plan, why it is slow, what is kept where, and
+    the command that comes next. Notes about trouble and the sample come on top of them.
+    """
+    figures = summarise(record)
+    lines = [_headline(outcome, max(outcome.verdict.step, figures.step), style)]
+    lines += [f"  note: {note}" for note in outcome.verdict.notes]
+    told = [*_losses(record), *_speed(record, figures), *_memory(record), *_slow(record), *_kept(outcome, report)]
+    lines += [f"  {left:<15} {right}" for left, right in told]
     if sample:
         lines += [
             "",
@@ -72,9 +78,10 @@ def summary(
     return "\n".join(lines)
 
 
-def as_json(outcome: Outcome, rows: Mapping[str, Mapping[str, Any]], report: Path | None) -> str:
+def as_json(outcome: Outcome, record: Record, report: Path | None) -> str:
     """The same for programs."""
     verdict = outcome.verdict
+    last = {kind: record.of(kind)[-1] for kind in ("step", "eval") if record.of(kind)}
     body = {
         "format_version": 1,
         "state": verdict.state,
@@ -89,10 +96,21 @@ def as_json(outcome: Outcome, rows: Mapping[str, Mapping[str, Any]], report: Pat
         "checkpoint": str(outcome.checkpoint) if outcome.checkpoint else None,
         "export": str(outcome.export) if outcome.export else None,
         "report": str(report) if report else None,
-        "last": {kind: rows[kind] for kind in ("step", "eval") if kind in rows},
+        "last": last,
+        "slow": [_cause_json(told) for told in diagnose(record).causes],
         "notes": list(verdict.notes),
     }
     return json.dumps(body, indent=2)
+
+
+def _cause_json(told: Told) -> dict[str, Any]:
+    slow = told.slow
+    settings = [
+        {"sets": dict(setting.sets), "planned_gain": None if prediction is None else prediction.gain}
+        for setting, prediction in told.settings
+    ]
+    share = {"share": round(slow.share, 4), "planned": slow.planned}
+    return {"cause": slow.name, **share, "evidence": list(slow.evidence), "settings": settings}
 
 
 def relative(path: Path) -> str:
@@ -115,41 +133,59 @@ def _headline(outcome: Outcome, step: int, style: Style) -> str:
     return f"{style.paint('failed', 'red', bold=True)}{who} at step {step}: {verdict.reason}"
 
 
-def _losses(rows: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
+def _losses(record: Record) -> list[tuple[str, str]]:
+    """One line: the training loss from first to last, and what the held-out part says."""
+    parts = []
+    losses, evals = record.points("step", "loss"), record.points("eval", "loss")
+    if losses:
+        parts.append(f"{losses[0][1]:.3f} at step {losses[0][0]:g}, {losses[-1][1]:.3f} at step {losses[-1][0]:g}")
+    if evals:
+        entropy = record.points("eval", "unigram_entropy")
+        beside = f" (unigram entropy {entropy[-1][1]:.3f}: what frequencies alone give)" if entropy else ""
+        parts.append(f"held-out loss {evals[-1][1]:.3f}{beside}")
+    return [("loss", "; ".join(parts))] if parts else []
+
+
+_PARTS = ("data", "forward", "backward", "optimizer", "pipeline")
+
+
+def _speed(record: Record, s: Summary) -> list[tuple[str, str]]:
+    """Medians, and where the time of a step goes."""
     found = []
-    first, last, held_out = rows.get("first_step"), rows.get("step"), rows.get("eval")
-    if first and last and isinstance(first.get("loss"), float) and isinstance(last.get("loss"), float):
-        speed = (
-            f", {format_count(last['tokens_per_second'])} tokens/s at the end" if last.get("tokens_per_second") else ""
-        )
-        found.append(
-            (
-                "training loss",
-                f"{first['loss']:.3f} at step {first['step']}, {last['loss']:.3f} at step {last['step']}{speed}",
-            )
-        )
-    if held_out and isinstance(held_out.get("loss"), float):
-        entropy = held_out.get("unigram_entropy")
-        beside = (
-            f"; unigram entropy {entropy:.3f} (what knowing only the frequencies gives)"
-            if isinstance(entropy, float)
-            else ""
-        )
-        found.append(("held-out loss", f"{held_out['loss']:.3f} nats per token at step {held_out['step']}{beside}"))
+    if s.tokens_per_second is not None:
+        mfu = f", MFU {100 * s.mfu:.1f}%" if s.mfu is not None else ""
+        found.append(("speed", f"{format_count(s.tokens_per_second)} tokens/s{mfu}"))
+    if s.step_seconds:
+        medians = [(name, middle(record.values(f"seconds_{name}"))) for name in _PARTS]
+        shares = [f"{name} {100 * value / s.step_seconds:.0f}%" for name, value in medians if value is not None]
+        found.append(("a step", format_seconds(s.step_seconds) + (f": {', '.join(shares)}" if shares else "")))
     return found
 
 
+def _memory(record: Record) -> list[tuple[str, str]]:
+    """What rank 0 had at most, beside what was planned."""
+    told = []
+    for name, (planned, peak) in measured(record):
+        told.append(f"{name} {format_bytes(peak)}" + (f" (planned {format_bytes(planned)})" if planned else ""))
+    return [("memory", ", ".join(told) + " on rank 0")] if told else []
+
+
+def _slow(record: Record) -> list[tuple[str, str]]:
+    lines = summary_lines(diagnose(record))
+    return [("slow", "; ".join(lines))] if lines else []
+
+
 def _kept(outcome: Outcome, report: Path | None) -> list[tuple[str, str]]:
+    """The run directory itself where nothing below it is named."""
+    run_dir = outcome.plan.run_dir
     if not outcome.trained:
-        return [("run directory", relative(outcome.plan.run_dir))]
-    kept = [("run directory", relative(outcome.plan.run_dir))]
-    kept.append(("checkpoint", relative(outcome.checkpoint) if outcome.checkpoint else "none was completed"))
+        return [("run directory", relative(run_dir))]
+    kept = [("checkpoint", relative(outcome.checkpoint) if outcome.checkpoint else "none was completed")]
     if outcome.export:
         kept.append(("export", relative(outcome.export)))
-    if report:
-        kept.append(("report", relative(report)))
+    kept.append(("report", relative(report)) if report else ("run directory", relative(run_dir)))
     if outcome.verdict.state == "failed":
-        kept.append(("log", relative(outcome.plan.run_dir / "logs" / "launcher.log")))
+        kept.append(("log", relative(run_dir / "logs" / "launcher.log")))
     return kept
 
 

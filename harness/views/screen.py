@@ -1,4 +1,4 @@
-"""What people see on stderr while a run goes on: a bar on a terminal, plain lines elsewhere.
+"""What people see on stderr while a run goes on: a bar on a terminal, plain lines elsewhere, JSON for programs.
 
 Draws what `harness.launching` tells; the log keeps everything that is not shown here.
 """
@@ -6,34 +6,49 @@ Draws what `harness.launching` tells; the log keeps everything that is not shown
 from __future__ import annotations
 
 import contextlib
+import json
+import os
 import sys
 import time
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from harness.launching.noise import is_noise, is_step
-from harness.units import format_count, format_seconds
+from harness.progress import Pace, fitting, for_programs, number, plain
+from harness.units import format_seconds
 from harness.views.style import style_for
 
+Mode = Literal["bar", "plain", "json", "quiet"]
 _REPEAT_SECONDS = 15.0
 _LOADED_SECONDS = 3.0
 """An op that is compiled already is loaded in less."""
+_BAR_WIDTH = 20
+_BESIDE_BAR = 34
+"""Columns of a line that the bar, the count and the gaps take."""
+
+
+def mode_of(asked: str) -> Mode:
+    """What `auto` means: a bar where stderr is a terminal that can move its cursor, plain lines in CI and in pipes."""
+    if asked in ("bar", "plain", "json", "quiet"):
+        return asked  # type: ignore[return-value]
+    able = sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("CI")
+    return "bar" if able else "plain"
 
 
 class Screen:
-    """The onlooker of `harness launch`. `quiet` shows trouble only."""
+    """The onlooker of `harness launch`. `quiet` shows trouble only, `json` one object a line."""
 
-    def __init__(self, *, quiet: bool = False) -> None:
-        self._quiet = quiet
-        self._terminal = sys.stderr.isatty() and not quiet
+    def __init__(self, mode: Mode = "plain", save_steps: int | None = None, *, save_at_end: bool = True) -> None:
+        self._mode, self._quiet = mode, mode == "quiet"
+        self._saves = (save_steps, save_at_end)
+        self._pace: Pace | None = None
         self._style = style_for(sys.stderr)
         self._bar: Any = None
         self._task: Any = None
         self._said = 0.0
         self._op = ""
-        self._total = 0
         self.last_lines: deque[str] = deque(maxlen=40)
         """The last lines that are no noise, for whoever has to say why a run failed."""
 
@@ -74,21 +89,35 @@ class Screen:
         if is_noise(line):
             return
         self.last_lines.append(line)
-        if not self._quiet and not (self._bar is not None and is_step(line)):
+        if self._mode == "json":
+            self._object({"type": "output", "text": line})
+        elif not self._quiet and not (self._pace is not None and is_step(line)):
             self._print(line)
 
     def metrics(self, row: dict[str, Any]) -> None:
-        """Moves the bar."""
-        if row.get("type") == "run":
-            self._total = int(row.get("steps") or 0)
-            if self._terminal:
-                self._open_bar(int(row.get("start_step") or 0))
-        elif row.get("type") == "step" and self._bar is not None:
-            speed = row.get("tokens_per_second")
-            numbers = f"loss {row['loss']:.3f}" + (f"  {format_count(speed)} tokens/s" if speed else "")
-            self._bar.update(self._task, completed=row["step"], numbers=numbers)
-        elif row.get("type") in {"end", "stop", "restart"}:
+        """Moves the bar, or makes a line."""
+        kind = row.get("type")
+        if kind == "run":
+            start = int(number(row.get("start_step")) or 0)
+            self._pace = Pace(int(number(row.get("steps")) or 0), start, *self._saves)
+            if self._mode == "bar":
+                self._open_bar(self._pace)
+        elif kind == "step" and self._pace is not None:
+            self._step(row, self._pace)
+        elif kind in {"end", "stop", "restart"}:
             self.close()
+        if self._mode == "json" and (kind != "step" or self._pace is None):
+            self._object(row)
+
+    def _step(self, row: dict[str, Any], pace: Pace) -> None:
+        step = int(number(row.get("step")) or 0)
+        if self._mode == "json":
+            self._object(for_programs(row, pace))
+        elif self._bar is not None:
+            numbers = fitting(row, pace, self._bar.console.width - _BESIDE_BAR)
+            self._bar.update(self._task, completed=step, numbers=numbers)
+        elif self._mode == "plain" and pace.due(step):
+            self._print(plain(row, pace))
 
     def stopping(self, why: str, grace: float | None, waiting: bool) -> None:
         """What happens now, and how to have it quicker."""
@@ -113,30 +142,29 @@ class Screen:
             self._bar.stop()
             self._bar = None
 
-    def _open_bar(self, start: int) -> None:
+    def _open_bar(self, pace: Pace) -> None:
         from rich.console import Console
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeRemainingColumn,
-        )
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+        self.close()
         self._bar = Progress(
             TextColumn("train"),
-            BarColumn(),
+            BarColumn(_BAR_WIDTH),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[numbers]}"),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
+            TextColumn("{task.fields[numbers]}", markup=False),
+            console=Console(stderr=True, force_terminal=True),
         )
-        self._task = self._bar.add_task("train", total=self._total, completed=start, numbers="")
+        self._task = self._bar.add_task("train", total=pace.total, completed=pace.start, numbers="")
         self._bar.start()
 
     def _say(self, text: str, *, always: bool = False) -> None:
-        if always or not self._quiet:
+        if self._mode == "json":
+            self._object({"type": "note", "text": text})
+        elif always or not self._quiet:
             self._print(self._style.paint("harness", "cyan") + " " + text)
+
+    def _object(self, body: dict[str, Any]) -> None:
+        self._print(json.dumps({"time": round(time.time(), 3), **body}))
 
     def _print(self, text: str) -> None:
         """A screen that is gone (a closed terminal, a broken pipe) must not end a training."""

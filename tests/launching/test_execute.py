@@ -49,7 +49,7 @@ def run_with(plan, **export):
     scripts = plan.folder / "launch"
     scripts.mkdir(exist_ok=True)
     (scripts / "export.py").write_text(EXPORT)
-    return execute(plan, resolve(spec, world_size=1), scripts, Screen(quiet=True))
+    return execute(plan, resolve(spec, world_size=1), scripts, Screen("quiet"))
 
 
 def checkpoint(folder: Path, step: int) -> Path:

@@ -11,6 +11,10 @@ from pathlib import Path
 import pytest
 from launched import Launched, clean_up, left_over_buffers
 
+from harness.records.listing import runs_in
+from harness.records.record import read_record
+from harness.slowness import diagnose
+
 STEPS = 4
 SPEC = f"""\
 name: tiny
@@ -80,6 +84,26 @@ def test_the_summary_names_what_was_reached_and_what_is_kept(both):
     assert f"trained {STEPS} steps" in summary
     for named in ("held-out loss", "unigram entropy", f"step-{STEPS:08d}", str(run_dir / "export"), "report.html"):
         assert named in summary
+
+
+def test_its_report_and_the_list_of_runs_show_what_it_measured(both):
+    run_dir = both[0][0][0]
+    record = read_record(run_dir)
+    assert [x for x, _ in record.points("step", "loss")] == list(range(1, STEPS + 1))
+    html = (run_dir / "report.html").read_text()
+    for shown in (
+        "Where the time of a step goes",
+        "host memory of a rank, measured",
+        "1 checkpoint",
+        "Why is it slow?",
+    ):
+        assert shown in html
+    diagnosis = diagnose(record)
+    assert diagnosis.step > 0
+    known = {"data", "communication", "cpu-optimizer", "padding"}  # what a run on CPUs can suffer from
+    assert {told.slow.name for told in diagnosis.causes} <= known
+    listed = {summary.name: summary for summary in runs_in(run_dir.parent)}
+    assert (listed[run_dir.name].state, listed[run_dir.name].step) == ("completed", STEPS)
 
 
 def test_going_on_from_the_last_step_exports_again(both):

@@ -48,7 +48,7 @@ def launch(tmp_path, *attempts, **settings):
     plan = LaunchPlan("a", run_dir, tmp_path, argv, (HostPlan("here", (0,), variables),), True, 1, (), {})
     settings = {"restart_delay_seconds": 0.1, "hang_timeout_seconds": None} | settings
     run = resolve(RunSpec.model_validate({"launch": settings}), world_size=1)
-    return execute(plan, run, tmp_path, Screen(quiet=True)), run_dir
+    return execute(plan, run, tmp_path, Screen("quiet")), run_dir
 
 
 def rows(run_dir):

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from harness.cli.report import find_run_dir
 from harness.errors import Exit, Refused
+from harness.records.listing import find_run_dir
 
 
 def run(*arguments: str) -> Any:
@@ -34,7 +34,7 @@ def test_it_prints_where_the_report_is(folder: Path) -> None:
 
 
 def test_the_folder_of_all_runs_means_the_newest(folder: Path) -> None:
-    assert find_run_dir(folder.parent) == folder.parent / "latest"
+    assert find_run_dir(str(folder.parent)) == folder.parent / "latest"
     result = run("report", str(folder.parent), "--output", str(folder / "x.html"))
     assert result.exit_code == 0
     assert "<h1>a-20260101-000000" in (folder / "x.html").read_text(encoding="utf-8")
@@ -46,7 +46,7 @@ def test_the_folder_of_all_runs_means_the_newest(folder: Path) -> None:
 def test_what_is_not_a_run_directory_is_refused(tmp_path: Path, name: str, words: str) -> None:
     (tmp_path / "file").write_text("x", encoding="utf-8")
     with pytest.raises(Refused, match=words) as refused:
-        find_run_dir(tmp_path / name)
+        find_run_dir(str(tmp_path / name))
     assert refused.value.code is Exit.USAGE
 
 
@@ -54,3 +54,30 @@ def test_a_place_that_cannot_be_written_is_refused(folder: Path) -> None:
     result = run("report", str(folder), "--output", str(folder / "no" / "such" / "x.html"))
     assert isinstance(result.exception, Refused)
     assert "cannot be written: no such file or directory" in str(result.exception)
+
+
+def test_a_name_below_runs_is_enough(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    newer = tmp_path / "runs" / "a-20260102-000000"
+    newer.mkdir()
+    (newer / "spec.yaml").write_text("name: a")
+    (newer / "launch.json").write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    for asked in ("a-20260101-000000", "a-20260101"):
+        assert find_run_dir(asked).name == folder.name
+    assert find_run_dir("a").name == newer.name
+    assert find_run_dir("latest") == Path("runs/latest")
+    with pytest.raises(Refused, match="does not exist") as refused:
+        find_run_dir("b")
+    assert newer.name in refused.value.findings[0].notes[0]
+
+
+def test_several_runs_make_one_comparison(folder: Path) -> None:
+    result = run("report", str(folder), str(folder.parent / "latest"))
+    assert result.exit_code == 0, result.output
+    assert result.stdout.strip() == str(folder / "comparison.html")
+    assert "2 runs compared" in (folder / "comparison.html").read_text(encoding="utf-8")
+
+
+def test_too_many_runs_are_refused(folder: Path) -> None:
+    result = run("report", *[str(folder)] * 27)
+    assert isinstance(result.exception, Refused)

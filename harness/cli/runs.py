@@ -1,0 +1,37 @@
+"""`harness runs`: which runs a folder holds, and how each is doing."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.records.listing import OUTPUT_DIR, runs_in
+from harness.views import runs as view
+from harness.views.style import style_for
+
+
+class Format(StrEnum):
+    """Output formats."""
+
+    text = "text"
+    json = "json"
+
+
+def runs(
+    folder: Annotated[
+        str, typer.Argument(metavar="[FOLDER]", help="The folder that `launch.output_dir` names.", show_default=False)
+    ] = OUTPUT_DIR,
+    format: Annotated[Format, typer.Option("--format", help="How they are printed.")] = Format.text,
+) -> None:
+    """List the runs of a folder, the newest first: state, step, loss, speed, when it was started, attempts.
+
+    Reads only the ends of each `metrics.jsonl`, so that long runs cost nothing.
+
+    Example: harness runs runs
+    """
+    found = runs_in(Path(folder))
+    print(view.as_json(found) if format is Format.json else view.listing(folder, found, style_for(sys.stdout)))

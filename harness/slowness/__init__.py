@@ -1,0 +1,8 @@
+"""Why a run is slow: what its numbers and its plan say, the settings to try, and what the plan predicts of each.
+
+`diagnose` is the whole of it. One file a cause below `causes/`; `trial` makes the plan of a changed spec. No torch.
+"""
+
+from harness.slowness.diagnosis import Diagnosis, Told, diagnose
+
+__all__ = ["Diagnosis", "Told", "diagnose"]

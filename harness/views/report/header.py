@@ -1,0 +1,110 @@
+"""The head of the report: which run, how it ended, the figures that people ask for first. Reads a record."""
+
+from __future__ import annotations
+
+import time
+
+from harness.records.files import number
+from harness.records.record import Record
+from harness.records.summary import Summary, summarise
+from harness.units import format_count, format_seconds
+from harness.views.report.html import escape
+from harness.views.report.training import entropy_of
+
+_COLOURS = {"completed": "good", "failed": "bad", "broken off": "bad", "running": "on"}
+_SIGNS = {"completed": "&#10003; ", "failed": "&#10007; ", "broken off": "&#10007; ", "running": "&#9654; "}
+
+
+def badge(state: str) -> str:
+    """The state, told by a sign and a word as well as by a colour."""
+    return f'<span class="state {_COLOURS.get(state, "odd")}">{_SIGNS.get(state, "")}{escape(state)}</span>'
+
+
+def header(record: Record) -> str:
+    """Name, state, and what kind of run it is."""
+    return f"<header><h1>{escape(record.name)}{badge(record.state)}</h1><p>{escape(subtitle(record))}</p></header>"
+
+
+def subtitle(record: Record) -> str:
+    """Parameters, number format, ZeRO, ranks, when."""
+    start, parts = record.start, []
+    if parameters := number(start.get("parameters")):
+        parts.append(f"{format_count(parameters)} parameters")
+    if record.run is not None:
+        precision = record.run.spec.precision
+        parts.append("bf16" if precision.bf16 else "fp16" if precision.fp16 else "fp32")
+        parts.append(f"ZeRO stage {record.run.spec.zero.stage}")
+        offload = record.run.spec.zero.offload_optimizer
+        parts += [f"optimizer on {offload.device}"] if offload and offload.device != "none" else []
+    if world := number(start.get("world")):
+        parts.append(f"{world:.0f} rank{'s' if world > 1 else ''}")
+    if isinstance(start.get("device"), str):
+        parts.append(str(start["device"]))
+    summary = summarise(record)
+    if summary.started is not None:
+        parts.append("started " + when(summary.started))
+    return ", ".join(parts)
+
+
+def when(seconds: float) -> str:
+    """A moment in the local time of who writes the report."""
+    try:
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
+    except (OverflowError, ValueError, OSError):
+        return "at an unknown time"
+
+
+def facts(record: Record) -> str:
+    """The figures."""
+    if not record.of("step") and not record.of("eval"):
+        return '<p class="card quiet spaced">No step was recorded.</p>'
+    cells = (
+        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}{f'<small>{escape(note)}</small>' if note else ''}</dd></div>"
+        for name, value, note in _facts(record, summarise(record))
+    )
+    return f'<dl class="facts">{"".join(cells)}</dl>'
+
+
+def _facts(record: Record, s: Summary) -> list[tuple[str, str, str]]:
+    steps = ("steps", f"{s.step:,}", f"of {s.steps:,}" if s.steps else "")
+    return [steps, *_losses(record, s), *_speeds(s), *_course(s)]
+
+
+def _losses(record: Record, s: Summary) -> list[tuple[str, str, str]]:
+    found = []
+    if s.loss is not None:
+        found.append(("training loss", f"{s.loss:.4f}", f"from {s.first_loss:.4f}" if s.first_loss is not None else ""))
+    if s.eval_loss is not None:
+        passed = s.best_eval is not None and s.best_eval[1] < s.eval_loss
+        best = f"best {s.best_eval[1]:.4f} at step {s.best_eval[0]:,}" if s.best_eval and passed else "nats a token"
+        found.append(("held-out loss", f"{s.eval_loss:.4f}", best))
+    entropy = entropy_of(record)
+    if entropy is not None and s.eval_loss is not None:
+        below = f", {entropy - s.eval_loss:.3f} above the loss" if s.eval_loss < entropy else ""
+        found.append(("unigram entropy", f"{entropy:.4f}", f"nats a token{below}"))
+    perplexity = record.points("eval", "perplexity")
+    return found + ([("perplexity", f"{perplexity[-1][1]:.4g}", "held-out")] if perplexity else [])
+
+
+def _speeds(s: Summary) -> list[tuple[str, str, str]]:
+    found = []
+    if s.tokens_per_second is not None:
+        found.append(("throughput", f"{s.tokens_per_second:,.0f}", "tokens/s, median"))
+    if s.mfu is not None:
+        found.append(("MFU", f"{100 * s.mfu:.1f}%", "median"))
+    if s.step_seconds is not None:
+        found.append(("a step", format_seconds(s.step_seconds), "median"))
+    return found
+
+
+def _course(s: Summary) -> list[tuple[str, str, str]]:
+    found = []
+    if s.tokens is not None:
+        found.append(("tokens", format_count(s.tokens), "trained on"))
+    if s.seconds:
+        found.append(("time", format_seconds(s.seconds), "since the first start"))
+    if s.attempts > 1:
+        found.append(("attempts", str(s.attempts), f"{s.lost:,} steps taken again"))
+    if s.skipped:
+        found.append(("skipped steps", f"{s.skipped:,}", "changed nothing"))
+    return found

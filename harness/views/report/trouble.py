@@ -1,0 +1,92 @@
+"""What somebody has to know about a run: what failed, what the gates said, and what they were told to put up with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from harness.records.record import Record
+from harness.views.report.html import code, escape
+
+_MOST = 100
+_CAUSES = {"data": "waiting for data", "input_size": "longer inputs", "io": "swapping", "host": "work on the host"}
+
+
+def trouble(record: Record) -> str:
+    """Failures first, then restarts and slow ranks, then findings."""
+    items = [*_failures(record), *_happened(record), *_findings(record)]
+    if len(items) > _MOST:
+        items = [*items[:_MOST], f"<li>and {len(items) - _MOST:,} more</li>"]
+    body = f"<ul>{''.join(items)}</ul>" if items else '<p class="quiet">Nothing failed, and no finding was left.</p>'
+    return f'<h2>What to know</h2><div class="card">{body}</div>'
+
+
+def _failures(record: Record) -> list[str]:
+    found = []
+    for s in record.statuses:
+        if s.get("error"):
+            who = f"rank {_text(s, 'rank')} on {_text(s, 'host')}"
+            found.append(f'<li class="bad"><b>failed:</b> {who}: <code>{_text(s, "error")}</code></li>')
+    found += [
+        f"<li>a save failed after step {_text(s, 'step')}: {code(str(s.get('error', '')))}</li>"
+        for s in record.of("save_failed")
+    ]
+    if record.state == "broken off":
+        found.append(
+            "<li>nobody holds the run directory and the run has not said that it ended: it was killed, or this is a "
+            "copy</li>"
+        )
+    return found
+
+
+def _happened(record: Record) -> list[str]:
+    found = []
+    for s in record.of("restart"):
+        steps = f"from step {_text(s, 'step')} after step {_text(s, 'lost_step')}"
+        found.append(f"<li>started again {steps}: {_text(s, 'cause', '')}</li>")
+    found += [f"<li>stopped after step {_text(s, 'step')}: {_text(s, 'reason', '')}</li>" for s in record.of("stop")]
+    found += [_straggler(s) for s in record.of("straggler") if s.get("state") == "named"]
+    found += [
+        f"<li>the tracker {_text(s, 'tracker')} was given up at step {_text(s, 'step')}: {_text(s, 'error')}</li>"
+        for s in record.of("tracker_failed")
+    ]
+    skips = record.of("skip")
+    if skips:
+        steps = ", ".join(str(s.get("step", "?")) for s in skips[:10]) + (" ..." if len(skips) > 10 else "")
+        many = f"{len(skips):,} step{'s' if len(skips) > 1 else ''}"
+        found.append(f"<li>{many} changed nothing (NaN or infinity): {escape(steps)}</li>")
+    if record.unread:
+        lines = "1 line" if record.unread == 1 else f"{record.unread:,} lines"
+        found.append(f"<li>{lines} of metrics.jsonl could not be read</li>")
+    return found
+
+
+def _straggler(line: Mapping[str, Any]) -> str:
+    ranks = line.get("ranks")
+    who = ", ".join(str(r) for r in ranks[:8]) if isinstance(ranks, list) else "?"
+    slower = line.get("slower")
+    much = f"{100 * slower:.0f}% slower than its peers" if isinstance(slower, (int, float)) else "slower than its peers"
+    cause = str(line.get("cause", ""))
+    likely = f", likely by {_CAUSES.get(cause, cause)}" if cause else ""
+    whole = "the whole host " if line.get("whole_host") is True else ""
+    return (
+        f"<li>slow: {whole}rank {escape(who)} on {_text(line, 'host')}, {escape(much + likely)}, "
+        f"from step {_text(line, 'step')} on: {_text(line, 'evidence', '')}</li>"
+    )
+
+
+def _findings(record: Record) -> list[str]:
+    found = [_finding(f, str(f.get("severity", ""))) for f in record.findings]
+    found += [_finding(f, "ignored by the spec:") for f in record.ignored]
+    return found + [_finding(f, "left out by an option:") for f in record.left_out]
+
+
+def _finding(f: Mapping[str, Any], how: str) -> str:
+    fix = f.get("fix")
+    title = f"; help: {code(str(fix.get('title', '')))}" if isinstance(fix, Mapping) and fix.get("title") else ""
+    return f"<li>{escape(how)} {_text(f, 'gate', '')}: {code(str(f.get('message', '')))}{title}</li>"
+
+
+def _text(line: Mapping[str, Any], key: str, absent: str = "?") -> str:
+    value = line.get(key)
+    return escape(str(absent if value is None else value)[:2000])

@@ -1,0 +1,106 @@
+"""The list of runs, as a table for people and as JSON for programs. Reads nothing."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+
+from harness.records.summary import Summary
+from harness.units import format_count
+from harness.views.style import Style
+
+FORMAT_VERSION = 1
+_COLOURS = {"completed": "green", "running": "cyan", "failed": "red", "broken off": "red", "stopped": "yellow"}
+_HEAD = ("run", "state", "step", "loss", "held-out", "tokens/s", "MFU", "started", "attempts")
+_LEFT = {0, 1, 7}
+"""Columns of words; the others are figures and end at the right."""
+
+
+def listing(folder: str, runs: Sequence[Summary], style: Style) -> str:
+    """One line a run, and how many there are."""
+    if not runs:
+        return f"no runs in {folder}"
+    now = time.time()
+    rows = [_HEAD, *(_row(run, now) for run in runs)]
+    used = [i for i in range(len(_HEAD)) if any(row[i] for row in rows[1:])]
+    widths = {i: max(len(row[i]) for row in rows) for i in used}
+    lines = []
+    for number, row in enumerate(rows):
+        cells = []
+        for i in used:
+            text = row[i].ljust(widths[i]) if i in _LEFT else row[i].rjust(widths[i])
+            if number == 0:
+                text = style.paint(text, "", bold=True)
+            elif i == 1:
+                text = style.paint(text, _COLOURS.get(row[i], ""))
+            cells.append(text)
+        lines.append("  ".join(cells).rstrip())
+    count = f"{len(runs)} run{'s' if len(runs) > 1 else ''}"
+    going = sum(run.state == "running" for run in runs)
+    return "\n".join([*lines, "", f"{count} in {folder}" + (f", {going} running" if going else "")])
+
+
+def _row(run: Summary, now: float) -> tuple[str, ...]:
+    return (
+        _printable(run.name),
+        _printable(run.state),
+        f"{run.step:,}" + (f"/{run.steps:,}" if run.steps else ""),
+        "" if run.loss is None else f"{run.loss:.3f}",
+        "" if run.eval_loss is None else f"{run.eval_loss:.3f}",
+        "" if run.tokens_per_second is None else format_count(run.tokens_per_second),
+        "" if run.mfu is None else f"{100 * run.mfu:.1f}%",
+        _ago(run.started, now),
+        str(run.attempts) if run.attempts > 1 else "",
+    )
+
+
+def _printable(text: str) -> str:
+    """Nothing that would move the cursor."""
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def _ago(moment: float | None, now: float) -> str:
+    """The date, or how long ago where that is less than a day."""
+    if moment is None:
+        return ""
+    seconds = now - moment
+    if 0 <= seconds < 60:
+        return "just now"
+    if 0 <= seconds < 3600:
+        return f"{seconds // 60:.0f} min ago"
+    if 0 <= seconds < 86400:
+        return f"{seconds // 3600:.0f} h ago"
+    try:
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(moment))
+    except (OverflowError, ValueError, OSError):
+        return ""
+
+
+def as_json(runs: Sequence[Summary]) -> str:
+    """An object with a list; times in UTC as ISO 8601 and seconds since 1970."""
+    body = {"format_version": FORMAT_VERSION, "runs": [run_json(run) for run in runs]}
+    return json.dumps(body, indent=2)
+
+
+def run_json(run: Summary) -> dict[str, object]:
+    """One run."""
+    best = {"step": run.best_eval[0], "loss": run.best_eval[1]} if run.best_eval else None
+    return {
+        **asdict(run),
+        "folder": str(run.folder),
+        "best_eval": best,
+        "started_at": _iso(run.started),
+        "seconds": run.seconds,
+    }
+
+
+def _iso(moment: float | None) -> str | None:
+    if moment is None:
+        return None
+    try:
+        return datetime.fromtimestamp(moment, UTC).isoformat(timespec="seconds")
+    except (OverflowError, ValueError, OSError):
+        return None

@@ -1,0 +1,86 @@
+"""A diagnosis in words, for the report and for the end of a launch. Judges nothing itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from harness.plan.plan import Plan
+from harness.slowness import Diagnosis, Told
+from harness.slowness.case import Setting
+from harness.slowness.trial import Prediction
+from harness.units import format_bytes, format_seconds
+
+NOTHING = "nothing stands out"
+
+
+def headline(told: Told) -> str:
+    """`waiting for data: 35% of the step`."""
+    how = ", as planned" if told.slow.planned else ""
+    return f"{told.slow.title}: {100 * told.slow.share:.0f}% of the step{how}"
+
+
+def keys(sets: Mapping[str, Any]) -> str:
+    """The keys as a spec has them; what is removed is said."""
+    written = [f"`{key}: {json.dumps(value)}`" for key, value in sets.items() if value is not None]
+    gone = [f"`{key}`" for key, value in sets.items() if value is None]
+    return ", ".join([*written, *([f"without {' and '.join(gone)}"] if gone else [])])
+
+
+def setting_words(setting: Setting) -> str:
+    """What to try, with its keys."""
+    effect = f" (changes what is trained: {setting.effect})" if setting.effect else ""
+    return f"{setting.words}: {keys(setting.sets)}{effect}"
+
+
+def prediction_words(prediction: Prediction | None) -> str:
+    """What the plan makes of it: time where it plans time, memory, and whether it fits."""
+    if prediction is None or prediction.after is None:
+        return "no plan could be made of this run"
+    before, after = prediction.before, prediction.after
+    parts = [_time(before, after), *_memory(before, after)]
+    fits = {True: "fits", False: "does not fit, as before", None: ""}[after.fit.fits]
+    return "the plan: " + ", ".join(part for part in (*parts, fits) if part)
+
+
+def _time(before: Plan, after: Plan) -> str:
+    if before.time is None or after.time is None:
+        return "no time is planned for this device"
+    old, new = before.time, after.time
+    if before.settings and after.settings and before.settings.tokens_per_step != after.settings.tokens_per_step:
+        faster = new.tokens_per_second / old.tokens_per_second - 1
+        return f"{old.tokens_per_second:,.0f} tokens/s become {new.tokens_per_second:,.0f} ({100 * faster:+.0f}%)"
+    if abs(new.seconds / old.seconds - 1) < 0.005:
+        return f"a step stays at {format_seconds(old.seconds)}, so it expects nothing of this"
+    change = 100 * (new.seconds / old.seconds - 1)
+    return f"a step of {format_seconds(old.seconds)} becomes {format_seconds(new.seconds)} ({change:+.0f}%)"
+
+
+def _memory(before: Plan, after: Plan) -> list[str]:
+    if before.memory is None or after.memory is None:
+        return []
+    old, new = before.memory, after.memory
+    pairs = [] if new.pooled else [("GPU", old.gpu_peak, new.gpu_peak)]
+    pairs += [("host", old.host_peak, new.host_peak), ("NVMe", old.nvme, new.nvme)]
+    return [f"{name} {_change(a, b)}" for name, a, b in pairs if a or b]
+
+
+def _change(old: int, new: int) -> str:
+    if abs(new - old) <= 0.01 * max(old, new):
+        return format_bytes(new)
+    return f"{format_bytes(old)} -> {format_bytes(new)}"
+
+
+def summary_lines(diagnosis: Diagnosis) -> list[str]:
+    """For the end of a launch: the costliest cause, and the best of its settings."""
+    if not diagnosis.causes:
+        return []
+    told = diagnosis.causes[0]
+    lines = [headline(told)]
+    if told.settings:
+        setting, prediction = told.settings[0]
+        lines.append(f"try {keys(setting.sets)}; {prediction_words(prediction)}")
+    elif told.slow.advice:
+        lines.append(told.slow.advice[0])
+    return lines

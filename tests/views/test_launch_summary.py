@@ -1,0 +1,60 @@
+"""The end of a launch in ten lines. Needs nothing; seconds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from made_up_run import eventful, tiny, write_run
+
+from harness.launching.execute import Outcome
+from harness.launching.verdict import Verdict
+from harness.records.record import read_record
+from harness.views.launch import as_json, summary
+from harness.views.style import Style
+
+
+def outcome(run_dir: Path, verdict: Verdict, **more: Any) -> Any:
+    return Outcome(SimpleNamespace(run_dir=run_dir, name="large"), verdict, 1300.0, **more)  # type: ignore[arg-type]
+
+
+def test_a_completed_run_is_told_in_ten_lines(tmp_path: Path) -> None:
+    folder = eventful(tmp_path / "large-20260921-120000", 60)
+    kept = {"checkpoint": folder / "checkpoints/step-00000060", "export": folder / "export"}
+    done = outcome(folder, Verdict("completed", 0, step=60), **kept)
+    lines = summary(done, read_record(folder), "", folder / "report.html", Style()).splitlines()
+    assert len(lines) == 10
+    assert lines[0] == "completed: large trained 60 steps in 21 min 40 s"
+    starts = [line.split()[0] for line in lines[1:]]
+    assert starts == ["loss", "speed", "a", "memory", "slow", "checkpoint", "export", "report", "Next:"]
+    text = "\n".join(lines)
+    for expected in (
+        "held-out loss 6.1",
+        "unigram entropy 7.200",
+        "MFU 3",
+        "optimizer 33%",
+        "GPU 33.00 GiB (planned 41.53 GiB)",
+    ):
+        assert expected in text
+    assert "the optimizer on the CPU: 33% of the step; try without `zero.offload_optimizer`; the plan: a step" in text
+
+
+def test_a_run_that_failed_before_a_step(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "r", tiny(), None, ("failed",))
+    verdict = Verdict("failed", 1, "RuntimeError: boom", rank=0)
+    text = summary(outcome(folder, verdict), read_record(folder), "", None, Style())
+    assert text.startswith("failed on rank 0 at step 3: RuntimeError: boom")
+    assert "none was completed" in text
+    assert str(folder) in text
+    assert "launcher.log" in text
+
+
+def test_for_programs(tmp_path: Path) -> None:
+    folder = eventful(tmp_path / "r", 60)
+    body = json.loads(as_json(outcome(folder, Verdict("completed", 0, step=60)), read_record(folder), None))
+    assert body["last"]["step"]["step"] == 60
+    assert [cause["cause"] for cause in body["slow"]] == ["cpu-optimizer", "communication"]
+    assert body["slow"][0]["settings"][0]["planned_gain"] > 0.1
+    assert body["slow"][0]["planned"] is False

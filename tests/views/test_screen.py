@@ -1,0 +1,117 @@
+"""What people see while a run goes on, mode by mode. Needs nothing; a second."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.progress import Pace, figures, fitting, plain
+from harness.views.screen import Screen, mode_of
+
+RUN = {"type": "run", "steps": 200, "start_step": 0}
+GPU = {"mfu": 0.381, "memory_gpu_peak_bytes": 33 * 2**30, "memory_host_bytes": 2**30}
+
+
+def row(step: int, **more: Any) -> dict[str, Any]:
+    return {"type": "step", "step": step, "loss": 3.01234, "tokens_per_second": 1450.0, **more}
+
+
+def shown(screen: Screen, capsys: pytest.CaptureFixture[str], *rows: dict[str, Any]) -> list[str]:
+    for one in rows:
+        screen.metrics(one)
+    screen.close()
+    return capsys.readouterr().err.splitlines()
+
+
+def test_a_plain_line_has_everything(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = shown(Screen("plain", 50), capsys, RUN, row(20, **GPU), row(21), row(40))
+    assert lines[0].startswith("step 20/200  loss 3.012  1.45 k tokens/s  ")
+    assert lines[0].endswith(" left  MFU 38.1%  GPU 33.00 GiB  saves at 50")
+    assert len(lines) == 2  # a line every tenth of the run
+
+
+def test_the_ranks_own_line_is_not_shown_twice(capsys: pytest.CaptureFixture[str]) -> None:
+    screen = Screen("plain")
+    screen.metrics(RUN)
+    screen.output("step 20/200  loss 3.012  1.45 k tokens/s  9.0 s left")
+    screen.output("step 20: held-out loss 3.1")
+    assert capsys.readouterr().err.splitlines() == ["step 20: held-out loss 3.1"]
+
+
+def test_json_is_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    screen = Screen("json", 50)
+    screen.started(2, 1, Path("log"))
+    screen.output("something")
+    lines = [json.loads(line) for line in shown(screen, capsys, RUN, row(20, **GPU), {"type": "save", "step": 20})]
+    assert [line["type"] for line in lines] == ["note", "output", "run", "step", "save"]
+    assert (lines[3]["next_save"], lines[3]["total_steps"], lines[3]["mfu"]) == (50, 200, 0.381)
+    assert lines[3]["seconds_left"] >= 0
+
+
+def test_quiet_shows_trouble_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    screen = Screen("quiet")
+    screen.note("starting")
+    screen.stopping("SIGTERM", 8.0, waiting=True)
+    assert len(shown(screen, capsys, RUN, row(20), row(200))) == 1
+
+
+def test_a_bar_is_drawn_and_survives_a_restart(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "140")
+    screen = Screen("bar", 50)
+    text = "\n".join(shown(screen, capsys, RUN, row(20, **GPU), {"type": "restart"}, RUN, row(1), row(200)))
+    assert "20/200" in text
+    assert "MFU 38.1%" in text
+    assert "200/200" in text
+
+
+@pytest.mark.parametrize(
+    "bad", [{"step": "x"}, {"loss": None}, {"loss": "nan", "tokens_per_second": []}, {"step": None}]
+)
+def test_a_line_that_says_nothing_breaks_nothing(capsys: pytest.CaptureFixture[str], bad: dict[str, Any]) -> None:
+    for mode in ("plain", "json", "bar"):
+        assert shown(Screen(mode), capsys, {**RUN, "start_step": "?"}, {**row(200), **bad}) is not None  # type: ignore[arg-type]
+
+
+def test_the_next_checkpoint() -> None:
+    pace = Pace(200, 0, 50)
+    assert [pace.next_save(step) for step in (1, 49, 50, 199, 200)] == [50, 50, 100, 200, None]
+    assert Pace(120, 0, 50).next_save(110) == 120
+    assert Pace(120, 0, 50, save_at_end=False).next_save(110) is None
+    assert Pace(120, 0, None, save_at_end=False).next_save(1) is None
+
+
+def test_time_left_counts_from_where_the_run_went_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    pace = Pace(200, 100, began=1000.0)
+    monkeypatch.setattr("time.monotonic", lambda: 1050.0)
+    assert pace.left(150) == 50
+    assert pace.left(100) is None
+
+
+def test_a_narrow_terminal_keeps_what_is_wanted_most() -> None:
+    pace, line = Pace(200, 0, 50), row(20, **GPU)
+    assert fitting(line, pace, 12) == "loss 3.012"
+    assert fitting(line, pace, 200) == "  ".join(figures(line, pace))
+    assert plain(line, pace).startswith("step 20/200  loss 3.012")
+    assert "loss none" in figures(row(1, loss=None), pace)
+
+
+@pytest.mark.parametrize(
+    ("asked", "ci", "expected"), [("auto", "", "plain"), ("bar", "1", "bar"), ("quiet", "", "quiet")]
+)
+def test_auto_is_a_bar_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch, asked: str, ci: str, expected: str) -> None:
+    monkeypatch.setenv("CI", ci)
+    assert mode_of(asked) == expected
+
+
+def test_auto_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("CI", raising=False)
+    assert mode_of("auto") == "bar"
+    monkeypatch.setenv("CI", "true")
+    assert mode_of("auto") == "plain"

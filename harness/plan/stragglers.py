@@ -23,8 +23,8 @@ _LEAST_LOOKS = 3
 _MOSTLY = 0.75
 _RELEASED = 0.5
 """A named rank is let go once it is slower by less than this part of the threshold."""
-_SMALL_SECONDS = 1e-3
-"""What a rank holds the others up by at least: below a millisecond a step nobody minds."""
+_SMALL_SECONDS = 5e-3
+"""What a rank holds the others up by at least: less than 5 ms a step is noise."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,7 +146,7 @@ def _train(job: Job, state: State, screen: Display, telemetry: Telemetry) -> Sta
             screen.say(f"stopping at step {state.step}: {why}")
         elif due and not judged:
             state, _ = _evaluate(job, state, screen, telemetry)
-    telemetry.flush()
+    telemetry.finish(state.step)
     if spec.checkpoint.save_at_end and saved != state.step:
         with job.status.during("save"):
             save(job, state, last=True)
@@ -160,7 +160,7 @@ def _train(job: Job, state: State, screen: Display, telemetry: Telemetry) -> Sta
 def _step(job: Job, state: State, screen: Display, policy: NonfinitePolicy, telemetry: Telemetry) -> State:
     """One step and its line."""
     logged = (state.step + 1) % job.orders.run.spec.logging.logging_steps == 0 or state.step + 1 == job.steps
-    telemetry.begin()
+    telemetry.begin(state.step + 1)
     rate, before = job.engine.get_lr()[0], state.position
     losses, state, rows = _take_step(job, state, telemetry.watch)
     state, skipped = policy.after(state, before, losses)

@@ -25,7 +25,14 @@ class Metrics:
         self._file = path.open("a", encoding="utf-8") if path else None
         self.listeners: list[Callable[[Mapping[str, Any]], None]] = []
         """Called with each line once it is written. None of them may raise or take long."""
+        self.closers: list[Callable[[], None]] = []
+        """Called when nothing more will be written but what they write themselves."""
         self._began = time.monotonic()
+
+    @property
+    def writes(self) -> bool:
+        """False on the ranks that write nothing."""
+        return self._file is not None
 
     def write(self, kind: str, **fields: Any) -> None:
         """Append one line `{"type": kind, ...}`; fields that are None are left out, and a value that is not finite is
@@ -48,6 +55,9 @@ class Metrics:
 
     def close(self) -> None:
         """Nothing more will be written."""
+        for closer in self.closers:
+            closer()
+        self.closers.clear()
         if self._file:
             self._file.close()
 

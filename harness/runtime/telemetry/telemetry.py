@@ -24,12 +24,15 @@ from harness.runtime.metrics import Metrics
 from harness.runtime.policies import not_a_number
 from harness.runtime.progress import Display
 from harness.runtime.ranks import Ranks, to_host
+from harness.runtime.rundir import RunDir
 from harness.runtime.state import State
 from harness.runtime.telemetry.device import Peak, find_peak
 from harness.runtime.telemetry.gathering import Gathering
 from harness.runtime.telemetry.interval import Interval, speed
 from harness.runtime.telemetry.memory import memory, page_faults
+from harness.runtime.telemetry.profiling import Profile, write_communication
 from harness.runtime.telemetry.swapping import SWAPPED, bytes_in, uses_nvme
+from harness.runtime.telemetry.trackers import Trackers
 from harness.runtime.telemetry.waiting import METER, watch_collectives
 from harness.runtime.telemetry.watch import Raw, Stopwatch, figures
 from harness.runtime.telemetry.work import Amount, Work, open_work
@@ -42,6 +45,7 @@ class Measured(Protocol):
     """What is measured: a job of the loop."""
 
     orders: Any
+    run_dir: RunDir
     ranks: Ranks
     topology: Topology
     config: Any
@@ -77,6 +81,9 @@ class Telemetry:
         self.gathering = Gathering(
             spec.telemetry, job.ranks, job.topology, on_device=self.watch.on_device, say=screen.say
         )
+        self.trackers = Trackers(spec.telemetry, job.run_dir.root, job.orders.run.name, job.metrics, screen.say)
+        job.metrics.closers.append(lambda: self.trackers.close(self._step))
+        self.profile = Profile(spec.telemetry, job.ranks, job.run_dir.root, job.metrics)
         watch_collectives()
         # A line of a step on a device is read when the next step is on its way, so that nothing waits for it.
         self._late = self.watch.on_device and not spec.telemetry.synchronize
@@ -86,6 +93,7 @@ class Telemetry:
         self._nvme: list[Path] = uses_nvme(job.orders.ds_config)
         self._nvme_bytes, self._nvme_at = 0, -_NVME_EVERY_SECONDS
         self._last: Any = None
+        self._step = 0
 
     def facts(self) -> dict[str, Any]:
         """For the line `run`: the ranks, the device, and what its figures are measured with."""
@@ -109,8 +117,9 @@ class Telemetry:
             **_offloaded(run, self.work),
         }
 
-    def begin(self) -> None:
-        """A step begins; the first one here, all others where the one before has ended."""
+    def begin(self, step: int) -> None:
+        """Step `step` begins; the first one here, all others where the one before has ended."""
+        self.profile.before(step)
         if self._last is None:
             self._interval.paused.update(self._paused)
             self._paused.clear()
@@ -135,6 +144,22 @@ class Telemetry:
             self._settle(*before)
         if not self._late:
             self.flush()
+        if self.profile.due(state.step):
+            self._profiled(state.step)
+
+    def _profiled(self, step: int, *, last: bool = False) -> None:
+        with self.paused("profile"):
+            table = self.profile.after(step, last=last)
+            if table is not None:
+                self._screen.say(f"profile written: {table}")
+            if not last:
+                self.profile.before(step + 1)
+
+    def finish(self, step: int) -> None:
+        """Training has ended in order with this step. A collective."""
+        self.flush()
+        self._profiled(step, last=True)
+        write_communication(self._job.run_dir.root, self._job.ranks, asked=self._spec.comms_logger)
 
     def flush(self) -> None:
         """Tell what is left to tell, once the device has come so far: before a save, an evaluation or the end."""
@@ -227,7 +252,9 @@ class Telemetry:
             **self._swapping(interval),
             "skipped": order.engine_skipped,
         }
+        self._step = state.step
         self._job.metrics.write("step", **line)
+        self.trackers.tell(state.step)
         self._screen.step(line)
 
     def _flops(self, interval: Interval) -> dict[str, Any]:

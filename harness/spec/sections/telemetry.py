@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from harness.spec.sections.base import Positive, Section
 
 Tracker = Literal["csv", "tensorboard", "wandb", "mlflow"]
+
+
+def _a_range(text: str) -> str:
+    """Steps from one to another. Raises ValueError where it ends before it begins."""
+    first, _, last = text.partition("-")
+    if last and int(last) < int(first):
+        raise ValueError(f"`{text}` ends before it begins")
+    return text
 
 
 class TelemetrySpec(Section):
@@ -35,7 +43,9 @@ class TelemetrySpec(Section):
     """`offline` writes a folder that `wandb sync` uploads later."""
     mlflow_tracking_uri: str | None = None
     """Server or database of `mlflow`. Default: the variable MLFLOW_TRACKING_URI, else a file in the folder above."""
-    profile_steps: Annotated[str, Field(pattern=r"^[1-9][0-9]*(-[1-9][0-9]*)?$")] | None = None
+    profile_steps: Annotated[str, Field(pattern=r"^[1-9][0-9]*(-[1-9][0-9]*)?$"), AfterValidator(_a_range)] | None = (
+        None
+    )
     """Steps that torch's profiler records, such as `10-12`, as in `harness launch --profile steps=10-12`."""
     profile_ranks: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False)] = (0,)
     """Ranks that are profiled."""

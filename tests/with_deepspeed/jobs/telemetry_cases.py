@@ -1,9 +1,9 @@
 """The loop, several runs in the same ranks, with a rank that is slow in one way or another.
 
-`telemetry_cases.py JOBS.json`, where a job is {"run": DIR, "slow": null or {"rank", "kind", "seconds" or "factor"}}; kinds:
+`telemetry_cases.py JOBS.json`, where a job is {"run": DIR, "late": are lines written a step late as on a device, "slow": null or {"rank", "kind", "seconds"}}; kinds:
 `data` sleeps while data is drawn, `forward` in the forward, `backward` in the backward, `optimizer` before the update, `disk`
-in each wait for NVMe, `linear` multiplies the time of each linear layer's forward. Rank 0 writes DIR/outcome.json: {"wall": seconds of each step by a clock outside,
-"resident": bytes by psutil, "error": text or null}.
+in each wait for NVMe. Rank 0 writes DIR/outcome.json: {"wall": seconds of each step by a clock outside, "resident": bytes by
+psutil, "swapped": bytes of this rank's swap files, "error": text or null}.
 """
 
 import json
@@ -21,6 +21,7 @@ from harness.runtime.main import _quieten, _read_together
 from harness.runtime.ranks import Ranks, join, leave
 from harness.runtime.rundir import RunDir
 from harness.runtime.status import Status
+from harness.runtime.telemetry.telemetry import Telemetry
 
 
 class Slow(torch.autograd.Function):
@@ -61,19 +62,21 @@ def slow_down(built: loop.Job, kind: str, seconds: float) -> None:
             return step(*args, **kw)
 
         engine.optimizer.step = slower
-    elif kind == "disk":
-        import deepspeed.runtime.swap_tensor.optimizer_utils  # noqa: F401
 
-        handle = engine.optimizer.optimizer_swapper.aio_handle
-        base = type(handle).__mro__[1]
-        wait = base.wait
 
-        class SlowDisk(base):  # type: ignore[misc, valid-type]
-            def wait(self, *args: Any) -> Any:
-                time.sleep(seconds)
-                return wait(self, *args)
+def slow_disk(seconds: float) -> None:
+    """Every wait for a file takes longer, below whatever counts it: before the engine opens its files."""
+    from deepspeed.ops.op_builder import AsyncIOBuilder
 
-        type(handle).__bases__ = (SlowDisk,)
+    op = AsyncIOBuilder().load(verbose=False)
+    wait = op.aio_handle.wait
+
+    class SlowDisk(op.aio_handle):  # type: ignore[misc, name-defined]
+        def wait(self) -> Any:
+            time.sleep(seconds)
+            return wait(self)
+
+    op.aio_handle = SlowDisk
 
 
 def main() -> None:
@@ -89,9 +92,11 @@ def _train(ranks: Ranks, job: dict[str, Any]) -> dict[str, Any]:
     run_dir = RunDir(Path(job["run"]))
     orders = _read_together(run_dir, ranks)
     _quieten("error")
+    slow = job["slow"] if job["slow"] and job["slow"]["rank"] == ranks.rank else None
+    if slow and slow["kind"] == "disk":
+        slow_disk(slow["seconds"])
     built = loop.build(orders, run_dir, ranks, Status(run_dir, ranks.rank))
-    slow = job.get("slow")
-    if slow and slow["rank"] == ranks.rank:
+    if slow:
         slow_down(built, slow["kind"], slow["seconds"])
     wall: list[float] = []
     original = loop._step
@@ -103,18 +108,26 @@ def _train(ranks: Ranks, job: dict[str, Any]) -> dict[str, Any]:
         finally:
             wall.append(time.perf_counter() - began)
 
-    loop._step = step
+    loop._step, init = step, Telemetry.__init__
+
+    def late(self: Any, *args: Any) -> None:
+        init(self, *args)
+        self._late = True
+
+    if job["late"]:
+        Telemetry.__init__ = late  # type: ignore[method-assign]
     error = None
     try:
         loop.train(built, None)
     except Exception:
         error = traceback.format_exc()
     finally:
-        loop._step = original
+        loop._step, Telemetry.__init__ = original, init  # type: ignore[method-assign]
     built.metrics.close()
     resident = psutil.Process().memory_info().rss
+    swapped = sum(path.stat().st_size for path in Path(job["swap"]).rglob("*") if f"rank{ranks.rank}" in str(path))
     built.engine.destroy()
-    return {"wall": wall, "resident": resident, "error": error}
+    return {"wall": wall, "resident": resident, "swapped": swapped, "error": error}
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,18 @@ class Work:
     checkpointing: bool = False
 
     def of(self, rows: np.ndarray) -> Amount:
-        """Of rows (..., micro-batch): each last axis is padded together."""
+        """Of rows (..., micro-batch): each last axis is padded together. Rows of a stream are all alike."""
+        if not self.sequences.plain:
+            return self._of(rows)
+        if rows.shape not in self._alike:
+            self._alike[rows.shape] = self._of(rows)
+        return self._alike[rows.shape]
+
+    @cached_property
+    def _alike(self) -> dict[tuple[int, ...], Amount]:
+        return {}
+
+    def _of(self, rows: np.ndarray) -> Amount:
         seq = self.sequences
         lengths = seq.lengths[rows]
         positions = self._padded(lengths)

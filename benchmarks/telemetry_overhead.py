@@ -4,6 +4,7 @@
 
 The same ranks take steps with and without everything that is measured, by turns in one run: parts, collectives, FLOPs,
 memory, the line, and every fifth step the message between ranks. Both know the loss over all ranks and look for NaN.
+Beside the ratio of times stands the CPU time that measuring takes itself, which other programs do not change.
 `--write` puts the figures, the spec and the versions into `benchmarks/results/telemetry_overhead.json`.
 """
 
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import timeit
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -134,6 +136,9 @@ def measure(scratch: Path, rows: int, pairs: int, stage: int) -> None:
     if ranks.is_first:
         result = summary(seconds[False], seconds[True])
         device = both.telemetry.peak.device
+        own = both.own_seconds()
+        result["own_cpu_seconds"] = round(own, 7)
+        result["own_cpu_over_bare"] = round(own / result["bare_step_seconds"], 5)
         result |= {"ranks": ranks.world, "device": device, "versions": versions(), "spec": body}
         (scratch / "result.json").write_text(json.dumps(result), encoding="utf-8")
     leave()
@@ -173,6 +178,38 @@ class Both:
         self._timed = {name: function for name, function in vars(comm.cdb).items() if name not in before}
         self._policy = NonfinitePolicy(run.spec, self.job.engine, ranks, self.job.topology, self.job.train.shape)
         self._state = State()
+        self._spent: dict[str, list[float]] = {"begin": [], "end": [], "sum": []}
+        for name in ("begin", "end"):
+            setattr(self.telemetry, name, self._timing(name, getattr(self.telemetry, name)))
+        self._sum = self._timing("sum", ranks.sum)
+
+    def _timing(self, name: str, function: Any) -> Any:
+        def call(*args: Any, **kw: Any) -> Any:
+            began = time.thread_time()
+            try:
+                return function(*args, **kw)
+            finally:
+                self._spent[name].append(time.thread_time() - began)
+
+        return call
+
+    def own_seconds(self) -> float:
+        """CPU time a step: what goes on at its two ends, less the sum over ranks that both kinds have, and the clocks
+        around its parts and its collectives.
+        """
+        from harness.runtime.telemetry.waiting import METER
+
+        ends, both = (statistics.mean(self._spent[n][WARM_UP:]) for n in ("end", "sum"))
+        parts, calls = 4, 40  # of a step without accumulation; more collectives than this model has
+
+        def part() -> None:
+            with self.telemetry.watch.part("data"):
+                pass
+
+        METER.on = True
+        clocks = parts * timeit.timeit(part, number=1000) / 1000
+        clocks += calls * timeit.timeit(lambda: METER.call(int), number=1000) / 1000
+        return statistics.mean(self._spent["begin"]) + ends - both + clocks
 
     def step(self, *, measured: bool) -> float:
         """Seconds of a step that all ranks begin together."""
@@ -194,7 +231,7 @@ class Both:
         place, nothing = self._state.position, Nothing()
         losses, state, _ = self._loop._take_step(self.job, self._state, nothing)  # type: ignore[arg-type]
         self._state, _ = self._policy.after(state, place, losses)
-        self._ranks.sum(losses)
+        self._sum(losses)
 
     def _measured(self) -> None:
         self._state = self._loop._step(self.job, self._state, self._screen, self._policy, self.telemetry)

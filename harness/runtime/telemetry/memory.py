@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import resource
+import time
 from pathlib import Path
 
 from deepspeed.accelerator import get_accelerator
 
-_STATUS = Path("/proc/self/status")
+_RESIDENT, _STATUS = Path("/proc/self/statm"), Path("/proc/self/status")
+_PEAK_EVERY_SECONDS = 1.0
+_peak = {"bytes": 0, "at": -_PEAK_EVERY_SECONDS}
 
 
 def memory() -> dict[str, int]:
@@ -22,14 +25,16 @@ def memory() -> dict[str, int]:
 
 
 def host_memory() -> dict[str, int]:
-    """Resident bytes now and at most."""
-    found = {"VmRSS": 0, "VmHWM": 0}
-    for line in _STATUS.read_text(encoding="ascii", errors="replace").splitlines():
-        name, _, value = line.partition(":")
-        if name in found:
-            found[name] = int(value.split()[0]) * 1024
-    # A kernel that reads the peak from less exact counters may say less than what is resident now.
-    return {"memory_host_bytes": found["VmRSS"], "memory_host_peak_bytes": max(found.values())}
+    """Resident bytes now and at most. The kernel keeps the peak, in a file that takes long to read: asked for once a
+    second. `ru_maxrss` would be quicker, but a process that was forked and replaced still has its parent's.
+    """
+    now = int(_RESIDENT.read_text(encoding="ascii").split()[1]) * resource.getpagesize()
+    if time.monotonic() - _peak["at"] >= _PEAK_EVERY_SECONDS:
+        _peak["at"] = time.monotonic()
+        for line in _STATUS.read_text(encoding="ascii", errors="replace").splitlines():
+            if line.startswith("VmHWM:"):
+                _peak["bytes"] = int(line.split()[1]) * 1024
+    return {"memory_host_bytes": now, "memory_host_peak_bytes": int(max(now, _peak["bytes"]))}
 
 
 def page_faults() -> int:

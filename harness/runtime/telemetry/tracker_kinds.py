@@ -145,15 +145,16 @@ class Mlflow:
     """A run of MLflow, through its client, which keeps no state of the process."""
 
     def __init__(self, target: Target) -> None:
-        from mlflow import MlflowClient
-        from mlflow.entities import Metric, Param
-
         uri = target.spec.mlflow_tracking_uri or os.environ.get("MLFLOW_TRACKING_URI")
         if not uri:
             place = target.folder / "mlflow"
             place.mkdir(parents=True, exist_ok=True)
-            uri = f"sqlite:///{place.absolute()}/mlflow.db"
-        self._client, self._metric, self._param = MlflowClient(tracking_uri=uri), Metric, Param
+            uri = f"file://{place.absolute()}"
+            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # a database needs more than the small package
+        from mlflow import MlflowClient
+        from mlflow.entities import Metric
+
+        self._client, self._metric = MlflowClient(tracking_uri=uri), Metric
         found = self._client.get_experiment_by_name(target.project)
         experiment = found.experiment_id if found else self._client.create_experiment(target.project)
         self._run: str = self._client.create_run(experiment, run_name=target.run).info.run_id

@@ -34,7 +34,8 @@ class TelemetrySpec(Section):
     trackers: Annotated[tuple[Tracker, ...], Field(strict=False)] = ()
     """Where the lines of metrics.jsonl go too. One that fails is given up; training goes on."""
     tracker_dir: str | None = None
-    """Folder that `csv`, `tensorboard` and offline `wandb` write to. Default: `trackers/` in the run directory."""
+    """Folder that `csv`, `tensorboard`, offline `wandb` and `mlflow` without a server write to. Default: `trackers/` in
+    the run directory."""
     project: str | None = None
     """Project of `wandb`, experiment of `mlflow`. Default: the name of the run."""
     wandb_entity: str | None = None
@@ -42,7 +43,7 @@ class TelemetrySpec(Section):
     wandb_mode: Literal["online", "offline"] = "online"
     """`offline` writes a folder that `wandb sync` uploads later."""
     mlflow_tracking_uri: str | None = None
-    """Server or database of `mlflow`. Default: the variable MLFLOW_TRACKING_URI, else a file in the folder above."""
+    """Server or database of `mlflow`. Default: the variable MLFLOW_TRACKING_URI, else the folder above."""
     profile_steps: Annotated[str, Field(pattern=r"^[1-9][0-9]*(-[1-9][0-9]*)?$"), AfterValidator(_a_range)] | None = (
         None
     )

@@ -146,7 +146,7 @@ RANKS = (
     must("steps", "count", "", "steps of the interval; figures are medians over them unless said otherwise"),
     must("seconds", "numbers", "s", "the step, which is alike on all ranks that wait for each other"),
     must("busy", "numbers", "s", "the step without waiting for other ranks: by this a slow rank is known"),
-    must("data", "numbers", "s", "of the busy time: data, by the host's clock"),
+    must("data", "numbers", "s", "of the busy time: waiting for data"),
     must("compute", "numbers", "s", "of the busy time: forward, backward, update"),
     must("io", "numbers", "s", "of the busy time: blocked by NVMe swapping"),
     must("host", "numbers", "s", "of the busy time: everything else"),

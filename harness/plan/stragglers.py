@@ -18,9 +18,11 @@ from harness.units import format_seconds
 Cause = Literal["data", "compute", "input_size", "io", "host"]
 
 WINDOW_STEPS = 20
-"""Steps that a rank is judged by. It must have been slow in most looks at them, and by their median."""
+"""Steps that a rank is judged by. It must have been slow in most looks at them, and by their median or mean."""
 _LEAST_LOOKS = 3
 _MOSTLY = 0.75
+_NEARLY = 0.9
+"""A figure this near the threshold is as good as on it: with noise of 5 % a step it is known to a tenth of it or so."""
 _RELEASED = 0.5
 """A named rank is let go once it is slower by less than this part of the threshold."""
 _SMALL_SECONDS = 5e-3
@@ -102,8 +104,9 @@ class Detector:
         ratios = [seen.ratios for seen in self._looks]
         last = ratios[-1]
         suspects = [rank for rank, much in enumerate(last) if much >= self.threshold / 2 or rank in self._named]
-        usual = {rank: median(seen[rank] for seen in ratios) for rank in suspects}
-        slow = {rank: much for rank, much in usual.items() if much >= self.threshold and self._mostly(rank, ratios)}
+        usual = {rank: _usual([seen[rank] for seen in ratios]) for rank in suspects}
+        least = self.threshold * _NEARLY
+        slow = {rank: much for rank, much in usual.items() if much >= least and self._mostly(rank, ratios)}
         return [*self._gone(usual), *self._new(slow)]
 
     def _steps(self) -> int:
@@ -144,10 +147,15 @@ class Detector:
                 mine, theirs = self._mean(worst), medians.without(worst)
                 cause, evidence = likely_cause(mine, theirs)
                 lost = mine.busy - theirs.busy
-                straggler = Straggler(tuple(group), host, whole, slow[worst], lost, cause, evidence)
+                straggler = Straggler(tuple(group), host, whole, self._slower(worst), lost, cause, evidence)
                 self._named.update(dict.fromkeys(group, straggler))
                 found.append(Change(straggler, named=True))
         return found
+
+    def _slower(self, rank: int) -> float:
+        """Over the looks in which it was slow: it may have begun within the window."""
+        high = [s.ratios[rank] for s in self._looks if s.ratios[rank] >= self.threshold / 2]
+        return sum(high) / len(high)
 
     def _mean(self, rank: int) -> Look:
         seen = [s.looks[rank] for s in self._looks]
@@ -214,6 +222,11 @@ def _by_host(ranks: Sequence[int], hosts: Sequence[str]) -> dict[str, list[int]]
     for rank in ranks:
         out[hosts[rank]].append(rank)
     return out
+
+
+def _usual(ratios: Sequence[float]) -> float:
+    """Median or mean, whichever is more: the one tells sooner that something has begun, the other wavers less."""
+    return max(median(ratios), sum(ratios) / len(ratios))
 
 
 def _median_without(ordered: Sequence[float], value: float) -> float | None:

@@ -55,7 +55,7 @@ def test_a_rank_25_per_cent_slower_is_named_within_20_steps(ranks: int) -> None:
         told = cluster.run(20, {slow: 0.25})
         assert [change.straggler.ranks for _, change in told] == [(slow,)]
         assert told[0][0] <= 70
-        assert told[0][1].straggler.slower == pytest.approx(0.25, abs=0.06)
+        assert told[0][1].straggler.slower == pytest.approx(0.25, abs=0.09)
 
 
 def test_one_of_25_per_cent_is_named_within_20_steps_nearly_always() -> None:

@@ -62,3 +62,16 @@ def speed(interval: Interval) -> dict[str, Any]:
         out["seconds_communication"] = round(inside / len(interval.communication), 6)
         out["communication_share"] = round(inside / whole, 5) if whole else 0.0
     return out
+
+
+def flops(interval: Interval, world: int, peak: float | None) -> dict[str, Any]:
+    """FLOPs a step over all ranks, and what part of the peak they are."""
+    counts = {"flops": interval.needed, "flops_hardware": interval.executed, "flops_6n": interval.six_n}
+    out: dict[str, Any] = {name: float(f"{value / interval.steps:.6g}") for name, value in counts.items()}
+    if interval.seconds > 0:
+        rate = 1 / (interval.seconds * world)
+        out["device_flops_per_second"] = float(f"{interval.needed * rate:.6g}")
+        if peak:
+            shares = zip(("mfu", "hfu", "mfu_6n"), counts.values(), strict=True)
+            out |= {name: float(f"{value * rate / peak:.5g}") for name, value in shares}
+    return out

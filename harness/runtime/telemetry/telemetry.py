@@ -16,10 +16,6 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from harness.plan import traffic
-from harness.plan.run import Run
-from harness.plan.settings import settings_of
-from harness.plan.shards import local_size
 from harness.runtime.metrics import Metrics
 from harness.runtime.policies import not_a_number
 from harness.runtime.progress import Display
@@ -28,9 +24,10 @@ from harness.runtime.rundir import RunDir
 from harness.runtime.state import State
 from harness.runtime.telemetry.device import Peak, find_peak
 from harness.runtime.telemetry.gathering import Gathering
-from harness.runtime.telemetry.interval import Interval, speed
+from harness.runtime.telemetry.interval import Interval, flops, speed
 from harness.runtime.telemetry.memory import memory, page_faults
 from harness.runtime.telemetry.profiling import Profile, write_communication
+from harness.runtime.telemetry.start import facts
 from harness.runtime.telemetry.swapping import SWAPPED, bytes_in, uses_nvme
 from harness.runtime.telemetry.trackers import Trackers
 from harness.runtime.telemetry.waiting import METER, watch_collectives
@@ -51,7 +48,6 @@ class Measured(Protocol):
     config: Any
     engine: Any
     train: Any
-    steps: int
     metrics: Metrics
 
 
@@ -89,33 +85,18 @@ class Telemetry:
         self._late = self.watch.on_device and not spec.telemetry.synchronize
         self._kept: tuple[Raw, Amount, float, _Order | None] | None = None
         self._interval, self._paused = Interval(), Counter[str]()
-        self._before = (SWAPPED.seconds, SWAPPED.read, SWAPPED.written, page_faults())
+        self._before = _counters()
         self._nvme: list[Path] = uses_nvme(job.orders.ds_config)
         self._nvme_bytes, self._nvme_at = 0, -_NVME_EVERY_SECONDS
         self._last: Any = None
         self._step = 0
 
     def facts(self) -> dict[str, Any]:
-        """For the line `run`: the ranks, the device, and what its figures are measured with."""
-        topology, sizes = self._job.topology, self.work.sizes
-        run = self._job.orders.run
-        return {
-            "data_parallel": topology.data_size,
-            "tensor_parallel": topology.tensor_size,
-            "pipeline_parallel": topology.pipeline_size,
-            "sequence_parallel": topology.sequence_size,
-            "hosts": self.gathering.hosts,
-            "device": self.peak.device,
-            "device_memory_bytes": self.peak.memory,
-            "device_peak_flops": self.peak.flops,
-            "device_peak_source": self.peak.source,
-            "flops_source": self.work.source,
-            "matmul_parameters": int(sizes.matmul) if sizes else None,
-            "clock": "device" if self.watch.on_device else "host",
-            "logging_steps": self._every,
-            "gather_steps": self.gathering.every,
-            **_offloaded(run, self.work),
-        }
+        """For the line `run`."""
+        run, clock = self._job.orders.run, "device" if self.watch.on_device else "host"
+        steps = {"logging_steps": self._every, "gather_steps": self.gathering.every}
+        about = facts(run, self._job.topology, self.work, self.peak)
+        return {"hosts": self.gathering.hosts, "clock": clock, **steps, **about}
 
     def begin(self, step: int) -> None:
         """Step `step` begins; the first one here, all others where the one before has ended."""
@@ -123,7 +104,8 @@ class Telemetry:
         if self._last is None:
             self._interval.paused.update(self._paused)
             self._paused.clear()
-            self._last = self.watch.edge()
+            METER.take()
+            self._before, self._last = _counters(), self.watch.edge()
             self._time_collectives(0)
 
     def _time_collectives(self, step: int) -> None:
@@ -159,6 +141,7 @@ class Telemetry:
         """Training has ended in order with this step. A collective."""
         self.flush()
         self._profiled(step, last=True)
+        METER.on = False
         write_communication(self._job.run_dir.root, self._job.ranks, asked=self._spec.comms_logger)
 
     def flush(self) -> None:
@@ -169,13 +152,13 @@ class Telemetry:
 
     @contextmanager
     def paused(self, kind: str) -> Iterator[None]:
-        """What happens inside is no part of a step: `checkpoint` or `evaluation`."""
+        """What happens inside is no part of a step: `checkpoint`, `evaluation` or `profile`."""
         self.flush()
         METER.on, on, began = False, METER.on, time.perf_counter()
         try:
             yield
         finally:
-            METER.on = on
+            METER.on, self._before = on, _counters()
             self._paused[kind] += time.perf_counter() - began
 
     def _order(self, state: State, losses: torch.Tensor, rate: float, *, skipped: bool) -> _Order:
@@ -198,9 +181,9 @@ class Telemetry:
         start, self._last = self._last, self.watch.edge()
         paused, self._paused = self._paused, Counter()
         self._interval.paused.update(paused)
-        spans, host = self.watch.take()
+        spans = self.watch.take()
         waited, waits = METER.take()
-        now = (SWAPPED.seconds, SWAPPED.read, SWAPPED.written, page_faults())
+        now = _counters()
         io, read, written, faults = (after - before for after, before in zip(now, self._before, strict=True))
         self._before = now
         return Raw(
@@ -209,7 +192,6 @@ class Telemetry:
             self._last,
             sum(paused.values()),
             spans,
-            host,
             waited,
             waits,
             METER.on,
@@ -247,7 +229,7 @@ class Telemetry:
             "tokens": state.tokens,
             "samples": state.samples,
             **speed(interval),
-            **self._flops(interval),
+            **(flops(interval, self._job.ranks.world, self.peak.flops) if self.work.sizes else {}),
             **memory(),
             **self._swapping(interval),
             "skipped": order.engine_skipped,
@@ -256,20 +238,6 @@ class Telemetry:
         self._job.metrics.write("step", **line)
         self.trackers.tell(state.step)
         self._screen.step(line)
-
-    def _flops(self, interval: Interval) -> dict[str, Any]:
-        """FLOPs a step over all ranks, and what part of the peak they are."""
-        if self.work.sizes is None:
-            return {}
-        counts = {"flops": interval.needed, "flops_hardware": interval.executed, "flops_6n": interval.six_n}
-        out: dict[str, Any] = {name: float(f"{value / interval.steps:.6g}") for name, value in counts.items()}
-        if interval.seconds > 0:
-            rate = 1 / (interval.seconds * self._job.ranks.world)
-            out["device_flops_per_second"] = float(f"{interval.needed * rate:.6g}")
-            if self.peak.flops:
-                shares = zip(("mfu", "hfu", "mfu_6n"), counts.values(), strict=True)
-                out |= {name: float(f"{value * rate / self.peak.flops:.5g}") for name, value in shares}
-        return out
 
     def _swapping(self, interval: Interval) -> dict[str, Any]:
         if not self._nvme:
@@ -285,13 +253,6 @@ class Telemetry:
         }
 
 
-def _offloaded(run: Run, work: Work) -> dict[str, Any]:
-    """Bytes a rank moves between device and host memory in a step, as the plan counts them; nothing measures them."""
-    settings = settings_of(run)
-    if settings is None or work.facts is None or settings.optimizer_at == settings.parameters_at == "none":
-        return {}
-    part = local_size(work.facts, settings) / settings.shards
-    return {
-        "offload_to_host_bytes": float(round(sum(traffic.to_host(part, settings)))),
-        "offload_to_device_bytes": float(round(sum(traffic.to_device(part, settings)))),
-    }
+def _counters() -> tuple[float, int, int, int]:
+    """What only ever grows: seconds blocked and bytes moved by swapping, pages read from a disk."""
+    return SWAPPED.seconds, SWAPPED.read, SWAPPED.written, page_faults()

@@ -27,17 +27,15 @@ class Stopwatch:
         self._accelerator = get_accelerator()
         self.on_device = self._accelerator.device_name() != "cpu"
         self._spans: list[Span] = []
-        self._host: Counter[str] = Counter()
 
     @contextmanager
     def part(self, name: str) -> Iterator[None]:
         """Count the time inside under this name."""
-        METER.part, began, start = name, time.perf_counter(), self.edge()
+        METER.part, start = name, self.edge()
         try:
             yield
         finally:
             self._spans.append((name, start, self.edge()))
-            self._host[name] += time.perf_counter() - began
             METER.part = LOOP
 
     def edge(self) -> Any:
@@ -57,10 +55,9 @@ class Stopwatch:
         if self.on_device:
             edge.synchronize()
 
-    def take(self) -> tuple[list[Span], Counter[str]]:
-        """Parts since the last time, by edges and by the host's clock."""
-        taken = self._spans, self._host
-        self._spans, self._host = [], Counter()
+    def take(self) -> list[Span]:
+        """Parts since the last time."""
+        taken, self._spans = self._spans, []
         return taken
 
 
@@ -74,7 +71,6 @@ class Raw:
     paused: float
     """Seconds between the edges that went to saves and evaluations."""
     spans: list[Span]
-    host: Counter[str]
     waited: Counter[str]
     waits: list[Span]
     measured: bool

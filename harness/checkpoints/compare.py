@@ -49,7 +49,7 @@ _MEANINGS: dict[str, Meaning] = {
     "deepspeed": "told",
     # what a run says and keeps
     **dict.fromkeys(("name", "checkpoint", "eval", "export", "logging", "launch", "cluster", "ignore"), "harmless"),
-    "allow_undocumented": "harmless",
+    **dict.fromkeys(("telemetry", "allow_undocumented"), "harmless"),
 }
 """Dotted key or section -> what a change of it means. The longest that fits decides; what is not here breaks."""
 

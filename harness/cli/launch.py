@@ -17,6 +17,7 @@ from harness.cli.options import HostfileOption, Progress, SetOption, SpecArgumen
 from harness.errors import Exit, Refused
 from harness.findings import Finding, Fix
 from harness.launching.build import extensions_root, is_ready
+from harness.launching.debugging import with_profile
 from harness.launching.execute import Outcome, execute, sample_of
 from harness.launching.here import Here, look_here, unread_env_files
 from harness.launching.local_code import allowed_code
@@ -84,6 +85,17 @@ def launch(
             "or the run hung (`launch.max_restarts`).",
         ),
     ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            metavar="steps=A-B[,flops][,comms][,ranks=R+R]",
+            help="Record these steps with torch's profiler: a trace and a table of time by kind, in the run's folder "
+            "`profile`. `flops`, `comms`: DeepSpeed's FLOPs profiler and communication log too, which slow the run.",
+        ),
+    ] = None,
+    debug_distributed: Annotated[
+        bool, typer.Option("--debug-distributed", help="Have torch and NCCL check and tell each collective; slow.")
+    ] = False,
     allow_local_code: Annotated[
         bool, typer.Option("--allow-local-code", help="Run the Python file that `plugins.file` of the spec names.")
     ] = False,
@@ -109,6 +121,7 @@ def launch(
         message = "goes with `--resume`: a run that starts anew may change anything"
         raise typer.BadParameter(message, param_hint="--allow-change")
     changes = [*(overrides or ()), *([] if max_restarts is None else [f"launch.max_restarts={max_restarts}"])]
+    changes += [*_profile(profile), *(["telemetry.debug_distributed=true"] if debug_distributed else [])]
     going_on = (resume, tuple(allow_change or ()))
     prepared = prepare(spec, changes, hostfile, going_on, dry_run=dry_run, code=allow_local_code)
     if dry_run:
@@ -130,6 +143,29 @@ def launch(
         screen.close()
     _tell(outcome, format, list(screen.last_lines) if mode == "quiet" else [])
     exit_with(outcome.verdict.code)
+
+
+def _profile(text: str | None) -> list[str]:
+    """`--profile` as changes to the spec. Raises BadParameter."""
+    changes = []
+    for part in text.split(",") if text else ():
+        key, _, value = part.partition("=")
+        first, _, last = value.partition("-")
+        if (
+            key == "steps"
+            and first.isdigit()
+            and int(first)
+            and (not last or (last.isdigit() and int(last) >= int(first)))
+        ):
+            changes.append(f"telemetry.profile_steps='{value}'")
+        elif key == "ranks" and all(rank.isdigit() for rank in value.split("+")):
+            changes.append(f"telemetry.profile_ranks=[{value.replace('+', ',')}]")
+        elif part in ("flops", "comms"):
+            changes.append(f"telemetry.{'flops_profiler' if part == 'flops' else 'comms_logger'}=true")
+        else:
+            message = f"`{part}` is not `steps=A-B`, `ranks=R+R`, `flops` or `comms`"
+            raise typer.BadParameter(message, param_hint="--profile")
+    return changes
 
 
 def prepare(
@@ -165,7 +201,7 @@ def prepare(
         origin = found.checkpoint
         _tell_resume(f"going on from {view.relative(origin)}" if origin else "no earlier checkpoint, starting anew")
     _say_what_is_not_read(run, here)
-    config = DSConfig(with_own_folders(render(run).config, run_dir), {})
+    config = DSConfig(with_profile(with_own_folders(render(run).config, run_dir), run_dir), {})
     documents = _documents(checked, run, config.text, here, overrides)
     target = Target(run_dir, documents, found.checkpoint, allowed, sha256)
     return Prepared(run, here, make_plan(run, config.config, here, target))

@@ -5,6 +5,7 @@ Nothing is measured here.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -78,3 +79,17 @@ def find_device(name: str) -> Device | None:
     wanted = name.strip().lower().replace(" ", "").replace("_", "-")
     wanted = _SHORT.get(wanted, wanted).lower()
     return next((device for device in DEVICES.values() if device.name.lower() == wanted), None)
+
+
+def device_of_driver(name: str, memory: int) -> Device | None:
+    """The kind that a driver calls `NVIDIA A100-SXM4-80GB`, `NVIDIA H100 PCIe` or `AMD Instinct MI300X`; of those that
+    differ in memory alone the one nearest to `memory` bytes. None for a kind that is not known.
+    """
+    said = name.lower()
+    if "nvl" in said:  # another board, with other clocks
+        return None
+    joined = said.replace("rtx ", "rtx")
+    kinds = [d for d in _TABLE if re.search(rf"(?<![a-z0-9]){d.name.split('-')[0].lower()}(?![0-9])", joined)]
+    if any("pcie" in d.name.lower() for d in kinds):
+        kinds = [d for d in kinds if ("pcie" in d.name.lower()) == ("pcie" in said)]
+    return min(kinds, key=lambda d: abs(d.memory - memory), default=None)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from harness.launching.debugging import debugging
 from harness.launching.here import Here
 from harness.launching.local_code import VARIABLE
 from harness.launching.ops import needed_ops
@@ -236,6 +237,8 @@ def _variables(run: Run, here: Here, run_dir: Path, *, local: bool) -> tuple[Var
                 "OMP_NUM_THREADS", str(max(1, here.cores // ranks)), f"harness, {here.cores} cores / {ranks} ranks"
             )
         )
+    wanted = debugging(run.spec.telemetry, run_dir)
+    rows += [Variable(n, v, "telemetry.debug_distributed") for n, v in wanted.items() if n not in asked]
     rows += [Variable(name, value, "launch.env") for name, value in asked.items() if name != "PATH"]
     if not local:
         prefixes = (*FORWARDED, "NCCL") if here.accelerated else FORWARDED

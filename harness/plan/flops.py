@@ -1,8 +1,67 @@
-"""Floating-point operations of a token: what a model needs, and what the hardware executes. Counts; no time."""
+"""Floating-point operations of a model: what a token or a step needs, and what the hardware executes. Counts; no time.
+
+A matrix product of a weight with a token is 2 operations an element: forward, for the gradient of its input, and for
+its own gradient. A pair of positions that attend costs 4 x heads x head size in each layer, twice that backward.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from harness.facts.models import ModelFacts
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What the counts below depend on. `matmul`, `active`: parameters that a token is multiplied with, and all that it
+    uses; `width`: heads x head size; `again`: those of `matmul` that checkpointed layers compute once more.
+    """
+
+    matmul: float
+    active: float
+    layers: int
+    width: int
+    again: float
+
+    @staticmethod
+    def of(m: ModelFacts) -> Sizes:
+        """Of a known model. torch stops a checkpointed layer early, before the last projection of its MLP."""
+        down = m.num_layers * m.hidden * m.intermediate * (m.experts_per_token or 1)
+        layers = m.matmul_parameters - m.vocab * m.hidden
+        width = m.heads * m.head_dim
+        return Sizes(m.matmul_parameters, m.active_parameters, m.num_layers, width, max(0, layers - down))
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """Shares of the multiplied parameters: those with a gradient of their own, and those that one goes through."""
+
+    own: float = 1.0
+    through: float = 1.0
+
+
+ALL_TRAINED = Trained()
+
+
+def needed_flops(s: Sizes, tokens: float, pairs: float, trained: Trained = ALL_TRAINED) -> float:
+    """Of a step of `tokens` without padding, of which `pairs` attend to each other, summed over the layers: nothing
+    computed twice, nothing that a causal mask hides.
+    """
+    products = 2 * s.matmul * tokens * (1 + trained.through + trained.own)
+    return products + 4 * s.width * pairs * (1 + 2 * trained.through)
+
+
+def executed_flops(
+    s: Sizes, positions: float, pairs: float, trained: Trained = ALL_TRAINED, *, checkpointing: bool = False
+) -> float:
+    """Of a step of `positions`, padding too, and of the `pairs` that its attention computes whether hidden or not."""
+    once = needed_flops(s, positions, pairs, trained)
+    return once + (2 * s.again * positions + 4 * s.width * pairs if checkpointing else 0.0)
+
+
+def six_n(s: Sizes, tokens: float) -> float:
+    """6 N a token (Kaplan et al., arXiv 2001.08361), here with all active parameters, embeddings too; no attention."""
+    return 6 * s.active * tokens
 
 
 def flops_per_token(m: ModelFacts, sequence: int, checkpointing: bool) -> float:
@@ -11,14 +70,7 @@ def flops_per_token(m: ModelFacts, sequence: int, checkpointing: bool) -> float:
     6 a matmul parameter and 6 L a d s of causal attention (half of PaLM's 12). Checkpointing recomputes the layers,
     without the last projection of the MLP (torch stops early): 2 (N_layers - L h f), and the attention's forward.
     """
-    attention = 6 * m.num_layers * m.heads * m.head_dim * sequence
-    total = 6 * m.matmul_parameters + attention
-    if not checkpointing:
-        return total
-    active = m.experts_per_token or 1
-    down = m.num_layers * m.hidden * m.intermediate * active
-    layers = m.matmul_parameters - m.vocab * m.hidden
-    return total + 2 * (layers - down) + attention / 3
+    return executed_flops(Sizes.of(m), 1, m.num_layers * sequence / 2, checkpointing=checkpointing)
 
 
 def model_flops_per_token(m: ModelFacts, sequence: int) -> float:

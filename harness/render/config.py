@@ -165,7 +165,28 @@ def _parallel(run: Run) -> Iterator[Entry]:
         yield "pipeline.use_reentrant", False, "the embedding of a reentrant pipeline gets no gradient"
 
 
-_PARTS: tuple[Callable[[Run], Iterator[Entry]], ...] = (_batch, _training, _optimizer, _precision, _zero, _parallel)
+def _telemetry(run: Run) -> Iterator[Entry]:
+    telemetry = run.spec.telemetry
+    if telemetry.flops_profiler:
+        # DeepSpeed counts finished steps: the tenth step begins when nine are done.
+        first = int((telemetry.profile_steps or "5").partition("-")[0])
+        yield "flops_profiler.enabled", True, "`telemetry.flops_profiler`"
+        yield "flops_profiler.profile_step", max(1, first - 1), "`telemetry.profile_steps`: steps that are done by then"
+    if telemetry.comms_logger:
+        yield "comms_logger.enabled", True, "`telemetry.comms_logger`"
+        yield "comms_logger.prof_all", True, "every collective"
+        yield "comms_logger.verbose", False, "a summary at the end, no line for each"
+
+
+_PARTS: tuple[Callable[[Run], Iterator[Entry]], ...] = (
+    _batch,
+    _training,
+    _optimizer,
+    _precision,
+    _zero,
+    _parallel,
+    _telemetry,
+)
 
 
 def _leaves(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:

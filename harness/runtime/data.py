@@ -63,13 +63,15 @@ class Shape:
 class Drawn:
     """What a step computes: this rank's micro-batches, what the global batch holds, and where the next one is.
 
-    `predicted` counts over all data-parallel ranks the tokens that are predicted, `tokens` all that are not padding.
+    `predicted` counts over all data-parallel ranks the tokens that are predicted, `tokens` all that are not padding;
+    `rows`, (accumulation, data-parallel ranks, micro-batch), are the sequences of all of them.
     """
 
     micro_batches: list[MicroBatch]
     predicted: int
     tokens: int
     position: Position
+    rows: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -102,12 +104,13 @@ class TrainData:
         if position.offset + self.shape.total > self.rows_per_epoch:
             position = Position(position.epoch + 1, 0)
         drawn = self._order(position.epoch)[position.offset : position.offset + self.shape.total]
-        mine = drawn.reshape(self.shape.accumulation, self.shape.ranks, self.shape.micro)[:, self.rank]
+        rows = drawn.reshape(self.shape.accumulation, self.shape.ranks, self.shape.micro)
         return Drawn(
-            [self.sequences.batch(part) for part in mine],
+            [self.sequences.batch(part) for part in rows[:, self.rank]],
             predicted=int(self.sequences.counts[drawn].sum()),
             tokens=int(self.sequences.lengths[drawn].sum()),
             position=Position(position.epoch, position.offset + self.shape.total),
+            rows=rows,
         )
 
     @cached_property

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import set_seed
 
@@ -19,10 +20,10 @@ from harness.runtime.corpus.prepare import Prepared
 from harness.runtime.data import EvalData, TrainData, check_packing, open_eval, open_train, prepare_together
 from harness.runtime.engine import batch_shape, build_engine, find_place, mend_engine, refuse_unsupported
 from harness.runtime.evaluate import evaluate
-from harness.runtime.metrics import FORMAT_VERSION, Metrics, Stopwatch, memory
+from harness.runtime.metrics import FORMAT_VERSION, Metrics, Stopwatch
 from harness.runtime.models import build_model, load_config
 from harness.runtime.pipeline import module as pipelines
-from harness.runtime.policies import NonfinitePolicy, Skipped, judge_evaluation, not_a_number, patience_is_out
+from harness.runtime.policies import NonfinitePolicy, Skipped, judge_evaluation, patience_is_out
 from harness.runtime.progress import Display, display
 from harness.runtime.ranks import Ranks, RefusedByAll
 from harness.runtime.refusals import say
@@ -32,6 +33,8 @@ from harness.runtime.state import State
 from harness.runtime.status import Status
 from harness.runtime.stepping import Stepper, make_stepper
 from harness.runtime.stopping import agree_to_stop
+from harness.runtime.telemetry.swapping import watch_swapping
+from harness.runtime.telemetry.telemetry import Telemetry
 from harness.runtime.tokens import load_tokenizer
 from harness.runtime.topology import Topology
 
@@ -74,6 +77,7 @@ def build(orders: Orders, run_dir: RunDir, ranks: Ranks, status: Status) -> Job:
     held_out = ranks.together(lambda: open_eval(run, tokens, prepared, shape, topology.data_rank))
     steps = total_steps(run.spec, train.steps_per_epoch)
     ranks.together(lambda: check_schedule(run.spec.scheduler, steps))
+    watch_swapping(ds_config)
     model = pipelines.build_pipeline(run, config) if topology.pipeline_size > 1 else build_model(run, ds_config, config)
     engine = build_engine(run, ds_config, model, steps)
     mend_engine(engine, ranks, topology)
@@ -98,76 +102,78 @@ def build(orders: Orders, run_dir: RunDir, ranks: Ranks, status: Status) -> Job:
     )
 
 
-def train(job: Job, resume: Path | None, allowed: Collection[str] = ()) -> State:
+def train(job: Job, resume: Path | None, allowed: Collection[str] = (), attempt: int = 1) -> State:
     """Train until `job.steps` or until asked to stop; saves and evaluates when due. Returns the last state.
 
-    `allowed` are the keys that may differ from those of the checkpoint to go on from.
+    `allowed` are the keys that may differ from those of the checkpoint to go on from, `attempt` is which start it is.
     """
     state = checkpoint.restore(job, resume, allowed) if resume else State()
     job.saver.protected = resume.resolve() if resume else None
-    _write_start(job, state, resume)
     screen = display(job.steps, state.step, shown=job.ranks.is_first)
+    telemetry = Telemetry(job, screen)
+    _write_start(job, state, resume, {"attempt": attempt, **telemetry.facts()})
     try:
-        return _train(job, state, screen)
+        return _train(job, state, screen, telemetry)
     finally:
         screen.close()
 
 
-def _train(job: Job, state: State, screen: Display) -> State:
+def _train(job: Job, state: State, screen: Display, telemetry: Telemetry) -> State:
     """Each step; a save comes before an evaluation, so that what goes wrong in the latter loses nothing."""
     spec, run_dir, ranks, metrics = job.orders.run.spec, job.run_dir, job.ranks, job.metrics
-    watch, pace = Stopwatch(), Pace(state.tokens)
     policy = NonfinitePolicy(spec, job.engine, ranks, job.topology, job.train.shape)
     # Where patience ends the run, the state depends on evaluations: then one comes before the save that holds it.
     judged, over = spec.eval.early_stopping_patience is not None, None
     saved: int | None = None
     stopping = patience_is_out(spec.eval, state)
     if spec.eval.eval_on_start and state.step == 0:
-        state, over = _evaluate(job, state, screen, pace)
+        state, over = _evaluate(job, state, screen, telemetry)
     while state.step < job.steps and not stopping:
-        state = _step(job, state, screen, policy, watch, pace)
+        state = _step(job, state, screen, policy, telemetry)
         job.status.set("running", step=state.step)
         due = spec.eval.eval_steps is not None and state.step % spec.eval.eval_steps == 0 and state.step < job.steps
         if due and judged:
-            state, over = _evaluate(job, state, screen, pace)
+            state, over = _evaluate(job, state, screen, telemetry)
         if spec.checkpoint.save_steps and state.step % spec.checkpoint.save_steps == 0:
-            with pace.paused(), job.status.during("save"):
+            with telemetry.paused("checkpoint"), job.status.during("save"):
                 saved = save(job, state)
         _tell_saved(job, state, job.saver.settle())
         why = agree_to_stop(run_dir, ranks) or over
         stopping = why is not None
         if stopping:
+            telemetry.flush()
             metrics.write("stop", step=state.step, reason=why)
             screen.say(f"stopping at step {state.step}: {why}")
         elif due and not judged:
-            state, _ = _evaluate(job, state, screen, pace)
+            state, _ = _evaluate(job, state, screen, telemetry)
+    telemetry.finish(state.step)
     if spec.checkpoint.save_at_end and saved != state.step:
         with job.status.during("save"):
             save(job, state, last=True)
     with job.status.during("save"):
         _tell_saved(job, state, job.saver.join(), must=True)
     if not stopping:
-        state, _ = _evaluate(job, state, screen, pace)
+        state, _ = _evaluate(job, state, screen, telemetry)
     return state
 
 
-def _step(job: Job, state: State, screen: Display, policy: NonfinitePolicy, watch: Stopwatch, pace: Pace) -> State:
+def _step(job: Job, state: State, screen: Display, policy: NonfinitePolicy, telemetry: Telemetry) -> State:
     """One step and its line."""
     logged = (state.step + 1) % job.orders.run.spec.logging.logging_steps == 0 or state.step + 1 == job.steps
-    watch.start(measured=logged)
+    telemetry.begin(state.step + 1)
     rate, before = job.engine.get_lr()[0], state.position
-    losses, state = one_step(job, state, watch)
+    losses, state, rows = _take_step(job, state, telemetry.watch)
     state, skipped = policy.after(state, before, losses)
-    if logged:
-        screen.step(state.step, *_log_step(job, state, losses, rate, watch, pace, skipped=skipped))
+    telemetry.end(state, losses, rate, rows, skipped=skipped is not None, logged=logged)
     if skipped:
+        telemetry.flush()
         _tell_skipped(job, state, skipped, screen)
     return state
 
 
-def _evaluate(job: Job, state: State, screen: Display, pace: Pace) -> tuple[State, str | None]:
+def _evaluate(job: Job, state: State, screen: Display, telemetry: Telemetry) -> tuple[State, str | None]:
     """The state with what an evaluation says, and the reason to end early if it gives one."""
-    with pace.paused(), job.status.during("eval"):
+    with telemetry.paused("evaluation"), job.status.during("eval"):
         text, loss = run_evaluation(job, state)
         screen.say(text)
     return (state, None) if loss is None else judge_evaluation(job.orders.run.spec.eval, state, loss)
@@ -186,68 +192,15 @@ def _tell_skipped(job: Job, state: State, skipped: Skipped, screen: Display) -> 
 
 def one_step(job: Job, state: State, watch: Stopwatch) -> tuple[torch.Tensor, State]:
     """One optimizer step; returns this rank's part of the loss (see `Stepper.train`), and the state after it."""
+    return _take_step(job, state, watch)[:2]
+
+
+def _take_step(job: Job, state: State, watch: Stopwatch) -> tuple[torch.Tensor, State, np.ndarray]:
     with watch.part("data"):
         drawn = job.train.step(state.position)
     losses = job.stepper.train(drawn.micro_batches, drawn.predicted, watch)
-    return losses, state.advance(samples=job.train.shape.total, tokens=drawn.tokens, position=drawn.position)
-
-
-class Pace:
-    """Tokens per second over the steps since the last line, without the time that evaluations and saves take."""
-
-    def __init__(self, tokens: int) -> None:
-        self._tokens, self._since = tokens, time.perf_counter()
-
-    def read(self, tokens: int) -> float:
-        """Tokens per second since the last reading."""
-        now = time.perf_counter()
-        speed = (tokens - self._tokens) / (now - self._since)
-        self._tokens, self._since = tokens, now
-        return speed
-
-    def paused(self) -> Pace:
-        """`with pace.paused():` leaves the time inside out."""
-        return self
-
-    def __enter__(self) -> None:
-        self._paused_at = time.perf_counter()
-
-    def __exit__(self, *_: object) -> None:
-        self._since += time.perf_counter() - self._paused_at
-
-
-def _log_step(
-    job: Job, state: State, losses: torch.Tensor, rate: float, watch: Stopwatch, pace: Pace, *, skipped: Skipped | None
-) -> tuple[float, float]:
-    """Write the line; returns loss and tokens per second. Raises Refused for a step taken with a loss that is none.
-
-    `loss` is the mean over all predicted tokens of the global batch, before the update, summed in float64; the rate is
-    the one that this step was taken with.
-    """
-    shape, engine = job.train.shape, job.engine
-    loss = job.ranks.sum(losses)[0] / (shape.accumulation * shape.ranks)
-    lost = None if skipped else not_a_number(loss, state.step)
-    if lost:
-        raise lost
-    speed = pace.read(state.tokens)
-    norm = engine.get_global_grad_norm()
-    seconds, parts = watch.take()
-    job.metrics.write(
-        "step",
-        step=state.step,
-        loss=loss,
-        learning_rate=float(rate),
-        grad_norm=None if norm is None else float(norm),
-        loss_scale=float(engine.optimizer.cur_scale) if engine.fp16_enabled() else None,
-        tokens=state.tokens,
-        samples=state.samples,
-        tokens_per_second=round(speed, 2),
-        seconds=seconds,
-        **{f"seconds_{name}": part for name, part in parts.items()},
-        **memory(),
-        skipped=engine.skipped_steps,
-    )
-    return loss, speed
+    after = state.advance(samples=job.train.shape.total, tokens=drawn.tokens, position=drawn.position)
+    return losses, after, drawn.rows
 
 
 def run_evaluation(job: Job, state: State) -> tuple[str, float | None]:
@@ -257,6 +210,7 @@ def run_evaluation(job: Job, state: State) -> tuple[str, float | None]:
     batches = job.orders.run.spec.eval.max_batches
     plugin = plugins.load(job.orders.run.spec)
     own = plugin.metrics if plugin else None
+    began = time.perf_counter()
     result = evaluate(job.engine, job.stepper, job.held_out, job.ranks, batches, job.status.beat, own)
     entropy = job.prepared.unigram_entropy
     job.metrics.write(
@@ -266,6 +220,7 @@ def run_evaluation(job: Job, state: State) -> tuple[str, float | None]:
         perplexity=result.perplexity,
         tokens=result.tokens,
         unigram_entropy=entropy,
+        seconds=round(time.perf_counter() - began, 6),
         **({"own": result.own} if result.own else {}),
     )
     job.saver.note(state.step, loss=result.loss, perplexity=result.perplexity, tokens=result.tokens)
@@ -304,7 +259,7 @@ def num_parameters(job: Job) -> int:
     return tensor_parallel.num_parameters(job.engine)
 
 
-def _write_start(job: Job, state: State, resume: Path | None) -> None:
+def _write_start(job: Job, state: State, resume: Path | None, measured: dict[str, Any]) -> None:
     run, shape = job.orders.run, job.train.shape
     parameters = num_parameters(job)
     job.metrics.write(
@@ -328,5 +283,6 @@ def _write_start(job: Job, state: State, resume: Path | None) -> None:
         steps_per_epoch=job.train.steps_per_epoch,
         zero_stage=job.engine.zero_optimization_stage(),
         run_sha256=job.orders.sha256,
+        **measured,
     )
     job.status.set("running", step=state.step)

@@ -62,10 +62,10 @@ def run_rank(start: Start, rank: int) -> int:
         job = loop.build(orders, run_dir, ranks, status)
         listen()
         try:
-            state = loop.train(job, start.resume, start.allowed)
+            state = loop.train(job, start.resume, start.allowed, start.attempt)
             early = patience_is_out(orders.run.spec.eval, state)
             ended = "completed" if early or state.step >= job.steps else "stopped"
-            job.metrics.write("end", step=state.step, state=ended)
+            job.metrics.write("end", step=state.step, state=ended, seconds=job.metrics.seconds)
         finally:
             job.metrics.close()
         status.set(ended, step=state.step)  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from rich.console import Console
@@ -22,8 +23,8 @@ _PLAIN_EVERY_SHARE = 0.1
 class Display(Protocol):
     """How a run shows itself."""
 
-    def step(self, step: int, loss: float, tokens_per_second: float) -> None:
-        """A step is done."""
+    def step(self, line: Mapping[str, Any]) -> None:
+        """A step is done: the fields of its line in metrics.jsonl."""
 
     def say(self, text: str) -> None:
         """A line that stays."""
@@ -44,7 +45,7 @@ class Nothing:
     def __init__(self, total: int, start: int) -> None:
         pass
 
-    def step(self, step: int, loss: float, tokens_per_second: float) -> None:
+    def step(self, line: Mapping[str, Any]) -> None:
         """Nothing."""
 
     def say(self, text: str) -> None:
@@ -71,10 +72,10 @@ class Bar:
         self._task: Any = self._progress.add_task("train", total=total, completed=start, numbers="")
         self._progress.start()
 
-    def step(self, step: int, loss: float, tokens_per_second: float) -> None:
+    def step(self, line: Mapping[str, Any]) -> None:
         """Move the bar."""
-        numbers = f"loss {loss:.3f}  {format_count(tokens_per_second)} tokens/s"
-        self._progress.update(self._task, completed=step, numbers=numbers)
+        numbers = f"loss {line['loss']:.3f}  {format_count(line['tokens_per_second'])} tokens/s"
+        self._progress.update(self._task, completed=line["step"], numbers=numbers)
 
     def say(self, text: str) -> None:
         """Print above the bar."""
@@ -93,14 +94,14 @@ class Plain:
         self._began = self._said = time.monotonic()
         self._said_step = start
 
-    def step(self, step: int, loss: float, tokens_per_second: float) -> None:
+    def step(self, line: Mapping[str, Any]) -> None:
         """Print when it is time to."""
-        now = time.monotonic()
+        now, step = time.monotonic(), line["step"]
         due = step - self._said_step >= self._total * _PLAIN_EVERY_SHARE or now - self._said >= _PLAIN_EVERY_SECONDS
         if due or step == self._total:
             left = (now - self._began) / (step - self._start) * (self._total - step)
-            speed = f"{format_count(tokens_per_second)} tokens/s"
-            self.say(f"step {step}/{self._total}  loss {loss:.3f}  {speed}  {format_seconds(left)} left")
+            speed = f"{format_count(line['tokens_per_second'])} tokens/s"
+            self.say(f"step {step}/{self._total}  loss {line['loss']:.3f}  {speed}  {format_seconds(left)} left")
             self._said, self._said_step = now, step
 
     def say(self, text: str) -> None:

@@ -6,7 +6,7 @@ DeepSpeed's own collectives are not here; these are the few that the loop itself
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -17,6 +17,7 @@ import torch.distributed as dist
 from deepspeed.accelerator import get_accelerator
 
 from harness.errors import Refused
+from harness.runtime.telemetry.waiting import METER
 
 # Preparing a large corpus on one rank may take hours while the others wait; training collectives keep their own limit.
 _PATIENCE = timedelta(hours=24)
@@ -54,7 +55,8 @@ class Ranks:
 
     def barrier(self) -> None:
         """Wait for all ranks."""
-        dist.barrier(group=self.control)
+        with METER.waiting():
+            dist.barrier(group=self.control)
 
     def wait_for_hours(self) -> None:
         """Wait for all ranks, however long one of them works."""
@@ -63,24 +65,39 @@ class Ranks:
     def gather(self, value: Any) -> list[Any]:
         """`value` of every rank, in rank order, on every rank."""
         out: list[Any] = [None] * self.world
-        dist.all_gather_object(out, value, group=self.control)
+        with METER.waiting():
+            dist.all_gather_object(out, value, group=self.control)
         return out
+
+    def to_first(self, values: Sequence[float]) -> list[list[float]]:
+        """As many numbers of every rank, in rank order, on rank 0; nothing on the others. One small collective."""
+        mine = torch.tensor(values, dtype=torch.float64)
+        everyone = [torch.empty_like(mine) for _ in range(self.world)] if self.is_first else None
+        with METER.waiting():
+            dist.gather(mine, everyone, group=self.control)
+        return [row.tolist() for row in everyone or ()]
 
     def any(self, flag: bool) -> bool:
         """True on every rank as soon as it is true on one."""
         tensor = torch.tensor([int(flag)], dtype=torch.int32)
-        dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self.control)
+        with METER.waiting():
+            dist.all_reduce(tensor, op=dist.ReduceOp.MAX, group=self.control)
         return bool(tensor.item())
 
     def sum(self, *values: float | torch.Tensor) -> list[float]:
         """Sums over the ranks in float64, one for each value, on the training device's own group."""
+        return self.sum_later(*values)()
+
+    def sum_later(self, *values: float | torch.Tensor) -> Callable[[], list[float]]:
+        """The same, to be asked for later: on a device nothing waits for it until then."""
         parts = [
             v.detach().double().reshape(1).to(self.device) if torch.is_tensor(v) else _double(v, self.device)
             for v in values
         ]
         tensor = torch.cat(parts)
-        dist.all_reduce(tensor)
-        return [float(x) for x in tensor.tolist()]
+        with METER.waiting():
+            dist.all_reduce(tensor)
+        return to_host(tensor)
 
     def together(self, make: Callable[[], T]) -> T:
         """`make()`, unless any rank refuses: then that is raised on all of them."""
@@ -99,6 +116,23 @@ class Ranks:
         findings = [f for found in everyone if found for f in found]
         if findings:
             raise RefusedByAll(f for i, f in enumerate(findings) if f not in findings[:i])
+
+
+def to_host(tensor: torch.Tensor) -> Callable[[], list[float]]:
+    """The values of a vector, to be asked for once the device has passed this place: the copy is on its way."""
+    if tensor.device.type == "cpu":
+        values = [float(x) for x in tensor.tolist()]
+        return lambda: values
+    copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    copy.copy_(tensor, non_blocking=True)
+    passed = get_accelerator().Event()
+    passed.record()
+
+    def read() -> list[float]:
+        passed.synchronize()
+        return [float(x) for x in copy.tolist()]
+
+    return read
 
 
 def _double(value: float, device: torch.device) -> torch.Tensor:

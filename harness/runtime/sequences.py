@@ -46,6 +46,10 @@ class Blocks:
         start = index * self.length
         return self.tokens[start : start + self.length], None, np.zeros(1, dtype=np.int64)
 
+    def documents(self, index: int) -> np.ndarray:  # noqa: ARG002
+        """Tokens of each document of a row: nobody knows where in a stream one ends."""
+        return np.array([self.length])
+
     def rows(self, indices: np.ndarray) -> torch.Tensor:
         """int64, (len(indices), length)."""
         starts = np.asarray(indices, dtype=np.int64)[:, None] * self.length
@@ -88,6 +92,10 @@ class Documents:
         trained = None if self.trained is None else self.trained[first:last]
         return self.tokens[first:last], trained, np.asarray(edges[:-1]) - first
 
+    def documents(self, index: int) -> np.ndarray:
+        """Tokens of each document of a row."""
+        return np.diff(self.docs[self.starts[index] : self.starts[index + 1] + 1])
+
 
 @dataclass(frozen=True)
 class Sequences:
@@ -115,6 +123,19 @@ class Sequences:
     def lengths(self) -> np.ndarray:
         """Tokens of each row."""
         return np.concatenate([group.lengths for group in self.groups])
+
+    def document_lengths(self, indices: np.ndarray) -> np.ndarray:
+        """Tokens of each document of these rows, one after the other."""
+        if not self.packed:
+            return self.lengths[indices]
+        return np.concatenate([self._documents(int(i)) for i in indices])
+
+    def _documents(self, index: int) -> np.ndarray:
+        for group in self.groups:
+            if index < len(group):
+                return group.documents(index)
+            index -= len(group)
+        raise IndexError(index)
 
     @cached_property
     def counts(self) -> np.ndarray:

@@ -23,6 +23,7 @@ from harness.spec.sections.running import (
     LoggingSpec,
     ParallelSpec,
 )
+from harness.spec.sections.telemetry import TelemetrySpec
 from harness.spec.sections.training import OptimizerSpec, PrecisionSpec, SchedulerSpec, TrainSpec
 from harness.spec.sections.zero import OffloadOptimizerSpec, OffloadParamSpec, ZeroSpec
 
@@ -61,6 +62,7 @@ class RunSpec(Section):
     eval: EvalSpec = Field(default_factory=EvalSpec)
     export: ExportSpec = Field(default_factory=ExportSpec)
     logging: LoggingSpec = Field(default_factory=LoggingSpec)
+    telemetry: TelemetrySpec = Field(default_factory=TelemetrySpec)
     launch: LaunchSpec = Field(default_factory=LaunchSpec)
     plugins: PluginsSpec = Field(default_factory=PluginsSpec)
     cluster: ClusterSpec = Field(default_factory=ClusterSpec)

@@ -50,6 +50,7 @@ def test_nothing_changed(tmp_path: Path) -> None:
         ("model.name_or_path", "/elsewhere/m", []),
         ("checkpoint.save_steps", 7, []),
         ("name", "other", []),
+        ("telemetry", {"profile_steps": "3", "trackers": ["csv"]}, []),
     ],
 )
 def test_one_change(tmp_path: Path, key: str, value: Any, expected: list[tuple[str, str]]) -> None:

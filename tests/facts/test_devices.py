@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.facts.devices import DEVICES, find_device
+from harness.facts.devices import DEVICES, device_of_driver, find_device
 
 
 @pytest.mark.parametrize("name", DEVICES)
@@ -37,3 +37,26 @@ def test_figures_are_in_the_right_unit_and_name_holds_the_memory(name: str) -> N
     assert 1e13 < device.flops_32 < device.flops_16 < 3e15
     assert 1e9 < device.network <= device.pcie * 2
     assert device.source
+
+
+@pytest.mark.parametrize(
+    ("said", "gib", "kind"),
+    [
+        ("NVIDIA H100 80GB HBM3", 80, "H100-80GB"),
+        ("NVIDIA H100 PCIe", 80, "H100-PCIe-80GB"),
+        ("NVIDIA A100-SXM4-80GB", 80, "A100-80GB"),
+        ("NVIDIA A100-PCIE-40GB", 40, "A100-40GB"),
+        ("NVIDIA H200", 140, "H200-141GB"),
+        ("Tesla V100-SXM2-32GB", 32, "V100-32GB"),
+        ("NVIDIA GeForce RTX 4090", 24, "RTX4090-24GB"),
+        ("AMD Instinct MI300X", 192, "MI300X-192GB"),
+        ("NVIDIA L40S", 45, "L40S-48GB"),
+        ("NVIDIA GeForce GTX 1080", 8, None),
+        ("NVIDIA H100 NVL", 94, None),
+        ("NVIDIA GB200", 180, None),
+        ("NVIDIA H20", 96, None),
+    ],
+)
+def test_kinds_by_the_names_of_their_drivers(said: str, gib: int, kind: str | None) -> None:
+    found = device_of_driver(said, gib << 30)
+    assert (found.name if found else None) == kind

@@ -1,0 +1,264 @@
+"""What does measuring cost a step? On this machine, on a model whose steps take about 50 ms.
+
+    python benchmarks/telemetry_overhead.py [--ranks 2] [--pairs 300] [--write]
+
+The same ranks take steps with and without everything that is measured, by turns in one run: parts, collectives, FLOPs,
+memory, the line, and every fifth step the message between ranks. Both know the loss over all ranks and look for NaN.
+Beside the ratio of times stands the CPU time that measuring takes itself, which other programs do not change.
+`--write` puts the figures, the spec and the versions into `benchmarks/results/telemetry_overhead.json`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import timeit
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULT = ROOT / "benchmarks" / "results" / "telemetry_overhead.json"
+STEP_SECONDS = 0.05
+WARM_UP = 8
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, default=min(2, os.cpu_count() or 1))
+    parser.add_argument("--pairs", type=int, default=300, help="steps of each kind")
+    parser.add_argument("--stage", type=int, default=2, help="of ZeRO")
+    parser.add_argument("--rows", type=int, help="a rank and step (default: as many as take 50 ms)")
+    parser.add_argument("--write", action="store_true", help="write benchmarks/results/telemetry_overhead.json")
+    parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    sys.path.insert(0, str(ROOT))
+    if arguments.measure:
+        measure(arguments.measure, arguments.rows, arguments.pairs, arguments.stage)
+        return
+    rows = arguments.rows or fitting_rows(arguments.ranks, arguments.stage)
+    result = start(arguments.ranks, rows, arguments.pairs, arguments.stage)
+    print(json.dumps(result, indent=1))
+    if arguments.write:
+        RESULT.parent.mkdir(exist_ok=True)
+        RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+def fitting_rows(ranks: int, stage: int) -> int:
+    """Rows with which a step takes about 50 ms: from the time of one row and of eight."""
+    one, eight = (start(ranks, rows, 10, stage)["bare_step_seconds"] for rows in (1, 8))
+    each = max((eight - one) / 7, 1e-4)
+    return max(1, round((STEP_SECONDS - one) / each) + 1)
+
+
+def start(ranks: int, rows: int, pairs: int, stage: int) -> dict[str, Any]:
+    """The ranks, as processes of this machine; what the first of them found."""
+    with tempfile.TemporaryDirectory(prefix="telemetry-overhead-") as scratch, socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+        probe.close()
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "HARNESS_PROGRESS": "none", "HF_HUB_OFFLINE": "1"}
+        env |= {"WORLD_SIZE": str(ranks), "LOCAL_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
+        env |= {"CROSS_RANK": "0", "CROSS_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        command = [sys.executable, __file__, "--measure", scratch, "--rows", str(rows), "--pairs", str(pairs)]
+        command += ["--stage", str(stage)]
+        begun = [
+            subprocess.Popen(command, env={**env, "RANK": str(r), "LOCAL_RANK": str(r)}, stdout=sys.stderr)
+            for r in range(ranks)
+        ]
+        codes = [process.wait() for process in begun]
+        for buffer in Path("/dev/shm").glob(f"deepspeed_allreduce_buffer_*_{port}_*"):  # noqa: S108
+            buffer.unlink(missing_ok=True)
+        if any(codes):
+            raise SystemExit(f"the ranks ended with {codes}")
+        return dict(json.loads((Path(scratch) / "result.json").read_text(encoding="utf-8")))
+
+
+def spec(rows: int, stage: int, steps: int) -> dict[str, Any]:
+    config = {
+        "model_type": "llama",
+        "hidden_size": 128,
+        "intermediate_size": 384,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "vocab_size": 320,
+        "max_position_embeddings": 128,
+    }
+    return {
+        "name": "telemetry-overhead",
+        "model": {"config": config, "tokenizer": "bytes"},
+        "data": {"train": "builtin:python-docs", "max_length": 64, "eval_fraction": 0.0},
+        "train": {
+            "max_steps": steps,
+            "per_device_train_batch_size": rows,
+            "gradient_accumulation_steps": 1,
+            "seed": 1,
+        },
+        "optimizer": {"learning_rate": 1e-4},
+        "zero": {"stage": stage},
+        "telemetry": {"peak_flops": 1e12},
+        "checkpoint": {"save_at_end": False},
+    }
+
+
+class Nothing:
+    """A watch that notes nothing."""
+
+    def part(self, name: str) -> Any:  # noqa: ARG002
+        return nullcontext()
+
+
+def measure(scratch: Path, rows: int, pairs: int, stage: int) -> None:
+    """On each rank: steps of both kinds by turns, in an order drawn alike on all."""
+    from harness.runtime.checkpoint.contents import versions
+    from harness.runtime.ranks import join, leave
+
+    ranks = join()
+    body = spec(rows, stage, 2 * (pairs + WARM_UP))
+    both = Both(ranks, scratch, body)
+    seconds: dict[bool, list[float]] = {True: [], False: []}
+    draw = random.Random(1)  # noqa: S311
+    for number in range(pairs + WARM_UP):
+        for measured in draw.sample([True, False], 2):
+            spent = both.step(measured=measured)
+            if number >= WARM_UP:
+                seconds[measured].append(spent)
+    both.job.metrics.close()
+    if ranks.is_first:
+        result = summary(seconds[False], seconds[True])
+        device = both.telemetry.peak.device
+        own = both.own_seconds()
+        result["own_cpu_seconds"] = round(own, 7)
+        result["own_cpu_over_bare"] = round(own / result["bare_step_seconds"], 5)
+        result |= {"ranks": ranks.world, "device": device, "versions": versions(), "spec": body}
+        (scratch / "result.json").write_text(json.dumps(result), encoding="utf-8")
+    leave()
+
+
+class Both:
+    """One engine, and the two ways to take its next step."""
+
+    def __init__(self, ranks: Any, scratch: Path, body: dict[str, Any]) -> None:
+        from deepspeed.comm import comm
+
+        from harness.plan.run import resolve
+        from harness.render import render
+        from harness.runtime import loop
+        from harness.runtime.main import _quieten, _read_together
+        from harness.runtime.policies import NonfinitePolicy
+        from harness.runtime.progress import Nothing as NoDisplay
+        from harness.runtime.rundir import RunDir
+        from harness.runtime.state import State
+        from harness.runtime.status import Status
+        from harness.runtime.telemetry.telemetry import Telemetry
+        from harness.spec.model import RunSpec
+
+        run = resolve(RunSpec.model_validate_json(json.dumps(body)), world_size=ranks.world)
+        if ranks.is_first:
+            (scratch / "spec.resolved.json").write_text(json.dumps(run.to_json()), encoding="utf-8")
+            (scratch / "ds_config.json").write_text(json.dumps(dict(render(run).config)), encoding="utf-8")
+        ranks.barrier()
+        run_dir = RunDir(scratch)
+        orders = _read_together(run_dir, ranks)
+        _quieten("error")
+        self._loop, self._ranks, self._backend = loop, ranks, comm.cdb
+        self.job = loop.build(orders, run_dir, ranks, Status(run_dir, ranks.rank))
+        self._screen: Any = NoDisplay(0, 0)
+        before = set(vars(comm.cdb))
+        self.telemetry = Telemetry(self.job, self._screen)
+        self._timed = {name: function for name, function in vars(comm.cdb).items() if name not in before}
+        self._policy = NonfinitePolicy(run.spec, self.job.engine, ranks, self.job.topology, self.job.train.shape)
+        self._state = State()
+        self._spent: dict[str, list[float]] = {"begin": [], "end": [], "sum": []}
+        for name in ("begin", "end"):
+            setattr(self.telemetry, name, self._timing(name, getattr(self.telemetry, name)))
+        self._sum = self._timing("sum", ranks.sum)
+
+    def _timing(self, name: str, function: Any) -> Any:
+        def call(*args: Any, **kw: Any) -> Any:
+            began = time.thread_time()
+            try:
+                return function(*args, **kw)
+            finally:
+                self._spent[name].append(time.thread_time() - began)
+
+        return call
+
+    def own_seconds(self) -> float:
+        """CPU time a step: what goes on at its two ends, less the sum over ranks that both kinds have, and the clocks
+        around its parts and its collectives.
+        """
+        from harness.runtime.telemetry.waiting import METER
+
+        ends, both = (statistics.mean(self._spent[n][WARM_UP:]) for n in ("end", "sum"))
+        parts, calls = 4, 40  # of a step without accumulation; more collectives than this model has
+
+        def part() -> None:
+            with self.telemetry.watch.part("data"):
+                pass
+
+        METER.on = True
+        clocks = parts * timeit.timeit(part, number=1000) / 1000
+        clocks += calls * timeit.timeit(lambda: METER.call(int), number=1000) / 1000
+        return statistics.mean(self._spent["begin"]) + ends - both + clocks
+
+    def step(self, *, measured: bool) -> float:
+        """Seconds of a step that all ranks begin together."""
+        from harness.runtime.telemetry.waiting import METER
+
+        for name, function in self._timed.items():
+            vars(self._backend).pop(name, None)
+            if measured:
+                setattr(self._backend, name, function)
+        METER.on = False
+        if measured:
+            self.telemetry._time_collectives(self._state.step)
+        self._ranks.barrier()
+        began = time.perf_counter()
+        (self._measured if measured else self._bare)()
+        return time.perf_counter() - began
+
+    def _bare(self) -> None:
+        place, nothing = self._state.position, Nothing()
+        losses, state, _ = self._loop._take_step(self.job, self._state, nothing)  # type: ignore[arg-type]
+        self._state, _ = self._policy.after(state, place, losses)
+        self._sum(losses)
+
+    def _measured(self) -> None:
+        self._state = self._loop._step(self.job, self._state, self._screen, self._policy, self.telemetry)
+
+
+def summary(without: list[float], with_it: list[float]) -> dict[str, Any]:
+    """The ratio of the two, step for step beside each other: its median, and where that lies in 95 of 100 redraws."""
+    ratios = [b / a for a, b in zip(without, with_it, strict=True)]
+    draw = random.Random(2)  # noqa: S311
+    redrawn = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(1000))
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "bare_step_seconds": round(statistics.median(without), 5),
+        "measured_step_seconds": round(statistics.median(with_it), 5),
+        "measured_over_bare": round(statistics.median(ratios), 5),
+        "in_95_of_100": [round(redrawn[25], 5), round(redrawn[975], 5)],
+        "fastest_over_fastest": round(min(with_it) / min(without), 5),
+        "lower_quarter_over_lower_quarter": round(quarter(with_it) / quarter(without), 5),
+        "steps_of_each_kind": len(without),
+    }
+
+
+def quarter(values: list[float]) -> float:
+    """Mean of the quickest quarter: other programs only add."""
+    chosen = sorted(values)[: max(1, len(values) // 4)]
+    return sum(chosen) / len(chosen)
+
+
+if __name__ == "__main__":
+    main()

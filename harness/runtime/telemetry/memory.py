@@ -1,0 +1,42 @@
+"""Memory of this process and its device, as the kernel and the allocator count it. Nothing waits for the device."""
+
+from __future__ import annotations
+
+import resource
+import time
+from pathlib import Path
+
+from deepspeed.accelerator import get_accelerator
+
+_RESIDENT, _STATUS = Path("/proc/self/statm"), Path("/proc/self/status")
+_PEAK_EVERY_SECONDS = 1.0
+_peak = {"bytes": 0, "at": -_PEAK_EVERY_SECONDS}
+
+
+def memory() -> dict[str, int]:
+    """Bytes, under the names that they have in a `step` line; `memory_gpu_*` where there is a device."""
+    out = host_memory()
+    accelerator = get_accelerator()
+    if accelerator.device_name() != "cpu":
+        out["memory_gpu_bytes"] = accelerator.memory_allocated()
+        out["memory_gpu_reserved_bytes"] = accelerator.memory_reserved()
+        out["memory_gpu_peak_bytes"] = accelerator.max_memory_allocated()
+    return out
+
+
+def host_memory() -> dict[str, int]:
+    """Resident bytes now and at most. The kernel keeps the peak, in a file that takes long to read: asked for once a
+    second. `ru_maxrss` would be quicker, but a process that was forked and replaced still has its parent's.
+    """
+    now = int(_RESIDENT.read_text(encoding="ascii").split()[1]) * resource.getpagesize()
+    if time.monotonic() - _peak["at"] >= _PEAK_EVERY_SECONDS:
+        _peak["at"] = time.monotonic()
+        for line in _STATUS.read_text(encoding="ascii", errors="replace").splitlines():
+            if line.startswith("VmHWM:"):
+                _peak["bytes"] = int(line.split()[1]) * 1024
+    return {"memory_host_bytes": now, "memory_host_peak_bytes": int(max(now, _peak["bytes"]))}
+
+
+def page_faults() -> int:
+    """Pages that this process has had to read from a disk so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_majflt

@@ -1,0 +1,258 @@
+"""What the loop asks of telemetry: a step begins, a step is over, something else goes on meanwhile, tell it now.
+
+Every figure of a `step` line comes together here; how each is measured is in the files beside.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from harness.runtime.metrics import Metrics
+from harness.runtime.policies import not_a_number
+from harness.runtime.progress import Display
+from harness.runtime.ranks import Ranks, to_host
+from harness.runtime.rundir import RunDir
+from harness.runtime.state import State
+from harness.runtime.telemetry.device import Peak, find_peak
+from harness.runtime.telemetry.gathering import Gathering
+from harness.runtime.telemetry.interval import Interval, flops, speed
+from harness.runtime.telemetry.memory import memory, page_faults
+from harness.runtime.telemetry.profiling import Profile, write_communication
+from harness.runtime.telemetry.start import facts
+from harness.runtime.telemetry.swapping import SWAPPED, bytes_in, uses_nvme
+from harness.runtime.telemetry.trackers import Trackers
+from harness.runtime.telemetry.waiting import METER, watch_collectives
+from harness.runtime.telemetry.watch import Raw, Stopwatch, figures
+from harness.runtime.telemetry.work import Amount, Work, open_work
+from harness.runtime.topology import Topology
+
+_NVME_EVERY_SECONDS = 30.0
+
+
+class Measured(Protocol):
+    """What is measured: a job of the loop."""
+
+    orders: Any
+    run_dir: RunDir
+    ranks: Ranks
+    topology: Topology
+    config: Any
+    engine: Any
+    train: Any
+    metrics: Metrics
+
+
+@dataclass(slots=True)
+class _Order:
+    """A line that is to be written once the device has passed its step."""
+
+    state: State
+    rate: float
+    skipped: bool
+    loss: Callable[[], list[float]]
+    norm: Callable[[], list[float]] | None
+    scale: float | None
+    engine_skipped: int
+
+
+class Telemetry:
+    """Of one run, on every rank: all call the same methods at the same steps."""
+
+    def __init__(self, job: Measured, screen: Display) -> None:
+        self._job, self._screen = job, screen
+        spec = job.orders.run.spec
+        self._spec, self._every = spec.telemetry, spec.logging.logging_steps
+        self.watch = Stopwatch()
+        self.peak: Peak = find_peak(spec)
+        self.work: Work = open_work(spec, job.config, job.engine.module, job.train.sequences)
+        self.gathering = Gathering(
+            spec.telemetry, job.ranks, job.topology, on_device=self.watch.on_device, say=screen.say
+        )
+        self.trackers = Trackers(spec.telemetry, job.run_dir.root, job.orders.run.name, job.metrics, screen.say)
+        job.metrics.closers.append(lambda: self.trackers.close(self._step))
+        self.profile = Profile(spec.telemetry, job.ranks, job.run_dir.root, job.metrics)
+        watch_collectives()
+        # A line of a step on a device is read when the next step is on its way, so that nothing waits for it.
+        self._late = self.watch.on_device and not spec.telemetry.synchronize
+        self._kept: tuple[Raw, Amount, float, _Order | None] | None = None
+        self._interval, self._paused = Interval(), Counter[str]()
+        self._before = _counters()
+        self._nvme: list[Path] = uses_nvme(job.orders.ds_config)
+        self._nvme_bytes, self._nvme_at = 0, -_NVME_EVERY_SECONDS
+        self._last: Any = None
+        self._step = 0
+
+    def facts(self) -> dict[str, Any]:
+        """For the line `run`."""
+        run, clock = self._job.orders.run, "device" if self.watch.on_device else "host"
+        steps = {"logging_steps": self._every, "gather_steps": self.gathering.every}
+        about = facts(run, self._job.topology, self.work, self.peak)
+        return {"hosts": self.gathering.hosts, "clock": clock, **steps, **about}
+
+    def begin(self, step: int) -> None:
+        """Step `step` begins; the first one here, all others where the one before has ended."""
+        self.profile.before(step)
+        if self._last is None:
+            self._interval.paused.update(self._paused)
+            self._paused.clear()
+            METER.take()
+            self._before, self._last = _counters(), self.watch.edge()
+            self._time_collectives(0)
+
+    def _time_collectives(self, step: int) -> None:
+        """In the step after `step`: on a CPU in every one, since it costs nothing there, else in some."""
+        METER.on = not self.watch.on_device or step % max(1, (self._spec.gather_steps or 10) // 2) == 0
+
+    def end(
+        self, state: State, losses: torch.Tensor, rate: float, rows: np.ndarray, *, skipped: bool, logged: bool
+    ) -> None:
+        """The step that led to `state` is over. Raises Refused on all ranks for a loss that is none (OP113)."""
+        order = self._order(state, losses, rate, skipped=skipped) if logged else None
+        rank = self._job.train.rank
+        amount, own = self.work.of(rows), self.work.of(rows[:, rank : rank + 1]).executed
+        raw = self._raw(state.step)
+        self._time_collectives(state.step)
+        before, self._kept = self._kept, (raw, amount, own, order)
+        if before is not None:
+            self._settle(*before)
+        if not self._late:
+            self.flush()
+        if self.profile.due(state.step):
+            self._profiled(state.step)
+
+    def _profiled(self, step: int, *, last: bool = False) -> None:
+        with self.paused("profile"):
+            table = self.profile.after(step, last=last)
+            if table is not None:
+                self._screen.say(f"profile written: {table}")
+            if not last:
+                self.profile.before(step + 1)
+
+    def finish(self, step: int) -> None:
+        """Training has ended in order with this step. A collective."""
+        self.flush()
+        self._profiled(step, last=True)
+        METER.on = False
+        write_communication(self._job.run_dir.root, self._job.ranks, asked=self._spec.comms_logger)
+
+    def flush(self) -> None:
+        """Tell what is left to tell, once the device has come so far: before a save, an evaluation or the end."""
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            self._settle(*kept)
+
+    @contextmanager
+    def paused(self, kind: str) -> Iterator[None]:
+        """What happens inside is no part of a step: `checkpoint`, `evaluation` or `profile`."""
+        self.flush()
+        METER.on, on, began = False, METER.on, time.perf_counter()
+        try:
+            yield
+        finally:
+            METER.on, self._before = on, _counters()
+            self._paused[kind] += time.perf_counter() - began
+
+    def _order(self, state: State, losses: torch.Tensor, rate: float, *, skipped: bool) -> _Order:
+        """Start what the line needs of the device and of the others."""
+        engine = self._job.engine
+        norm: Any = engine.get_global_grad_norm()
+        later = norm is not None and torch.is_tensor(norm)
+        return _Order(
+            state,
+            rate,
+            skipped,
+            self._job.ranks.sum_later(losses),
+            to_host(norm.detach().double().reshape(1)) if later else None if norm is None else lambda: [float(norm)],
+            float(engine.optimizer.cur_scale) if engine.fp16_enabled() else None,
+            int(engine.skipped_steps),
+        )
+
+    def _raw(self, step: int) -> Raw:
+        """The step as the host knows it; the next one starts where it ends."""
+        start, self._last = self._last, self.watch.edge()
+        paused, self._paused = self._paused, Counter()
+        self._interval.paused.update(paused)
+        spans = self.watch.take()
+        waited, waits = METER.take()
+        now = _counters()
+        io, read, written, faults = (after - before for after, before in zip(now, self._before, strict=True))
+        self._before = now
+        return Raw(
+            step,
+            start,
+            self._last,
+            sum(paused.values()),
+            spans,
+            waited,
+            waits,
+            METER.on,
+            io,
+            int(read),
+            int(written),
+            int(faults),
+        )
+
+    def _settle(self, raw: Raw, amount: Amount, own: float, order: _Order | None) -> None:
+        """The device has passed the step: count it, compare ranks, write its line. A collective at some steps."""
+        self.watch.wait_for(raw.end)
+        found = figures(raw, self.watch)
+        self._interval.add(raw, found, amount)
+        mine = {"io": raw.io, "work": own, "faults": float(raw.faults)}
+        self.gathering.step(raw.step, found, mine, self._job.metrics, measured=raw.measured)
+        if order is not None:
+            self._tell(order)
+
+    def _tell(self, order: _Order) -> None:
+        shape, state = self._job.train.shape, order.state
+        loss = order.loss()[0] / (shape.accumulation * shape.ranks)
+        lost = None if order.skipped else not_a_number(loss, state.step)
+        if lost:
+            raise lost
+        interval, self._interval = self._interval, Interval()
+        if not self._job.ranks.is_first:
+            return
+        line: dict[str, Any] = {
+            "step": state.step,
+            "loss": loss,
+            "learning_rate": float(order.rate),
+            "grad_norm": None if order.norm is None else order.norm()[0],
+            "loss_scale": order.scale,
+            "tokens": state.tokens,
+            "samples": state.samples,
+            **speed(interval),
+            **(flops(interval, self._job.ranks.world, self.peak.flops) if self.work.sizes else {}),
+            **memory(),
+            **self._swapping(interval),
+            "skipped": order.engine_skipped,
+        }
+        self._step = state.step
+        self._job.metrics.write("step", **line)
+        self.trackers.tell(state.step)
+        self._screen.step(line)
+
+    def _swapping(self, interval: Interval) -> dict[str, Any]:
+        if not self._nvme:
+            return {}
+        now = time.monotonic()
+        if now - self._nvme_at >= _NVME_EVERY_SECONDS:
+            self._nvme_bytes, self._nvme_at = bytes_in(self._nvme), now
+        return {
+            "seconds_io": round(interval.io / interval.steps, 6),
+            "nvme_bytes": self._nvme_bytes,
+            "nvme_read_bytes": round(interval.read / interval.steps),
+            "nvme_write_bytes": round(interval.written / interval.steps),
+        }
+
+
+def _counters() -> tuple[float, int, int, int]:
+    """What only ever grows: seconds blocked and bytes moved by swapping, pages read from a disk."""
+    return SWAPPED.seconds, SWAPPED.read, SWAPPED.written, page_faults()

@@ -1,0 +1,50 @@
+"""The schema of metrics.jsonl: its page is up to date, and lines are judged by it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import harness.facts
+from harness.facts.metrics_schema import COMMON, LINES, page, problems
+
+EVAL = {"type": "eval", "step": 4, "loss": 2.0, "perplexity": 7.4, "tokens": 10, "time": 1.0}
+
+
+def test_the_page_is_up_to_date() -> None:
+    assert (Path(harness.facts.__file__).parent / "METRICS.md").read_text() == page()
+
+
+def test_every_field_is_told_and_named_once() -> None:
+    for line in LINES.values():
+        names = [field.name for field in (*COMMON, *line.fields)]
+        assert len(set(names)) == len(names)
+        assert all(field.meaning and field.name.isidentifier() for field in line.fields)
+        assert line.meaning.endswith(".")
+
+
+def test_lines_are_judged() -> None:
+    assert problems(EVAL) == []
+    assert problems({**EVAL, "of_a_later_version": [1]}) == []
+    assert problems({**EVAL, "loss": None}) == []
+    assert problems({"type": "evaluation"}) != []
+    assert problems({k: v for k, v in EVAL.items() if k != "tokens"}) == ["`tokens` is missing"]
+    assert problems({**EVAL, "tokens": None}) == ["`tokens` is null"]
+    assert problems({**EVAL, "tokens": True}) == ["`tokens` is bool, should be a count"]
+    assert problems({**EVAL, "perplexity": "high"}) == ["`perplexity` is str, should be a number"]
+
+
+def test_lines_of_version_1_have_all_that_must_be_there() -> None:
+    """As the first version wrote them: what it did not write is nowhere a must."""
+    step = {
+        "type": "step",
+        "step": 1,
+        "loss": 5.0,
+        "learning_rate": 1e-3,
+        "tokens": 10,
+        "samples": 2,
+        "tokens_per_second": 9.0,
+        "seconds": 1.0,
+        "memory_host_bytes": 5,
+        "skipped": 0,
+    }
+    assert problems(step) == []

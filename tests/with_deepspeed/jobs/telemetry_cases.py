@@ -1,0 +1,134 @@
+"""The loop, several runs in the same ranks, with a rank that is slow in one way or another.
+
+`telemetry_cases.py JOBS.json`, where a job is {"run": DIR, "late": are lines written a step late as on a device, "slow": null or {"rank", "kind", "seconds"}}; kinds:
+`data` sleeps while data is drawn, `forward` in the forward, `backward` in the backward, `optimizer` before the update, `disk`
+in each wait for NVMe. Rank 0 writes DIR/outcome.json: {"wall": seconds of each step by a clock outside, "resident": bytes by
+psutil, "swapped": bytes of this rank's swap files, "error": text or null}.
+"""
+
+import json
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from harness.runtime import loop
+from harness.runtime.main import _quieten, _read_together
+from harness.runtime.ranks import Ranks, join, leave
+from harness.runtime.rundir import RunDir
+from harness.runtime.status import Status
+from harness.runtime.telemetry.telemetry import Telemetry
+
+
+class Slow(torch.autograd.Function):
+    """Sleeps on the way back."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, seconds: float) -> torch.Tensor:
+        ctx.seconds = seconds
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        time.sleep(ctx.seconds)
+        return gradient, None
+
+
+def slow_down(built: loop.Job, kind: str, seconds: float) -> None:
+    """Make this rank slow in one way."""
+    engine = built.engine
+    if kind == "data":
+        original = type(built.train.sequences).batch
+
+        def batch(self: Any, *args: Any, **kw: Any) -> Any:
+            time.sleep(seconds)
+            return original(self, *args, **kw)
+
+        built.train.sequences.__dict__["batch"] = batch.__get__(built.train.sequences)
+    elif kind == "forward":
+        engine.module.register_forward_pre_hook(lambda *_: time.sleep(seconds))
+    elif kind == "backward":
+        embedding = engine.module.get_input_embeddings()
+        embedding.register_forward_hook(lambda _m, _i, output: Slow.apply(output, seconds))
+    elif kind == "optimizer":
+        step = engine.optimizer.step
+
+        def slower(*args: Any, **kw: Any) -> Any:
+            time.sleep(seconds)
+            return step(*args, **kw)
+
+        engine.optimizer.step = slower
+
+
+def slow_disk(seconds: float) -> None:
+    """Every wait for a file takes longer, below whatever counts it: before the engine opens its files."""
+    from deepspeed.ops.op_builder import AsyncIOBuilder
+
+    op = AsyncIOBuilder().load(verbose=False)
+    wait = op.aio_handle.wait
+
+    class SlowDisk(op.aio_handle):  # type: ignore[misc, name-defined]
+        def wait(self) -> Any:
+            time.sleep(seconds)
+            return wait(self)
+
+    op.aio_handle = SlowDisk
+
+
+def main() -> None:
+    ranks = join()
+    for job in json.loads(Path(sys.argv[-1]).read_text()):
+        outcome = _train(ranks, job)
+        if ranks.is_first:
+            (Path(job["run"]) / "outcome.json").write_text(json.dumps(outcome))
+    leave()
+
+
+def _train(ranks: Ranks, job: dict[str, Any]) -> dict[str, Any]:
+    run_dir = RunDir(Path(job["run"]))
+    orders = _read_together(run_dir, ranks)
+    _quieten("error")
+    slow = job["slow"] if job["slow"] and job["slow"]["rank"] == ranks.rank else None
+    if slow and slow["kind"] == "disk":
+        slow_disk(slow["seconds"])
+    built = loop.build(orders, run_dir, ranks, Status(run_dir, ranks.rank))
+    if slow:
+        slow_down(built, slow["kind"], slow["seconds"])
+    wall: list[float] = []
+    original = loop._step
+
+    def step(*args: Any, **kw: Any) -> Any:
+        began = time.perf_counter()
+        try:
+            return original(*args, **kw)
+        finally:
+            wall.append(time.perf_counter() - began)
+
+    loop._step, init = step, Telemetry.__init__
+
+    def late(self: Any, *args: Any) -> None:
+        init(self, *args)
+        self._late = True
+
+    if job["late"]:
+        Telemetry.__init__ = late  # type: ignore[method-assign]
+    error = None
+    try:
+        loop.train(built, None)
+    except Exception:
+        error = traceback.format_exc()
+    finally:
+        loop._step, Telemetry.__init__ = original, init  # type: ignore[method-assign]
+    built.metrics.close()
+    resident = psutil.Process().memory_info().rss
+    swapped = sum(path.stat().st_size for path in Path(job["swap"]).rglob("*") if f"rank{ranks.rank}" in str(path))
+    built.engine.destroy()
+    return {"wall": wall, "resident": resident, "swapped": swapped, "error": error}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,264 @@
+"""What a run measures of itself, against clocks and counts of the test's own; and slow ranks are named with the cause.
+
+Two forked ranks, all runs in one job: about 25 s.
+"""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import itertools
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+from forked_ranks import ForkedRanks
+from parity_cases import WIDE, write_run
+from runtime_helpers import TINY, metric_lines
+
+from harness.facts.metrics_schema import VERSION, problems
+from harness.launching.debugging import with_profile
+
+JOB = Path(__file__).parent / "jobs" / "telemetry_cases.py"
+STEPS, MICRO, ACCUMULATION, RANKS, LENGTH = 16, 2, 2, 2, 64
+ROWS = MICRO * ACCUMULATION * RANKS
+SLOW = 0.12
+
+CASES: dict[str, dict[str, Any]] = {
+    "even": {"stage": 1, "trackers": ["csv", "wandb"]},
+    "late": {"stage": 2, "late": True, "profile": "3"},
+    "data": {"stage": 2, "slow": {"rank": 1, "kind": "data", "seconds": SLOW / 2}},
+    "backward": {"stage": 3, "slow": {"rank": 0, "kind": "backward", "seconds": SLOW}},
+    "optimizer": {"stage": 0, "slow": {"rank": 1, "kind": "optimizer", "seconds": SLOW}},
+    "lengths": {"stage": 1, "long": 1},
+    "disk": {"stage": 3, "nvme": True, "slow": {"rank": 1, "kind": "disk", "seconds": SLOW / 2}},
+}
+
+
+@pytest.fixture(scope="module")
+def runs(forked: ForkedRanks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The run directory of each case."""
+    folder = tmp_path_factory.mktemp("telemetry")
+    jobs = []
+    for name, case in CASES.items():
+        data = write_rows(folder / f"{name}.jsonl", long_rank=case.get("long"))
+        write_run(folder / name, spec(name, case, data, folder), RANKS)
+        config = json.loads((folder / name / "ds_config.json").read_text())
+        (folder / name / "ds_config.json").write_text(json.dumps(with_profile(config, folder / name)))
+        jobs.append(
+            {
+                "run": str(folder / name),
+                "slow": case.get("slow"),
+                "late": case.get("late", False),
+                "swap": str(folder / "swap"),
+            }
+        )
+    (folder / "jobs.json").write_text(json.dumps(jobs))
+    forked.run(JOB, str(folder / "jobs.json"), ranks=RANKS)
+    outcomes = {name: json.loads((folder / name / "outcome.json").read_text()) for name in CASES}
+    assert {name: found["error"] for name, found in outcomes.items()} == dict.fromkeys(CASES)
+    return {name: folder / name for name in CASES}
+
+
+def write_rows(path: Path, long_rank: int | None) -> Path:
+    """Records of uneven length, in order: micro-batch m of rank r is the r-th slice of its part. The rows of a long rank
+    are four times as long.
+    """
+    lines = []
+    for row in range(ROWS * STEPS):
+        rank = row // MICRO % RANKS
+        length = 20 + row * 7 % 30 if long_rank is None else 250 if rank == long_rank else 60
+        lines.append(json.dumps({"prompt": "ab", "completion": "x" * (length - 3)}))
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def spec(name: str, case: dict[str, Any], data: Path, folder: Path) -> dict[str, Any]:
+    nvme = case.get("nvme", False)
+    long = "long" in case
+    model = {**TINY, "vocab_size": WIDE if nvme else 320, "tie_word_embeddings": nvme, "max_position_embeddings": 256}
+    if long:
+        model |= {"hidden_size": 64, "intermediate_size": 256, "num_hidden_layers": 3}
+    zero: dict[str, Any] = {"stage": case["stage"]}
+    if nvme:
+        zero |= {"offload_optimizer": {"device": "nvme", "nvme_path": str(folder / "swap")}, "sub_group_size": 600_000}
+    return {
+        "name": name,
+        "model": {"config": model, "tokenizer": "bytes"},
+        "data": {
+            "train": str(data),
+            "max_length": 256 if long else LENGTH,
+            "shuffle": False,
+            "group_by_length": False,
+            "eval_fraction": 0.0,
+        },
+        "train": {
+            "max_steps": STEPS,
+            "per_device_train_batch_size": MICRO,
+            "gradient_accumulation_steps": ACCUMULATION,
+        },
+        "zero": zero,
+        "telemetry": {
+            "peak_flops": 1e12,
+            "trackers": case.get("trackers", []),
+            "wandb_mode": "offline",
+            "profile_steps": case.get("profile"),
+            "comms_logger": name == "late",
+            "flops_profiler": name == "late",
+        },
+        "checkpoint": {"save_steps": 10 if name in ("even", "late") else None, "save_at_end": False},
+    }
+
+
+def test_every_line_is_as_the_schema_says(runs: dict[str, Path]) -> None:
+    for run in runs.values():
+        lines = [json.loads(text) for text in (run / "metrics.jsonl").read_text().splitlines()]
+        assert [wrong for line in lines for wrong in problems(line)] == []
+        assert lines[0]["format_version"] == VERSION
+        assert len(metric_lines(run, "step")) == STEPS
+        assert all(later["time"] >= earlier["time"] for earlier, later in itertools.pairwise(lines))
+
+
+def test_tokens_are_those_counted_by_hand(runs: dict[str, Path]) -> None:
+    """A record has a token a letter and one for its end."""
+    records = map(json.loads, (runs["even"].parent / "even.jsonl").read_text().splitlines())
+    texts = [len(record["prompt"] + record["completion"]) + 1 for record in records]
+    total = 0
+    for index, line in enumerate(metric_lines(runs["even"], "step")):
+        mine = texts[index * ROWS : (index + 1) * ROWS]
+        padded = [max(mine[i : i + MICRO]) * MICRO for i in range(0, ROWS, MICRO)]
+        total += sum(mine)
+        assert (line["step_tokens"], line["step_positions"], line["tokens"]) == (sum(mine), sum(padded), total)
+        assert line["samples"] == (index + 1) * ROWS
+        assert line["tokens_per_second"] == pytest.approx(sum(mine) / line["seconds"], rel=1e-3)
+
+
+@pytest.mark.parametrize("name", ["even", "data", "backward", "disk"])
+def test_the_parts_add_up_to_the_step(name: str, runs: dict[str, Path]) -> None:
+    """By a clock around the step that is not the harness's: the parts, and with the loop's own share the whole."""
+    wall = json.loads((runs[name] / "outcome.json").read_text())["wall"]
+    lines = metric_lines(runs[name], "step")
+    parts = ("data", "forward", "backward", "optimizer")
+    inside, whole = 0.0, 0.0
+    for line, outside in list(zip(lines, wall, strict=True))[2:]:
+        named = sum(line[f"seconds_{part}"] for part in parts)
+        assert named + line["seconds_loop"] == pytest.approx(line["seconds"], abs=5e-6)
+        inside, whole = inside + line["seconds"], whole + outside
+        assert named <= outside * 1.001
+    assert inside == pytest.approx(whole, rel=0.15 if whole / STEPS < 0.1 else 0.05)  # agreeing to go on is outside
+    assert statistics.median(sum(line[f"seconds_{p}"] for p in parts) / line["seconds"] for line in lines) > 0.6
+
+
+def test_lines_that_are_written_a_step_late_are_all_there_in_order(runs: dict[str, Path]) -> None:
+    """As on a device: nothing waits for it, but before a save and at the end nothing is left to tell."""
+    lines = [json.loads(text) for text in (runs["late"] / "metrics.jsonl").read_text().splitlines()]
+    order = [(line["type"], line["step"]) for line in lines if line["type"] in ("step", "save")]
+    steps = [("step", step) for step in range(1, STEPS + 1)]
+    assert order == [*steps[:10], ("save", 10), *steps[10:]]
+    wall = json.loads((runs["late"] / "outcome.json").read_text())["wall"]
+    seconds = sum(line["seconds"] + line.get("seconds_profile", 0) for line in lines if line["type"] == "step")
+    assert seconds == pytest.approx(sum(wall), rel=0.2)
+
+
+def test_the_profile_of_some_steps(runs: dict[str, Path]) -> None:
+    (line,) = metric_lines(runs["late"], "profile")
+    assert (line["first_step"], line["step"], line["path"]) == (3, 3, "profile")
+    folder = runs["late"] / "profile"
+    with gzip.open(folder / "rank-00000.steps-3-3.trace.json.gz") as file:
+        events = json.load(file)["traceEvents"]
+    assert sum(event.get("name") == "aten::mm" for event in events) > 10
+    table = (folder / "rank-00000.steps-3-3.txt").read_text()
+    shares = [float(row.split()[-1].rstrip("%")) for row in table.split("\n\n")[1].splitlines()[1:]]
+    assert sum(shares) == pytest.approx(100, abs=0.5)
+    assert "matrix products" in table
+    assert "seconds_profile" in metric_lines(runs["late"], "step")[3]
+
+
+def test_deepspeeds_own_profiler_and_communication_log(runs: dict[str, Path]) -> None:
+    collectives = json.loads((runs["late"] / "profile/communication.json").read_text())["summary"]
+    assert any("reduce" in name for name in collectives)
+    assert "fwd flops" in (runs["late"] / "profile/flops.txt").read_text()
+
+
+def test_trackers_in_a_run(runs: dict[str, Path]) -> None:
+    """One that is not installed, or fails, is told in the run's own file."""
+    rows = (runs["even"] / "trackers/csv/step.csv").read_text().splitlines()
+    assert len(rows) == STEPS + 1
+    failed = [line["tracker"] for line in metric_lines(runs["even"], "tracker_failed")]
+    assert failed == ([] if importlib.util.find_spec("wandb") else ["wandb"])
+
+
+def test_saves_are_told_apart_from_steps(runs: dict[str, Path]) -> None:
+    lines = {line["step"]: line for line in metric_lines(runs["even"], "step")}
+    (first,) = metric_lines(runs["even"], "save")
+    assert lines[11]["seconds_checkpoint"] >= first["stall_seconds"] * 0.99
+    assert "seconds_checkpoint" not in lines[10]
+    assert lines[11]["seconds"] < lines[11]["seconds_checkpoint"] + statistics.median(
+        line["seconds"] for line in lines.values()
+    )
+
+
+def test_memory_is_that_of_the_process(runs: dict[str, Path]) -> None:
+    outcome = json.loads((runs["even"] / "outcome.json").read_text())
+    line = metric_lines(runs["even"], "step")[-1]
+    assert line["memory_host_bytes"] == pytest.approx(outcome["resident"], rel=0.05)
+    assert line["memory_host_peak_bytes"] >= line["memory_host_bytes"]
+    ranks = metric_lines(runs["even"], "ranks")[-1]
+    assert ranks["memory_host_bytes"][0] == pytest.approx(outcome["resident"], rel=0.05)
+
+
+def test_shares_of_the_peak_follow_from_flops_and_time(runs: dict[str, Path]) -> None:
+    for line in metric_lines(runs["lengths"], "step"):
+        rate = line["flops"] / line["seconds"] / RANKS
+        assert line["device_flops_per_second"] == pytest.approx(rate, rel=1e-3)
+        assert line["mfu"] == pytest.approx(rate / 1e12, rel=1e-3)
+        assert line["hfu"] / line["mfu"] == pytest.approx(line["flops_hardware"] / line["flops"], rel=1e-3)
+
+
+def test_nvme_traffic_is_that_of_the_swap_files(runs: dict[str, Path]) -> None:
+    """Masters and two states are read and written in each step, gradients written in the backward and read with them."""
+    outcome = json.loads((runs["disk"] / "outcome.json").read_text())
+    line = metric_lines(runs["disk"], "step")[-1]
+    states = outcome["swapped"]
+    assert states > 1 << 20
+    assert line["nvme_bytes"] == pytest.approx(states * RANKS, rel=0.1)
+    assert line["nvme_read_bytes"] == pytest.approx(states, rel=0.1)
+    assert line["nvme_write_bytes"] == pytest.approx(states, rel=0.1)
+    assert 0 < line["seconds_io"] < line["seconds"]
+
+
+SLOWEST = {
+    "data": (1, "data"),
+    "backward": (0, "compute"),
+    "optimizer": (1, "compute"),
+    "lengths": (1, "input_size"),
+    "disk": (1, "io"),
+}
+
+
+@pytest.mark.parametrize("name", SLOWEST)
+def test_a_slow_rank_is_named_with_its_cause(name: str, runs: dict[str, Path]) -> None:
+    """Though all ranks' steps take as long as each other."""
+    rank, cause = SLOWEST[name]
+    told = [line for line in metric_lines(runs[name], "straggler") if line["state"] == "named"]
+    assert told, metric_lines(runs[name], "ranks")[-1]
+    assert (told[0]["ranks"], told[0]["cause"]) == ([rank], cause)
+    assert told[0]["step"] <= 15
+    slow = CASES[name].get("slow")
+    looks = metric_lines(runs[name], "ranks")[1:]
+    for look in looks:
+        assert look["seconds"][0] == pytest.approx(look["seconds"][1], rel=0.25)
+        assert look["busy"][rank] > look["busy"][1 - rank] * 1.2
+    if slow and name != "disk":
+        calls = 1 if name == "optimizer" else ACCUMULATION
+        assert told[0]["seconds"] == pytest.approx(slow["seconds"] * calls, rel=0.6)
+
+
+def test_waiting_for_a_slow_rank_counts_as_communication(runs: dict[str, Path]) -> None:
+    """Rank 0 waits in its collectives for rank 1, which draws its data slowly."""
+    lines = metric_lines(runs["data"], "step")[2:]
+    assert statistics.median(line["seconds_communication"] for line in lines) >= SLOW * 0.7
+    assert all(line["seconds_data"] < SLOW / 2 for line in lines)
+    assert all(0 <= line["communication_share"] <= 1 for line in lines)

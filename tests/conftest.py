@@ -26,7 +26,13 @@ NEEDS_TRAINING = (
     "kill",
 )
 TRAINING = installed_version() is not None and os.environ.get("HARNESS_LIGHT") != "1"
-ALLOWED_SKIPS = ("this processor has no AVX512-FP16", "needs a GPU", "needs root", "needs chromium", "needs the trackers extra")
+ALLOWED_SKIPS = (
+    "this processor has no AVX512-FP16",
+    "needs a GPU",
+    "needs root",
+    "needs chromium",
+    "needs the trackers extra",
+)
 """Reasons that a machine may have; everything else must run in CI."""
 if not TRAINING:
     ALLOWED_SKIPS += ("needs DeepSpeed's files",)

@@ -158,8 +158,11 @@ def test_validate_config_imports_nothing_that_it_does_not_need(write):
     assert good[2] < len(gates()) + 330, "modules loaded for one file, gates included"
 
 
-def test_checking_one_file_costs_a_few_starts_of_python(write):
-    """Generous, since a busy machine counts odd seconds: the budget of 0.25 s is some 15 starts of an idle machine's Python."""
+LIBRARIES = "import yaml; from pydantic import BaseModel; BaseModel.model_validate"
+
+
+def test_checking_one_file_costs_little_more_than_its_libraries(write):
+    """Beside imports of the same kind, since a busy machine counts odd seconds; on an idle one it is about twice as much."""
     file = write("a.yaml", SPEC)
     env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
 
@@ -172,7 +175,7 @@ def test_checking_one_file_costs_a_few_starts_of_python(write):
             best = min(best, usage.ru_utime + usage.ru_stime)
         return best
 
-    assert seconds("-m", "harness", "validate-config", file) < 30 * seconds("-c", "pass")
+    assert seconds("-m", "harness", "validate-config", file) < 5 * seconds("-c", LIBRARIES)
 
 
 def imported(arguments, slow=()):

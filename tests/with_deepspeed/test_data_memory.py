@@ -7,7 +7,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
+import numpy as np
 from data_memory import measure, write_chats
+
+from harness.runtime.corpus.store import Growing, forget
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
@@ -20,3 +23,21 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
         peaks.append(found["anonymous"])
     # twenty megabytes of chats are five million tokens, which as Python integers alone would be 150 MiB
     assert peaks[1] - peaks[0] < 90 << 20
+
+
+def test_what_was_read_of_a_mapped_file_is_given_back(tmp_path: Path) -> None:
+    with Growing(tmp_path / "ids.npy", np.uint16) as file:
+        file.append(np.arange(1 << 24, dtype=np.uint16))
+        ids = file.map()
+    before = _of_files()
+    total = int(ids.sum(dtype=np.int64))
+    assert _of_files() - before > 30 << 20
+    forget(ids, None, np.zeros(3))
+    assert _of_files() - before < 4 << 20
+    assert int(ids.sum(dtype=np.int64)) == total
+
+
+def _of_files() -> int:
+    """Bytes of mapped files that count as this process's."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith("RssFile")).split()[1]) * 1024

@@ -17,7 +17,7 @@ import numpy as np
 
 from harness.runtime.corpus.packing import WINDOW, pack
 from harness.runtime.corpus.split import HeldOut
-from harness.runtime.corpus.store import Growing
+from harness.runtime.corpus.store import Growing, forget
 
 _TOKENS = 1 << 20
 """Tokens in memory at once, or so many rows' worth where rows are long."""
@@ -73,6 +73,7 @@ def write_stream(
                 chunk = records.ids[at : min(last, at + _TOKENS)]
                 out.append(chunk)
                 seen += np.bincount(chunk, minlength=len(seen))
+                forget(records.ids)
         return Written(0, documents, out.count, out.count, out.sha256)
 
 
@@ -140,6 +141,7 @@ def write_rows(
             seen += np.bincount(ids[trained], minlength=len(seen))
             tokens, documents, rows = tokens + len(ids), documents + len(lengths), rows + len(edges) - 1
             trained_tokens += int(trained.sum())
+            forget(records.ids, records.trained)
         docs_out.append(np.array([tokens]))
         rows_out.append(np.array([documents]))
         for out in (ids_out, trained_out, docs_out, rows_out):

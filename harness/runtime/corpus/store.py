@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import mmap
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -59,3 +60,10 @@ def mapped(path: Path) -> np.ndarray:
     """A .npy file; an empty one cannot be mapped and is read."""
     array: np.ndarray = np.load(path, mmap_mode="r") if path.stat().st_size > 128 else np.load(path)
     return array
+
+
+def forget(*arrays: np.ndarray | None) -> None:
+    """Give back what was read of mapped files: until then it counts as this process's memory. It can be read again."""
+    for array in arrays:
+        if array is not None and isinstance(array.base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            array.base.madvise(mmap.MADV_DONTNEED)

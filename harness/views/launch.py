@@ -72,8 +72,13 @@ def summary(
     return "\n".join(lines)
 
 
-def as_json(outcome: Outcome, rows: Mapping[str, Mapping[str, Any]], report: Path | None) -> str:
-    """The same for programs."""
+def as_json(
+    outcome: Outcome,
+    rows: Mapping[str, Mapping[str, Any]],
+    report: Path | None,
+    diagnosis: Mapping[str, object] | None = None,
+) -> str:
+    """The same for programs. `diagnosis` is what the log of a failed run tells."""
     verdict = outcome.verdict
     body = {
         "format_version": 1,
@@ -91,6 +96,7 @@ def as_json(outcome: Outcome, rows: Mapping[str, Mapping[str, Any]], report: Pat
         "report": str(report) if report else None,
         "last": {kind: rows[kind] for kind in ("step", "eval") if kind in rows},
         "notes": list(verdict.notes),
+        "diagnosis": diagnosis,
     }
     return json.dumps(body, indent=2)
 

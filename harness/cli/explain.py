@@ -81,7 +81,7 @@ def _explain_log(name: str, format: Format) -> NoReturn:
         fix = Fix("give a file that can be read, or `-` for standard input")
         message = f"the log `{name}` cannot be read: {error.strerror or error}"
         raise Refused([Finding("SP001", "error", message, fix=fix)], Exit.USAGE) from None
-    width = min(shutil.get_terminal_size((120, 24)).columns, 160)
+    width = min(shutil.get_terminal_size((120, 24)).columns, 120)
     print(view.as_json(found) if format is Format.json else view.as_text(found, style_for(sys.stdout), width))
     if found.state in ("empty", "not text"):
         exit_with(Exit.USAGE)

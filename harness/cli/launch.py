@@ -239,7 +239,7 @@ def _tell(outcome: Outcome, format: Format, last_lines: list[str]) -> None:
     else:
         print(view.summary(outcome, rows, sample_of(outcome.plan.run_dir), report, style_for(sys.stdout)))
     if found and format is Format.text:
-        width = min(shutil.get_terminal_size((120, 24)).columns, 160)
+        width = min(shutil.get_terminal_size((120, 24)).columns, 120)
         print(f"\nWhat the log tells (harness explain --log {view.relative(outcome.plan.run_dir)})")
         print(diagnosis.as_text(found, style_for(sys.stdout), width))
 

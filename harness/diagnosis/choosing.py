@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from harness.diagnosis.values import Event
 
 STILL_RUNNING = 4
-"""A job that shows more progress than this, for each rank that was seen, after an error has outlived it."""
+"""A job that shows more progress than this after an error, by each that shows any, has outlived it; with as much again
+as there are ranks, which may all have been before their next collective."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +25,19 @@ class Choice:
 
 
 def choose(
-    events: Sequence[Event], progress: Sequence[int], num_ranks: int, *, went_back: bool, ended_well: bool
+    events: Sequence[Event],
+    progress: Sequence[int],
+    num_ranks: int,
+    num_talkers: int = 1,
+    *,
+    went_back: bool,
+    ended_well: bool,
 ) -> Choice:
-    """The first cause. `progress` is how many signs of progress each log has."""
-    margin = STILL_RUNNING * max(1, min(num_ranks, 64) // len(progress))
+    """The first cause. `progress` is how many signs of progress each log has, `num_talkers` how many wrote them."""
+    margin = STILL_RUNNING * max(1, num_talkers) + num_ranks // len(progress)
     outlived = [e for e in events if ended_well or progress[e.log] - e.progress > margin]
     alive = [e for e in events if e not in outlived and e.level != "hint"]
+    killed = _killed(alive)
     for level in ("root", "end", "echo"):
         of_level = [e for e in alive if e.level == level]
         if level == "end":
@@ -37,6 +45,9 @@ def choose(
         if of_level:
             ordered = _ordered(of_level, went_back=went_back)
             first, contested = _first(ordered)
+            contested = contested or progress[first.log] - first.progress > 2 * max(1, num_talkers)
+            if killed is not None and level == "root" and _may_be_caught(first, killed):
+                first, contested = killed, True
             return Choice(first, contested, tuple(outlived), tuple(alive))
     ends = _ordered([e for e in alive if e.level == "end"], went_back=went_back)
     asked = [e for e in ends if e.cause == "LG069"]
@@ -63,3 +74,13 @@ def _first(ordered: Sequence[Event]) -> tuple[Event, bool]:
         return known[0], True
     rivals = {e.cause for e in known if e.cause != first.cause and e.rank != first.rank}
     return first, bool(rivals) and bool(first.cause)
+
+
+def _killed(events: Sequence[Event]) -> Event | None:
+    """The launcher's word on a rank that a signal ended, which no launcher sends before it has said so."""
+    return min((e for e in events if e.cause in ("LG003", "LG018")), key=lambda e: e.order, default=None)
+
+
+def _may_be_caught(first: Event, killed: Event) -> bool:
+    """A traceback without torch's mark of an uncaught one, of a rank that was not the one killed."""
+    return bool(first.frames) and not first.uncaught and (first.rank is None or first.rank != killed.rank)

@@ -53,8 +53,9 @@ def diagnose(
     progress = [reader.progress for reader in readers]
     ended_well = scanner.finished > 0 and not any(e.level == "end" for e in scanner.events)
     world = scanner.world or len(scanner.ranks)
+    talkers = max(len(reader.talkers) for reader in readers)
     choice = choose(
-        scanner.events, progress, world, went_back=scanner.went_back or len(readers) > 1, ended_well=ended_well
+        scanner.events, progress, world, talkers, went_back=scanner.went_back or len(readers) > 1, ended_well=ended_well
     )
     answer = _answer(choice, scanner, readers, ended_well=ended_well)
     if answer.cause == "LG001" and plan:

@@ -15,7 +15,7 @@ from harness.diagnosis.values import Cause, Frame, Level
 _EXCEPTION = re.compile(
     r"^(?:[A-Za-z_]\w*\.)*_?[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Iteration|Timeout|Warning|Failure|Expired)\b(?::|$)"
 )
-_BELOW_A_TRACEBACK = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?::|$)")
+_BELOW_A_TRACEBACK = re.compile(r"^(?:(?:[A-Za-z_]\w*|<\w+>)\.)*[A-Z]\w*(?::|$)")
 _QUIET = re.compile(
     r"^(?:\w+\.)*\w*Warning\b|^Exception ignored in|ERROR: ld\.so|^\s*warnings\.warn"
     r"|^(?:\[\w+\] )*\[?(?:WARNING|WARN|INFO|DEBUG)\b|\b(?:Warning|INFO|WARNING):"
@@ -70,6 +70,11 @@ def match(text: str, frames: Sequence[Frame], *, in_traceback: bool) -> Match | 
     if _EXCEPTION.match(text) or (in_traceback and _BELOW_A_TRACEBACK.match(text)):
         return Match("", "root", False, {})
     return None
+
+
+def is_exception(text: str) -> bool:
+    """Is the line an exception's last one, such as `ValueError: ...`?"""
+    return bool(_EXCEPTION.match(text))
 
 
 def _known(text: str, frames: Sequence[Frame]) -> Match | None:

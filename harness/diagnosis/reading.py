@@ -20,13 +20,14 @@ _PHRASES = (
 WORDS = tuple(word.encode() for word in (*_SINGLE.split(), *_PHRASES))
 """Every line that tells of a failure holds one of these, or stands below one that does."""
 CHUNK = 1 << 18
-LONGEST = 1 << 16
-"""Longer lines are cut: their first 48 KiB and their last 16 KiB are kept."""
+LONGEST = 1 << 12
+"""Longer lines are cut: their first 3 KiB and their last one are kept. Patterns are quick on what is left."""
 FOLLOWING = 80
 """So many lines below a traceback's first line, or a message's, are read whatever they hold."""
 _BELOW = 6
 """And so many below an exception's last line, whose message may go on."""
 _RATES = (b"it/s", b"s/it", b"SamplesPerSec=", b"samples/s")
+_TALKER = re.compile(rb"(?:[A-Za-z][\w.-]*: )?(?:\[[a-z]+\d+\]: ?)?")
 _LOSS = re.compile(rb"oss['\"]?\s?[=:]\s?\d")
 _OPENS = re.compile(
     rb"Traceback \(most|alidation error|Root Cause|Error\(s\) in loading|building extension|incompatible |Error: $"
@@ -42,12 +43,15 @@ class Line(NamedTuple):
 
 
 class Reader:
-    """Iterates over the lines of interest of a stream; afterwards `size`, `lines`, `progress` and `tail` are known."""
+    """Iterates over the lines of interest of a stream; afterwards `size`, `lines`, `progress` and `tail` are known, and
+    `talkers`, the prefixes of lines that show progress.
+    """
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
         self.size = self.lines = self.progress = self.nulls = 0
         self.head = self.tail = b""
+        self.talkers: set[bytes] = set()
         self._open = 0
 
     def __iter__(self) -> Iterator[Line]:
@@ -72,6 +76,9 @@ class Reader:
     def _block(self, block: bytes) -> Iterator[Line]:
         """The lines of interest of whole lines."""
         marks = _marks(block)
+        for mark in marks[:50] if len(self.talkers) < 128 else ():
+            found = _TALKER.match(block, mark)
+            self.talkers.add(found[0] if found else b"")
         hits = _hits(block)
         position, number, index, passed = 0, self.lines, 0, 0
         while position < len(block):

@@ -7,14 +7,17 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from harness.diagnosis.matching import Match, match
+from harness.diagnosis.matching import Match, is_exception, match
 from harness.diagnosis.prefixes import Said, split
 from harness.diagnosis.reading import Line
 from harness.diagnosis.values import Event, Frame
 
-MOST_EVENTS = 1500
+MOST_EVENTS = 6000
+WITH_FRAMES = 300
 MOST_FRAMES = 60
 _SEEN = 20_000
+_SAME = 4096
+"""So many lines that differ in digits alone are looked at: one a rank of a large job."""
 _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+)(?:, in (.+))?$')
 _MULTI = re.compile(
     r"validation errors? for \w+|Error\(s\) in loading state_dict|Error building extension|"
@@ -23,6 +26,8 @@ _MULTI = re.compile(
 _CHAINED = re.compile(r"^(?:During handling of the above exception|The above exception was the direct cause)")
 _MAPPING = re.compile(r"global_rank_mapping=defaultdict\([^,]*, (\{.*\})\)")
 _HOSTED = re.compile(r"'([^']+)': \[([\d, ]*)\]")
+_WRAPPED = ("", "LG054", "LG067", "LG072", "LG073")
+"""What an outer exception says more of: an unknown one, a file, the network."""
 _LOCAL = re.compile(r"--local_rank=(\d+)")
 _ROOT = re.compile(r"^\s+(host|rank|time|exitcode)\s+: (\S+)(?: \(local_rank: (\d+)\))?")
 
@@ -73,7 +78,7 @@ class Scanner:
     def line(self, line: Line) -> None:
         """Look at one line."""
         key = (line.raw.translate(None, b"0123456789"), False)
-        if self._seen.get(key, 0) > 256 and b"Traceback" not in line.raw:
+        if self._seen.get(key, 0) > _SAME and b"Traceback" not in line.raw:
             return
         said = split(line.raw)
         stream = self._streams.get(said.stream)
@@ -181,7 +186,7 @@ class Scanner:
         event = self._made(line, said, stream, found, text)
         stream.in_traceback, stream.frames = False, []
         self.counts[found.cause or "unknown"] += 1
-        if chained and stream.last is not None and not stream.last.cause and found.cause:
+        if chained and stream.last is not None and stream.last.cause in _WRAPPED and found.cause:
             self.events = [e for e in self.events if e is not stream.last]  # the outer exception says more
         stream.last = event
         more = ",".join(sorted(found.details)) if found.cause else text[:80]
@@ -208,13 +213,13 @@ class Scanner:
             text=text,
             cause=found.cause,
             level=found.level,
-            sure=found.sure,
+            sure=found.sure and (said.tagged or bool(stream.frames) or not is_exception(text)),
             host=host,
             rank=rank,
             time=said.time if said.time is not None else stream.time,
             own_time=said.time is not None,
             progress=line.progress,
-            frames=tuple(stream.frames) if stream.in_traceback else (),
+            frames=tuple(stream.frames) if stream.in_traceback and len(self.events) < WITH_FRAMES else (),
             uncaught=stream.uncaught and stream.in_traceback,
             details=found.details,
         )

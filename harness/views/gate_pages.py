@@ -43,6 +43,7 @@ FAMILIES = {
     "EN": "the environment",
     "GT": "gates themselves",
     "LG": "causes that are found in logs",
+    "UP": "what another release makes of a file",
     "RN": "rendered files",
 }
 

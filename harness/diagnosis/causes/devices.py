@@ -83,7 +83,8 @@ CAUSES = (
         "(`nvidia-smi -q`, `dmesg | grep Xid`)",
         (
             Sign(r"uncorrectable ECC error|ECC error encountered"),
-            Sign(r"GPU has fallen off the bus|NVRM: Xid .*?: (?:48|63|64|74|79|92|94|95|119|120)\b"),
+            Sign(r"GPU has fallen off the bus"),
+            Sign(r"NVRM: Xid .*?: (?:48|63|64|74|79|92|94|95|119|120)\b", sure=False),
             Sign(r"CUDA error: (?:hardware stack error|GPU is lost|the launch timed out|unknown error)", sure=False),
             Sign(r"Unable to determine the device handle for GPU|NVML_ERROR_GPU_IS_LOST"),
         ),

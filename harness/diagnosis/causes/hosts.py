@@ -68,7 +68,9 @@ CAUSES = (
         "for interactive use",
         (
             Sign(r"(?:python\S*|deepspeed|conda|torchrun|accelerate): (?:command )?not found"),
-            Sign(r"ModuleNotFoundError: No module named '?(?P<module>[\w.]+)|No module named (?P<name>[\w.]+)$"),
+            Sign(
+                r"ModuleNotFoundError: No module named '?(?P<module>[\w.]+)|python\S*: No module named (?P<name>[\w.]+)"
+            ),
             Sign(r"^ImportError: (?!\S+\.so)", sure=False),
         ),
     ),

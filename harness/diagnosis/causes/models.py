@@ -63,7 +63,7 @@ CAUSES = (
             Sign(r"Transformers does not recognize this architecture"),
             Sign(r"Unrecognized (?:model in|configuration class)"),
             Sign(r"requires you to execute the (?:modeling|configuration|tokenizer)? ?.*file in that repo"),
-            Sign(r"contains custom code which must be executed|trust_remote_code=True"),
+            Sign(r"contains custom code which must be executed|[Pp]lease pass the argument `trust_remote_code=True`"),
             Sign(
                 r"(?:AttributeError|ValueError).*(?:Tokenizer class|\w+ForCausalLM) .*(?:does not exist|not currently)"
             ),

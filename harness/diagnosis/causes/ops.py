@@ -50,7 +50,7 @@ CAUSES = (
         "install `libaio-dev` (Debian, Ubuntu) or `libaio-devel` on every host, or offload to `cpu` instead of `nvme`",
         (
             Sign(r"Unable to JIT load the async_io op"),
-            Sign(r"libaio\.h: No such file|cannot find -laio|libaio\.so\S*: cannot open shared object file"),
+            Sign(r"libaio\.so\S*: cannot open shared object file"),
             Sign(r"undefined symbol: io_(?:setup|submit|getevents|pgetevents)"),
             Sign(r"io_setup.*(?:failed|error)|errno:? ?11.*io_setup", sure=False),
         ),
@@ -66,7 +66,7 @@ CAUSES = (
             Sign(r"ninja: build stopped", sure=False),
             Sign(r"Command '\['ninja'[^\]]*\]' (?:returned non-zero|died with)", sure=False),
             Sign(r"Unable to JIT load the (?P<op>\w+) op due to it not being compatible"),
-            Sign(r"fatal error: \S+\.(?:h|hpp|cuh): No such file or directory"),
+            Sign(r"fatal error: \S+\.(?:h|hpp|cuh): No such file or directory", sure=False),
         ),
     ),
     Cause(

@@ -27,6 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "checkpoint": ("checkpoint", "List, verify, show, compare, remove checkpoints"),
     "explain": ("explain", "What a finding means"),
     "schema": ("schema", "The JSON Schema of run specs, for editors"),
+    "upgrade-check": ("upgrade_check", "What another DeepSpeed release makes of a file"),
     "doctor": ("doctor", "What this machine has and makes possible"),
 }
 """Command -> the module below `harness.cli` whose function of the same name it is, and a few words for the list."""

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import shutil
-from typing import Annotated
+import sys
+from enum import StrEnum
+from typing import Annotated, NoReturn
 
 import typer
 
 from harness.cli.common import exit_with, print_findings
-from harness.errors import Exit
+from harness.errors import Exit, Refused
 from harness.findings import Finding, Fix
+
+
+class Format(StrEnum):
+    """Output formats of `--log`."""
+
+    text = "text"
+    json = "json"
 
 
 def explain(
@@ -22,11 +31,27 @@ def explain(
         bool,
         typer.Option("--table", help="The table of all gates in Markdown, as it stands in harness/gates/TABLE.md."),
     ] = False,
+    log: Annotated[
+        str | None,
+        typer.Option(
+            "--log",
+            metavar="FILE|RUN|-",
+            help="Find the first cause of a failed job in what it printed: a log of any DeepSpeed job, a run "
+            "directory, a folder of logs, or `-` for standard input.",
+        ),
+    ] = None,
+    format: Annotated[Format, typer.Option("--format", help="How the answer to `--log` is printed.")] = Format.text,
 ) -> None:
     """Explain a finding: what is checked, what DeepSpeed would have done, an example, what to use instead.
 
+    With `--log`, explain a failed job: which rank failed first and why, what only came of it, and what to change.
+
+    Exit codes with `--log`: 0 the cause is known or the job ended well, 1 the cause is unknown, 2 not a log.
+
     Example: harness explain PP001
     """
+    if log is not None:
+        _explain_log(log, format)
     from harness.views import gate_pages
 
     width = min(shutil.get_terminal_size((120, 24)).columns, 120)
@@ -43,6 +68,24 @@ def explain(
         print_findings(wrong, None)
         exit_with(Exit.USAGE)
     print(f"\n\n{'-' * min(width, 72)}\n\n".join(text for text in found if text is not None))
+
+
+def _explain_log(name: str, format: Format) -> NoReturn:
+    from harness.launching.explaining import diagnose_run
+    from harness.views import diagnosis as view
+    from harness.views.style import style_for
+
+    try:
+        found = diagnose_run(name)
+    except OSError as error:
+        fix = Fix("give a file that can be read, or `-` for standard input")
+        message = f"the log `{name}` cannot be read: {error.strerror or error}"
+        raise Refused([Finding("SP001", "error", message, fix=fix)], Exit.USAGE) from None
+    width = min(shutil.get_terminal_size((120, 24)).columns, 120)
+    print(view.as_json(found) if format is Format.json else view.as_text(found, style_for(sys.stdout), width))
+    if found.state in ("empty", "not text"):
+        exit_with(Exit.USAGE)
+    exit_with(Exit.OK if found.cause or found.state == "completed" else Exit.FINDINGS)
 
 
 def _family(word: str, width: int) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,11 +15,13 @@ import typer
 
 from harness.cli.common import Checked, check_file, exit_with, print_findings, stop_on_errors
 from harness.cli.options import HostfileOption, Progress, SetOption, SpecArgument
+from harness.diagnosis.values import Diagnosis
 from harness.errors import Exit, Refused
 from harness.findings import Finding, Fix
 from harness.launching.build import extensions_root, is_ready
 from harness.launching.debugging import with_profile
 from harness.launching.execute import Outcome, execute, sample_of
+from harness.launching.explaining import diagnose_run
 from harness.launching.here import Here, look_here, unread_env_files
 from harness.launching.local_code import allowed_code
 from harness.launching.plan import LaunchPlan, Target, is_local, make_plan
@@ -30,6 +33,7 @@ from harness.plan.run import Run
 from harness.records.record import read_record
 from harness.render import DSConfig, render
 from harness.swap_folders import with_own_folders
+from harness.views import diagnosis
 from harness.views import launch as view
 from harness.views.machine_readable import report_json
 from harness.views.screen import Screen, mode_of
@@ -272,10 +276,26 @@ def _tell(outcome: Outcome, format: Format, last_lines: list[str]) -> None:
     record = read_record(outcome.plan.run_dir)
     if outcome.verdict.state == "failed" and last_lines:
         print("\n".join(last_lines), file=sys.stderr)
+    found = _diagnosis(outcome)
     if format is Format.json:
-        print(view.as_json(outcome, record, report))
+        print(view.as_json(outcome, record, report, diagnosis.as_dict(found) if found else None))
     else:
         print(view.summary(outcome, record, sample_of(outcome.plan.run_dir), report, style_for(sys.stdout)))
+    if found and format is Format.text:
+        width = min(shutil.get_terminal_size((120, 24)).columns, 120)
+        print(f"\nWhat the log tells (harness explain --log {view.relative(outcome.plan.run_dir)})")
+        print(diagnosis.as_text(found, style_for(sys.stdout), width))
+
+
+def _diagnosis(outcome: Outcome) -> Diagnosis | None:
+    """What the log of a failed run tells; nothing where a rank has named its own mistake, or the log has nothing."""
+    if outcome.verdict.state != "failed" or outcome.verdict.refused or not outcome.trained:
+        return None
+    try:
+        found = diagnose_run(outcome.plan.run_dir)
+    except (OSError, Refused):
+        return None
+    return found if found.state == "failed" else None
 
 
 def _report(outcome: Outcome) -> Path | None:

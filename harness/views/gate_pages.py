@@ -9,7 +9,7 @@ from textwrap import fill
 from typing import NamedTuple
 
 from harness.gates.registry import Gate, gates
-from harness.spec.pages import pages
+from harness.spec.pages import Page, pages
 from harness.spec.suggest import nearest
 
 UPSTREAM = {
@@ -42,6 +42,8 @@ FAMILIES = {
     "MM": "memory and time",
     "EN": "the environment",
     "GT": "gates themselves",
+    "LG": "causes that are found in logs",
+    "UP": "what another release makes of a file",
     "RN": "rendered files",
 }
 
@@ -63,7 +65,7 @@ def page(id_: str, width: int = 120) -> str | None:
         return None
     if row.gate is not None:
         return _gate_page(row.gate, width)
-    return f"{row.id} ({row.name})\n\n{wrapped(pages()[row.id].text, width)}"
+    return f"{row.id} ({row.name})\n\n{wrapped(_texts()[row.id].text, width)}"
 
 
 def family(word: str) -> list[Row]:
@@ -119,8 +121,15 @@ def _block(block: str, width: int) -> str:
 def rows() -> list[Row]:
     """Everything that has a page, by id."""
     found = [Row(g.id, g.name, g.title, g.versions, g) for g in gates()]
-    found += [Row(id_, p.name, _first_sentence(p.text), "all") for id_, p in pages().items()]
+    found += [Row(id_, p.name, _first_sentence(p.text), "all") for id_, p in _texts().items()]
     return sorted(found, key=lambda row: row.id)
+
+
+def _texts() -> dict[str, Page]:
+    """The pages of all that is no gate: findings, and causes that are found in logs."""
+    from harness.diagnosis.causes import causes
+
+    return pages() | {cause.id: Page(cause.name, cause.text) for cause in causes()}
 
 
 def _first_sentence(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +79,13 @@ def summary(outcome: Outcome, record: Record, sample: str, report: Path | None, 
     return "\n".join(lines)
 
 
-def as_json(outcome: Outcome, record: Record, report: Path | None) -> str:
-    """The same for programs."""
+def as_json(
+    outcome: Outcome,
+    record: Record,
+    report: Path | None,
+    diagnosis: Mapping[str, object] | None = None,
+) -> str:
+    """The same for programs. `diagnosis` is what the log of a failed run tells."""
     verdict = outcome.verdict
     last = {kind: record.of(kind)[-1] for kind in ("step", "eval") if record.of(kind)}
     body = {
@@ -99,6 +105,7 @@ def as_json(outcome: Outcome, record: Record, report: Path | None) -> str:
         "last": last,
         "slow": [_cause_json(told) for told in diagnose(record).causes],
         "notes": list(verdict.notes),
+        "diagnosis": diagnosis,
     }
     return json.dumps(body, indent=2)
 

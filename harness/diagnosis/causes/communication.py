@@ -1,0 +1,120 @@
+"""Collectives: most of what they say is an echo of what happened on another rank."""
+
+from __future__ import annotations
+
+from harness.diagnosis.values import Cause, Sign
+
+_TIMED_OUT = (
+    "look at what the rank named was doing: a longer data, checkpoint or evaluation step, a batch more or less "
+)
+
+CAUSES = (
+    Cause(
+        "LG070",
+        "collective-timed-out",
+        "ranks waited in a collective for one that did not come",
+        _TIMED_OUT
+        + "than the others, a lock, a dead host; `py-spy dump` there shows it; a longer time-out only where the "
+        "wait is meant",
+        (
+            Sign(
+                r"Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(?P<seq>\d+), OpType=(?P<op>\w+)",
+            ),
+            Sign(
+                r"Timeout at NCCL work: (?P<seq>\d+), last enqueued NCCL work: (?P<enqueued>-?\d+), "
+                r"last completed NCCL work: (?P<done>-?\d+)"
+            ),
+            Sign(
+                r"[Cc]ollective operation timeout|Some NCCL operations have failed or timed out|"
+                r"wait timeout after \d+ms, keys"
+            ),
+            Sign(r"Timed out waiting \d+ms for (?:recv|send) operation to complete"),
+            Sign(
+                r"(?:ProcessGroupNCCL's )?watchdog (?:got stuck|is stuck|thread (?:got|is) stuck)|"
+                r"Could not acquire GIL",
+                False,
+            ),
+            Sign(
+                r"Monitored ?[Bb]arrier.*(?P<rank>\d+) failed|"
+                r"Rank(?:s)? (?P<ranks>[\d, ]+) failed to pass monitoredBarrier"
+            ),
+            Sign(r"Timed ?out waiting for|store->get.*[Tt]imeout|DistStoreError", sure=False),
+            Sign(r"Socket Timeout", sure=False),
+        ),
+        level="echo",
+    ),
+    Cause(
+        "LG071",
+        "ranks-disagree",
+        "the ranks did not do the same collective: another operation, another shape, or another order",
+        "look for a branch that only some ranks take (saving, evaluation, an empty batch, an expert without "
+        "tokens), and "
+        "for shapes that differ; TORCH_DISTRIBUTED_DEBUG=DETAIL names the first one",
+        (
+            Sign(r"Is there a distributed collective mismatch in your code"),
+            Sign(r"op\.preamble\.length <= op\.nbytes"),
+            Sign(r"Detected mismatch between collectives on ranks|Mismatch between collective"),
+            Sign(r"mismatch between ranks for .*|disagreement (?:between|on|for) rank", sure=False),
+            Sign(r"tracing error at step \d+|'status': '(?:INFLIGHT|NOT_AVAILABLE)'", sure=False),
+        ),
+    ),
+    Cause(
+        "LG072",
+        "network-failed",
+        "the network between ranks failed",
+        "look at the interface that NCCL took (NCCL_DEBUG=INFO, NCCL_SOCKET_IFNAME, NCCL_IB_HCA), at links "
+        "and switches "
+        "(`ibstat`), and at memlock limits for InfiniBand (`ulimit -l`)",
+        (
+            Sign(r"NCCL WARN NET/IB ?: ?Got completion .*(?:error|status)"),
+            Sign(r"NCCL WARN (?:Call to ibv_|ibv_)\w+ failed"),
+            Sign(r"NCCL WARN .*(?:No route to host|Network is unreachable|link down|port error)"),
+            Sign(r"NCCL WARN .*(?:Connection refused|connect to .* failed|Connect to .* failed)", sure=False),
+            Sign(r"(?:socketStartConnect|socketPollConnect|ncclSocketConnect).*(?:failed|timed out)", sure=False),
+            Sign(r"No route to host|Network is unreachable", sure=False),
+        ),
+    ),
+    Cause(
+        "LG073",
+        "peer-was-lost",
+        "a rank lost another one, which had ended or was cut off",
+        "look for the rank that ended first: its host's log, `dmesg`, the scheduler; what is here only says "
+        "that it is gone",
+        (
+            Sign(r"Connection closed by peer|Connection reset by peer|[Bb]roken pipe|Errno (?:32|104)\b", sure=False),
+            Sign(
+                r"ncclRemoteError|remote process (?:exiting prematurely|exited)|NCCL communicator was aborted",
+                sure=False,
+            ),
+            Sign(r"ncclSystemError|ncclUnhandledCudaError|ncclInternalError|ncclInvalidUsage|NCCL error", sure=False),
+            Sign(r"NCCL WARN .*(?:socketProgress|Connection closed|closed by remote peer|misc/socket)", sure=False),
+            Sign(r"terminate called after throwing|Fatal Python error: Aborted|what\(\):", sure=False),
+            Sign(r"DistBackendError|DistNetworkError|gloo/transport|recvBytes|failed to recv", sure=False),
+            Sign(r"To avoid data inconsistency, we are taking the entire process down", sure=False),
+            Sign(r"Process group watchdog thread terminated|ncclCommAbort|Aborting due to", sure=False),
+        ),
+        level="echo",
+    ),
+    Cause(
+        "LG074",
+        "launcher-says-it-failed",
+        "a rank ended with an error that this log does not hold",
+        "look into the log of that rank or host; with torchrun, `@record` or `--redirects 3` keeps what it said",
+        (
+            Sign(r"exits with return code = (?P<code>-?\d+)", sure=False),
+            Sign(r"ChildFailedError|failed \(exitcode: (?P<exit>-?\d+)\)", sure=False),
+            Sign(r"ssh exited with exit code \d+|Exited with exit code \d+", sure=False),
+            Sign(r"MPI_ABORT|mpirun (?:noticed|detected)|BAD TERMINATION|Primary job +terminated", sure=False),
+            Sign(r"subprocess\.CalledProcessError|returned non-zero exit status", sure=False),
+        ),
+        level="end",
+    ),
+    Cause(
+        "LG075",
+        "trained-on-this-node-alone",
+        "the hostfile was not found, so the launcher used this node alone",
+        "give the hostfile's path with `--hostfile`",
+        (Sign(r"Unable to find hostfile, will proceed with training with local resources only"),),
+        level="hint",
+    ),
+)

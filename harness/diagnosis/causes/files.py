@@ -1,0 +1,74 @@
+"""Disks, files and rights."""
+
+from __future__ import annotations
+
+from harness.diagnosis.values import Cause, Sign
+
+CAUSES = (
+    Cause(
+        "LG050",
+        "disk-full",
+        "a disk is full, or a quota used up",
+        "make room (old checkpoints, ~/.cache), or write elsewhere; `harness plan` counts a checkpoint's bytes",
+        (
+            Sign(r"No space left on device|Errno 28\b|ENOSPC"),
+            Sign(r"Disk quota exceeded|Errno 122\b|EDQUOT"),
+            Sign(
+                r"PytorchStreamWriter failed writing file|inline_container\.cc.*unexpected pos \d+ vs \d+", sure=False
+            ),
+            Sign(r"basic_ios::clear: iostream error", sure=False),
+        ),
+    ),
+    Cause(
+        "LG051",
+        "permission-denied",
+        "a rank may not read or write a file",
+        "give the user of the job the right, on every host, or name another place",
+        (
+            Sign(r"PermissionError: \[Errno 1?3?\] ?.*|\[Errno 13\] Permission denied"),
+            Sign(r"^(?:bash|sh|/\S+): (?:line \d+: )?\S+: Permission denied"),
+            Sign(r"Read-only file system|Errno 30\b"),
+        ),
+    ),
+    Cause(
+        "LG052",
+        "file-system-failed",
+        "the file system failed under a rank",
+        "look at the disk or the network file system of that host; go on from the last checkpoint",
+        (
+            Sign(r"Stale file handle|Errno 116\b"),
+            Sign(r"\[Errno 5\] Input/output error|Remote I/O error|Errno 121\b"),
+            Sign(r"Transport endpoint is not connected|Errno 107\b"),
+        ),
+    ),
+    Cause(
+        "LG053",
+        "too-many-open-files",
+        "a rank may not open more files",
+        "raise `ulimit -n` on that host, use fewer data loader workers, or "
+        "`torch.multiprocessing.set_sharing_strategy('file_system')`",
+        (Sign(r"Too many open files|Errno 24\b"), Sign(r"received 0 items of ancdata")),
+    ),
+    Cause(
+        "LG054",
+        "file-not-found",
+        "a file that a rank needs is not there",
+        "check the path on the host of that rank: all hosts must see it under the same name",
+        (
+            Sign(r"can't open file '(?P<path>[^']+)': \[Errno 2\]"),
+            Sign(r"FileNotFoundError: \[Errno 2\] No such file or directory: '?(?P<path>[^']*)", sure=False),
+            Sign(r"(?:IsADirectoryError|NotADirectoryError|FileExistsError): \[Errno \d+\]"),
+            Sign(r"^(?:bash|sh): (?:line \d+: )?(?:cd: )?\S+: No such file or directory"),
+        ),
+    ),
+    Cause(
+        "LG055",
+        "nvme-io-failed",
+        "reading or writing swapped tensors on NVMe failed",
+        "look at free space, the disk and `aio` of the configuration; `harness doctor --tune-nvme` measures the disk",
+        (
+            Sign(r"(?:async_io|aio|deepspeed_aio|swap\w*).*(?:Input/output error|failed|Invalid argument)", sure=False),
+            Sign(r"AssertionError", sure=False, frames=r"swap_tensor/", needed=True),
+        ),
+    ),
+)

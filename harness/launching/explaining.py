@@ -1,0 +1,18 @@
+"""What the log of a run directory tells of its end, with what its ranks wrote of themselves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from harness.diagnosis import Diagnosis, diagnose
+from harness.diagnosis.sources import find_logs
+from harness.launching.verdict import read_statuses
+
+
+def diagnose_run(name: str | Path) -> Diagnosis:
+    """The first cause that a log, or a run directory's newest log, tells. Raises Refused where there is none to read,
+    OSError where reading it fails.
+    """
+    logs = find_logs(str(name))
+    hosts = {rank: s.host for rank, s in read_statuses(logs.run_dir).items() if s.host} if logs.run_dir else {}
+    return diagnose(logs.streams(), plan=logs.plan, hosts=hosts)

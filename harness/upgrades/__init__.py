@@ -1,0 +1,11 @@
+"""What a configuration means differently under another DeepSpeed release: refused, moved, mended, newly read.
+
+Made of what is there already: both releases are asked of the gates and the typed keys, and the answers compared
+(`compare`); `changes` holds what neither can tell, a row a change.
+"""
+
+from __future__ import annotations
+
+from harness.upgrades.compare import compare
+
+__all__ = ["compare"]

@@ -1,0 +1,88 @@
+"""What came of reading a log: the cause, whose it is, how sure that is, what to change, the lines that matter."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+
+from harness.diagnosis.values import Diagnosis
+from harness.units import format_bytes
+from harness.views.style import Style
+
+_COLOUR = {"failed": "red", "completed": "green", "no failure seen": "yellow", "empty": "yellow", "not text": "yellow"}
+
+
+def as_text(found: Diagnosis, style: Style, width: int = 120) -> str:
+    """A dozen lines for a person."""
+    head = style.paint(found.state, _COLOUR[found.state], bold=True)
+    lines = [f"{head}{_who(found)}: {found.title}"]
+    if found.state == "failed":
+        what = f"{found.cause}, {found.confidence}" if found.cause else found.confidence
+        lines.append(f"  cause      {what}")
+    if found.message:
+        lines += _filled("  said       ", found.message, width)
+    if found.where:
+        lines.append(f"  at         {found.where}")
+    for note in found.notes:
+        lines += _filled("  note       ", note, width)
+    if found.change:
+        lines += _filled("  change     ", found.change, width)
+    if found.lines:
+        lines += ["", "  The lines that matter"]
+        digits = max(len(str(number)) for number, _ in found.lines)
+        lines += [
+            f"  {str(number or '').rjust(digits)} | {text[: max(width - digits - 5, 40)]}"
+            for number, text in found.lines
+        ]
+    if found.num_bytes:
+        ranks = f", {len(found.ranks)} rank{'s' if len(found.ranks) != 1 else ''} seen" if found.ranks else ""
+        lines += ["", f"  {found.num_lines} lines read, {format_bytes(found.num_bytes)}{ranks}"]
+    if found.cause:
+        lines.append(f"  More: harness explain {found.cause}")
+    return "\n".join(lines)
+
+
+def as_dict(found: Diagnosis) -> dict[str, object]:
+    """The same as values of JSON."""
+    return {
+        "format_version": 1,
+        "state": found.state,
+        "confidence": found.confidence,
+        "cause": found.cause or None,
+        "title": found.title,
+        "message": found.message or None,
+        "rank": found.rank,
+        "host": found.host or None,
+        "where": found.where or None,
+        "line": found.line or None,
+        "change": found.change or None,
+        "notes": list(found.notes),
+        "lines": [{"line": number or None, "text": text} for number, text in found.lines],
+        "ranks_seen": list(found.ranks),
+        "num_lines": found.num_lines,
+        "num_bytes": found.num_bytes,
+    }
+
+
+def as_json(found: Diagnosis) -> str:
+    """The same for programs."""
+    return json.dumps(as_dict(found), indent=2)
+
+
+def _who(found: Diagnosis) -> str:
+    if found.state != "failed":
+        return ""
+    if found.rank is None:
+        return f" on {found.host}" if found.host else ""
+    return f" on rank {found.rank}" + (f" ({found.host})" if found.host else "")
+
+
+def _filled(head: str, text: str, width: int) -> list[str]:
+    return textwrap.wrap(
+        text,
+        max(width, 40),
+        initial_indent=head,
+        subsequent_indent=" " * len(head),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

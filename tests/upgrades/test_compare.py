@@ -1,0 +1,152 @@
+"""Every change between releases is told for the pairs of releases that it lies between, and for no others. Needs nothing;
+seconds.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import NamedTuple
+
+import pytest
+
+from harness.cli.common import check_file
+from harness.facts.deepspeed import Target, parse_version
+from harness.gates.context import Context
+from harness.upgrades import compare
+from harness.upgrades.changes import CHANGES
+
+RELEASES = """0.14.5 0.15.1 0.15.2 0.15.4 0.16.3 0.16.4 0.16.5 0.16.9 0.17.0 0.17.1 0.17.2 0.17.5 0.17.6 0.18.0 0.18.2
+    0.18.3 0.18.4 0.18.5 0.18.6 0.18.8 0.18.9 0.19.0 0.19.1 0.19.2 0.19.3 0.19.4 0.19.5 0.19.6 0.19.7 0.19.8""".split()
+
+
+class Row(NamedTuple):
+    """A configuration, the finding that is due (id and words), the first release with it, and the first without again."""
+
+    id: str
+    words: str
+    release: str
+    config: dict[str, object]
+    until: str = ""
+
+
+ADAM = {"type": "AdamW", "params": {"lr": 1e-3}}
+
+
+def ds(stage: int | None = None, **more: object) -> dict[str, object]:
+    """A DeepSpeed JSON that says everything whose default moved."""
+    zero = {} if stage is None else {"zero_optimization": {"stage": stage, **more.pop("zero", {})}}  # type: ignore[dict-item]
+    return {"train_micro_batch_size_per_gpu": 2, "gradient_clipping": 1.0, "optimizer": ADAM, **zero, **more}
+
+
+BF16 = {"bf16": {"enabled": True, "check_grad_overflow": True}}
+CPU = {"offload_optimizer": {"device": "cpu", "pin_memory": True}}
+MUON = {"type": "Muon", "params": {"lr": 1e-3}}
+UNPINNED = {"offload_optimizer": {"device": "cpu"}}
+AUTOTP = {"tensor_parallel": {"autotp_size": 2}}
+UNIVERSAL = {"checkpoint": {"load_universal": True}}
+ROWS = [
+    Row("UP001", "`gradient_clipping` is 1.0", "0.19.3", {"train_micro_batch_size_per_gpu": 2, "optimizer": ADAM}),
+    Row("UP001", "`bf16.check_grad_overflow` is true", "0.19.3", ds(1, bf16={"enabled": True})),
+    Row("UP001", "`steps_per_print` is null", "0.15.2", ds(1)),
+    Row("UP001", "`zero_optimization.offload_optimizer.pin_memory` is true", "0.19.5", ds(3, zero=UNPINNED)),
+    Row("UP002", "pinned only where", "0.18.3", ds(2, zero=UNPINNED), "0.19.5"),
+    Row("UP002", "trains otherwise", "0.19.7", ds(1, optimizer=MUON)),
+    Row("UP002", "refused at stage 0", "0.19.3", ds(**BF16, data_types={"grad_accum_dtype": "fp32"})),
+    Row("UP002", "1-bit optimizers are gone", "0.19.7", ds(optimizer={"type": "OneBitAdam", "params": {"lr": 1e-3}})),
+    Row("UP002", "becomes NaN", "0.19.3", ds(2, zero={**CPU, "zenflow": {"select_interval": 4}})),
+    Row("UP005", "trains from 0.19.4 on", "0.19.4", ds(3, **AUTOTP)),
+    Row("UP005", "at stage 0 can be loaded", "0.18.5", ds(**BF16)),
+    Row("UP005", "gradient norm of bf16 at stage 0", "0.18.6", ds(**BF16)),
+    Row("UP005", "scales its loss", "0.18.0", ds(torch_autocast={"enabled": True, "dtype": "fp16"})),
+    Row("UP005", "DeepSpeed's own optimizer", "0.17.6", ds(1, optimizer=MUON)),
+    Row("UP005", "trains at stage 3", "0.18.9", ds(3, optimizer=MUON)),
+    Row("UP005", "accumulated at stage 2", "0.15.2", ds(2, zero=CPU, gradient_accumulation_steps=4)),
+    Row("UP005", "several backward passes", "0.19.0", ds(2, zero=CPU, gradient_accumulation_steps=4)),
+    Row("UP005", "no longer leaks", "0.19.0", ds(1, **BF16, gradient_accumulation_steps=4)),
+    Row(
+        "UP005",
+        "bf16 go with an offloaded",
+        "0.19.1",
+        ds(2, zero=CPU, bf16={**BF16["bf16"], "bf16_optimizer_states": True}),
+    ),
+    Row("UP005", "go with AutoTP", "0.18.9", ds(1, **AUTOTP, **UNIVERSAL)),
+    Row("UP005", "at stage 3 and with uneven", "0.19.6", ds(3, **AUTOTP, **UNIVERSAL)),
+    Row("UP005", "goes with an offloaded", "0.19.5", ds(2, zero=CPU, managed_gradient_accumulation=False)),
+    Row("UP004", "`tensor_parallel` is read", "0.16.4", ds(1, **AUTOTP)),
+    Row("UP004", "`torch_autocast` is read", "0.17.2", ds(1, torch_autocast={"enabled": True, "dtype": "bf16"})),
+    Row("UP004", "`expert_parallel` is read", "0.19.2", ds(2, expert_parallel={"enabled": True, "autoep_size": 2})),
+    Row("UP004", "`compile` is read", "0.16.6", ds(3, compile={"deepcompile": True})),
+    Row("UP004", "`zero_optimization.leaf_module` is read", "0.18.0", ds(3, zero={"leaf_module": {"classes": ["A"]}})),
+    Row("UP004", "`gradient_allreduce_op` is read", "0.19.6", ds(1, gradient_allreduce_op="sum")),
+    Row("SP012", "`elasticity` is gone", "0.19.8", ds(1, elasticity={"enabled": False})),
+    Row("SP012", "`nebula` is gone", "0.19.7", ds(1, nebula={"enabled": False})),
+    Row("SP012", "`compression_training` is gone", "0.19.7", ds(1, compression_training={})),
+    Row("SP012", "`zero_optimization.mics_shard_size` is gone", "0.19.7", ds(3, zero={"mics_shard_size": 2})),
+    Row("SP012", "`amp` is gone", "0.19.8", ds(amp={"enabled": False})),
+    Row("SP012", "`sparse_gradients` is gone", "0.19.8", ds(1, sparse_gradients=True)),
+    Row("SP012", "`seq_parallel_comm_data_type` is gone", "0.16.5", ds(1, seq_parallel_comm_data_type="fp32")),
+    Row("SP014", "`aio.thread_count` is an old name", "0.16.4", ds(1, aio={"thread_count": 4})),
+    Row("SP005", "`bf16.foo` is not a key", "0.17.1", ds(1, bf16={**BF16["bf16"], "foo": 1})),
+    Row("PR002", "", "0.18.3", ds(fp16={"enabled": True})),
+    Row(
+        "UP002",
+        "first step trains nothing",
+        "0.15.3",
+        ds(1, scheduler={"type": "WarmupLR", "params": {"warmup_max_lr": 1e-3, "warmup_num_steps": 10}}),
+    ),
+]
+
+
+@cache
+def checked(text: str, release: str):
+    return check_file("ds.json", deepspeed=Target(release, "asked for"), consumer="deepspeed", text=text, world_size=4)
+
+
+def found(config: dict[str, object], before: str, after: str):
+    """What is told of a configuration between two releases."""
+    text = json.dumps(config)
+    old, new = checked(text, before), checked(text, after)
+    targets = Target(before, "asked for"), Target(after, "asked for")
+    context = Context(new.run, new.source, targets[1], "deepspeed") if new.run and new.source else None
+    return compare(old.report.findings, new.report.findings, context, targets)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.id} {row.words or row.release}")
+def test_told_between_the_right_releases_and_no_others(row):
+    due = parse_version(row.release)
+    over = parse_version(row.until) if row.until else (1, 0)
+    near = {RELEASES.index(r) for r in (row.release, row.until) if r in RELEASES}
+    wanted = {0, len(RELEASES) - 1, *(i + d for i in near for d in (-2, -1, 0, 1))}
+    releases = [r for i, r in enumerate(RELEASES) if i in wanted]
+    wrong = []
+    for i, before in enumerate(releases):
+        for after in releases[i:]:
+            told = any(f.gate == row.id and row.words in f.message for f in found(row.config, before, after))
+            if told != (parse_version(before) < due <= parse_version(after) < over):
+                wrong.append((before, after, told))
+    assert wrong == []
+
+
+def test_every_change_has_a_row():
+    words = [row.words for row in ROWS if row.id in ("UP002", "UP005")]
+    assert [change.name for change in CHANGES if not any(w in f"{change.message}" for w in words)] == []
+
+
+def test_the_fix_of_a_moved_default_ends_it():
+    config = {"train_micro_batch_size_per_gpu": 2, "optimizer": ADAM, "steps_per_print": 10}
+    (finding,) = [f for f in found(config, "0.19.2", "0.19.8") if f.gate == "UP001"]
+    assert finding.is_error
+    assert finding.fix is not None
+    assert finding.fix.safe
+    assert list(finding.fix.sets.values()) == [0.0]
+    assert not [f for f in found({**config, "gradient_clipping": 0.0}, "0.19.2", "0.19.8") if f.gate == "UP001"]
+
+
+def test_nothing_is_told_of_one_release():
+    assert [row.words for row in ROWS if found(row.config, "0.19.8", "0.19.8")] == []
+
+
+def test_a_block_that_is_off_trains_the_same_when_it_is_read():
+    (finding,) = [f for f in found(ds(1, torch_autocast={"enabled": False}), "0.16.9", "0.19.8") if f.gate == "UP004"]
+    assert finding.severity == "info"

@@ -19,10 +19,18 @@ SCRIPT = ROOT / "launch" / "cluster-in-a-box"
 LACKING = [p for p in ("sshd", "ssh", "pdsh", "ip") if not shutil.which(p, path="/usr/sbin:/usr/bin:/sbin:/bin")]
 
 
+NEEDS_ROOT = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root"),
+    pytest.mark.skipif(os.geteuid() == 0 and bool(LACKING), reason=f"needs {' '.join(LACKING)}"),
+]
+"""Skips where no box can be made; root without the programs is no excuse in CI, which installs them."""
+
+
 def needs_root(test: Any) -> Any:
-    """Skips where no box can be made; root without the programs is no excuse in CI, which installs them."""
-    test = pytest.mark.skipif(os.geteuid() == 0 and bool(LACKING), reason=f"needs {' '.join(LACKING)}")(test)
-    return pytest.mark.skipif(os.geteuid() != 0, reason="needs root")(test)
+    """The same for one test."""
+    for mark in NEEDS_ROOT:
+        test = mark(test)
+    return test
 
 
 def box_command(name: str, *words: str, **kwargs: object) -> subprocess.CompletedProcess[str]:

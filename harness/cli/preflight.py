@@ -8,8 +8,19 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.common import Checked, check_file, exit_with, print_findings, stop_on_errors
-from harness.cli.options import HostfileOption, SetOption, SpecArgument
+from harness.cli.asking import judged
+from harness.cli.common import check_file, exit_with, print_findings, stop_on_errors
+from harness.cli.options import (
+    ExcludeOption,
+    HostfileOption,
+    HostsOption,
+    IncludeOption,
+    NumGpusOption,
+    NumNodesOption,
+    SetOption,
+    SlurmOption,
+    SpecArgument,
+)
 from harness.errors import Exit, Refused
 from harness.facts.survey import Survey
 from harness.findings import Finding, Fix, Report
@@ -17,8 +28,8 @@ from harness.launching import remote
 from harness.launching.here import look_here
 from harness.launching.ops import needed_ops
 from harness.launching.preflight import Asking, take_survey
-from harness.plan.run import Run
 from harness.render import render
+from harness.spec.host_selection import Selection
 from harness.views import preflight as view
 from harness.views import text
 from harness.views.style import style_for
@@ -37,6 +48,12 @@ def preflight(
     spec: SpecArgument,
     overrides: SetOption = None,
     hostfile: HostfileOption = None,
+    hosts: HostsOption = None,
+    slurm: SlurmOption = False,
+    include: IncludeOption = "",
+    exclude: ExcludeOption = "",
+    num_nodes: NumNodesOption = None,
+    num_gpus: NumGpusOption = None,
     timeout: Annotated[
         float, typer.Option("--timeout", min=1.0, max=600.0, help="Seconds that one host may take to answer.")
     ] = remote.LIMIT_SECONDS,
@@ -54,7 +71,8 @@ def preflight(
 
     Example: harness preflight ds_configs/demo.yaml --hostfile hostfiles/two-node-16gpu
     """
-    checked = check_file(spec, overrides=overrides or (), hostfile=hostfile)
+    chosen = Selection(hosts, slurm, include, exclude, num_nodes, num_gpus)
+    checked = check_file(spec, overrides=overrides or (), hostfile=hostfile, selection=chosen)
     run = stop_on_errors(checked, "No host was asked")
     if run.cluster is None:
         fix = Fix("give `--hostfile FILE`, or set `launch.hostfile`; for this machine alone: harness doctor")
@@ -77,19 +95,6 @@ def preflight(
             print_findings(report.findings, checked.source)
         print(_last_words(survey, report))
     exit_with(code)
-
-
-def judged(checked: Checked, run: Run, survey: Survey) -> Report:
-    """What the gates have to say about the hosts' answers, and only about these."""
-    from harness.gates import check
-    from harness.gates.registry import gates
-
-    if checked.source is None:
-        raise Refused(checked.report.findings, checked.code)
-    asking = {gate.id for gate in gates() if "the hosts' answers" in gate.needs}
-    accelerator = "cuda" if survey.accelerated else "cpu"
-    report = check(run, checked.source, launching=True, accelerator=accelerator, survey=survey)
-    return Report(report.file, tuple(f for f in report.findings if f.gate in asking), len(asking))
 
 
 def _last_words(survey: Survey, report: Report) -> str:

@@ -5,8 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Interface, IPv4Network
 from typing import Any, Literal
 
@@ -111,6 +111,12 @@ class Survey:
     def answered(self) -> tuple[HostFacts, ...]:
         """The hosts that can be judged."""
         return tuple(host for host in self.hosts if host.ok)
+
+    def without(self, names: Collection[str]) -> Survey:
+        """The same without these hosts."""
+        hosts = tuple(host for host in self.hosts if host.name not in names)
+        links = tuple(x for x in self.links if x.host not in names) if hosts[:1] == self.hosts[:1] else ()
+        return replace(self, hosts=hosts, links=links)
 
     @property
     def candidates(self) -> dict[IPv4Network, str]:

@@ -66,8 +66,8 @@ def test_one_slow_host_and_one_dead_one_hold_up_nobody(fake_ssh):
         "folders": {"x": "/nowhere/at/all"},
     }
     began = time.monotonic()
-    answers = ask_all(["a", "slow", "dead", "b"], SCRIPT, request, seconds=4)
-    assert time.monotonic() - began < 12
+    answers = ask_all(["a", "slow", "dead", "b"], SCRIPT, request, seconds=15)
+    assert time.monotonic() - began < 40
     assert [a.state for a in answers] == ["ok", "no answer in time", "unreachable", "ok"]
     assert answers[0].body["packages"] == {"pytest": pytest.__version__, "nothing-like-it": None}
     assert answers[0].body["folders"]["x"]["exists"] is False

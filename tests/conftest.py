@@ -24,6 +24,7 @@ NEEDS_TRAINING = (
     "conformance/test_against_deepspeed.py",
     "test_recipes.py",
     "kill",
+    "hosts",
 )
 TRAINING = installed_version() is not None and os.environ.get("HARNESS_LIGHT") != "1"
 ALLOWED_SKIPS = (

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from harness.errors import Exit, Refused
 from harness.facts.deepspeed import VERIFIED, Target, parse_version, target
@@ -18,6 +19,9 @@ from harness.spec.model import Consumer, RunSpec
 from harness.spec.source import Source
 from harness.views import text
 from harness.views.style import style_for
+
+if TYPE_CHECKING:
+    from harness.spec.host_selection import Selection
 
 
 @dataclass(frozen=True)
@@ -40,17 +44,19 @@ def check_file(
     launching: bool = False,
     consumer: Consumer | None = None,
     text: str | None = None,
+    selection: Selection | None = None,
 ) -> Checked:
     """Load, resolve and ask every gate; all problems of one file in one pass.
 
-    `consumer` is who reads a DeepSpeed JSON; `text` is the file's, where it is in hand already.
+    `consumer` is who reads a DeepSpeed JSON; `text` is the file's, where it is in hand already. `selection` says
+    more about hosts.
     """
     deepspeed = deepspeed or target()
     loaded = load(file, overrides or (), deepspeed, consumer=consumer, text=text)
     if loaded.spec is None or loaded.source is None:
         report = Report(file, in_reading_order(loaded.findings), consumer=loaded.consumer)
         return Checked(report, loaded.source, None, loaded.code)
-    cluster, found = _cluster(loaded.spec, file, hostfile)
+    cluster, found = _cluster(loaded.spec, file, hostfile, selection)
     found += _contradictions(loaded.spec, cluster, loaded.source, world_size)
     run = resolve(loaded.spec, name=_name(file), cluster=cluster, world_size=world_size, kind=loaded.kind)
     return _gated(loaded, run, found, deepspeed, launching, hostfile)
@@ -79,12 +85,37 @@ def _gated(
     return Checked(report, source, run, code)
 
 
-def _cluster(spec: RunSpec, file: str, hostfile: str | None) -> tuple[Cluster | None, list[Finding]]:
-    if hostfile is not None:
-        return read_hostfile(hostfile)
-    if spec.launch.hostfile is None:
-        return None, []
-    return read_hostfile(str(Path(file).parent / spec.launch.hostfile))
+def _cluster(
+    spec: RunSpec, file: str, hostfile: str | None, chosen: Selection | None
+) -> tuple[Cluster | None, list[Finding]]:
+    """Who takes part: of the command line, else of the spec's hostfile; then what the command line leaves of them."""
+    if chosen is not None and (chosen.slurm or chosen.hosts is not None):
+        from harness.spec.host_selection import parse_hosts, slurm_hosts
+
+        if hostfile is not None or (chosen.slurm and chosen.hosts is not None):
+            message = "`--hostfile`, `--hosts` and `--slurm` all say which hosts there are"
+            return None, [Finding("HO024", "error", message, fix=Fix("give one of them"))]
+        cluster, found = parse_hosts(chosen.hosts) if chosen.hosts is not None else slurm_hosts(os.environ)
+    elif hostfile is not None:
+        cluster, found = read_hostfile(hostfile)
+    elif spec.launch.hostfile is not None:
+        cluster, found = read_hostfile(str(Path(file).parent / spec.launch.hostfile))
+    else:
+        return None, _without_hosts(chosen)
+    if cluster is None or chosen is None or not chosen.filters:
+        return cluster, found
+    from harness.spec.host_selection import select
+
+    cluster, more = select(cluster, chosen)
+    return cluster, [*found, *more]
+
+
+def _without_hosts(chosen: Selection | None) -> list[Finding]:
+    if chosen is None or not (chosen.include or chosen.exclude or chosen.num_nodes not in (None, 1)):
+        return []
+    message = "`--include`, `--exclude` and `--num-nodes` choose among hosts, and there is no hostfile"
+    notes = ("on this machine alone, CUDA_VISIBLE_DEVICES chooses devices",)
+    return [Finding("HO024", "error", message, notes=notes, fix=Fix("give `--hostfile` or `--hosts`"))]
 
 
 def _contradictions(spec: RunSpec, cluster: Cluster | None, source: Source, world_size: int | None) -> list[Finding]:

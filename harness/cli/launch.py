@@ -5,18 +5,32 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from harness.cli.asking import hosts_are_well, network_of
 from harness.cli.common import Checked, check_file, exit_with, print_findings, stop_on_errors
-from harness.cli.options import HostfileOption, Progress, SetOption, SpecArgument
+from harness.cli.options import (
+    ExcludeOption,
+    HostfileOption,
+    HostsOption,
+    IncludeOption,
+    NumGpusOption,
+    NumNodesOption,
+    Progress,
+    SetOption,
+    SlurmOption,
+    SpecArgument,
+)
 from harness.diagnosis.values import Diagnosis
 from harness.errors import Exit, Refused
+from harness.facts.survey import Survey
 from harness.findings import Finding, Fix
 from harness.launching.build import extensions_root, is_ready
 from harness.launching.debugging import with_profile
@@ -24,14 +38,15 @@ from harness.launching.execute import Outcome, execute, sample_of
 from harness.launching.explaining import diagnose_run
 from harness.launching.here import Here, look_here, unread_env_files
 from harness.launching.local_code import allowed_code
-from harness.launching.plan import LaunchPlan, Target, is_local, make_plan
+from harness.launching.plan import LaunchPlan, Target, hostfile_text, is_local, make_plan
 from harness.launching.refusals import INSTALLABLE, refusals
 from harness.launching.resuming import resume_from
-from harness.launching.rundir import new_run_dir, write_run_dir
+from harness.launching.rundir import new_run_dir, rewrite, write_run_dir
 from harness.plan.plan import make_plan as plan_of_run
 from harness.plan.run import Run
 from harness.records.record import read_record
 from harness.render import DSConfig, render
+from harness.spec.host_selection import Selection
 from harness.swap_folders import with_own_folders
 from harness.views import diagnosis
 from harness.views import launch as view
@@ -57,12 +72,20 @@ class Prepared:
     run: Run
     here: Here
     plan: LaunchPlan
+    target: Target
+    survey: Survey | None = None
 
 
 def launch(
     spec: SpecArgument,
     overrides: SetOption = None,
     hostfile: HostfileOption = None,
+    hosts: HostsOption = None,
+    slurm: SlurmOption = False,
+    include: IncludeOption = "",
+    exclude: ExcludeOption = "",
+    num_nodes: NumNodesOption = None,
+    num_gpus: NumGpusOption = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show files, environment, command and ranks; do nothing.")
     ] = False,
@@ -104,6 +127,9 @@ def launch(
         bool, typer.Option("--allow-local-code", help="Run the Python file that `plugins.file` of the spec names.")
     ] = False,
     format: Annotated[Format, typer.Option("--format", help="How the plan or the result is printed.")] = Format.text,
+    no_preflight: Annotated[
+        bool, typer.Option("--no-preflight", help="Do not ask the hosts of a hostfile first what they have.")
+    ] = False,
     progress: Annotated[
         Progress,
         typer.Option(help="What is shown meanwhile, on stderr: a bar, lines, JSON lines, or trouble alone (`quiet`)."),
@@ -127,7 +153,10 @@ def launch(
     changes = [*(overrides or ()), *([] if max_restarts is None else [f"launch.max_restarts={max_restarts}"])]
     changes += [*_profile(profile), *(["telemetry.debug_distributed=true"] if debug_distributed else [])]
     going_on = (resume, tuple(allow_change or ()))
-    prepared = prepare(spec, changes, hostfile, going_on, dry_run=dry_run, code=allow_local_code)
+    ask = not (dry_run or no_preflight)
+    chosen = Selection(hosts, slurm, include, exclude, num_nodes, num_gpus)
+    more = {"dry_run": dry_run, "code": allow_local_code, "ask": ask}
+    prepared = prepare(spec, changes, hostfile, going_on, chosen=chosen, **more)
     if dry_run:
         _show(prepared, format)
         return
@@ -136,7 +165,8 @@ def launch(
     saves = prepared.run.spec.checkpoint
     screen = Screen(mode, saves.save_steps, save_at_end=saves.save_at_end)
     try:
-        outcome = execute(prepared.plan, prepared.run, prepared.here.scripts, screen)
+        fewer = partial(without_hosts, prepared, spec, changes)
+        outcome = execute(prepared.plan, prepared.run, prepared.here.scripts, screen, fewer)
     except Refused as refused:
         print_findings(refused.findings, None)
         print(
@@ -180,12 +210,18 @@ def prepare(
     *,
     dry_run: bool,
     code: bool = False,
+    ask: bool = False,
+    chosen: Selection | None = None,
 ) -> Prepared:
     """Everything before anything is written: the checked spec and its plan. `resume` is what `--resume` and
-    `--allow-change` say, `code` is `--allow-local-code`. Prints what speaks against it and exits.
+    `--allow-change` say, `code` is `--allow-local-code`; with `ask` other hosts are asked what they have. Prints what
+    speaks against it and exits. `chosen` says more about who takes part than the hostfile.
     """
     asked, allowed = resume
-    checked = check_file(spec, overrides=overrides, hostfile=hostfile, launching=True)
+    checked = check_file(spec, overrides=overrides, hostfile=hostfile, launching=True, selection=chosen)
+    if checked.run is not None and checked.run.cluster is None and chosen is not None and chosen.num_gpus is not None:
+        overrides = [*overrides, f"launch.num_gpus={chosen.num_gpus}"]
+        checked = check_file(spec, overrides=overrides, launching=True)
     here = look_here(h.name for h in checked.run.cluster.hosts) if checked.run and checked.run.cluster else look_here()
     if checked.run is not None and checked.run.degrees.world is None:
         world = here.num_accelerators or 1
@@ -208,7 +244,44 @@ def prepare(
     config = DSConfig(with_profile(with_own_folders(render(run).config, run_dir), run_dir), {})
     documents = _documents(checked, run, config.text, here, overrides)
     target = Target(run_dir, documents, found.checkpoint, allowed, sha256)
-    return Prepared(run, here, make_plan(run, config.config, here, target))
+    survey = hosts_are_well(checked, run, here, config.config) if ask and not is_local(run, here) else None
+    plan = make_plan(run, config.config, here, target, network_of(survey))
+    return Prepared(run, here, plan, target, survey)
+
+
+def without_hosts(
+    prepared: Prepared, spec: str, overrides: Sequence[str], lost: Collection[str]
+) -> tuple[LaunchPlan, Run] | str:
+    """The same run on the hosts that are left, written to its run directory; or why that cannot be.
+
+    The global batch stays what it was: accumulation makes up for the ranks that are gone.
+    """
+    old, run_dir = prepared.run, prepared.plan.run_dir
+    hosts = [h for h in (old.cluster.hosts if old.cluster else ()) if h.name not in lost]
+    if any(host.devices is not None for host in hosts):
+        return "its devices were chosen one by one"
+    batch = [
+        f"train.global_batch_size={old.batch.global_batch}",
+        f"train.per_device_train_batch_size={old.batch.per_device}",
+        "train.gradient_accumulation_steps=null",
+    ]
+    hostfile = run_dir / "hostfile.left"
+    hostfile.write_text("".join(f"{h.name} slots={h.slots}\n" for h in hosts), encoding="utf-8")
+    changes = [*overrides, *batch]
+    checked = check_file(spec, overrides=changes, hostfile=str(hostfile), launching=True)
+    hostfile.unlink()
+    if checked.run is None or not checked.report.ok:
+        return next((f.message for f in checked.report.findings if f.is_error), "the spec cannot be read any more")
+    run, here = checked.run, prepared.here
+    config = DSConfig(with_own_folders(render(run).config, run_dir), {})
+    same = ("global_batch_size", "per_device_train_batch_size", "gradient_accumulation_steps")
+    allowed = (*prepared.target.allowed, *(f"train.{key}" for key in same))  # written otherwise, the batch is the same
+    documents = _documents(checked, run, config.text, here, changes)
+    target = replace(prepared.target, documents=documents, allowed=allowed)
+    network = network_of(prepared.survey.without(lost) if prepared.survey else None)
+    plan = make_plan(run, config.config, here, target, network)
+    rewrite(plan)
+    return plan, run
 
 
 def _tell_resume(text: str) -> None:
@@ -247,7 +320,7 @@ def _documents(checked: Checked, run: Run, config: str, here: Here, overrides: S
     if overrides:
         documents["overrides.txt"] = "".join(f"{text}\n" for text in overrides)
     if run.cluster is not None:
-        documents["hostfile"] = "".join(f"{h.name} slots={h.slots}\n" for h in run.cluster.hosts)
+        documents["hostfile"] = hostfile_text(run.cluster)
     return documents
 
 

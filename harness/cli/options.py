@@ -24,6 +24,19 @@ VersionOption = Annotated[
     str | None,
     typer.Option("--deepspeed-version", metavar="V", help="Check against this DeepSpeed instead of the installed one."),
 ]
+HostsOption = Annotated[
+    str | None, typer.Option("--hosts", metavar="A:N,B:N", help="Hosts and slots, instead of a hostfile.")
+]
+SlurmOption = Annotated[bool, typer.Option("--slurm", help="The hosts of the Slurm job that this is part of.")]
+IncludeOption = Annotated[str, typer.Option("--include", metavar="A@B:0,2", help="Only these hosts, or slots of them.")]
+ExcludeOption = Annotated[
+    str,
+    typer.Option("--exclude", metavar="A@B:0,2", help="All but these hosts, or slots of them."),
+]
+NumNodesOption = Annotated[int | None, typer.Option("--num-nodes", metavar="N", help="The first N hosts.")]
+NumGpusOption = Annotated[
+    int | None, typer.Option("--num-gpus", metavar="N", help="The first slots of each host; without hosts, ranks here.")
+]
 
 
 class Progress(StrEnum):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from harness.facts.deepspeed import Target, target
 from harness.findings import Finding, Fix, Report, Skipped, in_reading_order
@@ -11,6 +13,9 @@ from harness.gates.registry import Gate, Need, gates
 from harness.plan.run import Run
 from harness.spec.model import Consumer
 from harness.spec.source import Source
+
+if TYPE_CHECKING:
+    from harness.facts.survey import Survey
 
 __all__ = ["check"]
 
@@ -23,14 +28,15 @@ def check(
     launching: bool = False,
     consumer: Consumer | None = None,
     accelerator: str | None = None,
+    survey: Survey | None = None,
 ) -> Report:
     """Ask every gate. What lacks a fact that it needs is skipped and said to be skipped.
 
     `consumer` is who reads a DeepSpeed JSON. `accelerator` is torch's name of the device; where it is not given,
-    `cluster.gpu` tells it, or this machine when a run is launched on it. A gate that fails is our fault: it becomes
-    finding GT001 and the others still look.
+    `cluster.gpu` tells it, or this machine when a run is launched on it. `survey` is what the hosts said of themselves.
+    A gate that fails is our fault: it becomes finding GT001 and the others still look.
     """
-    context = Context(run, source, deepspeed or target(), consumer, accelerator or _accelerator(run, launching))
+    context = Context(run, source, deepspeed or target(), consumer, accelerator or _accelerator(run, launching), survey)
     version = context.target.version
     found: list[Finding] = []
     skipped: list[Skipped] = []
@@ -58,19 +64,16 @@ def _relevant(gate: Gate, context: Context) -> bool:
 
 
 def _has(need: Need, context: Context, launching: bool) -> bool:
-    match need:
-        case "world size":
-            return context.world is not None
-        case "a run spec":
-            return context.run.kind == "spec"
-        case "a launch":
-            return launching
-        case "model facts":
-            return context.model is not None
-        case "the accelerator":
-            return context.accelerator is not None
-        case "hosts":
-            return context.run.cluster is not None
+    there: Mapping[Need, Callable[[], bool]] = {
+        "world size": lambda: context.world is not None,
+        "a run spec": lambda: context.run.kind == "spec",
+        "a launch": lambda: launching,
+        "model facts": lambda: context.model is not None,
+        "the accelerator": lambda: context.accelerator is not None,
+        "hosts": lambda: context.run.cluster is not None,
+        "the hosts' answers": lambda: context.survey is not None,
+    }
+    return there[need]()
 
 
 def _accelerator(run: Run, launching: bool) -> str | None:

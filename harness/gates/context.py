@@ -22,6 +22,8 @@ from harness.spec.source import Source, dotted
 
 if TYPE_CHECKING:
     from harness.facts.models import Found, ModelFacts
+    from harness.facts.survey import Survey
+    from harness.plan.plan import Plan
 
 _MISSING = object()
 
@@ -74,6 +76,8 @@ class Context:
     consumer: Consumer | None = None
     accelerator: str | None = None
     """What torch calls the device, such as `cuda` or `cpu`, where it is known."""
+    survey: Survey | None = None
+    """What the hosts said of themselves, where they were asked."""
 
     # DeepSpeed's own keys
 
@@ -205,6 +209,14 @@ class Context:
         """Sizes of the model, where its configuration is at hand."""
         spec = self.run.spec.model
         return self._found_model.facts if spec.name_or_path or spec.config is not None else None
+
+    @cached_property
+    def plan(self) -> Plan:
+        """Memory as it is counted for this run; for gates that compare it with what hosts have."""
+        from harness.plan.plan import make_plan
+
+        folder = Path(self.source.file).parent if self.source.file != "-" else None
+        return make_plan(self.run, folder, self.accelerator if self.accelerator == "cpu" else None)
 
     # Findings
 

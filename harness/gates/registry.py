@@ -17,7 +17,7 @@ from harness.gates.context import Context
 
 __all__ = ["Check", "Cite", "Context", "Gate", "Need", "gate", "gates"]
 
-Need = Literal["world size", "a launch", "a run spec", "model facts", "the accelerator", "hosts"]
+Need = Literal["world size", "a launch", "a run spec", "model facts", "the accelerator", "hosts", "the hosts' answers"]
 
 
 @dataclass(frozen=True, slots=True)

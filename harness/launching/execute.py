@@ -20,7 +20,7 @@ from harness.launching.plan import LaunchPlan
 from harness.launching.processes import end_all, of_run
 from harness.launching.rundir import complete_checkpoint, hold, step_of
 from harness.launching.signals import Interrupted, Signals
-from harness.launching.training import train
+from harness.launching.training import Shrink, train
 from harness.launching.verdict import Verdict
 from harness.plan.run import Run
 from harness.swap_folders import folders, sweep
@@ -40,7 +40,7 @@ class Outcome:
     attempts: int = 1
 
 
-def execute(plan: LaunchPlan, run: Run, scripts: Path, onlooker: Onlooker) -> Outcome:
+def execute(plan: LaunchPlan, run: Run, scripts: Path, onlooker: Onlooker, shrink: Shrink | None = None) -> Outcome:
     """Run the plan to its end, whatever that is.
 
     SIGINT, SIGTERM and SIGHUP stop it in two phases: first the file `stop` and `launch.stop_grace_seconds`, then, or at
@@ -58,7 +58,7 @@ def execute(plan: LaunchPlan, run: Run, scripts: Path, onlooker: Onlooker) -> Ou
             return Outcome(plan, verdict, time.monotonic() - began, trained=False)
         lock = hold(plan.run_dir)
         try:
-            verdict, attempts = train(plan, run, services, lock.touch)
+            verdict, attempts = train(plan, run, services, lock.touch, shrink)
         finally:
             _remove_swapped(plan, services)
             lock.release()

@@ -18,12 +18,17 @@ from harness.launching.here import Here
 from harness.launching.local_code import VARIABLE
 from harness.launching.ops import needed_ops
 from harness.plan.run import Run
+from harness.spec.cluster import Cluster
 
 FORMAT_VERSION = 1
 DEFAULT_PORT = 29500
 """DeepSpeed's own, used with several hosts, where no one can know which port is free on the first of them."""
 FORWARDED = ("MLFLOW", "PYTHON", "MV2", "UCX")
 """Prefixes of the variables that DeepSpeed sends to every host (`launcher/runner.py`, EXPORT_ENVS); CUDA adds NCCL."""
+
+
+SSH_OPTIONS = "-o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=4"
+"""For pdsh: no questions, and a connection to a host that was cut off ends by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,14 @@ class Target:
     """Keys of the spec that may differ from the checkpoint's (`--allow-change`)."""
     code: str | None = None
     """The sha256 of the plug-in's file (`--allow-local-code`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """What preflight found out about the way between the hosts; None: not known, or not one thing."""
+
+    interface: str | None = None
+    master_address: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +116,10 @@ class LaunchPlan:
         """
         merged = dict(base) | {v.name: v.value for v in self.variables}
         merged["PATH"] = merged["PATH"].replace("$PATH", base.get("PATH", os.defpath))
-        return merged if self.local else merged | {"DS_ENV_FILE": str(self.run_dir / "deepspeed.env")}
+        if self.local:
+            return merged
+        ssh = f"{base.get('PDSH_SSH_ARGS_APPEND', '')} {SSH_OPTIONS}".strip()
+        return merged | {"DS_ENV_FILE": str(self.run_dir / "deepspeed.env"), "PDSH_SSH_ARGS_APPEND": ssh}
 
     def files(self) -> dict[str, str]:
         """Name and content of each file that the run directory starts with."""
@@ -161,8 +177,12 @@ def shown(variable: Variable) -> str:
     return "(withheld)" if secret and variable.origin != "launch.env" else variable.value
 
 
-def make_plan(run: Run, config: Mapping[str, Any], here: Here, target: Target) -> LaunchPlan:
-    """The plan of one launch. `run` must have a known world; `config` is the rendered DeepSpeed JSON."""
+def make_plan(
+    run: Run, config: Mapping[str, Any], here: Here, target: Target, network: Network | None = None
+) -> LaunchPlan:
+    """The plan of one launch. `run` must have a known world; `config` is the rendered DeepSpeed JSON. With `network`
+    every host was asked already, and DeepSpeed need not ask the first one again.
+    """
     run_dir, resume = target.run_dir, target.resume
     hosts = _hosts(run, here)
     local = is_local(run, here)
@@ -180,8 +200,12 @@ def make_plan(run: Run, config: Mapping[str, Any], here: Here, target: Target) -
     where = (
         _where(hosts[0][1], here)
         if local
-        else ["--hostfile", str(run_dir / "hostfile"), *(["--force_multi"] if len(hosts) == 1 else [])]
+        else ["--hostfile", str(run_dir / "hostfile"), *_chosen(run), *(["--force_multi"] if len(hosts) == 1 else [])]
     )
+    if network is not None and network.master_address:
+        where += ["--no_ssh_check", "--master_addr", network.master_address]
+    if network is not None and network.interface:
+        variables += _interface(run, network.interface)
     argv = [*here.deepspeed, *where, "--master_port", str(port), str(here.scripts / "train.py"), *tail]
     return LaunchPlan(
         name=run.name,
@@ -196,6 +220,26 @@ def make_plan(run: Run, config: Mapping[str, Any], here: Here, target: Target) -
         resume=resume,
         trains_here=local or any(name in here.local_names for name, _ in hosts),
     )
+
+
+def _chosen(run: Run) -> list[str]:
+    """`--include` where a host's ranks do not take its first devices."""
+    hosts = run.cluster.hosts if run.cluster else ()
+    if all(host.devices is None for host in hosts):
+        return []
+    return ["--include", "@".join(f"{h.name}:{','.join(map(str, h.indices))}" for h in hosts)]
+
+
+def hostfile_text(cluster: Cluster) -> str:
+    """The hostfile that DeepSpeed reads: as many slots as the last device that is used asks for."""
+    return "".join(f"{h.name} slots={max(h.indices) + 1}\n" for h in cluster.hosts)
+
+
+def _interface(run: Run, name: str) -> tuple[Variable, ...]:
+    """The interface that all hosts share, for the libraries that would guess."""
+    origin = "preflight, the one network that all hosts share"
+    wanted = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+    return tuple(Variable(variable, name, origin) for variable in wanted if variable not in run.spec.launch.env)
 
 
 def is_local(run: Run, here: Here) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 from harness.facts import machine
 from harness.findings import Finding, Fix
 from harness.launching.here import Here, pdsh
-from harness.launching.plan import is_local
+from harness.launching.plan import FORWARDED, is_local
 from harness.plan.run import Run
 
 INSTALLABLE = {"EN002", "EN009", "MD154"}
@@ -28,7 +28,7 @@ def refusals(run: Run, here: Here, run_dir: Path) -> tuple[Finding, ...]:
     local = is_local(run, here)
     found = [*_python(run, here), *_installed(here), *_peft(run, here), *_devices(run, here), *_names(run)]
     if not local:
-        found += [*_values(run), *_paths(here, run_dir), *_reach(run)]
+        found += [*_values(run), *_forwarded(run, here), *_paths(here, run_dir), *_reach(run)]
     return tuple(found)
 
 
@@ -137,6 +137,26 @@ def _values(run: Run) -> Iterator[Finding]:
                 fix=Fix(
                     "set it in the login environment of the hosts, or avoid quotes, `$`, backticks, backslashes and `%`"
                 ),
+            )
+
+
+def _forwarded(run: Run, here: Here) -> Iterator[Finding]:
+    """The shell's own variables that DeepSpeed sends along, into the same kind of remote command."""
+    prefixes = (*FORWARDED, "NCCL") if here.accelerated else FORWARDED
+    for name, value in sorted(here.environ.items()):
+        if (
+            name.startswith(prefixes)
+            and name not in run.spec.launch.env
+            and (_LOST.search(value) or not _NAME.fullmatch(name))
+        ):
+            yield Finding(
+                "EN007",
+                "error",
+                f"`{name[:60]}` of the environment would be sent to the other hosts changed, or run there as a command",
+                notes=(
+                    "DeepSpeed sends it along and puts its value into a remote shell command between double quotes",
+                ),
+                fix=Fix("unset it where the run is launched, or set it in `launch.env` without quotes, `$` and `%`"),
             )
 
 

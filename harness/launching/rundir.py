@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import Exit, Refused
+from harness.files import write_atomically
 from harness.findings import Finding, Fix
 from harness.launching.plan import LaunchPlan
 from harness.locks import Held, Lock
@@ -52,6 +53,12 @@ def write_run_dir(plan: LaunchPlan) -> None:
             shutil.rmtree(scratch, ignore_errors=True)
         raise Refused([_cannot_write(plan.run_dir, error)], Exit.PREFLIGHT) from None
     point_latest(plan.run_dir)
+
+
+def rewrite(plan: LaunchPlan) -> None:
+    """Put the files of another plan into its run directory, which exists. Raises OSError."""
+    for name, text in plan.files().items():
+        write_atomically(plan.run_dir / name, text)
 
 
 def point_latest(run_dir: Path) -> None:

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harness.errors import Exit
 from harness.launching import shm
 from harness.launching.attempts import Attempt, decide, log_name, note_restart, record, reset
+from harness.launching.guards import SILENCE_SECONDS
 from harness.launching.here import free_port
 from harness.launching.onlooker import Services
-from harness.launching.plan import LaunchPlan
+from harness.launching.plan import HostPlan, LaunchPlan
 from harness.launching.resuming import newest_in
 from harness.launching.rundir import ports_of, remove_unfinished, step_of
 from harness.launching.stacks import remove_empty
@@ -30,21 +31,28 @@ _BUFFER_SECONDS = 60.0
 and has not mapped it yet."""
 
 
+Shrink = Callable[[Collection[str]], "tuple[LaunchPlan, Run] | str"]
+"""The plan and the run without these hosts, written to the run directory; or why there can be none."""
+
+
 @dataclass(slots=True)
 class _Training:
     run: Run
     services: Services
     alive: Callable[[], None]
+    shrink: Shrink | None = None
+    lost: list[str] = field(default_factory=list)
+    """Hosts that were cut off, in all attempts."""
     attempts: list[Attempt] = field(default_factory=list)
 
 
 def train(
-    plan: LaunchPlan, run: Run, services: Services, alive: Callable[[], None]
+    plan: LaunchPlan, run: Run, services: Services, alive: Callable[[], None], shrink: Shrink | None = None
 ) -> tuple[Verdict, Sequence[Attempt]]:
     """Run the ranks to their end, again where `launch.max_restarts` lets it; the verdict on the last attempt, and all
-    attempts. `alive` is called again and again meanwhile.
+    attempts. `alive` is called again and again meanwhile; `shrink` makes the run fit the hosts that are left.
     """
-    training = _Training(run, services, alive)
+    training = _Training(run, services, alive, shrink)
     shm.remove_unused(ports_of(plan.run_dir.parent), older_than=_BUFFER_SECONDS)
     while True:
         began = time.time()
@@ -72,13 +80,25 @@ def _attempt(plan: LaunchPlan, training: _Training) -> Verdict:
     statuses, asked = read_statuses(plan.run_dir), services.signals.first
     told = _text(plan.run_dir / "stop")
     verdict = judge(statuses, plan.world, watch.code, watch.deaths, asked, killed=watch.killed, told=told)
-    if watch.hang is not None and verdict.state != "completed":
+    if watch.lost is not None and verdict.state != "completed":
+        training.lost.append(watch.lost.name)
+        verdict = _cut_off(watch.lost, verdict)
+    elif watch.hang is not None and verdict.state != "completed":
         host = statuses[watch.hang.rank].host if watch.hang.rank in statuses else ""
         verdict = Verdict("failed", Exit.HUNG, watch.hang.reason, watch.hang.rank, host, verdict.step)
     if watch.survivors:
         pids = ", ".join(str(p.pid) for p in watch.survivors)
         verdict = replace(verdict, notes=(*verdict.notes, f"these processes could not be killed: {pids}"))
+    if watch.left_on_hosts:
+        told = f"these could not be killed: {'; '.join(watch.left_on_hosts)}"
+        verdict = replace(verdict, notes=(*verdict.notes, told))
     return verdict
+
+
+def _cut_off(host: HostPlan, verdict: Verdict) -> Verdict:
+    """Ranks that say that they lost a peer are not who failed."""
+    reason = f"host {host.name} was cut off or switched off: nothing was heard of it for {SILENCE_SECONDS:.0f} s"
+    return Verdict("failed", Exit.FINDINGS, reason, host.ranks[0], host.name, verdict.step)
 
 
 def _attempted(plan: LaunchPlan, verdict: Verdict, began: float) -> Attempt:
@@ -127,7 +147,23 @@ def _next(plan: LaunchPlan, training: _Training, verdict: Verdict) -> LaunchPlan
             return Verdict("stopped", code, reason, step=verdict.step, notes=verdict.notes)
         training.alive()
         time.sleep(0.1)
-    return _again(plan, training)
+    return _again(_fewer(plan, training), training)
+
+
+def _fewer(plan: LaunchPlan, training: _Training) -> LaunchPlan:
+    """The plan without the hosts that were lost, where the spec lets it; else the same: they may return."""
+    least, tell = training.run.spec.launch.min_hosts, training.services.onlooker.note
+    hosts = {host.name for host in plan.hosts}
+    lost = hosts & set(training.lost)
+    if not lost or least is None or training.shrink is None or len(hosts - lost) < least:
+        return plan
+    made = training.shrink(training.lost)
+    if isinstance(made, str):
+        tell(f"it cannot go on without {', '.join(sorted(lost))}: {made}")
+        return plan
+    plan, training.run = made
+    tell(f"going on without {', '.join(sorted(lost))}: {plan.world} ranks on {len(plan.hosts)} of the hosts")
+    return plan
 
 
 def _again(plan: LaunchPlan, training: _Training) -> LaunchPlan:

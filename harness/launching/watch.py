@@ -11,10 +11,11 @@ import subprocess
 import time
 from collections.abc import Callable
 
+from harness.launching.guards import Guards
 from harness.launching.hangs import Hang, Pulse, describe
 from harness.launching.onlooker import Services
 from harness.launching.output import Output, Tail
-from harness.launching.plan import LaunchPlan
+from harness.launching.plan import HostPlan, LaunchPlan
 from harness.launching.processes import Process, before_exec, end_all, of_run, pending, read_process, send
 from harness.launching.signals import name_of
 from harness.launching.stacks import dump_stacks
@@ -50,6 +51,11 @@ class Watch:
         self.killed = False
         """Whether a rank that had not said its last word had to be killed."""
         self.code = 0
+        self.lost: HostPlan | None = None
+        """The first host that was not heard of any more."""
+        self.left_on_hosts: list[str] = []
+        """Processes that other hosts could not end."""
+        self._guards = None if plan.local else Guards(plan, services.scripts, services.onlooker.note)
         self._log = plan.run_dir / "logs" / log
         self._metrics = Tail(plan.run_dir / "metrics.jsonl")
         self._pulse = Pulse(run.spec.launch.hang_timeout_seconds, local=plan.local)
@@ -74,6 +80,8 @@ class Watch:
         if self._child.stdout is None:
             raise AssertionError
         self._output = Output(self._child.stdout, self._log)
+        if self._guards is not None:
+            self._guards.start(self._child.pid)
         self.onlooker.started(self.plan.world, len(self.plan.hosts), self._log)
 
     def until_end(self) -> None:
@@ -87,7 +95,7 @@ class Watch:
             if self._hangs_at_exit():
                 self.onlooker.note("every rank is done and something does not exit")
                 break
-            if self._lost_peers() or self._stands_still():
+            if self._lost_host() or self._lost_peers() or self._stands_still():
                 break
             time.sleep(_TICK)
         self._look(now=True)
@@ -101,6 +109,7 @@ class Watch:
         Ranks are killed, since SIGTERM would only ask them to save; the launcher then says how they ended.
         """
         self._ending = True
+        self._end_elsewhere()
         left = self._living()
         if left and self._child.poll() is None and not self.plan.local:
             send([p for p in left if p.pid == self._child.pid], signal.SIGTERM)
@@ -119,6 +128,14 @@ class Watch:
         self._output.finish(2.0)
         self._look(now=True)
 
+    def _end_elsewhere(self) -> None:
+        """Have the guards end what is left of the run on the other hosts; done once."""
+        if self._guards is not None:
+            self.killed = self.killed or not self._all_final()
+            self.left_on_hosts = self._guards.end()
+            self._guards = None
+            self._wait_child(_LEAVE_SECONDS)  # pdsh ends when the ranks have, and says how
+
     def _stop(self, signum: int) -> None:
         """Ask the ranks to stop and wait for them; not when none trains yet, nor any longer after a second signal.
 
@@ -135,7 +152,7 @@ class Watch:
             if self._all_final():
                 self._wait_child(min(_LEAVE_SECONDS, max(1.0, end - time.monotonic())))
                 return
-            if self._lost_peers() or self._stands_still():
+            if self._lost_host() or self._lost_peers() or self._stands_still():
                 return
             time.sleep(_TICK)
 
@@ -172,6 +189,14 @@ class Watch:
         stopped = any(s.state == "stopped" for s in self.statuses.values())
         return time.monotonic() - self._all_final_at > (_LEAVE_SECONDS if stopped else _HANG_SECONDS)
 
+    def _lost_host(self) -> bool:
+        """Whether a host that was heard of is not any more: it is switched off or cut off, and its ranks with it."""
+        hosts = self._guards.lost() if self._guards is not None and not self._all_final() else []
+        if hosts and self.lost is None:
+            self.lost = hosts[0]
+            self.onlooker.note(f"nothing is heard of host {self.lost.name} any more; ending the run")
+        return self.lost is not None
+
     def _lost_peers(self) -> bool:
         """Whether a rank has been lost for so long that the others have said what they had to say."""
         failed = any(s.state == "failed" for s in self.statuses.values())
@@ -206,11 +231,17 @@ class Watch:
         if now or time.monotonic() - self._looked >= _LOOK_EVERY:
             self.statuses = {**self.statuses, **read_statuses(self.plan.run_dir)}
             self._looked = time.monotonic()
-        if self.plan.local and not self._ending:
+        if self._guards is not None and not self._ending:
+            self._guards.look()
+        if not self._ending:
             self._find_deaths()
 
     def _find_deaths(self) -> None:
         known = {d.rank for d in self.deaths}
+        if not self.plan.local:
+            found = self._guards.deaths(self.statuses) if self._guards is not None else []
+            self.deaths += [death for death in found if death.rank not in known]
+            return
         for status in self.statuses.values():
             if status.final or status.rank in known or not status.pid:
                 continue

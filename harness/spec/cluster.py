@@ -13,6 +13,8 @@ from pathlib import Path
 from harness.findings import Finding, Fix, Label, Place
 
 _LINE = re.compile(r"(?P<host>\S+)(?P<gap>\s+)(?P<slots>slots=(?P<count>\S*))(?P<rest>.*)")
+_MOST_LENGTH = 1000
+_DIALECTS = (("max_slots|max-slots|cpu|ppn|sockets", "Open MPI or Torque"), ("binding|ifhn|user", "MPICH"))
 _HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?|\[?[0-9A-Fa-f:.%]*:[0-9A-Fa-f:.%a-z]*\]?")
 
 
@@ -22,6 +24,13 @@ class Host:
 
     name: str
     slots: int
+    devices: tuple[int, ...] | None = None
+    """Which of its devices, where they are not the first `slots` ones."""
+
+    @property
+    def indices(self) -> tuple[int, ...]:
+        """The devices that ranks take."""
+        return self.devices if self.devices is not None else tuple(range(self.slots))
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +83,9 @@ def parse_hostfile(text: str, file: str) -> tuple[Cluster | None, list[Finding]]
 
 
 def _read_line(line: str, place: Place, hosts: list[Host], first_seen: dict[str, Place]) -> Finding | None:
-    match = _LINE.fullmatch(line.strip())
+    match = _LINE.fullmatch(line.strip()) if len(line) <= _MOST_LENGTH else None
     if match is None:
-        return _bad(
-            place, f"`{line.strip()}` is not a line of a hostfile", "write `NAME slots=N`, such as `worker-0 slots=8`"
-        )
+        return _not_a_line(line.strip(), place)
     name, count, rest = match["host"], match["count"], match["rest"].strip()
     slots_place = Place(
         place.file, place.line, place.column + match.start("slots"), len(match["slots"] + match["rest"])
@@ -86,7 +93,7 @@ def _read_line(line: str, place: Place, hosts: list[Host], first_seen: dict[str,
     if not _HOST.fullmatch(name):
         return _bad(
             Place(place.file, place.line, place.column, len(name)),
-            f"`{name}` is not a host name or address",
+            f"`{shown(name)}` is not a host name or address",
             "write a host name that ssh takes",
         )
     if not count.isascii() or not count.isdigit() or len(count) > 6 or rest:
@@ -94,9 +101,9 @@ def _read_line(line: str, place: Place, hosts: list[Host], first_seen: dict[str,
         note = (f"DeepSpeed reads it as {seen[0]} and ignores the rest of the line",) if seen else ()
         return _bad(
             slots_place,
-            f"`{(match['slots'] + match['rest']).strip()}` is not `slots=` and a whole number",
+            f"`{shown((match['slots'] + match['rest']).strip())}` is not `slots=` and a whole number",
             "write `slots=N` and nothing after it",
-            note,
+            (*note, *_dialect(rest)),
         )
     if int(count) == 0:
         return _bad(
@@ -119,6 +126,39 @@ def _read_line(line: str, place: Place, hosts: list[Host], first_seen: dict[str,
     first_seen[name] = Place(place.file, place.line, place.column, len(name))
     hosts.append(Host(name, int(count)))
     return None
+
+
+def _not_a_line(line: str, place: Place) -> Finding:
+    """What people paste from MPI, explained with the line that DeepSpeed wants."""
+    if len(line) > _MOST_LENGTH:
+        return _bad(place, f"a line of {len(line)} characters is no host", "write `NAME slots=N`")
+    name, colon, count = line.partition(":")
+    if colon and count.strip().isdigit() and _HOST.fullmatch(name):
+        note = ("`HOST:N` is how MPICH and Intel MPI count processes; DeepSpeed refuses it",)
+        return _bad(place, f"`{shown(line)}` is not a line of a hostfile", f"write `{name} slots={int(count)}`", note)
+    if _HOST.fullmatch(line):
+        note = ("Open MPI counts one slot for a bare name, or all cores; DeepSpeed refuses it",)
+        return _bad(place, f"`{shown(line)}` names a host without slots", f"write `{shown(line)} slots=N`", note)
+    spaced = re.fullmatch(r"(\S+)\s+slots?\s*[:=]?\s*(\d{1,6})", line, re.IGNORECASE)
+    if spaced and _HOST.fullmatch(spaced[1]):
+        fix = f"write `{spaced[1]} slots={int(spaced[2])}`"
+        return _bad(place, f"`{shown(line)}` is not a line of a hostfile", fix, ("`slots=N` is one word",))
+    hint = "write `NAME slots=N`, such as `worker-0 slots=8`"
+    return _bad(place, f"`{shown(line)}` is not a line of a hostfile", hint, _dialect(line))
+
+
+def _dialect(text: str) -> tuple[str, ...]:
+    """Whose words these are."""
+    for words, whose in _DIALECTS:
+        if re.search(rf"(^|\s)({words})\s*=", text):
+            return (f"`{words.replace('|', '=`, `')}=` is {whose}'s; DeepSpeed knows `slots=` alone",)
+    return ()
+
+
+def shown(text: str, most: int = 60) -> str:
+    """Text of the user's in a message: one line of printable ASCII, not too much of it."""
+    plain = "".join(c if " " <= c <= "~" else f"\\x{ord(c):02x}" for c in text[: most + 1])
+    return plain if len(text) <= most else plain[:most] + "..."
 
 
 def _bad(place: Place, message: str, title: str, notes: tuple[str, ...] = ()) -> Finding:

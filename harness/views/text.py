@@ -60,12 +60,14 @@ def _skipped(reports: Sequence[Report]) -> str:
     for item in dict.fromkeys(item for report in reports for item in report.skipped):
         by_need.setdefault(item.needs, []).append(item.gate)
     later = len(by_need.pop("a launch", ()))
+    asked = len(by_need.pop("the hosts' answers", ()))
     releases = sum(len(by_need.pop(need)) for need in list(by_need) if need.startswith("DeepSpeed "))
     parts = [f"{_some(gates)} ({_HINTS.get(need, f'needs {need}')})" for need, gates in by_need.items()]
     total = sum(map(len, by_need.values()))
     skipped = f", {total} skipped: {'; '.join(parts)}" if total else ""
     skipped += f", {releases} of other releases" if releases else ""
-    return skipped + (f", {later} more on launch" if later else "")
+    skipped += f", {later} more on launch" if later else ""
+    return skipped + (f", {asked} more in `harness preflight`" if asked else "")
 
 
 _HINTS = {

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import yaml
+from surveys import survey_of
 
 from harness.facts.deepspeed import Target
 from harness.findings import Finding, Report
@@ -32,11 +33,12 @@ ABOUT = {"MD001": "model.", "MD002": "data.", "MD003": "train.max"}
 
 
 class Example(NamedTuple):
-    """A block of a page: a run spec or a DeepSpeed JSON, and the hostfile beside it, if any."""
+    """A block of a page: a run spec or a DeepSpeed JSON, and beside it, if any, the hostfile and what hosts answered."""
 
     text: str
     kind: str
     hostfile: str | None
+    probe: str | None = None
 
 
 class Judged(NamedTuple):
@@ -55,7 +57,8 @@ def example_of(gate: Gate, heading: str) -> Example:
     if match is None:
         raise ValueError(f"{gate.id} has neither YAML nor JSON under `{heading}`")
     hosts = re.search(r"```hostfile\n(.*?)```", section, re.DOTALL)
-    return Example(match[2], match[1], hosts[1] if hosts else None)
+    answers = re.search(r"```probe\n(.*?)```", section, re.DOTALL)
+    return Example(match[2], match[1], hosts[1] if hosts else None, answers[1] if answers else None)
 
 
 def completed(text: str, *, without: str = "") -> list[str]:
@@ -98,7 +101,7 @@ def judge(
 
     `version` is the DeepSpeed checked against; where it is not given, the newest that the gate speaks of.
     """
-    text, kind, hostfile = example or example_of(gate, heading)
+    text, kind, hostfile, answers = example or example_of(gate, heading)
     target = Target(version or newest(gate), "asked for")
     if kind == "json":
         loaded = load(write("ds_config.json", text), overrides, target)
@@ -114,5 +117,9 @@ def judge(
     run = resolve(loaded.spec, cluster=cluster, kind=loaded.kind)
     consumer = getattr(loaded, "consumer", None)
     device = accelerator if run.spec.cluster.gpu is None else None
-    report = check(run, loaded.source, deepspeed=target, launching=launching, consumer=consumer, accelerator=device)
+    survey = None
+    if cluster is not None and "the hosts' answers" in gate.needs:
+        survey = survey_of(cluster, yaml.safe_load(answers or "") or {})
+    more = {"consumer": consumer, "accelerator": device, "survey": survey}
+    report = check(run, loaded.source, deepspeed=target, launching=launching, **more)
     return Judged(report, run, loaded.source, loaded.findings)

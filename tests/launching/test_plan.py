@@ -10,10 +10,10 @@ import pytest
 
 from harness.launching.here import Here
 from harness.launching.ops import needed_ops
-from harness.launching.plan import Target, make_plan
+from harness.launching.plan import Network, Target, hostfile_text, make_plan
 from harness.launching.refusals import refusals
 from harness.plan.run import resolve
-from harness.spec.cluster import Cluster
+from harness.spec.cluster import Cluster, Host
 from harness.spec.model import RunSpec
 
 HERE = Here(
@@ -184,3 +184,35 @@ def test_assertions_must_be_on():
 )  # fmt: skip
 def test_ops_follow_from_the_json(config, accelerated, ops):
     assert needed_ops(config, accelerated=accelerated) == ops
+
+
+def test_a_variable_that_deepspeed_forwards_into_a_shell_is_refused_when_the_shell_would_change_it():
+    for name, value in (("PYTHONPATH", "/a$(touch x)"), ("MLFLOW_X", "a`b`"), ("UCX_TLS", 'a"b'), ("PYTHON X", "1")):
+        here = replace(HERE, environ={**HERE.environ, name: value})
+        plan, run = planned(("a", 1), ("b", 1), here=here)
+        assert "EN007" in {f.gate for f in refusals(run, here, plan.run_dir)}
+        local, run = planned(here=here)
+        assert "EN007" not in {f.gate for f in refusals(run, here, local.run_dir)}
+    plan, run = planned(("a", 1), ("b", 1))
+    assert "EN007" not in {f.gate for f in refusals(run, HERE, plan.run_dir)}
+
+
+def test_what_preflight_found_out_is_used():
+    spec = RunSpec.model_validate({"launch": {"env": {"NCCL_SOCKET_IFNAME": "ib0"}}})
+    run = resolve(spec, name="demo", cluster=Cluster.of([("a", 1), ("b", 1)]))
+    target = Target(Path("/runs/demo-1"), {"hostfile": "h"})
+    plan = make_plan(run, CONFIG, HERE, target, Network("eth0", "10.0.0.1"))
+    assert plan.argv[plan.argv.index("--master_addr") + 1] == "10.0.0.1"
+    assert "--no_ssh_check" in plan.argv
+    assert variables(plan)["GLOO_SOCKET_IFNAME"] == "eth0"
+    assert variables(plan)["NCCL_SOCKET_IFNAME"] == "ib0"
+    assert "BatchMode=yes" in plan.environment(HERE.environ)["PDSH_SSH_ARGS_APPEND"]
+
+
+def test_devices_chosen_one_by_one_are_told_to_deepspeed():
+    cluster = Cluster((Host("a", 2, (1, 3)), Host("b", 1)))
+    run = resolve(RunSpec.model_validate({}), name="demo", cluster=cluster)
+    plan = make_plan(run, CONFIG, HERE, Target(Path("/runs/demo-1"), {"hostfile": "h"}))
+    assert plan.argv[plan.argv.index("--include") + 1] == "a:1,3@b:0"
+    assert hostfile_text(cluster) == "a slots=4\nb slots=1\n"
+    assert [h.ranks for h in plan.hosts] == [(0, 1), (2,)]

@@ -104,6 +104,19 @@ DeepSpeed reads `slots=8x` as 8 and starts nothing for `slots=0`.
 ## HO004 host-listed-twice
 A host stands twice in the hostfile.
 
+## HO024 host-selection
+`--include`, `--exclude`, `--num-nodes` or `--num-gpus` does not fit the hostfile.
+
+They mean what they mean to DeepSpeed: hosts are separated by `@`, slots by commas, as in `--include a@b:0,2`. DeepSpeed
+takes the hosts that there are when more are asked for, starts ranks without a device when `--num_gpus` is above the
+slots, and trains on the machine at hand when one host is left, whatever it is called.
+
+## HO025 hosts-on-the-command-line
+`--hosts` is not `NAME:SLOTS,NAME:SLOTS`.
+
+## HO026 not-a-slurm-job
+`--slurm` takes the hosts from the variables of the job, and these are not there or cannot be read.
+
 ## HO005 ranks-said-twice
 The hostfile and another place say how many ranks there are, and differ.
 

@@ -115,6 +115,10 @@ class LaunchSpec(Section):
     after a hang; not after a refusal, nor when no progress is made."""
     restart_delay_seconds: Annotated[float, Field(gt=0, le=3600)] = 5.0
     """Wait before a restart; twice as long after each attempt that made no progress, five minutes at most."""
+    min_hosts: Positive | None = None
+    """After a host was lost, a restart may do without it as long as so many are left: the global batch is kept by more
+    accumulation, and gates and plan are asked again. Default: a restart wants all hosts.
+    """
     hang_timeout_seconds: Annotated[float, Field(gt=0)] | None = 1800.0
     """End a run, with the stacks of every rank in `logs/`, when no step and no evaluation batch ends for so long;
     start-up and saves get half an hour at least, the preparation of data any time. `null`: never.

@@ -1,0 +1,103 @@
+"""`harness preflight`: every host of the hostfile is asked what it has, before a job is started on it."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from harness.cli.asking import judged
+from harness.cli.common import check_file, exit_with, print_findings, stop_on_errors
+from harness.cli.options import (
+    ExcludeOption,
+    HostfileOption,
+    HostsOption,
+    IncludeOption,
+    NumGpusOption,
+    NumNodesOption,
+    SetOption,
+    SlurmOption,
+    SpecArgument,
+)
+from harness.errors import Exit, Refused
+from harness.facts.survey import Survey
+from harness.findings import Finding, Fix, Report
+from harness.launching import remote
+from harness.launching.here import look_here
+from harness.launching.ops import needed_ops
+from harness.launching.preflight import Asking, take_survey
+from harness.render import render
+from harness.spec.host_selection import Selection
+from harness.views import preflight as view
+from harness.views import text
+from harness.views.style import style_for
+
+NO_ARGS_IS_HELP = True
+
+
+class Format(StrEnum):
+    """Output formats."""
+
+    text = "text"
+    json = "json"
+
+
+def preflight(
+    spec: SpecArgument,
+    overrides: SetOption = None,
+    hostfile: HostfileOption = None,
+    hosts: HostsOption = None,
+    slurm: SlurmOption = False,
+    include: IncludeOption = "",
+    exclude: ExcludeOption = "",
+    num_nodes: NumNodesOption = None,
+    num_gpus: NumGpusOption = None,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=1.0, max=600.0, help="Seconds that one host may take to answer.")
+    ] = remote.LIMIT_SECONDS,
+    fan_out: Annotated[
+        int, typer.Option("--fan-out", min=1, max=1024, help="Hosts that are asked at the same time.")
+    ] = remote.FAN_OUT,
+    format: Annotated[Format, typer.Option("--format", help="How the answers are printed.")] = Format.text,
+) -> None:
+    """Ask every host over ssh what it has: versions, devices, memory, disks, clock, network. Starts no rank.
+
+    One script of the standard library runs on all hosts at once; nothing is left there. What it finds out is judged by
+    gates, against the spec and its plan.
+
+    Exit codes: 0 the run can start, 1 errors in the spec, 4 a host cannot run it.
+
+    Example: harness preflight ds_configs/demo.yaml --hostfile hostfiles/two-node-16gpu
+    """
+    chosen = Selection(hosts, slurm, include, exclude, num_nodes, num_gpus)
+    checked = check_file(spec, overrides=overrides or (), hostfile=hostfile, selection=chosen)
+    run = stop_on_errors(checked, "No host was asked")
+    if run.cluster is None:
+        fix = Fix("give `--hostfile FILE`, or set `launch.hostfile`; for this machine alone: harness doctor")
+        raise Refused(
+            [Finding("HO005", "error", "no hostfile is given, so there is nobody to ask", fix=fix)], Exit.USAGE
+        )
+    here = look_here(h.name for h in run.cluster.hosts)
+    config = render(run).config
+    ops = needed_ops(config, accelerated=here.accelerated)
+    survey = take_survey(run, here, ops, Asking(timeout, fan_out, lambda line: print(line, file=sys.stderr)))
+    report = judged(checked, run, survey)
+    code = Exit.OK if report.ok else Exit.PREFLIGHT
+    if format is Format.json:
+        print(view.as_json(survey, report.findings, code))
+    else:
+        print(view.text(survey, style_for(sys.stdout)))
+        print()
+        sys.stdout.flush()
+        if report.findings:
+            print_findings(report.findings, checked.source)
+        print(_last_words(survey, report))
+    exit_with(code)
+
+
+def _last_words(survey: Survey, report: Report) -> str:
+    summary = text.summary([report], style_for(sys.stdout))
+    hosts = len(survey.hosts)
+    return f"{summary}. {len(survey.answered)} of {hosts} host{'s' if hosts > 1 else ''} answered. No rank was started"

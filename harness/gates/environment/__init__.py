@@ -1,0 +1,1 @@
+"""What the hosts have and lack: rules about the answers of `launch/probe.py`."""

@@ -1,0 +1,190 @@
+"""Runs one Python script on many hosts at once through ssh. No shell here sees anything that a user wrote.
+
+ssh joins its arguments into a line for the remote shell, so that line is made of quoted words only; the script goes
+through stdin and its request as base64. Decides nothing about what is said.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from harness.facts.survey import State
+
+MARK = b"HARNESS-PROBE "
+FAN_OUT = 64
+"""Connections at the same time."""
+LIMIT_SECONDS = 20.0
+"""How long one host may take; it holds up nobody else."""
+CONNECT_SECONDS = 8
+_MOST_BYTES = 8 * 2**20
+"""More than a probe says; a host that talks without end is cut off."""
+_REFUSALS: tuple[tuple[str, State], ...] = (
+    ("REMOTE HOST IDENTIFICATION HAS CHANGED", "host key"),
+    ("Host key verification failed", "host key"),
+    ("No matching host key", "host key"),
+    ("Permission denied", "key refused"),
+    ("Too many authentication failures", "key refused"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back from one host: the probe's JSON, or why there is none. Times are seconds since 1970."""
+
+    host: str
+    state: State
+    body: Mapping[str, Any]
+    words: str
+    began: float
+    ended: float
+
+
+def ssh(host: str, words: Sequence[str], connect: int = CONNECT_SECONDS) -> list[str]:
+    """The command that runs `words` on a host: keys only, no questions, each word as it is."""
+    options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={connect}", "-o", "ServerAliveInterval=5", "-T"]
+    return ["ssh", *options, "--", host, "exec " + shlex.join(words)]
+
+
+def probe_command(host: str, python: str, request: Mapping[str, Any]) -> list[str]:
+    """The command whose stdin is the probe script."""
+    asked = base64.urlsafe_b64encode(json.dumps(request).encode()).decode()
+    return ssh(host, [python, "-", asked])
+
+
+def ask_all(
+    hosts: Sequence[str],
+    script: Path,
+    request: Mapping[str, Any] | Callable[[str], Mapping[str, Any]],
+    *,
+    seconds: float = LIMIT_SECONDS,
+    fan_out: int = FAN_OUT,
+    python: str = sys.executable,
+) -> list[Answer]:
+    """Put a request to every host, `fan_out` at a time, each within `seconds`; answers in the order of the hosts.
+
+    When this is broken off (Ctrl-C), every ssh is ended first.
+    """
+    source, living, lock = script.read_bytes(), set[subprocess.Popen[bytes]](), Lock()
+
+    def ask(host: str) -> Answer:
+        asked = request(host) if callable(request) else request
+        return _ask(host, probe_command(host, python, asked), source, seconds, living, lock)
+
+    with ThreadPoolExecutor(max(1, min(fan_out, len(hosts)))) as pool:
+        waiting = [pool.submit(ask, host) for host in hosts]
+        try:
+            return [one.result() for one in waiting]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            with lock:
+                for child in living:
+                    _kill(child)
+            raise
+
+
+def _ask(
+    host: str,
+    command: Sequence[str],
+    source: bytes,
+    seconds: float,
+    living: set[subprocess.Popen[bytes]],
+    lock: Lock,
+) -> Answer:
+    began = time.time()
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    try:
+        child = subprocess.Popen(command, env=_environ(), start_new_session=True, **pipes)  # type: ignore[call-overload]  # noqa: S603
+    except OSError as error:
+        words = f"ssh cannot be started: {error.strerror}"
+        return Answer(host, "unreachable", {}, words, began, time.time())
+    with lock:
+        living.add(child)
+    try:
+        out, err = child.communicate(source, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        _kill(child)
+        child.communicate()
+        return Answer(host, "no answer in time", {}, f"nothing within {seconds:.0f} s", began, time.time())
+    finally:
+        with lock:
+            living.discard(child)
+    return read_answer(host, child.returncode, out, err, (began, time.time()))
+
+
+def read_answer(host: str, code: int, out: bytes, err: bytes, when: tuple[float, float]) -> Answer:
+    """What ssh's exit code, stdout and stderr mean."""
+    words = err.decode("utf-8", "replace").strip()
+    line = next((x for x in reversed(out[-_MOST_BYTES:].split(b"\n")) if x.startswith(MARK)), None)
+    if line is not None:
+        try:
+            body = json.loads(line.removeprefix(MARK))
+        except ValueError:
+            body = None
+        if isinstance(body, dict):
+            return Answer(host, "ok", body, words, *when)
+    if code == 255:  # ssh's own
+        state: State = next((state for text, state in _REFUSALS if text in words), "unreachable")
+        return Answer(host, state, {}, _last(words), *when)
+    said = _last(words) or f"it ended with code {code} and printed {len(out)} bytes"
+    return Answer(host, "no probe", {}, said, *when)
+
+
+@contextlib.contextmanager
+def listening(host: str, script: Path, ports: Sequence[int], seconds: float) -> Iterator[list[int]]:
+    """While entered, a host accepts connections on these ports (0: any); yields them, nothing when it cannot."""
+    request = {"job": "listen", "ports": list(ports), "seconds": seconds}
+    command = probe_command(host, sys.executable, request)
+    with subprocess.Popen(  # noqa: S603
+        command,
+        env=_environ(),
+        start_new_session=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as child:
+        try:
+            yield _ports(child, script)
+        finally:
+            _kill(child)
+
+
+def _ports(child: subprocess.Popen[bytes], script: Path) -> list[int]:
+    if child.stdin is None or child.stdout is None:
+        return []
+    with contextlib.suppress(OSError):
+        child.stdin.write(script.read_bytes())
+        child.stdin.close()
+    for line in child.stdout:
+        if line.startswith(MARK):
+            with contextlib.suppress(ValueError, KeyError):
+                return [int(port) for port in json.loads(line.removeprefix(MARK))["listening"]]
+    return []
+
+
+def _environ() -> dict[str, str]:
+    """ssh's words are recognised in English only."""
+    return dict(os.environ) | {"LC_ALL": "C"}
+
+
+def _last(words: str) -> str:
+    lines = [line.strip() for line in words.splitlines() if line.strip() and not line.startswith("@")]
+    return lines[-1][:200].rstrip(".") if lines else ""
+
+
+def _kill(child: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)

@@ -1,0 +1,259 @@
+"""What one host is and has, as one line of JSON on stdout. Sent to every host through ssh by `harness preflight`.
+
+Standard library only, and it runs from stdin (`python - REQUEST`), so that a host needs nothing but Python: the harness
+may be missing there, which is one of the things to find out. It changes nothing; it listens on ports where asked to.
+"""
+
+from __future__ import annotations
+
+import base64
+import errno
+import fcntl
+import hashlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import platform
+import resource
+import shutil
+import socket
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+MARK = "HARNESS-PROBE "
+"""Begins the one line that is ours: what a login shell prints before it is not."""
+SIOCGIFADDR, SIOCGIFNETMASK, SIOCGIFFLAGS = 0x8915, 0x891B, 0x8913  # linux/sockios.h
+IFF_UP, IFF_LOOPBACK = 0x1, 0x8  # linux/if.h
+AIO = "#include <libaio.h>\nint main(void) { return io_submit(0, 0, 0); }\n"
+
+
+def facts(request):
+    """Everything about this host that a gate may ask for. Bytes and seconds; null where nobody says."""
+    sys.path[:0] = request.get("path", [])
+    found = {
+        "time": time.time(),
+        "hostname": socket.gethostname(),
+        "machine": identity(),
+        "python": platform.python_version(),
+        "packages": {name: version_of(name) for name in request.get("packages", [])},
+        "code": {folder: digest_of(folder) for folder in request.get("code", [])},
+        "accelerators": accelerators(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory": memory(),
+        "memlock": limit(resource.RLIMIT_MEMLOCK),
+        "nofile": limit(resource.RLIMIT_NOFILE),
+        "shm": free(Path("/dev/shm")),  # noqa: S108  (where the kernel's shared memory is)
+        "folders": {name: folder(Path(path)) for name, path in request.get("folders", {}).items()},
+        "marks": {path: Path(path).exists() for path in request.get("marks", [])},
+        "compiler": shutil.which(os.environ.get("CXX") or "c++"),
+        "interfaces": interfaces(),
+        "own_addresses": resolved(socket.gethostname()),
+        "ports": {str(port): port_state(port) for port in request.get("ports", [])},
+    }
+    if request.get("libaio"):
+        found["libaio"] = libaio()
+    found["took"] = time.time() - found["time"]
+    return found
+
+
+def identity():
+    """Tells machines apart whatever they are called: the boot id, and the network that this process sees."""
+    boot = text("/proc/sys/kernel/random/boot_id").strip()
+    try:
+        return boot + "/" + os.readlink("/proc/self/ns/net")  # noqa: PTH115
+    except OSError:
+        return boot
+
+
+def version_of(name):
+    """Version of an installed distribution, not imported."""
+    try:
+        return importlib.metadata.version(name)
+    except Exception:  # a broken installation is none
+        return None
+
+
+def digest_of(folder_name):
+    """One sha256 over names and contents of the Python files below a folder; None when there are none."""
+    root, digest, count = Path(folder_name), hashlib.sha256(), 0
+    for file in sorted(root.rglob("*.py")):
+        try:
+            content = file.read_bytes()
+        except OSError:
+            continue
+        digest.update(str(file.relative_to(root)).encode() + b"\0" + hashlib.sha256(content).digest())
+        count += 1
+    return digest.hexdigest() if count else None
+
+
+def accelerators():
+    """NVIDIA devices as nvidia-smi lists them: name and bytes of memory."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return []
+    query = [program, "--query-gpu=name,memory.total", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(query, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=10, check=False)  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    rows = [line.rpartition(",") for line in done.stdout.decode("utf-8", "replace").splitlines() if "," in line]
+    return [{"name": n.strip(), "memory": int(m) * 2**20 if m.strip().isdigit() else None} for n, _, m in rows]
+
+
+def memory():
+    """Total and available bytes, capped by the control group's limit (cgroup v2)."""
+    rows = dict(line.split(":", 1) for line in text("/proc/meminfo").splitlines() if ":" in line)
+    total, available = (int(rows.get(n, "0 kB").split()[0]) * 1024 for n in ("MemTotal", "MemAvailable"))
+    most = text("/sys/fs/cgroup/memory.max").strip()
+    if most.isdigit():
+        used = text("/sys/fs/cgroup/memory.current").strip()
+        total, available = min(total, int(most)), min(available, max(0, int(most) - int(used or 0)))
+    return {"total": total, "available": available}
+
+
+def limit(kind):
+    """A soft limit; None is no limit."""
+    soft = resource.getrlimit(kind)[0]
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def free(path):
+    """Free bytes for this user below a folder that exists."""
+    try:
+        return shutil.disk_usage(str(path)).free
+    except OSError:
+        return None
+
+
+def folder(path):
+    """The nearest folder that exists at or above a path, whether it can be written, and its file system."""
+    there = next((p for p in (path, *path.parents) if p.is_dir()), Path("/"))
+    return {
+        "path": str(path),
+        "exists": path.is_dir(),
+        "writable": os.access(str(there), os.W_OK | os.X_OK),
+        "free": free(there),
+        "filesystem": filesystem_of(there),
+    }
+
+
+def filesystem_of(path):
+    """The type of the file system that holds a path."""
+    best, kind, target = "", "", str(path.resolve())
+    for line in text("/proc/mounts").splitlines():
+        _, mount, fstype = line.split(" ")[:3]
+        if (target == mount or target.startswith(mount.rstrip("/") + "/")) and len(mount) >= len(best):
+            best, kind = mount, fstype
+    return kind
+
+
+def interfaces():
+    """Every interface that is up, with its first IPv4 address and the length of its prefix."""
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
+        for _, name in socket.if_nameindex():
+            row = struct.pack("256s", name.encode()[:15])
+            try:
+                flags = struct.unpack("H", fcntl.ioctl(asker, SIOCGIFFLAGS, row)[16:18])[0]
+                address = socket.inet_ntoa(fcntl.ioctl(asker, SIOCGIFADDR, row)[20:24])
+                mask = struct.unpack("!I", fcntl.ioctl(asker, SIOCGIFNETMASK, row)[20:24])[0]
+            except OSError:  # it has no address
+                continue
+            if flags & IFF_UP:
+                prefix = bin(mask).count("1")
+                found.append(
+                    {"name": name, "address": address, "prefix": prefix, "loopback": bool(flags & IFF_LOOPBACK)}
+                )
+    return found
+
+
+def resolved(name):
+    """The addresses of a name, as gloo asks for its own host's."""
+    try:
+        return sorted({row[4][0] for row in socket.getaddrinfo(name, None)})
+    except OSError:
+        return []
+
+
+def port_state(port):
+    """`free`, or why a rendezvous cannot listen there."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError as error:
+            return "taken" if error.errno == errno.EADDRINUSE else (error.strerror or str(error)).lower()
+    return "free"
+
+
+def libaio():
+    """Whether a C program that calls io_submit compiles and links, which DeepSpeed's async_io op needs."""
+    cc = shutil.which(os.environ.get("CC") or "cc")
+    if cc is None:
+        return False
+    flags = (os.environ.get("CFLAGS", "") + " " + os.environ.get("LDFLAGS", "")).split()
+    command = [cc, *flags, "-x", "c", "-", "-o", os.devnull, "-laio"]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    try:
+        return subprocess.run(command, input=AIO.encode(), timeout=30, check=False, **quiet).returncode == 0  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+
+
+def listen(request):
+    """Accept connections on the ports asked for (0: any) until `seconds` are over; says first which they are."""
+    sockets = []
+    for port in request["ports"]:
+        one = socket.socket()
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        one.bind(("", port))
+        one.listen(1024)
+        one.settimeout(0.1)
+        sockets.append(one)
+    say({"listening": [one.getsockname()[1] for one in sockets]})
+    end = time.monotonic() + request["seconds"]
+    while time.monotonic() < end and os.getppid() != 1:
+        for one in sockets:
+            try:
+                one.accept()[0].close()
+            except OSError:
+                continue
+    return {"listened": True}
+
+
+def connect(request):
+    """For each address and port: `ok`, or why no connection was made. And the address that this host used."""
+    found = []
+    for address, port in request["targets"]:
+        with socket.socket() as one:
+            one.settimeout(request["seconds"])
+            try:
+                one.connect((address, port))
+                found.append({"address": address, "port": port, "state": "ok", "from": one.getsockname()[0]})
+            except OSError as error:
+                why = "no answer" if isinstance(error, socket.timeout) else (error.strerror or str(error)).lower()
+                found.append({"address": address, "port": port, "state": why, "from": None})
+    return {"links": found}
+
+
+def text(path):
+    """A file's content, or nothing."""
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def say(answer):
+    """One line that the other side recognises."""
+    sys.stdout.write(MARK + json.dumps(answer) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    asked = json.loads(base64.urlsafe_b64decode(sys.argv[1]))
+    say({"facts": facts, "listen": listen, "connect": connect}[asked["job"]](asked))

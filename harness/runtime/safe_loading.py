@@ -14,7 +14,7 @@ from deepspeed.utils.tensor_fragment import fragment_address
 
 
 def _stage(kind: Any, name: Any) -> ZeroStageEnum:
-    """Stands for `getattr`, by which Python before 3.11.4 (Debian 12 has 3.11.2) pickles a member of an enumeration."""
+    """Stands for `getattr`, by which Python 3.11.2 (Debian 12) pickles a member of an enumeration; 3.11.7 does not."""
     if kind is not ZeroStageEnum or name not in ZeroStageEnum.__members__:
         raise pickle.UnpicklingError(f"getattr of {kind!r} and {name!r}")
     return ZeroStageEnum[name]

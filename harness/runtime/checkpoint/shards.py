@@ -17,17 +17,12 @@ from typing import Any
 import torch
 from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
 from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import TorchCheckpointEngine
-from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
-from deepspeed.runtime.zero.config import ZeroStageEnum
-from deepspeed.utils.tensor_fragment import fragment_address
 
 from harness.errors import Refused
 from harness.runtime.checkpoint import nvme_states
 from harness.runtime.checkpoint.writing import Part
 from harness.runtime.refusals import refusal
-
-KNOWN = [ZeroStageEnum, LossScaler, DynamicLossScaler, fragment_address]
-"""All that DeepSpeed 0.19.8 pickles beside tensors and plain values."""
+from harness.runtime.safe_loading import known_only
 
 
 class _Collecting(TorchCheckpointEngine):
@@ -117,7 +112,7 @@ def _sharded_at_stage_0(engine: Any) -> dict[str, Any]:
 def load(file: Path, *, map_location: Any = "cpu", mapped: bool = False) -> Any:
     """One file, without running code from it. Raises Refused (CK111) where that is not possible."""
     try:
-        with torch.serialization.safe_globals(KNOWN):
+        with known_only():
             return torch.load(file, map_location=map_location, mmap=mapped, weights_only=True)
     except pickle.UnpicklingError as error:
         raise unsafe(file, foreign(file) or [str(error).splitlines()[0]]) from None
@@ -125,7 +120,7 @@ def load(file: Path, *, map_location: Any = "cpu", mapped: bool = False) -> Any:
 
 def foreign(file: Path) -> list[str]:
     """Names of classes and functions that reading the file would need and that have no business in it; runs nothing."""
-    with torch.serialization.safe_globals(KNOWN):
+    with known_only():
         try:
             return sorted(torch.serialization.get_unsafe_globals_in_checkpoint(file))
         except Exception as error:  # whatever a hostile or broken file provokes in the scanner

@@ -8,14 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from deepspeed.runtime.fp16.loss_scaler import DynamicLossScaler, LossScaler
-from deepspeed.runtime.zero.config import ZeroStageEnum
-from deepspeed.utils.tensor_fragment import fragment_address
 
 from harness.runtime.refusals import refusal
+from harness.runtime.safe_loading import known_only
 
-# All that DeepSpeed pickles beside tensors and plain values; a shard with anything else is refused instead of executed.
-_KNOWN = [ZeroStageEnum, LossScaler, DynamicLossScaler, fragment_address]
 _NAME = re.compile(r"(?:bf16_|fp16_)?(?:zero_pp_rank_(\d+)_)?mp_rank_(\d+)_(model|optim)_states\.pt")
 _LAYER = re.compile(r"layer_(\d+)-model_states\.pt")
 
@@ -53,7 +49,7 @@ def layers_in(folder: Path) -> list[tuple[int, Path]]:
 def load(file: Path) -> dict[str, Any]:
     """Mapped, and without running code from the file. Raises Refused (CK120) when it is not what DeepSpeed writes."""
     try:
-        with torch.serialization.safe_globals(_KNOWN):
+        with known_only():
             loaded: dict[str, Any] = torch.load(file, map_location="cpu", mmap=True, weights_only=True)
     except OSError:
         raise

@@ -23,7 +23,7 @@ def printed(command: str, folder: Path) -> str:
     here = Path.cwd()
     os.chdir(folder)
     try:
-        return CliRunner().invoke(build(arguments), arguments).output
+        return CliRunner(env={"COLUMNS": "100"}).invoke(build(arguments), arguments).output
     finally:
         os.chdir(here)
 

@@ -190,6 +190,8 @@ def make_plan(
     variables = _variables(run, here, run_dir, local=local)
     if target.code is not None:
         variables += (Variable(VARIABLE, target.code, "--allow-local-code"),)
+    if network is not None and network.interface:
+        variables += _interface(run, network.interface)
     ranks_before = 0
     plans = []
     for name, slots in hosts:
@@ -204,8 +206,6 @@ def make_plan(
     )
     if network is not None and network.master_address:
         where += ["--no_ssh_check", "--master_addr", network.master_address]
-    if network is not None and network.interface:
-        variables += _interface(run, network.interface)
     argv = [*here.deepspeed, *where, "--master_port", str(port), str(here.scripts / "train.py"), *tail]
     return LaunchPlan(
         name=run.name,

@@ -48,7 +48,10 @@ def test_the_formats_of_validate_config(file, format):
 
 @pytest.mark.parametrize(
     ("releases", "words"),
-    [(("0.19.8", "0.19.2"), "the other way round"), (("newest", "0.19.8"), "is not a version such as")],
+    [
+        (("0.19.8", "0.19.2"), "`--from 0.19.8` is newer than `--to 0.19.2`"),
+        (("newest", "0.19.8"), "is not a version such as"),
+    ],
 )
 def test_wrong_releases(file, releases, words):
     result = run(file, "--from", releases[0], "--to", releases[1])

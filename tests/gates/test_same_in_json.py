@@ -10,7 +10,7 @@ from pages import Example, example_of, judge
 from harness.gates.registry import gates
 from harness.render.config import render
 
-OF_THE_SPEC_ALONE = {"a run spec", "a launch"}
+OF_THE_SPEC_ALONE = {"a run spec", "a launch", "the hosts' answers"}
 GATES = [
     gate
     for gate in gates()

@@ -84,10 +84,10 @@ def test_a_watched_run_is_drawn_anew_by_itself(browser: Browser, tmp_path: Path)
         found = False
         for _ in range(20):  # the page is replaced while it is asked, so the answer of one may never come
             browser.ask("new Promise(r => setTimeout(r, 300))")
-            if found := bool(browser.ask("document.body.innerText.includes('1.2345')")):
+            new = "document.body.innerText.includes('1.2345')"
+            if found := browser.ask(f"{new} && document.querySelectorAll('details.card')[1].open") is True:
                 break
         assert found
-        assert browser.ask("document.querySelectorAll('details.card')[1].open") is True
     finally:
         made.shutdown()
         made.server_close()

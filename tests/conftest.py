@@ -32,7 +32,6 @@ ALLOWED_SKIPS = (
     "needs a GPU",
     "needs root",
     "needs chromium",
-    "needs the trackers extra",
 )
 """Reasons that a machine may have; everything else must run in CI."""
 if not TRAINING:

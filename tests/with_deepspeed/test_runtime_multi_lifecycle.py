@@ -74,7 +74,7 @@ def test_a_run_from_start_to_end(tmp_path: Path, tiny_model: Path) -> None:
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [line["type"] for line in lines] == [
         "run",
-        *"step step save step step save eval step step save eval end".split(),
+        *"step step save step step save eval ranks step step save eval end".split(),
     ]
     steps = metric_lines(run, "step")
     assert [line["tokens"] for line in steps] == [8 * 32 * n for n in range(1, 7)]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import time
-from pathlib import Path
+from functools import cache
 
 from deepspeed.accelerator import get_accelerator
 
-_RESIDENT, _STATUS = Path("/proc/self/statm"), Path("/proc/self/status")
+_PAGE = resource.getpagesize()
 _PEAK_EVERY_SECONDS = 1.0
 _peak = {"bytes": 0, "at": -_PEAK_EVERY_SECONDS}
 
@@ -28,13 +29,22 @@ def host_memory() -> dict[str, int]:
     """Resident bytes now and at most. The kernel keeps the peak, in a file that takes long to read: asked for once a
     second. `ru_maxrss` would be quicker, but a process that was forked and replaced still has its parent's.
     """
-    now = int(_RESIDENT.read_text(encoding="ascii").split()[1]) * resource.getpagesize()
+    now = int(_read("statm", os.getpid()).split()[1]) * _PAGE
     if time.monotonic() - _peak["at"] >= _PEAK_EVERY_SECONDS:
         _peak["at"] = time.monotonic()
-        for line in _STATUS.read_text(encoding="ascii", errors="replace").splitlines():
-            if line.startswith("VmHWM:"):
-                _peak["bytes"] = int(line.split()[1]) * 1024
+        _, _, rest = _read("status", os.getpid()).partition(b"VmHWM:")
+        _peak["bytes"] = int(rest.split(maxsplit=1)[0]) * 1024 if rest else 0
     return {"memory_host_bytes": now, "memory_host_peak_bytes": int(max(now, _peak["bytes"]))}
+
+
+def _read(name: str, process: int) -> bytes:
+    return os.pread(_opened(name, process), 8192, 0)
+
+
+@cache
+def _opened(name: str, process: int) -> int:
+    """A file of the kernel, left open: opening one takes longer than reading it. Of this process, should it fork."""
+    return os.open(f"/proc/{process}/{name}", os.O_RDONLY)
 
 
 def page_faults() -> int:

@@ -49,8 +49,8 @@ def check(ctx: Context) -> Iterator[Finding]:
         return
     stages = "parallel.pipeline_parallel_size"
     yield ctx.finding(
-        f"DeepSpeed {ctx.target.text} divides the first stage's gradients by {steps} {ctx.pipeline - 1}"
-        f" {'time' if ctx.pipeline == 2 else 'times'} too often",
+        f"DeepSpeed {ctx.target.text} divides the first stage's gradients by {steps} once on each of the"
+        f" {ctx.pipeline} stages, instead of once",
         stages,
         related=[("train.gradient_accumulation_steps", "the accumulation steps")],
         notes=["every stage divides what the next one has already divided; 0.19.3 repaired it"],

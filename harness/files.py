@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import secrets
 import tempfile
 from pathlib import Path
 
@@ -49,9 +50,10 @@ def replace_file(path: Path, text: str, *, durable: bool = True) -> None:
 
     Raises OSError; the old file stays then, and nothing beside it.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # Threads of one process, and processes with one number on two hosts, may write the same file at once.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
-        with temporary.open("w", encoding="utf-8") as file:
+        with temporary.open("x", encoding="utf-8") as file:
             file.write(text)
             if durable:
                 file.flush()

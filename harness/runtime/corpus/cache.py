@@ -5,6 +5,7 @@ A folder appears whole or not at all. Two runs that want the same data at once: 
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import json
@@ -139,7 +140,8 @@ def file_sha256(path: Path, memory: Path) -> str:
     except OSError:
         pass
     digest = _of_bytes(path)
-    replace_file(note, digest, durable=False)
+    with contextlib.suppress(OSError):  # the next run reads the file again
+        replace_file(note, digest, durable=False)
     return digest
 
 

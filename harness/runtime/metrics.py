@@ -17,12 +17,14 @@ from harness.runtime.telemetry.watch import Stopwatch
 
 __all__ = ["FORMAT_VERSION", "Metrics", "Stopwatch"]
 
+_encode = json.JSONEncoder(allow_nan=False).encode
+
 
 class Metrics:
     """The file. On ranks other than 0 (`path` None) it swallows what it is told."""
 
     def __init__(self, path: Path | None) -> None:
-        self._file = path.open("a", encoding="utf-8") if path else None
+        self._file = path.open("ab", buffering=0) if path else None
         self.listeners: list[Callable[[Mapping[str, Any]], None]] = []
         """Called with each line once it is written. None of them may raise or take long."""
         self.closers: list[Callable[[], None]] = []
@@ -43,8 +45,7 @@ class Metrics:
         if self._file:
             values = {k: _finite(v) for k, v in fields.items() if v is not None}
             body = {"type": kind, **values, "time": round(time.time(), 3)}
-            self._file.write(json.dumps(body, allow_nan=False) + "\n")
-            self._file.flush()
+            self._file.write(_encode(body).encode() + b"\n")
             for listener in self.listeners:
                 listener(body)
 

@@ -165,7 +165,7 @@ class Telemetry:
         """Start what the line needs of the device and of the others."""
         engine = self._job.engine
         norm: Any = engine.get_global_grad_norm()
-        later = norm is not None and torch.is_tensor(norm)
+        later = torch.is_tensor(norm) and self.watch.on_device
         return _Order(
             state,
             rate,

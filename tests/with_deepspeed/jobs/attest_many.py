@@ -106,6 +106,17 @@ def _other_initialisation(_: Ranks) -> None:
     loop.build_model = build
 
 
+def _bare_init(_: Ranks) -> None:
+    """`deepspeed.zero.Init` without the `HfDeepSpeedConfig` that tells `transformers` of it."""
+    from transformers import AutoModelForCausalLM
+
+    def build(_run: Any, ds_config: dict[str, Any], config: Any) -> Any:
+        with deepspeed.zero.Init(config_dict_or_path=ds_config):
+            return AutoModelForCausalLM.from_config(config).train()
+
+    loop.build_model = build
+
+
 def _steep_head(_: Ranks) -> None:
     original = loop.build_model
 
@@ -238,6 +249,7 @@ def _lost_step(_: Ranks) -> None:
 
 DEEDS = {
     "scramble": _scramble,
+    "bare-init": _bare_init,
     "other-initialisation": _other_initialisation,
     "steep-head": _steep_head,
     "hidden-step": _hidden_step,

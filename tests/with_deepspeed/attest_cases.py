@@ -60,7 +60,7 @@ class Case:
 def body(case: Case, text: Path) -> dict[str, Any]:
     """The run spec."""
     common: dict[str, Any] = {
-        "name": case.name,
+        "name": case.name.replace(" ", "-"),
         "model": {"config": TINY, "tokenizer": "bytes"},
         "data": {
             "train": str(text),
@@ -201,7 +201,10 @@ def run(cases: Sequence[Case], folder: Path, start: Callable[..., Any]) -> dict[
 
 
 def _degrees(case: Case) -> tuple[int, str]:
-    return case.ranks, json.dumps([case.spec.get("parallel"), "tensor_parallel" in case.json])
+    """DeepSpeed keeps groups, and whether autocast is on, for the whole process."""
+    autocast = "torch_autocast" in {**case.json, **case.spec.get("deepspeed", {})}
+    kept = [case.spec.get("parallel"), "tensor_parallel" in case.json, case.name if autocast else ""]
+    return case.ranks, json.dumps(kept)
 
 
 def _job(folder: Path, case: Case) -> dict[str, Any]:

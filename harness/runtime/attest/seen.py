@@ -53,6 +53,8 @@ class Seen:
     before_step: torch.Tensor | None = None
     """A sample of what the optimizer steps, from before the first step that has a learning rate."""
     moved: dict[str, float] | None = None
+    rule: Any = None
+    """Of the schedule: the share of the peak rate by step."""
     drawn: dict[str, Any] | None = None
     """What this rank computed in the last step: a digest of its tokens, and the rows that they were."""
     turn: int = 0

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
-MOST = 1 << 18
+MOST = 1 << 15
 """Elements of a tensor that are looked at: of larger ones those at the beginning."""
 Sum = tuple[int, int]
 NOTHING: Sum = (0, 0)

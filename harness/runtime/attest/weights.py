@@ -16,7 +16,7 @@ from deepspeed.checkpoint.constants import UNIVERSAL_CHECKPOINT_INFO
 from harness.runtime.attest import sums
 from harness.runtime.tensor_parallel import Cut, cuts
 
-ELEMENTS = 1 << 20
+ELEMENTS = 1 << 18
 """Elements that a rank looks at in one go, over all weights."""
 _MASTERS = ("single_partition_of_fp32_groups", "fp32_partitioned_groups_flat", "fp32_groups_flat_partition")
 
@@ -181,7 +181,7 @@ def groups_of(optimizer: Any) -> list[list[Any]]:
     return [list(group["params"]) for group in optimizer.param_groups]
 
 
-def sample(tensors: Sequence[torch.Tensor], most: int = 1 << 14) -> torch.Tensor:
+def sample(tensors: Sequence[torch.Tensor], most: int = 1 << 13) -> torch.Tensor:
     """Up to so many elements spread evenly over all tensors, on the host, as float32."""
     total = sum(t.numel() for t in tensors)
     if not total:

@@ -45,7 +45,7 @@ def main() -> None:
             (Path(job["run"]) / "outcome.json").write_text(json.dumps(outcome))
         if outcome["error"]:  # other ranks may stand in other collectives
             sys.stderr.flush()
-            os._exit(0)
+            os._exit(1)
     leave()
 
 
@@ -111,6 +111,9 @@ def _bare_init(_: Ranks) -> None:
     from transformers import AutoModelForCausalLM
 
     def build(_run: Any, ds_config: dict[str, Any], config: Any) -> Any:
+        config.pad_token_id = (
+            None  # a row of it would be zeroed in a weight that is empty by then: an error, not silent
+        )
         with deepspeed.zero.Init(config_dict_or_path=ds_config):
             return AutoModelForCausalLM.from_config(config).train()
 

@@ -24,13 +24,14 @@ def _look(seen: Seen) -> Any:
         raise NotApplicable("the spec names no rate")
     if asked.optimizer == "muon":
         raise NotApplicable("Muon steps its groups at rates of their own")
-    dummy = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=float(peak))
-    rule = scheduler_factory(asked.scheduler, seen.total_steps)(dummy).lr_lambdas[0]
+    if seen.rule is None:
+        dummy = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=float(peak))
+        seen.rule = scheduler_factory(asked.scheduler, seen.total_steps)(dummy).lr_lambdas[0]
     behind = seen.scheduled_before
     pairs, skipped = [], seen.skipped_before
     for taken in seen.steps:
         index = behind + (taken.step - seen.start - 1) - (skipped - seen.skipped_before)
-        pairs.append([taken.step, taken.rate, float(peak) * float(rule(index))])
+        pairs.append([taken.step, taken.rate, float(peak) * float(seen.rule(index))])
         skipped = taken.skipped
     exact = asked.dtype != "float16" and not seen.skipped_before
     return {"rates": pairs, "behind": behind, "start": seen.start if exact else None, "peak": float(peak)}

@@ -40,6 +40,7 @@ def _look(seen: Seen) -> Any:
         "wrapper": type(wrapper).__name__,
         "above": [kind.__name__ for kind in type(wrapper).__mro__],
         "base": type(base).__name__,
+        "kinds": [kind.__name__ for kind in type(base).__mro__],
         "decoupled": None if decoupled is None else bool(decoupled),
         "decays": any(group.get("weight_decay") for group in base.param_groups),
     }
@@ -52,7 +53,7 @@ def _judge(asked: Asked, found: Sequence[Any]) -> Answer:
         if (other["wrapper"], other["base"]) != (has["wrapper"], has["base"]):
             return differs(f"rank {rank} has {show(other['base'])} and rank 0 has {show(has['base'])}", text)
     bases = _BASES.get(asked.optimizer)
-    if bases and has["base"] not in bases:
+    if bases and not set(bases) & set(has["kinds"]):
         return differs(f"the optimizer is {show(has['base'])}, should be one of {show(bases)}", text)
     wrong = _decay(asked, has)
     if wrong:

@@ -19,6 +19,7 @@ class Exit(IntEnum):
     USAGE = 2
     BUG = 3
     PREFLIGHT = 4
+    ATTESTATION = 5
     HUNG = 124
     INTERRUPTED = 130
     PREEMPTED = 138

@@ -142,8 +142,9 @@ def launch(
     SIGUSR1, a scheduler's notice of a pre-emption, they may take as long as the scheduler lets them. A signal to a rank
     or to the `deepspeed` launcher asks for the same.
 
-    Exit codes: 0 completed, 1 errors in the spec, 4 this machine cannot run it, 124 hung, 130 stopped by Ctrl-C or the
-    file `stop`, 138 by SIGUSR1, 143 by SIGTERM, else that of the first rank that failed.
+    Exit codes: 0 completed, 1 errors in the spec, 4 this machine cannot run it, 5 the engine has not what the spec asks
+    for (`launch.attest`), 124 hung, 130 stopped by Ctrl-C or the file `stop`, 138 by SIGUSR1, 143 by SIGTERM, else that
+    of the first rank that failed.
 
     Example: harness launch ds_configs/demo.yaml --dry-run
     """

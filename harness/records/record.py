@@ -41,6 +41,8 @@ class Record:
     spec_text: str
     config_text: str
     sample: str
+    claims: Lines = ()
+    """What the run asked its own engine, from `attestation.json`."""
 
     @cached_property
     def _by_type(self) -> Mapping[str, Lines]:
@@ -162,6 +164,7 @@ def read_record(run_dir: Path, *, brief: bool = False) -> Record:
         spec_text=text_of(run_dir / "spec.yaml"),
         config_text=text_of(run_dir / "ds_config.json"),
         sample=text_of(run_dir / "sample.txt"),
+        claims=_objects(json_of(run_dir / "attestation.json").get("claims")),
     )
     return record if brief else _with_plan(record)
 

@@ -16,6 +16,7 @@ import torch
 from transformers import set_seed
 
 from harness.runtime import checkpoint, plugins, tensor_parallel
+from harness.runtime.attest import Attestation
 from harness.runtime.corpus.prepare import Prepared
 from harness.runtime.data import EvalData, TrainData, check_packing, open_eval, open_train, prepare_together
 from harness.runtime.engine import batch_shape, build_engine, find_place, mend_engine, refuse_unsupported
@@ -59,6 +60,7 @@ class Job:
     steps: int
     metrics: Metrics
     saver: checkpoint.Saver
+    attestation: Attestation
 
 
 def build(orders: Orders, run_dir: RunDir, ranks: Ranks, status: Status) -> Job:
@@ -79,8 +81,10 @@ def build(orders: Orders, run_dir: RunDir, ranks: Ranks, status: Status) -> Job:
     ranks.together(lambda: check_schedule(run.spec.scheduler, steps))
     watch_swapping(ds_config)
     model = pipelines.build_pipeline(run, config) if topology.pipeline_size > 1 else build_model(run, ds_config, config)
+    attestation = Attestation(orders, run_dir, ranks, topology, model, config)
     engine = build_engine(run, ds_config, model, steps)
     mend_engine(engine, ranks, topology)
+    attestation.built(engine)
     # From here on, dropout: another mask on every rank, but one in a tensor group, which has one stream of activations.
     set_seed(run.spec.train.seed + ranks.rank - topology.tensor_rank)
     return Job(
@@ -99,6 +103,7 @@ def build(orders: Orders, run_dir: RunDir, ranks: Ranks, status: Status) -> Job:
         steps,
         Metrics(run_dir.metrics if ranks.is_first else None),
         checkpoint.Saver.open(run_dir, ranks, run.spec.checkpoint),
+        attestation,
     )
 
 
@@ -108,6 +113,7 @@ def train(job: Job, resume: Path | None, allowed: Collection[str] = (), attempt:
     `allowed` are the keys that may differ from those of the checkpoint to go on from, `attempt` is which start it is.
     """
     state = checkpoint.restore(job, resume, allowed) if resume else State()
+    job.attestation.begin(job, state)
     job.saver.protected = resume.resolve() if resume else None
     screen = display(job.steps, state.step, shown=job.ranks.is_first)
     telemetry = Telemetry(job, screen)
@@ -146,6 +152,7 @@ def _train(job: Job, state: State, screen: Display, telemetry: Telemetry) -> Sta
             screen.say(f"stopping at step {state.step}: {why}")
         elif due and not judged:
             state, _ = _evaluate(job, state, screen, telemetry)
+    job.attestation.finish(state)
     telemetry.finish(state.step)
     if spec.checkpoint.save_at_end and saved != state.step:
         with job.status.during("save"):
@@ -165,6 +172,7 @@ def _step(job: Job, state: State, screen: Display, policy: NonfinitePolicy, tele
     losses, state, rows = _take_step(job, state, telemetry.watch)
     state, skipped = policy.after(state, before, losses)
     telemetry.end(state, losses, rate, rows, skipped=skipped is not None, logged=logged)
+    job.attestation.after(state, rate, losses)
     if skipped:
         telemetry.flush()
         _tell_skipped(job, state, skipped, screen)
@@ -198,6 +206,7 @@ def one_step(job: Job, state: State, watch: Stopwatch) -> tuple[torch.Tensor, St
 def _take_step(job: Job, state: State, watch: Stopwatch) -> tuple[torch.Tensor, State, np.ndarray]:
     with watch.part("data"):
         drawn = job.train.step(state.position)
+    job.attestation.drawn(drawn, job.train.rank)
     losses = job.stepper.train(drawn.micro_batches, drawn.predicted, watch)
     after = state.advance(samples=job.train.shape.total, tokens=drawn.tokens, position=drawn.position)
     return losses, after, drawn.rows

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from torch.optim.lr_scheduler import LambdaLR
 from transformers import get_scheduler
 
 from harness.runtime.refusals import refusal
@@ -78,3 +79,17 @@ def _in_transformers(spec: SchedulerSpec, warmup: int, steps: int, peak: float) 
             return spec.type, {"num_decay_steps": decay, "decay_type": spec.decay_type, "min_lr_ratio": low}
         case _:
             return spec.type, {}
+
+
+def take_up(engine: Any) -> None:
+    """After a checkpoint was loaded: the rate that the schedule has where it stands.
+
+    What was loaded is the rate of the run that saved it, which may have had another number of steps; the schedule would
+    set its own one step too late. The same number where nothing has changed.
+    """
+    scheduler = engine.lr_scheduler
+    if not isinstance(scheduler, LambdaLR):
+        return
+    rates = zip(scheduler.optimizer.param_groups, scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
+    for group, base, rule in rates:
+        group["lr"] = base * rule(scheduler.last_epoch)

@@ -15,6 +15,7 @@ from harness.runtime.checkpoint import contents, random_states, shape, shards
 from harness.runtime.ranks import Ranks
 from harness.runtime.refusals import refusal, say
 from harness.runtime.replay import replay_adam
+from harness.runtime.schedule import take_up
 from harness.runtime.state import State
 
 PICKLED = (".pt", ".pth", ".bin", ".pkl")
@@ -39,6 +40,7 @@ def restore(job: contents.Trained, folder: Path, allowed: Collection[str] = ()) 
     elif ranks.any(not shards.load_engine(job.engine, folder, saved.tag)):
         raise refusal("CK104", f"DeepSpeed loaded nothing from `{folder}`", fix="name another checkpoint")
     replay_adam(job.engine)
+    take_up(job.engine)
     mine = folder / f"rank-{ranks.rank:05d}.pt"
     if saved.world == ranks.world:  # others have no random states of their own, and go on with fresh ones
         states = ranks.together(lambda: shards.load(mine))

@@ -17,8 +17,8 @@ class Page(NamedTuple):
 @cache
 def pages() -> dict[str, Page]:
     """Every page by the finding's id. The texts are imported only here: no start-up waits for them."""
-    from harness.spec.pages import checkpoints, data, files, plan, running, upgrades
+    from harness.spec.pages import attest, checkpoints, data, files, plan, running, upgrades
 
-    text = "\n".join(module.TEXT for module in (files, data, checkpoints, running, plan, upgrades))
+    text = "\n".join(module.TEXT for module in (files, data, checkpoints, running, attest, plan, upgrades))
     found = re.findall(r"^## (\S+) (\S+)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
     return {id_: Page(name, text.strip()) for id_, name, text in found}

@@ -16,6 +16,7 @@ from typing import Any
 
 from harness.files import write_atomically
 from harness.records.record import Record, read_record
+from harness.views.report.attestation import attestation
 from harness.views.report.charts import figures
 from harness.views.report.compare import comparison, names_of
 from harness.views.report.configuration import configuration, sample
@@ -102,6 +103,7 @@ def _run(record: Record, points: int, text: int, data: list[dict[str, Any]]) -> 
         else "",
         ranks_section(record),
         timeline(record),
+        attestation(record),
         sample(record, text),
         configuration(record, text),
         why_slow(record),

@@ -1,0 +1,49 @@
+"""Checksums of tensors that add up: a rank sums what it holds of a weight, and the ranks' sums are that of the whole.
+
+So nothing is gathered, whatever cut the weight: a sum over the bits of the values, and one in which each counts as
+often as its place in the whole says (modulo 2^64), which tells an order from another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+
+MOST = 1 << 15
+"""Elements of a tensor that are looked at: of larger ones those at the beginning."""
+Sum = tuple[int, int]
+NOTHING: Sum = (0, 0)
+_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_MODULUS = 1 << 64
+
+
+def checksum(part: torch.Tensor, begin: int, strides: Sequence[int]) -> torch.Tensor:
+    """Of a part whose element at (i, j ...) is element begin + i * strides[0] + j * strides[1] ... of the whole.
+
+    int64, (2,), on the part's device; wraps around.
+    """
+    if not part.numel():
+        return torch.zeros(2, dtype=torch.int64, device=part.device)
+    bits = part.detach().contiguous().view(_BITS[part.element_size()]).to(torch.int64)
+    total = bits.sum()
+    placed = total * begin
+    for dim, stride in enumerate(strides):
+        others = [d for d in range(bits.dim()) if d != dim]
+        line = bits.sum(others) if others else bits
+        placed = placed + stride * (line * torch.arange(len(line), device=bits.device)).sum()
+    return torch.stack([total, placed])
+
+
+def of_shard(shard: torch.Tensor, begin: int, numel: int) -> torch.Tensor:
+    """Of a flat shard that begins at `begin` of a weight of so many elements, up to `MOST`; without padding."""
+    end = min(numel, MOST)
+    return checksum(shard.reshape(-1)[: max(0, end - begin)], begin, (1,))
+
+
+def add(sums: Iterable[Sequence[int]]) -> Sum:
+    """The sum of the whole from those of its parts."""
+    first, second = 0, 0
+    for a, b in sums:
+        first, second = (first + a) % _MODULUS, (second + b) % _MODULUS
+    return first, second

@@ -107,6 +107,7 @@ def spec(rows: int, stage: int, steps: int) -> dict[str, Any]:
         "zero": {"stage": stage},
         "telemetry": {"peak_flops": 1e12},
         "checkpoint": {"save_at_end": False},
+        "launch": {"attest": "off"},
     }
 
 

@@ -5,7 +5,6 @@ One ssh a host, held for as long as the ranks run. Its silence, not the launcher
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import os
@@ -20,7 +19,7 @@ from pathlib import Path
 import harness
 from harness.facts.machine import host_identity
 from harness.launching.plan import HostPlan, LaunchPlan
-from harness.launching.remote import ssh
+from harness.launching.remote import encoded, ssh
 from harness.launching.verdict import Death, Status
 
 SILENCE_SECONDS = 20.0
@@ -74,8 +73,7 @@ class Guards:
             "supervisor": host_identity(),
             "path": [str(Path(harness.__file__ or "").resolve().parent.parent), *(p for p in inherited if p)],
         }
-        asked = base64.urlsafe_b64encode(json.dumps(request).encode()).decode()
-        words = [sys.executable, str(self.scripts / "guard.py"), asked]
+        words = [sys.executable, str(self.scripts / "guard.py"), encoded(request)]
         for host in self.plan.hosts:
             child = subprocess.Popen(  # noqa: S603
                 ssh(host.name, words),

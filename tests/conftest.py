@@ -32,6 +32,7 @@ ALLOWED_SKIPS = (
     "needs a GPU",
     "needs root",
     "needs chromium",
+    "needs slurm",
     "needs the trackers extra",
 )
 """Reasons that a machine may have; everything else must run in CI."""

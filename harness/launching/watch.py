@@ -10,16 +10,19 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
+from harness.launching.by_host import ByHost
 from harness.launching.guards import Guards
 from harness.launching.hangs import Hang, Pulse, describe
+from harness.launching.noise import is_noise, is_step
 from harness.launching.onlooker import Services
 from harness.launching.output import Output, Tail
 from harness.launching.plan import HostPlan, LaunchPlan
 from harness.launching.processes import Process, before_exec, end_all, of_run, pending, read_process, send
 from harness.launching.signals import name_of
 from harness.launching.stacks import dump_stacks
-from harness.launching.verdict import Death, Status, read_statuses
+from harness.launching.verdict import Death, Status, read_statuses, told_signal
 from harness.plan.run import Run
 
 _TICK = 0.1
@@ -55,6 +58,7 @@ class Watch:
         """The first host that was not heard of any more."""
         self.left_on_hosts: list[str] = []
         """Processes that other hosts could not end."""
+        self._by_host = ByHost((host.name for host in plan.hosts), plan.run_dir / "logs")
         self._guards = None if plan.local else Guards(plan, services.scripts, services.onlooker.note)
         self._log = plan.run_dir / "logs" / log
         self._metrics = Tail(plan.run_dir / "metrics.jsonl")
@@ -127,6 +131,17 @@ class Watch:
         self.code = self._child.wait()
         self._output.finish(2.0)
         self._look(now=True)
+        self._by_host.close()
+        self.deaths = [self._with_signal(death) for death in self.deaths]
+
+    def _with_signal(self, death: Death) -> Death:
+        """The signal of the first rank that died on a host, as its launcher there told it by its exit code."""
+        host = None if self.plan.local else next((h for h in self.plan.hosts if death.rank in h.ranks), None)
+        told = told_signal(self._by_host.codes.get(host.name, 0)) if host else None
+        if host is None or told is None:
+            return death
+        first = min((d for d in self.deaths if d.rank in host.ranks), key=lambda d: (d.time, d.rank))
+        return replace(death, signum=told, told=True) if death == first else death
 
     def _end_elsewhere(self) -> None:
         """Have the guards end what is left of the run on the other hosts; done once."""
@@ -226,7 +241,8 @@ class Watch:
         for row in self._metrics.rows():
             self.onlooker.metrics(row)
         for line in self._output.lines():
-            self.onlooker.output(line)
+            if self.plan.local or not (is_noise(text := self._by_host.take(line)) or is_step(text)):
+                self.onlooker.output(line)
         self._alive()
         if now or time.monotonic() - self._looked >= _LOOK_EVERY:
             self.statuses = {**self.statuses, **read_statuses(self.plan.run_dir)}

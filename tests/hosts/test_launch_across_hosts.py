@@ -18,7 +18,7 @@ import pytest
 from boxes import NEEDS_ROOT, TheBox, box_command, made_box
 
 PORT = 29561
-STEPS, SAVE, BATCH = 120, 20, 4
+STEPS, SAVE, BATCH = 60, 15, 4
 ODD = "it's a; touch marker-of-hosts & | > < * ~ # ! [x] {a,b}"
 """A value that a shell would make something of."""
 SPEC = """\
@@ -218,12 +218,18 @@ def test_it_goes_on_on_other_hosts(box, folder, troubled, losses):
     assert hosts == {"box-3", "box-4"}
 
 
+@pytest.fixture(scope="module")
+def whole(box, folder) -> list[float]:
+    """Losses of one rank on one host at stage 1, whose new weights are other random numbers than those of stage 3."""
+    return Launch(box, folder, "whole", (1,), stage=1, steps=2).losses()
+
+
 @pytest.mark.parametrize(("parallel", "hosts"), [("tensor_parallel_size: 2", 4), ("pipeline_parallel_size: 2", 2)])
-def test_a_model_spread_over_hosts_trains_alike(box, folder, losses, parallel, hosts):
+def test_a_model_spread_over_hosts_trains_alike(box, folder, whole, parallel, hosts):
     name = parallel.partition("_")[0]
     spread = {"stage": 1, "parallel": parallel, "steps": 2}
     run = Launch(box, folder, name, tuple(range(1, hosts + 1)), "--no-preflight", **spread)
-    assert run.losses() == pytest.approx([losses[1], losses[2]], rel=1e-3)
+    assert run.losses() == pytest.approx(whole, rel=1e-4)
 
 
 def test_an_all_reduce_over_hosts(box, folder, troubled):

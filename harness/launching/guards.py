@@ -39,6 +39,8 @@ class Guard:
     child: subprocess.Popen[bytes]
     heard: float | None = None
     alive: frozenset[int] = frozenset()
+    signals: dict[int, int] = field(default_factory=dict)
+    """By pid, the signals that ended processes, as far as the guard saw them."""
     left: tuple[int, ...] | None = None
     closed: bool = False
     told: bool = False
@@ -118,7 +120,8 @@ class Guards:
                 first_seen = self._first_seen.setdefault((rank, status.pid), now)
                 # Only a list that was made after the rank's first word can lack it for being gone.
                 if guard.heard > first_seen + 2 * _BEAT_SECONDS and status.pid not in guard.alive:
-                    found.append(Death(rank, status.pid, time.time() - guard.silent, None))
+                    signum = guard.signals.get(status.pid)
+                    found.append(Death(rank, status.pid, time.time() - guard.silent, signum, told=signum is not None))
         return found
 
     def end(self) -> list[str]:
@@ -167,9 +170,10 @@ def _hear(guard: Guard, line: bytes) -> None:
         said = json.loads(line)
         if "alive" in said:
             guard.heard, guard.alive = time.monotonic(), frozenset(map(int, said["alive"]))
+            guard.signals |= {int(pid): int(signum) for pid, signum in said.get("signals", {}).items()}
         elif "left" in said:
             guard.left = tuple(map(int, said["left"]))
-    except (ValueError, TypeError):  # what a login shell says
+    except (ValueError, TypeError, AttributeError):  # what a login shell says
         return
 
 

@@ -7,6 +7,7 @@ neither is believed. Starts and stops nothing.
 from __future__ import annotations
 
 import json
+import re
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,9 @@ from harness.errors import Exit
 
 State = Literal["completed", "stopped", "failed"]
 FINAL = {"completed", "stopped", "failed"}
+_PEER_GONE = re.compile(r"connection (closed|reset) by peer|broken pipe|remote process exited|ncclRemoteError", re.I)
+_PEERS_SECONDS = 3.0
+"""By how much clocks and the look at processes may make a lost rank seem later than what its peers say of it."""
 _FIRST_CAUSES = {signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
 """Signals that no launcher or peer sends in the first second; SIGTERM and SIGABRT may be consequences."""
 
@@ -187,8 +191,15 @@ def _first_failure(
     killed = min((d for d in silent if d.signum in _FIRST_CAUSES), key=lambda d: d.time, default=None)
     if killed and (failed is None or killed.told or killed.signum == told or killed.time <= failed.time + 1.0):
         return killed
-    others = (d for d in silent if d.signum != signal.SIGTERM)
-    return failed or killed or min(others, key=lambda d: d.time, default=None)
+    others = min((d for d in silent if d.signum != signal.SIGTERM), key=lambda d: d.time, default=None)
+    if failed and others and _lost_peer(failed) and others.time <= failed.time + _PEERS_SECONDS:
+        return killed or others  # who has no word left is gone; who says that a peer is gone is not
+    return failed or killed or others
+
+
+def _lost_peer(status: Status) -> bool:
+    """Whether a rank failed because the connection to another one broke."""
+    return bool(_PEER_GONE.search(status.error))
 
 
 def told_signal(launcher_code: int) -> int | None:

@@ -9,8 +9,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 
 from harness.launching.by_host import ByHost
 from harness.launching.guards import Guards
@@ -112,6 +111,9 @@ class Watch:
 
         Ranks are killed, since SIGTERM would only ask them to save; the launcher then says how they ended.
         """
+        first = not self._ending
+        by_itself = self._child.poll() is not None
+        codes = dict(self._by_host.codes)
         self._ending = True
         self._end_elsewhere()
         left = self._living()
@@ -132,16 +134,21 @@ class Watch:
         self._output.finish(2.0)
         self._look(now=True)
         self._by_host.close()
-        self.deaths = [self._with_signal(death) for death in self.deaths]
+        if first and not self.plan.local:
+            # What a host's launcher says once its ranks were ended from here is of no account.
+            self._read_codes(self._by_host.codes if by_itself else codes)
 
-    def _with_signal(self, death: Death) -> Death:
-        """The signal of the first rank that died on a host, as its launcher there told it by its exit code."""
-        host = None if self.plan.local else next((h for h in self.plan.hosts if death.rank in h.ranks), None)
-        told = told_signal(self._by_host.codes.get(host.name, 0)) if host else None
-        if host is None or told is None:
-            return death
-        first = min((d for d in self.deaths if d.rank in host.ranks), key=lambda d: (d.time, d.rank))
-        return replace(death, signum=told, told=True) if death == first else death
+    def _read_codes(self, codes: Mapping[str, int]) -> None:
+        """A host's launcher tells the signal that ended its first rank, if its guard has not seen it."""
+        for host in self.plan.hosts:
+            told = told_signal(codes.get(host.name, 0))
+            silent = [r for r in host.ranks if r in self.statuses and not self.statuses[r].final]
+            if told is None or not silent or any(d.told for d in self.deaths if d.rank in silent):
+                continue
+            seen = min((d for d in self.deaths if d.rank in silent), key=lambda d: (d.time, d.rank), default=None)
+            rank = seen.rank if seen else silent[0]
+            death = Death(rank, self.statuses[rank].pid, seen.time if seen else time.time(), told, told=True)
+            self.deaths = [*(d for d in self.deaths if d is not seen), death]
 
     def _end_elsewhere(self) -> None:
         """Have the guards end what is left of the run on the other hosts; done once."""

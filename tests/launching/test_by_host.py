@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 
 from harness.launching.by_host import ByHost
 from harness.launching.verdict import Death, Status, judge
@@ -49,5 +50,10 @@ def test_a_rank_whose_launcher_told_its_signal_comes_before_peers_that_said_firs
     assert (verdict.rank, verdict.host, verdict.code) == (1, "box-2", 137)
     assert "killed by SIGKILL" in verdict.reason
     assert not verdict.crashed
-    # Without it, who spoke first is believed.
+    # Without a signal: it ended without a word, and the others say that they have lost somebody.
+    verdict = judge({0: peer, 1: gone}, 2, 255, [Death(1, 11, 101.0, None)])
+    assert (verdict.rank, verdict.reason) == (1, "it ended without a word")
+    # Long after, or where the other has an error of its own, who spoke first is believed.
     assert judge({0: peer, 1: gone}, 2, 255, [Death(1, 11, 107.0, None)]).rank == 0
+    own = replace(peer, error="ValueError: no")
+    assert judge({0: own, 1: gone}, 2, 255, [Death(1, 11, 101.0, None)]).rank == 0

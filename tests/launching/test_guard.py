@@ -81,6 +81,16 @@ def test_it_names_who_lives_and_ends_them_when_told(tmp_path, ranks):
     assert (guard.child.returncode, rank.wait(5), other.poll()) == (0, -9, None)
 
 
+def test_it_tells_the_signal_of_a_rank_whose_parent_has_not_asked_yet(tmp_path, ranks):
+    rank, guard = ranks(), Told(tmp_path / "run")
+    assert guard.alive() == [rank.pid]
+    rank.kill()
+    said = [json.loads(guard.child.stdout.readline()) for _ in range(4)]
+    assert said[-1] == {"alive": [], "signals": {str(rank.pid): 9}}
+    guard.say("end\n")
+    guard.last()
+
+
 def test_it_ends_them_when_the_connection_breaks(tmp_path, ranks):
     rank, guard = ranks(), Told(tmp_path / "run")
     guard.alive()

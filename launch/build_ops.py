@@ -1,11 +1,13 @@
 """Compile DeepSpeed ops for this Python and note the files in a stamp; one JSON event a line on stdout.
 
-Run by `harness launch` before the ranks; it decides nothing: the ops are named on its command line.
+Run by `harness launch` before the ranks, here and over ssh on every other host; it decides nothing: the ops are named
+on its command line.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 import os
 import sys
@@ -29,10 +31,15 @@ BUILDERS = {
 def main() -> int:
     """Load each op in turn, which compiles it where it is not up to date."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--stamp", type=Path, required=True)
-    parser.add_argument("--key", required=True)
-    parser.add_argument("ops", nargs="+", choices=sorted(BUILDERS))
+    parser.add_argument("--stamp", type=Path)
+    parser.add_argument("--key")
+    parser.add_argument("--request", help="base64 of JSON: path, environ and ops, for a host that is to find its stamp")
+    parser.add_argument("ops", nargs="*", metavar="OP", help=" ".join(sorted(BUILDERS)))
     args = parser.parse_args()
+    if args.request and not asked(args):
+        return 0
+    if not args.stamp or not args.key or not set(args.ops) <= set(BUILDERS):
+        parser.error("needs --stamp, --key and ops that are known, or --request")
     # What libraries print must not mix with the events: their stdout becomes stderr.
     events = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
     os.dup2(2, 1)
@@ -53,6 +60,27 @@ def main() -> int:
         events.write(json.dumps({"event": "done", "op": op, "compiled": stat.st_mtime >= began}) + "\n")
     remember(args.stamp, args.key, records)
     return 0
+
+
+def asked(args: argparse.Namespace) -> bool:
+    """Take environment, ops, stamp and key from the request; False when all ops are ready."""
+    request = json.loads(base64.urlsafe_b64decode(args.request))
+    own = os.environ.get("PATH", os.defpath)
+    os.environ.update({name: str(value).replace("$PATH", own) for name, value in request["environ"].items()})
+    os.environ.setdefault("MAX_JOBS", str(max(1, min(8, len(os.sched_getaffinity(0))))))
+    sys.path[:0] = request["path"]
+    from harness.launching import build
+
+    root = build.extensions_root()
+    args.stamp, args.key, args.ops = build.stamp_file(root), build.stamp_key(os.environ), request["ops"]
+    if build.is_ready(args.ops, root, os.environ):
+        return False
+    root.mkdir(parents=True, exist_ok=True)
+    for lock in build.stale_locks(root, args.ops):
+        newest = max((p.stat().st_mtime for p in lock.parent.iterdir()), default=0.0)
+        if time.time() - newest > build.QUIET_SECONDS:  # its holder may be on another host that has this folder too
+            lock.unlink(missing_ok=True)
+    return True
 
 
 def remember(stamp: Path, key: str, records: dict[str, Any]) -> None:

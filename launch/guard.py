@@ -40,7 +40,7 @@ def main() -> int:
     sys.path[:0] = request["path"]
     from harness.facts.machine import host_identity
     from harness.launching import shm
-    from harness.launching.processes import end_all, of_run
+    from harness.launching.processes import end_all, of_run, read_process
 
     run_dir = Path(request["run_dir"])
     # On the machine that launches, the launcher and its ssh are the supervisor's to end.
@@ -48,8 +48,15 @@ def main() -> int:
     find = lambda: [p for p in of_run(run_dir, -1) if p.session != spared]  # noqa: E731
     listener = Listener()
     listener.start()
+    known: set[int] = set()
+    signals: dict[int, int] = {}
     while not listener.asked and time.monotonic() - listener.heard < request["silence"]:
-        if not say({"alive": [process.pid for process in find()]}):
+        # A process that was killed tells by which signal until its parent asks for its end, within a second or so.
+        gone = {pid: found.exit_signal for pid in known if (found := read_process(pid)) and found.exit_signal}
+        signals |= {pid: number for pid, number in gone.items() if number}
+        alive = [process.pid for process in find()]
+        known |= set(alive)
+        if not say({"alive": alive, "signals": signals}):
             break
         time.sleep(_EVERY_SECONDS)
     left = end_all(find, 0.0)

@@ -32,6 +32,7 @@ ALLOWED_SKIPS = (
     "needs a GPU",
     "needs root",
     "needs chromium",
+    "needs slurm",
 )
 """Reasons that a machine may have; everything else must run in CI."""
 if not TRAINING:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 from collections.abc import Collection, Sequence
@@ -28,6 +29,7 @@ from harness.cli.options import (
     SlurmOption,
     SpecArgument,
 )
+from harness.cli.submitting import submit_job
 from harness.diagnosis.values import Diagnosis
 from harness.errors import Exit, Refused
 from harness.facts.survey import Survey
@@ -42,6 +44,7 @@ from harness.launching.plan import LaunchPlan, Target, hostfile_text, is_local, 
 from harness.launching.refusals import INSTALLABLE, refusals
 from harness.launching.resuming import resume_from
 from harness.launching.rundir import new_run_dir, rewrite, write_run_dir
+from harness.launching.slurm import outside
 from harness.plan.plan import make_plan as plan_of_run
 from harness.plan.run import Run
 from harness.records.record import read_record
@@ -127,6 +130,10 @@ def launch(
         bool, typer.Option("--allow-local-code", help="Run the Python file that `plugins.file` of the spec names.")
     ] = False,
     format: Annotated[Format, typer.Option("--format", help="How the plan or the result is printed.")] = Format.text,
+    sbatch: Annotated[
+        list[str] | None,
+        typer.Option(metavar="OPTION", help="With `--slurm` outside a job: an option of sbatch, such as `--nodes=2`."),
+    ] = None,
     no_preflight: Annotated[
         bool, typer.Option("--no-preflight", help="Do not ask the hosts of a hostfile first what they have.")
     ] = False,
@@ -153,6 +160,11 @@ def launch(
         raise typer.BadParameter(message, param_hint="--allow-change")
     changes = [*(overrides or ()), *([] if max_restarts is None else [f"launch.max_restarts={max_restarts}"])]
     changes += [*_profile(profile), *(["telemetry.debug_distributed=true"] if debug_distributed else [])]
+    if sbatch and not (slurm and outside(os.environ)):
+        raise typer.BadParameter("goes with `--slurm`, where no job has begun yet", param_hint="--sbatch")
+    if slurm and outside(os.environ):
+        submit_job(spec, changes, sbatch or (), resume, dry_run=dry_run)
+        return
     going_on = (resume, tuple(allow_change or ()))
     ask = not (dry_run or no_preflight)
     chosen = Selection(hosts, slurm, include, exclude, num_nodes, num_gpus)

@@ -27,7 +27,10 @@ VersionOption = Annotated[
 HostsOption = Annotated[
     str | None, typer.Option("--hosts", metavar="A:N,B:N", help="Hosts and slots, instead of a hostfile.")
 ]
-SlurmOption = Annotated[bool, typer.Option("--slurm", help="The hosts of the Slurm job that this is part of.")]
+SlurmOption = Annotated[
+    bool,
+    typer.Option("--slurm", help="The hosts of the Slurm job that this is in; outside a job, `launch` submits one."),
+]
 IncludeOption = Annotated[str, typer.Option("--include", metavar="A@B:0,2", help="Only these hosts, or slots of them.")]
 ExcludeOption = Annotated[
     str,

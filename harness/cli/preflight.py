@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-from harness.cli.asking import judged
+from harness.cli.asking import judged, network_of
 from harness.cli.common import check_file, exit_with, print_findings, stop_on_errors
 from harness.cli.options import (
     ExcludeOption,
@@ -25,6 +26,7 @@ from harness.errors import Exit, Refused
 from harness.facts.survey import Survey
 from harness.findings import Finding, Fix, Report
 from harness.launching import remote
+from harness.launching.allreduce import findings, try_allreduce
 from harness.launching.here import look_here
 from harness.launching.ops import needed_ops
 from harness.launching.preflight import Asking, take_survey
@@ -60,9 +62,13 @@ def preflight(
     fan_out: Annotated[
         int, typer.Option("--fan-out", min=1, max=1024, help="Hosts that are asked at the same time.")
     ] = remote.FAN_OUT,
+    allreduce: Annotated[
+        bool,
+        typer.Option("--allreduce", help="When all is well, start the ranks for a sum over all of them, and time it."),
+    ] = False,
     format: Annotated[Format, typer.Option("--format", help="How the answers are printed.")] = Format.text,
 ) -> None:
-    """Ask every host over ssh what it has: versions, devices, memory, disks, clock, network. Starts no rank.
+    """Ask every host over ssh what it has: versions, devices, memory, disks, clock, network. Trains nothing.
 
     One script of the standard library runs on all hosts at once; nothing is left there. What it finds out is judged by
     gates, against the spec and its plan.
@@ -84,20 +90,26 @@ def preflight(
     ops = needed_ops(config, accelerated=here.accelerated)
     survey = take_survey(run, here, ops, Asking(timeout, fan_out, lambda line: print(line, file=sys.stderr)))
     report = judged(checked, run, survey)
+    summed = None
+    if allreduce and report.ok:
+        print(f"starting {run.degrees.world} ranks for an all-reduce", file=sys.stderr)
+        summed = try_allreduce(run, config, here, network_of(survey))
+        report = replace(report, findings=(*report.findings, *findings(summed)))
     code = Exit.OK if report.ok else Exit.PREFLIGHT
     if format is Format.json:
-        print(view.as_json(survey, report.findings, code))
+        print(view.as_json(survey, report.findings, code, summed))
     else:
-        print(view.text(survey, style_for(sys.stdout)))
+        print("\n".join([view.text(survey, style_for(sys.stdout)), *view.bandwidth(summed)]))
         print()
         sys.stdout.flush()
         if report.findings:
             print_findings(report.findings, checked.source)
-        print(_last_words(survey, report))
+        print(_last_words(survey, report, summed is not None))
     exit_with(code)
 
 
-def _last_words(survey: Survey, report: Report) -> str:
+def _last_words(survey: Survey, report: Report, summed: bool) -> str:
     summary = text.summary([report], style_for(sys.stdout))
     hosts = len(survey.hosts)
-    return f"{summary}. {len(survey.answered)} of {hosts} host{'s' if hosts > 1 else ''} answered. No rank was started"
+    answered = f"{len(survey.answered)} of {hosts} host{'s' if hosts > 1 else ''} answered"
+    return f"{summary}. {answered}. {'Nothing was trained' if summed else 'No rank was started'}"

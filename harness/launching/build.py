@@ -28,7 +28,7 @@ from harness.launching.ops import SECONDS
 from harness.launching.processes import end_all, holders, of_run, send
 from harness.launching.signals import Signals
 
-_QUIET_SECONDS = 900.0
+QUIET_SECONDS = 900.0
 """On a network file system a lock counts as abandoned when nothing was written beside it for so long."""
 
 
@@ -96,7 +96,7 @@ def ensure_ops(ops: Sequence[str], environ: Mapping[str, str], log: Path, servic
 def _clear_locks(root: Path, ops: Sequence[str], onlooker: Onlooker) -> None:
     for lock in stale_locks(root, ops):
         newest = max((p.stat().st_mtime for p in lock.parent.iterdir()), default=0.0)
-        if machine.on_network_filesystem(lock) and time.time() - newest < _QUIET_SECONDS:
+        if machine.on_network_filesystem(lock) and time.time() - newest < QUIET_SECONDS:
             onlooker.lock_kept(lock)
         else:
             lock.unlink(missing_ok=True)

@@ -16,6 +16,7 @@ from pathlib import Path
 from harness.errors import Exit
 from harness.launching.build import ensure_ops
 from harness.launching.onlooker import Onlooker, Services
+from harness.launching.ops_on_hosts import compiling_on_hosts
 from harness.launching.plan import LaunchPlan
 from harness.launching.processes import end_all, of_run
 from harness.launching.rundir import complete_checkpoint, hold, step_of
@@ -77,11 +78,10 @@ def _remove_swapped(plan: LaunchPlan, services: Services) -> None:
 
 
 def _prepare_ops(plan: LaunchPlan, services: Services) -> None:
-    if plan.trains_here:
-        ensure_ops(plan.ops, plan.environment(os.environ), plan.run_dir / "logs" / "ops.log", services)
-    elif plan.ops:
-        ops = ", ".join(plan.ops)
-        services.onlooker.note(f"this machine has no ranks, the hosts compile what they need at first use: {ops}")
+    """Every host has its ops before any rank starts, so that ranks neither wait for the compiler nor race for it."""
+    with compiling_on_hosts(plan, services):
+        if plan.trains_here:
+            ensure_ops(plan.ops, plan.environment(os.environ), plan.run_dir / "logs" / "ops.log", services)
 
 
 def _export_at_end(outcome: Outcome, run: Run, services: Services) -> Outcome:

@@ -5,7 +5,6 @@ One ssh a host, held for as long as the ranks run. Its silence, not the launcher
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import os
@@ -20,7 +19,7 @@ from pathlib import Path
 import harness
 from harness.facts.machine import host_identity
 from harness.launching.plan import HostPlan, LaunchPlan
-from harness.launching.remote import ssh
+from harness.launching.remote import encoded, ssh
 from harness.launching.verdict import Death, Status
 
 SILENCE_SECONDS = 20.0
@@ -40,6 +39,8 @@ class Guard:
     child: subprocess.Popen[bytes]
     heard: float | None = None
     alive: frozenset[int] = frozenset()
+    signals: dict[int, int] = field(default_factory=dict)
+    """By pid, the signals that ended processes, as far as the guard saw them."""
     left: tuple[int, ...] | None = None
     closed: bool = False
     told: bool = False
@@ -74,8 +75,7 @@ class Guards:
             "supervisor": host_identity(),
             "path": [str(Path(harness.__file__ or "").resolve().parent.parent), *(p for p in inherited if p)],
         }
-        asked = base64.urlsafe_b64encode(json.dumps(request).encode()).decode()
-        words = [sys.executable, str(self.scripts / "guard.py"), asked]
+        words = [sys.executable, str(self.scripts / "guard.py"), encoded(request)]
         for host in self.plan.hosts:
             child = subprocess.Popen(  # noqa: S603
                 ssh(host.name, words),
@@ -120,7 +120,8 @@ class Guards:
                 first_seen = self._first_seen.setdefault((rank, status.pid), now)
                 # Only a list that was made after the rank's first word can lack it for being gone.
                 if guard.heard > first_seen + 2 * _BEAT_SECONDS and status.pid not in guard.alive:
-                    found.append(Death(rank, status.pid, time.time() - guard.silent, None))
+                    signum = guard.signals.get(status.pid)
+                    found.append(Death(rank, status.pid, time.time() - guard.silent, signum, told=signum is not None))
         return found
 
     def end(self) -> list[str]:
@@ -169,9 +170,10 @@ def _hear(guard: Guard, line: bytes) -> None:
         said = json.loads(line)
         if "alive" in said:
             guard.heard, guard.alive = time.monotonic(), frozenset(map(int, said["alive"]))
+            guard.signals |= {int(pid): int(signum) for pid, signum in said.get("signals", {}).items()}
         elif "left" in said:
             guard.left = tuple(map(int, said["left"]))
-    except (ValueError, TypeError):  # what a login shell says
+    except (ValueError, TypeError, AttributeError):  # what a login shell says
         return
 
 

@@ -25,6 +25,16 @@ DEFAULT_PORT = 29500
 """DeepSpeed's own, used with several hosts, where no one can know which port is free on the first of them."""
 FORWARDED = ("MLFLOW", "PYTHON", "MV2", "UCX")
 """Prefixes of the variables that DeepSpeed sends to every host (`launcher/runner.py`, EXPORT_ENVS); CUDA adds NCCL."""
+SENT = (
+    "DS_ACCELERATOR",
+    "TORCH_EXTENSIONS_DIR",
+    "OMP_NUM_THREADS",
+    "HF_HOME",
+    "HF_HUB_CACHE",
+    "HF_HUB_OFFLINE",
+    "HF_ENDPOINT",
+)
+"""Settings of the shell that ranks here would obey, and so ranks on other hosts have to. No secrets among them."""
 
 
 SSH_OPTIONS = "-o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=4"
@@ -47,6 +57,8 @@ class HostPlan:
     name: str
     ranks: tuple[int, ...]
     variables: tuple[Variable, ...]
+    here: bool = False
+    """Whether it is the machine that launches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +207,8 @@ def make_plan(
     ranks_before = 0
     plans = []
     for name, slots in hosts:
-        plans.append(HostPlan(name, tuple(range(ranks_before, ranks_before + slots)), variables))
+        ranks = tuple(range(ranks_before, ranks_before + slots))
+        plans.append(HostPlan(name, ranks, variables, local or name in here.local_names))
         ranks_before += slots
     tail = ["--run", str(run_dir), *(["--resume", str(resume)] if resume else [])]
     tail += [word for key in target.allowed for word in ("--allow-change", key)]
@@ -218,7 +231,7 @@ def make_plan(
         ops=needed_ops(config, accelerated=here.accelerated),
         documents=target.documents,
         resume=resume,
-        trains_here=local or any(name in here.local_names for name, _ in hosts),
+        trains_here=any(host.here for host in plans),
     )
 
 
@@ -288,4 +301,5 @@ def _variables(run: Run, here: Here, run_dir: Path, *, local: bool) -> tuple[Var
         prefixes = (*FORWARDED, "NCCL") if here.accelerated else FORWARDED
         sent = [(k, v) for k, v in sorted(here.environ.items()) if k.startswith(prefixes) and k not in asked]
         rows += [Variable(name, value, "forwarded by DeepSpeed") for name, value in sent]
+        rows += [Variable(n, here.environ[n], "this shell") for n in SENT if here.environ.get(n) and n not in asked]
     return tuple(rows)

@@ -13,7 +13,7 @@ from pathlib import Path
 from harness.facts import machine
 from harness.findings import Finding, Fix
 from harness.launching.here import Here, pdsh
-from harness.launching.plan import FORWARDED, is_local
+from harness.launching.plan import FORWARDED, SENT, is_local
 from harness.plan.run import Run
 
 INSTALLABLE = {"EN002", "EN009", "MD154"}
@@ -141,11 +141,11 @@ def _values(run: Run) -> Iterator[Finding]:
 
 
 def _forwarded(run: Run, here: Here) -> Iterator[Finding]:
-    """The shell's own variables that DeepSpeed sends along, into the same kind of remote command."""
+    """The shell's own variables that are sent along, into the same kind of remote command."""
     prefixes = (*FORWARDED, "NCCL") if here.accelerated else FORWARDED
     for name, value in sorted(here.environ.items()):
         if (
-            name.startswith(prefixes)
+            (name.startswith(prefixes) or name in SENT)
             and name not in run.spec.launch.env
             and (_LOST.search(value) or not _NAME.fullmatch(name))
         ):

@@ -59,10 +59,14 @@ def ssh(host: str, words: Sequence[str], connect: int = CONNECT_SECONDS) -> list
     return ["ssh", *options, "--", host, "exec " + shlex.join(words)]
 
 
+def encoded(request: Mapping[str, Any]) -> str:
+    """A request as one word that no shell changes."""
+    return base64.urlsafe_b64encode(json.dumps(request).encode()).decode()
+
+
 def probe_command(host: str, python: str, request: Mapping[str, Any]) -> list[str]:
     """The command whose stdin is the probe script."""
-    asked = base64.urlsafe_b64encode(json.dumps(request).encode()).decode()
-    return ssh(host, [python, "-", asked])
+    return ssh(host, [python, "-", encoded(request)])
 
 
 def ask_all(

@@ -135,7 +135,8 @@ def _next(plan: LaunchPlan, training: _Training, verdict: Verdict) -> LaunchPlan
     if decision.delay is None:
         told = decision.why if verdict.state == "failed" else ""
         return replace(verdict, notes=(*verdict.notes, told)) if told else verdict
-    who = f" on rank {verdict.rank}" if verdict.rank is not None else ""
+    host = f" ({verdict.host})" if verdict.host else ""
+    who = f" on rank {verdict.rank}{host}" if verdict.rank is not None else ""
     left = asked.max_restarts - len(attempts) + 1
     wait = format_seconds(decision.delay)
     tell(f"failed{who} at step {verdict.step}: {verdict.reason}; starting again in {wait}, {left} left")

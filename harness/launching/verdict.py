@@ -7,6 +7,7 @@ neither is believed. Starts and stops nothing.
 from __future__ import annotations
 
 import json
+import re
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,9 @@ from harness.errors import Exit
 
 State = Literal["completed", "stopped", "failed"]
 FINAL = {"completed", "stopped", "failed"}
+_PEER_GONE = re.compile(r"connection (closed|reset) by peer|broken pipe|remote process exited|ncclRemoteError", re.I)
+_PEERS_SECONDS = 3.0
+"""By how much clocks and the look at processes may make a lost rank seem later than what its peers say of it."""
 _FIRST_CAUSES = {signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
 """Signals that no launcher or peer sends in the first second; SIGTERM and SIGABRT may be consequences."""
 
@@ -51,6 +55,8 @@ class Death:
     pid: int
     time: float
     signum: int | None
+    told: bool = False
+    """The launcher of its host has told the signal: this rank was not lost because of others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,18 +184,25 @@ def _first_failure(
 
     The launcher's code tells a killed rank for certain (`256 - signal`); a zombie tells its signal until it is reaped.
     """
-    told = _told_signal(launcher_code)
+    told = told_signal(launcher_code)
     silent = [d for d in deaths if d.rank not in statuses or not statuses[d.rank].final]
     silent = [replace(d, signum=told) if d.signum is None else d for d in silent]
     failed = min((s for s in statuses.values() if s.state == "failed"), key=lambda s: s.time, default=None)
     killed = min((d for d in silent if d.signum in _FIRST_CAUSES), key=lambda d: d.time, default=None)
-    if killed and (failed is None or killed.signum == told or killed.time <= failed.time + 1.0):
+    if killed and (failed is None or killed.told or killed.signum == told or killed.time <= failed.time + 1.0):
         return killed
-    others = (d for d in silent if d.signum != signal.SIGTERM)
-    return failed or killed or min(others, key=lambda d: d.time, default=None)
+    others = min((d for d in silent if d.signum != signal.SIGTERM), key=lambda d: d.time, default=None)
+    if failed and others and _lost_peer(failed) and others.time <= failed.time + _PEERS_SECONDS:
+        return killed or others  # who has no word left is gone; who says that a peer is gone is not
+    return failed or killed or others
 
 
-def _told_signal(launcher_code: int) -> int | None:
+def _lost_peer(status: Status) -> bool:
+    """Whether a rank failed because the connection to another one broke."""
+    return bool(_PEER_GONE.search(status.error))
+
+
+def told_signal(launcher_code: int) -> int | None:
     """The signal that ended a rank, when DeepSpeed's launcher ends with `256 - signal`."""
     told = 256 - launcher_code
     return told if told in _FIRST_CAUSES | {signal.SIGABRT, signal.SIGTERM} else None
@@ -198,7 +211,7 @@ def _told_signal(launcher_code: int) -> int | None:
 def _silent_failure(states: Sequence[str], launcher_code: int) -> Verdict:
     count = sum(state not in {"completed", "stopped"} for state in states)
     ended = f"ended with code {launcher_code}"
-    told = _told_signal(launcher_code)
+    told = told_signal(launcher_code)
     if launcher_code < 0:
         ended = f"was killed by {signal.Signals(-launcher_code).name}"
     elif told:
@@ -223,7 +236,7 @@ def _code(launcher_code: int) -> int:
     """A shell's exit code: DeepSpeed's `256 - signal` and Python's `-signal` become `128 + signal`; 0 becomes 1."""
     if launcher_code < 0:
         return 128 - launcher_code
-    told = _told_signal(launcher_code)
+    told = told_signal(launcher_code)
     if told:
         return 128 + told
     return launcher_code or Exit.FINDINGS

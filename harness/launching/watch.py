@@ -9,17 +9,19 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
+from harness.launching.by_host import ByHost
 from harness.launching.guards import Guards
 from harness.launching.hangs import Hang, Pulse, describe
+from harness.launching.noise import is_noise, is_step
 from harness.launching.onlooker import Services
 from harness.launching.output import Output, Tail
 from harness.launching.plan import HostPlan, LaunchPlan
 from harness.launching.processes import Process, before_exec, end_all, of_run, pending, read_process, send
 from harness.launching.signals import name_of
 from harness.launching.stacks import dump_stacks
-from harness.launching.verdict import Death, Status, read_statuses
+from harness.launching.verdict import Death, Status, read_statuses, told_signal
 from harness.plan.run import Run
 
 _TICK = 0.1
@@ -55,6 +57,7 @@ class Watch:
         """The first host that was not heard of any more."""
         self.left_on_hosts: list[str] = []
         """Processes that other hosts could not end."""
+        self._by_host = ByHost((host.name for host in plan.hosts), plan.run_dir / "logs")
         self._guards = None if plan.local else Guards(plan, services.scripts, services.onlooker.note)
         self._log = plan.run_dir / "logs" / log
         self._metrics = Tail(plan.run_dir / "metrics.jsonl")
@@ -108,6 +111,9 @@ class Watch:
 
         Ranks are killed, since SIGTERM would only ask them to save; the launcher then says how they ended.
         """
+        first = not self._ending
+        by_itself = self._child.poll() is not None
+        codes = dict(self._by_host.codes)
         self._ending = True
         self._end_elsewhere()
         left = self._living()
@@ -127,6 +133,22 @@ class Watch:
         self.code = self._child.wait()
         self._output.finish(2.0)
         self._look(now=True)
+        self._by_host.close()
+        if first and not self.plan.local:
+            # What a host's launcher says once its ranks were ended from here is of no account.
+            self._read_codes(self._by_host.codes if by_itself else codes)
+
+    def _read_codes(self, codes: Mapping[str, int]) -> None:
+        """A host's launcher tells the signal that ended its first rank, if its guard has not seen it."""
+        for host in self.plan.hosts:
+            told = told_signal(codes.get(host.name, 0))
+            silent = [r for r in host.ranks if r in self.statuses and not self.statuses[r].final]
+            if told is None or not silent or any(d.told for d in self.deaths if d.rank in silent):
+                continue
+            seen = min((d for d in self.deaths if d.rank in silent), key=lambda d: (d.time, d.rank), default=None)
+            rank = seen.rank if seen else silent[0]
+            death = Death(rank, self.statuses[rank].pid, seen.time if seen else time.time(), told, told=True)
+            self.deaths = [*(d for d in self.deaths if d is not seen), death]
 
     def _end_elsewhere(self) -> None:
         """Have the guards end what is left of the run on the other hosts; done once."""
@@ -226,7 +248,8 @@ class Watch:
         for row in self._metrics.rows():
             self.onlooker.metrics(row)
         for line in self._output.lines():
-            self.onlooker.output(line)
+            if self.plan.local or not (is_noise(text := self._by_host.take(line)) or is_step(text)):
+                self.onlooker.output(line)
         self._alive()
         if now or time.monotonic() - self._looked >= _LOOK_EVERY:
             self.statuses = {**self.statuses, **read_statuses(self.plan.run_dir)}

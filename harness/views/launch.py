@@ -213,9 +213,11 @@ def _environment(plan: LaunchPlan) -> list[str]:
 def _ready(plan: LaunchPlan, ready: bool) -> str:
     if not plan.ops:
         return "  nothing to compile"
+    elsewhere = "on each host, in one process there, before any rank starts"
     if not plan.trains_here:
-        return "  this machine has no ranks, the hosts compile them at first use"
-    return "  compiled already" if ready else "  would be compiled first, in one process"
+        return f"  this machine has no ranks; would be compiled {elsewhere}"
+    first = "compiled already" if ready else "would be compiled first, in one process"
+    return f"  {first}" if plan.local else f"  {first}; where they are not, {elsewhere}"
 
 
 def _command(argv: tuple[str, ...]) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 from harness.facts.survey import HostFacts, Survey
 from harness.findings import Finding
 from harness.launching import shm
+from harness.launching.allreduce import AllReduce
 from harness.units import format_bytes
 from harness.views.machine_readable import finding_json
 from harness.views.style import Style
@@ -150,7 +151,19 @@ def _cut(cell: str) -> str:
     return cell if len(cell) <= _MOST_WIDTH else cell[: _MOST_WIDTH - 3] + "..."
 
 
-def as_json(survey: Survey, findings: Sequence[Finding], code: int) -> str:
+def bandwidth(summed: AllReduce | None) -> list[str]:
+    """What an all-reduce over all ranks came to, a line for each size."""
+    if summed is None or not summed.sizes:
+        return []
+    hosts = len(set(summed.hosts))
+    lines = ["", f"All-reduce over {summed.world} ranks on {hosts} host{'s' if hosts > 1 else ''} by {summed.backend}"]
+    for size in summed.sizes:
+        rate = f"{size.bus / 1e9:.2f} GB/s over the slowest link"
+        lines.append(f"  {format_bytes(size.bytes):>12}  {size.seconds * 1e3:9.2f} ms  {rate}")
+    return lines
+
+
+def as_json(survey: Survey, findings: Sequence[Finding], code: int, summed: AllReduce | None = None) -> str:
     """The same for programs, with everything that each host said."""
     body: dict[str, Any] = {
         "format_version": 1,
@@ -167,6 +180,7 @@ def as_json(survey: Survey, findings: Sequence[Finding], code: int) -> str:
             {k: v for k, v in asdict(host).items() if k != "interfaces"} | _addresses(host) for host in survey.hosts
         ],
         "links": [asdict(link) for link in survey.links],
+        "all_reduce": asdict(summed) if summed else None,
     }
     return json.dumps(body, indent=2)
 

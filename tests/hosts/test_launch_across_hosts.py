@@ -1,10 +1,14 @@
-"""Real launches on hosts in a box, by pdsh and ssh. Needs root, sshd, pdsh and the training extra; two minutes."""
+"""Real launches on hosts in a box, by pdsh and ssh. Needs root, sshd, pdsh and the training extra; two minutes.
+
+One run has all the trouble, a killed rank and then a host that is cut off; what the others do is compared with its steps.
+"""
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -15,22 +19,24 @@ import pytest
 from boxes import NEEDS_ROOT, TheBox, box_command, made_box
 
 PORT = 29561
-STEPS = 4
+STEPS, SAVE, BATCH = 60, 15, 4
+ODD = "it's a; touch marker-of-hosts & | > < * ~ # ! [x] {a,b}"
+"""A value that a shell would make something of."""
 SPEC = """\
 name: {name}
 model:
   config: {{model_type: llama, vocab_size: 320, hidden_size: 32, intermediate_size: 64, num_hidden_layers: 2,
            num_attention_heads: 4, num_key_value_heads: 2, max_position_embeddings: 128}}
   tokenizer: bytes
-data: {{train: "builtin:python-docs", max_length: 64}}
+data: {{train: {text}, max_length: 64, eval_fraction: 0}}
 train: {{max_steps: {steps}, global_batch_size: 4, per_device_train_batch_size: 2, seed: 1}}
 optimizer: {{type: adamw, learning_rate: 0.001}}
 scheduler: {{type: constant}}
-precision: {{bf16: true}}
+precision: {{bf16: false}}
 zero: {{stage: {stage}}}
 parallel: {{{parallel}}}
-checkpoint: {{save_steps: {save}, save_at_end: true}}
-launch: {{output_dir: {output}, master_port: {port}, num_gpus: 2, env: {{OMP_NUM_THREADS: "1"}}{launch}}}
+checkpoint: {{save_steps: {save}, save_at_end: false}}
+launch: {{output_dir: {output}, master_port: {port}, env: {{OMP_NUM_THREADS: "1", ODD: "{odd}"}}{launch}}}
 """
 pytestmark = NEEDS_ROOT
 
@@ -43,24 +49,29 @@ def box() -> Iterator[TheBox]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    return tmp_path_factory.mktemp("hosts")
+    made = tmp_path_factory.mktemp("hosts")
+    lines = (json.dumps({"text": " ".join(str(i * j % 97) for j in range(20))}) for i in range(400))
+    (made / "text.jsonl").write_text("\n".join(lines) + "\n")
+    return made
 
 
 class Launch:
-    """`harness launch` on host 1 of the box, over `hosts` (none: two ranks there)."""
+    """`harness launch` on host 1 of the box, over `hosts`."""
 
     def __init__(
         self, box: TheBox, folder: Path, name: str, hosts: tuple[int, ...], *options: str, **spec: object
     ) -> None:
-        self.box, self.hosts, self.output = box, hosts, folder / "runs"
-        values = {"steps": STEPS, "stage": 3, "parallel": "", "save": 100, "launch": ""} | spec
+        self.box, self.name, self.output = box, name, folder / "runs"
+        values = {"steps": STEPS, "stage": 3, "parallel": "", "save": "null", "launch": "", "odd": ODD} | spec
         file = folder / f"{name}.yaml"
-        file.write_text(SPEC.format(name=name, output=self.output, port=PORT, **values))
+        file.write_text(SPEC.format(name=name, output=self.output, text=folder / "text.jsonl", port=PORT, **values))
         command = [sys.executable, "-m", "harness", "launch", str(file), *options]
-        if hosts:
-            hostfile = folder / f"{name}.hosts"
-            hostfile.write_text("".join(f"{box.address(h)} slots=1\n" for h in hosts))
-            command += ["--hostfile", str(hostfile)]
+        hostfile = folder / f"{name}.hosts"
+        hostfile.write_text("".join(f"{box.address(h)} slots=1\n" for h in hosts))
+        command += ["--hostfile", str(hostfile)]
+        self.seconds: list[float] = []
+        self.environ: list[str] = []
+        self.began, self.ratio = time.time(), 0.0
         self.text = folder / f"{name}.txt"
         with self.text.open("w") as screen:
             self.process = box.start_on(1, *command, env=box.environ(), stdout=screen, stderr=subprocess.STDOUT)
@@ -73,7 +84,7 @@ class Launch:
 
     @property
     def run_dir(self) -> Path:
-        return (self.output / "latest").resolve()
+        return max(self.output.glob(f"{self.name}-*"), default=self.output)
 
     def rows(self, kind: str) -> list[dict[str, object]]:
         try:
@@ -83,14 +94,32 @@ class Launch:
         return [row for row in found if row["type"] == kind]
 
     def losses(self) -> list[float]:
+        """Of all its steps, once it has ended well."""
         assert self.end() == 0, self.text.read_text()[-3000:]
         return [row["loss"] for row in self.rows("step")]
+
+    def until_restart(self, number: int, seconds: float) -> float:
+        """Wait until the run is being started again for the `number`-th time; returns the seconds that it took."""
+        began = time.monotonic()
+        while len(self.rows("restart")) < number and time.monotonic() - began < seconds:
+            assert self.process.poll() is None, self.text.read_text()[-3000:]
+            time.sleep(0.1)
+        return time.monotonic() - began
 
     def until_step(self, step: int, seconds: float = 300) -> None:
         end = time.monotonic() + seconds
         while not any(row["step"] >= step for row in self.rows("step")[-1:]) and time.monotonic() < end:
             assert self.process.poll() is None, self.text.read_text()[-3000:]
             time.sleep(0.1)
+
+    def startup(self) -> float:
+        """Seconds from the command to the first step, over those from the start of `deepspeed`, which still runs."""
+        (pid,) = subprocess.check_output(["pgrep", "-of", f"deepspeed --hostfile {self.run_dir}"], text=True).split()
+        ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+        uptime = float(Path("/proc/uptime").read_text().split()[0])
+        bare = time.time() - (uptime - ticks / os.sysconf("SC_CLK_TCK"))
+        first = self.rows("step")[0]["time"]
+        return (first - self.began) / (first - bare)
 
     def left(self, host: int) -> str:
         """Processes of the run on a host, and its buffers in shared memory."""
@@ -99,83 +128,133 @@ class Launch:
 
 
 @pytest.fixture(scope="module")
-def on_one(box, folder) -> list[float]:
-    """The losses of six steps on one host, two ranks."""
-    losses = Launch(box, folder, "one", (), steps=6).losses()
-    assert len(losses) == 6
-    return losses
-
-
-@pytest.fixture(scope="module")
-def on_two(box, folder, on_one) -> Launch:
-    """Four steps on two hosts, saved at their end."""
-    run = Launch(box, folder, "two", (1, 2), "--no-preflight")
-    run.losses()
-    return run
-
-
-def test_zero_3_across_hosts_trains_as_on_one(on_one, on_two):
-    assert [row["loss"] for row in on_two.rows("step")] == pytest.approx(on_one[:STEPS], rel=1e-5)
-    hosts = {json.loads(f.read_text())["host"] for f in (on_two.run_dir / "status").glob("rank-*.json")}
-    assert hosts == {"box-1", "box-2"}
-    assert on_two.left(1) + on_two.left(2) == ""
-
-
-def test_it_goes_on_on_other_hosts(box, folder, on_one, on_two):
-    """The checkpoint lies on a folder that all hosts share."""
-    resumed = Launch(box, folder, "two", (3, 4), "--resume", str(on_two.run_dir), steps=6)
-    assert resumed.losses() == pytest.approx(on_one[STEPS:], rel=1e-4)
-    argv = json.loads((resumed.run_dir / "launch.json").read_text())["argv"]
-    assert argv[argv.index("--master_addr") + 1] == box.address(3)
-    assert "GLOO_SOCKET_IFNAME=eth0\n" in (resumed.run_dir / "deepspeed.env").read_text()
-
-
-@pytest.mark.parametrize(("stage", "parallel"), [(1, "tensor_parallel_size: 2"), (1, "pipeline_parallel_size: 2")])
-def test_a_model_spread_over_hosts_trains_alike(box, folder, on_one, stage, parallel):
-    name = parallel.partition("_")[0]
-    run = Launch(box, folder, name, (1, 2), "--no-preflight", stage=stage, parallel=parallel, steps=2)
-    assert run.losses() == pytest.approx(on_one[:2], rel=2e-3)
-
-
-def test_a_killed_rank_is_named_with_its_host_and_nobody_is_left(box, folder):
-    run = Launch(box, folder, "killed", (1, 2), "--no-preflight", steps=10**6)
-    run.until_step(2)
+def troubled(box, folder) -> Launch:
+    """A run on two hosts: first the rank on host 2 is killed, then host 2 is cut off; it ends on host 1 alone."""
+    more = ", max_restarts: 3, restart_delay_seconds: 0.5, min_hosts: 1"
+    run = Launch(box, folder, "troubled", (1, 2), save=SAVE, launch=more)
+    run.until_step(SAVE + 2)
+    run.ratio = run.startup()
+    pid = json.loads((run.run_dir / "status" / "rank-00001.json").read_text())["pid"]
+    run.environ = box.on(2, "cat", f"/proc/{pid}/environ").stdout.split("\0")
     box.on(2, "pkill", "-9", "-f", "[t]rain.py --local_rank")
-    began = time.monotonic()
-    assert run.end(60) == 128 + signal.SIGKILL
-    assert time.monotonic() - began < 15
-    assert re.search(r"failed on rank 1 \(box-2\) at step \d+: killed by SIGKILL", run.text.read_text())
-    assert run.left(1) + run.left(2) == ""
-
-
-def test_a_host_that_is_cut_off_is_done_without(box, folder):
-    """Detected and named; the run goes on from its last checkpoint with one host fewer, and the same global batch."""
-    more = ", max_restarts: 2, restart_delay_seconds: 1, min_hosts: 1"
-    run = Launch(box, folder, "cut", (1, 2), steps=400, save=10, launch=more)
-    run.until_step(12)
+    run.seconds = [run.until_restart(1, 60)]
+    run.until_step(2 * SAVE + 2)
     assert box_command(box.name, "cut", "2").returncode == 0
-    began = time.monotonic()
     try:
-        end = began + 120
-        while not run.rows("restart") and time.monotonic() < end:
-            time.sleep(0.1)
-        assert time.monotonic() - began < 60
+        run.seconds.append(run.until_restart(2, 120))
         code = run.end()
     finally:
         box_command(box.name, "heal", "2")
-    text = run.text.read_text()
-    assert code == 0, text[-3000:]
+    assert code == 0, run.text.read_text()[-3000:]
+    return run
+
+
+@pytest.fixture(scope="module")
+def losses(troubled) -> dict[int, float]:
+    """Step -> its loss, as it was first taken, on two hosts up to the cut."""
+    found: dict[int, float] = {}
+    for row in troubled.rows("step"):
+        found.setdefault(row["step"], row["loss"])
+    return found
+
+
+def test_what_comes_before_the_launcher_takes_little_of_the_start(troubled):
+    """Preflight and all else. `benchmarks/hosts_startup.py` measures it against the bare command; machines are busy here."""
+    assert 1 < troubled.ratio < 1.3
+
+
+def test_a_killed_rank_is_named_with_its_host(troubled):
+    text = troubled.text.read_text()
+    assert re.search(r"failed on rank 1 \(box-2\) at step \d+: killed by SIGKILL.*; starting again", text), text[-5000:]
+    assert troubled.seconds[0] < 30
+    kept = json.loads((troubled.run_dir / "restarts.json").read_text())["attempts"]
+    assert [(a["rank"], a["host"]) for a in kept[:2]] == [(1, "box-2"), (1, troubled.box.address(2))]
+    assert [a["start_step"] % SAVE for a in kept] == [0, 0, 0]
+    assert kept[1]["start_step"] >= SAVE
+
+
+def test_a_host_that_is_cut_off_is_named_and_done_without(box, troubled):
+    text = troubled.text.read_text()
+    assert troubled.seconds[1] < 60
     assert f"nothing is heard of host {box.address(2)} any more" in text
     assert f"going on without {box.address(2)}: 1 ranks" in text
-    steps = run.rows("step")
-    assert steps[-1]["step"] == 400
-    tokens = {row["step"]: row["tokens"] for row in steps if "tokens" in row}
-    assert not tokens or len({tokens[s] - tokens[s - 1] for s in tokens if s - 1 in tokens}) == 1
-    resolved = json.loads((run.run_dir / "spec.resolved.json").read_text())
-    assert resolved["batch"]["global"] == 4
-    assert len(resolved["hosts"]) == 1
-    assert run.left(1) == ""
-    end = time.monotonic() + 40  # the guard there waits for half a minute
-    while run.left(2) and time.monotonic() < end:
+    resolved = json.loads((troubled.run_dir / "spec.resolved.json").read_text())
+    assert (resolved["batch"]["global"], len(resolved["hosts"])) == (BATCH, 1)
+
+
+def test_no_sample_is_left_out_or_taken_twice(troubled):
+    rows = troubled.rows("step")
+    assert rows[-1]["step"] == STEPS
+    assert all(row["samples"] == BATCH * row["step"] for row in rows)
+    restarts = [row["step"] for row in troubled.rows("restart")]
+    taken = [row["step"] for row in rows]
+    kept = [*range(1, restarts[0] + 1), *range(restarts[0] + 1, restarts[1] + 1), *range(restarts[1] + 1, STEPS + 1)]
+    assert sorted(set(taken)) == kept
+    assert all(step % SAVE == 0 for step in restarts)
+
+
+def test_one_host_and_two_hosts_take_the_same_steps(troubled):
+    """Steps that were lost are taken again: by two hosts after the kill, by one after the cut. ZeRO-3."""
+    parts: list[dict[int, float]] = [{}]
+    for line in (troubled.run_dir / "metrics.jsonl").read_text().splitlines():
+        row = json.loads(line)
+        if row["type"] == "restart":
+            parts.append({})
+        elif row["type"] == "step":
+            parts[-1][row["step"]] = row["loss"]
+    for before, after in itertools.pairwise(parts):
+        again = sorted(before.keys() & after.keys())
+        assert again
+        assert [after[s] for s in again] == pytest.approx([before[s] for s in again], rel=1e-5)
+
+
+def test_nobody_is_left_and_the_cut_off_host_ends_its_ranks_itself(troubled):
+    assert troubled.left(1) == ""
+    end = time.monotonic() + 40  # the guard there waits for half a minute after it last heard the supervisor
+    while troubled.left(2) and time.monotonic() < end:
         time.sleep(0.5)
-    assert run.left(2) == ""
+    assert troubled.left(2) == ""
+
+
+def test_variables_arrive_on_other_hosts_as_they_are(troubled):
+    assert f"ODD={ODD}" in troubled.environ
+    assert not any(Path(where, "marker-of-hosts").exists() for where in (Path.cwd(), Path.home(), "/"))
+    assert (troubled.run_dir / "deepspeed.env").read_text().count(ODD) == 1
+
+
+def test_it_goes_on_on_other_hosts(box, folder, troubled, losses):
+    """From a checkpoint on the folder that all hosts share."""
+    checkpoint = sorted((troubled.run_dir / "checkpoints").glob("step-*"))[0]
+    step = int(checkpoint.name.removeprefix("step-"))
+    resumed = Launch(box, folder, "elsewhere", (3, 4), "--resume", str(checkpoint), steps=step + 2)
+    assert resumed.losses() == pytest.approx([losses[step + 1], losses[step + 2]], rel=1e-5)
+    argv = json.loads((resumed.run_dir / "launch.json").read_text())["argv"]
+    assert argv[argv.index("--master_addr") + 1] == box.address(3)
+    assert "GLOO_SOCKET_IFNAME=eth0\n" in (resumed.run_dir / "deepspeed.env").read_text()
+    hosts = {json.loads(f.read_text())["host"] for f in (resumed.run_dir / "status").glob("rank-*.json")}
+    assert hosts == {"box-3", "box-4"}
+
+
+@pytest.fixture(scope="module")
+def whole(box, folder) -> list[float]:
+    """Losses of one rank on one host at stage 1, whose new weights are other random numbers than those of stage 3."""
+    return Launch(box, folder, "whole", (1,), stage=1, steps=2).losses()
+
+
+@pytest.mark.parametrize(("parallel", "hosts"), [("tensor_parallel_size: 2", 4), ("pipeline_parallel_size: 2", 2)])
+def test_a_model_spread_over_hosts_trains_alike(box, folder, whole, parallel, hosts):
+    name = parallel.partition("_")[0]
+    spread = {"stage": 1, "parallel": parallel, "steps": 2}
+    run = Launch(box, folder, name, tuple(range(1, hosts + 1)), "--no-preflight", **spread)
+    assert run.losses() == pytest.approx(whole, rel=1e-4)
+
+
+def test_an_all_reduce_over_hosts(box, folder, troubled):
+    words = ["preflight", str(folder / "elsewhere.yaml"), "--hostfile", str(folder / "elsewhere.hosts"), "--allreduce"]
+    command = [sys.executable, "-m", "harness", *words, "--format", "json"]
+    done = box.on(1, *command, env=box.environ(), check=False)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)["all_reduce"]
+    assert (found["world"], found["backend"], found["right"]) == (2, "gloo", True)
+    assert sorted(found["hosts"]) == ["box-3", "box-4"]
+    assert [size["bus"] > 0 for size in found["sizes"]] == [True] * 3

@@ -117,6 +117,13 @@ slots, and trains on the machine at hand when one host is left, whatever it is c
 ## HO026 not-a-slurm-job
 `--slurm` takes the hosts from the variables of the job, and these are not there or cannot be read.
 
+## HO027 all-reduce-failed
+`harness preflight --allreduce` started the ranks as a run would and had them add up tensors. Ssh and a connection to
+one port worked before; what did not is what training needs: that all ranks find each other and that sums are right.
+
+## HO028 not-submitted
+`harness launch --slurm` outside a job writes a batch script and hands it to `sbatch`, which is not there or refused it.
+
 ## HO005 ranks-said-twice
 The hostfile and another place say how many ranks there are, and differ.
 

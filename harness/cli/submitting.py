@@ -1,0 +1,49 @@
+"""`harness launch --slurm` outside a job: the spec is checked here, and the launch is handed to Slurm."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.cli.common import check_file, exit_with, print_findings, stop_on_errors
+from harness.errors import Refused
+from harness.launching.slurm import make_job, submit
+
+
+def submit_job(spec: str, overrides: Sequence[str], options: Sequence[str], resume: str, *, dry_run: bool) -> None:
+    """Check, write the script, submit; or show what would be written and run. Ends the program where it cannot."""
+    run = stop_on_errors(check_file(spec, overrides=overrides, launching=True), "No job was submitted")
+    folder = Path.cwd()
+    words = _without(sys.argv[1:], {"--sbatch", "--resume"})
+    command = [sys.executable, "-m", "harness", *words]
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    job = make_job(run.name, folder, folder / run.spec.launch.output_dir, command, resume, options, stamp)
+    if dry_run:
+        print(f"{job.file}\n\n{job.script}\nCommand\n  {shlex.join(job.argv)}\n\nNothing was written or submitted")
+        return
+    try:
+        number = submit(job)
+    except Refused as refused:
+        print_findings(refused.findings, None)
+        print("No job was submitted.", file=sys.stderr)
+        exit_with(refused.code)
+    log = str(job.file.with_suffix("")) + f"-{number}.log"
+    print(f"Submitted job {number} of {job.file}\nWhat it prints goes to {log}\nNext: squeue -j {number}; harness runs")
+
+
+def _without(words: Sequence[str], options: set[str]) -> list[str]:
+    """A command line without these options and their values, and without `--dry-run`."""
+    left: list[str] = []
+    skip = False
+    for word in words:
+        name, equals, _ = word.partition("=")
+        if skip:
+            skip = False
+        elif name in options:
+            skip = not equals
+        elif word != "--dry-run":
+            left.append(word)
+    return left

@@ -75,7 +75,7 @@ def _decay(asked: Asked, has: dict[str, Any]) -> str:
     if has["decoupled"] == wanted:
         return ""
     ways = {True: "apart from the gradient", False: "as a part of the gradient"}
-    return f"weights decay {ways[has['decoupled']]}, should {ways[wanted]}"
+    return f"weights decay {ways[has['decoupled']]}, should decay {ways[wanted]}"
 
 
 CLAIM = Claim(

@@ -41,6 +41,7 @@ FAMILIES = {
     "AD": "files of other trainers that are adopted",
     "MM": "memory and time",
     "EN": "the environment",
+    "AT": "what a run asks of its own engine",
     "GT": "gates themselves",
     "LG": "causes that are found in logs",
     "UP": "what another release makes of a file",

@@ -124,7 +124,7 @@ def measure(scratch: Path, rows: int, pairs: int, stage: int) -> None:
     from harness.runtime.ranks import join, leave
 
     ranks = join()
-    body = spec(rows, stage, 2 * (pairs + WARM_UP))
+    body = spec(rows, stage, 2 * (pairs + WARM_UP) + 1)
     both = Both(ranks, scratch, body)
     seconds: dict[bool, list[float]] = {True: [], False: []}
     draw = random.Random(1)  # noqa: S311
@@ -133,12 +133,14 @@ def measure(scratch: Path, rows: int, pairs: int, stage: int) -> None:
             spent = both.step(measured=measured)
             if number >= WARM_UP:
                 seconds[measured].append(spent)
+    both.count_calls()
     both.job.metrics.close()
     if ranks.is_first:
         result = summary(seconds[False], seconds[True])
         device = both.telemetry.peak.device
         own = both.own_seconds()
         result["own_cpu_seconds"] = round(own, 7)
+        result["collectives"] = both._calls
         result["own_cpu_over_bare"] = round(own / result["bare_step_seconds"], 5)
         result |= {"ranks": ranks.world, "device": device, "versions": versions(), "spec": body}
         (scratch / "result.json").write_text(json.dumps(result), encoding="utf-8")
@@ -177,6 +179,7 @@ class Both:
         before = set(vars(comm.cdb))
         self.telemetry = Telemetry(self.job, self._screen)
         self._timed = {name: function for name, function in vars(comm.cdb).items() if name not in before}
+        self._calls = 0
         self._policy = NonfinitePolicy(run.spec, self.job.engine, ranks, self.job.topology, self.job.train.shape)
         self._state = State()
         self._spent: dict[str, list[float]] = {"begin": [], "end": [], "sum": []}
@@ -201,7 +204,7 @@ class Both:
         from harness.runtime.telemetry.waiting import METER
 
         ends, both = (statistics.mean(self._spent[n][WARM_UP:]) for n in ("end", "sum"))
-        parts, calls = 4, 40  # of a step without accumulation; more collectives than this model has
+        parts = 4  # of a step without accumulation
 
         def part() -> None:
             with self.telemetry.watch.part("data"):
@@ -209,8 +212,22 @@ class Both:
 
         METER.on = True
         clocks = parts * timeit.timeit(part, number=1000) / 1000
-        clocks += calls * timeit.timeit(lambda: METER.call(int), number=1000) / 1000
+        clocks += self._calls * timeit.timeit(lambda: METER.call(int), number=1000) / 1000
         return statistics.mean(self._spent["begin"]) + ends - both + clocks
+
+    def count_calls(self) -> None:
+        """Takes one more step, and notes how many collectives were timed in it."""
+        from harness.runtime.telemetry.waiting import METER
+
+        original = METER.call
+
+        def counting(*args: Any, **kw: Any) -> Any:
+            self._calls += 1
+            return original(*args, **kw)
+
+        METER.call = counting  # type: ignore[method-assign]
+        self.step(measured=True)
+        METER.call = original  # type: ignore[method-assign]
 
     def step(self, *, measured: bool) -> float:
         """Seconds of a step that all ranks begin together."""

@@ -43,9 +43,13 @@ class Metrics:
         if kind == "run":
             self._began = time.monotonic()
         if self._file:
-            values = {k: _finite(v) for k, v in fields.items() if v is not None}
-            body = {"type": kind, **values, "time": round(time.time(), 3)}
-            self._file.write(_encode(body).encode() + b"\n")
+            body = {"type": kind, **{k: v for k, v in fields.items() if v is not None}, "time": round(time.time(), 3)}
+            try:
+                line = _encode(body)
+            except ValueError:
+                body = {k: _finite(v) for k, v in body.items()}
+                line = _encode(body)
+            self._file.write(f"{line}\n".encode())
             for listener in self.listeners:
                 listener(body)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Any
 
+from harness.runtime.telemetry.waiting import Seconds
 from harness.runtime.telemetry.watch import Figures, Raw
 from harness.runtime.telemetry.work import Amount
 
@@ -16,7 +17,7 @@ class Interval:
 
     steps: int = 0
     seconds: float = 0.0
-    parts: Counter[str] = field(default_factory=Counter)
+    parts: Seconds = field(default_factory=lambda: defaultdict(float))
     loop: float = 0.0
     communication: list[tuple[float, float]] = field(default_factory=list)
     """Seconds in collectives and seconds of the step, of steps in which they were timed."""
@@ -28,13 +29,14 @@ class Interval:
     io: float = 0.0
     read: int = 0
     written: int = 0
-    paused: Counter[str] = field(default_factory=Counter)
+    paused: Seconds = field(default_factory=lambda: defaultdict(float))
 
     def add(self, raw: Raw, found: Figures, amount: Amount) -> None:
         """One more step."""
         self.steps += 1
         self.seconds += found.seconds
-        self.parts.update(found.parts)
+        for name, seconds in found.parts.items():
+            self.parts[name] += seconds
         self.loop += found.loop
         if raw.measured:
             self.communication.append((sum(found.communication.values()), found.seconds))

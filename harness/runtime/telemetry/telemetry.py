@@ -6,7 +6,7 @@ Every figure of a `step` line comes together here; how each is measured is in th
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ from harness.runtime.telemetry.profiling import Profile, write_communication
 from harness.runtime.telemetry.start import facts
 from harness.runtime.telemetry.swapping import SWAPPED, bytes_in, uses_nvme
 from harness.runtime.telemetry.trackers import Trackers
-from harness.runtime.telemetry.waiting import METER, watch_collectives
+from harness.runtime.telemetry.waiting import METER, Seconds, watch_collectives
 from harness.runtime.telemetry.watch import Raw, Stopwatch, figures
 from harness.runtime.telemetry.work import Amount, Work, open_work
 from harness.runtime.topology import Topology
@@ -84,7 +84,8 @@ class Telemetry:
         # A line of a step on a device is read when the next step is on its way, so that nothing waits for it.
         self._late = self.watch.on_device and not spec.telemetry.synchronize
         self._kept: tuple[Raw, Amount, float, _Order | None] | None = None
-        self._interval, self._paused = Interval(), Counter[str]()
+        self._interval = Interval()
+        self._paused: Seconds = defaultdict(float)
         self._before = _counters()
         self._nvme: list[Path] = uses_nvme(job.orders.ds_config)
         self._nvme_bytes, self._nvme_at = 0, -_NVME_EVERY_SECONDS
@@ -102,8 +103,7 @@ class Telemetry:
         """Step `step` begins; the first one here, all others where the one before has ended."""
         self.profile.before(step)
         if self._last is None:
-            self._interval.paused.update(self._paused)
-            self._paused.clear()
+            self._pauses()
             METER.take()
             self._before, self._last = _counters(), self.watch.edge()
             self._time_collectives(0)
@@ -179,8 +179,7 @@ class Telemetry:
     def _raw(self, step: int) -> Raw:
         """The step as the host knows it; the next one starts where it ends."""
         start, self._last = self._last, self.watch.edge()
-        paused, self._paused = self._paused, Counter()
-        self._interval.paused.update(paused)
+        paused = self._pauses() if self._paused else 0.0
         spans = self.watch.take()
         waited, waits = METER.take()
         now = _counters()
@@ -190,7 +189,7 @@ class Telemetry:
             step,
             start,
             self._last,
-            sum(paused.values()),
+            paused,
             spans,
             waited,
             waits,
@@ -200,6 +199,14 @@ class Telemetry:
             int(written),
             int(faults),
         )
+
+    def _pauses(self) -> float:
+        """Seconds of what has gone on between two steps, which the next line tells."""
+        for kind, seconds in self._paused.items():
+            self._interval.paused[kind] += seconds
+        total = sum(self._paused.values())
+        self._paused.clear()
+        return total
 
     def _settle(self, raw: Raw, amount: Amount, own: float, order: _Order | None) -> None:
         """The device has passed the step: count it, compare ranks, write its line. A collective at some steps."""

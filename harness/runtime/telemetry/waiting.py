@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
@@ -46,6 +46,8 @@ _METHODS = (
 )
 LOOP = "loop"
 """The part of a step that is none of the stepper's."""
+Seconds = defaultdict[str, float]
+"""By the name of a part."""
 
 
 class Meter:
@@ -53,17 +55,17 @@ class Meter:
 
     def __init__(self) -> None:
         self.on, self.part = False, LOOP
-        self.host: Counter[str] = Counter()
+        self.host: Seconds = defaultdict(float)
         """Seconds by the host's clock, of what blocks it: all collectives on a CPU, the loop's own on a device."""
         self.edges: list[tuple[str, Any, Any]] = []
         """(part, event before, event after) of a device's collectives."""
         self._inside = False
         self._events = get_accelerator().device_name() != "cpu"
 
-    def take(self) -> tuple[Counter[str], list[tuple[str, Any, Any]]]:
+    def take(self) -> tuple[Seconds, list[tuple[str, Any, Any]]]:
         """What was counted since the last time."""
         taken = self.host, self.edges
-        self.host, self.edges = Counter(), []
+        self.host, self.edges = defaultdict(float), []
         return taken
 
     @contextmanager

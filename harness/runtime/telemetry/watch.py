@@ -6,15 +6,15 @@ On a CPU by the host's clock. On a device by events that it passes, which are re
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from deepspeed.accelerator import get_accelerator
 
-from harness.runtime.telemetry.waiting import LOOP, METER
+from harness.runtime.telemetry.waiting import LOOP, METER, Seconds
 
 Span = tuple[str, Any, Any]
 """The name of a part, and its two edges."""
@@ -71,7 +71,7 @@ class Raw:
     paused: float
     """Seconds between the edges that went to saves and evaluations."""
     spans: list[Span]
-    waited: Counter[str]
+    waited: Seconds
     waits: list[Span]
     measured: bool
     """Were collectives timed in this step?"""
@@ -86,8 +86,8 @@ class Figures:
     """Seconds of one step: all of it, its parts, and what of them was spent in collectives, by part."""
 
     seconds: float
-    parts: Counter[str]
-    communication: Counter[str] = field(default_factory=Counter)
+    parts: Seconds
+    communication: Seconds
 
     @property
     def loop(self) -> float:
@@ -101,11 +101,10 @@ def figures(raw: Raw, watch: Stopwatch) -> Figures:
     On a device the loop's own collectives block the host; they leave the device idle for as long as the loop's part of
     the step at most.
     """
-    parts: Counter[str] = Counter()
+    parts: Seconds = defaultdict(float)
     for name, start, end in raw.spans:
         parts[name] += watch.between(start, end)
-    found = Figures(max(0.0, watch.between(raw.start, raw.end) - raw.paused), parts)
-    found.communication.update(raw.waited)
+    found = Figures(max(0.0, watch.between(raw.start, raw.end) - raw.paused), parts, raw.waited.copy())
     if watch.on_device:
         found.communication[LOOP] = min(found.communication[LOOP], found.loop)
         for name, start, end in raw.waits:

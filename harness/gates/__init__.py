@@ -37,7 +37,7 @@ def check(
     A gate that fails is our fault: it becomes finding GT001 and the others still look.
     """
     context = Context(run, source, deepspeed or target(), consumer, accelerator or _accelerator(run, launching), survey)
-    version = context.target.version
+    version, known = context.target.version, _Known(context, launching)
     found: list[Finding] = []
     skipped: list[Skipped] = []
     checked = 0
@@ -46,7 +46,7 @@ def check(
             skipped.append(Skipped(gate.id, f"DeepSpeed {gate.versions}, this is {context.target.text}"))
         elif not _relevant(gate, context):
             checked += 1
-        elif missing := next((need for need in gate.needs if not _has(need, context, launching)), None):
+        elif missing := next((need for need in gate.needs if not known[need]), None):
             if missing != "a run spec":  # a DeepSpeed JSON has no model or data to miss
                 skipped.append(Skipped(gate.id, missing))
         else:
@@ -63,17 +63,23 @@ def _relevant(gate: Gate, context: Context) -> bool:
         return True  # let the check itself fail, and tell
 
 
-def _has(need: Need, context: Context, launching: bool) -> bool:
-    there: Mapping[Need, Callable[[], bool]] = {
-        "world size": lambda: context.world is not None,
-        "a run spec": lambda: context.run.kind == "spec",
-        "a launch": lambda: launching,
-        "model facts": lambda: context.model is not None,
-        "the accelerator": lambda: context.accelerator is not None,
-        "hosts": lambda: context.run.cluster is not None,
-        "the hosts' answers": lambda: context.survey is not None,
-    }
-    return there[need]()
+class _Known(dict[Need, bool]):
+    """Which of the facts that gates need are there; each is looked for once."""
+
+    def __init__(self, context: Context, launching: bool) -> None:
+        self._there: Mapping[Need, Callable[[], bool]] = {
+            "world size": lambda: context.world is not None,
+            "a run spec": lambda: context.run.kind == "spec",
+            "a launch": lambda: launching,
+            "model facts": lambda: context.model is not None,
+            "the accelerator": lambda: context.accelerator is not None,
+            "hosts": lambda: context.run.cluster is not None,
+            "the hosts' answers": lambda: context.survey is not None,
+        }
+
+    def __missing__(self, need: Need) -> bool:
+        self[need] = found = self._there[need]()
+        return found
 
 
 def _accelerator(run: Run, launching: bool) -> str | None:

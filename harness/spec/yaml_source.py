@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Any
 
 import yaml
@@ -47,8 +48,12 @@ for _tag, _pattern, _first in _PATTERNS:
 _BOOLS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 
+@lru_cache(maxsize=2)
 def parse(text: str, file: str) -> Source:
-    """The file as a Source. Raises Refused for syntax that YAML does not know, and for a root that is not a map."""
+    """The file as a Source. Raises Refused for syntax that YAML does not know, and for a root that is not a map.
+
+    The last files are remembered: a folder is looked through for what to check, and an upgrade checks a file twice.
+    """
     loader = None
     try:
         loader = _Loader(text)

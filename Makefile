@@ -1,4 +1,4 @@
-# One command each: demo, test, conformance, lint, bench, clean. All of them set up .venv first, which is quick when nothing changed.
+# One command each: demo, test, test-hosts, conformance, lint, bench, clean. All of them set up .venv first, which is quick when nothing changed.
 #
 # Variables that may be given, such as `make demo TORCH='torch>=2.10'`:
 #   PYTHON  the interpreter that .venv is made with (default: the first of python3, python3.13, 3.12, 3.11, 3.14 that is new enough)
@@ -22,7 +22,7 @@ export PATH := $(abspath $(BIN)):$(PATH)
 ONE_GPU = $(filter 1,$(shell nvidia-smi -L 2>/dev/null | grep -c '^GPU '))
 DEMO_OPTIONS = $(if $(ONE_GPU),--set launch.num_gpus=1 --set train.gradient_accumulation_steps=2)
 
-.PHONY: help setup demo test conformance lint bench clean
+.PHONY: help setup demo test test-hosts conformance lint bench clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -36,7 +36,11 @@ demo: setup  ## Train a small model for real: ZeRO-3, optimizer on the CPU, 2 ra
 	$(BIN)/harness launch ds_configs/demo.yaml $(DEMO_OPTIONS)
 
 test: setup  ## The whole test suite
-	$(BIN)/python -m pytest
+	HARNESS_TIER=light $(BIN)/python -m pytest -q -n auto
+	HARNESS_TIER=training $(BIN)/python -m pytest
+
+test-hosts: setup  ## Training across hosts of a cluster in a box: as root, with sshd and pdsh, ten minutes
+	HARNESS_TIER=hosts $(BIN)/python -m pytest
 
 conformance: setup  ## The gates against the real DeepSpeed, a fixed sample of 150 configurations (CONFORMANCE='--cases 500' for more)
 	$(BIN)/python -m tests.conformance $(CONFORMANCE)

@@ -26,7 +26,11 @@ NEEDS_TRAINING = (
     "kill",
     "hosts",
 )
-TRAINING = installed_version() is not None and os.environ.get("HARNESS_LIGHT") != "1"
+TIER = os.environ.get("HARNESS_TIER", "all")
+"""`light` leaves out what trains, `training` leaves out all else, `hosts` is what trains across hosts, and nothing more."""
+TRAINING = installed_version() is not None and TIER != "light"
+ACROSS_HOSTS = ("hosts/test_launch_across_hosts.py", "hosts/test_slurm.py")
+"""Launches over ssh, minutes each: `make test-hosts`."""
 ALLOWED_SKIPS = (
     "this processor has no AVX512-FP16",
     "needs a GPU",
@@ -35,13 +39,19 @@ ALLOWED_SKIPS = (
     "needs slurm",
 )
 """Reasons that a machine may have; everything else must run in CI."""
-if not TRAINING:
+if installed_version() is None:
     ALLOWED_SKIPS += ("needs DeepSpeed's files",)
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Without the training extra its tiers are left out as a whole; HARNESS_LIGHT=1 leaves them out on purpose."""
-    return True if _needs_training(collection_path) and not TRAINING else None
+    """Without the training extra its tiers are left out as a whole; HARNESS_TIER leaves some out on purpose."""
+    if not collection_path.name.startswith("test_"):
+        return None
+    if any(collection_path == HERE / name for name in ACROSS_HOSTS):
+        return None if TIER == "hosts" and TRAINING else True
+    if _needs_training(collection_path):
+        return None if TRAINING and TIER != "hosts" else True
+    return True if TIER in ("training", "hosts") else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

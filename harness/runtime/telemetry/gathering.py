@@ -14,7 +14,7 @@ from typing import Any
 from harness.plan.stragglers import Change, Detector, Look
 from harness.runtime.metrics import Metrics
 from harness.runtime.ranks import Ranks
-from harness.runtime.telemetry.memory import memory
+from harness.runtime.telemetry.memory import memory, page_faults
 from harness.runtime.telemetry.waiting import LOOP
 from harness.runtime.telemetry.watch import Figures
 from harness.runtime.topology import Topology
@@ -34,28 +34,36 @@ class Gathering:
     ) -> None:
         self.every = spec.gather_steps if ranks.world > 1 else None
         self._ranks, self._on_device, self._say = ranks, on_device, say
-        self._rows: list[list[float]] = []
+        self._kept: list[tuple[Figures, float, float]] = []
         self._steps = self._times = 0
+        self._faults = page_faults()
         self.hosts: list[str] = ranks.gather(socket.gethostname())
         inside = ranks.world // topology.pipeline_size
         self._stages = [rank // inside for rank in range(ranks.world)]
         self._detector = Detector(self.hosts, self._stages, spec.straggler_threshold)
 
-    def step(self, step: int, found: Figures, own: dict[str, float], metrics: Metrics, *, measured: bool) -> None:
-        """One more step of this rank. A collective where it is time for one, which every rank knows by the step."""
+    def after_pause(self) -> None:
+        """Pages that a save or an evaluation has read are not those of steps."""
+        self._faults = page_faults()
+
+    def step(self, step: int, found: Figures, io: float, work: float, metrics: Metrics, *, measured: bool) -> None:
+        """One more step of this rank. A collective where it is time for one, which every rank knows by the step.
+
+        `io`: seconds that it was blocked by swapping; `work`: floating-point operations of its own rows.
+        """
         if self.every is None:
             return
         self._steps += 1
         if measured:
-            self._rows.append(_row(found, own))
+            self._kept.append((found, io, work))
         if step % self.every:
             return
-        mine = [median(column) for column in zip(*self._rows, strict=True)] if self._rows else [math.nan] * 9
-        now = memory()
-        everyone = self._ranks.to_first(
-            [*mine, float(now["memory_host_bytes"]), float(now.get("memory_gpu_peak_bytes", 0))]
-        )
-        steps, self._steps, self._rows = self._steps, 0, []
+        rows = [_row(*kept) for kept in self._kept]
+        mine = [median(column) for column in zip(*rows, strict=True)] if rows else [math.nan] * 8
+        now, faults = memory(), page_faults()
+        mine += [(faults - self._faults) / self._steps, float(now["memory_host_bytes"])]
+        everyone = self._ranks.to_first([*mine, float(now.get("memory_gpu_peak_bytes", 0))])
+        steps, self._steps, self._kept, self._faults = self._steps, 0, [], faults
         if everyone and not any(math.isnan(row[0]) for row in everyone):
             self._look(step, steps, everyone, metrics)
 
@@ -96,8 +104,8 @@ class Gathering:
         ]
 
 
-def _row(found: Figures, own: dict[str, float]) -> list[float]:
-    """In the order of `_NAMES`, without memory."""
+def _row(found: Figures, io: float, work: float) -> list[float]:
+    """In the order of `_NAMES`, without pages and memory."""
     parts, waits = found.parts, found.communication
     return [
         found.seconds,
@@ -106,9 +114,8 @@ def _row(found: Figures, own: dict[str, float]) -> list[float]:
         sum(waits.values()) - waits[_DATA] - waits[LOOP],
         found.loop,
         waits[LOOP],
-        own["io"],
-        own["work"],
-        own["faults"],
+        io,
+        work,
     ]
 
 

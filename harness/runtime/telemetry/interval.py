@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from harness.runtime.telemetry.waiting import Seconds
@@ -69,7 +70,7 @@ def speed(interval: Interval) -> dict[str, Any]:
 def flops(interval: Interval, world: int, peak: float | None) -> dict[str, Any]:
     """FLOPs a step over all ranks, and what part of the peak they are."""
     counts = {"flops": interval.needed, "flops_hardware": interval.executed, "flops_6n": interval.six_n}
-    out: dict[str, Any] = {name: float(f"{value / interval.steps:.6g}") for name, value in counts.items()}
+    out: dict[str, Any] = {name: _digits(value / interval.steps) for name, value in counts.items()}
     if interval.seconds > 0:
         rate = 1 / (interval.seconds * world)
         out["device_flops_per_second"] = float(f"{interval.needed * rate:.6g}")
@@ -77,3 +78,9 @@ def flops(interval: Interval, world: int, peak: float | None) -> dict[str, Any]:
             shares = zip(("mfu", "hfu", "mfu_6n"), counts.values(), strict=True)
             out |= {name: float(f"{value * rate / peak:.5g}") for name, value in shares}
     return out
+
+
+@lru_cache(maxsize=64)
+def _digits(value: float) -> float:
+    """Six digits are enough; rows of one length have the same operations in every step."""
+    return float(f"{value:.6g}")

@@ -25,7 +25,7 @@ from harness.runtime.state import State
 from harness.runtime.telemetry.device import Peak, find_peak
 from harness.runtime.telemetry.gathering import Gathering
 from harness.runtime.telemetry.interval import Interval, flops, speed
-from harness.runtime.telemetry.memory import memory, page_faults
+from harness.runtime.telemetry.memory import memory
 from harness.runtime.telemetry.profiling import Profile, write_communication
 from harness.runtime.telemetry.start import facts
 from harness.runtime.telemetry.swapping import SWAPPED, bytes_in, uses_nvme
@@ -159,6 +159,7 @@ class Telemetry:
             yield
         finally:
             METER.on, self._before = on, _counters()
+            self.gathering.after_pause()
             self._paused[kind] += time.perf_counter() - began
 
     def _order(self, state: State, losses: torch.Tensor, rate: float, *, skipped: bool) -> _Order:
@@ -183,7 +184,7 @@ class Telemetry:
         spans = self.watch.take()
         waited, waits = METER.take()
         now = _counters()
-        io, read, written, faults = (after - before for after, before in zip(now, self._before, strict=True))
+        io, read, written = (after - before for after, before in zip(now, self._before, strict=True))
         self._before = now
         return Raw(
             step,
@@ -197,7 +198,6 @@ class Telemetry:
             io,
             int(read),
             int(written),
-            int(faults),
         )
 
     def _pauses(self) -> float:
@@ -213,8 +213,7 @@ class Telemetry:
         self.watch.wait_for(raw.end)
         found = figures(raw, self.watch)
         self._interval.add(raw, found, amount)
-        mine = {"io": raw.io, "work": own, "faults": float(raw.faults)}
-        self.gathering.step(raw.step, found, mine, self._job.metrics, measured=raw.measured)
+        self.gathering.step(raw.step, found, raw.io, own, self._job.metrics, measured=raw.measured)
         if order is not None:
             self._tell(order)
 
@@ -260,6 +259,6 @@ class Telemetry:
         }
 
 
-def _counters() -> tuple[float, int, int, int]:
-    """What only ever grows: seconds blocked and bytes moved by swapping, pages read from a disk."""
-    return SWAPPED.seconds, SWAPPED.read, SWAPPED.written, page_faults()
+def _counters() -> tuple[float, int, int]:
+    """What only ever grows: seconds blocked and bytes moved by swapping."""
+    return SWAPPED.seconds, SWAPPED.read, SWAPPED.written

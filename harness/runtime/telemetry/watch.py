@@ -78,7 +78,6 @@ class Raw:
     io: float = 0.0
     read: int = 0
     written: int = 0
-    faults: int = 0
 
 
 @dataclass(slots=True)

@@ -35,9 +35,18 @@ def checksum(part: torch.Tensor, begin: int, strides: Sequence[int]) -> torch.Te
     return torch.stack([total, placed])
 
 
-def of_shard(shard: torch.Tensor, begin: int, numel: int) -> torch.Tensor:
-    """Of a flat shard that begins at `begin` of a weight of so many elements, up to `MOST`; without padding."""
-    end = min(numel, MOST)
+def reach(shape: Sequence[int]) -> int:
+    """How many elements of a weight of this shape are looked at: whole rows, where a row is no longer than `MOST`."""
+    numel = torch.Size(shape).numel()
+    row = numel // shape[0] if numel else 0
+    if numel <= MOST or row > MOST:
+        return min(numel, MOST)
+    return MOST // row * row
+
+
+def of_shard(shard: torch.Tensor, begin: int, shape: Sequence[int]) -> torch.Tensor:
+    """Of a flat shard that begins at `begin` of a weight of this shape, as far as `reach`; without padding."""
+    end = reach(shape)
     return checksum(shard.reshape(-1)[: max(0, end - begin)], begin, (1,))
 
 

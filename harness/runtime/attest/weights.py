@@ -88,9 +88,9 @@ def note(model: torch.nn.Module, dtypes: Sequence[torch.dtype]) -> dict[str, Not
         )
         if sharded is not None:
             part, begin = sharded
-            part = part[: max(0, sums.MOST - begin)]
+            part = part[: max(0, sums.reach(shape_of(parameter)) - begin)]
             for dtype in {part.dtype, *dtypes}:
-                waiting.append((name, _name(dtype), sums.of_shard(part.to(dtype), begin, numel_of(parameter))))
+                waiting.append((name, _name(dtype), sums.of_shard(part.to(dtype), begin, shape_of(parameter))))
     for (name, dtype, _), (a, b) in zip(waiting, _read([s for *_, s in waiting]), strict=True):
         kept = found[name].sums
         if kept is not None:
@@ -115,7 +115,7 @@ def held(engine: Any, names: Sequence[str]) -> dict[str, tuple[str, bool, tuple[
         sharded = shard_of(parameter)
         if sharded is not None:
             part, begin = sharded
-            waiting.append((name, _name(part.dtype), False, sums.of_shard(part, begin, numel_of(parameter))))
+            waiting.append((name, _name(part.dtype), False, sums.of_shard(part, begin, shape_of(parameter))))
     values = _read([s for *_, s in waiting])
     return {name: (dtype, is_cut, v) for (name, dtype, is_cut, _), v in zip(waiting, values, strict=True)}
 
@@ -129,15 +129,16 @@ def cuts_of(engine: Any, names: Sequence[str]) -> dict[str, Cut]:
 
 
 def _of_cut(parameter: Any, cut: Cut) -> torch.Tensor | None:
-    """None where the part is itself sharded (stage 3), scaled, or laid out in another way than elements in rows."""
+    """None where the part is itself sharded (stage 3), scaled, or has rows that are too long to be looked at whole."""
     from deepspeed.utils import groups
 
     if hasattr(parameter, "ds_tensor"):
         return None
     rank = groups.get_tensor_model_parallel_rank()
     total = torch.zeros(2, dtype=torch.int64, device=parameter.device)
-    row = cut.shape[1:].numel() if len(cut.shape) > 1 else 1
-    most = max(1, sums.MOST // row) * row  # whole rows
+    most = sums.reach(cut.shape)
+    if most < cut.shape.numel() and most % cut.shape[1:].numel():
+        return None
     for piece in cut.ranks[rank]["pieces"]:
         if piece.get("scale", 1.0) != 1.0:
             return None

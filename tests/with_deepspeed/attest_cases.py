@@ -36,7 +36,7 @@ BF16: dict[str, Any] = {"precision": {"bf16": True}}
 
 def zero(stage: int, **more: Any) -> dict[str, Any]:
     """The section."""
-    return {"zero": {"stage": stage, **more}}
+    return {"launch": {"attest": "stop"}, "zero": {"stage": stage, **more}}
 
 
 CPU = {"device": "cpu", "pin_memory": False}

@@ -18,7 +18,7 @@ _BASES = {
     "lamb": ("FusedLamb",),
     "muon": ("Muon", "MuonWithAuxAdam"),
 }
-_HALF = ("FP16_Optimizer", "FP16_UnfusedOptimizer")
+_HALF = ("FP16_Optimizer", "FP16_UnfusedOptimizer", "BF16_Optimizer")
 _WRAPPERS = {
     1: ("DeepSpeedZeroOptimizer", "BF16_Optimizer"),
     2: ("DeepSpeedZeroOptimizer",),

@@ -129,7 +129,7 @@ STEP = (
     new("mfu", "number", "", "`device_flops_per_second` / `device_peak_flops`, 0 to 1; none without a known peak"),
     new("hfu", "number", "", "the same of `flops_hardware`"),
     new("mfu_6n", "number", "", "the same of `flops_6n`"),
-    must("memory_host_bytes", "count", "bytes", "rank 0's process: resident now, or a quarter of a second ago"),
+    must("memory_host_bytes", "count", "bytes", "rank 0's process: resident now, or a second ago"),
     new("memory_host_peak_bytes", "count", "bytes", "rank 0's process: resident at most so far"),
     new("memory_gpu_bytes", "count", "bytes", "rank 0's device: allocated now"),
     new("memory_gpu_reserved_bytes", "count", "bytes", "rank 0's device: taken by the allocator now"),
@@ -151,7 +151,7 @@ RANKS = (
     must("io", "numbers", "s", "of the busy time: blocked by NVMe swapping"),
     must("host", "numbers", "s", "of the busy time: everything else"),
     must("work", "numbers", "FLOP", "mean a step: floating-point operations of the rows that the rank was given"),
-    must("memory_host_bytes", "counts", "bytes", "resident now, or a quarter of a second ago"),
+    must("memory_host_bytes", "counts", "bytes", "resident now, or a second ago"),
     Field("memory_gpu_peak_bytes", "counts", "bytes", "allocated on the device at most so far"),
 )
 

@@ -121,6 +121,7 @@ def train(job: Job, resume: Path | None, allowed: Collection[str] = (), attempt:
     try:
         return _train(job, state, screen, telemetry)
     finally:
+        telemetry.abandon()
         screen.close()
 
 

@@ -69,13 +69,21 @@ class Ranks:
             dist.all_gather_object(out, value, group=self.control)
         return out
 
-    def to_first(self, values: Sequence[float]) -> list[list[float]]:
-        """As many numbers of every rank, in rank order, on rank 0; nothing on the others. One small collective."""
+    def to_first_later(self, values: Sequence[float]) -> Callable[[], list[list[float]]]:
+        """As many numbers of every rank, in rank order, on rank 0; nothing on the others. One small collective, on its
+        way until it is asked for.
+        """
         mine = torch.tensor(values, dtype=torch.float64)
         everyone = [torch.empty_like(mine) for _ in range(self.world)] if self.is_first else None
         with METER.waiting():
-            dist.gather(mine, everyone, group=self.control)
-        return [row.tolist() for row in everyone or ()]
+            work = dist.gather(mine, everyone, group=self.control, async_op=True)
+
+        def read() -> list[list[float]]:
+            with METER.waiting():
+                work.wait()
+            return [row.tolist() for row in everyone or ()]
+
+        return read
 
     def any(self, flag: bool) -> bool:
         """True on every rank as soon as it is true on one."""

@@ -1,4 +1,5 @@
-"""All ranks beside each other: every few steps each sends a dozen numbers to rank 0, which looks for slow ones.
+"""All ranks beside each other: every few steps each sends a dozen numbers to rank 0, which looks for slow ones a step
+later, so that nobody waits for them.
 
 Who is slow is decided in `harness.plan.stragglers`; here is what the numbers are and how they get there.
 """
@@ -35,6 +36,7 @@ class Gathering:
         self.every = spec.gather_steps if ranks.world > 1 else None
         self._ranks, self._on_device, self._say = ranks, on_device, say
         self._kept: list[tuple[Figures, float, float]] = []
+        self._coming: tuple[int, int, Callable[[], list[list[float]]]] | None = None
         self._steps = self._times = 0
         self._faults = page_faults()
         self.hosts: list[str] = ranks.gather(socket.gethostname())
@@ -46,8 +48,12 @@ class Gathering:
         """Pages that a save or an evaluation has read are not those of steps."""
         self._faults = page_faults()
 
-    def step(self, step: int, found: Figures, io: float, work: float, metrics: Metrics, *, measured: bool) -> None:
-        """One more step of this rank. A collective where it is time for one, which every rank knows by the step.
+    def due(self, step: int) -> bool:
+        """Do the ranks compare themselves after this step?"""
+        return self.every is not None and step % self.every == 0
+
+    def step(self, step: int, found: Figures, io: float, work: float, *, measured: bool) -> None:
+        """One more step of this rank. A collective begins where it is time for one, which every rank knows by the step.
 
         `io`: seconds that it was blocked by swapping; `work`: floating-point operations of its own rows.
         """
@@ -56,14 +62,22 @@ class Gathering:
         self._steps += 1
         if measured:
             self._kept.append((found, io, work))
-        if step % self.every:
+        if not self.due(step):
             return
         rows = [_row(*kept) for kept in self._kept]
         mine = [median(column) for column in zip(*rows, strict=True)] if rows else [math.nan] * 8
         now, faults = memory(), page_faults()
         mine += [(faults - self._faults) / self._steps, float(now["memory_host_bytes"])]
-        everyone = self._ranks.to_first([*mine, float(now.get("memory_gpu_peak_bytes", 0))])
-        steps, self._steps, self._kept, self._faults = self._steps, 0, [], faults
+        read = self._ranks.to_first_later([*mine, float(now.get("memory_gpu_peak_bytes", 0))])
+        self._coming = step, self._steps, read
+        self._steps, self._kept, self._faults = 0, [], faults
+
+    def take(self, metrics: Metrics) -> None:
+        """Look at what has come from the ranks since the last step, if anything."""
+        if self._coming is None:
+            return
+        (step, steps, read), self._coming = self._coming, None
+        everyone = read()
         if everyone and not any(math.isnan(row[0]) for row in everyone):
             self._look(step, steps, everyone, metrics)
 

@@ -9,17 +9,14 @@ from functools import cache
 
 from deepspeed.accelerator import get_accelerator
 
-_PAGE = resource.getpagesize()
-_EVERY_SECONDS = 0.25
+_EVERY_SECONDS = 1.0
 """Asking takes a tenth of a millisecond, a GPU's allocator more: where steps are shorter, not each of them asks."""
-_PEAK_EVERY_SECONDS = 1.0
-_peak = {"bytes": 0, "at": -_PEAK_EVERY_SECONDS}
 _last: tuple[float, dict[str, int]] = (-_EVERY_SECONDS, {})
 
 
 def memory() -> dict[str, int]:
-    """Bytes, under the names that they have in a `step` line, of now or a quarter of a second ago; `memory_gpu_*` where
-    there is a device.
+    """Bytes, under the names that they have in a `step` line, of now or a second ago; `memory_gpu_*` where there is
+    a device.
     """
     global _last  # noqa: PLW0603
     now = time.monotonic()
@@ -40,19 +37,17 @@ def _device_memory() -> dict[str, int]:
 
 
 def host_memory() -> dict[str, int]:
-    """Resident bytes now and at most. The kernel keeps the peak, in a file that takes long to read: asked for once a
-    second. `ru_maxrss` would be quicker, but a process that was forked and replaced still has its parent's.
+    """Resident bytes now and at most, as the kernel keeps them. `ru_maxrss` would be quicker, but a process that was
+    forked and replaced still has its parent's.
     """
-    now = int(_read("statm", os.getpid()).split()[1]) * _PAGE
-    if time.monotonic() - _peak["at"] >= _PEAK_EVERY_SECONDS:
-        _peak["at"] = time.monotonic()
-        _, _, rest = _read("status", os.getpid()).partition(b"VmHWM:")
-        _peak["bytes"] = int(rest.split(maxsplit=1)[0]) * 1024 if rest else 0
-    return {"memory_host_bytes": now, "memory_host_peak_bytes": int(max(now, _peak["bytes"]))}
+    status = os.pread(_opened("status", os.getpid()), 8192, 0)
+    now, most = (_kilobytes(status, name) * 1024 for name in (b"VmRSS:", b"VmHWM:"))
+    return {"memory_host_bytes": now, "memory_host_peak_bytes": max(now, most)}
 
 
-def _read(name: str, process: int) -> bytes:
-    return os.pread(_opened(name, process), 8192, 0)
+def _kilobytes(status: bytes, name: bytes) -> int:
+    _, _, rest = status.partition(name)
+    return int(rest.split(maxsplit=1)[0]) if rest else 0
 
 
 @cache

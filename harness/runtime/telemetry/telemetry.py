@@ -32,10 +32,12 @@ from harness.runtime.telemetry.swapping import SWAPPED, bytes_in, uses_nvme
 from harness.runtime.telemetry.trackers import Trackers
 from harness.runtime.telemetry.waiting import METER, Seconds, watch_collectives
 from harness.runtime.telemetry.watch import Raw, Stopwatch, figures
-from harness.runtime.telemetry.work import Amount, Work, open_work
+from harness.runtime.telemetry.work import Work, open_work
 from harness.runtime.topology import Topology
 
 _NVME_EVERY_SECONDS = 30.0
+_PATIENCE_SECONDS = 0.5
+"""So long a line may wait for others on a CPU: written together, short steps cost half as much, in warm caches."""
 
 
 class Measured(Protocol):
@@ -64,6 +66,16 @@ class _Order:
     engine_skipped: int
 
 
+@dataclass(slots=True)
+class _Taken:
+    """A step that is over for the host, and not counted yet."""
+
+    raw: Raw
+    rows: np.ndarray
+    order: _Order | None
+    loss: float | None = None
+
+
 class Telemetry:
     """Of one run, on every rank: all call the same methods at the same steps."""
 
@@ -82,8 +94,10 @@ class Telemetry:
         self.profile = Profile(spec.telemetry, job.ranks, job.run_dir.root, job.metrics)
         watch_collectives()
         # A line of a step on a device is read when the next step is on its way, so that nothing waits for it.
-        self._late = self.watch.on_device and not spec.telemetry.synchronize
-        self._kept: tuple[Raw, Amount, float, _Order | None] | None = None
+        self._late = int(self.watch.on_device and not spec.telemetry.synchronize)
+        self._patience = 0.0 if self.watch.on_device else _PATIENCE_SECONDS
+        self._taken: list[_Taken] = []
+        self._settled_at = 0.0
         self._interval = Interval()
         self._paused: Seconds = defaultdict(float)
         self._before = _counters()
@@ -117,15 +131,16 @@ class Telemetry:
     ) -> None:
         """The step that led to `state` is over. Raises Refused on all ranks for a loss that is none (OP113)."""
         order = self._order(state, losses, rate, skipped=skipped) if logged else None
-        rank = self._job.train.rank
-        amount, own = self.work.of(rows), self.work.of(rows[:, rank : rank + 1]).executed
-        raw = self._raw(state.step)
+        self.gathering.take(self._job.metrics)
+        self._taken.append(_Taken(self._raw(state.step), rows, order))
         self._time_collectives(state.step)
-        before, self._kept = self._kept, (raw, amount, own, order)
-        if before is not None:
-            self._settle(*before)
-        if not self._late:
-            self.flush()
+        ready = len(self._taken) - self._late
+        if ready > 0:
+            self._judge(self._taken[ready - 1])
+            now = time.perf_counter()
+            if self.gathering.due(self._taken[ready - 1].raw.step) or now - self._settled_at >= self._patience:
+                self._settle(ready)
+                self._settled_at = now
         if self.profile.due(state.step):
             self._profiled(state.step)
 
@@ -146,9 +161,15 @@ class Telemetry:
 
     def flush(self) -> None:
         """Tell what is left to tell, once the device has come so far: before a save, an evaluation or the end."""
-        kept, self._kept = self._kept, None
-        if kept is not None:
-            self._settle(*kept)
+        for taken in self._taken[-1:] if self._late else ():
+            self._judge(taken)
+        self._settle(len(self._taken))
+        self.gathering.take(self._job.metrics)
+
+    def abandon(self) -> None:
+        """Training ends out of order: tell what waits to be told, without asking the others or the device."""
+        if not self.watch.on_device:
+            self._settle(len(self._taken), alone=True)
 
     @contextmanager
     def paused(self, kind: str) -> Iterator[None]:
@@ -186,19 +207,7 @@ class Telemetry:
         now = _counters()
         io, read, written = (after - before for after, before in zip(now, self._before, strict=True))
         self._before = now
-        return Raw(
-            step,
-            start,
-            self._last,
-            paused,
-            spans,
-            waited,
-            waits,
-            METER.on,
-            io,
-            int(read),
-            int(written),
-        )
+        return Raw(step, start, self._last, paused, spans, waited, waits, METER.on, io, int(read), int(written))
 
     def _pauses(self) -> float:
         """Seconds of what has gone on between two steps, which the next line tells."""
@@ -208,21 +217,36 @@ class Telemetry:
         self._paused.clear()
         return total
 
-    def _settle(self, raw: Raw, amount: Amount, own: float, order: _Order | None) -> None:
-        """The device has passed the step: count it, compare ranks, write its line. A collective at some steps."""
-        self.watch.wait_for(raw.end)
-        found = figures(raw, self.watch)
-        self._interval.add(raw, found, amount)
-        self.gathering.step(raw.step, found, raw.io, own, self._job.metrics, measured=raw.measured)
-        if order is not None:
-            self._tell(order)
-
-    def _tell(self, order: _Order) -> None:
-        shape, state = self._job.train.shape, order.state
-        loss = order.loss()[0] / (shape.accumulation * shape.ranks)
-        lost = None if order.skipped else not_a_number(loss, state.step)
+    def _judge(self, taken: _Taken) -> None:
+        """Read the step's loss, once the device has passed it. Raises Refused, on all ranks, for one that is none."""
+        order = taken.order
+        if order is None:
+            return
+        shape = self._job.train.shape
+        taken.loss = order.loss()[0] / (shape.accumulation * shape.ranks)
+        lost = None if order.skipped else not_a_number(taken.loss, taken.raw.step)
         if lost:
+            self._settle(self._taken.index(taken))
+            self._taken.clear()
             raise lost
+
+    def _settle(self, count: int, *, alone: bool = False) -> None:
+        """The device has passed so many steps: count them, compare ranks, write their lines. A collective at some."""
+        settled, self._taken = self._taken[:count], self._taken[count:]
+        rank = self._job.train.rank
+        for taken in settled:
+            raw, rows = taken.raw, taken.rows
+            self.watch.wait_for(raw.end)
+            found = figures(raw, self.watch)
+            self._interval.add(raw, found, self.work.of(rows))
+            if not alone:
+                own = self.work.of(rows[:, rank : rank + 1]).executed
+                self.gathering.step(raw.step, found, raw.io, own, measured=raw.measured)
+            if taken.order is not None:
+                self._tell(taken.order, taken.loss)
+
+    def _tell(self, order: _Order, loss: float | None) -> None:
+        state = order.state
         interval, self._interval = self._interval, Interval()
         if not self._job.ranks.is_first:
             return

@@ -123,7 +123,7 @@ class LaunchSpec(Section):
     """End a run, with the stacks of every rank in `logs/`, when no step and no evaluation batch ends for so long;
     start-up and saves get half an hour at least, the preparation of data any time. `null`: never.
     """
-    attest: Literal["stop", "warn", "off"] = "warn"
+    attest: Literal["stop", "warn", "off"] = "stop"
     """Ask the engine in the first 20 steps whether it has what this spec asks for, and compare replicas now and then:
     end the run where it has not (exit code 5), say so and go on, or do not ask.
     """

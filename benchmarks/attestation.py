@@ -1,9 +1,10 @@
 """Silent faults of DeepSpeed, provoked with no gate asked: which claim stops the run, and which gate would have before?
 
-    python benchmarks/attestation.py [--only TEXT] [--write]
+    python benchmarks/attestation.py [--only TEXT] [--launcher] [--write]
 
-Each row is a run of the real engine on forked ranks, with a JSON that says something else than the spec. `--write` puts
-the table into `benchmarks/results/attestation-DATE.md`.
+Each row is a run of the real engine on forked ranks, with a JSON that says something else than the spec; with
+`--launcher` the ranks are started by the `deepspeed` command, which takes ten minutes. `--write` puts the table into
+`benchmarks/results/attestation-DATE.md`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -27,6 +29,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "with_deepspeed"), str(ROOT / "b
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="rows whose name has this in it")
+    parser.add_argument("--launcher", action="store_true", help="start ranks by the `deepspeed` command")
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -37,16 +40,39 @@ def main() -> int:
     chosen = [row for row in ROWS if arguments.only in row.name or row.name == "saved"]
     ranks = ForkedRanks()
     with tempfile.TemporaryDirectory(prefix="attestation-") as scratch:
-        outcomes = run(chosen, Path(scratch), ranks.run)
+        outcomes = run(chosen, Path(scratch), launched if arguments.launcher else ranks.run)
         gates = gates_of(Path(scratch), [row.name for row in chosen])
     ranks.close()
     lines = [line(row.name, outcomes[row.name], gates[row.name]) for row in chosen if row.name != "saved"]
-    text = table(lines)
+    text = table(lines, "ranks of the `deepspeed` launcher" if arguments.launcher else "forked gloo ranks")
     print(text)
     if arguments.write:
         day = datetime.now(UTC).strftime("%Y-%m-%d")
         (ROOT / "benchmarks" / "results" / f"attestation-{day}.md").write_text(text + "\n", encoding="utf-8")
     return int(any(how == "unseen" and not why for _, how, _, _, why in lines))
+
+
+def launched(script: Path, *arguments: str, ranks: int, check: bool) -> dict[str, Any]:
+    """A script under the launcher, as `ForkedRanks.run` returns it."""
+    from runtime_helpers import rank_environment, remove_shared_buffers
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    command = [str(Path(sys.executable).with_name("deepspeed")), "--num_gpus", str(ranks), "--master_port", str(port)]
+    try:
+        done = subprocess.run(
+            [*command, "--no_local_rank", str(script), *arguments],
+            capture_output=True,
+            text=True,
+            check=check,
+            timeout=600,
+            env={**rank_environment(), "PYTHONPATH": str(ROOT)},
+        )
+    finally:
+        remove_shared_buffers(port)
+    print(".", end="", flush=True, file=sys.stderr)
+    return {"codes": [done.returncode], "first": 0, "output": [done.stdout + done.stderr]}
 
 
 Line = tuple[str, str, str, str, str]
@@ -95,15 +121,15 @@ def gates_of(folder: Path, names: list[str]) -> dict[str, list[str]]:
     return found
 
 
-def table(lines: list[Line]) -> str:
+def table(lines: list[Line], where: str) -> str:
     """Markdown."""
     counts = Counter(how for _, how, *_ in lines)
     gated = sum(bool(gates) for _, how, _, gates, _ in lines if how == "unseen")
     head = [
         "# Silent faults, provoked",
         "",
-        f"DeepSpeed {version('deepspeed')}, torch {version('torch')}, {len(lines)} rows: the real engine on forked gloo"
-        " ranks, no gate asked.",
+        f"DeepSpeed {version('deepspeed')}, torch {version('torch')}, {len(lines)} rows: the real engine on {where},"
+        " no gate asked.",
         "",
         *(f"- {how}: {count}" for how, count in counts.most_common()),
         f"- of those unseen, {gated} are named by a gate",

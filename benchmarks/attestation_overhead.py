@@ -45,9 +45,10 @@ def main() -> None:
     from harness.spec.model import RunSpec
 
     ranks = ForkedRanks()
+    body = spec(arguments.rows, arguments.stage, STEPS) | {"launch": {"attest": "stop"}}
     with tempfile.TemporaryDirectory(prefix="attestation-overhead-") as scratch:
         run = resolve(
-            RunSpec.model_validate_json(json.dumps(spec(arguments.rows, arguments.stage, STEPS))),
+            RunSpec.model_validate_json(json.dumps(body)),
             world_size=arguments.ranks,
         )
         (Path(scratch) / "spec.resolved.json").write_text(json.dumps(run.to_json()))

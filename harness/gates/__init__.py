@@ -12,6 +12,7 @@ from harness.gates.context import Context
 from harness.gates.registry import Gate, Need, gates
 from harness.plan.run import Run
 from harness.spec.model import Consumer
+from harness.spec.pages import is_claim
 from harness.spec.source import Source
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def _suppress(found: list[Finding], context: Context) -> tuple[list[Finding], li
             fix=Fix("remove it"),
         )
         for name in wanted
-        if name not in hit
+        if name not in hit and not is_claim(name)
     ]
     unused += [
         Finding(

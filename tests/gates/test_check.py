@@ -37,6 +37,11 @@ def test_an_ignore_that_ignores_nothing_is_told(write):
     ]
 
 
+def test_a_claim_of_the_running_engine_may_be_ignored(write):
+    found = report(write("a.yaml", "ignore: {AT012: own initialisation}\n")).findings
+    assert not [f for f in found if f.gate == "GT002"]
+
+
 def test_a_gate_that_fails_is_told_and_the_others_still_look(write, monkeypatch):
     def broken(ctx):
         raise RuntimeError("oops")

@@ -31,6 +31,8 @@ TINY = {
     "eos_token_id": 256,
     "pad_token_id": 257,
 }
+WIDE = TINY | {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 1}
+"""Its matrices are larger than what is looked at of one."""
 BF16: dict[str, Any] = {"precision": {"bf16": True}}
 
 
@@ -127,6 +129,7 @@ HEALTHY = (
     Case("sequence", zero(3) | _SEQUENCE),
     Case("pipeline", zero(1) | BF16 | _PIPELINE),
     Case("tensor-and-data", zero(2) | _TENSOR, ranks=4),
+    Case("tensor-wide", zero(1) | _TENSOR | {"model": {"config": WIDE}}),
 )
 """What must raise no alarm."""
 
@@ -173,6 +176,7 @@ SPOILED = (
     Case("AT026-drift", zero(0), deed="drift", claim="AT026"),
     Case("AT027-lost-step", zero(1), 1, deed="lost-step", claim="AT027"),
     Case("warned", zero(1) | {"launch": {"attest": "warn"}}, 1, {"gradient_clipping": 0.25}),
+    Case("ignored", zero(1) | {"ignore": {"AT006": "tried on purpose"}}, 1, {"gradient_clipping": 0.25}),
     Case("not-asked", zero(1) | {"launch": {"attest": "off"}}, 1, {"gradient_clipping": 0.25}),
 )
 """What must raise the alarm that is named."""

@@ -53,6 +53,12 @@ def test_a_warning_goes_on(outcomes: dict[str, dict[str, Any]]) -> None:
     assert outcomes["warned"]["claims"]["AT023"]["state"] == "holds"
 
 
+def test_a_claim_that_the_spec_puts_up_with_goes_on(outcomes: dict[str, dict[str, Any]]) -> None:
+    assert outcomes["ignored"]["ids"] == []
+    told = outcomes["ignored"]["claims"]["AT006"]
+    assert (told["state"], told["ignored"]) == ("differs", "tried on purpose")
+
+
 def test_nothing_is_asked_where_it_is_off(outcomes: dict[str, dict[str, Any]]) -> None:
     assert (outcomes["not-asked"]["ids"], outcomes["not-asked"]["claims"]) == ([], {})
 

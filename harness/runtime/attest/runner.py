@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any, Protocol
 
 import deepspeed
@@ -35,6 +36,7 @@ JUDGED = (1, 4, FIRST_STEPS)
 """Of the first steps, those after which all ranks compare what they saw."""
 DRIFT_STEPS = 200
 _MOST_ROWS = 1024
+_TOLD = tuple(field.name for field in fields(Answer))
 
 
 class Begun(Protocol):
@@ -55,6 +57,7 @@ class Attestation:
         self.mode = orders.run.spec.launch.attest
         self._ranks, self._file = ranks, run_dir.root / FILE
         self._answers: dict[str, dict[str, Any]] = {}
+        self._ignored = orders.run.spec.ignore
         if self.mode == "off":
             return
         asked = asked_of(orders.run, ranks.world)
@@ -65,7 +68,7 @@ class Attestation:
     def built(self, engine: Any) -> None:
         """After `deepspeed.initialize`, before a checkpoint is loaded. Raises RefusedByAll. A collective."""
         if self.mode != "off":
-            self._seen.engine = engine
+            self._seen.engine, self._seen.named = engine, dict(engine.module.named_parameters())
             self._ask(("built",), 0)
             self._seen.origin = {}
 
@@ -134,7 +137,7 @@ class Attestation:
         claims = [claim for claim in CLAIMS if claim.moment in moments]
         everyone = self._ranks.gather([_look(claim, self._seen) for claim in claims])
         answers = [(claim, _judge(claim, self._seen, [one[i] for one in everyone])) for i, claim in enumerate(claims)]
-        wrong = [_finding(claim, answer, self.mode) for claim, answer in answers if answer.state == "differs"]
+        wrong = [_finding(claim, answer, self.mode) for claim, answer in self._unwanted(answers)]
         for claim, answer in answers:
             self._note(claim, answer, step)
         if self._ranks.is_first and (wrong or moments != ("begun",)):
@@ -143,6 +146,10 @@ class Attestation:
             raise RefusedByAll(wrong, Exit.ATTESTATION)
         if wrong and self._ranks.is_first:
             say(wrong)
+
+    def _unwanted(self, answers: Sequence[tuple[Claim, Answer]]) -> list[tuple[Claim, Answer]]:
+        """What differs, unless the spec puts up with it."""
+        return [(c, a) for c, a in answers if a.state == "differs" and c.id not in self._ignored]
 
     def _text(self) -> str:
         """The file: a claim a line. (Indented by `json` it would take ten times as long.)"""
@@ -156,7 +163,9 @@ class Attestation:
         if before == "differs" or (before == "holds" and answer.state == "skipped"):
             return
         about = {"id": claim.id, "name": claim.name, "question": claim.question, "step": step}
-        told = {name: value for name, value in asdict(answer).items() if value not in (None, "", ())}
+        told = {name: value for name in _TOLD if (value := getattr(answer, name)) not in (None, "", ())}
+        if answer.state == "differs" and claim.id in self._ignored:
+            told["ignored"] = self._ignored[claim.id]
         self._answers[claim.id] = {**about, **told}
 
 
@@ -202,6 +211,8 @@ def _finding(claim: Claim, answer: Answer, mode: str) -> Finding:
     pages = f"; see also {', '.join(f'`harness explain {gate}`' for gate in claim.gates)}" if claim.gates else ""
     notes = (*answer.notes, f"asked of the engine: {claim.question}{pages}")
     severity = "error" if mode == "stop" else "warning"
+    if mode == "stop":
+        notes += (f"to go on all the same, put `ignore: {{{claim.id}: why}}` into the spec",)
     return Finding(
         claim.id, severity, answer.text, key=claim.key, notes=notes, fix=Fix(claim.fix) if claim.fix else None
     )

@@ -38,6 +38,8 @@ class Seen:
     spread: dict[str, Spread]
     """Of modules that the model's own initialisation has made anew, by class."""
     engine: Any = None
+    named: dict[str, Any] = field(default_factory=dict)
+    """The parameters of its module."""
     start: int = 0
     """Steps that a resumed run had behind it."""
     skipped_before: int = 0

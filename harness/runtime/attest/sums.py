@@ -7,6 +7,7 @@ often as its place in the whole says (modulo 2^64), which tells an order from an
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import cache
 
 import torch
 
@@ -28,11 +29,24 @@ def checksum(part: torch.Tensor, begin: int, strides: Sequence[int]) -> torch.Te
     bits = part.detach().contiguous().view(_BITS[part.element_size()]).to(torch.int64)
     total = bits.sum()
     placed = total * begin
+    if bits.dim() == 1:
+        return torch.stack([total, placed + strides[0] * _dot(bits)])
     for dim, stride in enumerate(strides):
         others = [d for d in range(bits.dim()) if d != dim]
         line = bits.sum(others) if others else bits
-        placed = placed + stride * (line * torch.arange(len(line), device=bits.device)).sum()
+        placed = placed + stride * _dot(line)
     return torch.stack([total, placed])
+
+
+def _dot(line: torch.Tensor) -> torch.Tensor:
+    """Of integers with their places: 0 * first + 1 * second ..."""
+    places = _places(line.device)[: len(line)] if len(line) <= MOST else torch.arange(len(line), device=line.device)
+    return torch.dot(line, places) if line.device.type == "cpu" else (line * places).sum()
+
+
+@cache
+def _places(device: torch.device) -> torch.Tensor:
+    return torch.arange(MOST, device=device)
 
 
 def reach(shape: Sequence[int]) -> int:

@@ -6,7 +6,7 @@ Reads, and gathers nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,9 +98,11 @@ def note(model: torch.nn.Module, dtypes: Sequence[torch.dtype]) -> dict[str, Not
     return found
 
 
-def held(engine: Any, names: Sequence[str]) -> dict[str, tuple[str, bool, tuple[int, int]]]:
-    """Name -> (dtype, has AutoTP cut it, sum of what this rank holds of it); without those that cannot be read."""
-    named = dict(engine.module.named_parameters())
+def held(engine: Any, named: Mapping[str, Any], names: Sequence[str]) -> dict[str, tuple[str, bool, tuple[int, int]]]:
+    """Name -> (dtype, has AutoTP cut it, sum of what this rank holds of it); without those that cannot be read.
+
+    `named`: the parameters of the engine's module.
+    """
     cut = cuts_of(engine, names)
     waiting = []
     for name in names:

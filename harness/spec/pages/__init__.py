@@ -22,3 +22,8 @@ def pages() -> dict[str, Page]:
     text = "\n".join(module.TEXT for module in (files, data, checkpoints, running, attest, plan, upgrades))
     found = re.findall(r"^## (\S+) (\S+)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
     return {id_: Page(name, text.strip()) for id_, name, text in found}
+
+
+def is_claim(name: str) -> bool:
+    """Is it the id of something that a run asks its own engine, which nothing before the run can say?"""
+    return name.startswith("AT") and name in pages()

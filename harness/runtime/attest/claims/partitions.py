@@ -13,7 +13,7 @@ from harness.runtime.attest.weights import groups_of, masters, numel_of
 
 
 def _look(seen: Seen) -> Any:
-    named = dict(seen.engine.module.named_parameters())
+    named = seen.named
     times = Counter(id(p) for group in groups_of(seen.engine.optimizer) for p in group)
     trained = {name: p for name, p in named.items() if p.requires_grad}
     missing = [name for name, p in trained.items() if times[id(p)] != 1]

@@ -23,13 +23,13 @@ def _look(seen: Seen) -> Any:
         raise NotApplicable("no rank holds what another holds")
     if engine.zero_optimization_stage() == 3:
         raise NotApplicable("at stage 3 every rank holds other shards")
-    named = [(n, p) for n, p in engine.module.named_parameters() if getattr(p, "allreduce", True) is not False]
+    named = [(n, p) for n, p in seen.named.items() if getattr(p, "allreduce", True) is not False]
     begin = (seen.turn * 61) % max(1, len(named))  # each time others, until all had their turn
     names = chosen(named[begin:] + named[:begin])
     cut, parameters = cuts_of(engine, names), dict(named)
     exact = parameters[names[0]].device.type == "cpu" if names else True
     found = {}
-    for name, (_, is_cut, sums) in held(engine, names).items():
+    for name, (_, is_cut, sums) in held(engine, seen.named, names).items():
         if name in cut and not is_cut:
             continue
         found[name] = [*sums, is_cut, 0.0 if exact or is_cut else _length(parameters[name])]

@@ -13,7 +13,7 @@ from harness.runtime.attest.weights import shape_of
 
 
 def _look(seen: Seen) -> Any:
-    now = {name: shape_of(p) for name, p in seen.engine.module.named_parameters()}
+    now = {name: shape_of(p) for name, p in seen.named.items()}
     both = [(name, noted.shape, now[name]) for name, noted in seen.origin.items() if name in now]
     if not both:
         raise NotApplicable("no weight has the name that it had before")

@@ -18,8 +18,7 @@ def _look(seen: Seen) -> Any:
         raise NotApplicable("all weights are on NVMe")
     other, looked = [], 0
     parts: dict[str, dict[str, Any]] = {"tensor": {}, "zero": {}}
-    now = dict(seen.engine.module.named_parameters())
-    for name, (dtype, is_cut, has) in held(seen.engine, names).items():
+    for name, (dtype, is_cut, has) in held(seen.engine, seen.named, names).items():
         noted = seen.origin[name]
         was = (noted.sums or {}).get(dtype)
         if was is None:
@@ -27,7 +26,7 @@ def _look(seen: Seen) -> Any:
         looked += 1
         if is_cut:
             parts["tensor"][name] = [list(was), list(has)]
-        elif hasattr(now[name], "ds_tensor") and not noted.sharded:  # such as adapters, made whole on every rank
+        elif hasattr(seen.named[name], "ds_tensor") and not noted.sharded:  # such as adapters, made whole on every rank
             parts["zero"][name] = [list(was), list(has)]
         elif was != has:
             other.append(name)

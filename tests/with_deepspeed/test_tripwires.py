@@ -39,6 +39,7 @@ FAULTS: dict[int, dict[str, tuple[str, str]]] = {
         "autotp_saves_a_part": ("AutoTP's 16-bit file is a part", "runtime/export"),
         "autotp_looks_at_data_once": ("other data on a tensor rank after the first step", "claim AT025"),
         "sequence_key_alone_makes_no_group": ("`sequence_parallel_size` alone", "runtime/sequence_parallel.py"),
+        "pipeline_clips_by_stage": ("in fp32 at stage 0 pipeline stages clip by norms of their own", "gate PP002"),
     },
 }
 

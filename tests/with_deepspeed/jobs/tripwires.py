@@ -229,6 +229,24 @@ def sequence_key_alone_makes_no_group() -> bool:
     return bool(engine.train_batch_size() == 1) and bool(engine.dp_world_size == 2)
 
 
+def pipeline_clips_by_stage() -> bool:
+    """A step of plain SGD at rate 1 moves by the clipping norm at most, over all stages together."""
+    from deepspeed.pipe import PipelineModule
+
+    set_seed(7)
+    layers = [torch.nn.Linear(8, 8, bias=False) for _ in range(2)]
+    model = PipelineModule(layers=layers, num_stages=2, loss_fn=torch.nn.functional.mse_loss)
+    before = [p.detach().clone() for p in model.parameters()]
+    config = {"train_micro_batch_size_per_gpu": 1, "gradient_clipping": 1e-3}
+    config |= {"optimizer": {"type": "SGD", "params": {"lr": 1.0}}, "zero_optimization": {"stage": 0}}
+    engine = deepspeed.initialize(model=model, model_parameters=list(model.parameters()), config=config)[0]
+    engine.train_batch(iter([(torch.full((1, 8), 10.0), torch.zeros(1, 8))] * 2))
+    moved = sum((a - b).detach().square().sum() for a, b in zip(model.parameters(), before, strict=True))
+    total = torch.as_tensor(moved).reshape(1)
+    dist.all_reduce(total)
+    return float(total.sqrt()) > 1.05e-3  # not one factor for all
+
+
 FAULTS: dict[int, tuple[Callable[[], bool], ...]] = {
     1: (
         hidden_step,
@@ -247,7 +265,13 @@ FAULTS: dict[int, tuple[Callable[[], bool], ...]] = {
         nothing_to_load_is_no_error,
         stale_lock_waits,
     ),
-    2: (sequence_key_alone_makes_no_group, autotp_counts_the_world, autotp_saves_a_part, autotp_looks_at_data_once),
+    2: (
+        sequence_key_alone_makes_no_group,
+        autotp_counts_the_world,
+        autotp_saves_a_part,
+        autotp_looks_at_data_once,
+        pipeline_clips_by_stage,
+    ),
 }
 
 if __name__ == "__main__":

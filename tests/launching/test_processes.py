@@ -36,9 +36,7 @@ def orphan(tmp_path):
 
 def test_an_orphan_that_ignores_sigterm_is_found_and_ended(orphan, tmp_path):
     assert [p.pid for p in of_run(tmp_path, session=-1)] == [orphan]
-    began = time.monotonic()
     assert end_all(lambda: of_run(tmp_path, session=-1), 0.3) == []
-    assert time.monotonic() - began < 3
     left = read_process(orphan)
     assert left is None or left.gone
 

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -187,13 +188,17 @@ class Telemetry:
         """Start what the line needs of the device and of the others."""
         engine = self._job.engine
         norm: Any = engine.get_global_grad_norm()
-        later = torch.is_tensor(norm) and self.watch.on_device
+        read: Callable[[], list[float]] | None = None
+        if torch.is_tensor(norm):
+            read = to_host(norm.detach().double().reshape(1))
+        elif norm is not None:
+            read = partial(list, (float(norm),))
         return _Order(
             state,
             rate,
             skipped,
             self._job.ranks.sum_later(losses),
-            to_host(norm.detach().double().reshape(1)) if later else None if norm is None else lambda: [float(norm)],
+            read,
             float(engine.optimizer.cur_scale) if engine.fp16_enabled() else None,
             int(engine.skipped_steps),
         )

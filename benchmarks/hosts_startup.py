@@ -8,7 +8,6 @@ that a busy machine hits both alike. The aim is a ratio of at most 1.1. Writes n
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
 import shutil
@@ -47,28 +46,11 @@ def on_first_host(words: list[str], folder: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen([*BOX, "exec", "1", "--", *words], env=environ, stdout=said, stderr=said, cwd=folder)
 
 
-def launcher_runs(folder: Path) -> bool:
-    """Whether a `deepspeed` command of a run in this folder has started."""
-    sign = f"{folder}/runs/".encode()
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            words = (entry / "cmdline").read_bytes().split(b"\0")
-            if b"--hostfile" in words and any(word.endswith(b"deepspeed") for word in words[:3]):
-                return any(word.startswith(sign) for word in words)
-    return False
-
-
-def seconds_to_first_step(words: list[str], folder: Path, metrics: str) -> tuple[float, float]:
-    """From the command to the line of the first step in metrics.jsonl, and to the start of the `deepspeed` command.
-
-    Waits for its end. Raises SystemExit.
-    """
+def seconds_to_first_step(words: list[str], folder: Path, metrics: str) -> float:
+    """From the command to the line of the first step in metrics.jsonl. Waits for its end. Raises SystemExit."""
     before = set(folder.glob(metrics))
     began = time.time()
     child = on_first_host(words, folder)
-    while child.poll() is None and not launcher_runs(folder):
-        time.sleep(0.05)
-    before_it = time.time() - began
     if child.wait(900):
         raise SystemExit(
             f"{' '.join(words)} ended with code {child.returncode}:\n{(folder / 'said.txt').read_text()[-3000:]}"
@@ -76,7 +58,7 @@ def seconds_to_first_step(words: list[str], folder: Path, metrics: str) -> tuple
     (file,) = set(folder.glob(metrics)) - before
     rows = map(json.loads, file.read_text().splitlines())
     first = next(row for row in rows if row["type"] == "step")
-    return float(first["time"]) - began, before_it
+    return float(first["time"]) - began
 
 
 def bare(folder: Path, made: Path, number: int) -> list[str]:
@@ -107,11 +89,10 @@ def measure(rounds: int, options: list[str]) -> list[tuple[float, float]]:
         (made,) = folder.glob("runs/startup-*")
         found = []
         for number in range(rounds):
-            plain, _ = seconds_to_first_step(bare(folder, made, number), folder, "bare/*/metrics.jsonl")
-            ours, own = seconds_to_first_step(launch, folder, "runs/startup-*/metrics.jsonl")
+            plain = seconds_to_first_step(bare(folder, made, number), folder, "bare/*/metrics.jsonl")
+            ours = seconds_to_first_step(launch, folder, "runs/startup-*/metrics.jsonl")
             words = f"deepspeed {plain:.1f} s, harness launch {ours:.1f} s, ratio {ours / plain:.3f}"
-            within = f"{own:.1f} s of it before `deepspeed` starts, ratio within it {ours / (ours - own):.3f}"
-            print(f"round {number + 1}: {words}; {within}", flush=True)
+            print(f"round {number + 1}: {words}", flush=True)
             found.append((plain, ours))
         return found
 

@@ -34,6 +34,7 @@ from harness.diagnosis.values import Diagnosis
 from harness.errors import Exit, Refused
 from harness.facts.survey import Survey
 from harness.findings import Finding, Fix
+from harness.launching.ahead import Ahead
 from harness.launching.build import extensions_root, is_ready
 from harness.launching.debugging import with_profile
 from harness.launching.execute import Outcome, execute, sample_of
@@ -77,6 +78,7 @@ class Prepared:
     plan: LaunchPlan
     target: Target
     survey: Survey | None = None
+    ahead: Ahead | None = None
 
 
 def launch(
@@ -179,7 +181,7 @@ def launch(
     screen = Screen(mode, saves.save_steps, save_at_end=saves.save_at_end)
     try:
         fewer = partial(without_hosts, prepared, spec, changes)
-        outcome = execute(prepared.plan, prepared.run, prepared.here.scripts, screen, fewer)
+        outcome = execute(prepared.plan, prepared.run, prepared.here.scripts, screen, fewer, prepared.ahead)
     except Refused as refused:
         print_findings(refused.findings, None)
         print(
@@ -257,9 +259,12 @@ def prepare(
     config = DSConfig(with_profile(with_own_folders(render(run).config, run_dir), run_dir), {})
     documents = _documents(checked, run, config.text, here, overrides)
     target = Target(run_dir, documents, found.checkpoint, allowed, sha256)
-    survey = hosts_are_well(checked, run, here, config.config) if ask and not is_local(run, here) else None
+    survey = ahead = None
+    if ask and not is_local(run, here):
+        ahead = Ahead.start(here, run.spec.launch.env)
+        survey = hosts_are_well(checked, run, here, config.config)
     plan = make_plan(run, config.config, here, target, network_of(survey))
-    return Prepared(run, here, plan, target, survey)
+    return Prepared(run, here, plan, target, survey, ahead)
 
 
 def without_hosts(

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.errors import Exit
+from harness.launching.ahead import Ahead
 from harness.launching.build import ensure_ops
 from harness.launching.onlooker import Onlooker, Services
 from harness.launching.ops_on_hosts import compiling_on_hosts
@@ -41,7 +42,14 @@ class Outcome:
     attempts: int = 1
 
 
-def execute(plan: LaunchPlan, run: Run, scripts: Path, onlooker: Onlooker, shrink: Shrink | None = None) -> Outcome:
+def execute(
+    plan: LaunchPlan,
+    run: Run,
+    scripts: Path,
+    onlooker: Onlooker,
+    shrink: Shrink | None = None,
+    ahead: Ahead | None = None,
+) -> Outcome:
     """Run the plan to its end, whatever that is.
 
     SIGINT, SIGTERM and SIGHUP stop it in two phases: first the file `stop` and `launch.stop_grace_seconds`, then, or at
@@ -51,7 +59,7 @@ def execute(plan: LaunchPlan, run: Run, scripts: Path, onlooker: Onlooker, shrin
     """
     began = time.monotonic()
     with Signals() as signals:
-        services = Services(scripts, onlooker, signals)
+        services = Services(scripts, onlooker, signals, ahead)
         try:
             _prepare_ops(plan, services)
         except Interrupted as stop:

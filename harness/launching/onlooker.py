@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from harness.launching.signals import Signals
+
+if TYPE_CHECKING:
+    from harness.launching.ahead import Ahead
 
 
 class Onlooker(Protocol):
@@ -54,3 +57,5 @@ class Services:
     scripts: Path
     onlooker: Onlooker
     signals: Signals
+    ahead: Ahead | None = None
+    """DeepSpeed's launcher, already started, for the first attempt."""

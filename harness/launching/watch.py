@@ -44,6 +44,7 @@ class Watch:
 
     def __init__(self, plan: LaunchPlan, run: Run, services: Services, log: str, alive: Callable[[], None]) -> None:
         self.plan, self.onlooker, self.signals = plan, services.onlooker, services.signals
+        self._ahead = services.ahead
         self._alive = alive
         self.grace = run.spec.launch.stop_grace_seconds
         self.statuses: dict[int, Status] = {}
@@ -70,7 +71,8 @@ class Watch:
 
     def start(self) -> None:
         """Start the launcher in a session of its own, so that Ctrl-C in the terminal reaches the harness alone."""
-        self._child = subprocess.Popen(  # noqa: S603
+        waiting = self._ahead.orders(self.plan) if self._ahead and self.plan.attempt == 1 else None
+        self._child = waiting or subprocess.Popen(  # noqa: S603
             self.plan.argv,
             cwd=self.plan.folder,
             env=self.plan.environment(os.environ),

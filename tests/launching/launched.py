@@ -104,6 +104,7 @@ class Launched:
 
     def _steps(self) -> int:
         try:
-            return (self.run_dir / "metrics.jsonl").read_text().count('"type": "step"')
+            lines = (self.run_dir / "metrics.jsonl").read_text().splitlines()
+            return sum(json.loads(line)["type"] == "step" for line in lines if line.endswith("}"))
         except OSError:
             return 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 VERIFIED = ("0.14.5", "0.19.8")
@@ -27,6 +28,7 @@ class Target:
         return parse_version(self.text)
 
 
+@cache
 def parse_version(text: str) -> Version:
     """`0.19.8+cu128` as (0, 19, 8). Raises ValueError for what is no version."""
     match = re.fullmatch(

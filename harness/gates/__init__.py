@@ -116,7 +116,7 @@ def _suppress(found: list[Finding], context: Context) -> tuple[list[Finding], li
     kept = [f for f in found if f.gate not in wanted]
     ignored = [f for f in found if f.gate in wanted]
     hit = {f.gate for f in ignored}
-    known = {gate.id for gate in gates()}
+    known = {gate.id for gate in gates()} if wanted else ()
     unused = [
         Finding(
             "GT002",

@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from typing import Literal
 
 from harness.bundle import import_all
@@ -63,7 +63,7 @@ class Gate:
         """Is the rule true of this DeepSpeed?"""
         return (self.since is None or version >= self.since) and (self.until is None or version <= self.until)
 
-    @property
+    @cached_property
     def versions(self) -> str:
         """`all`, `0.18.3 and newer`, `0.18.3 to 0.19.8`."""
         first, last = (".".join(map(str, v)) if v else None for v in (self.since, self.until))

@@ -5,6 +5,7 @@ Knows syntax only: no key has a meaning here.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -141,13 +142,17 @@ def read_bytes(file: str) -> bytes:
     return content
 
 
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+
+
 def decode(content: bytes, file: str) -> str:
     """UTF-8 text, with or without a byte order mark. Raises Refused at the first byte that is not text."""
     try:
         text, wrong = content.decode("utf-8-sig"), None
     except UnicodeDecodeError as error:
         text, wrong = content[: error.start].decode("utf-8-sig", "replace"), content[error.start]
-    bad = next((i for i, c in enumerate(text) if (c < " " and c not in "\t\n\r") or c == "\x7f"), None)
+    control = _CONTROL.search(text)
+    bad = control.start() if control else None
     if bad is None and wrong is None:
         return text.replace("\r\n", "\n").replace("\r", "\n")
     end = len(text) if bad is None else bad

@@ -15,8 +15,13 @@ from pathlib import Path
 
 def main() -> None:
     """Import, wait, become."""
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    from harness.runtime.lean import import_deepspeed
+
+    import_deepspeed()
     import deepspeed.launcher.runner  # noqa: F401
 
+    del sys.path[0]
     line = sys.stdin.readline()
     if not line:
         return

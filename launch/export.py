@@ -38,6 +38,9 @@ if __name__ == "__main__":
     os.environ.setdefault(
         "DS_ACCELERATOR", "cpu"
     )  # the export needs no other, and DeepSpeed would say on stdout which it took
+    from harness.runtime.lean import import_deepspeed
+
+    import_deepspeed()
     from harness.errors import Refused
     from harness.runtime.export import SHARD_BYTES, export
     from harness.runtime.refusals import say

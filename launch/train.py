@@ -18,6 +18,9 @@ if __name__ == "__main__":
     parser.add_argument("--local_rank", type=int, default=0, help="given by the launcher; LOCAL_RANK is what is read")
     arguments = parser.parse_args()
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    from harness.runtime.lean import import_deepspeed
+
+    import_deepspeed()
     from harness.runtime.main import Start, run_rank
 
     start = Start(arguments.run, arguments.resume, tuple(arguments.allow_change), arguments.attempt)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import os
 import random
 import shutil
@@ -37,6 +38,8 @@ class Here:
     environ: Mapping[str, str]
     local_names: frozenset[str]
     default_hostfile: bool
+    lean: Path | None = None
+    """A folder for the launcher's PYTHONPATH, where mlflow is installed, which DeepSpeed would import for nothing."""
 
 
 def look_here(host_names: Iterable[str] = ()) -> Here:
@@ -58,6 +61,7 @@ def look_here(host_names: Iterable[str] = ()) -> Here:
         environ=dict(os.environ),
         local_names=frozenset(name for name in host_names if machine.is_this_machine(name)),
         default_hostfile=DEFAULT_HOSTFILE.is_file(),
+        lean=scripts_folder() / "lean" if importlib.util.find_spec("mlflow") else None,
     )
 
 

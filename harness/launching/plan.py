@@ -297,9 +297,13 @@ def _variables(run: Run, here: Here, run_dir: Path, *, local: bool) -> tuple[Var
     wanted = debugging(run.spec.telemetry, run_dir)
     rows += [Variable(n, v, "telemetry.debug_distributed") for n, v in wanted.items() if n not in asked]
     rows += [Variable(name, value, "launch.env") for name, value in asked.items() if name != "PATH"]
+    lean = [] if here.lean is None or "PYTHONPATH" in asked else [str(here.lean), here.environ.get("PYTHONPATH", "")]
+    if lean:
+        told = "harness, mlflow is kept from DeepSpeed's autotuner"
+        rows.append(Variable("PYTHONPATH", os.pathsep.join(filter(None, lean)), told))
     if not local:
         prefixes = (*FORWARDED, "NCCL") if here.accelerated else FORWARDED
         sent = [(k, v) for k, v in sorted(here.environ.items()) if k.startswith(prefixes) and k not in asked]
-        rows += [Variable(name, value, "forwarded by DeepSpeed") for name, value in sent]
+        rows += [Variable(n, v, "forwarded by DeepSpeed") for n, v in sent if not (lean and n == "PYTHONPATH")]
         rows += [Variable(n, here.environ[n], "this shell") for n in SENT if here.environ.get(n) and n not in asked]
     return tuple(rows)

@@ -90,7 +90,10 @@ def _serve() -> None:
 
 
 def _import() -> None:
-    """What every rank would import; nothing of ours, no thread and no process group."""
+    """What every rank would import; no thread and no process group."""
+    from harness.runtime.lean import import_deepspeed
+
+    import_deepspeed()
     import torch
 
     torch.set_num_threads(1)

@@ -1,0 +1,33 @@
+"""DeepSpeed without mlflow: its autotuner imports that where it is installed, and pandas with it, in seconds.
+
+Nothing of torch or DeepSpeed is imported before the function is called.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+def import_deepspeed() -> None:
+    """Import DeepSpeed; mlflow can be imported afterwards. Takes `launch/lean`, which did the same for the launcher, out
+    of the path of this process and of those that it starts.
+    """
+    sys.path[:] = [place for place in sys.path if not _is_lean(place)]
+    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    left = os.pathsep.join(place for place in inherited if place and not _is_lean(place))
+    if left:
+        os.environ["PYTHONPATH"] = left
+    else:
+        os.environ.pop("PYTHONPATH", None)
+    if "mlflow" in sys.modules or "deepspeed" in sys.modules:
+        return
+    sys.modules["mlflow"] = None  # type: ignore[assignment]
+    try:
+        import deepspeed  # noqa: F401
+    finally:
+        del sys.modules["mlflow"]
+
+
+def _is_lean(place: str) -> bool:
+    return place.endswith(os.path.join("launch", "lean"))  # noqa: PTH118  (an entry of a path, compared as text)

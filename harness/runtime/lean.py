@@ -10,8 +10,9 @@ import sys
 
 
 def import_deepspeed() -> None:
-    """Import DeepSpeed; mlflow can be imported afterwards. Takes `launch/lean`, which did the same for the launcher, out
-    of the path of this process and of those that it starts.
+    """Import DeepSpeed; mlflow can be imported afterwards.
+
+    Takes `launch/lean`, which did the same for the launcher, from the path of this process and of those it starts.
     """
     sys.path[:] = [place for place in sys.path if not _is_lean(place)]
     inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)

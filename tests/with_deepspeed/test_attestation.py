@@ -67,7 +67,8 @@ def test_what_a_finding_says(outcomes: dict[str, dict[str, Any]]) -> None:
     told = outcomes["AT006-clipping"]["findings"]
     assert told[0] == "error[AT006]: the gradient norm to clip at is 0.25, should be 1"
     assert told[1].startswith("  = note: asked of the engine: are gradients clipped where they are asked to be?")
-    assert told[2].startswith("help: write `train.max_grad_norm`")
+    assert told[2] == "  = note: to go on all the same, put `ignore: {AT006: why}` into the spec"
+    assert told[3].startswith("help: write `train.max_grad_norm`")
 
 
 def test_files_that_are_missing_on_nvme(tmp_path: Path) -> None:

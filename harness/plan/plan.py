@@ -12,6 +12,8 @@ from typing import Any
 from harness.facts.devices import DEVICES, Device, find_device
 from harness.facts.models import Found, ModelFacts, find
 from harness.findings import Finding, Fix
+from harness.plan.choices.choosing import with_choices
+from harness.plan.choices.predicted import Difference, differences
 from harness.plan.goodput import Checkpoints, Cost, checkpoints, cost_of
 from harness.plan.ladder import Rung, ladder, title
 from harness.plan.memory import Capacity, Fit, Memory, fit, memory_of
@@ -26,7 +28,8 @@ from harness.units import format_bytes, parse_bytes
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What a run needs. `memory`, `fit`, `time` and `rungs` are empty where the model, the ranks or the micro-batch are
-    unknown; `findings` say which and how to tell. `best`: the fastest data-parallel choices that fit.
+    unknown; `findings` say which and how to tell. `best`: the fastest data-parallel settings that fit. `chosen`: what
+    the harness chose where the spec is silent, with the difference it makes.
     """
 
     run: Run
@@ -44,6 +47,7 @@ class Plan:
     saved: Checkpoints | None = None
     cost: Cost | None = None
     best: tuple[Rung, ...] = ()
+    chosen: tuple[Difference, ...] = ()
 
     @property
     def title(self) -> str:
@@ -69,6 +73,7 @@ def make_plan(
     the kind of device where the spec names none (`cpu`: this machine has no other). `tokens` of the whole run and
     `price` a GPU and hour give hours and money. Raises nothing.
     """
+    run = with_choices(run, base_dir)
     spec = run.spec
     found = find(spec.model.name_or_path, spec.model.config, base_dir, spec.model.revision, build=True)
     device, rates, capacity, given = _machine(run, gpu)
@@ -95,6 +100,7 @@ def make_plan(
         saved=saved,
         cost=_cost(settings, time, saved, tokens, price),
         best=_best(model, settings, device, capacity, rates) if time else (),
+        chosen=differences(run, model, settings, device, rates),
     )
 
 

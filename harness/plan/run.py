@@ -8,6 +8,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from harness.plan.choices.choice import Choice
 from harness.spec.cluster import Cluster
 from harness.spec.model import InputKind, RunSpec
 
@@ -62,6 +63,8 @@ class Run:
     degrees: Degrees
     batch: Batch
     kind: InputKind = "spec"
+    choices: tuple[Choice, ...] | None = None
+    """What the harness chose where the spec is silent; None as long as `plan.choices` was not asked."""
 
     def to_json(self) -> dict[str, Any]:
         """The content of `spec.resolved.json`: what every rank re-reads instead of deciding anew."""
@@ -83,6 +86,7 @@ class Run:
                 "accumulation": self.batch.accumulation,
                 "global": self.batch.global_batch,
             },
+            "choices": [choice.to_json() for choice in self.choices or ()],
         }
         body["sha256"] = _digest(body)
         return body
@@ -105,6 +109,7 @@ class Run:
             cluster=Cluster.of(body["hosts"]) if body["hosts"] else None,
             degrees=Degrees(degrees["world"], degrees["tensor"], degrees["pipeline"], degrees["sequence"]),
             batch=Batch(batch["per_device"], batch["accumulation"], batch["global"]),
+            choices=tuple(Choice.from_json(choice) for choice in body.get("choices", ())),
         )
 
 

@@ -266,7 +266,7 @@ def engine_sides(stage: int, arguments: argparse.Namespace) -> tuple[list[Side],
         "precision": {"bf16": arguments.bf16},
         "zero": {"stage": stage},
     }
-    run = with_choices(resolve(RunSpec.model_validate(raw), world_size=dist.get_world_size()))
+    run = with_choices(resolve(RunSpec.model_validate(raw), world_size=dist.get_world_size()), tried=True)
     choices = tuple(choice for choice in run.choices or () if not choice.ours)
     ways = {"DeepSpeed's defaults": ()} | {choice.name: (choice,) for choice in choices} | {"all of them": choices}
     sides = []

@@ -28,8 +28,7 @@ from harness.units import format_bytes, parse_bytes
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What a run needs. `memory`, `fit`, `time` and `rungs` are empty where the model, the ranks or the micro-batch are
-    unknown; `findings` say which and how to tell. `best`: the fastest data-parallel settings that fit. `chosen`: what
-    the harness chose where the spec is silent, with the difference it makes.
+    unknown; `findings` say which and how to tell. `best`: the fastest data-parallel settings that fit.
     """
 
     run: Run
@@ -47,12 +46,20 @@ class Plan:
     saved: Checkpoints | None = None
     cost: Cost | None = None
     best: tuple[Rung, ...] = ()
-    chosen: tuple[Difference, ...] = ()
 
     @property
     def title(self) -> str:
         """What is run, in a few words: `ZeRO-3, optimizer on cpu`."""
         return title(self.settings) if self.settings else f"ZeRO-{self.run.spec.zero.stage}"
+
+    @property
+    def chosen(self) -> tuple[Difference, ...]:
+        """What the harness chose where the spec is silent, with the difference that the plan sees. Counted anew at
+        each call.
+        """
+        if self.model is None or self.settings is None:
+            return ()
+        return differences(self.run, self.model, self.settings, self.device, self.rates)
 
     def to_json(self) -> dict[str, Any]:
         """The content of `plan.json`. Bytes and seconds; `gpu` values a rank, `host` and `nvme` values a node."""
@@ -100,7 +107,6 @@ def make_plan(
         saved=saved,
         cost=_cost(settings, time, saved, tokens, price),
         best=_best(model, settings, device, capacity, rates) if time else (),
-        chosen=differences(run, model, settings, device, rates),
     )
 
 

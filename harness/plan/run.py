@@ -86,7 +86,7 @@ class Run:
                 "accumulation": self.batch.accumulation,
                 "global": self.batch.global_batch,
             },
-            "choices": [choice.to_json() for choice in self.choices or ()],
+            "choices": None if self.choices is None else [choice.to_json() for choice in self.choices],
         }
         body["sha256"] = _digest(body)
         return body
@@ -103,13 +103,14 @@ class Run:
         if spec.model_dump(mode="json") != body["spec"]:
             raise ValueError("its defaults are not those of this harness: it was written by another version")
         degrees, batch = body["degrees"], body["batch"]
+        choices = body.get("choices", ())  # before there were any, nothing was chosen
         return Run(
             spec=spec,
             name=body["name"],
             cluster=Cluster.of(body["hosts"]) if body["hosts"] else None,
             degrees=Degrees(degrees["world"], degrees["tensor"], degrees["pipeline"], degrees["sequence"]),
             batch=Batch(batch["per_device"], batch["accumulation"], batch["global"]),
-            choices=tuple(Choice.from_json(choice) for choice in body.get("choices", ())),
+            choices=None if choices is None else tuple(Choice.from_json(choice) for choice in choices),
         )
 
 

@@ -89,7 +89,7 @@ def trained(case, chosen):
         "zero": {"stage": stage, **({"stage3_param_persistence_threshold": 1000} if stage == 3 else {})},
         "choices": chosen,
     }
-    run = with_choices(resolve(RunSpec.model_validate(raw), world_size=world))
+    run = with_choices(resolve(RunSpec.model_validate(raw), world_size=world), tried=True)
     torch.manual_seed(3)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config))
     if checkpointing:

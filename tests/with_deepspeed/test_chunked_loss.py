@@ -14,7 +14,10 @@ from torch.utils._pytree import tree_leaves
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.loss.loss_utils import ForCausalLMLoss
 
+from harness.runtime.batch import MicroBatch
 from harness.runtime.chunked_loss import ChunkedHead, chunk_head, chunked_loss
+from harness.runtime.metrics import Stopwatch
+from harness.runtime.stepping import PlainStepper
 
 SMALL = {"vocab_size": 300, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
 GATED = {**SMALL, "intermediate_size": 48, "num_key_value_heads": 2}
@@ -156,3 +159,36 @@ def test_the_peak_is_less_than_half(kind: torch.dtype) -> None:
     head.weight.grad = hidden.grad = None
     assert at_once > 12 * words * tokens
     assert peak_of(cut) < 0.4 * at_once
+
+
+def test_the_stepper_trains_and_evaluates_in_chunks() -> None:
+    """The same loss and gradients as without, over two micro-batches; logits for whoever watches an evaluation."""
+    ids = torch.randint(3, 300, (2, 41))
+    batches = [MicroBatch(ids, ids.masked_fill(torch.arange(41) < k, -100)) for k in (5, 20)]
+    predicted = sum(batch.predicted for batch in batches)
+    ranks: Any = SimpleNamespace(device=torch.device("cpu"))
+    place: Any = SimpleNamespace(data_size=1, tensor_size=1, tensor_rank=0)
+    found = []
+    for chunk in (0, 17):
+        model = model_of("llama", GATED)
+        engine = engine_of(model)
+        engine.backward, engine.step = torch.Tensor.backward, lambda: None
+        head = chunk_head(engine, chunk) if chunk else None
+        assert not isinstance(head, str)
+        stepper = PlainStepper(OneProcess(engine), ranks, place, head)
+        loss = stepper.train(batches, predicted, Stopwatch())
+        evaluated, _ = stepper.evaluate(batches[0])
+        stepper.chunked_evaluation = False
+        assert float(stepper.evaluate(batches[0])[0]) == pytest.approx(float(evaluated), rel=1e-6)
+        found.append((float(loss), float(evaluated), float(model.lm_head.weight.grad.norm())))
+    assert found[1] == pytest.approx(found[0], rel=1e-6)
+
+
+class OneProcess:
+    """An engine of one process: calls go to its module."""
+
+    def __init__(self, engine: Any) -> None:
+        self.module, self.backward, self.step = engine.module, engine.backward, engine.step
+
+    def __call__(self, **named: Any) -> Any:
+        return self.module(**named)

@@ -45,8 +45,10 @@ _MEANINGS: dict[str, Meaning] = {
     "train.per_device_train_batch_size": "told",
     "train.gradient_accumulation_steps": "told",
     "train.gradient_checkpointing": "harmless",
+    "train.loss_chunk_size": "harmless",
     "zero": "told",
     "deepspeed": "told",
+    "choices": "told",
     # what a run says and keeps
     **dict.fromkeys(("name", "checkpoint", "eval", "export", "logging", "launch", "cluster", "ignore"), "harmless"),
     **dict.fromkeys(("telemetry", "allow_undocumented"), "harmless"),

@@ -46,6 +46,7 @@ from harness.launching.refusals import INSTALLABLE, refusals
 from harness.launching.resuming import resume_from
 from harness.launching.rundir import new_run_dir, rewrite, write_run_dir
 from harness.launching.slurm import outside
+from harness.plan.choices.choosing import with_choices
 from harness.plan.plan import make_plan as plan_of_run
 from harness.plan.run import Run
 from harness.records.record import read_record
@@ -256,6 +257,7 @@ def prepare(
         origin = found.checkpoint
         _tell_resume(f"going on from {view.relative(origin)}" if origin else "no earlier checkpoint, starting anew")
     _say_what_is_not_read(run, here)
+    run = with_choices(run, here.folder)
     config = DSConfig(with_profile(with_own_folders(render(run).config, run_dir), run_dir), {})
     documents = _documents(checked, run, config.text, here, overrides)
     target = Target(run_dir, documents, found.checkpoint, allowed, sha256)
@@ -290,7 +292,8 @@ def without_hosts(
     hostfile.unlink()
     if checked.run is None or not checked.report.ok:
         return next((f.message for f in checked.report.findings if f.is_error), "the spec cannot be read any more")
-    run, here = checked.run, prepared.here
+    here = prepared.here
+    run = with_choices(checked.run, here.folder)
     config = DSConfig(with_own_folders(render(run).config, run_dir), {})
     same = ("global_batch_size", "per_device_train_batch_size", "gradient_accumulation_steps")
     allowed = (*prepared.target.allowed, *(f"train.{key}" for key in same))  # written otherwise, the batch is the same

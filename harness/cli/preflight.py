@@ -30,6 +30,7 @@ from harness.launching.allreduce import findings, try_allreduce
 from harness.launching.here import look_here
 from harness.launching.ops import needed_ops
 from harness.launching.preflight import Asking, take_survey
+from harness.plan.choices.choosing import with_choices
 from harness.render import render
 from harness.spec.host_selection import Selection
 from harness.views import preflight as view
@@ -86,6 +87,7 @@ def preflight(
             [Finding("HO005", "error", "no hostfile is given, so there is nobody to ask", fix=fix)], Exit.USAGE
         )
     here = look_here(h.name for h in run.cluster.hosts)
+    run = with_choices(run, here.folder)
     config = render(run).config
     ops = needed_ops(config, accelerated=here.accelerated)
     survey = take_survey(run, here, ops, Asking(timeout, fan_out, lambda line: print(line, file=sys.stderr)))

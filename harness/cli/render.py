@@ -13,6 +13,7 @@ from harness.cli.common import check_file, exit_with, print_findings, stop_on_er
 from harness.cli.options import HostfileOption, SetOption, SpecArgument, WorldSizeOption
 from harness.errors import Exit
 from harness.findings import Finding, Fix, Place
+from harness.plan.choices.choosing import with_choices
 from harness.render import DSConfig
 from harness.render import render as render_run
 
@@ -46,7 +47,7 @@ def render(
     run = stop_on_errors(
         check_file(spec, overrides=overrides, hostfile=hostfile, world_size=world_size), "Nothing was rendered"
     )
-    config = render_run(run)
+    config = render_run(with_choices(run, Path.cwd()))
     beside = Path(output) if output else Path(spec).with_suffix(".json")
     if check or write or output:
         _refuse_odd_targets(spec, beside, both=check and write, named=output is not None)

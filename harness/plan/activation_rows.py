@@ -48,7 +48,7 @@ def _kept(m: ModelFacts, s: Settings, x: Shape, in_flight: int) -> list[Row]:
 
 def _peaks(m: ModelFacts, s: Settings, x: Shape, *, head: bool) -> list[Row]:
     """Forward ends in the logits; backward begins with them, and later recomputes one layer: the larger counts."""
-    rows = [_head(m, x, BACKWARD), _head(m, x, ("forward",))] if head else []
+    rows = _heads(m, s, x) if head else []
     if not s.checkpointing:
         return rows
     again = layer_bytes(m, x) + recompute_extra(m, x)
@@ -57,6 +57,34 @@ def _peaks(m: ModelFacts, s: Settings, x: Shape, *, head: bool) -> list[Row]:
     formula = f"{_layer_formula(m, x)} + 2 x {x.e} x intermediate"
     recompute = Row("gpu", "recompute", "one layer while it is recomputed", again, formula, _SOURCE, BACKWARD)
     return [recompute, *rows[1:]]
+
+
+def _heads(m: ModelFacts, s: Settings, x: Shape) -> list[Row]:
+    """Head and loss in the backward pass, and at the end of the forward pass."""
+    chunk = s.loss_chunk
+    if not chunk or s.pipeline > 1 or s.tensor > 1 or s.sequence_parallel > 1:
+        return [_head(m, x, BACKWARD), _head(m, x, ("forward",))]
+    chunk = min(chunk, x.tokens)
+    kept = head_bytes(m, x) - 4 * m.vocab * x.tokens
+    # The gradient of the head's weight is summed in fp32; in fp32 it becomes the weight's own gradient.
+    weight, width = 4 * m.vocab * m.hidden, 4 if x.e == 4 else 6
+    forward = kept + width * m.vocab * chunk + weight
+    backward = kept + (0 if x.e == 4 else weight)
+    formula = f"{width} x {m.vocab:,} words x {chunk} tokens, the gradient of the head in fp32, and the final norm"
+    after = "the gradient of the head in fp32, and the final norm" if x.e == 2 else "the final norm"
+    source = "runtime/chunked_loss.py of the harness"
+    return [
+        Row("gpu", "logits", "head and loss", backward, after, source, BACKWARD),
+        Row(
+            "gpu",
+            "logits",
+            "logits of a chunk and loss at the end of the forward pass",
+            forward,
+            formula,
+            source,
+            ("forward",),
+        ),
+    ]
 
 
 def _head(m: ModelFacts, x: Shape, phases: tuple[Phase, ...]) -> Row:

@@ -12,6 +12,8 @@ from typing import Any
 from harness.facts.devices import DEVICES, Device, find_device
 from harness.facts.models import Found, ModelFacts, find
 from harness.findings import Finding, Fix
+from harness.plan.choices.choosing import with_choices
+from harness.plan.choices.predicted import Difference, differences
 from harness.plan.goodput import Checkpoints, Cost, checkpoints, cost_of
 from harness.plan.ladder import Rung, ladder, title
 from harness.plan.memory import Capacity, Fit, Memory, fit, memory_of
@@ -26,7 +28,7 @@ from harness.units import format_bytes, parse_bytes
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What a run needs. `memory`, `fit`, `time` and `rungs` are empty where the model, the ranks or the micro-batch are
-    unknown; `findings` say which and how to tell. `best`: the fastest data-parallel choices that fit.
+    unknown; `findings` say which and how to tell. `best`: the fastest data-parallel settings that fit.
     """
 
     run: Run
@@ -50,6 +52,15 @@ class Plan:
         """What is run, in a few words: `ZeRO-3, optimizer on cpu`."""
         return title(self.settings) if self.settings else f"ZeRO-{self.run.spec.zero.stage}"
 
+    @property
+    def chosen(self) -> tuple[Difference, ...]:
+        """What the harness chose where the spec is silent, with the difference that the plan sees. Counted anew at
+        each call.
+        """
+        if self.model is None or self.settings is None:
+            return ()
+        return differences(self.run, self.model, self.settings, self.device, self.rates)
+
     def to_json(self) -> dict[str, Any]:
         """The content of `plan.json`. Bytes and seconds; `gpu` values a rank, `host` and `nvme` values a node."""
         from harness.plan.plan_json import plan_json
@@ -69,6 +80,7 @@ def make_plan(
     the kind of device where the spec names none (`cpu`: this machine has no other). `tokens` of the whole run and
     `price` a GPU and hour give hours and money. Raises nothing.
     """
+    run = with_choices(run, base_dir)
     spec = run.spec
     found = find(spec.model.name_or_path, spec.model.config, base_dir, spec.model.revision, build=True)
     device, rates, capacity, given = _machine(run, gpu)

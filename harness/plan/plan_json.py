@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from harness.facts.models import ModelFacts
+from harness.plan.choices.predicted import Difference
 from harness.plan.ladder import Rung
 from harness.plan.memory import Memory
 from harness.plan.rows import PHASES, Row
@@ -49,10 +50,21 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "rows": [_row_json(row) for row in memory.rows] if memory else [],
         "alternatives": [_rung_json(rung) for rung in plan.rungs],
         "fastest_that_fit": [_rung_json(rung) for rung in plan.best],
+        "chosen": [_chosen_json(difference) for difference in plan.chosen],
         "assumptions": list(plan.rates.as_text()) if plan.time else [],
         "findings": [
             {"gate": f.gate, "severity": f.severity, "message": f.message, "key": f.key} for f in plan.findings
         ],
+    }
+
+
+def _chosen_json(difference: Difference) -> dict[str, Any]:
+    return {
+        **difference.choice.to_json(),
+        "gpu_bytes": difference.gpu,
+        "host_bytes": difference.host,
+        "wire_bytes_per_rank": difference.wire,
+        "step_seconds": difference.seconds,
     }
 
 

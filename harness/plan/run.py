@@ -8,6 +8,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from harness.plan.choices.choice import Choice
 from harness.spec.cluster import Cluster
 from harness.spec.model import InputKind, RunSpec
 
@@ -62,6 +63,8 @@ class Run:
     degrees: Degrees
     batch: Batch
     kind: InputKind = "spec"
+    choices: tuple[Choice, ...] | None = None
+    """What the harness chose where the spec is silent; None as long as `plan.choices` was not asked."""
 
     def to_json(self) -> dict[str, Any]:
         """The content of `spec.resolved.json`: what every rank re-reads instead of deciding anew."""
@@ -83,6 +86,7 @@ class Run:
                 "accumulation": self.batch.accumulation,
                 "global": self.batch.global_batch,
             },
+            "choices": None if self.choices is None else [choice.to_json() for choice in self.choices],
         }
         body["sha256"] = _digest(body)
         return body
@@ -99,12 +103,14 @@ class Run:
         if spec.model_dump(mode="json") != body["spec"]:
             raise ValueError("its defaults are not those of this harness: it was written by another version")
         degrees, batch = body["degrees"], body["batch"]
+        choices = body.get("choices", ())  # before there were any, nothing was chosen
         return Run(
             spec=spec,
             name=body["name"],
             cluster=Cluster.of(body["hosts"]) if body["hosts"] else None,
             degrees=Degrees(degrees["world"], degrees["tensor"], degrees["pipeline"], degrees["sequence"]),
             batch=Batch(batch["per_device"], batch["accumulation"], batch["global"]),
+            choices=None if choices is None else tuple(Choice.from_json(choice) for choice in choices),
         )
 
 

@@ -50,7 +50,8 @@ class Settings:
 
     `secondary`: ranks that share ZeRO++'s second shard of the parameters (`zero_hpz_partition_size`), 1 for none.
     `activations_at`: where the inputs of checkpointed layers wait; `partition_activations`: each tensor-parallel rank
-    keeps its part of them.
+    keeps its part of them. `whole_layers`: ZeRO-3 gathers a decoder layer as one (`leaf_module`).
+    `loss_chunk`: tokens whose logits exist at once, 0 for all of a micro-batch.
     """
 
     stage: int
@@ -96,6 +97,8 @@ class Settings:
     pipeline_read: bool = False
     pipeline_write: bool = False
     cpu_share: float = 1.0
+    whole_layers: bool = False
+    loss_chunk: int = 0
 
     @property
     def recipe(self) -> Recipe:
@@ -135,16 +138,17 @@ class Settings:
 
 
 class _Zero:
-    """`zero.KEY` of the spec, else `deepspeed.zero_optimization.KEY`, else DeepSpeed's default."""
+    """`zero.KEY` of the spec, else `deepspeed.zero_optimization.KEY`, else what is chosen, else DeepSpeed's default."""
 
-    def __init__(self, spec: RunSpec) -> None:
-        self._zero = spec.zero
-        raw = spec.deepspeed.get("zero_optimization")
+    def __init__(self, run: Run) -> None:
+        self._zero = run.spec.zero
+        raw = run.spec.deepspeed.get("zero_optimization")
         self._raw: Mapping[str, Any] = raw if isinstance(raw, Mapping) else {}
+        self._chosen = {choice.key.removeprefix("zero_optimization."): choice.value for choice in run.choices or ()}
 
     def _value(self, key: str) -> Any:
         value = getattr(self._zero, key, None)
-        return self._raw.get(key) if value is None else value
+        return self._raw.get(key, self._chosen.get(key)) if value is None else value
 
     def count(self, key: str, default: int) -> int:
         value = self._value(key)
@@ -160,7 +164,7 @@ def settings_of(run: Run) -> Settings | None:
     spec, batch, data = run.spec, run.batch, run.degrees.data
     if data is None or batch.per_device is None:
         return None
-    zero, stage = _Zero(spec), spec.zero.stage
+    zero, stage = _Zero(run), spec.zero.stage
     optimizer, parameters = spec.zero.offload_optimizer, spec.zero.offload_param
     optimizer_at: Place = optimizer.device if optimizer and stage else "none"
     if optimizer_at == "nvme" and stage < 3:
@@ -213,7 +217,16 @@ def settings_of(run: Run) -> Settings | None:
         pipeline_read=optimizer.pipeline_read if optimizer else False,
         pipeline_write=optimizer.pipeline_write if optimizer else False,
         cpu_share=optimizer.ratio if optimizer and stage == 3 else 1.0,
+        whole_layers=any(choice.key == "zero_optimization.leaf_module.classes" for choice in run.choices or ()),
+        loss_chunk=loss_chunk(run),
     )
+
+
+def loss_chunk(run: Run) -> int:
+    """Tokens whose logits exist at once: what is written, else what is chosen; 0 for all of a micro-batch."""
+    written = run.spec.train.loss_chunk_size
+    chosen = (int(choice.value) for choice in run.choices or () if choice.key == "train.loss_chunk_size")
+    return next(chosen, 0) if written is None else written
 
 
 def _num_states(spec: RunSpec) -> int:

@@ -98,7 +98,10 @@ def shard(model: ModelFacts, settings: Settings) -> Shards:
         sub_group_full=max(full for _, full in subs),
         persistent=sum(_padded(numel, ranks) for numel in sizes if numel <= settings.persistence),
         largest=max(sizes),
-        largest_module=-(-model.largest_module // (settings.tensor if model.experts else 1)),
+        largest_module=max(
+            -(-model.largest_module // (settings.tensor if model.experts else 1)),
+            model.per_layer if settings.whole_layers else 0,
+        ),
         largest_in_layer=max(_divided_numel(p, settings.tensor) for p in model.layer),
         secondary=_secondary(sizes, settings),
         swapped=sum(_swapped(numel) for share in shares for numel in share) if stage3 else 0,

@@ -178,6 +178,12 @@ def _telemetry(run: Run) -> Iterator[Entry]:
         yield "comms_logger.verbose", False, "a summary at the end, no line for each"
 
 
+def _chosen(run: Run) -> Iterator[Entry]:
+    for choice in run.choices or ():
+        if not choice.ours:
+            yield choice.key, choice.value, choice.why
+
+
 _PARTS: tuple[Callable[[Run], Iterator[Entry]], ...] = (
     _batch,
     _training,
@@ -186,6 +192,7 @@ _PARTS: tuple[Callable[[Run], Iterator[Entry]], ...] = (
     _zero,
     _parallel,
     _telemetry,
+    _chosen,
 )
 
 

@@ -96,7 +96,7 @@ def build(orders: Orders, run_dir: RunDir, ranks: Ranks, status: Status) -> Job:
         tokenizer,
         config,
         engine,
-        make_stepper(engine, ranks, topology),
+        make_stepper(engine, ranks, topology, run),
         prepared,
         train,
         held_out,

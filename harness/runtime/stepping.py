@@ -7,12 +7,16 @@ ranks and micro-batches.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 import torch
 
+from harness.plan.run import Run
+from harness.plan.settings import loss_chunk
 from harness.runtime.batch import MicroBatch
+from harness.runtime.chunked_loss import ChunkedHead, chunk_head
 from harness.runtime.metrics import Stopwatch
 from harness.runtime.pipeline.stepper import PipelineStepper
 from harness.runtime.ranks import Ranks
@@ -35,10 +39,13 @@ class Stepper(Protocol):
 
 
 class PlainStepper:
-    """A model that sees whole rows on every rank, cut by ZeRO or AutoTP."""
+    """A model that sees whole rows on every rank, cut by ZeRO or AutoTP. `head` computes the loss in chunks."""
 
-    def __init__(self, engine: Any, ranks: Ranks, topology: Topology) -> None:
-        self._engine, self._device, self._data_size = engine, ranks.device, topology.data_size
+    chunked_evaluation = True
+    """False while somebody wants the logits of an evaluation."""
+
+    def __init__(self, engine: Any, ranks: Ranks, topology: Topology, head: ChunkedHead | None = None) -> None:
+        self._engine, self._device, self._data_size, self._head = engine, ranks.device, topology.data_size, head
         self._copies, self._counts = topology.tensor_size, topology.tensor_rank == 0  # a tensor group has one loss
         self._weighs = takes_num_items(engine.module)
 
@@ -59,6 +66,9 @@ class PlainStepper:
     def _loss(self, batch: MicroBatch, share: float) -> torch.Tensor:
         """Sum of the token losses over `share`, the mean number of predicted tokens of a micro-batch."""
         inputs, labels = batch.inputs(self._device), batch.labels.to(self._device, non_blocking=True)
+        if self._head is not None:
+            self._head.arm(labels, share)
+            return self._engine(**inputs, labels=labels, use_cache=False).loss
         if self._weighs:
             return self._engine(**inputs, labels=labels, use_cache=False, num_items_in_batch=share).loss
         return self._engine(**inputs, labels=labels, use_cache=False).loss * (batch.predicted / share)
@@ -67,6 +77,8 @@ class PlainStepper:
         """A forward; a batch that predicts nothing is computed for the other ranks' sake (ZeRO-3 gathers in it)."""
         predicted = batch.predicted
         inputs, labels = batch.inputs(self._device), batch.labels.to(self._device)
+        if self._head is not None and self.chunked_evaluation:
+            self._head.arm(labels, None)
         loss = self._engine(**inputs, labels=labels, use_cache=False).loss.detach().double()
         if not predicted or not self._counts:
             return torch.zeros_like(loss), 0
@@ -79,10 +91,16 @@ def takes_num_items(model: Any) -> bool:
     return any(p.kind is p.VAR_KEYWORD or p.name == "num_items_in_batch" for p in parameters)
 
 
-def make_stepper(engine: Any, ranks: Ranks, topology: Topology) -> Stepper:
-    """The one that goes with the engine."""
+def make_stepper(engine: Any, ranks: Ranks, topology: Topology, run: Run | None = None) -> Stepper:
+    """The one that goes with the engine. `run` says how large the chunks of the loss are; without it there are none."""
     if topology.pipeline_size > 1:
         return PipelineStepper(engine, ranks, topology)
     if topology.sequence_size > 1:
         return SequenceStepper(engine, ranks, topology)
-    return PlainStepper(engine, ranks, topology)
+    chunk = loss_chunk(run) if run is not None and topology.tensor_size == 1 else 0
+    head = chunk_head(engine, chunk) if chunk else None
+    if isinstance(head, str) and ranks.is_first:
+        print(f"loss: computed at once, not in chunks of {chunk} tokens: {head}", file=sys.stderr, flush=True)  # noqa: T201
+    stepper = PlainStepper(engine, ranks, topology, None if isinstance(head, str) else head)
+    stepper.chunked_evaluation = run is None or run.spec.plugins.file is None
+    return stepper

@@ -70,5 +70,7 @@ class RunSpec(Section):
     """Findings to put up with, by the id of a gate or of a claim of the running engine, each with the reason."""
     allow_undocumented: Strings = ()
     """Gates whose combination works on this DeepSpeed although its documentation does not promise it."""
+    choices: bool = True
+    """Choose settings that decide speed and memory where nothing is written. `false`: DeepSpeed's defaults."""
     deepspeed: dict[str, Any] = Field(default_factory=dict)
     """Any other documented DeepSpeed key, as in its JSON."""

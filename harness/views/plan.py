@@ -15,6 +15,7 @@ from harness.plan.plan import Plan
 from harness.plan.rows import PHASES, TRAINING, Row, Tier
 from harness.plan.time import Part
 from harness.units import format_bytes, format_count, format_seconds
+from harness.views.plan_choices import chosen_text
 from harness.views.style import Style
 
 _PHASES = {
@@ -40,6 +41,7 @@ def as_text(plan: Plan, findings: Sequence[Finding], next_command: str, style: S
             _memory(plan, plan.memory, "nvme", style, width),
             _verdict(plan, plan.memory, style),
             _time(plan, style, width),
+            chosen_text(plan.chosen, style, width),
             _ladder("What else would fit", plan.rungs, style, width),
             _ladder("Fastest that fits, same batch", plan.best, style, width),
         ]

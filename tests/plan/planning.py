@@ -22,7 +22,9 @@ TINY = {
 
 
 def run_of(which: str | dict[str, Any] = "llama-3.1-70b", ranks: int | None = 8, **sections: Any) -> Run:
-    """A run of one host unless `cluster` says otherwise; sections are merged over bf16, micro-batch 1, ZeRO-3."""
+    """A run of one host unless `cluster` says otherwise; sections are merged over bf16, micro-batch 1, ZeRO-3, and
+    DeepSpeed's defaults where they are silent.
+    """
     named = {"config": which} if isinstance(which, dict) else {"name_or_path": which}
     raw: dict[str, Any] = {
         "model": named,
@@ -31,6 +33,7 @@ def run_of(which: str | dict[str, Any] = "llama-3.1-70b", ranks: int | None = 8,
         "precision": {"bf16": True},
         "zero": {"stage": 3},
         "cluster": {"gpu": "H100", "host_memory": "2TB", "gpus_per_node": 8},
+        "choices": False,
     }
     for name, values in sections.items():
         raw[name] = {**raw.get(name, {}), **values} if isinstance(values, dict) else values

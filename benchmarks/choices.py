@@ -1,0 +1,387 @@
+"""What does each setting that the harness chooses change: time, bytes on the wire, Python calls, peak memory?
+
+    python benchmarks/choices.py [--short] [--ranks 2] [--rounds 7] [--bf16] [--only stage-3] [--write FILE]
+
+Every way to train is an engine of its own in the same processes, and they take steps by turns in one run, forwards and
+backwards through the list. Times are CPU time of rank 0, as ratios to DeepSpeed's defaults within each round: median,
+least and most. Bytes on the wire are counted by standing before torch's collectives, calls by `sys.setprofile`, peak
+bytes by a dispatch mode that follows every storage which a step allocates. The model is a Llama of 4 layers, 256 wide,
+256 tokens a row. `stage-3` has FSDP2 beside it; `loss` compares head and loss by themselves at 128,256 words. Overlap
+of collectives and copies shows on a GPU only: this script runs there as it is (`--ranks` as many as there are GPUs).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+GROUPS = ("stage-1", "stage-2", "stage-3", "loss")
+LLAMA = {
+    "model_type": "llama",
+    "vocab_size": 2048,
+    "hidden_size": 256,
+    "intermediate_size": 704,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "max_position_embeddings": 256,
+}
+LENGTH = 256
+WARM_UP = 3
+WORDS, WIDE, TOKENS = 128_256, 64, 4096
+
+
+@dataclass
+class Side:
+    """One way to train, and what was found out about it."""
+
+    name: str
+    step: Callable[[Any], Any]
+    cpu: list[float] = field(default_factory=list)
+    wall: list[float] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    wire: float = 0.0
+    collectives: int = 0
+    calls: int = 0
+    peak: int = 0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--short", action="store_true", help="3 rounds of one step: two minutes on a quiet machine")
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--steps", type=int, default=3, help="of each way in a round")
+    parser.add_argument("--rows", type=int, default=2, help="sequences a rank and step")
+    parser.add_argument("--bf16", action="store_true")
+    parser.add_argument("--only", choices=GROUPS, action="append")
+    parser.add_argument("--write", type=Path, help="write the tables there as Markdown")
+    parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    sys.path.insert(0, str(ROOT))
+    if arguments.short:
+        arguments.rounds, arguments.steps, arguments.rows = 3, 1, 1
+    if arguments.measure:
+        measure(arguments)
+        return
+    tables = []
+    for group in arguments.only or GROUPS:
+        tables.append(table(group, start(group, arguments), arguments))
+        print(tables[-1], flush=True)
+    if arguments.write:
+        arguments.write.write_text("\n".join(tables), encoding="utf-8")
+
+
+def start(group: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """The ranks as processes of this machine; what rank 0 counted."""
+    ranks = 1 if group == "loss" else arguments.ranks
+    with tempfile.TemporaryDirectory(prefix="choices-") as scratch, socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+        probe.close()
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "MASTER_ADDR": "127.0.0.1"}
+        env |= {"MASTER_PORT": port, "CROSS_RANK": "0", "CROSS_SIZE": "1"}
+        env |= dict.fromkeys(("WORLD_SIZE", "LOCAL_SIZE", "LOCAL_WORLD_SIZE"), str(ranks))
+        command = [sys.executable, __file__, "--measure", scratch, "--only", group, "--rounds", str(arguments.rounds)]
+        command += ["--steps", str(arguments.steps), "--rows", str(arguments.rows), *["--bf16"] * arguments.bf16]
+        begun = [
+            subprocess.Popen(command, env={**env, "RANK": str(r), "LOCAL_RANK": str(r)}, stdout=sys.stderr)
+            for r in range(ranks)
+        ]
+        codes = [process.wait() for process in begun]
+        for buffer in Path("/dev/shm").glob(f"deepspeed_allreduce_buffer_*_{port}_*"):  # noqa: S108
+            buffer.unlink(missing_ok=True)
+        if any(codes):
+            raise SystemExit(f"the ranks ended with {codes}")
+        return list(json.loads((Path(scratch) / "result.json").read_text(encoding="utf-8")))
+
+
+def measure(arguments: argparse.Namespace) -> None:
+    """One rank's life."""
+    import torch
+
+    torch.set_num_threads(1)
+    group = arguments.only[0]
+    if group == "loss":
+        sides, feed = loss_sides(arguments.bf16), lambda _: None
+    else:
+        sides, feed = engine_sides(int(group[-1]), arguments)
+    count(sides, feed)
+    for turn in range(arguments.rounds):
+        for side in sides if turn % 2 == 0 else reversed(sides):
+            together()
+            cpu, wall = time.process_time(), time.perf_counter()
+            for step in range(arguments.steps):
+                side.step(feed(step))
+            side.cpu.append((time.process_time() - cpu) / arguments.steps)
+            side.wall.append((time.perf_counter() - wall) / arguments.steps)
+    if os.environ["RANK"] == "0":
+        found = [{name: value for name, value in vars(side).items() if name != "step"} for side in sides]
+        (arguments.measure / "result.json").write_text(json.dumps(found), encoding="utf-8")
+    together()
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def together() -> None:
+    """All ranks begin at once."""
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        dist.barrier()
+
+
+def count(sides: list[Side], feed: Callable[[int], Any]) -> None:
+    """Warm up, then one step each for the wire, the calls and the peak."""
+    for side in sides:
+        for step in range(WARM_UP):
+            side.losses.append(float(side.step(feed(step))))
+        with wire() as moved:
+            side.step(feed(3))
+        side.wire, side.collectives = moved["bytes"], int(moved["calls"])
+        side.calls = calls_of(lambda side=side: side.step(feed(4)))
+        with peak() as held:
+            side.step(feed(5))
+        side.peak = held["peak"]
+
+
+_UNITS = {
+    "all_reduce": (2, 0, "tensor"),
+    "reduce": (1, 0, "tensor"),
+    "broadcast": (1, 0, "tensor"),
+    "all_gather_into_tensor": (1, 0, "output_tensor"),
+    "reduce_scatter_tensor": (1, 1, "input"),
+}
+"""Collective -> times that a ring sends the payload x (N - 1) / N, and where the payload is among the arguments."""
+_MOVED = {"bytes": 0.0, "calls": 0.0}
+
+
+def watch_the_wire() -> None:
+    """Stand before torch's collectives. Before DeepSpeed's start, which keeps some of them."""
+    import torch.distributed as dist
+
+    def counted(name: str) -> Callable[..., Any]:
+        (unit, place, word), call = _UNITS[name], getattr(dist, name)
+
+        def counting(*args: Any, **named: Any) -> Any:
+            payload, world = args[place] if len(args) > place else named[word], dist.get_world_size()
+            _MOVED["bytes"] += unit * payload.numel() * payload.element_size() * (world - 1) / world
+            _MOVED["calls"] += 1
+            return call(*args, **named)
+
+        return counting
+
+    for name in _UNITS:
+        setattr(dist, name, counted(name))
+
+
+@contextmanager
+def wire() -> Iterator[dict[str, float]]:
+    """Bytes that a rank sends on average while this lasts, and how many collectives."""
+    _MOVED.update(bytes=0.0, calls=0.0)
+    yield _MOVED
+
+
+def calls_of(step: Callable[[], Any]) -> int:
+    """Python functions that are called in a step."""
+    count = 0
+
+    def see(_frame: Any, event: str, _argument: Any) -> None:
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(see)
+    step()
+    sys.setprofile(None)
+    return count
+
+
+@contextmanager
+def peak() -> Iterator[dict[str, int]]:
+    """Most bytes at once of the storages that are allocated while this lasts."""
+    from torch import Tensor
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
+
+    held = {"now": 0, "peak": 0}
+    seen: set[int] = set()
+
+    def gone(key: int, size: int) -> None:
+        held["now"] -= size
+        seen.discard(key)
+
+    class Follow(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            given = {t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
+            out = func(*args, **(kwargs or {}))
+            for tensor in tree_leaves(out):
+                if isinstance(tensor, Tensor):
+                    storage = tensor.untyped_storage()
+                    key = storage._cdata
+                    if key not in seen and key not in given:
+                        seen.add(key)
+                        size = storage.nbytes()
+                        held["now"] += size
+                        held["peak"] = max(held["peak"], held["now"])
+                        weakref.finalize(storage, gone, key, size)
+            return out
+
+    with Follow():
+        yield held
+
+
+def engine_sides(stage: int, arguments: argparse.Namespace) -> tuple[list[Side], Callable[[int], Any]]:
+    """DeepSpeed's defaults, each choice alone, all of them; at stage 3 FSDP2 too."""
+    import deepspeed
+    import torch
+    import torch.distributed as dist
+
+    from harness.plan.choices.choosing import with_choices
+    from harness.plan.run import resolve
+    from harness.render import render
+    from harness.spec.model import RunSpec
+
+    watch_the_wire()
+    deepspeed.utils.logger.setLevel("ERROR")
+    deepspeed.init_distributed()
+    raw = {
+        "model": {"config": LLAMA},
+        "data": {"max_length": LENGTH},
+        "train": {"per_device_train_batch_size": arguments.rows},
+        "optimizer": {"learning_rate": 1e-3},
+        "precision": {"bf16": arguments.bf16},
+        "zero": {"stage": stage},
+    }
+    run = with_choices(resolve(RunSpec.model_validate(raw), world_size=dist.get_world_size()), tried=True)
+    choices = tuple(choice for choice in run.choices or () if not choice.ours)
+    ways = {"DeepSpeed's defaults": ()} | {choice.name: (choice,) for choice in choices} | {"all of them": choices}
+    sides = []
+    for name, some in ways.items():
+        config = render(replace(run, choices=some)).config
+        sides.append(Side(name, _deepspeed_step(config, arguments.bf16)))
+    if stage == 3:
+        sides.append(Side("FSDP2", _fsdp_step(arguments.bf16)))
+    generator = torch.Generator().manual_seed(dist.get_rank())
+    words = LLAMA["vocab_size"]
+    rows = [torch.randint(0, words, (arguments.rows, LENGTH), generator=generator) for _ in range(8)]
+    return sides, lambda step: rows[step % 8]
+
+
+def _model(bf16: bool) -> Any:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(1)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**LLAMA))
+    return model.bfloat16() if bf16 else model.float()
+
+
+def _deepspeed_step(config: Any, bf16: bool) -> Callable[[Any], Any]:
+    import deepspeed
+
+    model = _model(bf16)
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=dict(config))
+
+    def step(ids: Any) -> Any:
+        loss = engine(input_ids=ids, labels=ids, use_cache=False).loss
+        engine.backward(loss)
+        engine.step()
+        return loss.detach()
+
+    return step
+
+
+def _fsdp_step(bf16: bool) -> Callable[[Any], Any]:
+    """Each layer and the rest, fp32 masters as DeepSpeed has them in bf16, the same optimizer and clipping."""
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    mesh, model = init_device_mesh("cpu", (dist.get_world_size(),)), _model(bf16=False)
+    policy = MixedPrecisionPolicy(torch.bfloat16, torch.bfloat16) if bf16 else MixedPrecisionPolicy()
+    for layer in model.model.layers:
+        fully_shard(layer, mesh=mesh, mp_policy=policy)
+    fully_shard(model, mesh=mesh, mp_policy=policy)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.0, fused=True)
+
+    def step(ids: Any) -> Any:
+        loss = model(input_ids=ids, labels=ids, use_cache=False).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss.detach()
+
+    return step
+
+
+def loss_sides(bf16: bool) -> list[Side]:
+    """Head and loss alone, with their gradients: transformers' own, and in chunks of what the harness chooses."""
+    import torch
+    from transformers.loss.loss_utils import ForCausalLMLoss
+
+    from harness.plan.choices.loss_chunks import tokens_of_chunk
+    from harness.runtime.chunked_loss import chunked_loss
+
+    torch.manual_seed(0)
+    kind = torch.bfloat16 if bf16 else torch.float32
+    head = torch.nn.Linear(WIDE, WORDS, bias=False, dtype=kind)
+    hidden = torch.randn(1, TOKENS, WIDE, dtype=kind, requires_grad=True)
+    labels = torch.randint(0, WORDS, (1, TOKENS))
+    targets = torch.nn.functional.pad(labels, (0, 1), value=-100)[0, 1:]
+    chunk = tokens_of_chunk(WORDS)
+
+    def whole(_: Any) -> Any:
+        head.zero_grad()
+        loss = ForCausalLMLoss(head(hidden), labels, WORDS, num_items_in_batch=float(TOKENS))
+        loss.backward()
+        return loss.detach()
+
+    def in_chunks(_: Any) -> Any:
+        head.zero_grad()
+        loss = chunked_loss(hidden.flatten(0, 1), head.weight, targets, float(TOKENS), chunk)
+        loss.backward()
+        return loss.detach()
+
+    return [Side("all at once", whole), Side(f"in chunks of {chunk} tokens", in_chunks)]
+
+
+def table(group: str, found: list[dict[str, Any]], arguments: argparse.Namespace) -> str:
+    """One group as Markdown; the first row is what the ratios are of."""
+    first, kind = found[0], "bf16" if arguments.bf16 else "fp32"
+    ranks = 1 if group == "loss" else arguments.ranks
+    lines = [
+        f"### {group}, {kind}, {ranks} rank{'s' * (ranks > 1)}, {arguments.rounds} rounds of {arguments.steps} steps",
+        "",
+        "| way | CPU ms a step | ratio: median (least, most) | wall, ratio | wire MB | collectives | calls | peak MB |"
+        " loss of step 3 |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for row in found:
+        cpu = [a / b for a, b in zip(row["cpu"], first["cpu"], strict=True)]
+        wall = [a / b for a, b in zip(row["wall"], first["wall"], strict=True)]
+        lines.append(
+            f"| {row['name']} | {1e3 * statistics.median(row['cpu']):.1f} | {statistics.median(cpu):.3f}"
+            f" ({min(cpu):.3f}, {max(cpu):.3f}) | {statistics.median(wall):.3f} | {row['wire'] / 1e6:.2f} |"
+            f" {row['collectives']} | {row['calls']:,} | {row['peak'] / 1e6:.1f} | {row['losses'][-1]:.7f} |"
+        )
+    return "\n".join([*lines, ""])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""Asks every file of this folder what it would choose for a run, and puts the answers into the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from harness.facts.models import ModelFacts, find
+from harness.plan.choices import (
+    gradient_reduce,
+    leaf_modules,
+    loss_chunks,
+    prefetch,
+    reduce_bucket,
+    reuse_distance,
+    sub_group,
+)
+from harness.plan.choices.choice import Choice
+from harness.plan.choices.facts import Facts
+from harness.plan.run import Run
+from harness.plan.settings import settings_of
+
+_ALL: tuple[Callable[[Facts], Choice | None], ...] = (
+    reduce_bucket.choose,
+    leaf_modules.choose,
+    prefetch.choose,
+    reuse_distance.choose,
+    sub_group.choose,
+    loss_chunks.choose,
+)
+_TRIED: tuple[Callable[[Facts], Choice | None], ...] = (gradient_reduce.choose,)
+"""What is measured by `benchmarks/choices.py` and not chosen: fewer bytes, and not yet seen to be as fast."""
+
+
+def with_choices(run: Run, base_dir: Path | None = None, *, tried: bool = False) -> Run:
+    """The run with what is chosen for it; unchanged where that was done before. `base_dir` as for `make_plan`, `tried`:
+    with what is only tried.
+
+    A model that only `transformers` can count is taken for unknown: building it takes seconds.
+    """
+    if run.choices is not None:
+        return run
+    spec = run.spec.model
+    found = find(spec.name_or_path, spec.config, base_dir, spec.revision)
+    return replace(run, choices=choices_for(run, found.facts, tried=tried))
+
+
+def choices_for(run: Run, model: ModelFacts | None, *, tried: bool = False) -> tuple[Choice, ...]:
+    """What is chosen for a run. Nothing with `choices: false`, and nothing for a DeepSpeed JSON, whose silence means
+    DeepSpeed's defaults.
+    """
+    if not run.spec.choices or run.kind != "spec":
+        return ()
+    facts = Facts(run, None if model is None or model.built else model, settings_of(run))
+    return tuple(choice for choose in (*_ALL, *_TRIED * tried) if (choice := choose(facts)) is not None)

@@ -1,0 +1,41 @@
+"""Stage 3: a decoder layer is gathered as one, with one set of hooks instead of one for each module in it."""
+
+from __future__ import annotations
+
+from harness.plan.choices.choice import Choice
+from harness.plan.choices.facts import Facts
+
+_LAYERS = {
+    "falcon": "FalconDecoderLayer",
+    "gemma": "GemmaDecoderLayer",
+    "gemma2": "Gemma2DecoderLayer",
+    "gemma3_text": "Gemma3DecoderLayer",
+    "gpt2": "GPT2Block",
+    "gpt_neox": "GPTNeoXLayer",
+    "llama": "LlamaDecoderLayer",
+    "mistral": "MistralDecoderLayer",
+    "phi": "PhiDecoderLayer",
+    "phi3": "Phi3DecoderLayer",
+    "qwen2": "Qwen2DecoderLayer",
+    "qwen3": "Qwen3DecoderLayer",
+}
+"""Class of a decoder layer by `model_type`, as `transformers` 5 names it. Mixtures of experts have their own rule."""
+
+
+def choose(facts: Facts) -> Choice | None:
+    """Dense layers only: a layer uses all its weights each time. On NVMe each weight that is gathered holds a buffer,
+    so that a layer at once needs more of them.
+    """
+    spec, model = facts.run.spec, facts.model
+    if facts.stage != 3 or model is None or not facts.plain or model.family not in _LAYERS or model.experts:
+        return None
+    if spec.model.lora is not None or spec.model.freeze or spec.model.train_only or spec.model.trust_remote_code:
+        return None  # layers of which a part is trained, or of another class: not tried
+    offload = spec.zero.offload_param
+    if spec.train.torch_compile or (offload is not None and offload.device == "nvme"):
+        return None
+    if not facts.silent("leaf_module") or not facts.silent("stage3_module_granularity_threshold"):
+        return None
+    reason = "a layer is gathered as one, with one set of hooks that run in Python instead of one for each module"
+    key = "zero_optimization.leaf_module.classes"
+    return Choice("layers as one", key, [_LAYERS[model.family]], "experts only", reason)

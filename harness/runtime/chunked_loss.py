@@ -1,0 +1,162 @@
+"""Head and loss in chunks of tokens: logits of a whole micro-batch never exist.
+
+Gradients are computed with the loss, chunk by chunk, inside the head's own forward. So ZeRO-3 has the head's weight
+gathered by its usual hooks, and the backward pass needs nothing of the vocabulary's size but the weight's gradient.
+DeepSpeed's `install_chunked_causal_lm_loss` keeps all logits; its `TiledFusedLogitsLoss` runs the backward pass of the
+weight, with its hooks, inside the forward pass, before the loss is scaled.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from typing import Any
+
+import torch
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import pad
+from transformers.loss.loss_utils import ForCausalLMLoss
+
+from harness.runtime.batch import IGNORED
+
+_STRAIGHT = re.compile(
+    r"logits = self\.(\w+)\(hidden_states(?:\[[^\]]*\])?\)\s+loss = None\s+if labels is not None:\s+"
+    r"(?:#[^\n]*\s+)*loss = self\.loss_function\("
+)
+"""A forward that hands the head's output to its loss as it is: no soft cap, no scale, nothing in between."""
+_ROWS = 16_384
+"""Words of the vocabulary whose gradients are added up at once, where that needs a copy."""
+
+
+class ChunkedHead:
+    """Makes the head of one model compute the loss while it is `armed`; it is the plain head otherwise."""
+
+    def __init__(self, model: Any, head: torch.nn.Linear, chunk: int) -> None:
+        self._head, self._chunk = head, chunk
+        self._labels: torch.Tensor | None = None
+        self._items: float | None = None
+        self._plain, self._loss = head.forward, model.loss_function
+        head.forward = self._forward
+        model.loss_function = self._of_logits
+
+    def arm(self, labels: torch.Tensor, items: float | None) -> None:
+        """The next forward of the model is of these labels (rows, length), not shifted. The loss is their sum over
+        `items`, or the mean where that is None.
+        """
+        self._labels, self._items = labels, items
+
+    def _forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """(rows, length, hidden size) -> logits, or the loss, a scalar in fp32."""
+        labels, self._labels = self._labels, None
+        if labels is None:
+            return self._plain(hidden)
+        targets = pad(labels, (0, 1), value=IGNORED)[:, 1:].flatten()
+        items = (targets != IGNORED).sum() if self._items is None else self._items
+        return chunked_loss(hidden.flatten(0, 1), self._head.weight, targets, items, self._chunk)
+
+    def _of_logits(self, logits: torch.Tensor, labels: torch.Tensor, *args: Any, **named: Any) -> torch.Tensor:
+        """What the model calls its loss: the head has computed it already, or computes logits."""
+        return logits if logits.dim() == 0 else self._loss(logits, labels, *args, **named)
+
+
+def chunk_head(engine: Any, chunk: int) -> ChunkedHead | str:
+    """Have the model of an engine compute its loss in chunks of so many tokens; or why it cannot."""
+    module = engine.module
+    model = module.get_base_model() if hasattr(module, "get_base_model") else module
+    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    if type(head) is not torch.nn.Linear or head.bias is not None:
+        return "its head is not a plain matrix"
+    found = _STRAIGHT.search(inspect.getsource(type(model).forward))
+    if found is None or getattr(model, found[1], None) is not head:
+        return f"`{type(model).__name__}` does something with its logits before the loss"
+    if getattr(model, "loss_function", None) is not ForCausalLMLoss:
+        return "its loss is not the usual one of causal language models"
+    if engine.torch_autocast_enabled():
+        return "`torch_autocast` chooses the number format of the head"
+    if engine.fp16_enabled():
+        return "fp16 scales the loss before gradients are rounded"
+    return ChunkedHead(model, head, chunk)
+
+
+def chunked_loss(
+    hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, items: float | torch.Tensor, chunk: int
+) -> torch.Tensor:
+    """Sum of the cross entropies over `items`, a scalar in fp32, of hidden (tokens, size), weight (vocabulary, size)
+    and targets (tokens,), of which `IGNORED` ones count for nothing. As `ForCausalLMLoss` in exact arithmetic.
+    """
+    wants = torch.is_grad_enabled()
+    return _ChunkedLoss.apply(
+        hidden, weight, targets, items, chunk, wants and hidden.requires_grad, wants and weight.requires_grad
+    )
+
+
+class _ChunkedLoss(torch.autograd.Function):
+    @staticmethod
+    def forward(  # type: ignore[override]
+        ctx: Any,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        targets: torch.Tensor,
+        items: float | torch.Tensor,
+        chunk: int,
+        for_hidden: bool,
+        for_weight: bool,
+    ) -> torch.Tensor:
+        total = torch.zeros((), dtype=torch.float32, device=hidden.device)
+        ctx.hidden = torch.empty_like(hidden) if for_hidden else None
+        # Sums of 16-bit gradients are kept in fp32, as inside the one product that they replace.
+        ctx.weight = torch.zeros_like(weight, dtype=torch.float32) if for_weight else None
+        ctx.dtype = weight.dtype
+        for start in range(0, len(targets), chunk):
+            part = slice(start, start + chunk)
+            loss, gradient = _one_chunk(hidden[part], weight, targets[part], for_hidden or for_weight)
+            total += loss
+            if gradient is None:
+                continue
+            gradient = gradient.div_(items).to(hidden.dtype)
+            if ctx.hidden is not None:
+                torch.matmul(gradient, weight, out=ctx.hidden[part])
+            if ctx.weight is not None:
+                _add_product(ctx.weight, gradient, hidden[part])
+            del gradient
+        return total / items
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, scale: torch.Tensor) -> tuple[torch.Tensor | None, ...]:  # type: ignore[override]
+        hidden, weight = ctx.hidden, ctx.weight
+        ctx.hidden = ctx.weight = None
+        if hidden is not None:
+            hidden.mul_(scale)
+        if weight is not None:
+            weight = weight.mul_(scale).to(ctx.dtype)
+        return hidden, weight, None, None, None, None, None
+
+
+def _one_chunk(
+    hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, differentiate: bool
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Sum of the losses, and their gradient by the logits (tokens, vocabulary), both in fp32."""
+    logits = torch.matmul(hidden, weight.t()).float()
+    counted = targets != IGNORED
+    places = targets.masked_fill(~counted, 0)[:, None]
+    largest = logits.amax(dim=1, keepdim=True)
+    logits.sub_(largest)
+    at_target = logits.gather(1, places)
+    sums = logits.exp_().sum(dim=1, keepdim=True)
+    loss = (sums.log() - at_target)[:, 0].masked_fill(~counted, 0).sum()
+    if not differentiate:
+        return loss, None
+    gradient = logits.div_(sums)
+    gradient.scatter_add_(1, places, torch.full_like(at_target, -1.0))
+    return loss, gradient.masked_fill_(~counted[:, None], 0)
+
+
+def _add_product(total: torch.Tensor, gradient: torch.Tensor, hidden: torch.Tensor) -> None:
+    """total (vocabulary, size) += gradient (tokens, vocabulary) transposed x hidden (tokens, size)."""
+    if hidden.dtype == torch.float32:
+        total.addmm_(gradient.t(), hidden)
+        return
+    for start in range(0, total.shape[0], _ROWS):
+        part = slice(start, start + _ROWS)
+        total[part] += torch.matmul(gradient[:, part].t(), hidden)

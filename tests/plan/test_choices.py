@@ -1,0 +1,230 @@
+"""What is chosen where the spec is silent: each rule, and that nothing a user wrote is overridden."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from planning import TINY, offload, run_of
+
+from harness.facts.deepspeed import target
+from harness.facts.models import find
+from harness.gates import check
+from harness.plan.choices.choice import Choice
+from harness.plan.choices.choosing import with_choices
+from harness.plan.memory import Memory
+from harness.plan.plan import make_plan
+from harness.plan.run import Run, resolve
+from harness.plan.settings import loss_chunk, settings_of
+from harness.render import render
+from harness.spec.adopt import home
+from harness.spec.load import load
+from harness.spec.model import RunSpec
+
+ROOT = Path(__file__).parents[2]
+ZERO = "zero_optimization."
+
+
+def chosen(*args: Any, tried: bool = False, **kwargs: Any) -> dict[str, Any]:
+    """Key below `zero_optimization` -> value, of every choice for DeepSpeed."""
+    run = with_choices(run_of(*args, **{"choices": True, **kwargs}), tried=tried)
+    return {c.key.removeprefix(ZERO): c.value for c in run.choices or () if not c.ours}
+
+
+LAYER = 855_654_400
+
+
+@pytest.mark.parametrize(
+    ("stage", "expected"),
+    [
+        (0, {}),
+        (1, {"reduce_bucket_size": 50_000_000}),
+        (2, {"reduce_bucket_size": 50_000_000}),
+        (
+            3,
+            {
+                "reduce_bucket_size": 50_000_000,
+                "leaf_module.classes": ["LlamaDecoderLayer"],
+                "stage3_prefetch_bucket_size": 250_000_000,
+                "stage3_max_reuse_distance": 2 * LAYER,
+            },
+        ),
+    ],
+)
+def test_by_stage(stage: int, expected: dict[str, Any]) -> None:
+    assert chosen(zero={"stage": stage}) == expected
+
+
+def test_small_models_have_small_buckets() -> None:
+    layer = find(None, TINY).facts
+    assert layer is not None
+    assert chosen(TINY)["reduce_bucket_size"] == 1_000_000
+    assert (
+        chosen(TINY, zero={"stage": 3}, model={"config": {**TINY, "hidden_size": 1024, "intermediate_size": 4096}})[
+            "stage3_prefetch_bucket_size"
+        ]
+        > 10_000_000
+    )
+
+
+@pytest.mark.parametrize(
+    "where", [{"zero": {"stage": 3}}, {"zero": {"stage": 1}}, {"zero": offload("nvme", "nvme")}], ids=str
+)
+def test_what_the_user_wrote_stays(where: dict[str, Any]) -> None:
+    """In the spec's own section where it has a field, or as DeepSpeed's key."""
+    first = with_choices(run_of(choices=True, **where)).choices
+    assert first
+    for choice in first:
+        if choice.ours:
+            silenced = with_choices(run_of(choices=True, **where, train={"loss_chunk_size": 0}))
+            assert choice.key not in {c.key for c in silenced.choices or ()}
+            continue
+        *path, name = choice.key.removeprefix(ZERO).split(".")
+        block: Any = choice.default
+        for part in reversed([*path, name]):
+            block = {part: block}
+        run = with_choices(run_of(choices=True, **where, deepspeed={"zero_optimization": block}))
+        assert choice.key not in {c.key for c in run.choices or ()}
+        at: Any = render(run).config["zero_optimization"]
+        for part in (*path, name):
+            at = at[part]
+        assert at == choice.default
+        if not path and name in type(run.spec.zero).model_fields:
+            named = {"zero": {**where["zero"], name: choice.default}}
+            assert choice.key not in {c.key for c in with_choices(run_of(choices=True, **named)).choices or ()}
+
+
+def test_one_key_turns_all_off() -> None:
+    run = with_choices(run_of(choices=False))
+    assert run.choices == ()
+    assert render(run).config == render(run_of(choices=True)).config
+
+
+def test_a_deepspeed_json_means_its_defaults() -> None:
+    run = run_of(choices=True)
+    assert with_choices(resolve(run.spec, world_size=8, kind="deepspeed-json")).choices == ()
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"parallel": {"tensor_parallel_size": 2}},
+        {"optimizer": {"type": "muon"}},
+        {"zero": {"stage": 2, "reduce_scatter": True}},
+        {"ranks": 1},
+    ],
+    ids=str,
+)
+def test_gradients_go_to_their_owners_only_where_that_was_seen_to_be_right(sections: dict[str, Any]) -> None:
+    key = "use_multi_rank_bucket_allreduce"
+    assert chosen(zero={"stage": 2}, tried=True)[key] is False
+    assert key not in chosen(zero={"stage": 2})
+    assert key not in chosen(**{"zero": {"stage": 2}, **sections}, tried=True)
+
+
+def test_experts_are_not_gathered_with_their_layer() -> None:
+    mixture = chosen("mistralai/Mixtral-8x7B-v0.1")
+    assert "stage3_prefetch_bucket_size" in mixture
+    assert "leaf_module.classes" not in mixture
+    assert "leaf_module.classes" not in chosen(zero=offload("cpu", "nvme"))
+
+
+def test_states_on_nvme_have_small_sub_groups() -> None:
+    assert chosen(zero=offload("nvme"))["sub_group_size"] == 100_000_000
+    assert "sub_group_size" not in chosen(zero=offload("cpu"))
+
+
+def test_choices_reach_the_json_the_plan_and_the_ranks() -> None:
+    run = with_choices(run_of(choices=True))
+    config = render(run)
+    for choice in run.choices or ():
+        assert choice.ours or config.reasons[choice.key] == choice.why
+        assert choice.reason in choice.why
+    again = Run.from_json(json.loads(json.dumps(run.to_json())))
+    assert again.choices == run.choices
+    assert render(again).text == config.text
+    settings, plain = settings_of(run), settings_of(run_of())
+    assert settings is not None
+    assert plain is not None
+    assert (settings.reduce_bucket, settings.whole_layers, settings.reuse) == (50_000_000, True, 2 * LAYER)
+    assert (plain.reduce_bucket, plain.whole_layers, plain.reuse) == (500_000_000, False, 1_000_000_000)
+
+
+def test_the_plan_tells_the_difference() -> None:
+    run = with_choices(run_of(choices=True, zero={"stage": 2}), tried=True)
+    by_key = {d.choice.key.removeprefix(ZERO): d for d in make_plan(run).chosen}
+    size = find("llama-3.1-70b").facts
+    assert size is not None
+    wire = by_key["use_multi_rank_bucket_allreduce"].wire
+    assert wire == -4 * 2 * size.num_parameters * 7 / 8  # one unit less in each of 4 micro-steps, in bf16
+    at_3 = {d.choice.key.removeprefix(ZERO): d for d in make_plan(run_of("llama-3.1-8b", choices=True)).chosen}
+    assert at_3["reduce_bucket_size"].gpu < -800_000_000
+    assert at_3["stage3_prefetch_bucket_size"].gpu > 0
+
+
+@pytest.mark.parametrize(
+    ("model", "sections", "tokens"),
+    [
+        ("llama-3.1-8b", {}, 512),
+        ("meta-llama/Llama-2-7b-hf", {}, 2048),
+        ("llama-3.1-8b", {"data": {"max_length": 512}}, None),  # it would be one chunk
+        ("llama-3.1-8b", {"precision": {"bf16": False, "fp16": True}}, None),
+        ("llama-3.1-8b", {"train": {"torch_compile": True}}, None),
+        ("llama-3.1-8b", {"parallel": {"tensor_parallel_size": 2}}, None),
+        ("gemma-2-9b", {}, None),
+    ],
+    ids=str,
+)
+def test_the_loss_is_cut_where_that_saves_memory(model: str, sections: dict[str, Any], tokens: int | None) -> None:
+    run = with_choices(run_of(model, choices=True, **sections))
+    assert loss_chunk(run) == (tokens or 0)
+    assert "loss_chunk" not in render(run).text
+
+
+def test_the_plan_has_logits_of_a_chunk() -> None:
+    """4,096 tokens of 128,256 words: 12 bytes a token and word without chunks, in bf16."""
+    cut, whole = make_plan(run_of("llama-3.1-8b", choices=True)), make_plan(run_of("llama-3.1-8b"))
+    assert cut.memory is not None
+    assert whole.memory is not None
+
+    def logits(memory: Memory) -> int:
+        return max(row.bytes for row in memory.rows if row.kind == "logits")
+
+    assert logits(whole.memory) > 12 * 128_256 * 4096
+    assert logits(cut.memory) < 6 * 128_256 * 512 + 4 * 128_256 * 4096 + (1 << 28)
+    assert cut.memory.gpu_peak < whole.memory.gpu_peak
+
+
+def test_nothing_is_planned_without_ranks() -> None:
+    assert make_plan(run_of(choices=True, ranks=None, cluster={"gpus_per_node": None})).chosen == ()
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "ds_configs").glob("*.yaml")), ids=lambda file: file.stem)
+def test_gates_let_the_chosen_settings_through(file: Path) -> None:
+    """Written into the spec by hand, they bring no finding that the spec does not have without them."""
+    loaded = load(str(file), (), target())
+    assert loaded.spec is not None
+    assert loaded.source is not None
+    run = with_choices(resolve(loaded.spec, world_size=8), ROOT)
+    before = {f.gate for f in check(run, loaded.source).findings}
+    raw = loaded.spec.model_dump(mode="json", exclude_unset=True)
+    for choice in run.choices or ():
+        if not choice.ours:
+            _put(raw, choice)
+    written = load(str(file), (), target(), text=yaml.safe_dump(raw, sort_keys=False))
+    assert written.spec is not None
+    assert written.source is not None
+    found = [*written.findings, *check(resolve(written.spec, world_size=8), written.source).findings]
+    assert [f for f in found if f.gate not in before and f.severity != "info"] == []
+    assert RunSpec.model_validate(raw) == written.spec
+
+
+def _put(section: dict[str, Any], choice: Choice) -> None:
+    key = tuple(choice.key.split("."))
+    *path, name = home(key) or ("deepspeed", *key)
+    for part in path:
+        section = section.setdefault(part, {})
+    section[name] = choice.value

@@ -54,7 +54,10 @@ def _stage3(zero: Any, module: Any) -> dict[str, int]:
     optimizer_at = "host" if zero.offload_optimizer else None
     found = _placed(parameters_at, parameters=zero.fp16_partitioned_groups_flat)
     found |= _placed(optimizer_at, gradients=[zero.grad_partitions_flat_buffer])
-    found |= _placed(persistent=[p.data for p in module.parameters() if p.data.numel() > 0])
+    shards = {t.untyped_storage().data_ptr() for t in zero.fp16_partitioned_groups_flat if t is not None}
+    gathered = [p.data for p in module.parameters() if p.data.numel() > 0]
+    # of a single rank every parameter is its own shard, and stays where it is
+    found |= _placed(persistent=[t for t in gathered if t.untyped_storage().data_ptr() not in shards])
     if swapper is not None:
         found["nvme.parameters"] = sum(_size(path) for path in swapper.id_to_path.values())
     if zero.swap_optimizer:

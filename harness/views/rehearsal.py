@@ -77,7 +77,8 @@ def _cells(q: Quantity) -> tuple[str, ...]:
         carried, sure = show(q.low), "exact to the byte"
     else:
         carried = f"{show(q.low)} to {show(q.high)}" if show(q.low) != show(q.high) else show(q.low)
-        sure = q.why or f"between, {100 * (q.high - q.low) / max(q.high, 1e-9):.0f}% apart"
+        apart = 100 * (q.high - q.low) / max(q.high, 1e-9)
+        sure = q.why or (f"between, {apart:.0f}% apart" if apart >= 0.5 else "by ratio")
     planned, whole = ("-" if n is None else show(n) for n in (q.planned, q.whole))
     return q.name, show(q.measured), planned, ratio, carried, whole, sure
 

@@ -166,3 +166,19 @@ STRAGGLER = (
     must("cause", "text", "", "`data`, `compute`, `input_size`, `io` or `host`, the likely one"),
     must("evidence", "text", "", "the numbers that speak for it, in words"),
 )
+
+MEMORY = (
+    must("step", "count", "", "steps done"),
+    must("phase", "text", "", "`load`, `resume`, `step` (the first) or `save` (the first)"),
+    must("memory_host_bytes", "counts", "bytes", "by rank: resident at its end"),
+    must("memory_host_peak_bytes", "counts", "bytes", "by rank: resident at most in it"),
+    Field("memory_gpu_bytes", "counts", "bytes", "by rank: allocated on the device at its end"),
+    Field("memory_gpu_reserved_bytes", "counts", "bytes", "by rank: taken by the device's allocator at its end"),
+    Field("memory_gpu_peak_bytes", "counts", "bytes", "by rank: allocated on the device at most so far"),
+    Field(
+        "states",
+        "map",
+        "bytes",
+        "after the first step, by tier and kind of the plan's rows: of the rank with most; `nvme.*` in files",
+    ),
+)

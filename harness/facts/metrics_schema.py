@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from harness.facts.metrics_fields import COMMON, RANKS, RUN, STEP, STRAGGLER, Field, Kind, must, new
+from harness.facts.metrics_fields import COMMON, MEMORY, RANKS, RUN, STEP, STRAGGLER, Field, Kind, must, new
 
 __all__ = ["COMMON", "LINES", "VERSION", "Field", "Line", "page", "problems"]
 
@@ -53,6 +53,7 @@ LINES: Mapping[str, Line] = {
             "every so many times that the file grows no faster than with 64).",
             RANKS,
         ),
+        Line("memory", "A phase of the run is over: once a start and phase.", MEMORY),
         Line("straggler", "A rank, or a host, is slower than its peers for some time.", STRAGGLER),
         Line(
             "eval",

@@ -18,7 +18,7 @@ from harness.facts.model_facts import Latent, ModelFacts
 from harness.facts.model_families import FAMILIES, Family
 from harness.facts.model_parts import BadConfig, Fields, Parameter
 
-__all__ = ["Found", "Latent", "ModelFacts", "Parameter", "find", "from_config"]
+__all__ = ["Found", "Latent", "ModelFacts", "Parameter", "configuration", "find", "from_config"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +158,27 @@ def find(
         None,
         why_not=f"`{name_or_path}` is not a folder, not in the local Hugging Face cache and not in the catalogue{mean}",
     )
+
+
+def configuration(
+    name_or_path: str | None,
+    config: Mapping[str, Any] | None = None,
+    base_dir: Path | None = None,
+    revision: str | None = None,
+) -> dict[str, Any] | None:
+    """The configuration itself, looked for where `find` looks; None where it is not at hand."""
+    if config is not None or not name_or_path:
+        return None if config is None else dict(config)
+    folder = _folder(name_or_path, base_dir)
+    file = folder / "config.json" if folder is not None else _cached_config(name_or_path, revision or "main")
+    if file is None:
+        known = catalogued(name_or_path)
+        return None if known is None else dict(known)
+    try:
+        body = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return body if isinstance(body, dict) else None
 
 
 def _folder(name: str, base_dir: Path | None) -> Path | None:

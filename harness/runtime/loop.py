@@ -34,6 +34,7 @@ from harness.runtime.state import State
 from harness.runtime.status import Status
 from harness.runtime.stepping import Stepper, make_stepper
 from harness.runtime.stopping import agree_to_stop
+from harness.runtime.telemetry.phases import Phases
 from harness.runtime.telemetry.swapping import watch_swapping
 from harness.runtime.telemetry.telemetry import Telemetry
 from harness.runtime.tokens import load_tokenizer
@@ -61,6 +62,7 @@ class Job:
     metrics: Metrics
     saver: checkpoint.Saver
     attestation: Attestation
+    phases: Phases
 
 
 def build(orders: Orders, run_dir: RunDir, ranks: Ranks, status: Status) -> Job:
@@ -87,6 +89,9 @@ def build(orders: Orders, run_dir: RunDir, ranks: Ranks, status: Status) -> Job:
     attestation.built(engine)
     # From here on, dropout: another mask on every rank, but one in a tensor group, which has one stream of activations.
     set_seed(run.spec.train.seed + ranks.rank - topology.tensor_rank)
+    metrics = Metrics(run_dir.metrics if ranks.is_first else None)
+    phases = Phases(ranks, metrics)
+    phases.over("load", 0)
     return Job(
         orders,
         run_dir,
@@ -101,9 +106,10 @@ def build(orders: Orders, run_dir: RunDir, ranks: Ranks, status: Status) -> Job:
         train,
         held_out,
         steps,
-        Metrics(run_dir.metrics if ranks.is_first else None),
+        metrics,
         checkpoint.Saver.open(run_dir, ranks, run.spec.checkpoint),
         attestation,
+        phases,
     )
 
 
@@ -113,11 +119,14 @@ def train(job: Job, resume: Path | None, allowed: Collection[str] = (), attempt:
     `allowed` are the keys that may differ from those of the checkpoint to go on from, `attempt` is which start it is.
     """
     state = checkpoint.restore(job, resume, allowed) if resume else State()
+    if resume:
+        job.phases.over("resume", state.step)
     job.attestation.begin(job, state)
     job.saver.protected = resume.resolve() if resume else None
     screen = display(job.steps, state.step, shown=job.ranks.is_first)
     telemetry = Telemetry(job, screen)
     _write_start(job, state, resume, {"attempt": attempt, **telemetry.facts()})
+    job.phases.begin()
     try:
         return _train(job, state, screen, telemetry)
     finally:
@@ -137,6 +146,7 @@ def _train(job: Job, state: State, screen: Display, telemetry: Telemetry) -> Sta
         state, over = _evaluate(job, state, screen, telemetry)
     while state.step < job.steps and not stopping:
         state = _step(job, state, screen, policy, telemetry)
+        job.phases.over("step", state.step, job.engine)
         job.status.set("running", step=state.step)
         due = spec.eval.eval_steps is not None and state.step % spec.eval.eval_steps == 0 and state.step < job.steps
         if due and judged:
@@ -241,6 +251,7 @@ def run_evaluation(job: Job, state: State) -> tuple[str, float | None]:
 def save(job: Job, state: State, *, last: bool = False) -> int:
     """Save a checkpoint; returns its step. The last one is waited for, and must succeed."""
     outcomes = job.saver.save(job, state, background=False if last else None)
+    job.phases.over("save", state.step)
     _tell_saved(job, state, outcomes, must=last)
     return state.step
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import time
@@ -12,6 +13,8 @@ from deepspeed.accelerator import get_accelerator
 _EVERY_SECONDS = 1.0
 """Asking takes a tenth of a millisecond, a GPU's allocator more: where steps are shorter, not each of them asks."""
 _last: tuple[float, dict[str, int]] = (-_EVERY_SECONDS, {})
+_most_before = 0
+"""Resident at most in the phases that are over: the kernel forgets it when a phase begins."""
 
 
 def memory() -> dict[str, int]:
@@ -42,7 +45,20 @@ def host_memory() -> dict[str, int]:
     """
     status = os.pread(_opened("status", os.getpid()), 8192, 0)
     now, most = (_kilobytes(status, name) * 1024 for name in (b"VmRSS:", b"VmHWM:"))
-    return {"memory_host_bytes": now, "memory_host_peak_bytes": max(now, most)}
+    return {"memory_host_bytes": now, "memory_host_peak_bytes": max(now, most, _most_before)}
+
+
+def memory_of_phase() -> dict[str, int]:
+    """Bytes now and at most since this was asked before; then the kernel starts to count anew. Where it does not let
+    us (`/proc/self/clear_refs`), at most so far. Of a device: at most so far.
+    """
+    global _most_before  # noqa: PLW0603
+    status = os.pread(_opened("status", os.getpid()), 8192, 0)
+    now, most = (_kilobytes(status, name) * 1024 for name in (b"VmRSS:", b"VmHWM:"))
+    _most_before = max(_most_before, most)
+    with contextlib.suppress(OSError), open("/proc/self/clear_refs", "wb", buffering=0) as file:  # noqa: PTH123
+        file.write(b"5")  # proc(5): reset the peak resident set
+    return {**_device_memory(), "memory_host_bytes": now, "memory_host_peak_bytes": max(now, most)}
 
 
 def _kilobytes(status: bytes, name: bytes) -> int:

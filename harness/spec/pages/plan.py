@@ -25,4 +25,26 @@ of the same sizes keeps.
 
 ## MM007 not-a-number-to-plan-with
 An option of `harness plan` has a value that no machine and no run has, or options contradict each other.
+
+## MM008 not-to-be-rehearsed
+`harness rehearse` makes a model smaller by the names that `transformers` configurations use for layers, width and
+heads. This one has none of them, or has parts (images, latent attention on a CPU) that are not made smaller; or the
+number of ranks or the micro-batch of the run is not known.
+
+## MM009 rehearsal-does-not-fit
+Even the smallest rehearsal needs more memory or disk than is free where it would run. On accelerators the width stays
+that of the whole model, so that one layer and the embeddings must fit, with three checkpoints of them on the disk.
+
+## MM010 states-not-as-planned
+Model states that the rehearsal counted on the engine are not as many bytes as its plan says. What is carried over to
+the whole run is then off by the same factor.
+
+## MM011 whole-run-does-not-fit
+What the rehearsal measured, carried over by the plan, is more than the memory that the spec names. An error where it
+does not fit however it is carried over, a warning where that depends: by ratio (the plan is wrong by a factor) or by
+difference (the plan is wrong by an amount a rank).
+
+## MM012 rehearsal-failed
+A command of the rehearsal ended otherwise than it should. Its log is in the rehearsal's folder; the whole run would
+end there too.
 """

@@ -1,0 +1,98 @@
+"""Bytes of model states on a live engine, by tier and kind, named as the planner's rows. Changes nothing.
+
+After a step: what exists only within a micro-batch (gathered parameters, buckets) is not there to be counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from deepspeed.accelerator import get_accelerator
+
+
+def state_bytes(engine: Any) -> dict[str, int]:
+    """`{"gpu.parameters": bytes, ...}` of this rank; `nvme.*` are bytes of its files. Empty where the optimizer is of
+    a kind that is not known here.
+    """
+    try:
+        found = _count(engine)
+    except AttributeError:  # another release of DeepSpeed keeps its states otherwise: nothing is claimed
+        return {}
+    return {name: size for name, size in found.items() if size}
+
+
+def _count(engine: Any) -> dict[str, int]:
+    zero, module, stage = engine.optimizer, engine.module, engine.zero_optimization_stage()
+    if stage == 0:
+        inner = getattr(zero, "optimizer", zero)
+        flat = getattr(zero, "fp32_groups_flat", [])
+        return _placed(parameters=module.parameters(), master=flat, states=_moments(inner))
+    if hasattr(zero, "fp32_groups_gradients_flat"):
+        return _placed(
+            parameters=zero.bf16_groups_flat,
+            gradients=zero.fp32_groups_gradients_flat,
+            master=zero.fp32_groups_flat_partition,
+            states=_moments(zero.optimizer),
+        )
+    if stage < 3:
+        masters = zero.single_partition_of_fp32_groups
+        near = _placed(parameters=zero.bit16_groups_flat)
+        place = "host" if zero.cpu_offload else None
+        rest = {"master": masters, "states": _moments(zero.optimizer)}
+        if zero.cpu_offload:
+            rest["master_gradients"] = [p.grad for p in masters]
+        return near | _placed(place, **rest)
+    return _stage3(zero, module)
+
+
+def _stage3(zero: Any, module: Any) -> dict[str, int]:
+    swapper = next((s for p in module.parameters() if (s := getattr(p, "nvme_swapper", None)) is not None), None)
+    parameters_at = "host" if zero.offload_param else None
+    optimizer_at = "host" if zero.offload_optimizer else None
+    found = _placed(parameters_at, parameters=zero.fp16_partitioned_groups_flat)
+    found |= _placed(optimizer_at, gradients=[zero.grad_partitions_flat_buffer])
+    shards = {t.untyped_storage().data_ptr() for t in zero.fp16_partitioned_groups_flat if t is not None}
+    gathered = [p.data for p in module.parameters() if p.data.numel() > 0]
+    # of a single rank every parameter is its own shard, and stays where it is
+    found |= _placed(persistent=[t for t in gathered if t.untyped_storage().data_ptr() not in shards])
+    if swapper is not None:
+        found["nvme.parameters"] = sum(_size(path) for path in swapper.id_to_path.values())
+    if zero.swap_optimizer:
+        files = [p for p in Path(zero.optimizer_swapper.swap_folder).rglob("*.swp") if p.is_file()]
+        gradients = sum(_size(p) for p in files if "_gradient_" in p.name)
+        return found | {"nvme.states": sum(map(_size, files)) - gradients, "nvme.gradients": gradients}
+    masters = zero.fp32_partitioned_groups_flat
+    found |= _placed(optimizer_at, master=masters, states=_moments(zero.optimizer))
+    if zero.offload_optimizer:
+        found |= _placed("host", master_gradients=[p.grad for p in masters])
+    return found
+
+
+def _placed(place: str | None = None, **kinds: Iterable[Any]) -> dict[str, int]:
+    """Bytes by `tier.kind`. On a device a tensor tells its tier; on the CPU accelerator `place` does, else `gpu`: the
+    planner's name for what lies where the model computes.
+    """
+    found: dict[str, int] = {}
+    on_cpu = get_accelerator().device_name() == "cpu"
+    for kind, tensors in kinds.items():
+        by_storage = {t.untyped_storage().data_ptr(): t for t in tensors if t is not None}
+        for tensor in by_storage.values():
+            tier = (place or "gpu") if on_cpu else ("host" if tensor.device.type == "cpu" else "gpu")
+            name = f"{tier}.{kind}"
+            found[name] = found.get(name, 0) + tensor.untyped_storage().nbytes()
+    return found
+
+
+def _moments(optimizer: Any) -> list[torch.Tensor]:
+    entries: Iterable[Mapping[str, Any]] = optimizer.state.values()
+    return [t for entry in entries for t in entry.values() if torch.is_tensor(t) and t.numel() > 1]
+
+
+def _size(path: Any) -> int:
+    try:
+        return Path(path).stat().st_size
+    except OSError:
+        return 0

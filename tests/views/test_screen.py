@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,9 @@ def test_time_left_counts_from_where_the_run_went_on(monkeypatch: pytest.MonkeyP
     assert pace.left(100) is None
 
 
-def test_a_narrow_terminal_keeps_what_is_wanted_most() -> None:
+def test_a_narrow_terminal_keeps_what_is_wanted_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.monotonic()
+    monkeypatch.setattr("time.monotonic", lambda: now)
     pace, line = Pace(200, 0, 50), row(20, **GPU)
     assert fitting(line, pace, 12) == "loss 3.012"
     assert fitting(line, pace, 200) == "  ".join(figures(line, pace))

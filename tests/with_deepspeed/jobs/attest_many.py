@@ -158,8 +158,8 @@ def _step(spoil: Any) -> None:
     """`spoil(engine, step)` after each step of the stepper."""
     original = loop.make_stepper
 
-    def make(engine: Any, ranks: Any, topology: Any) -> Any:
-        stepper, train, steps = original(engine, ranks, topology), None, 0
+    def make(engine: Any, *more: Any) -> Any:
+        stepper, train, steps = original(engine, *more), None, 0
         train = stepper.train
 
         def spoiled_train(*arguments: Any) -> Any:

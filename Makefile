@@ -37,7 +37,12 @@ demo: setup  ## Train a small model for real: ZeRO-3, optimizer on the CPU, 2 ra
 
 test: setup  ## The whole test suite
 	HARNESS_TIER=light $(BIN)/python -m pytest -q -n auto
-	HARNESS_TIER=training $(BIN)/python -m pytest
+	@echo "What launches and what trains run beside each other; the second's log is shown from its beginning when the first has ended."
+	@HARNESS_TIER=training $(BIN)/python -m pytest tests/with_deepspeed >$(VENV)/training.log 2>&1 & training=$$!; launching=0; \
+	trap 'kill $$training 2>/dev/null || true' EXIT; \
+	HARNESS_TIER=training $(BIN)/python -m pytest --ignore tests/with_deepspeed || launching=$$?; \
+	tail -n +1 -f --pid=$$training $(VENV)/training.log; \
+	wait $$training || exit $$?; exit $$launching
 
 test-hosts: setup  ## Training across hosts of a cluster in a box: as root, with sshd and pdsh, ten minutes
 	HARNESS_TIER=hosts $(BIN)/python -m pytest

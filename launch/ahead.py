@@ -1,4 +1,4 @@
-"""Imports DeepSpeed's launcher while its orders are still being written, and then is the `deepspeed` command.
+"""Imports DeepSpeed while the orders for its launcher are still being written, and then is the `deepspeed` command.
 
 One line of JSON on stdin says what to do: {"argv": [program, word...], "environment": {...}, "folder": DIR}. Without
 one it ends and has done nothing.
@@ -18,9 +18,7 @@ def main() -> None:
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
     from harness.runtime.lean import import_deepspeed
 
-    import_deepspeed()
-    import deepspeed.launcher.runner  # noqa: F401
-
+    import_deepspeed()  # but not its launcher, which reads the environment (DS_ENV_FILE) while it is imported
     del sys.path[0]
     line = sys.stdin.readline()
     if not line:

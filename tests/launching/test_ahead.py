@@ -16,6 +16,7 @@ from harness.launching.here import scripts_folder
 
 PROGRAM = """\
 import json, os, sys
+assert "deepspeed.launcher.runner" not in sys.modules  # it reads the environment while it is imported
 print(json.dumps([__name__, sys.argv, sys.path[0], os.getcwd(), sys.stdin.read(), dict(os.environ)]))
 sys.exit(7)
 """

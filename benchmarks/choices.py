@@ -266,13 +266,17 @@ def engine_sides(stage: int, arguments: argparse.Namespace) -> tuple[list[Side],
         "precision": {"bf16": arguments.bf16},
         "zero": {"stage": stage},
     }
-    run = with_choices(resolve(RunSpec.model_validate(raw), world_size=dist.get_world_size()), tried=True)
+    run = with_choices(resolve(RunSpec.model_validate(raw), world_size=dist.get_world_size()))
     choices = tuple(choice for choice in run.choices or () if not choice.ours)
     ways = {"DeepSpeed's defaults": ()} | {choice.name: (choice,) for choice in choices} | {"all of them": choices}
     sides = []
     for name, some in ways.items():
         config = render(replace(run, choices=some)).config
         sides.append(Side(name, _deepspeed_step(config, arguments.bf16)))
+    if stage in (1, 2):
+        config = json.loads(render(replace(run, choices=())).text)
+        config["zero_optimization"]["use_multi_rank_bucket_allreduce"] = False
+        sides.append(Side("gradients to their owners, not chosen", _deepspeed_step(config, arguments.bf16)))
     if stage == 3:
         sides.append(Side("FSDP2", _fsdp_step(arguments.bf16)))
     generator = torch.Generator().manual_seed(dist.get_rank())

@@ -7,14 +7,15 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from harness.cli.choosing import as_yaml
-from harness.cli.common import check_file, exit_with, print_findings, stop_on_errors
+from harness.cli.common import Checked, check_file, exit_with, print_findings, stop_on_errors
 from harness.cli.options import HostfileOption, SetOption, SpecArgument, WorldSizeOption
 from harness.errors import Exit
 from harness.facts import machine
@@ -28,6 +29,7 @@ from harness.plan.run import Run
 from harness.rehearsal.carry import Quantity, carry
 from harness.rehearsal.shrink import SAVE, STEPS, Room, Small, shrink
 from harness.rehearsal.verdict import judge
+from harness.spec.source import Source
 from harness.views import rehearsal as view
 
 NO_ARGS_IS_HELP = True
@@ -55,7 +57,6 @@ def rehearse(
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep model, checkpoints and export; otherwise logs and figures alone.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The same as `--format json`.")] = False,
     format: Annotated[Format, typer.Option("--format", help="How the result is printed.")] = Format.text,
 ) -> None:
     """Run the same recipe small enough for this machine: load, train, save, kill, resume, export, and carry over.
@@ -71,12 +72,12 @@ def rehearse(
     """
     checked = check_file(spec, overrides=overrides, hostfile=hostfile, world_size=world_size)
     run = stop_on_errors(checked, _NOTHING)
-    here, output = look_here(), Format.json if as_json else format
+    here = look_here()
     target = (Path(folder) / f"{run.name}-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
-    small = _small(run, here, target)
+    small = _small(checked, run, here, target)
     whole = make_plan(run, Path.cwd())
     if dry_run:
-        _print(small, whole, (), [], [], output, target)
+        _print(small, whole, (), [], [], format, target)
         print(f"{_NOTHING}.", file=sys.stderr)
         return
     _refuse_without_training()
@@ -86,7 +87,7 @@ def rehearse(
     findings = list(in_reading_order([*played.findings, *judge(found, whole)]))
     body = view.as_json(small, whole, played.stages, found, findings, str(target))
     (target / "rehearsal.json").write_text(body + "\n", encoding="utf-8")
-    _print(small, whole, played.stages, found, findings, output, target)
+    _print(small, whole, played.stages, found, findings, format, target)
     if not keep:
         _remove_large(target)
     print(f"Logs and figures: {target}", file=sys.stderr)
@@ -94,7 +95,7 @@ def rehearse(
     exit_with(failed[0] if failed else Exit.FINDINGS if any(f.is_error for f in findings) else Exit.OK)
 
 
-def _small(run: Run, here: Here, target: Path) -> Small:
+def _small(checked: Checked, run: Run, here: Here, target: Path) -> Small:
     """The run to rehearse with, or the end of the program."""
     config = configuration(run.spec.model.name_or_path, run.spec.model.config, Path.cwd(), run.spec.model.revision)
     if config is None:
@@ -104,9 +105,9 @@ def _small(run: Run, here: Here, target: Path) -> Small:
     else:
         made = shrink(run, config, _room(here, target), _files(target))
     if isinstance(made, Finding):
-        print_findings([made], None)
-        print(f"{_NOTHING}.", file=sys.stderr)
-        exit_with(Exit.FINDINGS if made.gate == "MM008" else Exit.PREFLIGHT)
+        if checked.source is not None and made.key:
+            made = replace(made, place=checked.source.place(made.key))
+        _end(made, Exit.FINDINGS if made.gate == "MM008" else Exit.PREFLIGHT, checked.source)
     return made
 
 
@@ -140,7 +141,12 @@ def _orders(target: Path, small: Small, run: Run) -> dict[str, Any]:
 
 
 def _write(target: Path, small: Small, run: Run) -> None:
-    (target / "nvme").mkdir(parents=True, exist_ok=True)
+    try:
+        (target / "nvme").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        message = f"the folder `{target}` of the rehearsal cannot be made: {(error.strerror or str(error)).lower()}"
+        fix = Fix("give `--folder` a folder that can be written")
+        _end(Finding("EN011", "error", message, fix=fix), Exit.USAGE)
     head = f"# {run.name}, made small by `harness rehearse`: what was changed is in rehearsal.json.\n"
     raw = {"name": run.name, **json.loads(json.dumps(small.raw))}
     (target / "spec.yaml").write_text(as_yaml(raw, head), encoding="utf-8")
@@ -151,9 +157,13 @@ def _refuse_without_training() -> None:
     if missing:
         names = " and ".join(f"`{name}`" for name in missing)
         fix = Fix("install the training extra there: pip install 'deepspeed-harness[train]'")
-        print_findings([Finding("EN002", "error", f"{names} cannot be found by {sys.executable}", fix=fix)], None)
-        print(f"{_NOTHING}.", file=sys.stderr)
-        exit_with(Exit.PREFLIGHT)
+        _end(Finding("EN002", "error", f"{names} cannot be found by {sys.executable}", fix=fix), Exit.PREFLIGHT)
+
+
+def _end(finding: Finding, code: Exit, source: Source | None = None) -> NoReturn:
+    print_findings([finding], source)
+    print(f"{_NOTHING}.", file=sys.stderr)
+    exit_with(code)
 
 
 def _print(

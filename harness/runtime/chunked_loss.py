@@ -3,7 +3,7 @@
 Gradients are computed with the loss, chunk by chunk, inside the head's own forward. So ZeRO-3 has the head's weight
 gathered by its usual hooks, and the backward pass needs nothing of the vocabulary's size but the weight's gradient.
 DeepSpeed's `install_chunked_causal_lm_loss` keeps all logits; its `TiledFusedLogitsLoss` runs the backward pass of the
-weight, with its hooks, inside the forward pass, before the loss is scaled.
+weight, with its hooks, inside the forward pass, before the loss is scaled (both read in 0.19.8, not run).
 """
 
 from __future__ import annotations

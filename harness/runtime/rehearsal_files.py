@@ -45,7 +45,9 @@ def write_model(folder: Path, config: Mapping[str, Any], dtype: torch.dtype, see
     files, index = _shards(named, limit), {}
     for number, group in enumerate(files, 1):
         name = f"model-{number:05d}-of-{len(files):05d}.safetensors"
-        save_file({key: _drawn(p, dtype, std, generator) for key, p in group}, folder / name, metadata={"format": "pt"})
+        save_file(
+            {key: _drawn(key, p, dtype, std, generator) for key, p in group}, folder / name, metadata={"format": "pt"}
+        )
         index |= {key: name for key, _ in group}
     body = {"metadata": {"total_size": total}, "weight_map": index}
     (folder / "model.safetensors.index.json").write_text(json.dumps(body), encoding="utf-8")
@@ -65,11 +67,11 @@ def _shards(named: list[tuple[str, Any]], limit: int) -> list[list[tuple[str, An
     return files
 
 
-def _drawn(parameter: Any, dtype: torch.dtype, std: float, generator: torch.Generator) -> torch.Tensor:
+def _drawn(name: str, parameter: Any, dtype: torch.dtype, std: float, generator: torch.Generator) -> torch.Tensor:
     """Matrices from a normal distribution, norms one, biases zero: what most families do, and all can train from."""
     if parameter.dim() > 1:
         return torch.randn(parameter.shape, generator=generator, dtype=torch.float32).mul_(std).to(dtype)
-    return torch.ones(parameter.shape, dtype=dtype)
+    return torch.full(parameter.shape, 0.0 if name.endswith("bias") else 1.0, dtype=dtype)
 
 
 def write_records(

@@ -151,7 +151,7 @@ class _Chain:
 
 
 def _fork(spec: Path, ranks: Any, *overrides: str) -> Forked:
-    from harness.cli.launch import prepare
+    from harness.cli.preparing import prepare
 
     def make(file: Path) -> tuple[Path, str | None]:
         prepared = prepare(str(file), list(overrides), None, ("auto", ()), dry_run=False)

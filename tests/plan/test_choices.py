@@ -28,9 +28,9 @@ ROOT = Path(__file__).parents[2]
 ZERO = "zero_optimization."
 
 
-def chosen(*args: Any, tried: bool = False, **kwargs: Any) -> dict[str, Any]:
+def chosen(*args: Any, **kwargs: Any) -> dict[str, Any]:
     """Key below `zero_optimization` -> value, of every choice for DeepSpeed."""
-    run = with_choices(run_of(*args, **{"choices": True, **kwargs}), tried=tried)
+    run = with_choices(run_of(*args, **{"choices": True, **kwargs}))
     return {c.key.removeprefix(ZERO): c.value for c in run.choices or () if not c.ours}
 
 
@@ -108,21 +108,9 @@ def test_a_deepspeed_json_means_its_defaults() -> None:
     assert with_choices(resolve(run.spec, world_size=8, kind="deepspeed-json")).choices == ()
 
 
-@pytest.mark.parametrize(
-    "sections",
-    [
-        {"parallel": {"tensor_parallel_size": 2}},
-        {"optimizer": {"type": "muon"}},
-        {"zero": {"stage": 2, "reduce_scatter": True}},
-        {"ranks": 1},
-    ],
-    ids=str,
-)
-def test_gradients_go_to_their_owners_only_where_that_was_seen_to_be_right(sections: dict[str, Any]) -> None:
-    key = "use_multi_rank_bucket_allreduce"
-    assert chosen(zero={"stage": 2}, tried=True)[key] is False
-    assert key not in chosen(zero={"stage": 2})
-    assert key not in chosen(**{"zero": {"stage": 2}, **sections}, tried=True)
+def test_gradients_are_reduced_as_by_default() -> None:
+    """To their owners alone would be half the bytes, and was slower on four ranks (`benchmarks/LOG.md`)."""
+    assert "use_multi_rank_bucket_allreduce" not in chosen(zero={"stage": 2})
 
 
 def test_experts_are_not_gathered_with_their_layer() -> None:
@@ -154,12 +142,6 @@ def test_choices_reach_the_json_the_plan_and_the_ranks() -> None:
 
 
 def test_the_plan_tells_the_difference() -> None:
-    run = with_choices(run_of(choices=True, zero={"stage": 2}), tried=True)
-    by_key = {d.choice.key.removeprefix(ZERO): d for d in make_plan(run).chosen}
-    size = find("llama-3.1-70b").facts
-    assert size is not None
-    wire = by_key["use_multi_rank_bucket_allreduce"].wire
-    assert wire == -4 * 2 * size.num_parameters * 7 / 8  # one unit less in each of 4 micro-steps, in bf16
     at_3 = {d.choice.key.removeprefix(ZERO): d for d in make_plan(run_of("llama-3.1-8b", choices=True)).chosen}
     assert at_3["reduce_bucket_size"].gpu < -800_000_000
     assert at_3["stage3_prefetch_bucket_size"].gpu > 0

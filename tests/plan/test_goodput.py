@@ -34,10 +34,11 @@ def test_the_best_interval_loses_least() -> None:
     assert lost(best) < min(lost(best * 0.9), lost(best * 1.1))
 
 
-def test_a_checkpoint_of_70b_is_a_terabyte() -> None:
-    assert checkpoint_bytes(settings(), 70_553_706_496) == 14 * 70_553_706_496
+def test_a_checkpoint_of_70b_is_most_of_a_terabyte() -> None:
+    assert checkpoint_bytes(settings(), 70_553_706_496) == 12 * 70_553_706_496
+    assert checkpoint_bytes(settings(zero={"stage": 2}), 70_553_706_496) == 14 * 70_553_706_496
     found = checkpoints(settings(), 70_553_706_496, Rates())
-    assert found.seconds == pytest.approx(197.6, abs=0.5)
+    assert found.seconds == pytest.approx(169.4, abs=0.5)
     assert found.failure_seconds == FAILURE / 8
     assert 0 < found.lost < 0.01
 

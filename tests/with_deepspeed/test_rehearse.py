@@ -1,4 +1,4 @@
-"""One flagship recipe, with shorter rows, rehearsed end to end: the launcher, a killed rank, resume, export."""
+"""One flagship recipe rehearsed end to end: the launcher, a killed rank, resume, export."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ RECIPE = ROOT / "ds_configs" / "llama-3.1-70b-zero3-cpu-offload.yaml"
 @pytest.fixture(scope="module")
 def rehearsed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("rehearsal")
-    command = [sys.executable, "-m", "harness", "rehearse", str(RECIPE), "--json", "--folder", str(folder)]
-    command += ["--set", "data.max_length=256"]
+    command = [sys.executable, "-m", "harness", "rehearse", str(RECIPE), "--format", "json", "--folder", str(folder)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "DS_ACCELERATOR": "cpu", "HF_HUB_OFFLINE": "1"}
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=900, check=False

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from harness.facts.models import ModelFacts, find
 from harness.plan.choices import (
-    gradient_reduce,
     leaf_modules,
     loss_chunks,
     prefetch,
@@ -29,13 +28,11 @@ _ALL: tuple[Callable[[Facts], Choice | None], ...] = (
     sub_group.choose,
     loss_chunks.choose,
 )
-_TRIED: tuple[Callable[[Facts], Choice | None], ...] = (gradient_reduce.choose,)
-"""What is measured by `benchmarks/choices.py` and not chosen: fewer bytes, and not yet seen to be as fast."""
+"""Tried and not chosen: `use_multi_rank_bucket_allreduce: false`, see `benchmarks/LOG.md`."""
 
 
-def with_choices(run: Run, base_dir: Path | None = None, *, tried: bool = False) -> Run:
-    """The run with what is chosen for it; unchanged where that was done before. `base_dir` as for `make_plan`, `tried`:
-    with what is only tried.
+def with_choices(run: Run, base_dir: Path | None = None) -> Run:
+    """The run with what is chosen for it; unchanged where that was done before. `base_dir` as for `make_plan`.
 
     A model that only `transformers` can count is taken for unknown: building it takes seconds.
     """
@@ -43,14 +40,14 @@ def with_choices(run: Run, base_dir: Path | None = None, *, tried: bool = False)
         return run
     spec = run.spec.model
     found = find(spec.name_or_path, spec.config, base_dir, spec.revision)
-    return replace(run, choices=choices_for(run, found.facts, tried=tried))
+    return replace(run, choices=choices_for(run, found.facts))
 
 
-def choices_for(run: Run, model: ModelFacts | None, *, tried: bool = False) -> tuple[Choice, ...]:
+def choices_for(run: Run, model: ModelFacts | None) -> tuple[Choice, ...]:
     """What is chosen for a run. Nothing with `choices: false`, and nothing for a DeepSpeed JSON, whose silence means
     DeepSpeed's defaults.
     """
     if not run.spec.choices or run.kind != "spec":
         return ()
     facts = Facts(run, None if model is None or model.built else model, settings_of(run))
-    return tuple(choice for choose in (*_ALL, *_TRIED * tried) if (choice := choose(facts)) is not None)
+    return tuple(choice for choose in _ALL if (choice := choose(facts)) is not None)

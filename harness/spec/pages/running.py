@@ -43,7 +43,7 @@ DeepSpeed starts ranks on other hosts through pdsh, which is not installed.
 One of DeepSpeed's C++ ops does not compile on this machine. `harness doctor` says what is missing.
 
 ## EN011 run-directory
-The run directory cannot be made where `launch.output_dir` says.
+The run directory cannot be made where `launch.output_dir` says, or a rehearsal's where `--folder` says.
 
 ## EN020 version-not-verified
 The DeepSpeed to check against is older or newer than the releases whose rules were looked up.

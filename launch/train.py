@@ -4,8 +4,45 @@ from __future__ import annotations
 
 import argparse
 import os
+import subprocess
 import sys
 from pathlib import Path
+
+RANK = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+STARTERS = (
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+)
+
+
+def read_the_starters_variables() -> None:
+    """DeepSpeed's launcher tells each rank its number; mpirun and srun, which it can leave the start to, in their own
+    words. Rank 0's address comes with the run's other variables.
+    """
+    names = next((names for names in STARTERS if names[0] in os.environ), None)
+    if names and "RANK" not in os.environ:
+        os.environ |= {mine: os.environ[theirs] for mine, theirs in zip(RANK, names, strict=True)}
+
+
+def keep_output(run_dir: Path, rank: int, attempt: int) -> None:
+    """From here on everything that this process and its children print goes through `relay.py`, into a file of this
+    rank's own as well. A terminal, where the launcher was called by hand, stays one.
+    """
+    if os.isatty(1):
+        return
+    file = run_dir / "logs" / (f"rank-{rank:05d}.log" if attempt == 1 else f"rank-{rank:05d}-{attempt}.log")
+    words = [sys.executable, "-I", "-S", str(Path(__file__).with_name("relay.py")), str(file), str(rank)]
+    environ = {name: value for name, value in os.environ.items() if name != "HARNESS_RUN_DIR"}
+    source, target = os.pipe()
+    try:
+        subprocess.Popen(words, stdin=source, env=environ, start_new_session=True)  # noqa: S603
+        os.dup2(target, 1)
+        os.dup2(target, 2)
+    except OSError as error:
+        print(f"no file for this rank's output: {error}", file=sys.stderr)
+    os.close(source)
+    os.close(target)
+
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
@@ -17,6 +54,9 @@ if __name__ == "__main__":
     parser.add_argument("--attempt", type=int, default=1, help="which start of this run it is, counted from 1")
     parser.add_argument("--local_rank", type=int, default=0, help="given by the launcher; LOCAL_RANK is what is read")
     arguments = parser.parse_args()
+    read_the_starters_variables()
+    rank = int(os.environ.get("RANK", "0"))
+    keep_output(arguments.run, rank, arguments.attempt)
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
     from harness.runtime.lean import import_deepspeed
 
@@ -24,4 +64,4 @@ if __name__ == "__main__":
     from harness.runtime.main import Start, run_rank
 
     start = Start(arguments.run, arguments.resume, tuple(arguments.allow_change), arguments.attempt)
-    sys.exit(run_rank(start, int(os.environ.get("RANK", "0"))))
+    sys.exit(run_rank(start, rank))

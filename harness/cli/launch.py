@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import sys
+from dataclasses import replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -30,6 +31,7 @@ from harness.cli.preparing import NOTHING, Prepared, prepare, without_hosts
 from harness.cli.submitting import submit_job
 from harness.diagnosis.values import Diagnosis
 from harness.errors import Refused
+from harness.launching.apart import Apart, follow
 from harness.launching.build import extensions_root, is_ready
 from harness.launching.execute import Outcome, execute, sample_of
 from harness.launching.explaining import diagnose_run
@@ -110,11 +112,36 @@ def launch(
     no_preflight: Annotated[
         bool, typer.Option("--no-preflight", help="Do not ask the hosts of a hostfile first what they have.")
     ] = False,
+    no_ssh: Annotated[
+        bool,
+        typer.Option(
+            "--no-ssh",
+            help="Start the ranks of this host alone: the same command runs on every host of the hostfile, such as in "
+            "the pods of a job, with the same `--run-id` and a run directory that all see.",
+        ),
+    ] = False,
+    run_id: Annotated[
+        str | None,
+        typer.Option("--run-id", metavar="ID", help="With `--no-ssh`: what this job is called on all hosts."),
+    ] = None,
+    node_rank: Annotated[
+        int | None,
+        typer.Option(
+            min=0, metavar="N", help="With `--no-ssh`: which host this is, from 0, where its name does not tell."
+        ),
+    ] = None,
+    master_addr: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="With `--no-ssh`: how all reach the first host, if not by its name."),
+    ] = None,
     progress: Annotated[
         Progress,
         typer.Option(help="What is shown meanwhile, on stderr: a bar, lines, JSON lines, or trouble alone (`quiet`)."),
     ] = Progress.auto,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="The same as `--progress quiet`.")] = False,
+    tee: Annotated[
+        bool, typer.Option("--tee", help="Show what every rank prints, marked by its rank, not only rank 0's.")
+    ] = False,
 ) -> None:
     """Check, plan and render a run spec, then train it with the `deepspeed` launcher and watch over the ranks.
 
@@ -138,18 +165,23 @@ def launch(
     if slurm and outside(os.environ):
         submit_job(spec, changes, sbatch or (), resume, dry_run=dry_run)
         return
+    apart = _apart(no_ssh=no_ssh, run_id=run_id, node_rank=node_rank, master_addr=master_addr)
     going_on = (resume, tuple(allow_change or ()))
     ask = not (dry_run or no_preflight)
     chosen = Selection(hosts, slurm, include, exclude, num_nodes, num_gpus)
     more = {"dry_run": dry_run, "code": allow_local_code, "ask": ask}
-    prepared = prepare(spec, changes, hostfile, going_on, chosen=chosen, **more)
+    prepared = prepare(spec, changes, hostfile, going_on, chosen=chosen, apart=apart, **more)
     if dry_run:
         _show(prepared, format)
         return
-    write_run_dir(prepared.plan)
+    if apart is None or prepared.plan.leads:
+        write_run_dir(prepared.plan)
+    else:
+        followed = follow(prepared.plan, apart.wait_seconds, lambda text: print(text, file=sys.stderr))
+        prepared = replace(prepared, plan=followed)
     mode = mode_of("quiet" if quiet else progress.value)
     saves = prepared.run.spec.checkpoint
-    screen = Screen(mode, saves.save_steps, save_at_end=saves.save_at_end)
+    screen = Screen(mode, saves.save_steps, save_at_end=saves.save_at_end, tee=tee)
     try:
         fewer = partial(without_hosts, prepared, spec, changes)
         outcome = execute(prepared.plan, prepared.run, prepared.here.scripts, screen, fewer, prepared.ahead)
@@ -163,6 +195,20 @@ def launch(
         screen.close()
     _tell(outcome, format, list(screen.last_lines) if mode == "quiet" else [])
     exit_with(outcome.verdict.code)
+
+
+def _apart(*, no_ssh: bool, run_id: str | None, node_rank: int | None, master_addr: str | None) -> Apart | None:
+    """What the options of `--no-ssh` say. Raises BadParameter."""
+    given = {"--run-id": run_id, "--node-rank": node_rank, "--master-addr": master_addr}
+    if not no_ssh:
+        odd = next((name for name, value in given.items() if value is not None), None)
+        if odd:
+            raise typer.BadParameter("goes with `--no-ssh`", param_hint=odd)
+        return None
+    if run_id is None:
+        message = "is needed with `--no-ssh`: one name for the job on all hosts, such as the scheduler's number of it"
+        raise typer.BadParameter(message, param_hint="--run-id")
+    return Apart(run_id, node_rank, master_addr)
 
 
 def _profile(text: str | None) -> list[str]:
@@ -200,6 +246,9 @@ def _show(prepared: Prepared, format: Format) -> None:
 
 
 def _tell(outcome: Outcome, format: Format, last_lines: list[str]) -> None:
+    if not outcome.plan.leads:
+        print(view.of_one_host(outcome, style_for(sys.stdout)))
+        return
     report = _report(outcome) if outcome.trained else None
     record = read_record(outcome.plan.run_dir)
     if outcome.verdict.state == "failed" and last_lines:

@@ -15,10 +15,12 @@ from harness.errors import Exit, Refused
 from harness.facts.survey import Survey
 from harness.findings import Finding, Fix
 from harness.launching.ahead import Ahead
+from harness.launching.apart import Apart, node_of
+from harness.launching.apart import new_run_dir as run_dir_apart
 from harness.launching.debugging import with_profile
 from harness.launching.here import Here, look_here, unread_env_files
 from harness.launching.local_code import allowed_code
-from harness.launching.plan import LaunchPlan, Target, hostfile_text, is_local, make_plan
+from harness.launching.plan import LaunchPlan, Network, Target, hostfile_text, is_local, make_plan
 from harness.launching.refusals import INSTALLABLE, refusals
 from harness.launching.resuming import resume_from
 from harness.launching.rundir import new_run_dir, rewrite
@@ -56,10 +58,12 @@ def prepare(
     code: bool = False,
     ask: bool = False,
     chosen: Selection | None = None,
+    apart: Apart | None = None,
 ) -> Prepared:
     """Everything before anything is written: the checked spec and its plan. `resume` is what `--resume` and
     `--allow-change` say, `code` is `--allow-local-code`; with `ask` other hosts are asked what they have. Prints what
-    speaks against it and exits. `chosen` says more about who takes part than the hostfile.
+    speaks against it and exits. `chosen` says more about who takes part than the hostfile; with `apart` this host
+    starts its own ranks alone.
     """
     asked, allowed = resume
     checked = check_file(spec, overrides=overrides, hostfile=hostfile, launching=True, selection=chosen)
@@ -72,10 +76,13 @@ def prepare(
         checked = check_file(spec, overrides=overrides, hostfile=hostfile, world_size=world, launching=True)
     run = stop_on_errors(checked, NOTHING)
     output_dir = here.folder / run.spec.launch.output_dir
-    run_dir = new_run_dir(output_dir, run.name)
     try:
-        _refuse([*_not_a_run(run, spec), *refusals(run, here, run_dir)], dry_run=dry_run)
+        node = node_of(apart, run, here) if apart else None
+        own = run_dir_apart(apart, output_dir, run.name, node) if apart and node is not None else None
+        run_dir = own or new_run_dir(output_dir, run.name)
+        _refuse([*_not_a_run(run, spec), *refusals(run, here, run_dir, node)], dry_run=dry_run)
         sha256 = allowed_code(run, here.folder, allowed=code)
+        asked = "never" if node else asked  # the first host decides where it goes on from
         found = resume_from(asked, output_dir, run.name, run.spec.model_dump(mode="json"), allowed, _tell_resume)
     except Refused as refused:
         print_findings(refused.findings, checked.source)
@@ -84,16 +91,17 @@ def prepare(
     if asked != "never":
         origin = found.checkpoint
         _tell_resume(f"going on from {view.relative(origin)}" if origin else "no earlier checkpoint, starting anew")
-    _say_what_is_not_read(run, here)
+    _say_what_is_not_read(run, here, node)
     run = with_choices(run, here.folder)
     config = DSConfig(with_profile(with_own_folders(render(run).config, run_dir), run_dir), {})
     documents = _documents(checked, run, config.text, here, overrides)
     target = Target(run_dir, documents, found.checkpoint, allowed, sha256)
     survey = ahead = None
-    if ask and not is_local(run, here):
+    if ask and node is None and not is_local(run, here):
         ahead = Ahead.start(here, run.spec.launch.env)
         survey = hosts_are_well(checked, run, here, config.config)
-    plan = make_plan(run, config.config, here, target, network_of(survey))
+    network = Network(None, apart.master_addr) if apart else network_of(survey)
+    plan = make_plan(run, config.config, here, target, network, node)
     return Prepared(run, here, plan, target, survey, ahead)
 
 
@@ -137,8 +145,8 @@ def _tell_resume(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def _say_what_is_not_read(run: Run, here: Here) -> None:
-    if not is_local(run, here):
+def _say_what_is_not_read(run: Run, here: Here, node: int | None) -> None:
+    if node is None and not is_local(run, here):
         for file in unread_env_files(here.folder):
             print(
                 f"note: {file} is not read: its variables do not reach the hosts, put them into `launch.env`",

@@ -65,15 +65,16 @@ def execute(
         except Interrupted as stop:
             verdict = Verdict("stopped", 128 + stop.signum, "nothing was started, compiling was broken off")
             return Outcome(plan, verdict, time.monotonic() - began, trained=False)
-        lock = hold(plan.run_dir)
+        lock = hold(plan.run_dir) if plan.leads else None
         try:
-            verdict, attempts = train(plan, run, services, lock.touch, shrink)
+            verdict, attempts = train(plan, run, services, lock.touch if lock else lambda: None, shrink)
         finally:
             _remove_swapped(plan, services)
-            lock.release()
+            if lock:
+                lock.release()
         seconds = time.monotonic() - began
         outcome = Outcome(plan, verdict, seconds, complete_checkpoint(plan.run_dir), attempts=len(attempts))
-        if verdict.state == "completed" and run.spec.export.at_end:
+        if verdict.state == "completed" and run.spec.export.at_end and plan.leads:
             outcome = _export_at_end(outcome, run, services)
     return replace(outcome, seconds=time.monotonic() - began)
 

@@ -40,6 +40,8 @@ class Here:
     default_hostfile: bool
     lean: Path | None = None
     """A folder for the launcher's PYTHONPATH, where mlflow is installed, which DeepSpeed would import for nothing."""
+    root: bool = False
+    """Whether this user is root."""
 
 
 def look_here(host_names: Iterable[str] = ()) -> Here:
@@ -62,6 +64,7 @@ def look_here(host_names: Iterable[str] = ()) -> Here:
         local_names=frozenset(name for name in host_names if machine.is_this_machine(name)),
         default_hostfile=DEFAULT_HOSTFILE.is_file(),
         lean=scripts_folder() / "lean" if importlib.util.find_spec("mlflow") else None,
+        root=os.geteuid() == 0,
     )
 
 
@@ -112,6 +115,6 @@ def unread_env_files(folder: Path) -> list[Path]:
     return [place / ".deepspeed_env" for place in places if (place / ".deepspeed_env").is_file()]
 
 
-def pdsh() -> str | None:
-    """The program that DeepSpeed reaches other hosts with."""
-    return shutil.which("pdsh")
+def on_path(program: str) -> str | None:
+    """Where a program is, such as the one that DeepSpeed reaches other hosts with."""
+    return shutil.which(program)

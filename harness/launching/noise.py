@@ -30,15 +30,23 @@ _DROPPED = re.compile(
     """,
     re.VERBOSE,
 )
+_MARK = re.compile(r"^(?P<host>[^\s:\[]+: )?\[rank(?P<rank>\d+)\]: ")
+"""As `launch/relay.py` marks the lines of ranks, behind pdsh's host where there are several."""
 _STEP = re.compile(r"^step \d+/\d+  loss ")
 
 
 def is_noise(line: str) -> bool:
     """Whether a line says nothing about this run to whoever started it."""
-    text = line.rstrip()
+    text = _MARK.sub("", line.rstrip())
     return not text or bool(_DROPPED.match(text))
 
 
 def is_step(line: str) -> bool:
     """Whether a line is rank 0's plain progress, which a bar on the terminal replaces."""
     return bool(_STEP.match(line))
+
+
+def is_of_another_rank(line: str) -> bool:
+    """Whether a rank other than the first has printed it."""
+    mark = _MARK.match(line)
+    return mark is not None and mark["rank"] != "0"

@@ -49,7 +49,7 @@ def compiling_on_hosts(plan: LaunchPlan, services: Services) -> Iterator[None]:
 
     Raises Refused (EN010, exit code 4) when one cannot, Interrupted when a signal came meanwhile.
     """
-    builders = _start(plan, services.scripts, plan.run_dir / "logs") if plan.ops and not plan.local else []
+    builders = _start(plan, services.scripts, plan.run_dir / "logs") if plan.ops and plan.reaches else []
     try:
         yield
         _follow(builders, services)

@@ -17,6 +17,7 @@ from harness.launching.debugging import debugging
 from harness.launching.here import Here
 from harness.launching.local_code import VARIABLE
 from harness.launching.ops import needed_ops
+from harness.launching.starters import STARTERS, Starter, told, words
 from harness.plan.run import Run
 from harness.spec.cluster import Cluster
 
@@ -99,6 +100,8 @@ class LaunchPlan:
     trains_here: bool = True
     """Whether the machine that launches is also one that has ranks."""
     attempt: int = 1
+    node: int | None = None
+    """Which of the hosts this is, where none is reached from another: each starts its own ranks (`--no-ssh`)."""
 
     def again(self, attempt: int, resume: Path | None, port: int) -> LaunchPlan:
         """The same run in the same run directory, started for the `attempt`-th time, going on from `resume`."""
@@ -110,6 +113,22 @@ class LaunchPlan:
             argv[argv.index("--master_port") + 1] = str(port)
         argv += ["--attempt", str(attempt), *(["--resume", str(resume)] if resume else [])]
         return replace(self, argv=tuple(argv), resume=resume, port=port, attempt=attempt)
+
+    @property
+    def reaches(self) -> bool:
+        """Whether ranks on other hosts are started and watched over from here."""
+        return not self.local and self.node is None
+
+    @property
+    def leads(self) -> bool:
+        """Whether this launch keeps the run's books: makes its directory, holds it, exports and reports."""
+        return self.node in (None, 0)
+
+    @property
+    def seen_ranks(self) -> tuple[int, ...]:
+        """The ranks that are processes of this machine, so far as this launch starts them here itself."""
+        hosts = self.hosts if self.local else self.hosts[self.node : self.node + 1] if self.node is not None else ()
+        return tuple(rank for host in hosts for rank in host.ranks)
 
     @property
     def world(self) -> int:
@@ -128,7 +147,7 @@ class LaunchPlan:
         """
         merged = dict(base) | {v.name: v.value for v in self.variables}
         merged["PATH"] = merged["PATH"].replace("$PATH", base.get("PATH", os.defpath))
-        if self.local:
+        if not self.reaches:
             return merged
         ssh = f"{base.get('PDSH_SSH_ARGS_APPEND', '')} {SSH_OPTIONS}".strip()
         return merged | {"DS_ENV_FILE": str(self.run_dir / "deepspeed.env"), "PDSH_SSH_ARGS_APPEND": ssh}
@@ -153,6 +172,7 @@ class LaunchPlan:
             "argv": list(self.argv),
             "world": self.world,
             "local": self.local,
+            "node": self.node,
             "port": self.port,
             "ops": list(self.ops),
             "trains_here": self.trains_here,
@@ -166,7 +186,7 @@ class LaunchPlan:
         """The content of `launch.sh`: the same command for a shell, without supervision."""
         own = [v for v in self.variables if v.name != "HARNESS_SUPERVISOR" and v.origin != "forwarded by DeepSpeed"]
         exports = [f"export {v.name}={_quoted(v.value)}" for v in own]
-        if not self.local:
+        if self.reaches:
             exports.append(f"export DS_ENV_FILE={shlex.quote(str(self.run_dir / 'deepspeed.env'))}")
         head = ["#!/bin/sh", "# The command that `harness launch` ran. Run by hand, nobody watches over the ranks."]
         return (
@@ -190,35 +210,49 @@ def shown(variable: Variable) -> str:
 
 
 def make_plan(
-    run: Run, config: Mapping[str, Any], here: Here, target: Target, network: Network | None = None
+    run: Run,
+    config: Mapping[str, Any],
+    here: Here,
+    target: Target,
+    network: Network | None = None,
+    node: int | None = None,
 ) -> LaunchPlan:
     """The plan of one launch. `run` must have a known world; `config` is the rendered DeepSpeed JSON. With `network`
-    every host was asked already, and DeepSpeed need not ask the first one again.
+    every host was asked already, and DeepSpeed need not ask the first one again. With `node` it is the plan of that
+    host alone, in a job whose hosts start their own ranks.
     """
     run_dir, resume = target.run_dir, target.resume
     hosts = _hosts(run, here)
-    local = is_local(run, here)
+    local = node is None and is_local(run, here)
     port = run.spec.launch.master_port or (here.port if local else DEFAULT_PORT)
-    variables = _variables(run, here, run_dir, local=local)
+    variables = _variables(run, here, run_dir, None if node is None and not local else hosts[node or 0][1])
     if target.code is not None:
         variables += (Variable(VARIABLE, target.code, "--allow-local-code"),)
     if network is not None and network.interface:
         variables += _interface(run, network.interface)
     ranks_before = 0
-    plans = []
+    plans: list[HostPlan] = []
     for name, slots in hosts:
         ranks = tuple(range(ranks_before, ranks_before + slots))
-        plans.append(HostPlan(name, ranks, variables, local or name in here.local_names))
+        is_here = local or (name in here.local_names if node is None else len(plans) == node)
+        plans.append(HostPlan(name, ranks, variables, is_here))
         ranks_before += slots
     tail = ["--run", str(run_dir), *(["--resume", str(resume)] if resume else [])]
     tail += [word for key in target.allowed for word in ("--allow-change", key)]
-    where = (
-        _where(hosts[0][1], here)
-        if local
-        else ["--hostfile", str(run_dir / "hostfile"), *_chosen(run), *(["--force_multi"] if len(hosts) == 1 else [])]
-    )
-    if network is not None and network.master_address:
-        where += ["--no_ssh_check", "--master_addr", network.master_address]
+    master = network.master_address if network is not None else None
+    starter = _starter(run)
+    if local:
+        where = _where(hosts[0][1], here)
+    elif node is not None:
+        where = ["--hostfile", str(run_dir / "hostfile"), *_chosen(run), "--no_ssh", "--node_rank", str(node)]
+        where += ["--master_addr", master or hosts[0][0]]
+    else:
+        where = ["--hostfile", str(run_dir / "hostfile"), *_chosen(run)]
+        where += ["--force_multi"] if len(hosts) == 1 else []
+        where += ["--no_ssh_check", "--master_addr", master] if master else []
+        where += words(starter, hosts, network.interface if network is not None else None)
+        extra = told(starter, master or hosts[0][0], port, root=here.root)
+        plans = [replace(host, variables=(*host.variables, *(Variable(*one) for one in extra))) for host in plans]
     argv = [*here.deepspeed, *where, "--master_port", str(port), str(here.scripts / "train.py"), *tail]
     return LaunchPlan(
         name=run.name,
@@ -232,7 +266,12 @@ def make_plan(
         documents=target.documents,
         resume=resume,
         trains_here=any(host.here for host in plans),
+        node=node,
     )
+
+
+def _starter(run: Run) -> Starter:
+    return STARTERS[run.spec.launch.launcher]
 
 
 def _chosen(run: Run) -> list[str]:
@@ -278,22 +317,19 @@ def _where(slots: int, here: Here) -> list[str]:
     return [*(["--hostfile", "/dev/null"] if here.default_hostfile else []), *options]
 
 
-def _variables(run: Run, here: Here, run_dir: Path, *, local: bool) -> tuple[Variable, ...]:
+def _variables(run: Run, here: Here, run_dir: Path, slots: int | None) -> tuple[Variable, ...]:
+    """`slots`: the ranks of this machine, where it starts them itself; None: they are started on other hosts."""
     asked = run.spec.launch.env
+    rest = here.environ.get("PATH", os.defpath) if slots is None and _starter(run).literal else "$PATH"
+    path = asked.get("PATH", f"{Path(here.python).parent}:{rest}")
     rows = [
         Variable("HARNESS_RUN_DIR", str(run_dir), "harness, to find its processes"),
-        Variable(
-            "PATH", asked.get("PATH", f"{Path(here.python).parent}:$PATH"), "harness, this Python's own ninja first"
-        ),
+        Variable("PATH", path, "harness, this Python's own ninja first"),
         Variable("HARNESS_SUPERVISOR", here.supervisor, "harness, ranks end when it is gone"),
     ]
-    if local and "OMP_NUM_THREADS" not in asked and "OMP_NUM_THREADS" not in here.environ:
-        ranks = run.degrees.world or 1
-        rows.append(
-            Variable(
-                "OMP_NUM_THREADS", str(max(1, here.cores // ranks)), f"harness, {here.cores} cores / {ranks} ranks"
-            )
-        )
+    if slots is not None and "OMP_NUM_THREADS" not in asked and "OMP_NUM_THREADS" not in here.environ:
+        why = f"harness, {here.cores} cores / {slots} ranks"
+        rows.append(Variable("OMP_NUM_THREADS", str(max(1, here.cores // slots)), why))
     wanted = debugging(run.spec.telemetry, run_dir)
     rows += [Variable(n, v, "telemetry.debug_distributed") for n, v in wanted.items() if n not in asked]
     rows += [Variable(name, value, "launch.env") for name, value in asked.items() if name != "PATH"]
@@ -301,7 +337,7 @@ def _variables(run: Run, here: Here, run_dir: Path, *, local: bool) -> tuple[Var
     if lean:
         told = "harness, mlflow is kept from DeepSpeed's autotuner"
         rows.append(Variable("PYTHONPATH", os.pathsep.join(filter(None, lean)), told))
-    if not local:
+    if slots is None:
         prefixes = (*FORWARDED, "NCCL") if here.accelerated else FORWARDED
         sent = [(k, v) for k, v in sorted(here.environ.items()) if k.startswith(prefixes) and k not in asked]
         rows += [Variable(n, v, "forwarded by DeepSpeed") for n, v in sent if not (lean and n == "PYTHONPATH")]

@@ -12,24 +12,40 @@ from pathlib import Path
 
 from harness.facts import machine
 from harness.findings import Finding, Fix
-from harness.launching.here import Here, pdsh
+from harness.launching.here import Here, on_path
 from harness.launching.plan import FORWARDED, SENT, is_local
+from harness.launching.starters import PDSH, STARTERS, Starter
 from harness.plan.run import Run
 
 INSTALLABLE = {"EN002", "EN009", "MD154"}
 """Findings about programs that this machine lacks."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LOST = re.compile(r"""["`$\\%\n\r]|^\s|\s$""")
+_QUOTED = {"openmpi": re.compile(r"[^\w@%+=:,./-]"), "slurm": re.compile(r"[^\w@%+=:./-]")}
+"""What DeepSpeed puts between quotes for these (`add_export`); a comma ends a value of srun's `--export`."""
 _PLAIN = re.compile(r"[A-Za-z0-9_@+=:,./-]+")
 
 
-def refusals(run: Run, here: Here, run_dir: Path) -> tuple[Finding, ...]:
-    """Every reason why this launch must not be started from here; empty when there is none."""
-    local = is_local(run, here)
-    found = [*_python(run, here), *_installed(here), *_peft(run, here), *_devices(run, here), *_names(run)]
-    if not local:
-        found += [*_values(run), *_forwarded(run, here), *_paths(here, run_dir), *_reach(run)]
+def refusals(run: Run, here: Here, run_dir: Path, node: int | None = None) -> tuple[Finding, ...]:
+    """Every reason why this launch must not be started from here; empty when there is none. `node`: this host of a job
+    whose hosts start their own ranks.
+    """
+    found = [*_python(run, here), *_installed(here), *_peft(run, here), *_names(run)]
+    found += _devices(here, _ranks_here(run, here, node))
+    if node is not None:
+        found += _alone(run)
+    elif not is_local(run, here):
+        starter = STARTERS[run.spec.launch.launcher]
+        found += [*_values(run, starter), *_forwarded(run, here, starter), *_paths(here, run_dir)]
+        found += [*_reach(run, starter), *_placed(run, here, starter)]
     return tuple(found)
+
+
+def _ranks_here(run: Run, here: Here, node: int | None) -> int | None:
+    """The ranks that this machine starts itself; None: others do."""
+    if node is not None and run.cluster is not None:
+        return run.cluster.hosts[node].slots
+    return run.degrees.world or 1 if is_local(run, here) else None
 
 
 def _python(run: Run, here: Here) -> Iterator[Finding]:
@@ -77,10 +93,9 @@ def _peft(run: Run, here: Here) -> Iterator[Finding]:
         )
 
 
-def _devices(run: Run, here: Here) -> Iterator[Finding]:
-    if not here.accelerated or not is_local(run, here):
+def _devices(here: Here, wanted: int | None) -> Iterator[Finding]:
+    if not here.accelerated or wanted is None:
         return
-    wanted = run.degrees.world or 1
     visible = [d.strip() for d in here.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if d.strip()]
     if any(not device.isdigit() for device in visible):
         yield Finding(
@@ -122,10 +137,19 @@ def _names(run: Run) -> Iterator[Finding]:
             )
 
 
-def _values(run: Run) -> Iterator[Finding]:
+def _values(run: Run, starter: Starter) -> Iterator[Finding]:
     for name, value in run.spec.launch.env.items():
-        lost = _LOST.search(value)
-        if lost:
+        lost = _lost(value, starter)
+        if lost and starter.literal:
+            yield Finding(
+                "EN007",
+                "error",
+                f"the value of `{name}` would reach the ranks changed, because of {lost[0]!r}",
+                key=f"launch.env.{name}",
+                notes=(f"for {starter.program} DeepSpeed puts it between quotes that nobody takes off",),
+                fix=Fix("set it in the login environment of the hosts, or start the ranks by pdsh"),
+            )
+        elif lost:
             yield Finding(
                 "EN007",
                 "error",
@@ -140,14 +164,19 @@ def _values(run: Run) -> Iterator[Finding]:
             )
 
 
-def _forwarded(run: Run, here: Here) -> Iterator[Finding]:
+def _lost(value: str, starter: Starter) -> re.Match[str] | None:
+    """The first character that would not arrive."""
+    return (_QUOTED[starter.name] if starter.literal else _LOST).search(value)
+
+
+def _forwarded(run: Run, here: Here, starter: Starter) -> Iterator[Finding]:
     """The shell's own variables that are sent along, into the same kind of remote command."""
     prefixes = (*FORWARDED, "NCCL") if here.accelerated else FORWARDED
     for name, value in sorted(here.environ.items()):
         if (
             (name.startswith(prefixes) or name in SENT)
             and name not in run.spec.launch.env
-            and (_LOST.search(value) or not _NAME.fullmatch(name))
+            and (_lost(value, starter) or not _NAME.fullmatch(name))
         ):
             yield Finding(
                 "EN007",
@@ -176,14 +205,50 @@ def _paths(here: Here, run_dir: Path) -> Iterator[Finding]:
             )
 
 
-def _reach(run: Run) -> Iterator[Finding]:
-    if pdsh() is None:
+def _reach(run: Run, starter: Starter) -> Iterator[Finding]:
+    if on_path(starter.program) is None:
         hosts = len(run.cluster.hosts) if run.cluster else 0
         others = "a host that is not this machine" if hosts == 1 else f"{hosts} hosts"
+        over = "pdsh over ssh" if starter is PDSH else starter.program
         yield Finding(
             "EN009",
             "error",
-            f"`pdsh` is not on PATH and the hostfile names {others}",
-            notes=("DeepSpeed starts ranks on other hosts through pdsh over ssh",),
-            fix=Fix("install pdsh (apt install pdsh), or use a hostfile of this machine alone"),
+            f"`{starter.program}` is not on PATH and the hostfile names {others}",
+            notes=(f"DeepSpeed starts ranks on other hosts through {over}",),
+            fix=Fix(
+                f"install {starter.package} (apt install {starter.package}), or use a hostfile of this machine alone; "
+                "without any such program each host starts its own ranks by `harness launch --no-ssh`"
+            ),
+        )
+
+
+def _placed(run: Run, here: Here, starter: Starter) -> Iterator[Finding]:
+    """mpirun and srun count: they take a host's first slots, and srun the same number on each."""
+    hosts = run.cluster.hosts if run.cluster else ()
+    why = ""
+    if starter.literal and any(tuple(host.indices) != tuple(range(host.slots)) for host in hosts):
+        why = "it takes the first devices of a host, and others were chosen"
+    elif starter.name == "slurm" and len({host.slots for host in hosts}) > 1:
+        why = "it starts as many ranks on each host, and the hosts have different numbers of slots"
+    elif starter.name == "slurm" and "SLURM_JOB_ID" not in here.environ:
+        why = "this is no job of Slurm, so srun would ask for other hosts, and wait for them"
+    if why:
+        yield Finding(
+            "EN012",
+            "error",
+            f"`{starter.program}` cannot start these ranks: {why}",
+            key="launch.launcher",
+            fix=Fix("start them by pdsh (`launch.launcher: pdsh`)"),
+        )
+
+
+def _alone(run: Run) -> Iterator[Finding]:
+    if run.spec.launch.max_restarts:
+        yield Finding(
+            "EN012",
+            "error",
+            "a run whose hosts start their own ranks cannot be started again by one of them",
+            key="launch.max_restarts",
+            notes=("no host can tell another to start its ranks once more",),
+            fix=Fix("let what starts the hosts start all of them again, with `--resume auto` on the first"),
         )

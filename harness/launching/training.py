@@ -67,7 +67,8 @@ def train(
 def _attempt(plan: LaunchPlan, training: _Training) -> Verdict:
     services = training.services
     shm.remove_unused({plan.port})
-    watch = Watch(plan, training.run, services, log_name(plan.attempt), training.alive)
+    log = log_name(plan.attempt) if plan.leads else f"host-{plan.hosts[plan.node or 0].name}.log"
+    watch = Watch(plan, training.run, services, log, training.alive)
     watch.start()
     try:
         watch.until_end()

@@ -59,7 +59,7 @@ class Watch:
         self.left_on_hosts: list[str] = []
         """Processes that other hosts could not end."""
         self._by_host = ByHost((host.name for host in plan.hosts), plan.run_dir / "logs")
-        self._guards = None if plan.local else Guards(plan, services.scripts, services.onlooker.note)
+        self._guards = Guards(plan, services.scripts, services.onlooker.note) if plan.reaches else None
         self._log = plan.run_dir / "logs" / log
         self._metrics = Tail(plan.run_dir / "metrics.jsonl")
         self._pulse = Pulse(run.spec.launch.hang_timeout_seconds, local=plan.local)
@@ -104,6 +104,7 @@ class Watch:
                 break
             time.sleep(_TICK)
         self._look(now=True)
+        self._wait_for_other_hosts()
         if -(self._child.poll() or 0) in _ASKING and self._trains() and not self.signals.received:
             self._stop(-self._child.returncode)  # who asks the launcher to end asks for the run to end
         self.end()
@@ -119,7 +120,7 @@ class Watch:
         self._ending = True
         self._end_elsewhere()
         left = self._living()
-        if left and self._child.poll() is None and not self.plan.local:
+        if left and self._child.poll() is None and self.plan.reaches:
             send([p for p in left if p.pid == self._child.pid], signal.SIGTERM)
             self._wait_child(_REMOTE_SECONDS)
             left = self._living()
@@ -136,7 +137,7 @@ class Watch:
         self._output.finish(2.0)
         self._look(now=True)
         self._by_host.close()
-        if first and not self.plan.local:
+        if first and self.plan.reaches:
             # What a host's launcher says once its ranks were ended from here is of no account.
             self._read_codes(self._by_host.codes if by_itself else codes)
 
@@ -184,15 +185,16 @@ class Watch:
         """Whether a rank trains that is alive, as far as it can be seen from here."""
         self.statuses = {**self.statuses, **read_statuses(self.plan.run_dir)}
         running = [s for s in self.statuses.values() if s.state == "running"]
-        if not self.plan.local:
+        if self.plan.reaches:
             return bool(running) and self._child.poll() is None
-        return any(not self._is_gone(s.pid) for s in running)
+        return any(not self._is_gone(s.pid) for s in running if s.rank in self.plan.seen_ranks)
 
     def _launcher_asked(self) -> int | None:
         """SIGUSR1 to one of DeepSpeed's launcher processes, which know nothing of it: it is blocked there, and seen."""
-        if not self.plan.local or not self._trains_said():
+        seen = [s for s in self.statuses.values() if s.rank in self.plan.seen_ranks]
+        if not seen or not self._trains_said():
             return None
-        rank = read_process(next(iter(self.statuses.values())).pid)
+        rank = read_process(seen[0].pid)
         launchers = {self._child.pid, rank.parent if rank else self._child.pid}
         return signal.SIGUSR1 if any(pending(pid, signal.SIGUSR1) for pid in launchers) else None
 
@@ -238,6 +240,21 @@ class Watch:
         self.hang = dump_stacks(self.plan, self.statuses, found)
         return True
 
+    def _wait_for_other_hosts(self) -> None:
+        """Where each host starts its own ranks, those of this one may be done first."""
+        end = time.monotonic() + _HANG_SECONDS
+        mine = set(self.plan.seen_ranks)
+        while self.plan.node is not None and time.monotonic() < end and not self.signals.insisted:
+            states = {s.rank: s.state for s in self.statuses.values()}
+            if (
+                self._all_final()
+                or "failed" in states.values()
+                or any(states.get(rank) not in {"completed", "stopped"} for rank in mine)
+            ):
+                return
+            time.sleep(_TICK)
+            self._look()
+
     def _wait_child(self, seconds: float) -> None:
         """Until the launcher has ended, the seconds are over or a second signal came."""
         end = time.monotonic() + seconds
@@ -250,7 +267,7 @@ class Watch:
         for row in self._metrics.rows():
             self.onlooker.metrics(row)
         for line in self._output.lines():
-            if self.plan.local or not (is_noise(text := self._by_host.take(line)) or is_step(text)):
+            if not self.plan.reaches or not (is_noise(text := self._by_host.take(line)) or is_step(text)):
                 self.onlooker.output(line)
         self._alive()
         if now or time.monotonic() - self._looked >= _LOOK_EVERY:
@@ -263,12 +280,12 @@ class Watch:
 
     def _find_deaths(self) -> None:
         known = {d.rank for d in self.deaths}
-        if not self.plan.local:
+        if self.plan.reaches:
             found = self._guards.deaths(self.statuses) if self._guards is not None else []
             self.deaths += [death for death in found if death.rank not in known]
             return
         for status in self.statuses.values():
-            if status.final or status.rank in known or not status.pid:
+            if status.final or status.rank in known or not status.pid or status.rank not in self.plan.seen_ranks:
                 continue
             process = read_process(status.pid)
             if process is None or process.gone:

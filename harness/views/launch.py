@@ -54,6 +54,8 @@ def dry_run(plan: LaunchPlan, run: Run, ready: bool, style: Style) -> str:
     ]
     if plan.resume:
         blocks.insert(1, f"Goes on from {plan.resume}")
+    if plan.node is not None:
+        blocks.append(f"This is {plan.hosts[plan.node].name}; the same command runs on every host.")
     if not plan.local:
         blocks.append("The run directory must be on a file system that every host sees under the same path.")
     return "\n\n".join([*blocks, _LAST_WORDS])
@@ -124,6 +126,13 @@ def relative(path: Path) -> str:
     """A path as seen from the current folder where it is below it."""
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+
+
+def of_one_host(outcome: Outcome, style: Style) -> str:
+    """How a job ended whose hosts start their own ranks, on one that is not the first: the first tells the rest."""
+    plan = outcome.plan
+    host = plan.hosts[plan.node or 0].name
+    return f"{_headline(outcome, outcome.verdict.step, style)}\n  {host} of {len(plan.hosts)} hosts; {plan.run_dir}"
 
 
 def _headline(outcome: Outcome, step: int, style: Style) -> str:

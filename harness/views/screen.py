@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from harness.launching.noise import is_noise, is_step
+from harness.launching.noise import is_noise, is_of_another_rank, is_step
 from harness.progress import Pace, fitting, for_programs, number, plain
 from harness.units import format_seconds
 from harness.views.style import style_for
@@ -38,10 +38,14 @@ def mode_of(asked: str) -> Mode:
 
 
 class Screen:
-    """The onlooker of `harness launch`. `quiet` shows trouble only, `json` one object a line."""
+    """The onlooker of `harness launch`. `quiet` shows trouble only, `json` one object a line; of the ranks' output what
+    rank 0 prints is shown, with `tee` that of all.
+    """
 
-    def __init__(self, mode: Mode = "plain", save_steps: int | None = None, *, save_at_end: bool = True) -> None:
-        self._mode, self._quiet = mode, mode == "quiet"
+    def __init__(
+        self, mode: Mode = "plain", save_steps: int | None = None, *, save_at_end: bool = True, tee: bool = False
+    ) -> None:
+        self._mode, self._quiet, self._tee = mode, mode == "quiet", tee
         self._saves = (save_steps, save_at_end)
         self._pace: Pace | None = None
         self._style = style_for(sys.stderr)
@@ -82,13 +86,18 @@ class Screen:
     def started(self, world: int, hosts: int, log: Path) -> None:
         """From here on the ranks have the word."""
         where = "on this machine" if hosts == 1 else f"on {hosts} hosts"
-        self._say(f"starting {world} rank{'s' if world > 1 else ''} {where}; everything they print is in {log}")
+        ranks = (
+            f"{world} ranks {where}; what each prints is in" if world > 1 else f"1 rank {where}; what it prints is in"
+        )
+        self._say(f"starting {ranks} {log.parent}")
 
     def output(self, line: str) -> None:
         """A line of a rank or of the launcher: noise stays in the log, and a bar replaces plain progress."""
         if is_noise(line):
             return
         self.last_lines.append(line)
+        if is_of_another_rank(line) and not self._tee:
+            return
         if self._mode == "json":
             self._object({"type": "output", "text": line})
         elif not self._quiet and not (self._pace is not None and is_step(line)):

@@ -50,7 +50,7 @@ data: {{train: {folder}/text.jsonl, max_length: 64, eval_fraction: 0}}
 train: {{max_steps: 1000000, per_device_train_batch_size: 2, seed: 1}}
 optimizer: {{type: adamw, learning_rate: 0.001}}
 zero: {{stage: 2}}
-launch: {{output_dir: {folder}/runs, master_port: 29581, env: {{OMP_NUM_THREADS: "1"}}}}
+launch: {{output_dir: {folder}/runs, master_port: 29581, launcher: {launcher}, env: {{OMP_NUM_THREADS: "1"}}}}
 """
 
 
@@ -127,9 +127,10 @@ def steps(folder: Path) -> list[int]:
     return [row["step"] for row in rows if row["type"] == "step"]
 
 
-def test_a_job_trains_on_its_hosts_and_is_queued_again_when_it_is_told_to_make_room(slurm, tmp_path):
+@pytest.mark.parametrize("launcher", ["pdsh", "slurm"])
+def test_a_job_trains_on_its_hosts_and_is_queued_again_when_it_is_told_to_make_room(slurm, tmp_path, launcher):
     (tmp_path / "text.jsonl").write_text("".join(json.dumps({"text": f"{i} " * 30}) + "\n" for i in range(200)))
-    (tmp_path / "spec.yaml").write_text(SPEC.format(folder=tmp_path))
+    (tmp_path / "spec.yaml").write_text(SPEC.format(folder=tmp_path, launcher=launcher))
     words = ["--sbatch=--nodes=2", "--sbatch=--ntasks-per-node=1", "--sbatch=--time=30"]
     told = slurm(sys.executable, "-m", "harness", "launch", "spec.yaml", "--slurm", *words)
     job = re.search(r"Submitted job (\d+)", told)

@@ -42,6 +42,16 @@ def test_the_ranks_own_line_is_not_shown_twice(capsys: pytest.CaptureFixture[str
     assert capsys.readouterr().err.splitlines() == ["step 20: held-out loss 3.1"]
 
 
+def test_other_ranks_speak_where_they_are_asked_to(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = ["mine", "[rank1]: another's", "[rank0]: Traceback", "a: [rank12]: far away", "[rank1]: [Gloo] Rank 1 is"]
+    for tee, expected in ((False, [lines[0], lines[2]]), (True, lines[:4])):
+        screen = Screen("plain", tee=tee)
+        for line in lines:
+            screen.output(line)
+        assert capsys.readouterr().err.splitlines() == expected
+        assert list(screen.last_lines) == lines[:4]  # whoever says why it failed has them all
+
+
 def test_json_is_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     screen = Screen("json", 50)
     screen.started(2, 1, Path("log"))

@@ -141,7 +141,7 @@ class Attestation:
         for claim, answer in answers:
             self._note(claim, answer, step)
         if self._ranks.is_first and (wrong or moments != ("begun",)):
-            replace_file(self._file, self._text())
+            replace_file(self._file, self._text(), durable=bool(wrong))
         if wrong and self.mode == "stop":
             raise RefusedByAll(wrong, Exit.ATTESTATION)
         if wrong and self._ranks.is_first:
@@ -172,7 +172,8 @@ class Attestation:
 def _scale(engine: Any) -> float | None:
     """Of `torch_autocast` in fp16."""
     for name in ("torch_autocast_gradscaler", "torch_autocast_z0_gradscaler"):
-        scaler = getattr(engine.optimizer, name, None) or getattr(engine, name, None)
+        # Not by getattr: for a name that it lacks, DeepSpeed's engine lists all its names and the model's each time.
+        scaler = getattr(engine.optimizer, name, None) or vars(engine).get(name)
         if scaler is not None:
             return float(scaler.get_scale())
     return None

@@ -37,13 +37,22 @@ A value would reach the other hosts changed: DeepSpeed writes it into a remote s
 A path would reach the other hosts changed: DeepSpeed writes paths into the remote command without quoting them.
 
 ## EN009 no-pdsh
-DeepSpeed starts ranks on other hosts through pdsh, which is not installed.
+DeepSpeed starts ranks on other hosts through pdsh, or through mpirun or srun where `launch.launcher` says so; that
+program is not installed.
 
 ## EN010 op-does-not-compile
 One of DeepSpeed's C++ ops does not compile on this machine. `harness doctor` says what is missing.
 
 ## EN011 run-directory
 The run directory cannot be made where `launch.output_dir` says, or a rehearsal's where `--folder` says.
+
+## EN012 ranks-not-to-be-started-so
+What was chosen to start the ranks cannot start these: mpirun and srun count devices from the first, srun starts as many
+ranks on each host and only within a job of Slurm, and where each host starts its own ranks none can start them again.
+
+## EN013 hosts-that-do-not-meet
+With `--no-ssh` each host starts its own ranks of one job: each has to know which host it is, and all need one run
+directory, which the first makes and the others wait for.
 
 ## EN020 version-not-verified
 The DeepSpeed to check against is older or newer than the releases whose rules were looked up.

@@ -104,6 +104,8 @@ class LaunchSpec(Section):
     """Ranks on this machine when there is no hostfile, as in `deepspeed --num_gpus`. Default: all accelerators."""
     hostfile: str | None = None
     """Hosts and slots, as in `deepspeed --hostfile`; relative to the spec."""
+    launcher: Literal["pdsh", "openmpi", "slurm"] = "pdsh"
+    """Which of DeepSpeed's launchers starts the ranks on several hosts; `slurm` is srun, inside a job of Slurm."""
     master_port: Annotated[int, Field(ge=1024, le=65535)] | None = None
     """Port of the rendezvous. Default: a free one."""
     env: Annotated[dict[str, str], BeforeValidator(texts)] = Field(default_factory=dict)

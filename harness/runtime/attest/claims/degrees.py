@@ -17,7 +17,7 @@ from harness.runtime.attest.seen import Seen
 def _look(seen: Seen) -> Any:
     engine = seen.engine
     piped = isinstance(engine, PipelineEngine)
-    shared = None if piped else getattr(engine, "seq_parallel_group", None)
+    shared = None if piped else vars(engine).get("seq_parallel_group")
     parts = 1 if shared is None else dist.get_world_size(shared)
     inner = getattr(groups, "_ZERO_PARAM_INTRA_PARALLEL_GROUP", None)
     return {

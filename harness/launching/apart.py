@@ -1,0 +1,108 @@
+"""Hosts that start their own ranks, where none reaches another by ssh: the same command on each of them.
+
+The first host makes the run directory, on a file system that all see; the others wait for it and do what it says.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from harness.errors import Exit, Refused
+from harness.findings import Finding, Fix
+from harness.launching.here import Here
+from harness.launching.plan import LaunchPlan
+from harness.launching.verdict import read_statuses
+from harness.plan.run import Run
+from harness.units import format_seconds
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_SAME = ("spec.resolved.json", "ds_config.json")
+_LOOK_SECONDS = 0.5
+_TELL_SECONDS = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """What each host is told: the name that the job has on all of them, which host this is if names do not tell, the
+    address of the first, and how long to wait for its run directory.
+    """
+
+    run_id: str
+    node_rank: int | None = None
+    master_addr: str | None = None
+    wait_seconds: float = 600.0
+
+
+def node_of(asked: Apart, run: Run, here: Here) -> int:
+    """Which of the hosts this is, counted from 0. Raises Refused (EN013)."""
+    hosts = run.cluster.hosts if run.cluster else ()
+    if len(hosts) < 2:
+        raise _refused("`--no-ssh` is for several hosts, and there are not two", "give `--hostfile` or `--hosts`")
+    if not _ID.fullmatch(asked.run_id):
+        message = f"`--run-id {asked.run_id[:70]}` cannot be a part of a folder's name"
+        raise _refused(message, "use up to 64 letters, digits and `._-`, such as the number of the job")
+    if asked.node_rank is not None:
+        if asked.node_rank >= len(hosts):
+            message = f"`--node-rank {asked.node_rank}`: there are {len(hosts)} hosts, counted from 0"
+            raise _refused(message, f"give 0 to {len(hosts) - 1}, in the order of the hosts")
+        return asked.node_rank
+    mine = [index for index, host in enumerate(hosts) if host.name in here.local_names]
+    if len(mine) != 1:
+        what = "none" if not mine else "more than one"
+        raise _refused(f"this machine, {here.hostname}, is {what} of the hosts that are named", "give `--node-rank`")
+    return mine[0]
+
+
+def new_run_dir(asked: Apart, output_dir: Path, name: str, node: int) -> Path:
+    """The run directory of this job. Raises Refused (EN013) on the first host when it is there already."""
+    run_dir = output_dir / f"{name}-{asked.run_id}"
+    if node == 0 and run_dir.exists():
+        message = f"`{run_dir}` is there already: another job had this `--run-id`"
+        raise _refused(message, "give each job, also one that goes on from another, a name of its own")
+    return run_dir
+
+
+def follow(plan: LaunchPlan, seconds: float, tell: Callable[[str], None]) -> LaunchPlan:
+    """On another host than the first: wait for the run directory, and go on from where the first host does.
+
+    Raises Refused (EN013) when it does not come, is one of a job that has ended, or says something else than is asked
+    for here.
+    """
+    began = said = time.monotonic()
+    while not (plan.run_dir / "launch.json").is_file():
+        now = time.monotonic()
+        if now - began > seconds:
+            first = plan.hosts[0].name
+            message = f"{first} has not made `{plan.run_dir}` within {format_seconds(seconds)}"
+            fix = "start the same command there, with a folder that all hosts share as `launch.output_dir`"
+            raise _refused(message, fix)
+        if said == began or now - said > _TELL_SECONDS:
+            tell(f"waiting for {plan.hosts[0].name} to make {plan.run_dir}")
+            said = now
+        time.sleep(_LOOK_SECONDS)
+    if any(status.final for status in read_statuses(plan.run_dir).values()):
+        raise _refused(f"the run in `{plan.run_dir}` has ended", "give each job a `--run-id` of its own")
+    for name in _SAME:
+        if _text(plan.run_dir / name) != plan.documents.get(name):
+            message = f"`{name}` of {plan.hosts[0].name} is not what this host makes of the spec"
+            raise _refused(message, "give the same command, spec and harness on every host")
+    first = json.loads(_text(plan.run_dir / "launch.json") or "{}")
+    if first.get("resume") is None:
+        return plan
+    return replace(plan, argv=(*plan.argv, "--resume", str(first["resume"])), resume=Path(first["resume"]))
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError:
+        return ""
+
+
+def _refused(message: str, fix: str) -> Refused:
+    return Refused([Finding("EN013", "error", message, fix=Fix(fix))], Exit.PREFLIGHT)

@@ -1,0 +1,91 @@
+"""Hosts that start their own ranks: who is which, and whether they mean the same run. Needs nothing; seconds."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from test_plan import CONFIG, HERE
+
+from harness.errors import Refused
+from harness.launching.apart import Apart, follow, new_run_dir, node_of
+from harness.launching.plan import LaunchPlan, Target, make_plan
+from harness.launching.rundir import write_run_dir
+from harness.plan.run import resolve
+from harness.spec.cluster import Cluster
+from harness.spec.model import RunSpec
+
+RUN = resolve(RunSpec.model_validate({}), name="demo", cluster=Cluster.of([("a", 1), ("b", 1)]))
+DOCUMENTS = {"spec.resolved.json": "{}", "ds_config.json": "{}"}
+
+
+def planned(run_dir: Path, node: int, resume: Path | None = None, **documents: str) -> LaunchPlan:
+    return make_plan(RUN, CONFIG, HERE, Target(run_dir, {**DOCUMENTS, **documents}, resume), None, node)
+
+
+def refused(call) -> str:
+    with pytest.raises(Refused) as caught:
+        call()
+    (finding,) = caught.value.findings
+    assert finding.gate == "EN013"
+    return finding.message
+
+
+def test_a_host_is_found_by_its_name_or_told():
+    assert node_of(Apart("7"), RUN, replace(HERE, local_names=frozenset({"b"}))) == 1
+    assert node_of(Apart("7", node_rank=0), RUN, replace(HERE, local_names=frozenset({"b"}))) == 0
+    assert "is none of the hosts" in refused(lambda: node_of(Apart("7"), RUN, HERE))
+    both = replace(HERE, local_names=frozenset({"a", "b"}))
+    assert "is more than one" in refused(lambda: node_of(Apart("7"), RUN, both))
+    assert "counted from 0" in refused(lambda: node_of(Apart("7", node_rank=2), RUN, HERE))
+
+
+@pytest.mark.parametrize("run_id", ["", "../x", "a b", "-x", "x" * 65, "a/b"])
+def test_an_id_is_a_part_of_a_name(run_id):
+    assert "folder's name" in refused(lambda: node_of(Apart(run_id, 0), RUN, HERE))
+
+
+def test_one_host_needs_nobody():
+    alone = replace(RUN, cluster=Cluster.of([("a", 4)]))
+    assert "several hosts" in refused(lambda: node_of(Apart("7"), alone, HERE))
+
+
+def test_the_name_of_a_job_is_used_once(tmp_path):
+    assert new_run_dir(Apart("7"), tmp_path, "demo", 0) == tmp_path / "demo-7"
+    (tmp_path / "demo-7").mkdir()
+    assert "is there already" in refused(lambda: new_run_dir(Apart("7"), tmp_path, "demo", 0))
+    assert new_run_dir(Apart("7"), tmp_path, "demo", 1) == tmp_path / "demo-7"
+
+
+def test_the_others_wait_for_the_first_and_go_on_from_where_it_does(tmp_path):
+    first = planned(tmp_path / "demo-7", 0, resume=tmp_path / "old" / "step-00000005")
+    said: list[str] = []
+    maker = threading.Timer(0.7, lambda: write_run_dir(first))
+    maker.start()
+    began = time.monotonic()
+    plan = follow(planned(tmp_path / "demo-7", 1), 30, said.append)
+    maker.join()
+    assert 0.5 < time.monotonic() - began < 10
+    assert plan.resume == tmp_path / "old" / "step-00000005"
+    assert plan.argv[-2:] == ("--resume", str(plan.resume))
+    assert said == [f"waiting for a to make {tmp_path / 'demo-7'}"]
+
+
+def test_a_first_host_that_does_not_come_is_named(tmp_path):
+    assert "a has not made" in refused(lambda: follow(planned(tmp_path / "demo-7", 1), 0.2, lambda _: None))
+
+
+def test_another_spec_is_refused(tmp_path):
+    write_run_dir(planned(tmp_path / "demo-7", 0))
+    other = planned(tmp_path / "demo-7", 1, **{"ds_config.json": '{"zero_optimization": {"stage": 2}}'})
+    assert "`ds_config.json` of a is not" in refused(lambda: follow(other, 1, lambda _: None))
+
+
+def test_a_job_that_has_ended_is_not_joined(tmp_path):
+    write_run_dir(planned(tmp_path / "demo-7", 0))
+    (tmp_path / "demo-7" / "status" / "rank-00000.json").write_text(json.dumps({"rank": 0, "state": "completed"}))
+    assert "has ended" in refused(lambda: follow(planned(tmp_path / "demo-7", 1), 1, lambda _: None))

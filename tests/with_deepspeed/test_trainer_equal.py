@@ -1,0 +1,71 @@
+"""Moving over from Hugging Face's Trainer: the same model, batches and rendered JSON give it the same losses.
+
+Needs the training extra; half a minute on forked ranks.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from forked_ranks import ForkedRanks
+from runtime_helpers import TINY
+
+from harness.plan.choices.choosing import with_choices
+from harness.plan.run import resolve
+from harness.render import render
+from harness.runtime.rehearsal_files import write_model
+from harness.spec.model import RunSpec
+
+JOB = Path(__file__).parent / "jobs" / "trainer_equal.py"
+STEPS = 12
+CASES: dict[str, dict[str, Any]] = {
+    "zero-2": {"zero": {"stage": 2}},
+    "zero-3": {"zero": {"stage": 3}},
+    "zero-3-packed": {"zero": {"stage": 3}, "data": {"packing": True}},
+    "zero-3-offload": {"zero": {"stage": 3, "offload_optimizer": {"device": "cpu"}}},
+    "zero-2-bf16": {"zero": {"stage": 2}, "precision": {"bf16": True}},
+    "zero-3-bf16": {"zero": {"stage": 3}, "precision": {"bf16": True}},
+}
+BOUND = {False: 1e-6, True: 2e-3}
+"""Largest relative difference of a loss: in fp32 rounding alone, in bf16 what other orders of additions make of it."""
+
+
+@pytest.fixture(scope="module")
+def losses(forked: ForkedRanks, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, list[float]]]:
+    folder = tmp_path_factory.mktemp("trainer-equal")
+    write_model(folder / "model", {**TINY, "attention_dropout": 0.0}, torch.float32)
+    jobs = []
+    for name, case in CASES.items():
+        body = {
+            "name": "equal",
+            "model": {"name_or_path": str(folder / "model")},
+            "data": {"train": "builtin:python-docs", "max_length": 64, "eval_fraction": 0.0, **case.get("data", {})},
+            "train": {"max_steps": STEPS, "per_device_train_batch_size": 2, "seed": 3},
+            "optimizer": {"learning_rate": 3e-3, "weight_decay": 0.1},
+            "scheduler": {"type": "cosine", "warmup_steps": 3},
+            "precision": case.get("precision", {"bf16": False}),
+            "zero": case["zero"],
+            "checkpoint": {"save_at_end": False},
+        }
+        run = with_choices(resolve(RunSpec.model_validate_json(json.dumps(body)), world_size=2), folder)
+        place = folder / name
+        for part in ("logs", "status", "checkpoints"):
+            (place / part).mkdir(parents=True)
+        (place / "spec.resolved.json").write_text(json.dumps(run.to_json()))
+        (place / "ds_config.json").write_text(render(run).text)
+        jobs.append({"run": str(place)})
+    (folder / "jobs.json").write_text(json.dumps(jobs))
+    forked.run(JOB, str(folder / "jobs.json"), timeout=600)
+    return {name: json.loads((folder / name / "losses.json").read_text()) for name in CASES}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_trainer_has_the_same_losses(losses: dict[str, dict[str, list[float]]], name: str) -> None:
+    ours, theirs = losses[name]["harness"], losses[name]["trainer"]
+    assert len(ours) == len(theirs) == STEPS
+    assert theirs == pytest.approx(ours, rel=BOUND["bf16" in name])
+    assert ours[-1] < 0.9 * ours[0]  # it learns

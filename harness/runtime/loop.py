@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from transformers import set_seed
 
-from harness.runtime import checkpoint, plugins, tensor_parallel
+from harness.runtime import checkpoint, garbage, plugins, tensor_parallel
 from harness.runtime.attest import Attestation
 from harness.runtime.corpus.prepare import Prepared
 from harness.runtime.data import EvalData, TrainData, check_packing, open_eval, open_train, prepare_together
@@ -128,7 +128,8 @@ def train(job: Job, resume: Path | None, allowed: Collection[str] = (), attempt:
     _write_start(job, state, resume, {"attempt": attempt, **telemetry.facts()})
     job.phases.begin()
     try:
-        return _train(job, state, screen, telemetry)
+        with garbage.kept_out_of_steps():
+            return _train(job, state, screen, telemetry)
     finally:
         telemetry.abandon()
         screen.close()
@@ -146,6 +147,7 @@ def _train(job: Job, state: State, screen: Display, telemetry: Telemetry) -> Sta
         state, over = _evaluate(job, state, screen, telemetry)
     while state.step < job.steps and not stopping:
         state = _step(job, state, screen, policy, telemetry)
+        garbage.between_steps(state.step)
         job.phases.over("step", state.step, job.engine)
         job.status.set("running", step=state.step)
         due = spec.eval.eval_steps is not None and state.step % spec.eval.eval_steps == 0 and state.step < job.steps

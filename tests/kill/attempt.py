@@ -168,6 +168,7 @@ def go(started: Started, kill: Kill | None, drawn: random.Random) -> Report:
     run_dir = started.run_dir
     assert run_dir is not None, output
     report = Report(kill if sent else None, run_dir, started.resumed_from, code, mid_save=mid_save, output=output)
+    report.wrong += _orphans(run_dir)  # waits for them: until they are gone, they still write and prune
     rows = _rows(run_dir)
     report.steps = {int(row["step"]): float(row["loss"]).hex() for row in rows if row["type"] == "step"}
     report.completed = any(row["type"] == "end" and row["state"] == "completed" for row in rows)
@@ -175,7 +176,6 @@ def go(started: Started, kill: Kill | None, drawn: random.Random) -> Report:
         report.wrong.append("it was killed and ended with code 0")
     if not sent and code != 0:
         report.wrong.append(f"nobody killed it and it ended with code {code}")
-    report.wrong += _orphans(run_dir)  # waits for them: until they are gone, they still prune
     report.wrong += _torn(run_dir)
     return report
 

@@ -1,0 +1,131 @@
+"""How much host memory does a node hold in each phase, against the plan, with a model of a billion parameters?
+
+    python benchmarks/host_memory.py [--layers 18] [--ranks 2] [--folder DIR] [--write]
+
+ZeRO-3 in bf16 with parameters and optimizer on the host: a sharded folder of random weights is made, trained from for a
+few steps, saved, a rank killed, resumed and exported, each by the command that a user would type (`harness rehearse`
+plays the same phases, made smaller). Host memory is the ranks' resident memory without what they share, at its peak in
+each phase. Needs about 21 GiB of free memory, 40 GiB of disk and a quarter of an hour. Ends with 1 where a phase held
+more than the plan by more than 5 %. `--write` puts the table into `benchmarks/results/host-memory-DATE.md`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+BOUND = 1.05
+SAVE = 1
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--layers", type=int, default=18)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--folder", type=Path, help="where all files go; default: a temporary folder")
+    parser.add_argument("--write", action="store_true")
+    arguments = parser.parse_args()
+    from harness.plan.plan import make_plan
+    from harness.rehearsal.carry import carry
+
+    folder = Path(tempfile.mkdtemp(prefix="host-memory-", dir=arguments.folder))
+    try:
+        run, played = train(folder, arguments)
+        plan = make_plan(run, folder, "cpu")
+        quantities = carry(played.seen, plan, plan)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    text = page(plan, played, quantities, arguments)
+    print(text)
+    if arguments.write:
+        day = datetime.now(UTC).strftime("%Y-%m-%d")
+        (ROOT / "benchmarks" / "results" / f"host-memory-{day}.md").write_text(text, encoding="utf-8")
+    over = [q for q in quantities if q.name.startswith("host memory") and (q.ratio or 0) > BOUND]
+    return int(bool(played.findings or over))
+
+
+def train(folder: Path, arguments: argparse.Namespace) -> tuple[Any, Any]:
+    """The checked run, and what came of its phases."""
+    from harness.cli.common import check_file
+    from harness.launching.here import look_here
+    from harness.launching.rehearsing import play
+    from harness.plan.choices.choosing import with_choices
+
+    config = {
+        "model_type": "llama",
+        "hidden_size": 2048,
+        "intermediate_size": 5504,
+        "num_hidden_layers": arguments.layers,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 16,
+        "vocab_size": 32000,
+        "max_position_embeddings": 128,
+        "tie_word_embeddings": False,
+    }
+    (folder / "model").mkdir()
+    (folder / "model" / "config.json").write_text(json.dumps(config))
+    spec = {
+        "name": "host-memory",
+        "model": {"name_or_path": str(folder / "model")},
+        "data": {"train": str(folder / "data" / "*.jsonl"), "max_length": 64, "eval_fraction": 0.0},
+        "train": {"max_steps": SAVE + 2, "per_device_train_batch_size": 1, "gradient_checkpointing": True, "seed": 1},
+        "optimizer": {"type": "adamw", "learning_rate": 1e-5},
+        "precision": {"bf16": True},
+        "zero": {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}},
+        "checkpoint": {"save_steps": SAVE, "save_total_limit": 1, "save_at_end": True},
+        "cluster": {"gpu": "cpu"},
+        "launch": {"num_gpus": arguments.ranks, "output_dir": str(folder / "runs")},
+    }
+    (folder / "spec.yaml").write_text(json.dumps(spec, indent=1))
+    orders = {
+        "model": str(folder / "model"),
+        "config": config,
+        "dtype": "bfloat16",
+        "data": str(folder / "data" / "records.jsonl"),
+        "format": "text",
+        "tokens": 8192,
+        "columns": {"text": "text"},
+        "longest": 32,
+    }
+    checked = check_file(str(folder / "spec.yaml"), launching=True)
+    if checked.run is None or not checked.report.ok:
+        raise SystemExit("\n".join(f.message for f in checked.report.findings))
+    run = with_choices(checked.run, folder)
+    return run, play(folder, look_here().scripts, orders, SAVE, lambda text: print(text, file=sys.stderr, flush=True))
+
+
+def page(plan: Any, played: Any, quantities: list[Any], arguments: argparse.Namespace) -> str:
+    """Markdown."""
+    from harness.units import format_bytes, format_count
+
+    lines = [
+        "# Host memory of each phase against the plan",
+        "",
+        f"`python benchmarks/host_memory.py --layers {arguments.layers} --ranks {arguments.ranks}`: deepspeed"
+        f" {version('deepspeed')}, torch {version('torch')}, {format_count(plan.model.num_parameters)} parameters,"
+        f" ZeRO-3 in bf16, parameters and optimizer on the host, {arguments.ranks} ranks on the CPU accelerator.",
+        "",
+        *(f"- {stage.name}: {stage.what} ({stage.seconds:.0f} s, code {stage.code})" for stage in played.stages),
+        "",
+        "| | Measured | Planned | Ratio |",
+        "| --- | --- | --- | --- |",
+    ]
+    for q in quantities:
+        if q.unit == "bytes":
+            planned = format_bytes(q.planned) if q.planned else "-"
+            lines.append(f"| {q.name} | {format_bytes(q.measured)} | {planned} | {q.ratio or 0:.3f} |")
+    lines += [f"\n{finding.message}: {' '.join(finding.notes)}" for finding in played.findings]
+    return "\n".join([*lines, ""])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

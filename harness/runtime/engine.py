@@ -15,7 +15,7 @@ from harness.runtime.data import Shape
 from harness.runtime.experts import mark_experts
 from harness.runtime.first_step import undo_hidden_step
 from harness.runtime.models.compiling import compile_engine
-from harness.runtime.muon import muon_spares_embeddings
+from harness.runtime.muon import import_muon, muon_spares_embeddings
 from harness.runtime.policies import guard_steps
 from harness.runtime.ranks import Ranks
 from harness.runtime.refusals import refusal
@@ -81,6 +81,7 @@ def parameter_groups(model: torch.nn.Module, weight_decay: float) -> list[dict[s
 def build_engine(run: Run, ds_config: dict[str, Any], model: torch.nn.Module, steps: int) -> Any:
     """`deepspeed.initialize`; the engine has `.lr_scheduler` from `scheduler`, unless the JSON brings its own."""
     decay = ds_config["optimizer"].get("params", {}).get("weight_decay", 0.0)
+    import_muon()
     with muon_spares_embeddings():
         engine = _initialize(run, ds_config, model, decay, steps)
     compile_engine(engine, run.spec.train)

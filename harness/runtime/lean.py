@@ -1,4 +1,5 @@
-"""DeepSpeed without mlflow: its autotuner imports that where it is installed, and pandas with it, in seconds.
+"""DeepSpeed without mlflow: its autotuner imports that where it is installed, and pandas with it, in seconds. And with
+what is known of the CPU.
 
 Nothing of torch or DeepSpeed is imported before the function is called.
 """
@@ -7,6 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
+
+from harness.runtime import cpu_info
 
 
 def import_deepspeed() -> None:
@@ -21,6 +24,7 @@ def import_deepspeed() -> None:
         os.environ["PYTHONPATH"] = left
     else:
         os.environ.pop("PYTHONPATH", None)
+    cpu_info.remember()
     if "mlflow" in sys.modules or "deepspeed" in sys.modules:
         return
     sys.modules["mlflow"] = None  # type: ignore[assignment]

@@ -4,12 +4,49 @@ GPT-2's `wte` and `wpe` among them. Muon is meant for hidden matrices; here the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import wraps
 from typing import Any
 
 import deepspeed
 import torch
+
+_MODULE = "deepspeed.runtime.zero.muon.muon_optimizer"
+
+
+def import_muon() -> None:
+    """Import DeepSpeed's Muon, which every engine does to ask whether its optimizer is one.
+
+    Its functions are under `torch.compile`, which imports the whole compiler: two seconds of CPU time on each rank.
+    Here each is compiled when it is first called.
+    """
+    if _MODULE in sys.modules:
+        return
+    compile_now = torch.compile
+    torch.compile = _when_called(compile_now)  # type: ignore[assignment]
+    try:
+        with suppress(ImportError):  # a release that has it elsewhere
+            importlib.import_module(_MODULE)
+    finally:
+        torch.compile = compile_now
+
+
+def _when_called(compile_now: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        compiled: list[Callable[..., Any]] = []
+
+        @wraps(function)
+        def call(*arguments: Any, **named: Any) -> Any:
+            if not compiled:
+                compiled.append(compile_now(function))
+            return compiled[0](*arguments, **named)
+
+        return call
+
+    return decorate
 
 
 @contextmanager

@@ -99,6 +99,9 @@ def _import() -> None:
     torch.set_num_threads(1)
     from deepspeed.accelerator import get_accelerator
 
+    from harness.runtime.muon import import_muon
+
+    import_muon()
     for name in WARM:
         importlib.import_module(name)
     get_accelerator()

@@ -58,6 +58,7 @@ class Attestation:
         self._ranks, self._file = ranks, run_dir.root / FILE
         self._answers: dict[str, dict[str, Any]] = {}
         self._ignored = orders.run.spec.ignore
+        self._begun: list[tuple[Claim, Any]] = []
         if self.mode == "off":
             return
         asked = asked_of(orders.run, ranks.world)
@@ -73,7 +74,7 @@ class Attestation:
             self._seen.origin = {}
 
     def begin(self, job: Begun, state: State) -> None:
-        """Before the first step. Raises RefusedByAll. A collective."""
+        """Before the first step: looks, and judges with what is seen in that step."""
         if self.mode == "off":
             return
         seen, engine, shape = self._seen, job.engine, job.train.shape
@@ -81,7 +82,7 @@ class Attestation:
         seen.skipped_before, seen.global_before = int(engine.skipped_steps), int(engine.global_steps)
         seen.micro_before = int(engine.micro_steps)
         seen.scheduled_before = int(getattr(engine.lr_scheduler, "last_epoch", 0) or 0)
-        self._ask(("begun",), state.step)
+        self._begun = [(claim, _look(claim, seen)) for claim in CLAIMS if claim.moment == "begun"]
 
     def drawn(self, drawn: Drawn, rank: int) -> None:
         """A step begins, with these micro-batches of data rank `rank`."""
@@ -134,13 +135,16 @@ class Attestation:
 
     def _ask(self, moments: tuple[Moment, ...], step: int) -> None:
         """Look on this rank, gather, judge; stop if that is what `launch.attest` says."""
-        claims = [claim for claim in CLAIMS if claim.moment in moments]
-        everyone = self._ranks.gather([_look(claim, self._seen) for claim in claims])
-        answers = [(claim, _judge(claim, self._seen, [one[i] for one in everyone])) for i, claim in enumerate(claims)]
+        looked = [*self._begun, *((claim, _look(claim, self._seen)) for claim in CLAIMS if claim.moment in moments)]
+        self._begun = []
+        everyone = zip(*self._ranks.gather([look for _, look in looked]), strict=True)
+        answers = [
+            (claim, _judge(claim, self._seen, looks)) for (claim, _), looks in zip(looked, everyone, strict=True)
+        ]
         wrong = [_finding(claim, answer, self.mode) for claim, answer in self._unwanted(answers)]
         for claim, answer in answers:
             self._note(claim, answer, step)
-        if self._ranks.is_first and (wrong or moments != ("begun",)):
+        if self._ranks.is_first:
             replace_file(self._file, self._text(), durable=bool(wrong))
         if wrong and self.mode == "stop":
             raise RefusedByAll(wrong, Exit.ATTESTATION)
@@ -194,7 +198,7 @@ def _look(claim: Claim, seen: Seen) -> Any:
         return "failed", f"{type(error).__name__}: {error}"[:200]
 
 
-def _judge(claim: Claim, seen: Seen, everyone: list[Any]) -> Answer:
+def _judge(claim: Claim, seen: Seen, everyone: Sequence[Any]) -> Answer:
     """The same on every rank."""
     for kind, why in everyone:
         if kind == "failed":

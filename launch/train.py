@@ -28,7 +28,7 @@ def keep_output(run_dir: Path, rank: int, attempt: int) -> None:
     """From here on everything that this process and its children print goes through `relay.py`, into a file of this
     rank's own as well. A terminal, where the launcher was called by hand, stays one.
     """
-    if os.isatty(1):
+    if os.isatty(1) and "HARNESS_SUPERVISOR" not in os.environ:  # mpirun gives its ranks terminals too
         return
     file = run_dir / "logs" / (f"rank-{rank:05d}.log" if attempt == 1 else f"rank-{rank:05d}-{attempt}.log")
     words = [sys.executable, "-I", "-S", str(Path(__file__).with_name("relay.py")), str(file), str(rank)]

@@ -15,11 +15,13 @@ from pathlib import Path
 from harness.errors import Exit, Refused
 from harness.findings import Finding, Fix
 from harness.launching.here import Here
-from harness.launching.plan import LaunchPlan
+from harness.launching.plan import LaunchPlan, Variable
 from harness.launching.verdict import read_statuses
 from harness.plan.run import Run
 from harness.units import format_seconds
 
+LEADER = "HARNESS_LEADER"
+"""What ranks on the other hosts get: who holds the run directory, if not their own supervisor."""
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _SAME = ("spec.resolved.json", "ds_config.json")
 _LOOK_SECONDS = 0.5
@@ -92,6 +94,9 @@ def follow(plan: LaunchPlan, seconds: float, tell: Callable[[str], None]) -> Lau
             message = f"`{name}` of {plan.hosts[0].name} is not what this host makes of the spec"
             raise _refused(message, "give the same command, spec and harness on every host")
     first = json.loads(_text(plan.run_dir / "launch.json") or "{}")
+    supervisor = next((v["value"] for v in first.get("environment", ()) if v["name"] == "HARNESS_SUPERVISOR"), "")
+    leader = Variable(LEADER, str(supervisor), "the first host, whose supervisor holds the run directory")
+    plan = replace(plan, hosts=tuple(replace(host, variables=(*host.variables, leader)) for host in plan.hosts))
     if first.get("resume") is None:
         return plan
     return replace(plan, argv=(*plan.argv, "--resume", str(first["resume"])), resume=Path(first["resume"]))

@@ -19,13 +19,14 @@ from harness.runtime.rundir import Orders, RunDir
 
 LOCK = "lock"
 SWAP_LOCK = swap_folders.LOCK
-_SUPERVISOR = "HARNESS_SUPERVISOR"
+_SUPERVISORS = ("HARNESS_SUPERVISOR", "HARNESS_LEADER")
+"""Of this host, and of the first one where each host starts its own ranks."""
 
 
 def refuse_if_held(run_dir: RunDir) -> None:
     """Before a rank writes: raises Refused (EN120) when somebody other than its supervisor has the run directory."""
     holder = held_by(run_dir.root / LOCK)
-    if holder is not None and holder.supervisor != os.environ.get(_SUPERVISOR):
+    if holder is not None and not _is_ours(holder):
         raise _in_use(run_dir, holder)
 
 
@@ -34,6 +35,10 @@ def hold(run_dir: RunDir, ranks: Ranks, orders: Orders) -> list[Lock]:
     another process has one of them.
     """
     return ranks.together(lambda: [*_run_directory(run_dir, ranks), *_swap_folders(ranks, orders)])
+
+
+def _is_ours(holder: Holder) -> bool:
+    return holder.supervisor in {os.environ.get(name) for name in _SUPERVISORS}
 
 
 def release(locks: list[Lock]) -> None:
@@ -49,7 +54,7 @@ def release(locks: list[Lock]) -> None:
 def _run_directory(run_dir: RunDir, ranks: Ranks) -> list[Lock]:
     path = run_dir.root / LOCK
     holder = holder_of(path)
-    if not ranks.is_first or (holder is not None and holder.supervisor == os.environ.get(_SUPERVISOR)):
+    if not ranks.is_first or (holder is not None and _is_ours(holder)):
         return []
     try:
         return [Lock.take(path, f"rank 0 of {run_dir.root.name}")]

@@ -72,6 +72,7 @@ def test_the_others_wait_for_the_first_and_go_on_from_where_it_does(tmp_path):
     assert 0.5 < time.monotonic() - began < 10
     assert plan.resume == tmp_path / "old" / "step-00000005"
     assert plan.argv[-2:] == ("--resume", str(plan.resume))
+    assert {v.name: v.value for v in plan.variables}["HARNESS_LEADER"] == HERE.supervisor
     assert said == [f"waiting for a to make {tmp_path / 'demo-7'}"]
 
 

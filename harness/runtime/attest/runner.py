@@ -59,6 +59,8 @@ class Attestation:
         self._answers: dict[str, dict[str, Any]] = {}
         self._ignored = orders.run.spec.ignore
         self._begun: list[tuple[Claim, Any]] = []
+        self._written: dict[str, str] = {}
+        self._fp16 = False
         if self.mode == "off":
             return
         asked = asked_of(orders.run, ranks.world)
@@ -78,6 +80,7 @@ class Attestation:
         if self.mode == "off":
             return
         seen, engine, shape = self._seen, job.engine, job.train.shape
+        self._fp16 = bool(engine.fp16_enabled())
         seen.start, seen.total_steps, seen.divisor = state.step, job.steps, shape.accumulation * shape.ranks
         seen.skipped_before, seen.global_before = int(engine.skipped_steps), int(engine.global_steps)
         seen.micro_before = int(engine.micro_steps)
@@ -122,7 +125,7 @@ class Attestation:
     def _keep(self, state: State, rate: float, losses: torch.Tensor) -> None:
         seen, engine = self._seen, self._seen.engine
         norm = engine.get_global_grad_norm()
-        scale = float(engine.optimizer.cur_scale) if engine.fp16_enabled() else _scale(engine)
+        scale = float(engine.optimizer.cur_scale) if self._fp16 else _scale(engine)
         before = seen.steps[-1].skipped if seen.steps else seen.skipped_before
         taken = Taken(state.step, float(rate), int(engine.skipped_steps), scale, _kept(norm), _kept(losses))
         seen.steps.append(taken)
@@ -144,12 +147,16 @@ class Attestation:
         wrong = [_finding(claim, answer, self.mode) for claim, answer in self._unwanted(answers)]
         for claim, answer in answers:
             self._note(claim, answer, step)
-        if self._ranks.is_first:
+        if self._ranks.is_first and (wrong or self._states() != self._written or len(self._seen.steps) >= FIRST_STEPS):
+            self._written = self._states()
             replace_file(self._file, self._text(), durable=bool(wrong))
         if wrong and self.mode == "stop":
             raise RefusedByAll(wrong, Exit.ATTESTATION)
         if wrong and self._ranks.is_first:
             say(wrong)
+
+    def _states(self) -> dict[str, str]:
+        return {name: answer["state"] for name, answer in self._answers.items()}
 
     def _unwanted(self, answers: Sequence[tuple[Claim, Answer]]) -> list[tuple[Claim, Answer]]:
         """What differs, unless the spec puts up with it."""

@@ -10,8 +10,8 @@ import torch
 from harness.runtime.attest.weights import modules_with_weights, shard_of
 
 KINDS = {"Embedding": torch.nn.Embedding, "Linear": torch.nn.Linear}
-_WIDTH = 64
-_MOST_MODULES, _MOST_ELEMENTS = 12, 1 << 12
+_WIDTH = 48
+_MOST_MODULES, _MOST_ELEMENTS = 6, 1 << 12
 
 
 @dataclass(frozen=True, slots=True)

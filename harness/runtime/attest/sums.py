@@ -11,7 +11,7 @@ from functools import cache
 
 import torch
 
-MOST = 1 << 15
+MOST = 1 << 14
 """Elements of a tensor that are looked at: of larger ones those at the beginning."""
 Sum = tuple[int, int]
 NOTHING: Sum = (0, 0)

@@ -16,7 +16,7 @@ from deepspeed.checkpoint.constants import UNIVERSAL_CHECKPOINT_INFO
 from harness.runtime.attest import sums
 from harness.runtime.tensor_parallel import Cut, cuts
 
-ELEMENTS = 1 << 17
+ELEMENTS = 1 << 16
 """Elements that a rank looks at in one go, over all weights."""
 _MASTERS = ("single_partition_of_fp32_groups", "fp32_partitioned_groups_flat", "fp32_groups_flat_partition")
 

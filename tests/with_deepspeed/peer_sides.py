@@ -14,8 +14,10 @@ from typing import Any
 import deepspeed
 import torch
 import torch.distributed as dist
+from accelerate.state import AcceleratorState
 from transformers import AutoModelForCausalLM, Trainer, TrainingArguments, get_scheduler
 from transformers.integrations import HfDeepSpeedConfig
+from transformers.integrations.deepspeed import unset_hf_deepspeed_config
 
 Batch = Mapping[str, torch.Tensor]
 
@@ -160,6 +162,8 @@ def trainer(work: Work) -> list[float]:
             return loss
 
     InOrder(model=model, args=arguments, train_dataset=rows).train()
+    unset_hf_deepspeed_config()  # for whoever builds a model next in this process
+    AcceleratorState._reset_state(reset_partial_state=True)
     return averaged(losses)
 
 

@@ -66,7 +66,7 @@ PP006 * element 0 of tensors does not require grad ::! deepspeed/runtime/pipe
 PP005 bwd_microstep timer has already been started
 PP007 Loss scaling is required for this configuration, but backward\(\) was called directly
 PP007 Direct calls to tensor\.backward\(\) are not supported
-PR001 fp16 and bf16 modes cannot be simultaneously enabled|bf16 and fp16 cannot both
+PR001 (?:fp16 and bf16|bfloat16 and fp16) modes cannot be simultaneously enabled|bf16 and fp16 cannot both
 PR006 is not a valid DtypeEnum
 HF003 Invalid communication_data_type\. .*Got: '?auto
 SP006 * Invalid communication_data_type\. .*Got: (?:None|True|False)

@@ -28,6 +28,8 @@ CAUSES = (
             Sign(r"PermissionError: \[Errno 1?3?\] ?.*|\[Errno 13\] Permission denied"),
             Sign(r"^(?:bash|sh|/\S+): (?:line \d+: )?\S+: Permission denied"),
             Sign(r"Read-only file system|Errno 30\b"),
+            # DeepSpeed goes on where the folder of a checkpoint could not be made, and then torch cannot open the file.
+            Sign(r"RuntimeError: Parent directory (?P<path>\S+) does not exist", sure=False),
         ),
     ),
     Cause(

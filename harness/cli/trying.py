@@ -54,7 +54,7 @@ def looked_up(spec: str, overrides: list[str], hostfile: str | None, most: int) 
         checked = check_file(spec, overrides=overrides, hostfile=hostfile, world_size=world, launching=True)
     run = stop_on_errors(checked, _NOTHING)
     local = run.cluster is None
-    device, name = _device(run, here) if local else (find_device(run.spec.cluster.gpu or ""), "several hosts")
+    device, name = _device(run, here) if local else (find_device(run.spec.cluster.gpu or ""), _hosts(run))
     plan = make_plan(run, Path.cwd(), device.name if device else None)
     if run.kind != "spec" or plan.model is None or plan.settings is None or checked.source is None:
         _nothing_to_tune(run, plan, checked)
@@ -143,6 +143,11 @@ def _device(run: Run, here: Here) -> tuple[Device | None, str]:
     asked = find_device(run.spec.cluster.gpu or "")
     device = asked if asked and not asked.is_cpu else find_device(names[0])
     return device, f"{len(names)} x {names[0]}"
+
+
+def _hosts(run: Run) -> str:
+    count = len(run.cluster.hosts) if run.cluster else 1
+    return f"{count} host{'' if count == 1 else 's'}" + (f" of {run.spec.cluster.gpu}" if run.spec.cluster.gpu else "")
 
 
 def _nothing_to_tune(run: Run, plan: Plan, checked: Checked) -> NoReturn:

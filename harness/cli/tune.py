@@ -84,6 +84,8 @@ def tune(
     target = Path(out).absolute() if out is not None else None
     if target is not None and target.exists() and not overwrite:
         raise typer.BadParameter(f"`{out}` is there already; `--overwrite` replaces it", param_hint="--out")
+    if spec == "-":
+        raise typer.BadParameter("every trial reads the spec anew: name a file", param_hint="SPEC")
     search = looked_up(spec, list(overrides or ()), hostfile, trials)
     skip = left_out(steps)
     tried = [Trial(candidate) for candidate in search.candidates]

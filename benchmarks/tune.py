@@ -150,12 +150,14 @@ def autotuner(folder: Path, every: dict[str, Any], steps: int) -> str:
     }
     (where / "ds.json").write_text(json.dumps(body), encoding="utf-8")
     beside = Path(sys.executable).parent / "deepspeed"
-    command = [str(beside), "--autotuning", "tune", "--num_gpus", str(RANKS), "train.py"]
+    command = [str(beside), "--autotuning", "tune", "train.py"]  # the CPU accelerator counts as one device: one rank
     command += ["--deepspeed", "--deepspeed_config", "ds.json"]
+    environment = _environment()
+    environment["PYTHONPATH"] = f"{ROOT / 'launch' / 'lean'}{os.pathsep}{environment['PYTHONPATH']}"  # without mlflow
     path = f"{beside.parent}{os.pathsep}{os.environ.get('PATH', '')}"
     began = time.monotonic()
     done = subprocess.run(
-        command, cwd=where, env={**_environment(), "PATH": path}, capture_output=True, text=True, check=False
+        command, cwd=where, env={**environment, "PATH": path}, capture_output=True, text=True, check=False
     )
     seconds = time.monotonic() - began
     experiments = sorted(where.glob("autotuning_results/*/ds_config.json"))

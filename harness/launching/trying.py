@@ -31,7 +31,10 @@ _ONLY_TRAINING: dict[str, Any] = {
     "checkpoint.save_steps": None,
     "checkpoint.save_at_end": False,
     "checkpoint.keep_best": False,
-    "eval": None,
+    "eval.eval_steps": None,
+    "eval.eval_on_start": False,
+    "eval.early_stopping_patience": None,
+    "eval.max_batches": 1,
     "export": None,
     "logging.logging_steps": 1,
     "telemetry.trackers": None,
@@ -41,7 +44,9 @@ _ONLY_TRAINING: dict[str, Any] = {
     "launch.max_restarts": 0,
     "launch.min_hosts": None,
 }
-"""What every trial has otherwise than the run: it measures steps, keeps nothing and tells no tracker."""
+"""What every trial has otherwise than the run: it measures steps, keeps nothing and tells no tracker. Every run
+evaluates at its end; here one batch, when all steps are over.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "data": ("data", "What the model will see of its data"),
     "preflight": ("preflight", "Ask every host what it has, before a launch"),
     "rehearse": ("rehearse", "The same run made small, through all its phases, before a long one"),
+    "tune": ("tune", "Short runs of the planner's best settings; the fastest as a spec"),
     "launch": ("launch", "Train a run spec under the deepspeed launcher"),
     "runs": ("runs", "Which runs there are, and how each is doing"),
     "report": ("report", "One HTML page about a run, or about several beside each other"),

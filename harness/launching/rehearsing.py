@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.findings import Finding, Fix
-from harness.launching.processes import end_all, of_run
+from harness.launching.commands import end, start
+from harness.launching.processes import of_run
 from harness.records.record import Record, read_record
 from harness.rehearsal.carry import Seen
 
@@ -88,7 +89,7 @@ def _killed(played: Played, save_at: int) -> None:
     """Train, and kill a rank once a checkpoint is complete and the next step has begun."""
     began, rank, code = time.monotonic(), None, 1
     with (played.folder / "train.log").open("ab") as log:
-        child = _start(played, _launch(), log)
+        child = start(_launch(), played.folder, log)
         try:
             rank = _rank_after(played, child, save_at)
             if rank is not None:
@@ -97,7 +98,7 @@ def _killed(played: Played, save_at: int) -> None:
         except (subprocess.TimeoutExpired, ProcessLookupError):
             rank = None
         finally:
-            _end(child)
+            end(child)
     played.killed = _newest(played)
     seconds = time.monotonic() - began
     if rank is None:
@@ -136,50 +137,25 @@ def _launch() -> list[str]:
     return [sys.executable, "-m", "harness", "launch", "spec.yaml", "--progress", "plain", "--format", "json"]
 
 
-def _start(played: Played, command: Sequence[str], log: Any) -> subprocess.Popen[bytes]:
-    root = str(Path(__file__).parents[2])
-    path = os.pathsep.join(part for part in (root, os.environ.get("PYTHONPATH", "")) if part)
-    return subprocess.Popen(  # noqa: S603
-        command,
-        cwd=played.folder,
-        env={**os.environ, "PYTHONPATH": path},
-        stdin=subprocess.DEVNULL,
-        stdout=log,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """A launch that is asked to stop ends its ranks; whatever is left of its session is killed."""
-    if child.returncode is None and child.poll() is None:
-        child.terminate()
-        try:
-            child.wait(60.0)
-        except subprocess.TimeoutExpired:
-            end_all(lambda: of_run(Path("/nonexistent"), child.pid), 5.0)
-            child.wait()
-
-
 def _run(played: Played, command: Sequence[str], name: str) -> tuple[int, float, int]:
     """Exit code, seconds, and the largest resident set of the process and of what it waited for."""
     began = time.monotonic()
     with (played.folder / f"{name}.log").open("ab") as log:
-        child = _start(played, command, log)
+        child = start(command, played.folder, log)
         try:
             _, status, usage = os.wait4(child.pid, 0)
             child.returncode = os.waitstatus_to_exitcode(status)
         finally:
-            _end(child)
+            end(child)
     code = child.returncode
     return (128 - code if code < 0 else code), time.monotonic() - began, usage.ru_maxrss * 1024
 
 
 def _rank_after(played: Played, child: subprocess.Popen[bytes], step: int) -> int | None:
     """The pid of a rank once the run has a complete checkpoint of this step; None when the launch ends before."""
-    end = time.monotonic() + _PATIENCE
+    until = time.monotonic() + _PATIENCE
     wanted = f"checkpoints/step-{step:08d}/manifest.json"
-    while child.poll() is None and time.monotonic() < end:
+    while child.poll() is None and time.monotonic() < until:
         found = sorted((played.folder / "runs").glob(f"*/{wanted}"))
         if found:
             return _rank_of(found[-1].parents[2])

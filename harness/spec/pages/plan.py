@@ -47,4 +47,12 @@ difference (the plan is wrong by an amount a rank).
 ## MM012 rehearsal-failed
 A command of the rehearsal ended otherwise than it should. Its log is in the rehearsal's folder; the whole run would
 end there too.
+
+## MM013 nothing-to-tune
+`harness tune` chooses among settings by their plan, and there is no plan: the model's size, the number of ranks or the
+micro-batch is not known, or the file is a DeepSpeed JSON, which no run can be started from.
+
+## MM014 nothing-measured
+No trial of `harness tune` took enough steps to be timed, not even the spec as it is. Each trial's log is in the
+tuning's folder, and its cause in `evidence.json`.
 """

@@ -1,0 +1,79 @@
+"""One of the planner's choices as changes to the keys of a spec, as few as make it. Writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from harness.facts.models import ModelFacts
+from harness.plan.ask import changes_for
+from harness.plan.ladder import title
+from harness.plan.settings import Settings
+from harness.spec.source import Path
+
+Sets = Mapping[Path, Any]
+"""Path of a key -> its value; None takes the key away."""
+_NVME_ALONE = ("nvme_path", "pipeline_read", "pipeline_write", "buffer_count", "fast_init", "buffer_size", "max_in_cpu")
+
+
+def keys_for(choice: Settings, run: Settings, model: ModelFacts, raw: Mapping[str, Any]) -> dict[Path, Any]:
+    """What to change in `raw`, the values of a spec whose settings are `run`, so that they become `choice`.
+
+    Ranks and degrees of the two are the same, and the global batch: a micro-batch changes the accumulation. Empty where
+    they differ in nothing that a spec says.
+    """
+    wanted = changes_for(choice, model, raw)["zero"]
+    sets: dict[Path, Any] = {}
+    if choice.stage != run.stage:
+        sets["zero", "stage"] = choice.stage
+    for name, now, was in (
+        ("offload_optimizer", choice.optimizer_at, run.optimizer_at),
+        ("offload_param", choice.parameters_at, run.parameters_at),
+    ):
+        if now != was:
+            sets |= _offload(("zero", name), wanted[name], _at(raw, "zero", name))
+    if "nvme" in (choice.optimizer_at, choice.parameters_at) and "nvme" not in (run.optimizer_at, run.parameters_at):
+        sets["zero", "sub_group_size"] = choice.sub_group
+    if choice.checkpointing != run.checkpointing:
+        sets["train", "gradient_checkpointing"] = choice.checkpointing
+    if choice.micro_batch != run.micro_batch:
+        sets |= _batch(choice, _at(raw, "train"))
+    return sets
+
+
+def _offload(path: Path, now: Any, was: Any) -> dict[Path, Any]:
+    """Key by key where there is such a section already, so that what else it says and its comments stay."""
+    if not now or not isinstance(was, Mapping):
+        return {path: now}
+    sets: dict[Path, Any] = {(*path, key): value for key, value in now.items() if was.get(key) != value}
+    gone = () if now["device"] == "nvme" else _NVME_ALONE
+    return sets | {(*path, key): None for key in gone if key in was}
+
+
+def _batch(choice: Settings, train: Any) -> dict[Path, Any]:
+    """The micro-batch, and the accumulation where the global batch would change without it."""
+    train = train if isinstance(train, Mapping) else {}
+    sets: dict[Path, Any] = {("train", "per_device_train_batch_size"): choice.micro_batch}
+    if train.get("gradient_accumulation_steps") is not None or train.get("global_batch_size") is None:
+        sets["train", "gradient_accumulation_steps"] = choice.accumulation
+    return sets
+
+
+def _at(raw: Mapping[str, Any], *path: str) -> Any:
+    value: Any = raw
+    for name in path:
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+def words_for(choice: Settings, run: Settings) -> str:
+    """What differs from the run: `ZeRO-2, micro-batch 8 x 2, no checkpointing`."""
+    parts = []
+    places = (choice.stage, choice.optimizer_at, choice.parameters_at)
+    if places != (run.stage, run.optimizer_at, run.parameters_at):
+        parts.append(title(choice))
+    if choice.micro_batch != run.micro_batch:
+        parts.append(f"micro-batch {choice.micro_batch} x {choice.accumulation}")
+    if choice.checkpointing != run.checkpointing:
+        parts.append("checkpointing" if choice.checkpointing else "no checkpointing")
+    return ", ".join(parts)

@@ -102,8 +102,8 @@ def _known(text: str, frames: Sequence[Frame]) -> Match | None:
 
 
 _EVEN_WARNED = frozenset({"LG016", "LG023", "LG069", "LG072", "ZR032"})
-"""Causes that are told as warnings or less: DeepSpeed's missing libaio, the kernel's and NCCL's words, a signal that the
-launcher got."""
+"""Causes that are told as warnings or less: DeepSpeed's missing libaio, the kernel's and NCCL's words, a signal that
+the launcher got."""
 
 
 def needle(pattern: str) -> str:

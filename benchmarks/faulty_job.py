@@ -37,7 +37,10 @@ def main() -> None:
     args = parser.parse_args()
     if args.fault == "module" and os.environ["RANK"] == "1":
         import flash_attention_of_nobody  # noqa: F401
-    deepspeed.init_distributed(timeout=datetime.timedelta(seconds=25 if "late" in args.fault else 600))
+    patience = datetime.timedelta(seconds=25 if "late" in args.fault else 600)
+    new_group = torch.distributed.new_group  # DeepSpeed makes its groups with torch's default of half an hour
+    torch.distributed.new_group = lambda *a, **k: new_group(*a, **{"timeout": patience, **k})
+    deepspeed.init_distributed(timeout=patience)
     rank = torch.distributed.get_rank()
     torch.manual_seed(0)
     before(args.fault, rank, args.folder)

@@ -29,7 +29,7 @@ NEEDS_TRAINING = (
 TIER = os.environ.get("HARNESS_TIER", "all")
 """`light` leaves out what trains, `training` leaves out all else, `hosts` is what trains across hosts, and nothing more."""
 TRAINING = installed_version() is not None and TIER != "light"
-ACROSS_HOSTS = ("hosts/test_launch_across_hosts.py", "hosts/test_slurm.py")
+ACROSS_HOSTS = ("hosts/test_launch_across_hosts.py", "hosts/test_other_starters.py", "hosts/test_slurm.py")
 """Launches over ssh, minutes each: `make test-hosts`."""
 ALLOWED_SKIPS = (
     "this processor has no AVX512-FP16",

@@ -5,6 +5,7 @@ same DeepSpeed JSON, and returns the loss of each step, averaged over ranks. No 
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -172,14 +173,12 @@ def accelerate(work: Work) -> list[float]:
     from accelerate import Accelerator, DeepSpeedPlugin
     from accelerate.utils import DummyOptim
 
-    accelerator = Accelerator(
-        deepspeed_plugin=DeepSpeedPlugin(hf_ds_config=work.config), cpu=not torch.cuda.is_available()
-    )
+    os.environ["ACCELERATE_USE_DEEPSPEED"] = "true"  # as `accelerate launch` says it
+    accelerator = Accelerator(deepspeed_plugin=DeepSpeedPlugin(hf_ds_config=work.config))
     model = AutoModelForCausalLM.from_pretrained(work.model, dtype=work.dtype).train()
-    loader = torch.utils.data.DataLoader(_Rows(work.batches), batch_size=len(work.batches[0]["input_ids"]))
-    engine, optimizer, loader = accelerator.prepare(model, DummyOptim(grouped(model), lr=work.adam["lr"]), loader)
+    engine, optimizer = accelerator.prepare(model, DummyOptim(grouped(model), lr=work.adam["lr"]))
     losses = []
-    for batch in loader:
+    for batch in work.batches:
         loss = engine(**batch, use_cache=False).loss
         accelerator.backward(loss)
         optimizer.step()

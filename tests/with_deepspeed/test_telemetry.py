@@ -147,7 +147,7 @@ def test_the_parts_add_up_to_the_step(name: str, runs: dict[str, Path]) -> None:
         assert named + line["seconds_loop"] == pytest.approx(line["seconds"], abs=5e-6)
         inside, whole = inside + line["seconds"], whole + outside
         assert named <= outside * 1.001
-    assert inside == pytest.approx(whole, rel=0.3 if whole / STEPS < 0.1 else 0.05)  # agreeing to go on is outside
+    assert inside == pytest.approx(whole, rel=0.3 if whole / STEPS < 0.1 else 0.1)  # agreeing to go on is outside
     assert statistics.median(sum(line[f"seconds_{p}"] for p in parts) / line["seconds"] for line in lines) > 0.6
 
 

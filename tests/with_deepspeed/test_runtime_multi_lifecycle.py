@@ -88,7 +88,7 @@ def test_a_run_from_start_to_end(tmp_path: Path, tiny_model: Path) -> None:
         assert line["memory_host_bytes"] > 50_000_000
     assert metric_lines(run, "eval")[-1]["unigram_entropy"] == pytest.approx(3.29, abs=0.1)
     assert "step 6/6" in result.stdout  # what a rank prints is passed on as one stream
-    assert "FutureWarning" not in result.stderr
+    assert "FutureWarning" not in result.stdout
 
 
 def test_a_stop_file_ends_the_run_at_a_step_with_a_checkpoint(

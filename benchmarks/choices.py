@@ -29,17 +29,11 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+
+from small_runs import LLAMA  # noqa: E402
+
 GROUPS = ("stage-1", "stage-2", "stage-3", "loss")
-LLAMA = {
-    "model_type": "llama",
-    "vocab_size": 2048,
-    "hidden_size": 256,
-    "intermediate_size": 704,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 4,
-    "max_position_embeddings": 256,
-}
 LENGTH = 256
 WARM_UP = 3
 WORDS, WIDE, TOKENS = 128_256, 64, 4096
@@ -72,7 +66,6 @@ def main() -> None:
     parser.add_argument("--write", type=Path, help="write the tables there as Markdown")
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    sys.path.insert(0, str(ROOT))
     if arguments.short:
         arguments.rounds, arguments.steps, arguments.rows = 3, 1, 1
     if arguments.measure:

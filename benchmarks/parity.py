@@ -2,16 +2,20 @@
 
 Tiny models of four families, every ZeRO stage, offload tier and number format, on 2 and 4 gloo ranks under the real
 launcher: 20 steps, the largest relative difference of a step's loss. Beside it how far plain processes that cut the
-batch in other ways are from each other, which is what rounding alone does. Writes nothing without --write.
+batch in other ways are from each other, which is what rounding alone does; and what each run attested of itself.
+Writes nothing without --write. `--ranks 1` is the matrix of stages, tiers and formats on another number of ranks.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import json
 import os
 import platform
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from datetime import date
 from importlib.metadata import version
@@ -49,11 +53,17 @@ def floor(folder: Path, case: table.Case) -> float:
     return difference(losses[1], losses[0])
 
 
-def rows(results: Sequence[Result]) -> list[str]:
+def attested(folder: Path, case: table.Case) -> Counter[str]:
+    """How many claims about a run held, differed or had nothing to ask."""
+    file = folder / case.name / "attestation.json"
+    return Counter(c["state"] for c in json.loads(file.read_text())["claims"]) if file.exists() else Counter()
+
+
+def rows(results: Sequence[Result], claims: dict[str, Counter[str]]) -> list[str]:
     """A table of one group."""
     lines = [
-        "| Case | Ranks | Largest difference | Bound | Last loss | MB on NVMe |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "| Case | Ranks | Largest difference | Bound | Last loss | MB on NVMe | Claims that hold, differ |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for r in results:
         bound = table.bound(r.case)
@@ -61,19 +71,27 @@ def rows(results: Sequence[Result]) -> list[str]:
         mark = "" if r.error is None and r.difference <= bound else " **over**"
         swapped = f"{r.swapped / 1e6:.0f}" if r.swapped else ""
         name = r.case.name.removesuffix(f"-{r.case.ranks}ranks")
-        lines.append(f"| {name} | {r.case.ranks} | {shown}{mark} | {bound:.0e} | {r.last_loss:.4f} | {swapped} |")
+        held = claims[r.case.name]
+        lines.append(
+            f"| {name} | {r.case.ranks} | {shown}{mark} | {bound:.0e} | {r.last_loss:.4f} | {swapped}"
+            f" | {held['holds']}, {held['differs']} |"
+        )
     return lines
 
 
-def report(results: dict[str, list[Result]], floors: dict[str, float]) -> str:
+def report(
+    results: dict[str, list[Result]], floors: dict[str, float], claims: dict[str, Counter[str]], command: str
+) -> str:
     """The dated answer."""
     everything = [r for group in results.values() for r in group]
     within = sum(r.error is None and r.difference <= table.bound(r.case) for r in everything)
+    alarms = sum(c["differs"] > 0 for c in claims.values())
     used = ", ".join(f"{name} {version(name)}" for name in ("deepspeed", "torch", "transformers"))
     head = [
         f"# Parity with one plain PyTorch process, {date.today().isoformat()}",
         "",
-        f"{within} of {len(everything)} cases within their bounds. `python benchmarks/parity.py --write` on {used}, "
+        f"{within} of {len(everything)} cases within their bounds; {alarms} of {len(claims)} runs raised an alarm about"
+        f" themselves (`launch.attest: stop`). `{command}` on {used}, "
         f"Python {platform.python_version()}, CPU accelerator, gloo, {os.cpu_count()} cores.",
         "",
         f"{table.STEPS} steps of AdamW with warm-up, cosine, weight decay and clipping at {table.CLIP}, a global batch "
@@ -88,31 +106,42 @@ def report(results: dict[str, list[Result]], floors: dict[str, float]) -> str:
         *(f"| {name} | {found:.1e} |" for name, found in floors.items()),
     ]
     for title, found in results.items():
-        head += ["", f"## {title}", "", *rows(found)] if found else []
+        head += ["", f"## {title}", "", *rows(found, claims)] if found else []
     return "\n".join(head) + "\n"
+
+
+def on_ranks(ranks: int) -> tuple[table.Case, ...]:
+    """The matrix of stages, tiers and number formats."""
+    return tuple(dataclasses.replace(case, ranks=ranks) for case in table.ALL)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", action="store_true", help="write the answer to benchmarks/results/")
     parser.add_argument("--only", default="", metavar="TEXT", help="cases whose name has this in it")
+    parser.add_argument("--ranks", type=int, choices=(1, 2, 4), action="append", help="default: 2, some on 4")
     args = parser.parse_args()
+    groups = GROUPS if not args.ranks else {f"On {n}": on_ranks(n) for n in args.ranks}
+    claims: dict[str, Counter[str]] = {}
     with tempfile.TemporaryDirectory(prefix="parity-") as scratch:
         results: dict[str, list[Result]] = {}
-        for title, cases in GROUPS.items():
+        for title, cases in groups.items():
             chosen = [c for c in cases if args.only in c.name]
             folder = Path(scratch) / title.replace(" ", "-")
             results[title] = run(chosen, folder) if chosen else []
+            claims |= {c.name: attested(folder, c) for c in chosen}
             print(f"{title}: {len(chosen)} cases", file=sys.stderr, flush=True)
-        first = Path(scratch) / "ZeRO-and-offload"
+        first = Path(scratch) / next(iter(groups)).replace(" ", "-")
         plain = {c.reference: c for c in reversed(table.ALL) if (first / c.name / "drawn.pt").exists()}
         floors = {"-".join(key): floor(first, case) for key, case in sorted(plain.items())}
-        text = report(results, floors)
+        options = "".join(f" --ranks {n}" for n in args.ranks or ())
+        text = report(results, floors, claims, f"python benchmarks/parity.py{options} --write")
     print(text)
     if args.write:
-        (ROOT / "benchmarks" / "results" / f"parity-{date.today().isoformat()}.md").write_text(text)
+        name = "-".join(["parity", *(f"{n}-ranks" for n in args.ranks or ()), date.today().isoformat()])
+        (ROOT / "benchmarks" / "results" / f"{name}.md").write_text(text)
     over = [r for found in results.values() for r in found if r.error or r.difference > table.bound(r.case)]
-    return 1 if over else 0
+    return 1 if over or any(c["differs"] for c in claims.values()) else 0
 
 
 if __name__ == "__main__":

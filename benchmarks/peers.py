@@ -26,16 +26,9 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "with_deepspeed"), str(ROOT / "benchmarks")]
-LLAMA = {
-    "model_type": "llama",
-    "vocab_size": 2048,
-    "hidden_size": 256,
-    "intermediate_size": 704,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 4,
-    "max_position_embeddings": 256,
-}
+
+from small_runs import LLAMA, run_directory, train_here  # noqa: E402
+
 LENGTH, ROWS, WARM_UP = 256, 2, 8
 CASES: dict[str, dict[str, Any]] = {
     "zero-2": {"stage": 2},
@@ -95,14 +88,6 @@ def compared(case: str, arguments: argparse.Namespace) -> dict[str, list[dict[st
 
 def prepare(folder: Path, case: str, arguments: argparse.Namespace) -> Path:
     """A run directory; the ranks make the model folder where it is not there yet."""
-    from harness.plan.choices.choosing import with_choices
-    from harness.plan.run import resolve
-    from harness.render import render
-    from harness.spec.model import RunSpec
-
-    place = folder / f"run-{len(list(folder.glob('run-*')))}"
-    for name in ("logs", "status", "checkpoints"):
-        (place / name).mkdir(parents=True)
     body = {
         "name": "peers",
         "model": {"name_or_path": str(folder / "model")},
@@ -118,12 +103,7 @@ def prepare(folder: Path, case: str, arguments: argparse.Namespace) -> Path:
         from transformers import AutoConfig
 
         AutoConfig.for_model(**LLAMA).save_pretrained(folder / "model")
-    plain = resolve(RunSpec.model_validate_json(json.dumps(body)), world_size=arguments.ranks)
-    run = with_choices(plain, folder)
-    (place / "spec.resolved.json").write_text(json.dumps(run.to_json()))
-    (place / "ds_config.json").write_text(render(run).text)
-    (place / "defaults.json").write_text(render(plain).text)
-    return place
+    return run_directory(folder, body, arguments.ranks)
 
 
 def measure(place: Path, side: str) -> None:
@@ -153,7 +133,7 @@ def measure(place: Path, side: str) -> None:
     batches = [{"input_ids": row, "labels": row} for row in ids]
     work = peer_sides.Work(model, batches, config, torch.bfloat16 if half else torch.float32, out=place / "out")
     if side == HARNESS:
-        losses = of_the_harness(place, ranks)
+        losses = [row["loss"] for row in train_here(place, ranks)]
     elif side == "FSDP2":
         import time
 
@@ -168,23 +148,6 @@ def measure(place: Path, side: str) -> None:
         body = {"seconds": took, "peak": peak, "first": losses[0], "last": losses[-1], "steps": len(clock.ends)}
         (place / "result.json").write_text(json.dumps(body))
     leave()
-
-
-def of_the_harness(place: Path, ranks: Any) -> list[float]:
-    """Its own loop, as the launcher starts it."""
-    from harness.runtime import loop
-    from harness.runtime.main import _read_together
-    from harness.runtime.rundir import RunDir
-    from harness.runtime.status import Status
-
-    run_dir = RunDir(place)
-    job = loop.build(_read_together(run_dir, ranks), run_dir, ranks, Status(run_dir, ranks.rank))
-    loop.train(job, None)
-    job.metrics.close()
-    if not ranks.is_first:
-        return []
-    rows = map(json.loads, run_dir.metrics.read_text().splitlines())
-    return [row["loss"] for row in rows if row["type"] == "step"]
 
 
 def heading(arguments: argparse.Namespace) -> str:

@@ -164,16 +164,24 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def masters(engine: Any) -> list[torch.Tensor]:
-    """What the optimizer steps on this rank: its own shards or copies, else the trained parameters themselves."""
+    """What the optimizer steps on this rank: its own shards or copies, else the trained parameters themselves.
+
+    Without what is swapped to NVMe: between steps its tensors are empty, or views of buffers that others fill
+    (`runtime/swap_tensor/pipelined_optimizer_swapper.py` frees buffers and leaves the views).
+    """
     optimizer = engine.optimizer
     for name in _MASTERS:
         if getattr(optimizer, name, None):
-            return list(getattr(optimizer, name))
+            return [m for i, m in enumerate(getattr(optimizer, name)) if not _swapped(optimizer, i)]
     if hasattr(optimizer, "fp32_groups_flat"):
         return list(optimizer.fp32_groups_flat)
     if hasattr(optimizer, "fp32_groups"):
         return [m for group in optimizer.fp32_groups for m in group]
     return [p for group in getattr(optimizer, "param_groups", ()) for p in group["params"]]
+
+
+def _swapped(optimizer: Any, group: int) -> bool:
+    return bool(getattr(optimizer, "swap_optimizer", False)) and optimizer._swappable_optimizer_subgroup(group)
 
 
 def groups_of(optimizer: Any) -> list[list[Any]]:

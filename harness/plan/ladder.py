@@ -93,7 +93,7 @@ def placed(run: Settings, stage: int, optimizer_at: Place, parameters_at: Place)
     changes: dict[str, object] = {"stage": stage, "optimizer_at": optimizer_at, "parameters_at": parameters_at}
     if optimizer_at == "nvme":
         changes |= {"sub_group": min(run.sub_group, SMALL_SUB_GROUP), "pipeline_read": True, "pipeline_write": True}
-        changes |= {"optimizer_buffers": max(run.optimizer_buffers, 8)}
+        changes |= {"optimizer_buffers": max(run.optimizer_buffers, 3 * run.swap_set)}
     if parameters_at == "nvme":
         changes |= {
             "sub_group": min(run.sub_group, SMALL_SUB_GROUP),

@@ -107,6 +107,11 @@ class Settings:
         return Recipe(self.param_bytes, self.grad_bytes, master, self.state_bytes * self.num_states)
 
     @property
+    def swap_set(self) -> int:
+        """Swap buffers of one sub-group of the optimizer: its master weights, its states, its gradient."""
+        return self.num_states + 2
+
+    @property
     def shards(self) -> int:
         """Ranks that ZeRO divides over: data-parallel ranks, and with Ulysses the sequence-parallel ones too."""
         return self.data * self.sequence_parallel
@@ -158,6 +163,12 @@ class _Zero:
         value = self._value(key)
         return value if isinstance(value, bool) else default
 
+    def offload(self, key: str, default: Any) -> Any:
+        """`SECTION.KEY`, which is chosen only where it is not written."""
+        section, name = key.split(".")
+        found = getattr(self._zero, section)
+        return self._chosen.get(key, getattr(found, name) if found else default)
+
 
 def settings_of(run: Run) -> Settings | None:
     """The settings of a run, or None while its ranks or its micro-batch are not known."""
@@ -204,9 +215,9 @@ def settings_of(run: Run) -> Settings | None:
         persistence=zero.count("stage3_param_persistence_threshold", 100_000),
         max_live=zero.count("stage3_max_live_parameters", 1_000_000_000),
         reuse=zero.count("stage3_max_reuse_distance", 1_000_000_000),
-        optimizer_buffers=optimizer.buffer_count if optimizer else 4,
-        parameter_buffers=parameters.buffer_count if parameters else 5,
-        parameter_buffer_size=parameters.buffer_size if parameters else 100_000_000,
+        optimizer_buffers=zero.offload("offload_optimizer.buffer_count", 4),
+        parameter_buffers=zero.offload("offload_param.buffer_count", 5),
+        parameter_buffer_size=zero.offload("offload_param.buffer_size", 100_000_000),
         max_in_cpu=parameters.max_in_cpu if parameters else 1_000_000_000,
         secondary=zero.count("zero_hpz_partition_size", 1) if stage == 3 else 1,
         activations_at="cpu" if checkpointing and _raw(spec, _CHECKPOINTS, "cpu_checkpointing") is True else "none",
@@ -214,8 +225,8 @@ def settings_of(run: Run) -> Settings | None:
         quantized_weights=stage == 3 and zero.flag("zero_quantized_weights", False),
         quantized_gradients=stage == 3 and zero.flag("zero_quantized_gradients", False),
         multi_rank_bucket=zero.flag("use_multi_rank_bucket_allreduce", True),
-        pipeline_read=optimizer.pipeline_read if optimizer else False,
-        pipeline_write=optimizer.pipeline_write if optimizer else False,
+        pipeline_read=zero.offload("offload_optimizer.pipeline_read", False),
+        pipeline_write=zero.offload("offload_optimizer.pipeline_write", False),
         cpu_share=optimizer.ratio if optimizer and stage == 3 else 1.0,
         whole_layers=any(choice.key == "zero_optimization.leaf_module.classes" for choice in run.choices or ()),
         loss_chunk=loss_chunk(run),

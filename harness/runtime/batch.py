@@ -16,7 +16,8 @@ class MicroBatch:
     """int64 tensors on the host, each (rows, length).
 
     `labels` are not shifted, as `transformers` wants them; positions with IGNORED do not count. `position_ids` restart
-    at 0 where rows hold several documents, whose first label is IGNORED. `attention_mask` is 0 at padding.
+    at 0 where rows hold several documents, whose first label is IGNORED. `attention_mask` is 0 at padding, and
+    None where nothing is padded.
     """
 
     input_ids: torch.Tensor

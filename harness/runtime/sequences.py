@@ -176,7 +176,8 @@ class Sequences:
         tensors = torch.from_numpy(ids), torch.from_numpy(labels)
         if self.packed:  # with restarting positions and no mask, attention stays inside each document
             return MicroBatch(*tensors, position_ids=torch.from_numpy(positions))
-        return MicroBatch(*tensors, attention_mask=torch.from_numpy(present))
+        # A mask of ones alone would be looked at by the model, which waits for the device, to be left out again.
+        return MicroBatch(*tensors, attention_mask=None if present.all() else torch.from_numpy(present))
 
     def _row(self, index: int) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
         for group in self.groups:

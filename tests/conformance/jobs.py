@@ -9,6 +9,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from harness.plan.choices.choosing import with_choices
 from harness.plan.run import Run, resolve
 from harness.render import render
 from harness.spec.load import load
@@ -28,7 +29,7 @@ def of_run(run: Run) -> dict[str, Any]:
     """The job of a resolved run: what `harness launch` would have DeepSpeed do."""
     degrees = run.degrees
     return {
-        "config": json.loads(render(run).text),
+        "config": json.loads(render(with_choices(run)).text),
         "world": degrees.world or 2,
         "model": model_of(run),
         "tensor": degrees.tensor,

@@ -13,6 +13,7 @@ from harness.facts.deepspeed import target
 from harness.findings import Finding
 from harness.gates import check
 from harness.gates.registry import gates
+from harness.plan.choices.choosing import with_choices
 from harness.plan.run import Run, resolve
 from harness.render import render
 from harness.spec.load import load
@@ -75,7 +76,7 @@ def _verdict(case: Case, file: str) -> Verdict:
     run = resolve(loaded.spec, world_size=case.world, kind=loaded.kind)
     report = check(run, loaded.source, deepspeed=deepspeed, consumer=loaded.consumer, accelerator="cpu")
     crash = next((f.message for f in report.findings if f.gate == "GT001"), "")
-    rendered = json.loads(render(run).text)
+    rendered = json.loads(render(with_choices(run)).text)
     return Verdict(_told([*loaded.findings, *report.findings]), rendered, _degrees(run), crash)
 
 

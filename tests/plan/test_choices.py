@@ -210,3 +210,20 @@ def _put(section: dict[str, Any], choice: Choice) -> None:
     for part in path:
         section = section.setdefault(part, {})
     section[name] = choice.value
+
+
+def test_an_optimizer_on_nvme_is_swapped_beside_the_computation() -> None:
+    """Three sub-groups are in flight, each with the optimizer's states, the master weights and the gradient."""
+    section = "offload_optimizer."
+    adam = chosen(zero=offload("nvme"))
+    assert [adam[section + key] for key in ("pipeline_read", "pipeline_write", "buffer_count")] == [True, True, 12]
+    assert chosen(zero=offload("nvme"), optimizer={"type": "lion"})[section + "buffer_count"] == 9
+    assert not any(key.startswith(section) for key in chosen(zero=offload("cpu")))
+    large = {**offload("nvme"), "sub_group_size": 1_000_000_000}
+    assert not any(key.startswith(section) for key in chosen(zero=large))
+
+
+def test_swapping_that_is_chosen_is_what_the_plan_counts() -> None:
+    settings = settings_of(with_choices(run_of(choices=True, zero=offload("nvme"))))
+    assert settings is not None
+    assert (settings.pipeline_read, settings.pipeline_write, settings.optimizer_buffers) == (True, True, 12)

@@ -31,6 +31,8 @@ SWAPPED = {
         "tie_word_embeddings": True,
     },
 }
+DEEP = {**SWAPPED, "config": {**SWAPPED["config"], "num_hidden_layers": 16}}
+"""Four sub-groups of 1 MiB a rank: three are in flight, so that buffers are used again."""
 IN_MEMORY = (
     "zero0",
     "zero1",
@@ -49,12 +51,14 @@ DATA = {
     "by-length": {"train": [CHATS], "packing": False, "group_by_length": True},
 }
 PARALLEL = ("pipeline", "tensor")
+PIPELINED = {"pipeline_read": True, "pipeline_write": True, "buffer_count": 12}
 GO_ON = [["make", "a"], ["train", "a"], ["make", "b"], ["train", "b", SAVED]]
 
 
 def cases_of(swap: str) -> list[dict[str, Any]]:
     """All of them; those whose states are on NVMe swap below `swap`."""
     optimizer = {"offload_optimizer": {"device": "nvme", "nvme_path": swap}}
+    pipelined = {"offload_optimizer": {**optimizer["offload_optimizer"], **PIPELINED}}
     both = {**optimizer, "offload_param": {"device": "nvme", "nvme_path": swap}}
     few = {"train": {"max_steps": 5, "gradient_accumulation_steps": 2}, "eval": {"eval_steps": None}}
     nvme = {"model": SWAPPED, **few}
@@ -66,6 +70,12 @@ def cases_of(swap: str) -> list[dict[str, Any]]:
             "case": "zero3-cpu",
             "settings": {**nvme, "zero": {**optimizer, "sub_group_size": 300_000}},
             "actions": [*GO_ON, ["make", "c", on_cpu], ["train", "c", SAVED]],
+        },
+        {
+            "name": "nvme-pipelined",
+            "case": "zero3-cpu-bf16",
+            "settings": {**nvme, "model": DEEP, "zero": {**pipelined, "sub_group_size": 1 << 18}},
+            "actions": GO_ON,
         },
         {"name": "nvme-both", "case": "zero3-cpu-bf16", "settings": {**nvme, "zero": both}, "actions": GO_ON},
         {
@@ -104,7 +114,9 @@ def results(forked: ForkedRanks, tiny_model: Path, tmp_path_factory: pytest.Temp
     return {**found, "folder": folder}
 
 
-@pytest.mark.parametrize("case", [*IN_MEMORY, *DATA, *PARALLEL, "nvme-optimizer", "nvme-both", "async"])
+@pytest.mark.parametrize(
+    "case", [*IN_MEMORY, *DATA, *PARALLEL, "nvme-optimizer", "nvme-pipelined", "nvme-both", "async"]
+)
 def test_bit_for_bit(results: dict[str, Any], case: str) -> None:
     straight, resumed = results[case][1], results[case][3]
     assert resumed["losses"], resumed

@@ -134,11 +134,12 @@ def test_rows_of_like_length_are_computed_together_and_all_of_them(tmp_path: Pat
     while position.epoch == 0 and position.offset + shape.total <= len(rows):
         for data in ranks:
             (batch,) = data.step(position).micro_batches
-            assert batch.attention_mask is not None
-            used, places = used + int(batch.attention_mask.sum()), places + batch.input_ids.numel()
+            masks = torch.ones_like(batch.input_ids) if batch.attention_mask is None else batch.attention_mask
+            assert (batch.attention_mask is None) == bool(masks.all())
+            used, places = used + int(masks.sum()), places + batch.input_ids.numel()
             seen += [
                 bytes(row[mask.bool()].clamp(max=255).tolist())
-                for row, mask in zip(batch.input_ids, batch.attention_mask, strict=True)
+                for row, mask in zip(batch.input_ids, masks, strict=True)
             ]
         position = data.step(position).position
     assert len(set(seen)) == len(seen) == 200

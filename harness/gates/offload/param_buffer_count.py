@@ -9,6 +9,7 @@ Every parameter that is gathered or fetched ahead holds a swap buffer, and `zero
 elements by default) keeps them gathered for long: "Not enough buffers 0 for swapping 1" in the forward pass. One Llama
 layer of width 2048 on two ranks failed with the default 5 and with 8 and ran with 12; two layers failed with 12 and ran
 with 16 (run on 0.19.8). For models larger than the reuse distance the number is an estimate and the finding a warning.
+A run spec that does not say it gets as many as are needed, unless `choices: false`.
 
 ## Example
 ```yaml
@@ -26,6 +27,7 @@ zero:
     device: nvme
     nvme_path: /local_nvme
     max_in_cpu: 0
+    buffer_count: 8
   offload_optimizer:
     device: cpu
 launch:
@@ -61,7 +63,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.offload.swapping import fits_in_host_memory, shares, swapped
+from harness.gates.offload.swapping import fits_in_host_memory, shares, swapped, value
 from harness.gates.registry import Cite, Context, gate
 
 
@@ -83,7 +85,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     reuse = ctx.ds("zero_optimization.stage3_max_reuse_distance", 1_000_000_000)
     ahead = ctx.ds("zero_optimization.stage3_prefetch_bucket_size", 50_000_000)
     live = min(total, reuse // 2 + model.largest_module + ahead)
-    needed, have = -(-count * live // total), ctx.ds("zero_optimization.offload_param.buffer_count", 5)
+    needed, have = -(-count * live // total), value(ctx, "offload_param.buffer_count", 5)
     if needed <= have:
         return
     key = "zero.offload_param.buffer_count"

@@ -7,7 +7,7 @@ divided by the ranks, if that is 1 MiB or more.
 ## Why it fails
 Each parameter is swapped through one buffer. DeepSpeed asserts "More elements ... than buffer size ..." when the model
 is built (run on 0.19.8). The default of 1e8 elements is too small for the embedding of many models on few ranks. Small
-test models hide it: their shards stay in memory.
+test models hide it: their shards stay in memory. A run spec that does not say it gets the size of the largest shard.
 
 ## Example
 ```yaml
@@ -59,7 +59,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.offload.swapping import shares, swapped
+from harness.gates.offload.swapping import shares, swapped, value
 from harness.gates.registry import Cite, Context, gate
 
 
@@ -77,7 +77,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     parts = shares(ctx)
     if parts is None:
         return
-    size = ctx.ds("zero_optimization.offload_param.buffer_size", 100_000_000)
+    size = value(ctx, "offload_param.buffer_size", 100_000_000)
     largest = max(swapped(ctx, parts), default=0)
     if largest <= size:
         return

@@ -1,13 +1,15 @@
 """Too few swap buffers for pipelined swapping.
 
 ## What it checks
-`pipeline_read` or `pipeline_write` in `zero.offload_optimizer` with `device: nvme` at stage 3 and fewer than twice the
-buffers of one sub-group: 8 with Adam. The default is 4.
+`pipeline_read` or `pipeline_write` in `zero.offload_optimizer` with `device: nvme` at stage 3 and too few buffers for
+the sub-groups that are in flight: with Adam 8 for one of the two keys, 12 for both. The default is 4.
 
 ## Why it fails
-Two sub-groups are in flight at once, the one that is computed and the one that is read or written: AssertionError in
-the first step (run on 0.19.8 with 4 buffers and both flags; 8 ran). With a single sub-group nothing overlaps, so a
-model that is known to be smaller than `zero.sub_group_size` passes.
+The sub-group that is computed, the one that is read ahead and the one that is still written each hold the buffers of a
+whole sub-group, four with Adam. One too few is an AssertionError in the first step (run on 0.19.8 with a model of six
+sub-groups: 7 buffers failed and 8 ran with one flag, 11 failed and 12 ran with both). A model of two sub-groups needs
+8 with both flags; with a single one nothing overlaps, so a model that is known to be smaller than `zero.sub_group_size`
+passes.
 
 ## Example
 ```yaml
@@ -29,7 +31,7 @@ zero:
     nvme_path: /local_nvme
     pipeline_read: true
     pipeline_write: true
-    buffer_count: 8
+    buffer_count: 12
 ```
 """
 
@@ -38,7 +40,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.offload.swapping import shares, sub_group_limit
+from harness.gates.offload.swapping import shares, sub_groups_on_disk
 from harness.gates.registry import Cite, Context, gate
 
 
@@ -51,26 +53,29 @@ from harness.gates.registry import Cite, Context, gate
     policy="a model of one sub-group runs: nothing of it overlaps",
 )
 def check(ctx: Context) -> Iterator[Finding]:
-    """Two sub-groups are in flight."""
+    """Each sub-group in flight holds its buffers."""
     section = "zero_optimization.offload_optimizer"
     flags = [name for name in ("pipeline_read", "pipeline_write") if ctx.ds(f"{section}.{name}") is True]
     have = ctx.ds(f"{section}.buffer_count", 4)
     one = {"": 0, "adagrad": 3, "lion": 3, "adam": 4, "adamw": 4}.get(ctx.optimizer.name, 2)
-    if not flags or not one <= have < 2 * one:
+    if not flags or not one <= have:
         return  # fewer than one needs: OF010
     parts = shares(ctx) if ctx.run.spec.model.name_or_path or ctx.run.spec.model.config else None
-    if parts is not None and sum(parts) <= sub_group_limit(ctx):
+    flying = 1 + len(flags) if parts is None else min(1 + len(flags), sub_groups_on_disk(ctx, parts))
+    if have >= flying * one:
         return
     key = f"zero.offload_optimizer.{flags[0]}"
+    named = " and ".join(ctx.key(f"zero.offload_optimizer.{name}") for name in flags)
     yield ctx.finding(
-        f"{ctx.key(key)} swaps two sub-groups at once and needs {2 * one} buffers, there are {have}",
+        f"{named} {'have' if flags[1:] else 'has'} {flying} sub-groups in memory at once, which need {flying * one}"
+        f" buffers: there are {have}",
         key,
-        label="two in flight",
+        label=f"{flying} in flight",
         related=[("zero.offload_optimizer.buffer_count", "buffers")],
         fix=Fix(
-            f"set {ctx.key('zero.offload_optimizer.buffer_count')} to {2 * one}",
-            {"zero.offload_optimizer.buffer_count": 2 * one},
+            f"set {ctx.key('zero.offload_optimizer.buffer_count')} to {flying * one}",
+            {"zero.offload_optimizer.buffer_count": flying * one},
             safe=True,
-            effect="twice the buffers in host memory",
+            effect="more buffers in host memory",
         ),
     )

@@ -6,6 +6,8 @@ and `runtime/zero/stage3.py`.
 
 from __future__ import annotations
 
+from typing import Any
+
 from harness.gates.registry import Context
 
 _MIN_BYTES = 1 << 20
@@ -33,6 +35,29 @@ def fits_in_host_memory(ctx: Context, parts: tuple[int, ...]) -> bool:
     return sum(parts) <= int(ctx.ds("zero_optimization.offload_param.max_in_cpu", 1_000_000_000))
 
 
+def value(ctx: Context, key: str, default: Any) -> Any:
+    """Of `zero_optimization`: what is written, else what is chosen for a run spec, else DeepSpeed's default."""
+    from harness.plan.choices.choosing import choices_for
+
+    whole = f"zero_optimization.{key}"
+    if ctx.wrote(whole):
+        return ctx.ds(whole, default)
+    return next((c.value for c in choices_for(ctx.run, ctx.model) if c.key == whole), ctx.ds(whole, default))
+
+
 def sub_group_limit(ctx: Context) -> int:
     """Elements at which a sub-group of the optimizer is closed."""
     return int(ctx.ds("zero_optimization.sub_group_size", 1_000_000_000))
+
+
+def sub_groups_on_disk(ctx: Context, parts: tuple[int, ...]) -> int:
+    """Sub-groups that the optimizer swaps: closed when their shares reach the limit, those of 1 MiB in fp32 and more
+    (`stage3.py` `_create_fp16_sub_groups`, `_swappable_optimizer_subgroup`).
+    """
+    limit, sizes, open_ = sub_group_limit(ctx), [], 0
+    for part in parts:
+        open_ += part
+        if open_ >= limit:
+            sizes.append(open_)
+            open_ = 0
+    return sum(size * 4 >= _MIN_BYTES for size in [*sizes, open_]) if sum(parts) > limit else 1

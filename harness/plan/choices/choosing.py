@@ -10,6 +10,8 @@ from harness.facts.models import ModelFacts, find
 from harness.plan.choices import (
     leaf_modules,
     loss_chunks,
+    parameter_buffers,
+    pipelined_swapping,
     prefetch,
     reduce_bucket,
     reuse_distance,
@@ -20,12 +22,14 @@ from harness.plan.choices.facts import Facts
 from harness.plan.run import Run
 from harness.plan.settings import settings_of
 
-_ALL: tuple[Callable[[Facts], Choice | None], ...] = (
+_ALL: tuple[Callable[[Facts], Choice | tuple[Choice, ...] | None], ...] = (
     reduce_bucket.choose,
     leaf_modules.choose,
     prefetch.choose,
     reuse_distance.choose,
     sub_group.choose,
+    pipelined_swapping.choose,
+    parameter_buffers.choose,
     loss_chunks.choose,
 )
 """Tried and not chosen: `use_multi_rank_bucket_allreduce: false`, see `benchmarks/LOG.md`."""
@@ -50,4 +54,5 @@ def choices_for(run: Run, model: ModelFacts | None) -> tuple[Choice, ...]:
     if not run.spec.choices or run.kind != "spec":
         return ()
     facts = Facts(run, None if model is None or model.built else model, settings_of(run))
-    return tuple(choice for choose in _ALL if (choice := choose(facts)) is not None)
+    found = (choose(facts) for choose in _ALL)
+    return tuple(c for one in found if one is not None for c in ((one,) if isinstance(one, Choice) else one))

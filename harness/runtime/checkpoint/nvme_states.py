@@ -27,18 +27,20 @@ def filled(optimizer: Any, state_dict: Any) -> Any:
 
 
 def _swapped(optimizer: Any) -> dict[int, torch.Tensor]:
-    """id of a swapped-out tensor -> the values in its swap file. Between steps no transfer is on its way."""
+    """id of a swapped-out tensor -> the values in its swap file.
+
+    Between steps no transfer is on its way, and everything that is ever swapped is out. Its tensors are empty with the
+    plain swapper; with the pipelined one they are views of buffers that have been filled with other sub-groups since.
+    """
     if not getattr(optimizer, "swap_optimizer", False):
         return {}
-    views = {}
-    for info in optimizer.optimizer_swapper.swap_params_info.values():
-        for context in info.tensors:
-            tensor = context.compute_tensor
-            if tensor.numel() == 0:
-                views[id(tensor)] = torch.from_file(
-                    str(context.swap_path), shared=False, size=info.numel(), dtype=info.dtype()
-                )
-    return views
+    return {
+        id(context.compute_tensor): torch.from_file(
+            str(context.swap_path), shared=False, size=info.numel(), dtype=info.dtype()
+        )
+        for info in optimizer.optimizer_swapper.swap_params_info.values()
+        for context in info.tensors
+    }
 
 
 def _replace(value: Any, files: dict[int, torch.Tensor]) -> Any:

@@ -12,6 +12,8 @@ from harness.facts.models import ModelFacts, Parameter
 from harness.plan.settings import Settings
 
 Groups = tuple[tuple[int, ...], ...]
+_LEAST_SWAPPED = (1 << 20) // 4
+"""Elements of fp32 that DeepSpeed writes to NVMe at least: 1 MiB (swap_tensor/utils.py MIN_AIO_BYTES)."""
 _MOST_RANKS = 65536
 """Beyond so many a partition lies inside the largest parameter; nobody counts them one by one."""
 
@@ -43,6 +45,11 @@ class Shards:
     def sub_group(self) -> int:
         """The largest sub-group's share."""
         return max(self.sub_groups, default=0)
+
+    @property
+    def on_disk(self) -> tuple[int, ...]:
+        """Shares of the sub-groups that an optimizer on NVMe swaps; the others are too small and stay in memory."""
+        return tuple(share for share in self.sub_groups if share >= _LEAST_SWAPPED)
 
 
 def local_parameters(model: ModelFacts, settings: Settings) -> list[Parameter]:
@@ -119,7 +126,7 @@ def _swapped(numel: int) -> int:
     """Elements of a gradient shard that are written to NVMe: 1 MiB of fp32 and more, in whole blocks of 1024 bytes
     (swap_tensor/utils.py MIN_AIO_BYTES; the rest stays in memory).
     """
-    return numel // 256 * 256 if numel >= (1 << 20) // 4 else 0
+    return numel // 256 * 256 if numel >= _LEAST_SWAPPED else 0
 
 
 def parameter_groups(parameters: Sequence[Parameter], decay: bool) -> Groups:

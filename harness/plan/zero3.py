@@ -97,9 +97,17 @@ def _optimizer_on_cpu(s: Settings, z: Shards, source: str) -> Iterator[Row]:
         near = sum(z.sub_groups[:first])
         yield from master_and_states(s, z, "s3 subgroup_to_device", part=near)
         yield row("gpu", what, Amount(w, near, "sub-groups on the device"), "s3 initialize_optimizer_states")
-    far = z.sub_groups[first:]
-    yield from master_and_states(s, z, source, "host", sum(far))
-    yield pinned(what, Amount(w, sum(far), "P / N"), "s3 initialize_optimizer_states", far)
+    yield from _in_memory(s, z, source, z.sub_groups[first:])
+
+
+def _in_memory(s: Settings, z: Shards, source: str, groups: tuple[int, ...]) -> Iterator[Row]:
+    """Sub-groups that are stepped by the CPU and stay in host memory."""
+    yield from master_and_states(s, z, source, "host", sum(groups))
+    what, gradients = (
+        ("master_gradients", "gradients of the master weights"),
+        Amount(s.master_bytes, sum(groups), "P / N"),
+    )
+    yield pinned(what, gradients, "s3 initialize_optimizer_states", groups)
 
 
 def _optimizer_on_nvme(s: Settings, z: Shards) -> Iterator[Row]:
@@ -107,12 +115,15 @@ def _optimizer_on_nvme(s: Settings, z: Shards) -> Iterator[Row]:
     buffers = Amount(s.optimizer_buffers * w, _aligned(z.sub_group), "largest sub-group / N")
     yield row("host", ("swap", "optimizer swap buffers"), buffers, "swap/utils.py SwapBufferManager")
     what = ("states", "master weights and optimizer states")
-    blocks = Amount(w + o, sum(map(_aligned, z.sub_groups)), "P / N")
+    blocks = Amount(w + o, sum(map(_aligned, z.on_disk)), "P / N")
     yield row("nvme", what, blocks, "swap/optimizer_utils.py")
+    kept = tuple(share for share in z.sub_groups if share not in z.on_disk)
+    if kept:
+        yield from _in_memory(s, z, "s3 _swappable_optimizer_subgroup", kept)
     what = ("gradients", "gradients of the step")
     yield row("nvme", what, Amount(w, z.swapped, "P / N"), "swap/optimizer_utils.py swap_out_gradients")
     what = ("small_gradients", "gradients too small to swap")
-    small = Amount(w, z.part - z.swapped, "shards under 1 MiB")
+    small = Amount(w, sum(z.on_disk) - z.swapped, "shards under 1 MiB")
     yield row("host", what, small, "swap/optimizer_utils.py unswapped_gradients", BACKWARD + STEP)
 
 

@@ -75,6 +75,7 @@ def count(engine: Any, stage: int) -> dict[str, int]:
             "gradients": nbytes([zero.grad_partitions_flat_buffer]),
             "swap": nbytes(zero.optimizer_swapper.swap_buffer_manager.all_buffers),
             **_files(zero),
+            **_too_small_to_swap(zero),
         }
     counted = {
         "parameters": nbytes(zero.fp16_partitioned_groups_flat),
@@ -94,6 +95,19 @@ def _on_the_host(zero: Any) -> dict[str, int]:
         "staging": nbytes(zero.param_buffer_of_bit16_for_cpu_offload_groups),
         "largest": nbytes([zero.temp_grad_buffer_for_cpu_offload]),
         "master_gradients": nbytes([p.grad for p in zero.single_partition_of_fp32_groups if p.grad is not None]),
+    }
+
+
+def _too_small_to_swap(zero: Any) -> dict[str, int]:
+    groups = enumerate(zero.fp32_partitioned_groups_flat)
+    masters = [m for i, m in groups if m.numel() and not zero._swappable_optimizer_subgroup(i)]
+    if not masters:
+        return {}
+    moments = [t for m in masters for t in zero.optimizer.state[m].values() if torch.is_tensor(t) and t.numel() > 1]
+    return {
+        "master": nbytes(masters),
+        "states": nbytes(moments),
+        "master_gradients": nbytes([m.grad for m in masters]),
     }
 
 

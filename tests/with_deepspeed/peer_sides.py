@@ -52,9 +52,15 @@ class Work:
 
 @dataclass
 class Clock:
-    """When each optimizer step ended, whoever called the engine."""
+    """When each optimizer step ended, whoever called the engine: by the wall, and in CPU time of this process."""
 
     ends: list[float] = field(default_factory=list)
+    cpu: list[float] = field(default_factory=list)
+
+    def ended(self) -> None:
+        """An optimizer step is over."""
+        self.ends.append(time.perf_counter())
+        self.cpu.append(time.process_time())
 
     def watch_deepspeed(self) -> None:
         """From now on, of every engine of this process."""
@@ -64,7 +70,7 @@ class Clock:
             boundary = engine.is_gradient_accumulation_boundary()
             out = step(engine, *arguments, **options)
             if boundary:
-                self.ends.append(time.perf_counter())
+                self.ended()
             return out
 
         deepspeed.DeepSpeedEngine.step = stepping

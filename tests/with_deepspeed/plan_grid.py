@@ -163,8 +163,8 @@ CASES = [
     # NVMe, where DeepSpeed can build its aio
     *(
         [
-            Case(3, bf16=True, optimizer_at="nvme", model="wide", zero={"sub_group_size": size})
-            for size in (400_000, 10**9)
+            Case(3, bf16=True, optimizer_at="nvme", model="wide", decay=decay, zero={"sub_group_size": size})
+            for size, decay in ((400_000, False), (10**9, False), (10**9, True))  # with decay: norms are a small group
         ]
         if libaio_links()
         else []

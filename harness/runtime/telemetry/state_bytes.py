@@ -60,12 +60,13 @@ def _stage3(zero: Any, module: Any) -> dict[str, int]:
     found |= _placed(persistent=[t for t in gathered if t.untyped_storage().data_ptr() not in shards])
     if swapper is not None:
         found["nvme.parameters"] = sum(_size(path) for path in swapper.id_to_path.values())
+    masters = list(zero.fp32_partitioned_groups_flat)
     if zero.swap_optimizer:
         files = [p for p in Path(zero.optimizer_swapper.swap_folder).rglob("*.swp") if p.is_file()]
         gradients = sum(_size(p) for p in files if "_gradient_" in p.name)
-        return found | {"nvme.states": sum(map(_size, files)) - gradients, "nvme.gradients": gradients}
-    masters = zero.fp32_partitioned_groups_flat
-    found |= _placed(optimizer_at, master=masters, states=_moments(zero.optimizer))
+        found |= {"nvme.states": sum(map(_size, files)) - gradients, "nvme.gradients": gradients}
+        masters = [m for i, m in enumerate(masters) if not zero._swappable_optimizer_subgroup(i)]
+    found |= _placed(optimizer_at, master=masters, states=_moments(zero.optimizer, masters))
     if zero.offload_optimizer:
         found |= _placed("host", master_gradients=[p.grad for p in masters])
     return found
@@ -86,8 +87,10 @@ def _placed(place: str | None = None, **kinds: Iterable[Any]) -> dict[str, int]:
     return found
 
 
-def _moments(optimizer: Any) -> list[torch.Tensor]:
-    entries: Iterable[Mapping[str, Any]] = optimizer.state.values()
+def _moments(optimizer: Any, of: Iterable[Any] | None = None) -> list[torch.Tensor]:
+    """All of them, or those of some master weights."""
+    kept: Mapping[Any, Mapping[str, Any]] = optimizer.state
+    entries = kept.values() if of is None else [kept[master] for master in of if master in kept]
     return [t for entry in entries for t in entry.values() if torch.is_tensor(t) and t.numel() > 1]
 
 

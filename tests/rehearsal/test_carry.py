@@ -55,7 +55,8 @@ def test_states_that_are_as_planned_are_the_whole_runs_plan(path: Path) -> None:
     states = [q for q in carry(seen(counted(small)), small, whole) if q.name in counted(small)]
     assert len(states) >= 4
     assert all(q.exact for q in states)
-    assert {q.name: q.low for q in states} == counted(whole)
+    # Norms and biases, a group of their own, may be too small to be swapped here and large enough there.
+    assert {q.name: q.low for q in states if q.low} == counted(whole)
     assert sum(q.low or 0 for q in states) == sum(counted(whole).values())
     assert not [f for f in judge(states, whole) if f.gate == "MM010"]
 

@@ -12,8 +12,10 @@ from harness.facts.models import ModelFacts, Parameter
 from harness.plan.settings import Settings
 
 Groups = tuple[tuple[int, ...], ...]
-_LEAST_SWAPPED = (1 << 20) // 4
-"""Elements of fp32 that DeepSpeed writes to NVMe at least: 1 MiB (swap_tensor/utils.py MIN_AIO_BYTES)."""
+_SWAPPED_BYTES = 1 << 20
+"""What DeepSpeed writes to NVMe at least (swap_tensor/utils.py MIN_AIO_BYTES)."""
+_LEAST_SWAPPED = _SWAPPED_BYTES // 4
+"""The same in elements of fp32."""
 _MOST_RANKS = 65536
 """Beyond so many a partition lies inside the largest parameter; nobody counts them one by one."""
 
@@ -26,6 +28,7 @@ class Shards:
     `own`: whole parameters whose gradients this rank keeps at stages 1 and 2, by rank. `sub_group`: the largest
     sub-group's share; `sub_group_full`: the same sub-group, not divided. `persistent`: kept gathered at stage 3.
     `secondary`: ZeRO++'s second shard. `swapped`: elements of this rank's gradients that are large enough for NVMe.
+    `parameters_on_disk`: elements of its parameter shards that are.
     """
 
     total: int
@@ -40,6 +43,7 @@ class Shards:
     largest_in_layer: int
     secondary: int = 0
     swapped: int = 0
+    parameters_on_disk: int = 0
 
     @property
     def sub_group(self) -> int:
@@ -112,6 +116,7 @@ def shard(model: ModelFacts, settings: Settings) -> Shards:
         largest_in_layer=max(_divided_numel(p, settings.tensor) for p in model.layer),
         secondary=_secondary(sizes, settings),
         swapped=sum(_swapped(numel) for share in shares for numel in share) if stage3 else 0,
+        parameters_on_disk=sum(n for share in shares for n in share if n * settings.param_bytes >= _SWAPPED_BYTES),
     )
 
 

@@ -38,7 +38,12 @@ def _parameters(s: Settings, z: Shards) -> Iterator[Row]:
         yield row("host", ("swap", "parameter write-back buffer, not divided by N"), whole, source)
         kept = Amount(b, min(s.max_in_cpu, z.part), "min(max_in_cpu, P / N)")
         yield pinned(("parameters", "parameters kept in host memory"), kept, _SHARDS)
-        yield row("nvme", ("parameters", "parameters"), shard, _SWAPPER)
+        small = z.part - z.parameters_on_disk
+        if small and s.max_in_cpu < z.part:
+            what = ("parameters", "parameters too small to swap")
+            yield pinned(what, Amount(b, small, "shards under 1 MiB"), "zero/partition_parameters.py _partition_param")
+        on_disk = Amount(b, z.parameters_on_disk, "P / N, shards of 1 MiB and more")
+        yield row("nvme", ("parameters", "parameters"), on_disk, _SWAPPER)
 
 
 def _gradients(s: Settings, z: Shards) -> Iterator[Row]:

@@ -16,6 +16,7 @@ from harness.runtime.experts import mark_experts
 from harness.runtime.first_step import undo_hidden_step
 from harness.runtime.models.compiling import compile_engine
 from harness.runtime.muon import import_muon, muon_spares_embeddings
+from harness.runtime.nvme_prefetch import read_ahead_once
 from harness.runtime.policies import guard_steps
 from harness.runtime.ranks import Ranks
 from harness.runtime.refusals import refusal
@@ -102,6 +103,9 @@ def _initialize(run: Run, ds_config: dict[str, Any], model: torch.nn.Module, dec
 
 
 def mend_engine(engine: Any, ranks: Ranks, topology: Topology) -> None:
-    """What DeepSpeed leaves undone at ZeRO stage 0: the hidden first step in 16 bit, gradients that are not finite."""
+    """What DeepSpeed leaves undone: at ZeRO stage 0 the hidden first step in 16 bit and gradients that are not finite,
+    on NVMe parameters that are read ahead twice.
+    """
     undo_hidden_step(engine)
+    read_ahead_once(engine.module)
     guard_steps(engine, ranks, alone=topology.copies == 1)

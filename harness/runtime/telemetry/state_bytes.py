@@ -60,6 +60,8 @@ def _stage3(zero: Any, module: Any) -> dict[str, int]:
     found |= _placed(persistent=[t for t in gathered if t.untyped_storage().data_ptr() not in shards])
     if swapper is not None:
         found["nvme.parameters"] = sum(_size(path) for path in swapper.id_to_path.values())
+        kept = [p.ds_tensor for p in module.parameters() if p.ds_id not in swapper.id_to_path]
+        found |= _placed("host", parameters=kept)
     masters = list(zero.fp32_partitioned_groups_flat)
     if zero.swap_optimizer:
         files = [p for p in Path(zero.optimizer_swapper.swap_folder).rglob("*.swp") if p.is_file()]

@@ -42,6 +42,7 @@ OP026 * TypeError: 'str' object is not callable :: lr_scheduler|deepspeed/
 OF002 "nvme_path" in DeepSpeed Config cannot be None
 OF008 More elements \d+ than buffer size
 OF009 Not enough (?:buffers|swap in buffers)|No swap buffers to allocate for fp16 param
+OF031 param \d+ already assigned swap buffer id
 OF010 * range\(\) arg 3 must not be zero :: swap|deepspeed/
 OF012 numel of fp16 buffers .* is too small for initializing fp32 params
 OF013 Hybrid Optimizer Only Supports DeepSpeedCPUAdam

@@ -152,6 +152,26 @@ def parameter_offload_below_stage_3() -> bool:
     return not getattr(_engine(_model(), zero_optimization=zero).optimizer, "offload_param", False)
 
 
+def engine_with_parameters_on_nvme(folder: str) -> Any:
+    """Two layers whose MLP and head are large enough for the disk; steps every second time."""
+    place = {"device": "nvme", "nvme_path": folder, "buffer_count": 24, "buffer_size": 1 << 20, "max_in_cpu": 0}
+    zero = {"stage": 3, "offload_param": place, "offload_optimizer": {"device": "cpu"}}
+    model = _model(hidden_size=512, intermediate_size=1024, vocab_size=1024, num_hidden_layers=2)
+    return _engine(model, zero_optimization=zero, bf16={"enabled": True}, gradient_accumulation_steps=2)
+
+
+def nvme_is_read_ahead_twice() -> bool:
+    """The head is the last of the forward pass and the first of the backward pass."""
+    with tempfile.TemporaryDirectory() as folder:
+        engine = engine_with_parameters_on_nvme(folder)
+        try:
+            for _ in range(3):
+                _step(engine)
+        except AssertionError as error:
+            return "already assigned swap buffer" in str(error)
+    return False
+
+
 def stage_auto_is_none() -> bool:
     return bool(_engine(_model(), zero_optimization={"stage": "auto"}).zero_optimization_stage() == 0)
 
@@ -259,6 +279,7 @@ FAULTS: dict[int, tuple[Callable[[], bool], ...]] = {
         cpu_adam_after_a_gap,
         nvme_below_stage_3,
         parameter_offload_below_stage_3,
+        nvme_is_read_ahead_twice,
         stage_auto_is_none,
         bf16_auto_is_fp32,
         checkpoint_runs_code,

@@ -77,3 +77,11 @@ def test_what_is_chosen_is_enough_and_without_choices_the_default_is_told(write:
     wide = {**LLAMA, "vocab_size": 256_000}
     assert "OF008" not in said(write, zero, model={"config": wide, "tokenizer": "bytes"})
     assert "OF008" in said(write, zero, model={"config": wide, "tokenizer": "bytes"}, choices=False)
+
+
+def test_fast_init_keeps_the_buffers_that_it_reads_through(write: Callable[[str, str], str]) -> None:
+    """Whole sub-groups go through them: what is chosen for shards would be too small."""
+    on_nvme = {"device": "nvme", "nvme_path": "/nvme"}
+    zero = {"offload_param": {**on_nvme, "max_in_cpu": 0}, "offload_optimizer": {**on_nvme, "fast_init": True}}
+    assert "OF012" not in said(write, {**zero, "sub_group_size": 90_000_000})
+    assert "OF012" in said(write, {**zero, "sub_group_size": 110_000_000})

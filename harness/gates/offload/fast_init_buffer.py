@@ -66,7 +66,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.offload.swapping import fits_in_host_memory, shares, sub_group_limit
+from harness.gates.offload.swapping import fits_in_host_memory, shares, sub_group_limit, value
 from harness.gates.registry import Cite, Context, gate
 
 
@@ -87,7 +87,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     if parts is None or fits_in_host_memory(ctx, parts):
         return
     group = min(sub_group_limit(ctx), sum(parts))
-    size = ctx.ds("zero_optimization.offload_param.buffer_size", 100_000_000)
+    size = value(ctx, "offload_param.buffer_size", 100_000_000)
     if group <= size:
         return
     key = "zero.offload_optimizer.fast_init"

@@ -14,9 +14,11 @@ _MIB = 1 << 20
 
 def choose(facts: Facts) -> tuple[Choice, ...]:
     """Both are locked host memory on every rank; too few or too small ones end the run
-    (`partitioned_param_swapper.py`, the gates OF008 and OF009).
+    (`partitioned_param_swapper.py`, the gates OF008 and OF009). `fast_init` reads whole sub-groups through them
+    (OF012), so that their size is left alone.
     """
-    parameters, model, settings = facts.run.spec.zero.offload_param, facts.model, facts.settings
+    zero, model, settings = facts.run.spec.zero, facts.model, facts.settings
+    parameters, optimizer = zero.offload_param, zero.offload_optimizer
     if facts.stage != 3 or parameters is None or parameters.device != "nvme" or model is None or settings is None:
         return ()
     if settings.tensor > 1 or settings.pipeline > 1:
@@ -35,6 +37,7 @@ def choose(facts: Facts) -> tuple[Choice, ...]:
         Choice(f"parameter swap {key}", f"zero_optimization.{_SECTION}.{key}", value, default, reason)
         for key, value, default, reason in found
         if value != default and facts.silent(f"{_SECTION}.{key}")
+        if key != "buffer_size" or optimizer is None or not optimizer.fast_init
     )
 
 

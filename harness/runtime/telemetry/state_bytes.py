@@ -68,7 +68,8 @@ def _stage3(zero: Any, module: Any) -> dict[str, int]:
         gradients = sum(_size(p) for p in files if "_gradient_" in p.name)
         found |= {"nvme.states": sum(map(_size, files)) - gradients, "nvme.gradients": gradients}
         masters = [m for i, m in enumerate(masters) if not zero._swappable_optimizer_subgroup(i)]
-    found |= _placed(optimizer_at, master=masters, states=_moments(zero.optimizer, masters))
+    states = _moments(zero.optimizer, masters if zero.swap_optimizer else None)
+    found |= _placed(optimizer_at, master=masters, states=states)
     if zero.offload_optimizer:
         found |= _placed("host", master_gradients=[p.grad for p in masters])
     return found

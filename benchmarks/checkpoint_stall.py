@@ -1,10 +1,11 @@
-"""How long does a save keep training waiting, in line and in the background? On this machine, on CPU ranks.
+"""How long does a save keep training waiting: in line, in the background, by Hugging Face's Trainer? On one CPU rank.
 
     python benchmarks/checkpoint_stall.py [--megabytes 400] [--write]
 
 A model of random weights at ZeRO stage 2 with Adam on the CPU is saved by the harness's own code three times in line
-and three times in the background, by turns, with a training step after each. `--write` puts the figures, the spec and
-the versions into `benchmarks/results/checkpoint_stall.json`.
+and three times in the background, by turns, with a training step after each; then three times by Trainer with the same
+DeepSpeed JSON (its `_save_checkpoint`, which writes the model beside DeepSpeed's checkpoint). `--write` puts the
+figures, the spec and the versions into `benchmarks/results/checkpoint_stall.json`.
 """
 
 from __future__ import annotations
@@ -28,17 +29,20 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=400, help="of training state, 12 or 16 bytes a parameter")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/checkpoint_stall.json")
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--trainer", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     sys.path.insert(0, str(ROOT))
     if arguments.measure:
-        measure(arguments.measure, arguments.megabytes)
+        (by_trainer if arguments.trainer else by_harness)(arguments.measure, arguments.megabytes)
         return
     with tempfile.TemporaryDirectory(prefix="checkpoint-stall-") as scratch:
         env = {**os.environ, "OMP_NUM_THREADS": "1", "HARNESS_PROGRESS": "plain", "HF_HUB_OFFLINE": "1"}
         env |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29741"}
         command = [sys.executable, __file__, "--measure", scratch, "--megabytes", str(arguments.megabytes)]
-        subprocess.run(command, check=True, env=env, stdout=sys.stderr)
-        result = json.loads((Path(scratch) / "result.json").read_text(encoding="utf-8"))
+        result = {}
+        for side in ([], ["--trainer"]):
+            subprocess.run([*command, *side], check=True, env=env, stdout=sys.stderr)
+            result |= json.loads((Path(scratch) / "result.json").read_text(encoding="utf-8"))
     print(json.dumps(result, indent=1))
     if arguments.write:
         RESULT.parent.mkdir(exist_ok=True)
@@ -73,7 +77,7 @@ def spec(megabytes: int) -> dict[str, Any]:
     }
 
 
-def measure(scratch: Path, megabytes: int) -> None:
+def by_harness(scratch: Path, megabytes: int) -> None:
     """On one rank: one engine, one step, then saves in line and in the background, a step after each of the latter."""
     from harness.plan.run import resolve
     from harness.render import render
@@ -119,6 +123,53 @@ def measure(scratch: Path, megabytes: int) -> None:
         "versions": versions(),
         "spec": spec(megabytes),
     }
+    (scratch / "result.json").write_text(json.dumps(result), encoding="utf-8")
+
+
+def by_trainer(scratch: Path, megabytes: int) -> None:
+    """On one rank, after `by_harness`: Trainer with its JSON, a save after each of three steps."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM, Trainer, TrainingArguments
+
+    took: list[float] = []
+
+    class Timed(Trainer):
+        def _save_checkpoint(self, *given: Any, **named: Any) -> None:
+            began = time.perf_counter()
+            super()._save_checkpoint(*given, **named)
+            took.append(time.perf_counter() - began)
+
+    out = scratch / "trainer"
+    config = json.loads((scratch / "ds_config.json").read_text(encoding="utf-8"))
+    adam = config["optimizer"]["params"]
+    arguments = TrainingArguments(
+        output_dir=str(out),
+        deepspeed=config,
+        use_cpu=True,
+        per_device_train_batch_size=1,
+        gradient_accumulation_steps=1,
+        max_steps=3,
+        learning_rate=adam["lr"],
+        adam_beta1=adam["betas"][0],
+        adam_beta2=adam["betas"][1],
+        adam_epsilon=adam["eps"],
+        weight_decay=adam["weight_decay"],
+        max_grad_norm=config["gradient_clipping"],
+        save_steps=1,
+        save_total_limit=1,
+        report_to=[],
+        disable_tqdm=True,
+    )
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**spec(megabytes)["model"]["config"]))
+    row = torch.arange(8)
+    Timed(model=model, args=arguments, train_dataset=[{"input_ids": row, "labels": row}] * 3).train()
+    bytes_ = sum(file.stat().st_size for file in out.rglob("*") if file.is_file())
+    result = {
+        "stall_trainer_seconds": [round(s, 3) for s in took[1:]],
+        "trainer_megabytes": round(bytes_ / 1e6, 1),
+    }
+    background = json.loads((scratch / "result.json").read_text(encoding="utf-8"))["stall_in_background_seconds"]
+    result["background_over_trainer"] = round(min(background) / min(took[1:]), 4)
     (scratch / "result.json").write_text(json.dumps(result), encoding="utf-8")
 
 

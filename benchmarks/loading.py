@@ -4,8 +4,8 @@
 
 A folder of bf16 safetensors (Llama of 1,024, about half a gigabyte at 12 layers) is loaded at stage 3 by the harness
 (`harness/runtime/models/sharded.py`) and by `from_pretrained` under `HfDeepSpeedConfig`, which is what Trainer does,
-alternately, each on ranks of its own, the files dropped from the page cache before. Read: the kernel's count of `read`
-calls (what Trainer maps into memory is seen as mapped). Own memory (RssAnon) and mapped file memory (RssFile) at their
+alternately, each on ranks of its own, the files dropped from the page cache before. Read: the kernel's count of bytes
+that the disk had to give, mapped files included. Own memory (RssAnon) and mapped file memory (RssFile) at their
 highest while it loads, beyond what the process had before. `--write` puts the table into
 `benchmarks/results/loading-DATE.md`.
 """
@@ -104,10 +104,14 @@ def as_trainer_does(folder: Path, out: Path) -> None:
     config = {"train_batch_size": ranks.world, "bf16": {"enabled": True}, "zero_optimization": {"stage": 3}}
     alive = HfDeepSpeedConfig(config)
     ranks.sum(1.0)
-    watch, read, began = Watch(), counted("rchar"), time.monotonic()
+    watch, read, began = Watch(), counted("read_bytes"), time.monotonic()
     watch.start()
     model = AutoModelForCausalLM.from_pretrained(folder, dtype="bfloat16")
-    mine: dict[str, Any] = {**watch.grown(), "rchar": counted("rchar") - read, "seconds": time.monotonic() - began}
+    mine: dict[str, Any] = {
+        **watch.grown(),
+        "read_bytes": counted("read_bytes") - read,
+        "seconds": time.monotonic() - began,
+    }
     mine["model"] = sum(p.ds_numel for p in model.parameters()) * 2
     everyone = ranks.gather(mine)
     if ranks.is_first:
@@ -126,11 +130,11 @@ def page(found: dict[str, list[list[dict[str, float]]]], size: int, arguments: a
         f" {arguments.ranks} CPU ranks, {size / 1e6:.0f} MB of bf16 safetensors, not in the page cache. Medians of"
         " the rounds; memory of the rank that held most, at its peak.",
         "",
-        "| | Read by all ranks, MB | Of the files | Own memory, MB | Mapped files, MB | Seconds |",
+        "| | Read from the disk, MB | Of the files | Own memory, MB | Mapped files, MB | Seconds |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for side, rounds in found.items():
-        read = statistics.median(sum(rank["rchar"] for rank in one) for one in rounds)
+        read = statistics.median(sum(rank["read_bytes"] for rank in one) for one in rounds)
         own = statistics.median(max(rank["RssAnon"] for rank in one) for one in rounds)
         mapped = statistics.median(max(rank["RssFile"] for rank in one) for one in rounds)
         took = statistics.median(max(rank["seconds"] for rank in one) for one in rounds)

@@ -1,13 +1,14 @@
 """Does the harness train as fast as what users would pick instead? The same model folder, shapes and DeepSpeed JSON.
 
-    python benchmarks/peers.py [--short] [--rounds 5] [--steps 40] [--ranks 2] [--only CASE] [--bf16] [--write]
+    python benchmarks/peers.py [--short] [--runs 5] [--turns 6] [--ranks 2] [--only CASE] [--bf16] [--write]
 
 Beside the harness: a bare DeepSpeed script with the same JSON, and with the JSON that leaves everything unset at
-DeepSpeed's defaults; Hugging Face's Trainer and accelerate with the same JSON; FSDP2 where it can do the same. Each run
-is a start of its own on forked ranks, the runs alternate, forwards and backwards through the list. A step is from the
-end of one optimizer step to the end of the next, by a clock that stands in DeepSpeed's engine, whoever calls it; the
-first ones are left out. The harness measures, attests and logs as it does by default. `--write` puts the tables into
-`benchmarks/results/peers-DATE.md`. Cases: zero-2, zero-3, zero-3-offload.
+DeepSpeed's defaults; Hugging Face's Trainer and accelerate with the same JSON; FSDP2 where it can do the same. In a run
+all of them have been started and take turns of five steps, forwards and backwards through the list, while the others
+wait: so a machine that is slower in one minute than in the next is slower for all. A step is from the end of one
+optimizer step to the end of the next, by a clock that stands in DeepSpeed's engine, whoever calls it; a turn's first is
+not counted. Then all are started anew for the next run. The harness measures, attests and logs as it does by default.
+`--write` puts the tables into `benchmarks/results/peers-DATE.md`. Cases: zero-2, zero-3, zero-3-offload.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ import resource
 import statistics
 import sys
 import tempfile
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
 from importlib.metadata import version
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "with_deepspeed"), str(ROOT / "benchmarks")]
 
 from small_runs import LLAMA, run_directory, train_here  # noqa: E402
+from turns import Place, Turns  # noqa: E402
 
-LENGTH, ROWS, WARM_UP = 256, 2, 8
+LENGTH, ROWS, WARM_UP, STEPS = 256, 2, 8, 5
 CASES: dict[str, dict[str, Any]] = {
     "zero-2": {"stage": 2},
     "zero-3": {"stage": 3},
@@ -41,9 +43,9 @@ SIDES = (HARNESS, "DeepSpeed script, same JSON", DEFAULTS, "Trainer, same JSON",
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--short", action="store_true", help="2 rounds of 16 steps at ZeRO-3")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=40, help="of each run; the first 8 are not counted")
+    parser.add_argument("--short", action="store_true", help="one run of 4 turns at ZeRO-3")
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--turns", type=int, default=6, help=f"of each in a run, {STEPS} steps each")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--only", choices=CASES, action="append")
     parser.add_argument("--bf16", action="store_true")
@@ -52,10 +54,10 @@ def main() -> int:
     parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:
-        measure(arguments.measure, arguments.side)
+        measure(arguments.measure, arguments.side, arguments.turns)
         return 0
     if arguments.short:
-        arguments.rounds, arguments.steps, arguments.only = 2, 16, ["zero-3"]
+        arguments.runs, arguments.turns, arguments.only = 1, 4, ["zero-3"]
     parts = [heading(arguments)]
     for case in arguments.only or CASES:
         parts.append(table(case, compared(case, arguments), arguments))
@@ -68,21 +70,35 @@ def main() -> int:
 
 
 def compared(case: str, arguments: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
-    """Side -> a result for each round."""
+    """Side -> a result for each run."""
     from forked_ranks import ForkedRanks
 
     sides = [side for side in SIDES if side != "FSDP2" or "offload" not in case]
     found: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
-    ranks = ForkedRanks()
-    with tempfile.TemporaryDirectory(prefix="peers-") as scratch:
+    ranks = {side: ForkedRanks() for side in sides}
+    with tempfile.TemporaryDirectory(prefix="peers-") as scratch, ThreadPoolExecutor(len(sides)) as threads:
         folder = Path(scratch)
-        ranks.run(Path(__file__), "--measure", str(prepare(folder, case, arguments)), "--side", DEFAULTS, ranks=1)
-        for turn in range(arguments.rounds):
-            for side in sides if turn % 2 == 0 else reversed(sides):
-                place = prepare(folder, case, arguments)
-                ranks.run(Path(__file__), "--measure", str(place), "--side", side, ranks=arguments.ranks, timeout=600)
-                found[side].append(json.loads((place / "result.json").read_text()))
-    ranks.close()
+        making = str(prepare(folder, case, arguments))
+        ranks[HARNESS].run(Path(__file__), "--measure", making, "--side", DEFAULTS, ranks=1)
+        for number in range(arguments.runs):
+            places = {side: prepare(folder, case, arguments) for side in sides}
+            turns = {side: Turns(places[side] / "turns", arguments.ranks) for side in sides}
+            jobs: dict[str, Future[Any]] = {}
+            for side in sides[number:] + sides[:number]:  # one after the other: the warm-up is each one's alone
+                command = [Path(__file__), "--measure", str(places[side]), "--side", side]
+                command += ["--turns", str(arguments.turns)]
+                jobs[side] = threads.submit(ranks[side].run, *command, ranks=arguments.ranks, timeout=3600)
+                turns[side].wait(jobs[side].running)
+            for turn in range(arguments.turns):
+                for side in sides if turn % 2 == 0 else reversed(sides):
+                    turns[side].give()
+                    turns[side].wait(jobs[side].running)
+            for side in sides:  # what ends a run is each one's alone, too
+                turns[side].give()
+                jobs[side].result()
+                found[side].append(json.loads((places[side] / "result.json").read_text()))
+    for each in ranks.values():
+        each.close()
     return found
 
 
@@ -92,7 +108,7 @@ def prepare(folder: Path, case: str, arguments: argparse.Namespace) -> Path:
         "name": "peers",
         "model": {"name_or_path": str(folder / "model")},
         "data": {"train": "builtin:python-docs", "max_length": LENGTH, "eval_fraction": 0.0},
-        "train": {"max_steps": arguments.steps, "per_device_train_batch_size": ROWS, "seed": 1},
+        "train": {"max_steps": WARM_UP + STEPS * arguments.turns, "per_device_train_batch_size": ROWS, "seed": 1},
         "optimizer": {"learning_rate": 1e-4, "weight_decay": 0.1},
         "scheduler": {"type": "constant"},
         "precision": {"bf16": arguments.bf16},
@@ -106,7 +122,7 @@ def prepare(folder: Path, case: str, arguments: argparse.Namespace) -> Path:
     return run_directory(folder, body, arguments.ranks)
 
 
-def measure(place: Path, side: str) -> None:
+def measure(place: Path, side: str, turns: int) -> None:
     """On each rank: one run of one side; the first rank writes what it saw."""
     import peer_sides
     import torch
@@ -123,12 +139,11 @@ def measure(place: Path, side: str) -> None:
         write_model(model, LLAMA, torch.float32)
         leave()
         return
-    clock = peer_sides.Clock()
-    clock.watch_deepspeed()
+    clock = Place(place / "turns", ranks.rank, WARM_UP, turns, STEPS)
+    peer_sides.watch_deepspeed(clock.ended)
     config = json.loads((place / ("defaults.json" if side == DEFAULTS else "ds_config.json")).read_text())
-    steps = json.loads((place / "spec.resolved.json").read_text())["spec"]["train"]["max_steps"]
     generator = torch.Generator().manual_seed(ranks.rank)
-    ids = [torch.randint(0, 256, (ROWS, LENGTH), generator=generator) for _ in range(steps)]
+    ids = [torch.randint(0, 256, (ROWS, LENGTH), generator=generator) for _ in range(clock.all_steps)]
     half = bool(config.get("bf16", {}).get("enabled"))
     batches = [{"input_ids": row, "labels": row} for row in ids]
     work = peer_sides.Work(model, batches, config, torch.bfloat16 if half else torch.float32, out=place / "out")
@@ -140,16 +155,8 @@ def measure(place: Path, side: str) -> None:
         kind = {"D": peer_sides.raw, "T": peer_sides.trainer, "a": peer_sides.accelerate}[side[0]]
         losses = kind(work)
     if ranks.is_first:
-        took, cpu = ([b - a for a, b in pairwise(ends[WARM_UP - 1 :])] for ends in (clock.ends, clock.cpu))
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        body = {
-            "seconds": took,
-            "cpu": cpu,
-            "peak": peak,
-            "first": losses[0],
-            "last": losses[-1],
-            "steps": len(clock.ends),
-        }
+        body = {"wall": clock.wall, "cpu": clock.cpu, "peak": peak, "first": losses[0], "last": losses[-1]}
         (place / "result.json").write_text(json.dumps(body))
     leave()
 
@@ -158,36 +165,50 @@ def heading(arguments: argparse.Namespace) -> str:
     versions = ", ".join(f"{name} {version(name)}" for name in ("deepspeed", "torch", "transformers", "accelerate"))
     return (
         "# The harness beside what users would pick instead\n\n"
-        f"`python benchmarks/peers.py --rounds {arguments.rounds} --steps {arguments.steps}"
+        f"`python benchmarks/peers.py --runs {arguments.runs} --turns {arguments.turns}"
         f"{' --bf16' * arguments.bf16}`: {versions}, {arguments.ranks} ranks on the CPU accelerator with gloo, a Llama"
-        f" of {LLAMA['num_hidden_layers']} layers, {LLAMA['hidden_size']} wide, {ROWS} rows of {LENGTH} tokens a rank."
-        " Median step of each run; ratios to the harness are within a round: above 1 means"
-        " slower than the harness. CPU time is rank 0's, which other programs on the machine disturb less.\n"
+        f" of {LLAMA['num_hidden_layers']} layers, {LLAMA['hidden_size']} wide, {ROWS} rows of {LENGTH} tokens a rank;"
+        f" {arguments.runs} runs, in each {arguments.turns} turns of every side, of a turn the median of"
+        f" {STEPS - 1} steps. Ratios to the harness are within a round of turns, above 1 means slower than the harness:"
+        " their median, in brackets their middle half, then the median of each run by itself. CPU time is rank 0's,"
+        " which other programs on the machine disturb less.\n"
     )
 
 
 def table(case: str, found: dict[str, list[dict[str, Any]]], arguments: argparse.Namespace) -> str:
     """Markdown."""
-    medians = {side: [statistics.median(one["seconds"]) for one in rounds] for side, rounds in found.items()}
-    works = {side: [statistics.median(one["cpu"]) for one in rounds] for side, rounds in found.items()}
     tokens = ROWS * LENGTH * arguments.ranks
     lines = [
         f"## {case}",
         "",
-        "| | Tokens/s | Step, ms | Ratio: median (least to most) | Of CPU time | Peak of rank 0, MiB |",
-        "| --- | --- | --- | --- | --- | --- |",
+        "| | Tokens/s | Step, ms | Ratio: median (middle half) | Each run | Of CPU time | Peak of rank 0, MiB |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for side, mine in medians.items():
-        spread, work = (_spread(a[side], a[HARNESS]) for a in (medians, works))
-        middle = statistics.median(mine)
-        peak = statistics.median(one["peak"] for one in found[side]) / 2**20
-        lines.append(f"| {side} | {tokens / middle:.0f} | {1000 * middle:.1f} | {spread} | {work} | {peak:.0f} |")
+    for side, runs in found.items():
+        wall, cpu = (
+            [
+                [a / b for a, b in zip(_turns(run, key), _turns(ours, key), strict=True)]
+                for run, ours in zip(runs, found[HARNESS], strict=True)
+            ]
+            for key in ("wall", "cpu")
+        )
+        step = statistics.median(second for run in runs for second in _turns(run, "wall"))
+        peak = statistics.median(run["peak"] for run in runs) / 2**20
+        each = ", ".join(f"{statistics.median(run):.2f}" for run in wall)
+        cells = [side, f"{tokens / step:.0f}", f"{1000 * step:.1f}", _spread(wall), each, _spread(cpu), f"{peak:.0f}"]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
 
 
-def _spread(mine: list[float], ours: list[float]) -> str:
-    ratios = [a / b for a, b in zip(mine, ours, strict=True)]
-    return f"{statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f})"
+def _turns(run: dict[str, Any], key: str) -> list[float]:
+    """The median step of each turn."""
+    return [statistics.median(turn) for turn in run[key]]
+
+
+def _spread(runs: list[list[float]]) -> str:
+    every = [ratio for run in runs for ratio in run]
+    low, middle, high = statistics.quantiles(every, n=4) if len(every) > 1 else every * 3
+    return f"{middle:.3f} ({low:.3f} to {high:.3f})"
 
 
 if __name__ == "__main__":

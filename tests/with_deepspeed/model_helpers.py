@@ -49,18 +49,21 @@ def zero(stage: int, *offloaded: str) -> dict[str, Any]:
     return {"stage": stage, **{f"offload_{what}": {"device": "cpu", "pin_memory": False} for what in offloaded}}
 
 
-def make_big_model(folder: Path) -> Path:
-    """A Llama of 502 million parameters in bf16, 1.0 GB in files of 200 MB: noise, so that a wrong place shows."""
-    config = AutoConfig.for_model(
-        "llama",
-        hidden_size=1024,
-        intermediate_size=2816,
-        num_hidden_layers=34,
-        num_attention_heads=16,
-        num_key_value_heads=16,
-        vocab_size=32000,
-        dtype="bfloat16",
-    )
+BIG = {
+    "model_type": "llama",
+    "hidden_size": 1024,
+    "intermediate_size": 2816,
+    "num_hidden_layers": 34,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "vocab_size": 32000,
+}
+
+
+def make_big_model(folder: Path, **changes: Any) -> Path:
+    """A Llama of 502 million parameters in bf16, 1.0 GB in files of 200 MB, or one with `changes` in its
+    configuration: noise, so that a wrong place shows."""
+    config = AutoConfig.for_model(**BIG | changes, dtype="bfloat16")
     with torch.device("meta"):
         shapes = {n: t.shape for n, t in AutoModelForCausalLM.from_config(config).state_dict().items()}
     noise = torch.randn(1 << 22).mul_(0.02).to(torch.bfloat16)

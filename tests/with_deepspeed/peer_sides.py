@@ -6,9 +6,8 @@ same DeepSpeed JSON, and returns the loss of each step, averaged over ranks. No 
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -50,30 +49,18 @@ class Work:
         return found
 
 
-@dataclass
-class Clock:
-    """When each optimizer step ended, whoever called the engine: by the wall, and in CPU time of this process."""
+def watch_deepspeed(ended: Callable[[], None]) -> None:
+    """Call `ended` at the end of every optimizer step of every engine of this process, from now on."""
+    step = deepspeed.DeepSpeedEngine.step
 
-    ends: list[float] = field(default_factory=list)
-    cpu: list[float] = field(default_factory=list)
+    def stepping(engine: Any, *arguments: Any, **options: Any) -> Any:
+        boundary = engine.is_gradient_accumulation_boundary()
+        out = step(engine, *arguments, **options)
+        if boundary:
+            ended()
+        return out
 
-    def ended(self) -> None:
-        """An optimizer step is over."""
-        self.ends.append(time.perf_counter())
-        self.cpu.append(time.process_time())
-
-    def watch_deepspeed(self) -> None:
-        """From now on, of every engine of this process."""
-        step = deepspeed.DeepSpeedEngine.step
-
-        def stepping(engine: Any, *arguments: Any, **options: Any) -> Any:
-            boundary = engine.is_gradient_accumulation_boundary()
-            out = step(engine, *arguments, **options)
-            if boundary:
-                self.ended()
-            return out
-
-        deepspeed.DeepSpeedEngine.step = stepping
+    deepspeed.DeepSpeedEngine.step = stepping
 
 
 def averaged(losses: Sequence[torch.Tensor]) -> list[float]:

@@ -27,6 +27,7 @@ def kilobytes(name: str) -> int:
 
 
 def counted(name: str) -> int:
+    """Of `/proc/self/io`: `rchar`, bytes of `read` calls; `read_bytes`, bytes that a disk had to give, mapped ones too."""
     lines = Path("/proc/self/io").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(name + ":"))
 
@@ -71,10 +72,12 @@ def main(ranks: Ranks, folder: Path, out: Path) -> None:
     config = load_config(run.spec.model, byte_tokenizer())
     ds_config = {"train_batch_size": ranks.world, "bf16": {"enabled": True}, "zero_optimization": {"stage": 3}}
     ranks.sum(1.0)  # the group's own buffers
-    watch, read, began = Watch(), counted("rchar"), time.monotonic()
+    watch, began = Watch(), time.monotonic()
+    read = {name: counted(name) for name in ("rchar", "read_bytes")}
     watch.start()
     model = build_model(run, ds_config, config)
-    mine = {**watch.grown(), "rchar": counted("rchar") - read, "seconds": time.monotonic() - began}
+    mine = {**watch.grown(), "seconds": time.monotonic() - began}
+    mine |= {name: counted(name) - before for name, before in read.items()}
     mine["model"] = sum(p.ds_numel for p in model.parameters()) * 2
     mine["wrong"] = check_values(model, folder, ranks.rank, ranks.world)
     everyone = ranks.gather(mine)

@@ -266,6 +266,9 @@ def engine_sides(stage: int, arguments: argparse.Namespace) -> tuple[list[Side],
     for name, some in ways.items():
         config = render(replace(run, choices=some)).config
         sides.append(Side(name, _deepspeed_step(config, arguments.bf16)))
+    if stage == 3:
+        config = render(run).config
+        sides.append(Side("all, and fewer Python calls", _calling_less(_deepspeed_step(config, arguments.bf16))))
     if stage in (1, 2):
         config = json.loads(render(replace(run, choices=())).text)
         config["zero_optimization"]["use_multi_rank_bucket_allreduce"] = False
@@ -300,6 +303,17 @@ def _deepspeed_step(config: Any, bf16: bool) -> Callable[[Any], Any]:
         return loss.detach()
 
     return step
+
+
+def _calling_less(step: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The same engine, and what `harness/runtime/fewer_calls.py` does to every one that the harness builds."""
+    from harness.runtime.fewer_calls import calling_less
+
+    def less(ids: Any) -> Any:
+        with calling_less():
+            return step(ids)
+
+    return less
 
 
 def _fsdp_step(bf16: bool) -> Callable[[Any], Any]:

@@ -25,13 +25,15 @@ AIM_SECONDS = 0.25
 AIM_MANY_SECONDS = 10.0
 MANY = 1000
 PEERS = {
-    "accelerate reads the JSON": "import sys; from accelerate.utils import DeepSpeedPlugin as P; P(hf_ds_config=sys.argv[1])",
+    "accelerate reads the JSON": (
+        "import sys; from accelerate.utils import DeepSpeedPlugin as P; P(hf_ds_config=sys.argv[1])"
+    ),
     "Trainer reads the JSON": (
         "import sys, tempfile; from transformers import TrainingArguments as A;"
         "A(output_dir=tempfile.mkdtemp(), deepspeed=sys.argv[1], use_cpu=True)"
     ),
 }
-"""What looks at a DeepSpeed JSON in other tools before a job begins; they find less, but a user waits for them as long."""
+"""What looks at a DeepSpeed JSON in other tools before a job begins. They find less, and take longer."""
 # Users have compiled bytecode from the second start on; a shell that forbids writing it would measure the compiler.
 ENVIRONMENT = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
 

@@ -43,6 +43,7 @@ def facts(request):
         "code": {folder: digest_of(folder) for folder in request.get("code", [])},
         "accelerators": accelerators(),
         "cores": len(os.sched_getaffinity(0)),
+        "numa_nodes": len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))),
         "memory": memory(),
         "memlock": limit(resource.RLIMIT_MEMLOCK),
         "nofile": limit(resource.RLIMIT_NOFILE),
@@ -54,6 +55,8 @@ def facts(request):
         "own_addresses": resolved(socket.gethostname()),
         "ports": {str(port): port_state(port) for port in request.get("ports", [])},
     }
+    if request.get("numactl"):
+        found["numactl"] = shutil.which("numactl") is not None
     if request.get("libaio"):
         found["libaio"] = libaio()
     found["took"] = time.time() - found["time"]

@@ -14,6 +14,9 @@ STARTERS = (
     ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
 )
 
+RANKS_HERE = ("LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE")
+"""How many ranks this host has: DeepSpeed's word, mpirun's, srun's."""
+
 
 def read_the_starters_variables() -> None:
     """DeepSpeed's launcher tells each rank its number; mpirun and srun, which it can leave the start to, in their own
@@ -22,6 +25,18 @@ def read_the_starters_variables() -> None:
     names = next((names for names in STARTERS if names[0] in os.environ), None)
     if names and "RANK" not in os.environ:
         os.environ |= {mine: os.environ[theirs] for mine, theirs in zip(RANK, names, strict=True)}
+
+
+def share_cores() -> None:
+    """Where nobody said how many threads a rank has: its share of this host's cores. torch would take all of them, each
+    rank, and CPU Adam with it.
+    """
+    if "OMP_NUM_THREADS" in os.environ:  # the plan says so where all ranks are on one machine, DeepSpeed where it binds
+        return
+    own = os.environ.get("SLURM_CPUS_PER_TASK", "")
+    ranks = next((os.environ[name] for name in RANKS_HERE if os.environ.get(name, "").isdigit()), "1")
+    cores = int(own) if own.isdigit() else len(os.sched_getaffinity(0)) // max(1, int(ranks))
+    os.environ["OMP_NUM_THREADS"] = str(max(1, cores))
 
 
 def keep_output(run_dir: Path, rank: int, attempt: int) -> None:
@@ -55,6 +70,7 @@ if __name__ == "__main__":
     parser.add_argument("--local_rank", type=int, default=0, help="given by the launcher; LOCAL_RANK is what is read")
     arguments = parser.parse_args()
     read_the_starters_variables()
+    share_cores()
     rank = int(os.environ.get("RANK", "0"))
     keep_output(arguments.run, rank, arguments.attempt)
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))

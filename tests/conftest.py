@@ -18,6 +18,7 @@ HERE = Path(__file__).parent
 NEEDS_TRAINING = (
     "with_deepspeed",
     "cli/test_data_command.py",
+    "launching/test_binding.py",
     "launching/test_signals.py",
     "launching/test_launch_to_end.py",
     "launching/test_recovery.py",

@@ -63,6 +63,9 @@ class HostFacts:
     """Whether it sees a file that was just made where the run directory will be."""
     compiler: str | None = None
     libaio: bool | None = None
+    numactl: bool | None = None
+    """Whether ranks can be bound to cores there; None where nobody asked."""
+    numa_nodes: int = 1
     interfaces: tuple[Interface, ...] = ()
     own_addresses: tuple[str, ...] = ()
     """What its own name resolves to there."""
@@ -179,6 +182,8 @@ def read_facts(name: str, slots: int, raw: Mapping[str, Any], seconds: float, sk
         sees_run=all(marks.values()),
         compiler=raw["compiler"] and str(raw["compiler"]),
         libaio=raw.get("libaio"),
+        numactl=raw.get("numactl"),
+        numa_nodes=int(raw.get("numa_nodes") or 1),
         interfaces=tuple(_interface(i) for i in raw["interfaces"]),
         own_addresses=tuple(map(str, raw["own_addresses"])),
         ports={int(k): str(v) for k, v in raw["ports"].items()},

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from harness.launching import binding
 from harness.launching.debugging import debugging
 from harness.launching.here import Here
 from harness.launching.local_code import VARIABLE
@@ -253,6 +254,7 @@ def make_plan(
         where += words(starter, hosts, network.interface if network is not None else None)
         extra = told(starter, master or hosts[0][0], port, root=here.root)
         plans = [replace(host, variables=(*host.variables, *(Variable(*one) for one in extra))) for host in plans]
+    where += binding.words(run)
     argv = [*here.deepspeed, *where, "--master_port", str(port), str(here.scripts / "train.py"), *tail]
     return LaunchPlan(
         name=run.name,
@@ -327,7 +329,8 @@ def _variables(run: Run, here: Here, run_dir: Path, slots: int | None) -> tuple[
         Variable("PATH", path, "harness, this Python's own ninja first"),
         Variable("HARNESS_SUPERVISOR", here.supervisor, "harness, ranks end when it is gone"),
     ]
-    if slots is not None and "OMP_NUM_THREADS" not in asked and "OMP_NUM_THREADS" not in here.environ:
+    bound = run.spec.launch.bind_cores_to_rank  # then DeepSpeed says how many threads a rank has
+    if slots is not None and not bound and "OMP_NUM_THREADS" not in asked and "OMP_NUM_THREADS" not in here.environ:
         why = f"harness, {here.cores} cores / {slots} ranks"
         rows.append(Variable("OMP_NUM_THREADS", str(max(1, here.cores // slots)), why))
     wanted = debugging(run.spec.telemetry, run_dir)

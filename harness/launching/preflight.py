@@ -72,6 +72,7 @@ def _request(run: Run, here: Here, port: int, mark: Path | None) -> dict[str, An
         "folders": folders,
         "marks": [str(mark)] if mark else [],
         "ports": [port],
+        "numactl": run.spec.launch.bind_cores_to_rank,
         "libaio": any(key in folders for key in (OPTIMIZER, PARAMETERS)),
     }
 

@@ -12,12 +12,13 @@ from pathlib import Path
 
 from harness.facts import machine
 from harness.findings import Finding, Fix
+from harness.launching import binding
 from harness.launching.here import Here, on_path
 from harness.launching.plan import FORWARDED, SENT, is_local
 from harness.launching.starters import PDSH, STARTERS, Starter
 from harness.plan.run import Run
 
-INSTALLABLE = {"EN002", "EN009", "MD154"}
+INSTALLABLE = {"EN002", "EN009", "EN014", "MD154"}
 """Findings about programs that this machine lacks."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _LOST = re.compile(r"""["`$\\%\n\r]|^\s|\s$""")
@@ -31,7 +32,8 @@ def refusals(run: Run, here: Here, run_dir: Path, node: int | None = None) -> tu
     whose hosts start their own ranks.
     """
     found = [*_python(run, here), *_installed(here), *_peft(run, here), *_names(run)]
-    found += _devices(here, _ranks_here(run, here, node))
+    ranks_here = _ranks_here(run, here, node)
+    found += [*_devices(here, ranks_here), *binding.refusals(run, here, ranks_here)]
     if node is not None:
         found += _alone(run)
     elif not is_local(run, here):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from harness.plan.rows import PHASES, SAVE, TRAINING, Amount, Phase, Row, Tier, pinned, row
+from harness.plan.rows import ENGINE, PHASES, SAVE, Amount, Phase, Row, Tier, pinned, row
 from harness.plan.settings import Settings
 from harness.plan.shards import Shards
 
@@ -56,7 +56,7 @@ def _load(s: Settings, z: Shards) -> Iterator[Row]:
         yield row("host", what, shards, "zero/utils.py defragment", LOAD)
     elif s.parameters_at == "cpu":
         what = ("cache", "first shards, kept by torch's cache of page-locked memory")
-        yield pinned(what, shards, "s3 _create_fp16_partitions_with_defragmentation", phases=("load", *TRAINING))
+        yield pinned(what, shards, "s3 _create_fp16_partitions_with_defragmentation", phases=ENGINE)
     masters = ("temporary", "second copy of one sub-group's masters")
     copies = Amount(w, z.sub_group, "largest sub-group / N")
     tier: Tier = "gpu" if s.optimizer_at == "none" else "host"

@@ -13,6 +13,7 @@ import torch
 from harness.plan.run import Run
 from harness.runtime.data import Shape
 from harness.runtime.experts import mark_experts
+from harness.runtime.fewer_calls import call_less
 from harness.runtime.first_step import undo_hidden_step
 from harness.runtime.models.compiling import compile_engine
 from harness.runtime.muon import import_muon, muon_spares_embeddings
@@ -92,6 +93,7 @@ def build_engine(run: Run, ds_config: dict[str, Any], model: torch.nn.Module, st
 def _initialize(run: Run, ds_config: dict[str, Any], model: torch.nn.Module, decay: float, steps: int) -> Any:
     if ds_config.get("zero_optimization", {}).get("stage") == 3:
         mark_experts(model)
+        call_less()
     engine, *_ = deepspeed.initialize(
         model=model,
         model_parameters=parameter_groups(model, decay),

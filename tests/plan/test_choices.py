@@ -48,6 +48,7 @@ LAYER = 855_654_400
             {
                 "reduce_bucket_size": 50_000_000,
                 "leaf_module.classes": ["LlamaDecoderLayer"],
+                "stage3_param_persistence_threshold": 0,
                 "stage3_prefetch_bucket_size": 250_000_000,
                 "stage3_max_reuse_distance": 2 * LAYER,
             },
@@ -117,6 +118,7 @@ def test_experts_are_not_gathered_with_their_layer() -> None:
     mixture = chosen("mistralai/Mixtral-8x7B-v0.1")
     assert "stage3_prefetch_bucket_size" in mixture
     assert "leaf_module.classes" not in mixture
+    assert "stage3_param_persistence_threshold" not in mixture
     assert "leaf_module.classes" not in chosen(zero=offload("cpu", "nvme"))
 
 

@@ -11,6 +11,7 @@ from harness.plan.choices import (
     leaf_modules,
     loss_chunks,
     parameter_buffers,
+    persistence,
     pipelined_swapping,
     prefetch,
     reduce_bucket,
@@ -25,6 +26,7 @@ from harness.plan.settings import settings_of
 _ALL: tuple[Callable[[Facts], Choice | tuple[Choice, ...] | None], ...] = (
     reduce_bucket.choose,
     leaf_modules.choose,
+    persistence.choose,
     prefetch.choose,
     reuse_distance.choose,
     sub_group.choose,

@@ -47,12 +47,17 @@ One of DeepSpeed's C++ ops does not compile on this machine. `harness doctor` sa
 The run directory cannot be made where `launch.output_dir` says, or a rehearsal's where `--folder` says.
 
 ## EN012 ranks-not-to-be-started-so
-What was chosen to start the ranks cannot start these: mpirun and srun count devices from the first, srun starts as many
-ranks on each host and only within a job of Slurm, and where each host starts its own ranks none can start them again.
+What was chosen to start the ranks cannot start these: mpirun and srun count devices from the first, srun starts as
+many ranks on each host and only within a job of Slurm, and where each host starts its own ranks none can start them
+again.
 
 ## EN013 hosts-that-do-not-meet
 With `--no-ssh` each host starts its own ranks of one job: each has to know which host it is, and all need one run
 directory, which the first makes and the others wait for.
+
+## EN014 no-cores-to-bind
+Ranks are to be bound to cores (`launch.bind_cores_to_rank`), which DeepSpeed's launcher does through numactl: that is
+not installed, there are fewer cores than ranks, or KMP_AFFINITY is set, which binds threads in another way.
 
 ## EN020 version-not-verified
 The DeepSpeed to check against is older or newer than the releases whose rules were looked up.
@@ -70,8 +75,8 @@ DeepSpeed would train each host with its own file, different stages included.
 ## EN120 run-directory-in-use
 Another process holds the run directory: `harness launch`, or rank 0 of a run that was started by hand.
 
-Two writers would mix their metrics and overwrite each other's checkpoints. The lock is the file `lock`, which names its
-holder; the kernel gives it back when the holder dies.
+Two writers would mix their metrics and overwrite each other's checkpoints. The lock is the file `lock`, which names
+its holder; the kernel gives it back when the holder dies.
 
 ## EN121 swap-folder-in-use
 Another run swaps to the same `nvme_path`.
@@ -98,8 +103,8 @@ rank. `save_pretrained` of `transformers` writes safetensors.
 ## PP103 stage-with-nothing-to-train
 The partition leaves a pipeline stage without a layer that has parameters.
 
-DeepSpeed's optimizer refuses an empty list on the ranks of that stage, while the others wait for them. Fewer stages, or
-another `parallel.pipeline_partition_method`, fill every one.
+DeepSpeed's optimizer refuses an empty list on the ranks of that stage, while the others wait for them. Fewer stages,
+or another `parallel.pipeline_partition_method`, fill every one.
 
 ## PP104 partition-pattern-without-match
 No layer's class has a name that matches the pattern of `parallel.pipeline_partition_method: type:PATTERN`.

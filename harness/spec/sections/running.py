@@ -110,6 +110,12 @@ class LaunchSpec(Section):
     """Port of the rendezvous. Default: a free one."""
     env: Annotated[dict[str, str], BeforeValidator(texts)] = Field(default_factory=dict)
     """Variables that every rank gets."""
+    bind_cores_to_rank: bool = False
+    """Give each rank cores of its own, and memory of their NUMA node where they lie in one, as `deepspeed
+    --bind_cores_to_rank` does through numactl. For hosts with several NUMA nodes, where the optimizer runs on the CPU.
+    """
+    bind_core_list: str | None = None
+    """Which cores are dealt out, as `0-27,56-83`. Default: all physical cores, in the order of their numbers."""
     stop_grace_seconds: Annotated[float, Field(gt=0, le=3600)] = 8.0
     """After Ctrl-C or SIGTERM, how long ranks may take to finish the step and save before they are killed."""
     max_restarts: Annotated[int, Field(ge=0)] = 0

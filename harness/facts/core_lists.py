@@ -1,0 +1,22 @@
+"""Lists of cores as DeepSpeed's launcher reads them: `0-27,56-83`. Arithmetic on text."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+
+def read_core_list(text: str) -> list[int]:
+    """The cores that a list names. Raises ValueError, with a sentence, for what the launcher refuses
+    (`deepspeed/utils/numa.py` `parse_range_list`): anything but numbers and ranges, in ascending order, each core once.
+    """
+    found: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise ValueError(f"`{part[:40]}` is neither a core's number nor a range such as `0-27`")
+        if dash and int(last) < int(first):
+            raise ValueError(f"`{part[:40]}` ends before it begins")
+        found += range(int(first), int(last or first) + 1)
+    if any(b <= a for a, b in pairwise(found)):
+        raise ValueError("cores are named twice, or not in ascending order")
+    return found

@@ -1,0 +1,79 @@
+"""Ranks with cores of their own: the words of the command, what stops it, and a real run under numactl."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from launched import Launched, clean_up
+from test_plan import HERE
+
+from harness.launching import binding
+from harness.plan.run import Run, resolve
+from harness.spec.model import RunSpec
+
+SPEC = """\
+name: bound
+model:
+  config: {model_type: llama, vocab_size: 320, hidden_size: 32, intermediate_size: 64, num_hidden_layers: 2,
+           num_attention_heads: 4, num_key_value_heads: 2, max_position_embeddings: 128}
+  tokenizer: bytes
+data: {train: "builtin:python-docs", max_length: 64, eval_fraction: 0}
+train: {max_steps: 400, per_device_train_batch_size: 1, seed: 1}
+optimizer: {learning_rate: 0.001}
+zero: {stage: 1}
+checkpoint: {save_at_end: false}
+launch: {num_gpus: 2, output_dir: OUTPUT, master_port: PORT, bind_cores_to_rank: true, bind_core_list: "0-1"}
+"""
+
+
+def run_of(**launch: Any) -> Run:
+    return resolve(RunSpec.model_validate({"launch": {"num_gpus": 2, **launch}}), world_size=2)
+
+
+def test_the_words_of_the_command() -> None:
+    assert binding.words(run_of()) == []
+    assert binding.words(run_of(bind_core_list="0-3")) == []
+    assert binding.words(run_of(bind_cores_to_rank=True)) == ["--bind_cores_to_rank"]
+    both = binding.words(run_of(bind_cores_to_rank=True, bind_core_list="0-3,8"))
+    assert both == ["--bind_cores_to_rank", "--bind_core_list=0-3,8"]
+
+
+def test_what_this_machine_lacks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    psutil = pytest.importorskip("psutil")
+    run = run_of(bind_cores_to_rank=True)
+    monkeypatch.setattr(binding, "on_path", lambda _: None)
+    monkeypatch.setattr(psutil, "cpu_count", lambda logical: 1)
+    here = replace(HERE, environ={"KMP_AFFINITY": "compact"})
+    found = list(binding.refusals(run, here, 2))
+    assert [f.gate for f in found] == ["EN014"] * 3
+    assert "numactl" in found[0].message
+    assert "2 ranks" in found[1].message
+    assert "KMP_AFFINITY" in found[2].message
+    assert not list(binding.refusals(run, here, None))
+    assert not list(binding.refusals(run_of(), here, 2))
+
+
+@pytest.mark.skipif(shutil.which("numactl") is None, reason="numactl is missing, needs root to be installed")
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
+def test_each_rank_has_its_own_core(tmp_path: Path) -> None:
+    """And one thread, as DeepSpeed says."""
+    run = Launched(tmp_path, SPEC)
+    try:
+        assert run.wait_until(lambda: all(run.status(rank).get("state") == "running" for rank in (0, 1)), 240), (
+            run.text.read_text()[-3000:]
+        )
+        pids = [int(str(run.status(rank)["pid"])) for rank in (0, 1)]
+        assert [os.sched_getaffinity(pid) for pid in pids] == [{0}, {1}]
+        for pid in pids:
+            assert b"OMP_NUM_THREADS=1\0" in Path(f"/proc/{pid}/environ").read_bytes()
+        launch = json.loads((run.run_dir / "launch.json").read_text())
+        assert "--bind_cores_to_rank" in launch["argv"]
+        assert "OMP_NUM_THREADS" not in {row["name"] for row in launch["environment"]}
+    finally:
+        clean_up([run])

@@ -1,0 +1,52 @@
+"""What a rank's entry point settles before torch is imported: its number, and its share of the host's cores."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "launch" / "train.py"
+
+
+@pytest.fixture
+def train() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("launch_train", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("told", "threads"),
+    [
+        ({"LOCAL_SIZE": "8"}, "2"),
+        ({"OMPI_COMM_WORLD_LOCAL_SIZE": "4"}, "4"),
+        ({"SLURM_NTASKS_PER_NODE": "2"}, "8"),
+        ({"SLURM_NTASKS_PER_NODE": "2", "SLURM_CPUS_PER_TASK": "6"}, "6"),
+        ({"LOCAL_SIZE": "32"}, "1"),
+        ({}, "16"),
+        ({"LOCAL_SIZE": "8", "OMP_NUM_THREADS": "5"}, "5"),
+    ],
+    ids=str,
+)
+def test_a_rank_takes_its_share_of_the_cores(
+    train: ModuleType, monkeypatch: pytest.MonkeyPatch, told: Mapping[str, str], threads: str
+) -> None:
+    monkeypatch.setattr(os, "environ", dict(told))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
+    train.share_cores()
+    assert os.environ["OMP_NUM_THREADS"] == threads
+
+
+def test_mpirun_and_srun_say_the_number_in_their_own_words(train: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = {"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1"}
+    monkeypatch.setattr(os, "environ", dict(said))
+    train.read_the_starters_variables()
+    assert [os.environ[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")] == ["5", "8", "1"]

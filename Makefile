@@ -56,8 +56,12 @@ lint: setup  ## ruff, the type checker and the import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: setup  ## The benchmarks that run on any machine
+bench: setup  ## The benchmarks that take a minute or two each on any machine
 	$(BIN)/python benchmarks/startup.py
+	$(BIN)/python benchmarks/loading.py --rounds 1
+	$(BIN)/python benchmarks/checkpoint_stall.py
+	$(BIN)/python benchmarks/choices.py --short
+	$(BIN)/python benchmarks/peers.py --short
 
 clean:  ## Remove .venv and what tools left here; runs/ is kept
 	rm -rf $(VENV) .ci-venv* build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache

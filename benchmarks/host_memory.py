@@ -68,7 +68,7 @@ def train(folder: Path, arguments: argparse.Namespace) -> tuple[Any, Any]:
         "num_attention_heads": 16,
         "num_key_value_heads": 16,
         "vocab_size": 32000,
-        "max_position_embeddings": 128,
+        "max_position_embeddings": 64,
         "tie_word_embeddings": False,
     }
     (folder / "model").mkdir()
@@ -76,7 +76,7 @@ def train(folder: Path, arguments: argparse.Namespace) -> tuple[Any, Any]:
     spec = {
         "name": "host-memory",
         "model": {"name_or_path": str(folder / "model")},
-        "data": {"train": str(folder / "data" / "*.jsonl"), "max_length": 64, "eval_fraction": 0.0},
+        "data": {"train": str(folder / "data" / "*.jsonl"), "max_length": 8, "eval_fraction": 0.0},
         "train": {"max_steps": SAVE + 2, "per_device_train_batch_size": 1, "gradient_checkpointing": True, "seed": 1},
         "optimizer": {"type": "adamw", "learning_rate": 1e-5},
         "precision": {"bf16": True},
@@ -94,7 +94,7 @@ def train(folder: Path, arguments: argparse.Namespace) -> tuple[Any, Any]:
         "format": "text",
         "tokens": 8192,
         "columns": {"text": "text"},
-        "longest": 32,
+        "longest": 8,
     }
     checked = check_file(str(folder / "spec.yaml"), launching=True)
     if checked.run is None or not checked.report.ok:

@@ -84,7 +84,7 @@ def spec(scratch: Path, side: str, arguments: argparse.Namespace) -> dict[str, A
     """The same run but for what is left to DeepSpeed, or chosen."""
     config = {"model_type": "llama", "hidden_size": 2048, "intermediate_size": 5504, "vocab_size": 32000}
     config |= {"num_hidden_layers": arguments.layers, "num_attention_heads": 16, "max_position_embeddings": 64}
-    on_nvme = {"device": "nvme", "nvme_path": str(scratch / f"nvme-{len(list(scratch.glob("run-*")))}")}
+    on_nvme = {"device": "nvme", "nvme_path": str(scratch / f"nvme-{len(list(scratch.glob('run-*')))}")}
     parameters: dict[str, Any] = {**on_nvme, "max_in_cpu": 0}
     if side == ENOUGH:
         tensors, largest = 7 * arguments.layers + 2, 32000 * 2048 // arguments.ranks

@@ -22,7 +22,6 @@ RANKS = 2
 CPU = {"device": "cpu"}
 WAYS: dict[str, dict[str, Any]] = {
     "all on the host": {"stage": 3, "offload_optimizer": CPU, "offload_param": CPU},
-    "stage 2, optimizer on the host": {"stage": 2, "offload_optimizer": CPU},
 }
 PHASES: dict[str, tuple[Phase, ...]] = {
     "load": ("load",),

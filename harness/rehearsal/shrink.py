@@ -20,7 +20,7 @@ from harness.spec.model import RunSpec
 from harness.units import format_bytes
 
 STEPS, SAVE = 6, 2
-HIDDEN_ON_CPU, LAYERS_ON_CPU, RANKS_ON_CPU, LENGTH_ON_CPU = 256, 4, 2, 256
+HIDDEN_ON_CPU, LAYERS_ON_CPU, RANKS_ON_CPU, LENGTH_ON_CPU = 256, 4, 2, 64
 FILES_PER_PARAMETER = 2 + 3 * 14 + 2
 """Bytes on disk for each: the folder to load, three checkpoints (the killed run's, the resumed run's and the one that
 it writes meanwhile), the export.

@@ -7,8 +7,9 @@ DeepSpeed's defaults; Hugging Face's Trainer and accelerate with the same JSON; 
 all of them have been started and take turns of five steps, forwards and backwards through the list, while the others
 wait: so a machine that is slower in one minute than in the next is slower for all. A step is from the end of one
 optimizer step to the end of the next, by a clock that stands in DeepSpeed's engine, whoever calls it; a turn's first is
-not counted. Then all are started anew for the next run. The harness measures, attests and logs as it does by default.
-`--write` puts the tables into `benchmarks/results/peers-DATE.md`. Cases: zero-2, zero-3, zero-3-offload.
+not counted. Then all are started anew for the next run. The harness is there twice: what differs between those two is
+chance. It measures, attests and logs as it does by default. `--write` puts the tables into
+`benchmarks/results/peers-DATE.md`. Cases: zero-2, zero-3, zero-3-offload.
 """
 
 from __future__ import annotations
@@ -37,8 +38,16 @@ CASES: dict[str, dict[str, Any]] = {
     "zero-3": {"stage": 3},
     "zero-3-offload": {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}},
 }
-HARNESS, DEFAULTS = "harness", "DeepSpeed script, its defaults"
-SIDES = (HARNESS, "DeepSpeed script, same JSON", DEFAULTS, "Trainer, same JSON", "accelerate, same JSON", "FSDP2")
+HARNESS, AGAIN, DEFAULTS = "harness", "harness, once more", "DeepSpeed script, its defaults"
+SIDES = (
+    HARNESS,
+    AGAIN,
+    "DeepSpeed script, same JSON",
+    DEFAULTS,
+    "Trainer, same JSON",
+    "accelerate, same JSON",
+    "FSDP2",
+)
 
 
 def main() -> int:
@@ -147,7 +156,7 @@ def measure(place: Path, side: str, turns: int) -> None:
     half = bool(config.get("bf16", {}).get("enabled"))
     batches = [{"input_ids": row, "labels": row} for row in ids]
     work = peer_sides.Work(model, batches, config, torch.bfloat16 if half else torch.float32, out=place / "out")
-    if side == HARNESS:
+    if side in (HARNESS, AGAIN):
         losses = [row["loss"] for row in train_here(place, ranks)]
     elif side == "FSDP2":
         losses = peer_sides.fsdp2(work, clock.ended)

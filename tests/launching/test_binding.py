@@ -48,7 +48,7 @@ def test_what_this_machine_lacks_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
     psutil = pytest.importorskip("psutil")
     run = run_of(bind_cores_to_rank=True)
     monkeypatch.setattr(binding, "on_path", lambda _: None)
-    monkeypatch.setattr(psutil, "cpu_count", lambda logical: 1)
+    monkeypatch.setattr(psutil, "cpu_count", lambda **_: 1)
     here = replace(HERE, environ={"KMP_AFFINITY": "compact"})
     found = list(binding.refusals(run, here, 2))
     assert [f.gate for f in found] == ["EN014"] * 3

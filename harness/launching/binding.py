@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib import import_module
 
 from harness.findings import Finding, Fix
 from harness.launching.here import Here, on_path
@@ -54,7 +55,7 @@ def refusals(run: Run, here: Here, ranks_here: int | None) -> Iterator[Finding]:
 def _physical_cores() -> int | None:
     """As DeepSpeed counts them: two threads of one core are one."""
     try:
-        import psutil
+        psutil = import_module("psutil")
     except ImportError:  # then DeepSpeed is missing too, which is told elsewhere
         return None
     count: int | None = psutil.cpu_count(logical=False)

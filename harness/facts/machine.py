@@ -66,6 +66,11 @@ def usable_cores() -> int:
     return cores
 
 
+def numa_nodes() -> int:
+    """Parts of the memory that each belong to some of the cores; 1 where nobody says."""
+    return max(1, len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))))
+
+
 def memory() -> Memory:
     """Host memory from /proc/meminfo, capped by the limit of the control group (cgroup v2 `memory.max`)."""
     rows = dict(line.split(":", 1) for line in _read("/proc/meminfo").splitlines() if ":" in line)

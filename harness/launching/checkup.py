@@ -172,12 +172,23 @@ def _processor(*, cpu_only: bool) -> Iterator[Row]:
         "ok" if vector else "note",
         "" if vector else "the optimizer on the CPU will be slow",
     )
+    yield _numa()
     if cpu_only and machine.installed("torch"):
         fp16 = _fp16_on_cpu()
         value = "yes" if fp16 else "no" if fp16 is not None else "torch did not say"
         mend = "" if fp16 else "set `precision.bf16: true`"
         means = "" if fp16 else "DeepSpeed refuses `precision.fp16` here: it needs AVX512-FP16"
         yield Row("processor", "fp16 on the CPU", value, "ok" if fp16 else "note", means, mend)
+
+
+def _numa() -> Row:
+    """Only where there are several is it worth binding ranks to cores."""
+    nodes, numactl = machine.numa_nodes(), shutil.which("numactl")
+    if nodes == 1:
+        return Row("processor", "NUMA nodes", "1")
+    means = "with the optimizer on the CPU, try `launch.bind_cores_to_rank: true`"
+    mend = "" if numactl else "apt install numactl"
+    return Row("processor", "NUMA nodes", f"{nodes}, numactl {numactl or 'missing'}", "note", means, mend)
 
 
 def _fp16_on_cpu() -> bool | None:

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from harness.launching import measuring
+from harness.launching import checkup, measuring
 from harness.launching.checkup import Row
 from harness.views import doctor as view
 from harness.views.style import Style
@@ -132,3 +132,12 @@ def test_a_disk_that_is_no_folder_is_a_finding() -> None:
     assert done.returncode == 2
     assert "MM007" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_several_numa_nodes_are_worth_a_word(monkeypatch):
+    monkeypatch.setattr(checkup.machine, "numa_nodes", lambda: 2)
+    monkeypatch.setattr(checkup, "_fp16_on_cpu", lambda: None)
+    row = next(row for row in checkup.examine() if row.name == "NUMA nodes")
+    assert row.state == "note"
+    assert row.value.startswith("2, numactl")
+    assert "bind_cores_to_rank" in row.means

@@ -241,9 +241,12 @@ def loss_chunk(run: Run) -> int:
 
 
 def _num_states(spec: RunSpec) -> int:
-    """States of an element. Muon's matrices have one, what its Adam steps has two: counted as two throughout."""
+    """States of an element. Muon's matrices have one, what its Adam steps has two: counted as two throughout. Lion on
+    the CPU has a second one that nothing reads (`ops/lion/cpu_lion.py`).
+    """
     kind = spec.optimizer.type
-    return {"sgd": 1 if spec.optimizer.momentum else 0, "lion": 1, "adagrad": 1}.get(kind, 2)
+    lion = 1 if spec.zero.offload_optimizer is None else 2
+    return {"sgd": 1 if spec.optimizer.momentum else 0, "lion": lion, "adagrad": 1}.get(kind, 2)
 
 
 def _raw(spec: RunSpec, block: str, key: str) -> Any:

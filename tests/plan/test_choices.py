@@ -219,7 +219,8 @@ def test_an_optimizer_on_nvme_is_swapped_beside_the_computation() -> None:
     section = "offload_optimizer."
     adam = chosen(zero=offload("nvme"))
     assert [adam[section + key] for key in ("pipeline_read", "pipeline_write", "buffer_count")] == [True, True, 12]
-    assert chosen(zero=offload("nvme"), optimizer={"type": "lion"})[section + "buffer_count"] == 9
+    assert chosen(zero=offload("nvme"), optimizer={"type": "lion"})[section + "buffer_count"] == 12
+    assert chosen(zero=offload("nvme"), optimizer={"type": "adagrad"})[section + "buffer_count"] == 9
     assert not any(key.startswith(section) for key in chosen(zero=offload("cpu")))
     large = {**offload("nvme"), "sub_group_size": 1_000_000_000}
     assert not any(key.startswith(section) for key in chosen(zero=large))

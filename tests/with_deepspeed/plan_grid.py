@@ -36,6 +36,7 @@ FP32_SUMS = {"data_types": {"grad_accum_dtype": "fp32"}}
 LEAN = {"bf16": {"enabled": True, "bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}}
 LEAN_MASTER = {"bf16": {"enabled": True, "bf16_master_weights_and_grads": True}}
 SGD = {"optimizer": {"type": "SGD", "params": {"lr": 1e-3, "momentum": 0.9}}}
+LION = {"optimizer": {"type": "Lion", "params": {"lr": 1e-4}}}
 PLAIN_SGD = {"optimizer": {"type": "SGD", "params": {"lr": 1e-3}}}
 
 
@@ -60,7 +61,7 @@ class Case:
         parts += [f"accumulate{self.accumulation}" if self.accumulation != 2 else ""]
         parts += [f"{key}{value}" for key, value in self.zero.items()]
         parts += [f"{key}.{list(value)[-1]}" for key, value in self.more.items() if key != "optimizer"]
-        parts += ["momentum" if self.more == SGD else "plain"] if "optimizer" in self.more else []
+        parts += [name for name, more in (("momentum", SGD), ("plain", PLAIN_SGD), ("lion", LION)) if self.more == more]
         return "-".join(part for part in parts if part)
 
     def config(self) -> dict[str, Any]:
@@ -99,8 +100,8 @@ class Case:
                 "train": {"per_device_train_batch_size": 1, "gradient_accumulation_steps": self.accumulation},
                 "data": {"max_length": 16},
                 "optimizer": {
-                    "type": "sgd" if optimizer["type"] == "SGD" else "adamw",
-                    "momentum": momentum,
+                    "type": optimizer["type"].lower(),
+                    **({"momentum": momentum} if optimizer["type"] == "SGD" else {}),
                     "weight_decay": 0.1 if self.decay else 0.0,
                 },
                 "precision": {"bf16": self.bf16},
@@ -152,6 +153,7 @@ CASES = [
     Case(2, bf16=True, more=SGD),
     Case(3, bf16=True, more=SGD),
     Case(3, bf16=True, more=PLAIN_SGD),
+    *(Case(stage, bf16=True, optimizer_at="cpu", more=LION) for stage in (1, 3)),
     # accumulation, buckets, thresholds, ZeRO++
     Case(2, bf16=True, optimizer_at="cpu", accumulation=1),
     Case(3, bf16=True, optimizer_at="cpu", accumulation=1),

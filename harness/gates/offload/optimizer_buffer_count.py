@@ -2,7 +2,8 @@
 
 ## What it checks
 `zero.offload_optimizer.buffer_count` with `device: nvme` at stage 3, against what one step holds at once: the master
-weights, each state and the gradient. That is 4 with Adam and 3 with Adagrad and Lion.
+weights, each state and the gradient. That is 4 with Adam and Lion (whose second state nothing
+reads) and 3 with Adagrad.
 
 ## Why it fails
 Fewer buffers end in a bare AssertionError or in "range() arg 3 must not be zero", at initialisation or in the first
@@ -35,6 +36,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
+from harness.gates.offload.swapping import BUFFERS
 from harness.gates.registry import Cite, Context, gate
 
 
@@ -50,7 +52,7 @@ from harness.gates.registry import Cite, Context, gate
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Weights, states and gradient each need one."""
-    needed = {"": 0, "adagrad": 3, "lion": 3, "adam": 4, "adamw": 4}.get(ctx.optimizer.name, 2)
+    needed = BUFFERS.get(ctx.optimizer.name, 2)
     have = ctx.ds("zero_optimization.offload_optimizer.buffer_count", 4)
     if have >= needed:
         return

@@ -40,7 +40,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.offload.swapping import shares, sub_groups_on_disk
+from harness.gates.offload.swapping import BUFFERS, shares, sub_groups_on_disk
 from harness.gates.registry import Cite, Context, gate
 
 
@@ -57,7 +57,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     section = "zero_optimization.offload_optimizer"
     flags = [name for name in ("pipeline_read", "pipeline_write") if ctx.ds(f"{section}.{name}") is True]
     have = ctx.ds(f"{section}.buffer_count", 4)
-    one = {"": 0, "adagrad": 3, "lion": 3, "adam": 4, "adamw": 4}.get(ctx.optimizer.name, 2)
+    one = BUFFERS.get(ctx.optimizer.name, 2)
     if not flags or not one <= have:
         return  # fewer than one needs: OF010
     parts = shares(ctx) if ctx.run.spec.model.name_or_path or ctx.run.spec.model.config else None

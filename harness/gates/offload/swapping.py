@@ -11,6 +11,8 @@ from typing import Any
 from harness.gates.registry import Context
 
 _MIN_BYTES = 1 << 20
+BUFFERS = {"": 0, "adagrad": 3, "lion": 4, "adam": 4, "adamw": 4}
+"""A step of one sub-group holds master weights, states and gradient; Lion on the CPU has two states and reads one."""
 
 
 def shares(ctx: Context) -> tuple[int, ...] | None:

@@ -154,13 +154,20 @@ def _run(played: Played, command: Sequence[str], name: str) -> tuple[int, float,
 def _rank_after(played: Played, child: subprocess.Popen[bytes], step: int) -> int | None:
     """The pid of a rank once the run has a complete checkpoint of this step; None when the launch ends before."""
     until = time.monotonic() + _PATIENCE
-    wanted = f"checkpoints/step-{step:08d}/manifest.json"
     while child.poll() is None and time.monotonic() < until:
-        found = sorted((played.folder / "runs").glob(f"*/{wanted}"))
+        found = runs_with(played.folder, f"checkpoints/step-{step:08d}/manifest.json")
         if found:
-            return _rank_of(found[-1].parents[2])
+            return _rank_of(found[-1])
         time.sleep(0.02)
     return None
+
+
+def runs_with(folder: Path, name: str) -> list[Path]:
+    """Run directories that have this file, the one whose file is newest last; without `latest`, which is a link to one
+    of them: ranks are known by the directory's own name.
+    """
+    runs = [run for run in (folder / "runs").glob("*") if not run.is_symlink() and (run / name).is_file()]
+    return sorted(runs, key=lambda run: (run / name).stat().st_mtime)
 
 
 def _rank_of(run_dir: Path) -> int | None:
@@ -178,8 +185,8 @@ def _rank_of(run_dir: Path) -> int | None:
 
 
 def _newest(played: Played) -> Record | None:
-    found = sorted((played.folder / "runs").glob("*/launch.json"), key=lambda p: p.stat().st_mtime)
-    return read_record(found[-1].parent) if found else None
+    found = runs_with(played.folder, "launch.json")
+    return read_record(found[-1]) if found else None
 
 
 def _note(played: Played, stage: Stage) -> None:

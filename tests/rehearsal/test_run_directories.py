@@ -1,0 +1,25 @@
+"""Which run directory of a rehearsal is looked at: the newest, by its own name, whatever that is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from harness.launching.rehearsing import runs_with
+
+
+def test_the_link_to_the_latest_run_is_none_of_them(tmp_path: Path) -> None:
+    """`latest` sorts after `host-memory` and before `llama`: a rank is sought by the directory's own name."""
+    runs = tmp_path / "runs"
+    for age, name in enumerate(("zebra-1", "host-memory-1", "demo-1")):
+        (runs / name).mkdir(parents=True)
+        (runs / name / "launch.json").write_text("{}")
+        os.utime(runs / name / "launch.json", (100 + age, 100 + age))
+    (runs / "latest").symlink_to("demo-1")
+    (runs / "empty").mkdir()
+    assert [run.name for run in runs_with(tmp_path, "launch.json")] == ["zebra-1", "host-memory-1", "demo-1"]
+    assert runs_with(tmp_path, "checkpoints/step-00000001/manifest.json") == []
+
+
+def test_nothing_was_begun_yet(tmp_path: Path) -> None:
+    assert runs_with(tmp_path, "launch.json") == []

@@ -53,7 +53,9 @@ def main() -> int:
     if arguments.write:
         day = datetime.now(UTC).strftime("%Y-%m-%d")
         (ROOT / "benchmarks" / "results" / f"host-memory-{day}.md").write_text(text, encoding="utf-8")
-    over = [q for q in quantities if q.name.startswith("host memory") and (q.ratio or 0) > BOUND]
+    # An export maps the checkpoint's files: their pages are resident while there is room, and not its own.
+    phases = [q for q in quantities if q.name.startswith("host memory") and not q.name.endswith("export")]
+    over = [q for q in phases if (q.ratio or 0) > BOUND]
     return int(bool(played.findings or over))
 
 

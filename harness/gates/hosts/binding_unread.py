@@ -5,8 +5,9 @@
 
 ## Why it fails
 DeepSpeed binds ranks where its own `launcher/launch.py` starts them: on one machine and through pdsh. With `openmpi`
-and `slurm` both options are taken and forgotten, and a list without `bind_cores_to_rank` is read by nothing. A
-launcher that binds says how many threads a rank has, over an OMP_NUM_THREADS of `launch.env`.
+and `slurm` both options are taken and forgotten (read in `launcher/multinode_runner.py` of 0.19.8), and a list without
+`bind_cores_to_rank` is read by nothing. A launcher that binds says how many threads a rank has, over an
+OMP_NUM_THREADS of `launch.env` (run on 0.19.8).
 
 ## Example
 ```yaml

@@ -1,8 +1,8 @@
 """Fewer Python calls in a step of ZeRO-3: DeepSpeed looks up again and again what does not change.
 
 A module that is gathered as one (a leaf module) has its parameters listed by a walk through all modules below it, each
-time that it is fetched, released or asked for. NVTX ranges are put around most functions of DeepSpeed's ZeRO, also where
-nobody listens. Both together are a quarter of all calls of a step (`benchmarks/choices.py`).
+time that it is fetched, released or asked for. NVTX ranges are put around most functions of DeepSpeed's ZeRO, also
+where nobody listens. Both together are a quarter of all calls of a step (`benchmarks/choices.py`).
 """
 
 from __future__ import annotations

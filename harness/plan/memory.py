@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from harness.facts.devices import Device
 from harness.facts.models import ModelFacts
 from harness.plan.activation_rows import activation_rows
-from harness.plan.phases import cpu_assumptions, gpu_assumptions, phase_rows, slack_row
+from harness.plan.phases import cpu_rows, gpu_assumptions, phase_rows, slack_row
 from harness.plan.rows import PHASES, TRAINING, Phase, Row, Tier, rounding
 from harness.plan.settings import Settings
 from harness.plan.shards import shard
@@ -121,8 +121,8 @@ def memory_of(model: ModelFacts, settings: Settings, device: Device | None) -> M
     if pooled:  # host pages that nothing is written to cost nothing: of a bucket, what the gradients fill
         settings = replace(settings, reduce_bucket=min(settings.reduce_bucket, shards.total))
     found = [*state_rows(settings, shards), *activation_rows(model, settings), *phase_rows(settings, shards)]
-    rows = [row for row in found if row.bytes]
-    rows += cpu_assumptions() if pooled else gpu_assumptions(settings, rows, rounding(rows))
+    rows = [row for row in found if row.bytes and not (pooled and row.kind == "cache")]  # nothing is page-locked there
+    rows += cpu_rows(settings, shards) if pooled else gpu_assumptions(settings, rows, rounding(rows))
     return Memory(tuple(rows), settings.ranks_per_host, pooled)
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from harness.plan.rows import ENGINE, PHASES, SAVE, Amount, Phase, Row, Tier, pinned, row
+from harness.plan.rows import ENGINE, PHASES, SAVE, STEP, Amount, Phase, Row, Tier, pinned, row
 from harness.plan.settings import Settings
 from harness.plan.shards import Shards
 
@@ -86,10 +86,15 @@ def _resume(s: Settings, z: Shards) -> Iterator[Row]:
     yield row("host", ("resume", "the rank's optimizer file, read whole"), amount, source, RESUME)
 
 
-def cpu_assumptions() -> list[Row]:
-    """What a rank without a GPU has besides tensors."""
+def cpu_rows(s: Settings, z: Shards) -> Iterator[Row]:
+    """What a rank without a GPU has besides the engine's tensors. Gloo gathers into a copy; without offload the step's
+    gradients are gone by then, and it is no larger than they were.
+    """
     what, source = "process: Python, torch, libraries", "assumed"
-    return [Row("host", "process", what, CPU_PROCESS, "0.5 GB", source, PHASES, assumed=True)]
+    yield Row("host", "process", what, CPU_PROCESS, "0.5 GB", source, PHASES, assumed=True)
+    if s.stage in {1, 2} and s.optimizer_at != "none" and s.world > 1:
+        copy = ("temporary", "gloo's copy of the updated parameters")
+        yield row("host", copy, Amount(s.param_bytes, z.total, "P"), "runtime/utils.py all_gather_dp_groups", STEP)
 
 
 def gpu_assumptions(s: Settings, rows: Iterable[Row], padding: int) -> list[Row]:

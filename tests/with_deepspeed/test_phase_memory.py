@@ -1,4 +1,4 @@
-"""No phase of a run holds more copies of the model than the plan says. Needs deepspeed; 2 ranks, 5 GB of memory."""
+"""No phase of a run holds more copies of the model than the plan says. Needs deepspeed; 2 ranks, 3 GB of memory."""
 
 from __future__ import annotations
 
@@ -22,6 +22,9 @@ RANKS = 2
 CPU = {"device": "cpu"}
 WAYS: dict[str, dict[str, Any]] = {
     "all on the host": {"stage": 3, "offload_optimizer": CPU, "offload_param": CPU},
+    "stage 2, optimizer on the host": {"stage": 2, "offload_optimizer": CPU},
+    "stage 2": {"stage": 2},
+    "stage 3": {"stage": 3},
 }
 PHASES: dict[str, tuple[Phase, ...]] = {
     "load": ("load",),
@@ -30,11 +33,13 @@ PHASES: dict[str, tuple[Phase, ...]] = {
     "resume": ("load", "resume"),
 }
 """A phase as ranks tell it -> those of the plan until then: what was freed may stay in the process for the next."""
-BIG = {"hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 24, "vocab_size": 8192}
+BIG = {"hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 12, "vocab_size": 8192}
 SMALL = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "vocab_size": 512}
-"""182 million parameters, and next to none: what a process holds of its own is in both."""
-BOUND = 1.08
-"""Of the plan, 13 copies of the weights: one copy too many shows. What is over 1 is freed, but not given back."""
+"""94 million parameters, and next to none: what a process holds of its own is in both."""
+BOUND = 1.03
+"""Of the plan, up to 13 copies of the weights: half of one too many shows. Buckets and activations are what is over 1."""
+STEPS = 2
+"""The first step makes the optimizer's states: they are there beside gradients in the second."""
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +61,7 @@ def test_no_phase_holds_more_copies_than_planned(
     expected = {phase: (planned[phase] - alone[phase]) / copy for phase in PHASES}
     print({phase: (round(copies[phase], 2), round(expected[phase], 2)) for phase in PHASES})
     assert all(copies[phase] <= BOUND * expected[phase] for phase in PHASES), (copies, expected)
-    assert copies["step"] > 0.8 * expected["step"], (copies, expected)
+    assert copies["save"] > 0.95 * expected["save"], (copies, expected)
 
 
 def look(
@@ -64,9 +69,9 @@ def look(
 ) -> tuple[dict[str, int], dict[str, int], int]:
     """Bytes of the node by phase, measured and planned, and those of the weights."""
     folder = folder / model.name
-    first, second = (prepare(folder / name, model, zero, steps) for name, steps in (("a", 1), ("b", 2)))
+    first, second = (prepare(folder / name, model, zero, steps) for name, steps in (("a", STEPS), ("b", STEPS + 1)))
     forked.run(JOBS / "phase_memory.py", str(first), ranks=RANKS)
-    forked.run(JOBS / "phase_memory.py", str(second), str(first / "checkpoints" / "step-00000001"), ranks=RANKS)
+    forked.run(JOBS / "phase_memory.py", str(second), str(first / "checkpoints" / f"step-{STEPS:08d}"), ranks=RANKS)
     runs = [json.loads((place / "told.json").read_text()) for place in (first, second)]
     shutil.rmtree(folder)
     plan = make_plan(with_choices(resolve(spec(model, zero, 1), world_size=RANKS)), folder, "cpu")

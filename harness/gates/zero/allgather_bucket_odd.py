@@ -18,7 +18,6 @@ zero:
 ```yaml
 zero:
   stage: 2
-  allgather_bucket_size: 500000000
 ```
 """
 
@@ -51,9 +50,13 @@ def check(ctx: Context) -> Iterator[Finding]:
         "zero.allgather_bucket_size",
         label="odd",
         related=[("zero.stage", "read at stages 1 and 2")],
-        fix=Fix(
-            f"set {ctx.key('zero.allgather_bucket_size')} to {size + 1}",
-            {"zero.allgather_bucket_size": size + 1},
-            safe=True,
-        ),
+        fix=_fix(ctx, size),
     )
+
+
+def _fix(ctx: Context, size: int) -> Fix:
+    """ZenFlow alone uses it (ZR024)."""
+    key = ctx.key("zero.allgather_bucket_size")
+    if ctx.ds("zero_optimization.zenflow"):
+        return Fix(f"set {key} to {size + 1}", {"zero.allgather_bucket_size": size + 1}, safe=True)
+    return Fix(f"remove {key}: it decides nothing", {"zero.allgather_bucket_size": None}, safe=True)

@@ -51,7 +51,8 @@ class Settings:
     `secondary`: ranks that share ZeRO++'s second shard of the parameters (`zero_hpz_partition_size`), 1 for none.
     `activations_at`: where the inputs of checkpointed layers wait; `partition_activations`: each tensor-parallel rank
     keeps its part of them. `whole_layers`: ZeRO-3 gathers a decoder layer as one (`leaf_module`).
-    `loss_chunk`: tokens whose logits exist at once, 0 for all of a micro-batch.
+    `loss_chunk`: tokens whose logits exist at once, 0 for all of a micro-batch. `gradients_on_disk`: an optimizer on
+    NVMe has its gradients there too, as DeepSpeed has it without the harness (`runtime/nvme_gradients.py`).
     """
 
     stage: int
@@ -99,6 +100,7 @@ class Settings:
     cpu_share: float = 1.0
     whole_layers: bool = False
     loss_chunk: int = 0
+    gradients_on_disk: bool = False
 
     @property
     def recipe(self) -> Recipe:
@@ -230,6 +232,7 @@ def settings_of(run: Run) -> Settings | None:
         cpu_share=optimizer.ratio if optimizer and stage == 3 else 1.0,
         whole_layers=any(choice.key == "zero_optimization.leaf_module.classes" for choice in run.choices or ()),
         loss_chunk=loss_chunk(run),
+        gradients_on_disk=optimizer_at == "nvme" and (run.kind != "spec" or spec.optimizer.type == "muon"),
     )
 
 

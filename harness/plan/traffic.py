@@ -86,7 +86,7 @@ def to_host(part: float, s: Settings) -> tuple[float, float]:
         return 0.0, 0.0
     e, g = s.param_bytes, s.accumulation
     during = e * g if s.stage == 3 else e * g if g > 1 else 0
-    return during * part, 4.0 * part
+    return during * part, 4.0 * part if s.optimizer_at == "cpu" or s.gradients_on_disk else 0.0
 
 
 def to_device(part: float, s: Settings) -> tuple[float, float]:
@@ -107,16 +107,17 @@ def cpu_step(node: float, s: Settings) -> float:
 
 
 def disk(node: float, s: Settings) -> Disk:
-    """Bytes of one host for `node` parameters: 16 read and 16 written a parameter by the optimizer (swap_tensor),
-    parameters read for each gather and written once.
+    """Bytes of one host for `node` parameters: 12 read and 12 written a parameter by the optimizer (swap_tensor), 4
+    more of both where gradients go to the disk; parameters read for each gather and written once.
     """
     optimizer = s.optimizer_at == "nvme"
+    gradients = s.master_bytes * node if s.gradients_on_disk else 0.0
     parameters = s.parameters_at == "nvme"
     width = s.master_bytes + s.state_bytes * s.num_states
     return Disk(
-        optimizer_read=(width + s.master_bytes) * node if optimizer else 0.0,
+        optimizer_read=width * node + gradients if optimizer else 0.0,
         optimizer_write=width * node if optimizer else 0.0,
-        gradients_write=s.master_bytes * node if optimizer else 0.0,
+        gradients_write=gradients,
         parameters_read=2 * s.param_bytes * s.accumulation * node if parameters else 0.0,
         parameters_write=s.param_bytes * node if parameters else 0.0,
     )

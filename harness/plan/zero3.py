@@ -125,6 +125,8 @@ def _optimizer_on_nvme(s: Settings, z: Shards) -> Iterator[Row]:
     kept = tuple(share for share in z.sub_groups if share not in z.on_disk)
     if kept:
         yield from _in_memory(s, z, "s3 _swappable_optimizer_subgroup", kept)
+    if not s.gradients_on_disk:
+        return
     what = ("gradients", "gradients of the step")
     yield row("nvme", what, Amount(w, z.swapped, "P / N"), "swap/optimizer_utils.py swap_out_gradients")
     what = ("small_gradients", "gradients too small to swap")

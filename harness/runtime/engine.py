@@ -17,6 +17,7 @@ from harness.runtime.fewer_calls import call_less
 from harness.runtime.first_step import undo_hidden_step
 from harness.runtime.models.compiling import compile_engine
 from harness.runtime.muon import import_muon, muon_spares_embeddings
+from harness.runtime.nvme_gradients import keep_gradients
 from harness.runtime.nvme_prefetch import read_ahead_once
 from harness.runtime.policies import guard_steps
 from harness.runtime.ranks import Ranks
@@ -106,8 +107,9 @@ def _initialize(run: Run, ds_config: dict[str, Any], model: torch.nn.Module, dec
 
 def mend_engine(engine: Any, ranks: Ranks, topology: Topology) -> None:
     """What DeepSpeed leaves undone: at ZeRO stage 0 the hidden first step in 16 bit and gradients that are not finite,
-    on NVMe parameters that are read ahead twice.
+    on NVMe parameters that are read ahead twice, and gradients that are written though they are in memory.
     """
     undo_hidden_step(engine)
     read_ahead_once(engine.module)
+    keep_gradients(engine)
     guard_steps(engine, ranks, alone=topology.copies == 1)

@@ -73,7 +73,7 @@ def test_higher_stages_need_less_and_offload_moves_it_to_the_host() -> None:
     assert gpu == sorted(gpu, reverse=True)
     assert rungs["ZeRO-3, optimizer on cpu"].gpu < rungs["ZeRO-3"].gpu
     assert rungs["ZeRO-3, optimizer on cpu"].host > rungs["ZeRO-3"].host
-    assert rungs["ZeRO-3, optimizer on nvme"].nvme > 16 * 8e9
+    assert rungs["ZeRO-3, optimizer on nvme"].nvme > 12 * 8e9
 
 
 @pytest.mark.parametrize(

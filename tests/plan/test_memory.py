@@ -44,7 +44,7 @@ def test_parameters_on_nvme_need_a_write_back_buffer_that_is_not_divided() -> No
     small = memory(zero=offload("nvme", "nvme", sub_group_size=100_000_000))
     large = memory(zero=offload("nvme", "nvme"))
     assert large.host_peak - small.host_peak > 200e9
-    assert small.nvme == pytest.approx((16 + 2) * 70_553_706_496, rel=0.001)
+    assert small.nvme == pytest.approx((12 + 2) * 70_553_706_496, rel=0.001)
 
 
 def test_18_bytes_a_parameter_on_the_host_and_20_with_the_parameters() -> None:
@@ -138,8 +138,8 @@ def test_fit(gpu: int | None, host: int | None, expected: tuple[bool | None, str
 
 def test_disks_that_are_too_small_or_unknown() -> None:
     needed = memory(zero=offload("nvme", sub_group_size=100_000_000))
-    assert fit(needed, Capacity(80 * 2**30, 10**12, 10**12)).binding == "nvme"
-    assert fit(needed, Capacity(80 * 2**30, 10**12, 10**12)).fits is False
+    assert fit(needed, Capacity(80 * 2**30, 10**12, 8 * 10**11)).binding == "nvme"
+    assert fit(needed, Capacity(80 * 2**30, 10**12, 8 * 10**11)).fits is False
     assert fit(needed, Capacity(80 * 2**30, 10**12, 8 * 10**12)).fits is True
     assert fit(needed, Capacity(80 * 2**30, 10**12)).fits is None
 

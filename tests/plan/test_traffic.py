@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -82,8 +83,15 @@ def test_offload_at_stage_2_goes_down_once_without_accumulation() -> None:
     assert traffic.to_host(1.0, settings(zero=offload("cpu", stage=2), **ONCE)) == (0, 4)
 
 
-def test_the_optimizer_on_nvme_reads_16_and_writes_16_bytes() -> None:
+def test_the_optimizer_on_nvme_reads_12_and_writes_12_bytes() -> None:
     moved = traffic.disk(1.0, settings(zero=offload("nvme")))
+    assert moved.optimizer_read == moved.optimizer_write == 12
+    assert moved.gradients_write == 0
+    assert traffic.to_host(1.0, settings(zero=offload("nvme"), **ONCE)) == (2, 0)
+
+
+def test_gradients_that_go_to_the_disk_too_are_4_bytes_more_each_way() -> None:
+    moved = traffic.disk(1.0, replace(settings(zero=offload("nvme")), gradients_on_disk=True))
     assert moved.optimizer_read == 16
     assert moved.optimizer_write + moved.gradients_write == 16
 

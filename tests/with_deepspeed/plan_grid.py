@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from harness.facts.machine import libaio_links
@@ -113,7 +113,7 @@ class Case:
         settings = settings_of(resolve(spec))
         if settings is None:
             raise ValueError(str(self))
-        return settings
+        return replace(settings, gradients_on_disk=self.optimizer_at == "nvme")  # of DeepSpeed without the harness
 
     def facts(self) -> ModelFacts:
         """The model's sizes."""

@@ -1,0 +1,90 @@
+"""`nvme_gradients.py OUT.json FOLDER CASES`: engines with their optimizer on NVMe below FOLDER, with gradients written there
+as DeepSpeed does it, and kept in memory. Of each: losses, norms, a digest of the weights, bytes of a step's swapping and
+the files left by gradients.
+"""
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+import deepspeed
+import torch
+from deepspeed.ops.op_builder import AsyncIOBuilder
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from harness.runtime.nvme_gradients import keep_gradients
+from harness.runtime.ranks import join, leave
+from harness.runtime.telemetry.swapping import SWAPPED, counted
+
+LLAMA = {
+    "vocab_size": 1024,
+    "hidden_size": 1024,
+    "intermediate_size": 1024,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 8,
+    "max_position_embeddings": 64,
+}
+STEPS, ACCUMULATION = 3, 2
+
+
+def config(case, folder):
+    """DeepSpeed's JSON."""
+    offload = {"device": "nvme", "nvme_path": str(folder), "buffer_count": 12 if case["pipelined"] else 4}
+    offload |= {"pipeline_read": case["pipelined"], "pipeline_write": case["pipelined"]}
+    return {
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": ACCUMULATION,
+        "gradient_clipping": 1.0,
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
+        "bf16": {"enabled": case["bf16"]},
+        "zero_optimization": {"stage": 3, "sub_group_size": 4_000_000, "offload_optimizer": offload},
+    }
+
+
+def trained(case, folder, kept):
+    """One engine, from the same weights with the same rows."""
+    with deepspeed.zero.Init(config_dict_or_path=config(case, folder)):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **LLAMA))
+    generator = torch.Generator().manual_seed(ranks.rank)
+    for parameter in model.parameters():
+        parameter.ds_tensor.data.normal_(std=0.02, generator=generator)
+    engine, *_ = deepspeed.initialize(
+        model=model, model_parameters=list(model.parameters()), config=config(case, folder)
+    )
+    if kept:
+        keep_gradients(engine)
+    ids = torch.randint(0, 1024, (1, 32), generator=generator)
+    losses, norms = [], []
+    for micro in range(STEPS * ACCUMULATION):
+        if micro == (STEPS - 1) * ACCUMULATION:
+            SWAPPED.read = SWAPPED.written = 0
+        loss = engine(input_ids=ids, labels=ids, use_cache=False).loss
+        engine.backward(loss)
+        engine.step()
+        losses.append(loss.item())
+        if micro % ACCUMULATION == ACCUMULATION - 1:
+            norms.append(float(engine.get_global_grad_norm()))
+    digest = hashlib.sha256()
+    for parameter in model.parameters():
+        digest.update(parameter.ds_tensor.contiguous().view(torch.uint8).numpy().tobytes())
+    files = list(Path(engine.optimizer.optimizer_swapper.swap_folder).rglob("*_gradient_*"))
+    found = {"losses": losses, "norms": norms, "weights": digest.hexdigest(), "files": len(files)}
+    found |= {"read": SWAPPED.read, "written": SWAPPED.written}
+    found["shard"] = sum(parameter.ds_tensor.numel() for parameter in model.parameters())
+    engine.destroy()
+    return found
+
+
+ranks = join()
+op = AsyncIOBuilder().load(verbose=False)
+op.aio_handle = counted(op.aio_handle)
+results = []
+for number, case in enumerate(json.loads(sys.argv[3])):
+    place = Path(sys.argv[2]) / str(number)
+    results.append({name: trained(case, place / name, name == "kept") for name in ("written", "kept")})
+everyone = ranks.gather(results)
+if ranks.is_first:
+    Path(sys.argv[1]).write_text(json.dumps(everyone))
+leave()

@@ -62,7 +62,7 @@ def _peaks(m: ModelFacts, s: Settings, x: Shape, *, head: bool) -> list[Row]:
 def _heads(m: ModelFacts, s: Settings, x: Shape) -> list[Row]:
     """Head and loss in the backward pass, and at the end of the forward pass."""
     chunk = s.loss_chunk
-    if not chunk or s.pipeline > 1 or s.tensor > 1 or s.sequence_parallel > 1:
+    if not chunk or s.pipeline > 1 or s.tensor > 1:
         return [_head(m, x, BACKWARD), _head(m, x, ("forward",))]
     chunk = min(chunk, x.tokens)
     kept = head_bytes(m, x) - 4 * m.vocab * x.tokens

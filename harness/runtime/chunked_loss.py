@@ -33,7 +33,7 @@ class ChunkedHead:
 
     def __init__(self, model: Any, head: torch.nn.Linear, chunk: int) -> None:
         self._head, self._chunk = head, chunk
-        self._labels: torch.Tensor | None = None
+        self._targets: torch.Tensor | None = None
         self._items: float | None = None
         self._plain, self._loss = head.forward, model.loss_function
         head.forward = self._forward
@@ -43,14 +43,20 @@ class ChunkedHead:
         """The next forward of the model is of these labels (rows, length), not shifted. The loss is their sum over
         `items`, or the mean where that is None.
         """
-        self._labels, self._items = labels, items
+        self.arm_shifted(pad(labels, (0, 1), value=IGNORED)[:, 1:], items)
+
+    def arm_shifted(self, targets: torch.Tensor, items: float | None) -> None:
+        """The same with the token that follows each, (rows, length). A model that is called without labels returns the
+        loss in the place of its logits.
+        """
+        self._targets, self._items = targets, items
 
     def _forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """(rows, length, hidden size) -> logits, or the loss, a scalar in fp32."""
-        labels, self._labels = self._labels, None
-        if labels is None:
+        targets, self._targets = self._targets, None
+        if targets is None:
             return self._plain(hidden)
-        targets = pad(labels, (0, 1), value=IGNORED)[:, 1:].flatten()
+        targets = targets.flatten()
         items = (targets != IGNORED).sum() if self._items is None else self._items
         return chunked_loss(hidden.flatten(0, 1), self._head.weight, targets, items, self._chunk)
 

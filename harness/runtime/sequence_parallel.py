@@ -18,6 +18,7 @@ from torch.nn.functional import cross_entropy, pad
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from harness.runtime.batch import IGNORED, MicroBatch
+from harness.runtime.chunked_loss import ChunkedHead
 from harness.runtime.metrics import Stopwatch
 from harness.runtime.ranks import Ranks
 from harness.runtime.refusals import refusal
@@ -180,10 +181,13 @@ def shard(batch: MicroBatch, size: int, index: int) -> tuple[torch.Tensor, torch
 
 
 class SequenceStepper:
-    """A model whose rows are spread over a sequence group."""
+    """A model whose rows are spread over a sequence group. `head` computes the loss in chunks."""
 
-    def __init__(self, engine: Any, ranks: Ranks, topology: Topology) -> None:
-        self._engine, self._device, self._topology = engine, ranks.device, topology
+    chunked_evaluation = True
+    """False while somebody wants the logits of an evaluation."""
+
+    def __init__(self, engine: Any, ranks: Ranks, topology: Topology, head: ChunkedHead | None = None) -> None:
+        self._engine, self._device, self._topology, self._head = engine, ranks.device, topology, head
         self._attention = attend_over_group(engine.module, engine.get_sequence_parallel_group())
         # DeepSpeed adds gradients up over a sequence group, but at stage 3 averages them.
         self._weight = topology.sequence_size if engine.zero_optimization_stage() == 3 else 1
@@ -195,28 +199,33 @@ class SequenceStepper:
         losses = torch.zeros((), dtype=torch.float64, device=self._device)
         for batch in micro_batches:
             with watch.part("forward"):
-                loss_sum, _ = self._loss_sum(batch)
-                losses += loss_sum.detach().double() / share
+                loss, _ = self._loss(batch, share, self._head)
+                losses += loss.detach().double()
             with watch.part("backward"):
-                engine.backward(loss_sum * (self._weight / share))
+                engine.backward(loss * self._weight)
             with watch.part("optimizer"):
                 engine.step()
         return losses
 
     def evaluate(self, batch: MicroBatch) -> tuple[torch.Tensor, int]:
         """This rank's part of the rows."""
-        loss_sum, predicted = self._loss_sum(batch)
+        loss_sum, predicted = self._loss(batch, 1.0, self._head if self.chunked_evaluation else None)
         return loss_sum.detach().double(), predicted
 
-    def _loss_sum(self, batch: MicroBatch) -> tuple[torch.Tensor, int]:
-        """Sum of this part's token losses, in fp32, and how many they are (0 is possible)."""
+    def _loss(self, batch: MicroBatch, items: float, head: ChunkedHead | None) -> tuple[torch.Tensor, int]:
+        """Sum of this part's token losses over `items`, in fp32, and how many they are (0 is possible)."""
         parts = shard(batch, self._topology.sequence_size, self._topology.sequence_rank)
         ids, positions, labels = (t.to(self._device, non_blocking=True) for t in parts)
         self._attention.start(positions)
-        logits = self._engine(input_ids=ids, position_ids=positions, use_cache=False).logits.float()
+        if head is not None:
+            head.arm_shifted(labels, items)
+        logits = self._engine(input_ids=ids, position_ids=positions, use_cache=False).logits
         self._check_layers()
-        loss = cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED, reduction="sum")
-        return loss, int((labels != IGNORED).sum())
+        predicted = int((parts[2] != IGNORED).sum())
+        if head is not None:
+            return logits, predicted
+        flat = logits.float().flatten(0, 1)
+        return cross_entropy(flat, labels.flatten(), ignore_index=IGNORED, reduction="sum") / items, predicted
 
     def _check_layers(self) -> None:
         """Layers that mix positions by other means (convolutions, recurrences, own attention) would see a part only."""

@@ -158,6 +158,7 @@ def test_the_plan_tells_the_difference() -> None:
         ("llama-3.1-8b", {"precision": {"bf16": False, "fp16": True}}, None),
         ("llama-3.1-8b", {"train": {"torch_compile": True}}, None),
         ("llama-3.1-8b", {"parallel": {"tensor_parallel_size": 2}}, None),
+        ("llama-3.1-8b", {"parallel": {"sequence_parallel_size": 2}}, 512),
         ("gemma-2-9b", {}, None),
     ],
     ids=str,

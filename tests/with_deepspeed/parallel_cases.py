@@ -97,6 +97,7 @@ class Case:
 
 _CPU = (("zero", '{"offload_optimizer": {"device": "cpu", "pin_memory": false}}'),)
 _RECOMPUTE = (("train", '{"gradient_checkpointing": true}'),)
+_CHUNKS = (("train", '{"loss_chunk_size": 5}'),)
 
 
 def _preset(name: str) -> tuple[tuple[str, str], ...]:
@@ -138,6 +139,8 @@ SEQUENCE = (
     Case("llama", 3, sequence=2, precision="bf16"),
     *(Case("llama", stage, ranks=4, sequence=2, packed=True) for stage in (0, 1, 2, 3)),
     Case("qwen2", 2, ranks=4, sequence=4),
+    *(Case("llama", stage, sequence=2, packed=stage == 3, more=_CHUNKS) for stage in (2, 3)),
+    Case("llama-tied", 3, sequence=2, more=_CHUNKS),
 )
 
 EXPERTS = (
@@ -158,7 +161,7 @@ def _some(cases: tuple[Case, ...], *places: int) -> tuple[Case, ...]:
 
 # What the tests run each time: every stage, number format and degree, each family once.
 CI_TENSOR = _some(TENSOR, 0, 2, 4, 6, 11, 13, 15)
-CI_SEQUENCE = _some(SEQUENCE, 0, 4, 5, 8, 11, 14, 17, 18, 19)
+CI_SEQUENCE = _some(SEQUENCE, 0, 4, 5, 8, 11, 14, 17, 18, 19, 20, 21, 22)
 CI_EXPERTS = _some(EXPERTS, 0, 1, 4)
 
 

@@ -18,7 +18,12 @@ def choose(facts: Facts) -> Choice | None:
     gradients are rounded; compiled models and those cut over ranks have a head of their own.
     """
     spec, model, settings = facts.run.spec, facts.model, facts.settings
-    if model is None or settings is None or not facts.plain or spec.train.loss_chunk_size is not None:
+    if (
+        model is None
+        or settings is None
+        or settings.tensor * settings.pipeline > 1
+        or spec.train.loss_chunk_size is not None
+    ):
         return None
     if (
         spec.precision.fp16

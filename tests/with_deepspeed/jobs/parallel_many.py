@@ -66,7 +66,7 @@ def build(ranks: Ranks, orders: Orders) -> Built:
     config = load_config(run.spec.model, load_tokenizer(run.spec.model))
     engine = build_engine(run, orders.ds_config, build_model(run, orders.ds_config, config), STEPS)
     mend_engine(engine, ranks, place)
-    return Built(engine, make_stepper(engine, ranks, place), place)
+    return Built(engine, make_stepper(engine, ranks, place, run), place)
 
 
 def _case(ranks: Ranks, job: dict[str, Any]) -> dict[str, Any]:

@@ -51,8 +51,9 @@ class Settings:
     `secondary`: ranks that share ZeRO++'s second shard of the parameters (`zero_hpz_partition_size`), 1 for none.
     `activations_at`: where the inputs of checkpointed layers wait; `partition_activations`: each tensor-parallel rank
     keeps its part of them. `whole_layers`: ZeRO-3 gathers a decoder layer as one (`leaf_module`).
-    `loss_chunk`: tokens whose logits exist at once, 0 for all of a micro-batch. `gradients_on_disk`: an optimizer on
-    NVMe has its gradients there too, as DeepSpeed has it without the harness (`runtime/nvme_gradients.py`).
+    `loss_chunk`: tokens whose logits exist at once, 0 for all of a micro-batch. `gradients_twice`: an optimizer on the
+    CPU or on NVMe has fp32 gradients of its own, as DeepSpeed has it without the harness (`runtime/host_gradients.py`,
+    `nvme_gradients.py`).
     """
 
     stage: int
@@ -100,7 +101,7 @@ class Settings:
     cpu_share: float = 1.0
     whole_layers: bool = False
     loss_chunk: int = 0
-    gradients_on_disk: bool = False
+    gradients_twice: bool = False
 
     @property
     def recipe(self) -> Recipe:
@@ -232,8 +233,21 @@ def settings_of(run: Run) -> Settings | None:
         cpu_share=optimizer.ratio if optimizer and stage == 3 else 1.0,
         whole_layers=any(choice.key == "zero_optimization.leaf_module.classes" for choice in run.choices or ()),
         loss_chunk=loss_chunk(run),
-        gradients_on_disk=optimizer_at == "nvme" and (run.kind != "spec" or spec.optimizer.type == "muon"),
+        gradients_twice=_gradients_twice(run, optimizer_at),
     )
+
+
+def _gradients_twice(run: Run, optimizer_at: Place) -> bool:
+    spec, offload = run.spec, run.spec.zero.offload_optimizer
+    if optimizer_at == "none" or offload is None:
+        return False
+    if run.kind != "spec" or spec.zero.stage < 3 or spec.optimizer.type == "muon":
+        return True
+    if optimizer_at == "nvme":
+        return False
+    raw: Any = spec.deepspeed.get("zero_optimization")
+    others = isinstance(raw, Mapping) and (raw.get("zenflow") or "offload_optimizer" in raw)
+    return bool(others) or offload.ratio < 1 or spec.plugins.file is not None
 
 
 def loss_chunk(run: Run) -> int:

@@ -86,7 +86,7 @@ def to_host(part: float, s: Settings) -> tuple[float, float]:
         return 0.0, 0.0
     e, g = s.param_bytes, s.accumulation
     during = e * g if s.stage == 3 else e * g if g > 1 else 0
-    return during * part, 4.0 * part if s.optimizer_at == "cpu" or s.gradients_on_disk else 0.0
+    return during * part, 4.0 * part if s.stage < 3 or s.gradients_twice else 0.0
 
 
 def to_device(part: float, s: Settings) -> tuple[float, float]:
@@ -102,8 +102,9 @@ def to_device(part: float, s: Settings) -> tuple[float, float]:
 
 
 def cpu_step(node: float, s: Settings) -> float:
-    """Host memory traffic of the optimizer step for `node` parameters on one host."""
-    return 0.0 if s.optimizer_at == "none" else STEP_BYTES * node * s.cpu_share
+    """Host memory traffic of the optimizer step for `node` parameters on one host; with gradients cast in it."""
+    cast = s.grad_bytes + s.master_bytes if s.stage == 3 and not s.gradients_twice else 0
+    return 0.0 if s.optimizer_at == "none" else (STEP_BYTES + cast) * node * s.cpu_share
 
 
 def disk(node: float, s: Settings) -> Disk:
@@ -111,7 +112,7 @@ def disk(node: float, s: Settings) -> Disk:
     more of both where gradients go to the disk; parameters read for each gather and written once.
     """
     optimizer = s.optimizer_at == "nvme"
-    gradients = s.master_bytes * node if s.gradients_on_disk else 0.0
+    gradients = s.master_bytes * node if optimizer and s.gradients_twice else 0.0
     parameters = s.parameters_at == "nvme"
     width = s.master_bytes + s.state_bytes * s.num_states
     return Disk(

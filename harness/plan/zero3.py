@@ -108,11 +108,14 @@ def _optimizer_on_cpu(s: Settings, z: Shards, source: str) -> Iterator[Row]:
 def _in_memory(s: Settings, z: Shards, source: str, groups: tuple[int, ...]) -> Iterator[Row]:
     """Sub-groups that are stepped by the CPU and stay in host memory."""
     yield from master_and_states(s, z, source, "host", sum(groups))
-    what, gradients = (
-        ("master_gradients", "gradients of the master weights"),
-        Amount(s.master_bytes, sum(groups), "P / N"),
-    )
-    yield pinned(what, gradients, "s3 initialize_optimizer_states", groups)
+    w = s.master_bytes
+    if s.optimizer_at == "cpu" and not s.gradients_twice:
+        what, largest = ("master_gradients", "fp32 gradients of the sub-group that is stepped"), max(groups, default=0)
+        if s.grad_bytes != w:
+            yield row("host", what, Amount(w, largest, "largest sub-group / N"), "harness/runtime/host_gradients.py")
+        return
+    what = ("master_gradients", "gradients of the master weights")
+    yield pinned(what, Amount(w, sum(groups), "P / N"), "s3 initialize_optimizer_states", groups)
 
 
 def _optimizer_on_nvme(s: Settings, z: Shards) -> Iterator[Row]:
@@ -125,7 +128,7 @@ def _optimizer_on_nvme(s: Settings, z: Shards) -> Iterator[Row]:
     kept = tuple(share for share in z.sub_groups if share not in z.on_disk)
     if kept:
         yield from _in_memory(s, z, "s3 _swappable_optimizer_subgroup", kept)
-    if not s.gradients_on_disk:
+    if not s.gradients_twice:
         return
     what = ("gradients", "gradients of the step")
     yield row("nvme", what, Amount(w, z.swapped, "P / N"), "swap/optimizer_utils.py swap_out_gradients")

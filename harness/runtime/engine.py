@@ -17,6 +17,7 @@ from harness.runtime.fewer_calls import call_less
 from harness.runtime.first_step import undo_hidden_step
 from harness.runtime.models.compiling import compile_engine
 from harness.runtime.muon import import_muon, muon_spares_embeddings
+from harness.runtime.host_gradients import cast_when_stepped, gradients_held_once
 from harness.runtime.nvme_gradients import keep_gradients
 from harness.runtime.nvme_prefetch import read_ahead_once
 from harness.runtime.policies import guard_steps
@@ -95,21 +96,23 @@ def _initialize(run: Run, ds_config: dict[str, Any], model: torch.nn.Module, dec
     if ds_config.get("zero_optimization", {}).get("stage") == 3:
         mark_experts(model)
         call_less()
-    engine, *_ = deepspeed.initialize(
-        model=model,
-        model_parameters=parameter_groups(model, decay),
-        config=ds_config,
-        mpu=sequence_groups(run.degrees.sequence),
-        lr_scheduler=None if "scheduler" in ds_config else scheduler_factory(run.spec.scheduler, steps),
-    )
+    with gradients_held_once(wanted=run.spec.plugins.file is None):  # a plugin may ask DeepSpeed for gradients
+        engine, *_ = deepspeed.initialize(
+            model=model,
+            model_parameters=parameter_groups(model, decay),
+            config=ds_config,
+            mpu=sequence_groups(run.degrees.sequence),
+            lr_scheduler=None if "scheduler" in ds_config else scheduler_factory(run.spec.scheduler, steps),
+        )
     return engine
 
 
 def mend_engine(engine: Any, ranks: Ranks, topology: Topology) -> None:
     """What DeepSpeed leaves undone: at ZeRO stage 0 the hidden first step in 16 bit and gradients that are not finite,
-    on NVMe parameters that are read ahead twice, and gradients that are written though they are in memory.
+    on NVMe parameters that are read ahead twice; and gradients that the host holds twice.
     """
     undo_hidden_step(engine)
     read_ahead_once(engine.module)
     keep_gradients(engine)
+    cast_when_stepped(engine)
     guard_steps(engine, ranks, alone=topology.copies == 1)

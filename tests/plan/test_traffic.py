@@ -91,7 +91,7 @@ def test_the_optimizer_on_nvme_reads_12_and_writes_12_bytes() -> None:
 
 
 def test_gradients_that_go_to_the_disk_too_are_4_bytes_more_each_way() -> None:
-    moved = traffic.disk(1.0, replace(settings(zero=offload("nvme")), gradients_on_disk=True))
+    moved = traffic.disk(1.0, replace(settings(zero=offload("nvme")), gradients_twice=True))
     assert moved.optimizer_read == 16
     assert moved.optimizer_write + moved.gradients_write == 16
 

@@ -113,7 +113,7 @@ class Case:
         settings = settings_of(resolve(spec))
         if settings is None:
             raise ValueError(str(self))
-        return replace(settings, gradients_on_disk=self.optimizer_at == "nvme")  # of DeepSpeed without the harness
+        return replace(settings, gradients_twice=self.optimizer_at != "none")  # of DeepSpeed without the harness
 
     def facts(self) -> ModelFacts:
         """The model's sizes."""

@@ -71,7 +71,8 @@ def _stage3(zero: Any, module: Any) -> dict[str, int]:
     states = _moments(zero.optimizer, masters if zero.swap_optimizer else None)
     found |= _placed(optimizer_at, master=masters, states=states)
     if zero.offload_optimizer:
-        found |= _placed("host", master_gradients=[p.grad for p in masters])
+        held = getattr(zero, "gradients_of_a_sub_group", None)  # harness/runtime/host_gradients.py
+        found |= _placed("host", master_gradients=[held, *(p.grad for p in masters)])
     return found
 
 

@@ -1,6 +1,6 @@
-"""`nvme_gradients.py OUT.json FOLDER CASES`: engines with their optimizer on NVMe below FOLDER, with gradients written there
-as DeepSpeed does it, and kept in memory. Of each: losses, norms, a digest of the weights, bytes of a step's swapping and
-the files left by gradients.
+"""`gradients_once.py OUT.json FOLDER CASES`: engines with their optimizer on the CPU, or on NVMe below FOLDER, with gradients
+held twice as DeepSpeed does it, and once. Of each: losses, norms, a digest of the weights, bytes of a step's swapping,
+the files left by gradients, and bytes of the masters' gradients between steps.
 """
 
 import hashlib
@@ -13,6 +13,7 @@ import torch
 from deepspeed.ops.op_builder import AsyncIOBuilder
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from harness.runtime.host_gradients import cast_when_stepped, gradients_held_once
 from harness.runtime.nvme_gradients import keep_gradients
 from harness.runtime.ranks import join, leave
 from harness.runtime.telemetry.swapping import SWAPPED, counted
@@ -31,8 +32,10 @@ STEPS, ACCUMULATION = 3, 2
 
 def config(case, folder):
     """DeepSpeed's JSON."""
-    offload = {"device": "nvme", "nvme_path": str(folder), "buffer_count": 12 if case["pipelined"] else 4}
-    offload |= {"pipeline_read": case["pipelined"], "pipeline_write": case["pipelined"]}
+    offload = {"device": case["device"]}
+    if case["device"] == "nvme":
+        offload |= {"nvme_path": str(folder), "buffer_count": 12 if case["pipelined"] else 4}
+        offload |= {"pipeline_read": case["pipelined"], "pipeline_write": case["pipelined"]}
     return {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": ACCUMULATION,
@@ -43,18 +46,20 @@ def config(case, folder):
     }
 
 
-def trained(case, folder, kept):
+def trained(case, folder, once):
     """One engine, from the same weights with the same rows."""
     with deepspeed.zero.Init(config_dict_or_path=config(case, folder)):
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **LLAMA))
     generator = torch.Generator().manual_seed(ranks.rank)
     for parameter in model.parameters():
         parameter.ds_tensor.data.normal_(std=0.02, generator=generator)
-    engine, *_ = deepspeed.initialize(
-        model=model, model_parameters=list(model.parameters()), config=config(case, folder)
-    )
-    if kept:
+    with gradients_held_once(once):
+        engine, *_ = deepspeed.initialize(
+            model=model, model_parameters=list(model.parameters()), config=config(case, folder)
+        )
+    if once:
         keep_gradients(engine)
+        cast_when_stepped(engine)
     ids = torch.randint(0, 1024, (1, 32), generator=generator)
     losses, norms = [], []
     for micro in range(STEPS * ACCUMULATION):
@@ -69,8 +74,10 @@ def trained(case, folder, kept):
     digest = hashlib.sha256()
     for parameter in model.parameters():
         digest.update(parameter.ds_tensor.contiguous().view(torch.uint8).numpy().tobytes())
-    files = list(Path(engine.optimizer.optimizer_swapper.swap_folder).rglob("*_gradient_*"))
+    files = list(folder.rglob(f"rank{ranks.rank}/*_gradient_*"))
+    masters = engine.optimizer.fp32_partitioned_groups_flat
     found = {"losses": losses, "norms": norms, "weights": digest.hexdigest(), "files": len(files)}
+    found["masters_gradients"] = sum(m.grad.nbytes for m in masters if m.grad is not None)
     found |= {"read": SWAPPED.read, "written": SWAPPED.written}
     found["shard"] = sum(parameter.ds_tensor.numel() for parameter in model.parameters())
     engine.destroy()
@@ -83,7 +90,7 @@ op.aio_handle = counted(op.aio_handle)
 results = []
 for number, case in enumerate(json.loads(sys.argv[3])):
     place = Path(sys.argv[2]) / str(number)
-    results.append({name: trained(case, place / name, name == "kept") for name in ("written", "kept")})
+    results.append({name: trained(case, place / name, name == "once") for name in ("twice", "once")})
 everyone = ranks.gather(results)
 if ranks.is_first:
     Path(sys.argv[1]).write_text(json.dumps(everyone))

@@ -37,7 +37,7 @@ class Rates:
             f"compute at {self.efficiency:.0%} of the dense peak, causal attention at half",
             f"links, network and PCIe at {self.link_efficiency:.0%} of their data sheet",
             f"host memory {self.host_memory / 1e9:.0f} GB/s a node; CPU Adam moves {ADAM_BYTES} bytes a parameter, with"
-            f" unscaling and the cast {STEP_BYTES}",
+            f" unscaling and the cast {STEP_BYTES}, 6 more where its gradients are cast in the step",
             f"NVMe {self.nvme_read / 1e9:.0f} GB/s read and {self.nvme_write / 1e9:.0f} GB/s written a node",
             f"checkpoints written at {self.checkpoint_write / 1e9:.0f} GB/s a node",
             f"one failure in {self.failure_hours:,.0f} hours a GPU (Llama 3 paper, section 3.3.4),"

@@ -15,9 +15,9 @@ from harness.runtime.data import Shape
 from harness.runtime.experts import mark_experts
 from harness.runtime.fewer_calls import call_less
 from harness.runtime.first_step import undo_hidden_step
+from harness.runtime.host_gradients import cast_when_stepped, gradients_held_once
 from harness.runtime.models.compiling import compile_engine
 from harness.runtime.muon import import_muon, muon_spares_embeddings
-from harness.runtime.host_gradients import cast_when_stepped, gradients_held_once
 from harness.runtime.nvme_gradients import keep_gradients
 from harness.runtime.nvme_prefetch import read_ahead_once
 from harness.runtime.policies import guard_steps

@@ -1,9 +1,9 @@
 """Gradients that are held once where ZeRO-3's optimizer is on the CPU.
 
 DeepSpeed 0.19.8 has the gradients of a rank's partition in host memory (`grad_partitions_flat_buffer`, as wide as the
-parameters) and copies them to page-locked fp32 tensors besides, one for every sub-group, which wait for the step: 4 bytes
-a parameter, and what rounding to powers of two adds. Here each sub-group's are cast when it is stepped, into one buffer
-that is as large as the largest. The numbers are the same.
+parameters) and copies them to page-locked fp32 tensors besides, one for every sub-group, which wait for the step: 4
+bytes a parameter, and what rounding to powers of two adds. Here each sub-group's are cast when it is stepped, into one
+buffer that is as large as the largest. The numbers are the same.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
 
 @contextmanager
 def gradients_held_once(wanted: bool) -> Iterator[None]:
-    """Engines that are built meanwhile hold their gradients so, where they can: all sub-groups stepped by the CPU, by no
-    Muon, ZenFlow or SuperOffload.
+    """Engines that are built meanwhile hold their gradients so, where they can: all sub-groups stepped by the CPU, by
+    no Muon, ZenFlow or SuperOffload.
     """
     kind = DeepSpeedZeroOptimizer_Stage3
     initialize = kind.initialize_optimizer_states
@@ -82,6 +82,6 @@ def _possible(zero: Any) -> bool:
         and zero.offload_optimizer
         and not zero.swap_optimizer
         and not getattr(zero, "use_muon", False)
-        and not zero.zenflow
+        and not getattr(zero, "zenflow", False)
         and all(device == "cpu" for device in devices)
     )

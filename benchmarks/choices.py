@@ -1,13 +1,14 @@
 """What does each setting that the harness chooses change: time, bytes on the wire, Python calls, peak memory?
 
-    python benchmarks/choices.py [--short] [--ranks 2] [--rounds 7] [--bf16] [--only stage-3] [--write FILE]
+    python benchmarks/choices.py [--short] [--ranks 2] [--rounds 7] [--bf16] [--length 256] [--only stage-3]
+        [--write FILE]
 
 Every way to train is an engine of its own in the same processes, and they take steps by turns in one run, forwards and
 backwards through the list. Times are CPU time of rank 0, as ratios to DeepSpeed's defaults within each round: median,
 least and most. Bytes on the wire are counted by standing before torch's collectives, calls by `sys.setprofile`, peak
-bytes by a dispatch mode that follows every storage which a step allocates. The model is a Llama of 4 layers, 256 wide,
-256 tokens a row. `stage-3` has FSDP2 beside it; `loss` compares head and loss by themselves at 128,256 words. Overlap
-of collectives and copies shows on a GPU only: this script runs there as it is (`--ranks` as many as there are GPUs).
+bytes by a dispatch mode that follows every storage which a step allocates. The model is a Llama of 4 layers, 256 wide.
+`stage-3` has FSDP2 beside it; `loss` compares head and loss by themselves at 128,256 words. Overlap of collectives
+and copies shows on a GPU only: this script runs there as it is (`--ranks` as many as there are GPUs).
 """
 
 from __future__ import annotations
@@ -34,7 +35,6 @@ sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 from small_runs import LLAMA  # noqa: E402
 
 GROUPS = ("stage-1", "stage-2", "stage-3", "loss")
-LENGTH = 256
 WARM_UP = 3
 WORDS, WIDE, TOKENS = 128_256, 64, 4096
 
@@ -61,6 +61,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--steps", type=int, default=3, help="of each way in a round")
     parser.add_argument("--rows", type=int, default=2, help="sequences a rank and step")
+    parser.add_argument("--length", type=int, default=256, help="tokens of a sequence")
     parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--only", choices=GROUPS, action="append")
     parser.add_argument("--write", type=Path, help="write the tables there as Markdown")
@@ -91,6 +92,7 @@ def start(group: str, arguments: argparse.Namespace) -> list[dict[str, Any]]:
         env |= dict.fromkeys(("WORLD_SIZE", "LOCAL_SIZE", "LOCAL_WORLD_SIZE"), str(ranks))
         command = [sys.executable, __file__, "--measure", scratch, "--only", group, "--rounds", str(arguments.rounds)]
         command += ["--steps", str(arguments.steps), "--rows", str(arguments.rows), *["--bf16"] * arguments.bf16]
+        command += ["--length", str(arguments.length)]
         begun = [
             subprocess.Popen(command, env={**env, "RANK": str(r), "LOCAL_RANK": str(r)}, stdout=sys.stderr)
             for r in range(ranks)
@@ -253,7 +255,7 @@ def engine_sides(stage: int, arguments: argparse.Namespace) -> tuple[list[Side],
     deepspeed.init_distributed()
     raw = {
         "model": {"config": LLAMA},
-        "data": {"max_length": LENGTH},
+        "data": {"max_length": arguments.length},
         "train": {"per_device_train_batch_size": arguments.rows},
         "optimizer": {"learning_rate": 1e-3},
         "precision": {"bf16": arguments.bf16},
@@ -277,7 +279,7 @@ def engine_sides(stage: int, arguments: argparse.Namespace) -> tuple[list[Side],
         sides.append(Side("FSDP2", _fsdp_step(arguments.bf16)))
     generator = torch.Generator().manual_seed(dist.get_rank())
     words = LLAMA["vocab_size"]
-    rows = [torch.randint(0, words, (arguments.rows, LENGTH), generator=generator) for _ in range(8)]
+    rows = [torch.randint(0, words, (arguments.rows, arguments.length), generator=generator) for _ in range(8)]
     return sides, lambda step: rows[step % 8]
 
 
@@ -376,8 +378,10 @@ def table(group: str, found: list[dict[str, Any]], arguments: argparse.Namespace
     """One group as Markdown; the first row is what the ratios are of."""
     first, kind = found[0], "bf16" if arguments.bf16 else "fp32"
     ranks = 1 if group == "loss" else arguments.ranks
+    rows = "" if group == "loss" else f" with {arguments.rows} x {arguments.length} tokens"
+    turns = f"{arguments.rounds} rounds of {arguments.steps} steps"
     lines = [
-        f"### {group}, {kind}, {ranks} rank{'s' * (ranks > 1)}, {arguments.rounds} rounds of {arguments.steps} steps",
+        f"### {group}, {kind}, {ranks} rank{'s' * (ranks > 1)}{rows}, {turns}",
         "",
         "| way | CPU ms a step | ratio: median (least, most) | wall, ratio | wire MB | collectives | calls | peak MB |"
         " loss of step 3 |",

@@ -241,13 +241,16 @@ def _gradients_twice(run: Run, optimizer_at: Place) -> bool:
     spec, offload = run.spec, run.spec.zero.offload_optimizer
     if optimizer_at == "none" or offload is None:
         return False
-    if run.kind != "spec" or spec.zero.stage < 3 or spec.optimizer.type == "muon":
+    muon = "muon" in (spec.optimizer.type, str(_raw(spec, "optimizer", "type")).lower())
+    zenflow = _raw(spec, "zero_optimization", "zenflow") is not None
+    if run.kind != "spec" or spec.zero.stage < 3 or muon or zenflow:
         return True
     if optimizer_at == "nvme":
         return False
-    raw: Any = spec.deepspeed.get("zero_optimization")
-    others = isinstance(raw, Mapping) and (raw.get("zenflow") or "offload_optimizer" in raw)
-    return bool(others) or offload.ratio < 1 or spec.plugins.file is not None
+    more = _raw(spec, "zero_optimization", "offload_optimizer")
+    others = isinstance(more, Mapping) and (more.get("super_offload") is True or more.get("ratio", 1) < 1)
+    compiled = _raw_flag(spec, "compile", "deepcompile")
+    return others or compiled or offload.ratio < 1 or spec.plugins.file is not None
 
 
 def loss_chunk(run: Run) -> int:

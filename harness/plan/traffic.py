@@ -103,7 +103,8 @@ def to_device(part: float, s: Settings) -> tuple[float, float]:
 
 def cpu_step(node: float, s: Settings) -> float:
     """Host memory traffic of the optimizer step for `node` parameters on one host; with gradients cast in it."""
-    cast = s.grad_bytes + s.master_bytes if s.stage == 3 and not s.gradients_twice else 0
+    once = s.stage == 3 and not s.gradients_twice and (s.optimizer_at == "nvme" or s.grad_bytes != s.master_bytes)
+    cast = s.grad_bytes + s.master_bytes if once else 0
     return 0.0 if s.optimizer_at == "none" else (STEP_BYTES + cast) * node * s.cpu_share
 
 

@@ -96,7 +96,9 @@ def _initialize(run: Run, ds_config: dict[str, Any], model: torch.nn.Module, dec
     if ds_config.get("zero_optimization", {}).get("stage") == 3:
         mark_experts(model)
         call_less()
-    with gradients_held_once(wanted=run.spec.plugins.file is None):  # a plugin may ask DeepSpeed for gradients
+    # A plugin may ask DeepSpeed for gradients; DeepCompile calls nothing when they are complete.
+    compiled = (ds_config.get("compile") or {}).get("deepcompile", False)
+    with gradients_held_once(wanted=run.spec.plugins.file is None and not compiled):
         engine, *_ = deepspeed.initialize(
             model=model,
             model_parameters=parameter_groups(model, decay),
@@ -104,15 +106,15 @@ def _initialize(run: Run, ds_config: dict[str, Any], model: torch.nn.Module, dec
             mpu=sequence_groups(run.degrees.sequence),
             lr_scheduler=None if "scheduler" in ds_config else scheduler_factory(run.spec.scheduler, steps),
         )
+    cast_when_stepped(engine)
     return engine
 
 
 def mend_engine(engine: Any, ranks: Ranks, topology: Topology) -> None:
     """What DeepSpeed leaves undone: at ZeRO stage 0 the hidden first step in 16 bit and gradients that are not finite,
-    on NVMe parameters that are read ahead twice; and gradients that the host holds twice.
+    on NVMe parameters that are read ahead twice, and gradients that are written though they are in memory.
     """
     undo_hidden_step(engine)
     read_ahead_once(engine.module)
     keep_gradients(engine)
-    cast_when_stepped(engine)
     guard_steps(engine, ranks, alone=topology.copies == 1)

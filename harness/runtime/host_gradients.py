@@ -3,7 +3,8 @@
 DeepSpeed 0.19.8 has the gradients of a rank's partition in host memory (`grad_partitions_flat_buffer`, as wide as the
 parameters) and copies them to page-locked fp32 tensors besides, one for every sub-group, which wait for the step: 4
 bytes a parameter, and what rounding to powers of two adds. Here each sub-group's are cast when it is stepped, into one
-buffer that is as large as the largest. The numbers are the same.
+buffer that is as large as the largest. The numbers are the same, but for a parameter that got no gradient: DeepSpeed
+gives it its last one again, here it is stepped with none.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ def gradients_held_once(wanted: bool) -> Iterator[None]:
             initialize(zero)
         finally:
             zero.offload_optimizer = True
+        zero.holds_gradients_once = True
 
     if wanted:
         kind.initialize_optimizer_states = without_gradients
@@ -46,11 +48,9 @@ def gradients_held_once(wanted: bool) -> Iterator[None]:
 def cast_when_stepped(engine: Any) -> None:
     """The other half, once the engine is there."""
     zero = engine.optimizer
-    if not isinstance(zero, DeepSpeedZeroOptimizer_Stage3) or not _possible(zero):
+    if not getattr(zero, "holds_gradients_once", False):
         return
     masters = zero.fp32_partitioned_groups_flat
-    if any(master.grad is not None for master in masters):
-        return
     sizes = [int(master.numel()) for master in masters]
     starts = list(accumulate(sizes, initial=0))
     flat: torch.Tensor = zero.grad_partitions_flat_buffer
@@ -69,6 +69,7 @@ def cast_when_stepped(engine: Any) -> None:
     def forget(sub_group: int, timers: Any) -> None:
         release(sub_group, timers)
         masters[sub_group].grad = None
+        flat.narrow(0, starts[sub_group], sizes[sub_group]).zero_()
 
     zero._offload_grad_partition_at_boundary = at_boundary
     zero._prepare_sub_group = prepare

@@ -16,24 +16,25 @@ import torch
 
 def keep_gradients(engine: Any) -> None:
     """From now on no gradient of this engine is written to a disk; the step computes with the same numbers. Without
-    an optimizer on NVMe nothing changes. Muon is left alone: what it steps with is not what the buffer holds.
+    an optimizer on NVMe nothing changes. Muon and ZenFlow, which step with something else, are left alone.
+
+    A parameter that got no gradient is stepped with none: DeepSpeed would give it its last one again.
     """
     zero = engine.optimizer
     swapper = getattr(zero, "optimizer_swapper", None)
-    if swapper is None or getattr(zero, "use_muon", False):
+    if swapper is None or getattr(zero, "use_muon", False) or getattr(zero, "zenflow", False):
         return
     flat: torch.Tensor = zero.grad_partitions_flat_buffer
     sizes = [sum(parameter.partition_numel() for parameter in group) for group in zero.fp16_groups]
     starts = accumulate(sizes, initial=0)
-    views = {
-        master.ds_id: flat.narrow(0, start, size)
-        for master, start, size in zip(zero.fp32_partitioned_groups_flat, starts, sizes, strict=False)
-    }
-
-    def keep(parameter: Any, gradient_offsets: list[int], gradient_tensors: list[torch.Tensor]) -> None:  # noqa: ARG001
-        """In place of the swapper's own, when gradients of a sub-group are complete. It forgets them in the step."""
-        info = swapper.swap_params_info.get(parameter.ds_id)
+    views = [flat.narrow(0, start, size) for start, size in zip(starts, sizes, strict=False)]
+    for master, view in zip(zero.fp32_partitioned_groups_flat, views, strict=True):
+        info = swapper.swap_params_info.get(master.ds_id)
         if info is not None:
-            info.unswapped_gradients = {0: views[parameter.ds_id]}
+            info.unswapped_gradients = {0: view}
+            info.release_unswapped_gradients = view.zero_  # once it is stepped
+    swapper.swap_out_gradients = _nothing
 
-    swapper.swap_out_gradients = keep
+
+def _nothing(**_: Any) -> None:
+    """In place of the swapper's own, which is called when gradients of a sub-group are complete."""

@@ -49,6 +49,13 @@ def test_steps_are_the_same_to_the_bit(case: str, results: list[list[dict[str, A
         assert once["losses"][-1] < once["losses"][0]
 
 
+@pytest.mark.parametrize("case", [*ON_CPU, *(pytest.param(name, marks=needs_libaio) for name in ON_NVME)])
+def test_no_gradient_is_left_for_the_next_step(case: str, results: list[list[dict[str, Any]]]) -> None:
+    """A parameter that gets none there is stepped with none, where DeepSpeed gives it its last one again."""
+    for twice, once in of(case, results):
+        assert once["left"] == 0 < twice["left"]
+
+
 @pytest.mark.parametrize("case", ON_CPU)
 def test_nothing_waits_beside_the_shards_of_all_gradients(case: str, results: list[list[dict[str, Any]]]) -> None:
     for twice, once in of(case, results):

@@ -46,6 +46,14 @@ def config(case, folder):
     }
 
 
+def left(zero):
+    """Sum of the gradients that are still there after a step, but for sub-groups too small for the disk they belong on."""
+    sizes = [int(size) for size in zero.fp16_partitioned_groups_flat_numel]
+    parts = zero.grad_partitions_flat_buffer.split(sizes)
+    small = [zero.swap_optimizer and not zero._swappable_optimizer_subgroup(i) for i in range(len(parts))]
+    return sum(float(part.abs().sum()) for part, too_small in zip(parts, small, strict=True) if not too_small)
+
+
 def trained(case, folder, once):
     """One engine, from the same weights with the same rows."""
     with deepspeed.zero.Init(config_dict_or_path=config(case, folder)):
@@ -53,13 +61,13 @@ def trained(case, folder, once):
     generator = torch.Generator().manual_seed(ranks.rank)
     for parameter in model.parameters():
         parameter.ds_tensor.data.normal_(std=0.02, generator=generator)
+    matrices, vectors = ([p for p in model.parameters() if (len(p.ds_shape) > 1) is wide] for wide in (True, False))
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
     with gradients_held_once(once):
-        engine, *_ = deepspeed.initialize(
-            model=model, model_parameters=list(model.parameters()), config=config(case, folder)
-        )
+        engine, *_ = deepspeed.initialize(model=model, model_parameters=groups, config=config(case, folder))
+    cast_when_stepped(engine)
     if once:
         keep_gradients(engine)
-        cast_when_stepped(engine)
     ids = torch.randint(0, 1024, (1, 32), generator=generator)
     losses, norms = [], []
     for micro in range(STEPS * ACCUMULATION):
@@ -77,6 +85,7 @@ def trained(case, folder, once):
     files = list(folder.rglob(f"rank{ranks.rank}/*_gradient_*"))
     masters = engine.optimizer.fp32_partitioned_groups_flat
     found = {"losses": losses, "norms": norms, "weights": digest.hexdigest(), "files": len(files)}
+    found["left"] = left(engine.optimizer)
     found["masters_gradients"] = sum(m.grad.nbytes for m in masters if m.grad is not None)
     found |= {"read": SWAPPED.read, "written": SWAPPED.written}
     found["shard"] = sum(parameter.ds_tensor.numel() for parameter in model.parameters())

@@ -248,7 +248,7 @@ def _gradients_twice(run: Run, optimizer_at: Place) -> bool:
     if optimizer_at == "nvme":
         return False
     more = _raw(spec, "zero_optimization", "offload_optimizer")
-    others = isinstance(more, Mapping) and (more.get("super_offload") is True or more.get("ratio", 1) < 1)
+    others = isinstance(more, Mapping) and more.get("super_offload") is True
     compiled = _raw_flag(spec, "compile", "deepcompile")
     return others or compiled or offload.ratio < 1 or spec.plugins.file is not None
 

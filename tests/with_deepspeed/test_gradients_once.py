@@ -73,3 +73,10 @@ def test_a_step_moves_24_bytes_a_parameter_where_it_was_32(case: str, results: l
         for way in ("read", "written"):
             assert once[way] == pytest.approx(12 * shard, rel=0.02)
             assert twice[way] == pytest.approx(16 * shard, rel=0.02)
+
+
+def test_a_part_that_is_not_used_is_not_moved_by_its_last_gradient(forked: ForkedRanks, tmp_path: Path) -> None:
+    """DeepSpeed moves it (plain SGD, so no momentum does)."""
+    forked.run(JOB.with_name("unused_gradients.py"), str(tmp_path / "out.json"), ranks=2)
+    found = json.loads((tmp_path / "out.json").read_text())
+    assert found["once"] == 0 < found["twice"]

@@ -1,0 +1,93 @@
+"""What a step of training moves, calls and allocates, counted and not timed. No benchmark."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+_UNITS = {
+    "all_reduce": (2, 0, "tensor"),
+    "reduce": (1, 0, "tensor"),
+    "broadcast": (1, 0, "tensor"),
+    "all_gather_into_tensor": (1, 0, "output_tensor"),
+    "reduce_scatter_tensor": (1, 1, "input"),
+}
+"""Collective -> times that a ring sends the payload x (N - 1) / N, and where the payload is among the arguments."""
+_MOVED = {"bytes": 0.0, "calls": 0.0}
+
+
+def watch_the_wire() -> None:
+    """Stand before torch's collectives. Before DeepSpeed's start, which keeps some of them."""
+    import torch.distributed as dist
+
+    def counted(name: str) -> Callable[..., Any]:
+        (unit, place, word), call = _UNITS[name], getattr(dist, name)
+
+        def counting(*args: Any, **named: Any) -> Any:
+            payload, world = args[place] if len(args) > place else named[word], dist.get_world_size()
+            _MOVED["bytes"] += unit * payload.numel() * payload.element_size() * (world - 1) / world
+            _MOVED["calls"] += 1
+            return call(*args, **named)
+
+        return counting
+
+    for name in _UNITS:
+        setattr(dist, name, counted(name))
+
+
+@contextmanager
+def wire() -> Iterator[dict[str, float]]:
+    """Bytes that a rank sends on average while this lasts, and how many collectives."""
+    _MOVED.update(bytes=0.0, calls=0.0)
+    yield _MOVED
+
+
+def calls_of(step: Callable[[], Any]) -> int:
+    """Python functions that are called in a step."""
+    count = 0
+
+    def see(_frame: Any, event: str, _argument: Any) -> None:
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(see)
+    step()
+    sys.setprofile(None)
+    return count
+
+
+@contextmanager
+def peak() -> Iterator[dict[str, int]]:
+    """Most bytes at once of the storages that are allocated while this lasts."""
+    from torch import Tensor
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
+
+    held = {"now": 0, "peak": 0}
+    seen: set[int] = set()
+
+    def gone(key: int, size: int) -> None:
+        held["now"] -= size
+        seen.discard(key)
+
+    class Follow(TorchDispatchMode):
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            given = {t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
+            out = func(*args, **(kwargs or {}))
+            for tensor in tree_leaves(out):
+                if isinstance(tensor, Tensor):
+                    storage = tensor.untyped_storage()
+                    key = storage._cdata
+                    if key not in seen and key not in given:
+                        seen.add(key)
+                        size = storage.nbytes()
+                        held["now"] += size
+                        held["peak"] = max(held["peak"], held["now"])
+                        weakref.finalize(storage, gone, key, size)
+            return out
+
+    with Follow():
+        yield held

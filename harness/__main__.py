@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from contextlib import suppress
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 
 def start() -> None:
@@ -16,7 +17,21 @@ def start() -> None:
     _open_streams()
     from harness.cli.app import main
 
-    main()
+    try:
+        main()
+    except SystemExit as end:
+        _leave(end)
+
+
+def _leave(end: SystemExit) -> NoReturn:
+    """End at once where nothing runs any more: to take hundreds of modules apart first is a twentieth of the time."""
+    if sys.argv[1:2] != ["validate-config"] or not isinstance(end.code, int):
+        raise end
+    with suppress(OSError):
+        sys.stdout.flush()
+    with suppress(OSError):
+        sys.stderr.flush()
+    os._exit(end.code)
 
 
 def _skip_plugins() -> None:

@@ -6,8 +6,7 @@ Nothing here formats or prints; `harness.views` does that.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 Severity = Literal["error", "warning", "info"]
 Upstream = Literal["raises", "asserts", "silent", "hangs", "wrong", "crashes"]
@@ -15,8 +14,7 @@ Upstream = Literal["raises", "asserts", "silent", "hangs", "wrong", "crashes"]
 _RANK: dict[str, int] = {"error": 0, "warning": 1, "info": 2}
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where something is written: `line` and `column` count from 1, `length` is in characters (0: unknown)."""
 
     file: str
@@ -28,16 +26,14 @@ class Place:
         return f"{self.file}:{self.line}:{self.column}"
 
 
-@dataclass(frozen=True, slots=True)
-class Label:
+class Label(NamedTuple):
     """A place with a few words that belong under it."""
 
     place: Place
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Fix:
+class Fix(NamedTuple):
     """How to mend a finding.
 
     `sets` maps dotted spec keys to their new value (None: remove the key). `safe` means that the same thing is trained
@@ -45,13 +41,12 @@ class Fix:
     """
 
     title: str
-    sets: Mapping[str, Any] = field(default_factory=dict)
+    sets: Mapping[str, Any] = {}
     safe: bool = False
     effect: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(NamedTuple):
     """One thing that is wrong, or worth knowing, with where it is and how to mend it."""
 
     gate: str
@@ -70,16 +65,14 @@ class Finding:
         return self.severity == "error"
 
 
-@dataclass(frozen=True, slots=True)
-class Skipped:
+class Skipped(NamedTuple):
     """A gate that could not look, and what it would have needed."""
 
     gate: str
     needs: str
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(NamedTuple):
     """Everything that was found in one file: findings in reading order, and how much was looked at.
 
     `ignored` are put up with by the file itself, `left_out` by `--select` and `--ignore`, `fixed` by `--fix`.
@@ -110,8 +103,7 @@ class Report:
         return not self.errors
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What became of one call: a report a file, against which DeepSpeed and why that one.
 
     `general` are findings about the call, not about a file; `passed_over` are files in folders that are something else.

@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 if __name__ == "__main__":
@@ -25,6 +24,6 @@ if __name__ == "__main__":
     try:
         body = show(Run.from_json(json.loads(arguments.run.read_text(encoding="utf-8"))), arguments.examples)
     except Refused as refused:
-        body = {"refused": [asdict(finding) for finding in refused.findings]}
+        body = {"refused": [{**f._asdict(), "fix": f.fix and f.fix._asdict()} for f in refused.findings]}
     json.dump(body, out)
     out.close()

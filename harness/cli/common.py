@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from harness.errors import Exit, Refused
 from harness.facts.deepspeed import VERIFIED, Target, parse_version, target
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
     from harness.spec.host_selection import Selection
 
 
-@dataclass(frozen=True)
-class Checked:
+class Checked(NamedTuple):
     """A file, the run that it asks for if that much is clear, and everything found. `source` is there to quote from."""
 
     report: Report
@@ -77,9 +75,9 @@ def _gated(
         raise Refused(loaded.findings, loaded.code)
     report = check(run, source, deepspeed=deepspeed, launching=launching, consumer=loaded.consumer)
     everything = in_reading_order([*loaded.findings, *found, *report.findings])
-    report = replace(report, findings=everything, consumer=loaded.consumer)
+    report = report._replace(findings=everything, consumer=loaded.consumer)
     files = {f.place.file for f in found if f.place} - {source.file, *source.extra_lines}
-    source = replace(source, extra_lines={**source.extra_lines, **{file: _lines(file) for file in files}})
+    source = source._replace(extra_lines={**source.extra_lines, **{file: _lines(file) for file in files}})
     unreadable = any(f.gate == "HO001" for f in found) and hostfile is not None
     code = Exit.OK if report.ok else Exit.USAGE if unreadable else Exit.FINDINGS
     return Checked(report, source, run, code)
@@ -185,5 +183,6 @@ def stop_on_errors(checked: Checked, what_did_not_happen: str) -> Run:
 
 
 def exit_with(code: Exit | int) -> NoReturn:
-    """End the command with this exit code."""
+    """End the command with this exit code, once what it printed is out."""
+    sys.stdout.flush()
     raise SystemExit(int(code))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from enum import StrEnum
 from typing import Annotated
 
@@ -74,4 +73,4 @@ def _placed(finding: Finding, checked: Checked) -> Finding:
     """With the line of the spec that it is about."""
     if checked.source is None or not finding.key or not checked.source.has(finding.key):
         return finding
-    return replace(finding, place=checked.source.place(finding.key))
+    return finding._replace(place=checked.source.place(finding.key))

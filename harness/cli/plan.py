@@ -7,7 +7,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -201,7 +201,7 @@ def _placed(findings: Sequence[Finding], source: Source | None) -> tuple[Finding
     """The plan's findings with the place of their key, so that they point at what the user can edit."""
     if source is None:
         return tuple(findings)
-    return in_reading_order(replace(f, place=source.place(f.key)) if f.key else f for f in findings)
+    return in_reading_order(f._replace(place=source.place(f.key)) if f.key else f for f in findings)
 
 
 def _next_command(run: Run, spec: str, hostfile: str | None, overrides: Sequence[str] | None) -> str:

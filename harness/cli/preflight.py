@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from enum import StrEnum
 from typing import Annotated
 
@@ -96,7 +95,7 @@ def preflight(
     if allreduce and report.ok:
         print(f"starting {run.degrees.world} ranks for an all-reduce", file=sys.stderr)
         summed = try_allreduce(run, config, here, network_of(survey))
-        report = replace(report, findings=(*report.findings, *findings(summed)))
+        report = report._replace(findings=(*report.findings, *findings(summed)))
     code = Exit.OK if report.ok else Exit.PREFLIGHT
     if format is Format.json:
         print(view.as_json(survey, report.findings, code, summed))

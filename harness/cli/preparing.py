@@ -158,7 +158,7 @@ def _refuse(found: list[Finding], *, dry_run: bool) -> None:
     """Raise what speaks against the launch. For a look at the plan, programs that are missing here do not matter."""
     lacking = [f for f in found if dry_run and f.gate in INSTALLABLE]
     if lacking:
-        print_findings([replace(f, severity="warning") for f in lacking], None)
+        print_findings([f._replace(severity="warning") for f in lacking], None)
     against = [f for f in found if f not in lacking]
     if against:
         raise Refused(against, Exit.FINDINGS if against[0].gate.startswith("SP") else Exit.PREFLIGHT)

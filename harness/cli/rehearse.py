@@ -7,7 +7,6 @@ import shutil
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -106,7 +105,7 @@ def _small(checked: Checked, run: Run, here: Here, target: Path) -> Small:
         made = shrink(run, config, _room(here, target), _files(target))
     if isinstance(made, Finding):
         if checked.source is not None and made.key:
-            made = replace(made, place=checked.source.place(made.key))
+            made = made._replace(place=checked.source.place(made.key))
         _end(made, Exit.FINDINGS if made.gate == "MM008" else Exit.PREFLIGHT, checked.source)
     return made
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from harness.errors import Exit, Refused
@@ -38,7 +37,7 @@ class Selection(NamedTuple):
         left_out = tuple(f for f in report.findings if f not in kept)
         skipped = tuple(s for s in report.skipped if self.has(s.gate))
         checked = self._checked(report, is_spec=is_spec) if report.checked else 0
-        return replace(report, findings=kept, left_out=left_out, skipped=skipped, checked=checked)
+        return report._replace(findings=kept, left_out=left_out, skipped=skipped, checked=checked)
 
     def _checked(self, report: Report, *, is_spec: bool) -> int:
         from harness.gates.registry import gates

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import sys
-from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -105,13 +104,12 @@ def _file(
         context = Context(after.run, after.source, releases[1], after.report.consumer)  # type: ignore[arg-type]
     ignored = set(after.run.spec.ignore) if after.run is not None else set()
     found = compare(before.report.findings, after.report.findings, context, releases)
-    report = replace(
-        after.report,
+    report = after.report._replace(
         findings=tuple(f for f in found if f.gate not in ignored),
         ignored=tuple(f for f in found if f.gate in ignored),
         skipped=(),
     )
-    return replace(after, report=report, code=Exit.OK if report.ok else Exit.FINDINGS)
+    return after._replace(report=report, code=Exit.OK if report.ok else Exit.FINDINGS)
 
 
 def _code(items: list[Checked], general: list[Finding], *, strict: bool) -> Exit:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import sys
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from harness.cli.collect import collect
@@ -136,7 +135,7 @@ def _selected(checked: Checked, wanted: Selection) -> Checked:
     is_spec = checked.run is None or checked.run.kind == "spec"
     readable = checked.run is not None and checked.code is not Exit.USAGE
     report = wanted.apply(checked.report, readable=readable, is_spec=is_spec)
-    return replace(checked, report=report, code=Exit.OK if readable and report.ok else checked.code)
+    return checked._replace(report=report, code=Exit.OK if readable and report.ok else checked.code)
 
 
 def _mended(file: str, name: str, given: str | None, check: _Check, options: Options) -> _Item:
@@ -155,7 +154,7 @@ def _mended(file: str, name: str, given: str | None, check: _Check, options: Opt
     if failed is not None:
         refused = (*fixed.refused, f"the file was left alone: {failed}")
         return _Item(before, fixed._replace(after=text, applied=(), refused=refused))
-    return _Item(replace(fixed.checked, report=replace(fixed.checked.report, fixed=fixed.applied)), fixed)
+    return _Item(fixed.checked._replace(report=fixed.checked.report._replace(fixed=fixed.applied)), fixed)
 
 
 def _print(outcome: Outcome, items: list[_Item], options: Options) -> None:

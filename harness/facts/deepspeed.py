@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 VERIFIED = ("0.14.5", "0.19.8")
 """The releases between which the gates' ranges were looked up; `ASSUMED` is what they were run on."""
@@ -15,8 +15,7 @@ ASSUMED = "0.19.8"
 Version = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     """The DeepSpeed that a spec is checked against."""
 
     text: str

@@ -5,9 +5,8 @@ What to say about a wrong key is `harness.spec.deepspeed_json`'s business; table
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from harness.facts.deepspeed import Version, parse_version
 from harness.facts.deepspeed_key_tables import TABLES
@@ -37,8 +36,7 @@ MISSING: Any = _Missing()
 """There is no default, or none that JSON can say."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bound:
+class Bound(NamedTuple):
     """One side of a range: `op` is `ge`, `gt`, `le` or `lt`; holds from release `since` on."""
 
     op: str
@@ -54,8 +52,7 @@ class Bound:
         return value <= self.limit if self.op == "le" else value < self.limit
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
+class Key(NamedTuple):
     """One documented key: `type` without the `?`, and between which releases DeepSpeed reads it."""
 
     name: str
@@ -90,7 +87,7 @@ def block(path: str) -> dict[str, Key] | None:
     for name, key in keys.items():
         if key.alias:
             own = keys[key.alias]
-            keys[name] = replace(own, name=name, alias=own.name)
+            keys[name] = own._replace(name=name, alias=own.name)
     return keys
 
 

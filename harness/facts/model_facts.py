@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from harness.facts.model_parts import Layers, Parameter, Parameters
 
 
-@dataclass(frozen=True, slots=True)
-class Latent:
+class Latent(NamedTuple):
     """Widths of latent attention (DeepSeek): low-rank queries (0: none) and keys, and the parts of a head."""
 
     queries: int
@@ -23,8 +22,7 @@ class Latent:
     value: int
 
 
-@dataclass(frozen=True, slots=True)
-class ModelFacts:
+class ModelFacts(NamedTuple):
     """Sizes of a causal language model. Counts in elements; `before`, `layers`, `after` in the model's own order.
 
     `intermediate` is the width of one expert where there are experts, `shared` that of the shared ones beside them.

@@ -7,8 +7,7 @@ compares every one of them with the real modules on the meta device. No weights 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from harness.facts import model_experts as experts
 from harness.facts.model_parts import (
@@ -219,8 +218,7 @@ def _falcon_norms(f: Fields) -> tuple[str, ...]:
     return (*after, *(("ln_attn", "ln_mlp") if two else ("input_layernorm",)))
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(NamedTuple):
     """How a `model_type` is built: its parameters, the defaults of `transformers`, other names of keys.
 
     `inside` names the part of the configuration that describes the language model, where it is nested.

@@ -6,15 +6,13 @@ Names no family and no model; those are in `harness.facts.model_families` and `h
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 MOST_LAYERS = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(NamedTuple):
     """One weight: its name inside the model or inside its layer, and its shape in elements."""
 
     name: str

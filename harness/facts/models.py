@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from harness.facts.model_catalogue import catalogued, closest
 from harness.facts.model_facts import Latent, ModelFacts
@@ -21,8 +20,7 @@ from harness.facts.model_parts import BadConfig, Fields, Parameter
 __all__ = ["Found", "Latent", "ModelFacts", "Parameter", "configuration", "find", "from_config"]
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """The outcome of a search: facts and where they come from, or `facts` None and the reason why in `why_not`."""
 
     facts: ModelFacts | None

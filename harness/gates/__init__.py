@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from harness.facts.deepspeed import Target, target
@@ -97,7 +96,7 @@ def _accelerator(run: Run, launching: bool) -> str | None:
 
 def _ask(gate: Gate, context: Context) -> list[Finding]:
     try:
-        return [replace(finding, gate=gate.id) for finding in gate.check(context)]
+        return [finding._replace(gate=gate.id) for finding in gate.check(context)]
     except Exception as error:
         return [
             Finding(

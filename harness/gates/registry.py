@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from harness.bundle import import_all
 from harness.facts.deepspeed import Version, parse_version
@@ -20,8 +20,7 @@ __all__ = ["Check", "Cite", "Context", "Gate", "Need", "gate", "gates"]
 Need = Literal["world size", "a launch", "a run spec", "model facts", "the accelerator", "hosts", "the hosts' answers"]
 
 
-@dataclass(frozen=True, slots=True)
-class Cite:
+class Cite(NamedTuple):
     """A place in DeepSpeed's source: the file below `deepspeed/` and a few words that stand there (no line number)."""
 
     file: str

@@ -5,8 +5,7 @@ stays None, and a gate says why.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from harness.plan.choices.choice import Choice
 from harness.spec.cluster import Cluster
@@ -15,8 +14,7 @@ from harness.spec.model import InputKind, RunSpec
 FORMAT_VERSION = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Degrees:
+class Degrees(NamedTuple):
     """How the ranks are divided: world = data x tensor x pipeline x sequence. `world` is None while it is unknown."""
 
     world: int | None
@@ -37,8 +35,7 @@ class Degrees:
         return self.world // self.model_parallel
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(NamedTuple):
     """global_batch = per_device x data-parallel ranks x accumulation, in sequences. None: not given and not
     derivable.
     """
@@ -53,8 +50,7 @@ class Batch:
         return None not in (self.per_device, self.accumulation, self.global_batch)
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):
     """What is going to run: the spec, the cluster if one is known, and what follows from both."""
 
     spec: RunSpec

@@ -7,7 +7,6 @@ Reads no file but that one. What becomes of the JSON is the business of `load` a
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from harness.findings import Finding, Fix
@@ -161,7 +160,7 @@ def _inline(source: Source, fields: dict[str, Any], findings: list[Finding]) -> 
     origin |= {("bf16", "enabled"): ("mixed_precision",), ("fp16", "enabled"): ("mixed_precision",)}
     origin[("zero_optimization",)] = (_SECTION,)
     origin[("data_parallel_size",)] = ("num_processes",)
-    return Fragment(replace(source, data=config, origin=origin), tuple(findings), ranks)
+    return Fragment(source._replace(data=config, origin=origin), tuple(findings), ranks)
 
 
 def _like_json(value: Any) -> Any:
@@ -209,12 +208,12 @@ def _by_file(source: Source, fields: dict[str, Any], named: str, findings: list[
     if found is None:
         findings.append(not_here(source, path, named))
         config = {"zero_optimization": {"stage": 2}, "train_batch_size": "auto", "gradient_clipping": 1.0}
-        return Fragment(replace(source, data=config), tuple(findings), _ranks(source))
+        return Fragment(source._replace(data=config), tuple(findings), _ranks(source))
     read = read_json(found)
     findings += read.findings
     spots = {**source.spots, **{p: s for p, s in read.source.spots.items() if p}}
     lines = {**source.extra_lines, found: read.source.text.split("\n")}
-    merged = replace(source, data=read.source.data, spots=spots, extra_lines=lines)
+    merged = source._replace(data=read.source.data, spots=spots, extra_lines=lines)
     return Fragment(merged, tuple(findings), _ranks(source))
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from harness.findings import Finding, Fix, Label, Place
 
@@ -18,8 +18,7 @@ _DIALECTS = (("max_slots|max-slots|cpu|ppn|sockets", "Open MPI or Torque"), ("bi
 _HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?|\[?[0-9A-Fa-f:.%]*:[0-9A-Fa-f:.%a-z]*\]?")
 
 
-@dataclass(frozen=True, slots=True)
-class Host:
+class Host(NamedTuple):
     """One machine, as ssh knows it, and how many ranks it takes."""
 
     name: str
@@ -33,8 +32,7 @@ class Host:
         return self.devices if self.devices is not None else tuple(range(self.slots))
 
 
-@dataclass(frozen=True, slots=True)
-class Cluster:
+class Cluster(NamedTuple):
     """The hosts in the order in which ranks are numbered."""
 
     hosts: tuple[Host, ...]

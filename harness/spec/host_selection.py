@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from harness.findings import Finding, Fix, Place
 from harness.spec.cluster import Cluster, Host, parse_hostfile, shown
@@ -51,7 +51,7 @@ def select(cluster: Cluster, chosen: Selection) -> tuple[Cluster | None, list[Fi
         hosts = _filtered(cluster, chosen) if by_name else _counted(cluster, chosen)
     except _No as no:
         return None, [no.finding]
-    return replace(cluster, hosts=tuple(hosts)), []
+    return cluster._replace(hosts=tuple(hosts)), []
 
 
 def _filtered(cluster: Cluster, chosen: Selection) -> list[Host]:
@@ -128,7 +128,7 @@ def parse_hosts(text: str) -> tuple[Cluster | None, list[Finding]]:
             return None, [Finding("HO025", "error", message, fix=Fix("write `--hosts NAME:SLOTS,NAME:SLOTS`"))]
         lines.append(f"{name} slots={slots}")
     cluster, findings = parse_hostfile("\n".join(lines), "--hosts")
-    return cluster, [replace(f, place=None, related=(), gate="HO025") for f in findings]
+    return cluster, [f._replace(place=None, related=(), gate="HO025") for f in findings]
 
 
 def slurm_hosts(environ: Mapping[str, str]) -> tuple[Cluster | None, list[Finding]]:
@@ -148,7 +148,7 @@ def slurm_hosts(environ: Mapping[str, str]) -> tuple[Cluster | None, list[Findin
         return None, [Finding("HO026", "error", message, fix=Fix("give `--hosts` or a hostfile"))]
     text = "\n".join(f"{name} slots={count}" for name, count in zip(names, slots, strict=True))
     cluster, findings = parse_hostfile(text, "SLURM_JOB_NODELIST")
-    return cluster, [replace(f, place=Place("SLURM_JOB_NODELIST", 1, 1), related=(), gate="HO026") for f in findings]
+    return cluster, [f._replace(place=Place("SLURM_JOB_NODELIST", 1, 1), related=(), gate="HO026") for f in findings]
 
 
 def expand(listed: str) -> list[str]:

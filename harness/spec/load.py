@@ -6,8 +6,7 @@ What does not go together is the business of `harness.gates`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -29,8 +28,7 @@ _OF_VALUES = ("SP006", "SP007")
 _BLOCKS = ("zero_optimization", "fp16", "bf16", "optimizer", "scheduler")
 
 
-@dataclass(frozen=True)
-class Loaded:
+class Loaded(NamedTuple):
     """What became of one file. `spec` is None when there are error findings; `code` is then the exit code.
 
     `kind` is what gates are told (accelerate's YAML stands for the DeepSpeed JSON that it makes), `format` what the
@@ -47,15 +45,14 @@ class Loaded:
     format: formats.Format = "spec"
 
 
-@dataclass(frozen=True)
-class Fragment:
+class Fragment(NamedTuple):
     """A DeepSpeed configuration on its way to a spec: `source.data` is the JSON, `source.origin` leads from its keys to
     the user's own where those differ; `extra` is what else a run spec can say of the file, with the keys it came from.
     """
 
     source: Source
     findings: tuple[Finding, ...] = ()
-    extra: Mapping[Path, tuple[Any, Path]] = field(default_factory=dict)
+    extra: Mapping[Path, tuple[Any, Path]] = {}
     said_elsewhere: frozenset[str] = frozenset()
     """Keys whose value is no matter of type any more, because a finding about their spelling says so."""
 
@@ -121,7 +118,7 @@ def _from_json(
     fragment = Fragment(reading.source, reading.twice, said_elsewhere=odd)
     loaded = from_fragment(fragment, given, target, consumer)
     spelling = list(loaders.check(reading, loaded.consumer or "deepspeed", bom=bom))
-    return _failing(replace(loaded, findings=(*loaded.findings, *spelling)))
+    return _failing(loaded._replace(findings=(*loaded.findings, *spelling)))
 
 
 def _template(refused: Refused, text: str) -> Refused:
@@ -143,7 +140,7 @@ def _from_accelerate(source: Source, given: Sequence[str], target: Target, consu
     rest = [text for text in given if text not in its_own]
     who = consumer or (None if _needs_trainer(fragment.source.data) else "accelerate")
     loaded = from_fragment(fragment, rest, target, who, given)
-    return replace(loaded, format="accelerate-yaml")
+    return loaded._replace(format="accelerate-yaml")
 
 
 def _needs_trainer(config: Mapping[str, Any]) -> bool:
@@ -190,9 +187,9 @@ def from_fragment(
     for path, (value, there) in fragment.extra.items():
         raw.setdefault(str(path[0]), {})[str(path[1])] = value
         origin[path] = there
-    ours_set = apply(replace(source, data=raw), ours, all_given or given)
+    ours_set = apply(source._replace(data=raw), ours, all_given or given)
     origin |= {path: path for path in ours_set.spots.keys() - source.spots.keys()}
-    source = replace(ours_set, data=source.data, origin={**source.origin, **origin})
+    source = ours_set._replace(data=source.data, origin={**source.origin, **origin})
     spec, wrong = _validate(ours_set.data, source)
     told = {f.place for f in wrong} if fragment.source.origin else ()  # in the words of the user's own keys
     findings = [f for f in findings if f.place not in told]
@@ -224,7 +221,7 @@ def _through(origin: Mapping[Path, Path], path: Path) -> Path:
 def _failing(loaded: Loaded) -> Loaded:
     """With errors there is no spec to go on with, and the exit code says so."""
     failed = any(f.is_error for f in loaded.findings)
-    return replace(loaded, code=Exit.FINDINGS) if failed else loaded
+    return loaded._replace(code=Exit.FINDINGS) if failed else loaded
 
 
 def _validate(raw: dict[str, Any], source: Source) -> tuple[RunSpec | None, list[Finding]]:

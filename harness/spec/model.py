@@ -4,8 +4,6 @@ Shapes and ranges only. Whether two fields go together is the business of `harne
 the Hugging Face ecosystem already type; inside `zero` and `deepspeed` they are DeepSpeed's own.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from pydantic import Field

@@ -6,7 +6,6 @@ Knows no key's meaning.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from harness.errors import Exit, Refused
@@ -40,7 +39,7 @@ def apply(source: Source, overrides: Sequence[str], all_of_them: Sequence[str] |
         spots[path] = Spot(place, Place("--set", number, len(key) + 2, len(value)))
         for end in range(1, len(path)):
             spots.setdefault(path[:end], Spot(place, place))
-    return replace(source, data=data, spots=spots, extra_lines={**source.extra_lines, "--set": given})
+    return source._replace(data=data, spots=spots, extra_lines={**source.extra_lines, "--set": given})
 
 
 def first_key(text: str) -> str:
@@ -68,7 +67,7 @@ def _moved(finding: Finding, number: int, columns: int) -> Finding:
     place = finding.place
     if place is None or finding.gate == "SP011":
         return finding
-    return replace(finding, place=Place("--set", number, place.column + columns, place.length))
+    return finding._replace(place=Place("--set", number, place.column + columns, place.length))
 
 
 def _set(data: Any, path: Path, value: Any, text: str, place: Place) -> None:

@@ -8,9 +8,8 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path as FilePath
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from harness.errors import Exit, Refused
 from harness.findings import Finding, Fix, Place
@@ -21,25 +20,23 @@ BOM = b"\xef\xbb\xbf"
 """The byte order mark that some editors put in front of UTF-8; `decode` drops it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Spot:
+class Spot(NamedTuple):
     """Where a key and its value are written; list items and the root have no key."""
 
     key: Place | None
     value: Place
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """One parsed file. `origin` leads from a run spec's path to the user's own, where the file is not a run spec."""
 
     file: str
     syntax: Literal["yaml", "json"]
     text: str
     data: dict[str, Any]
-    spots: Mapping[Path, Spot] = field(default_factory=dict)
-    origin: Mapping[Path, Path] = field(default_factory=dict)
-    extra_lines: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    spots: Mapping[Path, Spot] = {}
+    origin: Mapping[Path, Path] = {}
+    extra_lines: Mapping[str, Sequence[str]] = {}
 
     def user_path(self, path: Path) -> Path:
         """The path as the user writes it: for an adopted DeepSpeed JSON, that of its own key."""

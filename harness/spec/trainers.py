@@ -7,7 +7,6 @@ Values are carried over by name; nothing is checked here that the run spec check
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from harness.errors import Refused
@@ -102,17 +101,17 @@ def load_trainer(file: str, target: Target) -> Loaded | None:
         return None
     named = source.data.get("deepspeed")
     config: dict[str, Any] = named if isinstance(named, dict) else {}
-    fragment = Fragment(replace(source, data=config))
+    fragment = Fragment(source._replace(data=config))
     path = find_beside(file, named) if isinstance(named, str) else None
     if path is not None:
         read = read_json(path)
         lines = {**source.extra_lines, path: read.source.text.split("\n")}
-        merged = replace(source, data=read.source.data, spots=read.source.spots, extra_lines=lines)
+        merged = source._replace(data=read.source.data, spots=read.source.spots, extra_lines=lines)
         fragment = Fragment(merged, read.findings)
     loaded = from_fragment(fragment, (), target, "hf")
     if loaded.spec is None:
         raise Refused([f for f in loaded.findings if f.is_error])
-    return replace(loaded, format=found)
+    return loaded._replace(format=found)
 
 
 def more(draft: Draft, loaded: Loaded) -> None:

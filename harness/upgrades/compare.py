@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from harness.facts.deepspeed import Target, parse_version
 from harness.facts.deepspeed_keys import block
@@ -27,7 +26,7 @@ def compare(
     old, new = releases
     found = [*_new(before, after, new), *_gone(before, after, releases, context)]
     if context is not None:
-        found += [replace(finding, gate="UP001") for finding in moved(context, old, new)]
+        found += [finding._replace(gate="UP001") for finding in moved(context, old, new)]
         changes = (change for change in CHANGES if _lies_between(change, releases))
         found += [_told(change, context) for change in changes if change.when(context)]
     return in_reading_order(found)
@@ -39,7 +38,7 @@ def _new(before: Sequence[Finding], after: Sequence[Finding], new: Target) -> It
     for finding in after:
         earlier = known.get(_key(finding))
         if earlier is None or _RANK[finding.severity] < _RANK[earlier.severity] or _now_refused(earlier, finding):
-            yield replace(finding, notes=(*finding.notes, f"so it is with DeepSpeed {new.text}, and was not before"))
+            yield finding._replace(notes=(*finding.notes, f"so it is with DeepSpeed {new.text}, and was not before"))
 
 
 def _gone(
@@ -57,8 +56,7 @@ def _gone(
         if finding.gate == "SP013":
             yield _read_now(finding, releases, context)
         elif finding.gate not in ("SP012", "EN020"):
-            yield replace(
-                finding,
+            yield finding._replace(
                 gate="UP003",
                 severity="info",
                 message=f"{new.text} no longer has this: {finding.message}",
@@ -77,7 +75,7 @@ def _read_now(finding: Finding, releases: tuple[Target, Target], context: Contex
     trains = silent and not _without_effect(finding.key, context)
     sets = finding.fix.sets if finding.fix else {}
     fix = Fix("remove it to keep what is trained today", sets, safe=True) if trains else None
-    return replace(finding, gate="UP004", severity="error" if trains else "info", message=message, notes=(), fix=fix)
+    return finding._replace(gate="UP004", severity="error" if trains else "info", message=message, notes=(), fix=fix)
 
 
 def _without_effect(key: str, context: Context | None) -> bool:
@@ -114,7 +112,7 @@ def _told(change: Change, context: Context) -> Finding:
         fix=fix,
         severity="info" if change.mended else change.severity,
     )
-    return replace(finding, gate="UP005" if change.mended else "UP002")
+    return finding._replace(gate="UP005" if change.mended else "UP002")
 
 
 def _outwards(key: str) -> Iterator[str]:

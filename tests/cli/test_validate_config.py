@@ -145,6 +145,7 @@ SLOW = ("typer", "click", "rich", "subprocess", "asyncio", "importlib.metadata",
 PROBE = """
 import sys, os, json
 sys.argv = ["harness", "validate-config", *json.loads(sys.argv[1])]
+os._exit = sys.exit
 from harness.__main__ import start
 try:
     start()
@@ -163,7 +164,7 @@ LIBRARIES = "import yaml; from pydantic import BaseModel; BaseModel.model_valida
 
 
 def test_checking_one_file_costs_little_more_than_its_libraries(write):
-    """Beside imports of the same kind, since a busy machine counts odd seconds; on an idle one it is about twice as much."""
+    """Beside imports of the same kind, since a busy machine counts odd seconds; on an idle one it is less than twice as much."""
     file = write("a.yaml", SPEC)
     env = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
 
@@ -176,7 +177,7 @@ def test_checking_one_file_costs_little_more_than_its_libraries(write):
             best = min(best, usage.ru_utime + usage.ru_stime)
         return best
 
-    assert seconds("-m", "harness", "validate-config", file) < 5 * seconds("-c", LIBRARIES)
+    assert seconds("-m", "harness", "validate-config", file) < 3.5 * seconds("-c", LIBRARIES)
 
 
 def imported(arguments, slow=()):

@@ -50,7 +50,7 @@ def test_an_id_is_a_part_of_a_name(run_id):
 
 
 def test_one_host_needs_nobody():
-    alone = replace(RUN, cluster=Cluster.of([("a", 4)]))
+    alone = RUN._replace(cluster=Cluster.of([("a", 4)]))
     assert "several hosts" in refused(lambda: node_of(Apart("7"), alone, HERE))
 
 

@@ -98,7 +98,7 @@ def test_what_would_not_arrive_is_refused(monkeypatch):
 
 def test_what_mpirun_and_srun_cannot_place_is_refused(monkeypatch):
     chosen = Cluster((Host("a", 1, (1,)), Host("b", 1, (0,))))
-    run = replace(run_of("openmpi"), cluster=chosen)
+    run = run_of("openmpi")._replace(cluster=chosen)
     assert "first devices" in gates(run, monkeypatch)["EN012"]
     assert "EN012" not in gates(run_of("openmpi", slots=(2, 1)), monkeypatch)
     assert "different numbers" in gates(run_of("slurm", slots=(2, 1)), monkeypatch, SLURM_JOB_ID="1")["EN012"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from harness.cli.common import check_file
@@ -66,7 +64,7 @@ def test_the_summary_says_what_was_not_looked_at():
 
 def test_several_files_have_a_line_each():
     warning = Finding("PP001", "warning", "m")
-    reports = [Report("good"), Report("b", (warning, replace(warning, severity="error"))), Report("c", (warning,))]
+    reports = [Report("good"), Report("b", (warning, warning._replace(severity="error"))), Report("c", (warning,))]
     assert text.by_file(reports, Style()) == "1 error, 1 warning  b\n1 warning           c"
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(NamedTuple):
     """A setting that decides speed or memory, chosen because the user did not write it.
 
     `key`: of DeepSpeed's JSON, dotted, or of the run spec where `ours`. `default`: what holds without the choice.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from harness.facts.models import ModelFacts, find
@@ -46,7 +45,7 @@ def with_choices(run: Run, base_dir: Path | None = None) -> Run:
         return run
     spec = run.spec.model
     found = find(spec.name_or_path, spec.config, base_dir, spec.revision)
-    return replace(run, choices=choices_for(run, found.facts))
+    return run._replace(choices=choices_for(run, found.facts))
 
 
 def choices_for(run: Run, model: ModelFacts | None) -> tuple[Choice, ...]:

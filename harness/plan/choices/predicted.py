@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from harness.facts.devices import Device
 from harness.facts.models import ModelFacts
@@ -37,7 +37,7 @@ def differences(
     memory, time = memory_of(model, settings, device), step_time(model, settings, device, rates)
     for choice in run.choices or ():
         rest = tuple(other for other in run.choices or () if other is not choice)
-        without = settings_of(replace(run, choices=rest))
+        without = settings_of(run._replace(choices=rest))
         if without is None:
             continue
         before, slower = memory_of(model, without, device), step_time(model, without, device, rates)

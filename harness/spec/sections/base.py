@@ -1,9 +1,8 @@
 """What all sections share: strict values, no unknown keys, nothing changes after loading; and types of fields.
 
-No section is here.
+No section is here. The files of sections do not postpone their annotations: pydantic would have to evaluate hundreds of
+strings at every start.
 """
-
-from __future__ import annotations
 
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """`cluster`: what the machines are like, for the plan."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import Field

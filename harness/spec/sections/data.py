@@ -1,7 +1,5 @@
 """`data`: what is trained on, and how records become sequences."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, GetJsonSchemaHandler

@@ -1,7 +1,5 @@
 """`model`: which causal language model, from which weights, and which of them are trained."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """`plugins`: the user's own code."""
 
-from __future__ import annotations
-
 from harness.spec.sections.base import Section
 
 

@@ -1,7 +1,5 @@
 """`parallel`, `checkpoint`, `eval`, `export`, `logging`, `launch`: ranks, and what a run leaves behind."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field

@@ -1,7 +1,5 @@
 """`telemetry`: what a run measures of itself beyond its loss, and where else that is told."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field

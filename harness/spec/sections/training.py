@@ -1,7 +1,5 @@
 """`train`, `optimizer`, `scheduler`, `precision`: how long, how fast, in which number format."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field

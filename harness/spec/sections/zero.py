@@ -1,7 +1,5 @@
 """`zero`: sharding and offload, in DeepSpeed's own words."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field

@@ -19,6 +19,7 @@ from harness.runtime import checkpoint, garbage, plugins, tensor_parallel
 from harness.runtime.attest import Attestation
 from harness.runtime.corpus.prepare import Prepared
 from harness.runtime.data import EvalData, TrainData, check_packing, open_eval, open_train, prepare_together
+from harness.runtime.drawing import DrawnAhead
 from harness.runtime.engine import batch_shape, build_engine, find_place, mend_engine, refuse_unsupported
 from harness.runtime.evaluate import evaluate
 from harness.runtime.metrics import FORMAT_VERSION, Metrics, Stopwatch
@@ -57,6 +58,7 @@ class Job:
     stepper: Stepper
     prepared: Prepared
     train: TrainData
+    drawing: DrawnAhead
     held_out: EvalData | None
     steps: int
     metrics: Metrics
@@ -104,6 +106,7 @@ def build(orders: Orders, run_dir: RunDir, ranks: Ranks, status: Status) -> Job:
         make_stepper(engine, ranks, topology, run),
         prepared,
         train,
+        DrawnAhead(train, ranks.device),
         held_out,
         steps,
         metrics,
@@ -132,6 +135,7 @@ def train(job: Job, resume: Path | None, allowed: Collection[str] = (), attempt:
             return _train(job, state, screen, telemetry)
     finally:
         telemetry.abandon()
+        job.drawing.close()
         screen.close()
 
 
@@ -218,7 +222,7 @@ def one_step(job: Job, state: State, watch: Stopwatch) -> tuple[torch.Tensor, St
 
 def _take_step(job: Job, state: State, watch: Stopwatch) -> tuple[torch.Tensor, State, np.ndarray]:
     with watch.part("data"):
-        drawn = job.train.step(state.position)
+        drawn = job.drawing.step(state.position)
     job.attestation.drawn(drawn, job.train.rank)
     losses = job.stepper.train(drawn.micro_batches, drawn.predicted, watch)
     after = state.advance(samples=job.train.shape.total, tokens=drawn.tokens, position=drawn.position)

@@ -1,0 +1,111 @@
+"""Rows drawn ahead are the rows that a step would have drawn."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+
+from harness.runtime.data import Drawn, Shape, TrainData
+from harness.runtime.drawing import DrawnAhead
+from harness.runtime.sequences import Blocks, Sequences
+from harness.runtime.state import Position
+
+SHAPE = Shape(2, 2, 1)
+
+
+@dataclass
+class Watched:
+    """Training data that says who drew what."""
+
+    train: TrainData
+    broken_at: Position | None = None
+
+    def __post_init__(self) -> None:
+        self.drawn: list[tuple[Position, str]] = []
+        self.told = threading.Semaphore(0)
+
+    def step(self, position: Position) -> Drawn:
+        self.drawn.append((position, threading.current_thread().name))
+        try:
+            if position == self.broken_at:
+                raise OSError("the disk is gone")
+            return self.train.step(position)
+        finally:
+            self.told.release()
+
+
+@pytest.fixture
+def data() -> TrainData:
+    tokens = np.repeat(np.arange(22), 4).astype(np.uint16)
+    return TrainData(Sequences((Blocks(tokens, 4),), 4), SHAPE, 0, 3, True)
+
+
+def ids(drawn: Drawn) -> list[list[int]]:
+    return [batch.input_ids[:, 0].tolist() for batch in drawn.micro_batches]
+
+
+def ahead(data: TrainData, broken_at: Position | None = None) -> tuple[DrawnAhead, Watched]:
+    watched = Watched(data, broken_at)
+    return DrawnAhead(watched, torch.device("cpu")), watched  # type: ignore[arg-type]
+
+
+def test_the_rows_are_those_that_each_step_would_have_drawn(data: TrainData) -> None:
+    drawing, _ = ahead(data)
+    position = Position()
+    for _ in range(3 * data.steps_per_epoch):
+        drawn, alone = drawing.step(position), data.step(position)
+        assert ids(drawn) == ids(alone)
+        assert (drawn.position, drawn.tokens, drawn.predicted) == (alone.position, alone.tokens, alone.predicted)
+        position = drawn.position
+    assert position.epoch == 2
+
+
+def test_the_next_step_is_drawn_without_being_asked_for(data: TrainData) -> None:
+    drawing, watched = ahead(data)
+    after = drawing.step(Position()).position
+    for _ in range(2):
+        assert watched.told.acquire(timeout=30)
+    assert [position for position, _ in watched.drawn] == [Position(), after]
+    assert threading.current_thread().name not in {name for _, name in watched.drawn}
+
+
+def test_another_position_than_the_next_is_drawn_too(data: TrainData) -> None:
+    drawing, _ = ahead(data)
+    drawing.step(Position())
+    assert ids(drawing.step(Position(4, 8))) == ids(data.step(Position(4, 8)))
+    assert ids(drawing.step(Position(4, 8))) == ids(data.step(Position(4, 8)))
+
+
+def test_what_drawing_raises_is_raised_by_the_step_that_needs_it(data: TrainData) -> None:
+    drawing, _ = ahead(data, broken_at=Position(0, 4))
+    after = drawing.step(Position()).position
+    with pytest.raises(OSError, match="the disk is gone"):
+        drawing.step(after)
+
+
+def test_a_closed_one_leaves_no_thread_and_can_go_on(data: TrainData) -> None:
+    before = set(threading.enumerate())
+    drawing, _ = ahead(data)
+    after = drawing.step(Position()).position
+    threads = set(threading.enumerate()) - before
+    assert threads
+    drawing.close()
+    drawing.close()
+    for thread in threads:
+        thread.join(timeout=30)
+        assert not thread.is_alive()
+    assert ids(drawing.step(after)) == ids(data.step(after))
+    drawing.close()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU: the CPU has no pinned memory")
+def test_for_a_device_the_rows_are_pinned(data: TrainData) -> None:
+    drawing = DrawnAhead(data, torch.device("cuda", 0))
+    batch = drawing.step(Position()).micro_batches[0]
+    assert batch.input_ids.is_pinned()
+    assert batch.labels is batch.input_ids
+    drawing.close()

@@ -62,15 +62,15 @@ def _peaks(m: ModelFacts, s: Settings, x: Shape, *, head: bool) -> list[Row]:
 def _heads(m: ModelFacts, s: Settings, x: Shape) -> list[Row]:
     """Head and loss in the backward pass, and at the end of the forward pass."""
     chunk = s.loss_chunk
-    if not chunk or s.pipeline > 1 or s.tensor > 1:
+    if not chunk or s.pipeline > 1:
         return [_head(m, x, BACKWARD), _head(m, x, ("forward",))]
-    chunk = min(chunk, x.tokens)
+    chunk, words = min(chunk, x.tokens), -(-m.vocab // s.tensor)
     kept = head_bytes(m, x) - 4 * m.vocab * x.tokens
     # The gradient of the head's weight is summed in fp32; in fp32 it becomes the weight's own gradient.
-    weight, width = 4 * m.vocab * m.hidden, 4 if x.e == 4 else 6
-    forward = kept + width * m.vocab * chunk + weight
+    weight, width = 4 * words * m.hidden, 4 if x.e == 4 else 6
+    forward = kept + width * words * chunk + weight
     backward = kept + (0 if x.e == 4 else weight)
-    formula = f"{width} x {m.vocab:,} words x {chunk} tokens, the gradient of the head in fp32, and the final norm"
+    formula = f"{width} x {words:,} words x {chunk} tokens, the gradient of the head in fp32, and the final norm"
     after = "the gradient of the head in fp32, and the final norm" if x.e == 2 else "the final norm"
     source = "runtime/chunked_loss.py of the harness"
     return [

@@ -2,6 +2,8 @@
 
 Gradients are computed with the loss, chunk by chunk, inside the head's own forward. So ZeRO-3 has the head's weight
 gathered by its usual hooks, and the backward pass needs nothing of the vocabulary's size but the weight's gradient.
+Where AutoTP has cut the head, every tensor rank computes the logits of its own words, and three numbers a token are
+exchanged instead of all logits.
 DeepSpeed's `install_chunked_causal_lm_loss` keeps all logits; its `TiledFusedLogitsLoss` runs the backward pass of the
 weight, with its hooks, inside the forward pass, before the loss is scaled (both read in 0.19.8, not run).
 """
@@ -10,9 +12,12 @@ from __future__ import annotations
 
 import inspect
 import re
+from dataclasses import dataclass
 from typing import Any
 
+import deepspeed.comm as dist
 import torch
+from deepspeed.module_inject import layers
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 from transformers.loss.loss_utils import ForCausalLMLoss
@@ -24,15 +29,36 @@ _STRAIGHT = re.compile(
     r"(?:#[^\n]*\s+)*loss = self\.loss_function\("
 )
 """A forward that hands the head's output to its loss as it is: no soft cap, no scale, nothing in between."""
+_CUT = tuple(getattr(layers, name) for name in ("LinearLayer", "VocabParallelLinear") if hasattr(layers, name))
+"""What AutoTP makes of a head whose rows, the words, it cuts. `VocabParallelLinear` (0.19.8) keeps its logits apart."""
 _ROWS = 16_384
 """Words of the vocabulary whose gradients are added up at once, where that needs a copy."""
 
 
-class ChunkedHead:
-    """Makes the head of one model compute the loss while it is `armed`; it is the plain head otherwise."""
+@dataclass(frozen=True, slots=True)
+class Words:
+    """The part of the vocabulary that a tensor rank has: the rows of its weight, from `first` on."""
 
-    def __init__(self, model: Any, head: torch.nn.Linear, chunk: int) -> None:
-        self._head, self._chunk = head, chunk
+    first: int
+    group: Any
+
+    def largest(self, values: torch.Tensor) -> None:
+        """In place, over the tensor ranks."""
+        dist.all_reduce(values, op=dist.ReduceOp.MAX, group=self.group)
+
+    def sum(self, values: torch.Tensor) -> None:
+        """In place, over the tensor ranks."""
+        dist.all_reduce(values, group=self.group)
+
+
+class ChunkedHead:
+    """Makes the head of one model compute the loss while it is `armed`; it is the plain head otherwise.
+
+    `words`: which of them the weight of the head is of, where it is not all.
+    """
+
+    def __init__(self, model: Any, head: torch.nn.Module, chunk: int, words: Words | None = None) -> None:
+        self._head, self._chunk, self._words = head, chunk, words
         self._targets: torch.Tensor | None = None
         self._items: float | None = None
         self._plain, self._loss = head.forward, model.loss_function
@@ -58,7 +84,7 @@ class ChunkedHead:
             return self._plain(hidden)
         targets = targets.flatten()
         items = (targets != IGNORED).sum() if self._items is None else self._items
-        return chunked_loss(hidden.flatten(0, 1), self._head.weight, targets, items, self._chunk)
+        return chunked_loss(hidden.flatten(0, 1), self._head.weight, targets, items, self._chunk, self._words)
 
     def _of_logits(self, logits: torch.Tensor, labels: torch.Tensor, *args: Any, **named: Any) -> torch.Tensor:
         """What the model calls its loss: the head has computed it already, or computes logits."""
@@ -70,29 +96,53 @@ def chunk_head(engine: Any, chunk: int) -> ChunkedHead | str:
     module = engine.module
     model = module.get_base_model() if hasattr(module, "get_base_model") else module
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
-    if type(head) is not torch.nn.Linear or head.bias is not None:
-        return "its head is not a plain matrix"
+    why_not = _unfit_head(head) or _unfit_model(model, head) or _unfit_numbers(engine)
+    return why_not or ChunkedHead(model, head, chunk, _words_of(head) if type(head) in _CUT else None)
+
+
+def _unfit_head(head: Any) -> str:
+    if type(head) not in (torch.nn.Linear, *_CUT) or head.bias is not None:
+        return "its head is not a plain matrix, whole or cut by AutoTP over the words"
+    if type(head) in _CUT and (not hasattr(head, "_partition_sizes") or head.defer_collectives_to_compiler):
+        return "which words of its head each tensor rank has is not known"
+    return ""
+
+
+def _unfit_model(model: Any, head: Any) -> str:
     found = _STRAIGHT.search(inspect.getsource(type(model).forward))
     if found is None or getattr(model, found[1], None) is not head:
         return f"`{type(model).__name__}` does something with its logits before the loss"
-    if getattr(model, "loss_function", None) is not ForCausalLMLoss:
-        return "its loss is not the usual one of causal language models"
+    loss = getattr(model, "_deepspeed_original_loss_function", getattr(model, "loss_function", None))
+    return "" if loss is ForCausalLMLoss else "its loss is not the usual one of causal language models"
+
+
+def _unfit_numbers(engine: Any) -> str:
     if engine.torch_autocast_enabled():
         return "`torch_autocast` chooses the number format of the head"
-    if engine.fp16_enabled():
-        return "fp16 scales the loss before gradients are rounded"
-    return ChunkedHead(model, head, chunk)
+    return "fp16 scales the loss before gradients are rounded" if engine.fp16_enabled() else ""
+
+
+def _words_of(head: Any) -> Words:
+    """Of a head that AutoTP has cut; `_partition_sizes` are the words of each tensor rank."""
+    return Words(sum(head._partition_sizes[: head.tp_index]), head.mp_group)
 
 
 def chunked_loss(
-    hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, items: float | torch.Tensor, chunk: int
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    targets: torch.Tensor,
+    items: float | torch.Tensor,
+    chunk: int,
+    words: Words | None = None,
 ) -> torch.Tensor:
     """Sum of the cross entropies over `items`, a scalar in fp32, of hidden (tokens, size), weight (vocabulary, size)
     and targets (tokens,), of which `IGNORED` ones count for nothing. As `ForCausalLMLoss` in exact arithmetic.
+
+    With `words` the weight is a tensor rank's; hidden states, targets and loss are the same on all of them.
     """
     wants = torch.is_grad_enabled()
     return _ChunkedLoss.apply(
-        hidden, weight, targets, items, chunk, wants and hidden.requires_grad, wants and weight.requires_grad
+        hidden, weight, targets, items, chunk, words, wants and hidden.requires_grad, wants and weight.requires_grad
     )
 
 
@@ -105,6 +155,7 @@ class _ChunkedLoss(torch.autograd.Function):
         targets: torch.Tensor,
         items: float | torch.Tensor,
         chunk: int,
+        words: Words | None,
         for_hidden: bool,
         for_weight: bool,
     ) -> torch.Tensor:
@@ -115,7 +166,7 @@ class _ChunkedLoss(torch.autograd.Function):
         ctx.dtype = weight.dtype
         for start in range(0, len(targets), chunk):
             part = slice(start, start + chunk)
-            loss, gradient = _one_chunk(hidden[part], weight, targets[part], for_hidden or for_weight)
+            loss, gradient = _one_chunk(hidden[part], weight, targets[part], words, for_hidden or for_weight)
             total += loss
             if gradient is None:
                 continue
@@ -125,6 +176,8 @@ class _ChunkedLoss(torch.autograd.Function):
             if ctx.weight is not None:
                 _add_product(ctx.weight, gradient, hidden[part])
             del gradient
+        if words is not None and ctx.hidden is not None:  # each rank has the part that its words give
+            words.sum(ctx.hidden)
         return total / items
 
     @staticmethod
@@ -136,25 +189,33 @@ class _ChunkedLoss(torch.autograd.Function):
             hidden.mul_(scale)
         if weight is not None:
             weight = weight.mul_(scale).to(ctx.dtype)
-        return hidden, weight, None, None, None, None, None
+        return hidden, weight, None, None, None, None, None, None
 
 
 def _one_chunk(
-    hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, differentiate: bool
+    hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, words: Words | None, differentiate: bool
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Sum of the losses, and their gradient by the logits (tokens, vocabulary), both in fp32."""
+    """Sum of the losses, and their gradient by the logits (tokens, words of this rank), both in fp32."""
     logits = torch.matmul(hidden, weight.t()).float()
     counted = targets != IGNORED
-    places = targets.masked_fill(~counted, 0)[:, None]
+    places = targets if words is None else targets - words.first
+    here = counted if words is None else counted & (places >= 0) & (places < logits.shape[1])
+    places = places.masked_fill(~here, 0)[:, None]
     largest = logits.amax(dim=1, keepdim=True)
+    if words is not None:
+        words.largest(largest)
     logits.sub_(largest)
-    at_target = logits.gather(1, places)
+    at_target = logits.gather(1, places).masked_fill_(~here[:, None], 0)
     sums = logits.exp_().sum(dim=1, keepdim=True)
+    if words is not None:
+        both = torch.cat((sums, at_target), dim=1)
+        words.sum(both)
+        sums, at_target = both.split(1, dim=1)
     loss = (sums.log() - at_target)[:, 0].masked_fill(~counted, 0).sum()
     if not differentiate:
         return loss, None
     gradient = logits.div_(sums)
-    gradient.scatter_add_(1, places, torch.full_like(at_target, -1.0))
+    gradient.scatter_add_(1, places, -here.to(gradient.dtype)[:, None])
     return loss, gradient.masked_fill_(~counted[:, None], 0)
 
 

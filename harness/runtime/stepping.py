@@ -95,7 +95,7 @@ def make_stepper(engine: Any, ranks: Ranks, topology: Topology, run: Run | None 
     """The one that goes with the engine. `run` says how large the chunks of the loss are; without it there are none."""
     if topology.pipeline_size > 1:
         return PipelineStepper(engine, ranks, topology)
-    chunk = loss_chunk(run) if run is not None and topology.tensor_size == 1 else 0
+    chunk = loss_chunk(run) if run is not None else 0
     head = chunk_head(engine, chunk) if chunk else None
     if isinstance(head, str) and ranks.is_first:
         print(f"loss: computed at once, not in chunks of {chunk} tokens: {head}", file=sys.stderr, flush=True)  # noqa: T201

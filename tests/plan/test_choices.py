@@ -149,6 +149,9 @@ def test_the_plan_tells_the_difference() -> None:
     assert at_3["stage3_prefetch_bucket_size"].gpu > 0
 
 
+TENSOR: dict[str, Any] = {"parallel": {"tensor_parallel_size": 2}, "zero": {"stage": 1}}
+
+
 @pytest.mark.parametrize(
     ("model", "sections", "tokens"),
     [
@@ -157,7 +160,9 @@ def test_the_plan_tells_the_difference() -> None:
         ("llama-3.1-8b", {"data": {"max_length": 512}}, None),  # it would be one chunk
         ("llama-3.1-8b", {"precision": {"bf16": False, "fp16": True}}, None),
         ("llama-3.1-8b", {"train": {"torch_compile": True}}, None),
-        ("llama-3.1-8b", {"parallel": {"tensor_parallel_size": 2}}, None),
+        ("llama-3.1-8b", TENSOR, 1024),  # half the words
+        ("llama-3.1-8b", {**TENSOR, "deepspeed": {"tensor_parallel": {"preset_model": "llama"}}}, 512),
+        ("llama-3.1-8b", {"parallel": {"pipeline_parallel_size": 2}, "zero": {"stage": 1}}, None),
         ("llama-3.1-8b", {"parallel": {"sequence_parallel_size": 2}}, 512),
         ("gemma-2-9b", {}, None),
     ],
@@ -181,6 +186,18 @@ def test_the_plan_has_logits_of_a_chunk() -> None:
     assert logits(whole.memory) > 12 * 128_256 * 4096
     assert logits(cut.memory) < 6 * 128_256 * 512 + 4 * 128_256 * 4096 + (1 << 28)
     assert cut.memory.gpu_peak < whole.memory.gpu_peak
+
+
+def test_a_tensor_rank_has_logits_of_its_own_words() -> None:
+    def logits(ranks: int) -> int:
+        sections = {"parallel": {"tensor_parallel_size": ranks}, "zero": {"stage": 1}}
+        memory = make_plan(run_of("llama-3.1-8b", train={"loss_chunk_size": 512}, **sections)).memory
+        assert memory is not None
+        return max(row.bytes for row in memory.rows if row.kind == "logits")
+
+    of_words = (6 * 512 + 4 * 4096) * 128_256  # logits of a chunk, and the gradient of the head
+    assert logits(1) - logits(2) == of_words // 2
+    assert logits(2) - logits(4) == of_words // 4
 
 
 def test_nothing_is_planned_without_ranks() -> None:

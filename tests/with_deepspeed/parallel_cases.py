@@ -86,6 +86,11 @@ class Case:
         return self.ranks, self.tensor, self.sequence
 
     @property
+    def in_chunks(self) -> bool:
+        """Is the loss to be computed in chunks?"""
+        return any("loss_chunk_size" in text for _, text in self.more)
+
+    @property
     def data_size(self) -> int:
         return self.ranks // (self.tensor * self.sequence)
 
@@ -120,6 +125,10 @@ TENSOR = (
     Case("llama", 2, ranks=4, tensor=2, precision="bf16"),
     Case("mixtral", 1, tensor=2, more=_preset("mixtral")),
     Case("qwen2_moe", 1, tensor=2, more=_preset("qwen2")),
+    *(Case(shape, 1, tensor=2, more=_CHUNKS) for shape in ("llama", "llama-tied", "qwen3")),
+    Case("llama", 2, tensor=2, precision="bf16", more=_CHUNKS),
+    Case("mixtral", 1, tensor=2, more=(*_preset("mixtral"), *_CHUNKS)),
+    Case("llama", 2, ranks=4, tensor=2, more=_CHUNKS),
 )
 """GPT-2 is refused by DeepSpeed (gate TP006), stage 3 by policy (TP001); mixtures of experts need a preset (TP007), and
 have their attention cut, not their experts."""
@@ -160,7 +169,7 @@ def _some(cases: tuple[Case, ...], *places: int) -> tuple[Case, ...]:
 
 
 # What the tests run each time: every stage, number format and degree, each family once.
-CI_TENSOR = _some(TENSOR, 0, 2, 4, 6, 11, 13, 15)
+CI_TENSOR = _some(TENSOR, 0, 2, 4, 6, 11, 13, 15, 17, 18, 20, 21, 22)
 CI_SEQUENCE = _some(SEQUENCE, 0, 4, 5, 8, 11, 14, 17, 18, 19, 20, 21, 22)
 CI_EXPERTS = _some(EXPERTS, 0, 1, 4)
 

@@ -26,6 +26,8 @@ class Result:
     """NaN where DeepSpeed reports no norm: stage 0 in fp32."""
     eval: float
     seconds: float
+    in_chunks: bool = False
+    """Did the head compute the loss in chunks?"""
 
     @property
     def passed(self) -> bool:
@@ -74,6 +76,7 @@ def _compare(case: table.Case, folder: Path) -> Result:
         max((_relative(*pair) for pair in reported), default=math.nan),
         _relative(outcome["eval"], outcome["plain_eval"]),
         outcome["seconds"],
+        outcome["in_chunks"],
     )
 
 

@@ -26,6 +26,7 @@ def results(forked: ForkedRanks, tmp_path_factory: pytest.TempPathFactory) -> di
 @pytest.mark.parametrize("case", table.CI_SEQUENCE, ids=lambda case: case.name)
 def test_agrees_with_one_process(case: table.Case, results: dict[table.Case, parallel_running.Result]) -> None:
     assert results[case].passed, results[case]
+    assert results[case].in_chunks == case.in_chunks
 
 
 def test_what_cannot_be_split_is_refused(forked: ForkedRanks) -> None:

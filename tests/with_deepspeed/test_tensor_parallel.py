@@ -34,6 +34,7 @@ def results(forked: ForkedRanks, folder: Path) -> dict[table.Case, parallel_runn
 @pytest.mark.parametrize("case", table.CI_TENSOR, ids=lambda case: case.name)
 def test_agrees_with_one_process(case: table.Case, results: dict[table.Case, parallel_running.Result]) -> None:
     assert results[case].passed, results[case]
+    assert results[case].in_chunks == case.in_chunks
 
 
 def test_tp021_the_norm_of_16_bit_shards_without_zero_leaves_shards_out(

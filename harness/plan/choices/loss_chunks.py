@@ -15,15 +15,11 @@ _OTHERWISE = ("gemma2", "gemma3", "gemma3_text", "phi")
 
 def choose(facts: Facts) -> Choice | None:
     """Chunks of 256 MiB of logits are large enough for the products to run at full speed. fp16 scales the loss before
-    gradients are rounded; compiled models and those cut over ranks have a head of their own.
+    gradients are rounded; compiled models and those of a pipeline have a head of their own. Where AutoTP cuts the head,
+    a rank has the logits of its own words.
     """
     spec, model, settings = facts.run.spec, facts.model, facts.settings
-    if (
-        model is None
-        or settings is None
-        or settings.tensor * settings.pipeline > 1
-        or spec.train.loss_chunk_size is not None
-    ):
+    if model is None or settings is None or settings.pipeline > 1 or spec.train.loss_chunk_size is not None:
         return None
     if (
         spec.precision.fp16
@@ -32,10 +28,14 @@ def choose(facts: Facts) -> Choice | None:
         or "torch_autocast" in spec.deepspeed
     ):
         return None
-    value = tokens_of_chunk(model.vocab)
+    words = -(-model.vocab // settings.tensor)
+    layout = spec.deepspeed.get("tensor_parallel")
+    if isinstance(layout, dict) and {"preset_model", "partition_config"} & layout.keys():
+        words = model.vocab  # whose layouts leave the head whole, as a rule
+    value = tokens_of_chunk(words)
     if settings.tokens_per_micro_batch <= value:
         return None
-    reason = f"logits of {value} tokens exist at once, of {model.vocab:,} words each"
+    reason = f"logits of {value} tokens exist at once, of {words:,} words each"
     return Choice("loss in chunks", KEY, value, 0, reason, ours=True)
 
 

@@ -83,8 +83,9 @@ def _case(ranks: Ranks, job: dict[str, Any]) -> dict[str, Any]:
         norm = built.engine.get_global_grad_norm()
         norms.append(None if norm is None else float(norm))
     evaluated = _evaluate(built, ranks, mine(held_out, place.data_rank))
-    built.engine.destroy()
     outcome = {"losses": losses, "norms": norms, "eval": evaluated}
+    outcome["in_chunks"] = getattr(built.stepper, "_head", None) is not None
+    built.engine.destroy()
     if ranks.is_first:
         outcome |= _beside(job, steps, held_out, place.data_size)
     return outcome

@@ -7,8 +7,9 @@ Every way to train is an engine of its own in the same processes, and they take 
 backwards through the list. Times are CPU time of rank 0, as ratios to DeepSpeed's defaults within each round: median,
 least and most. Bytes on the wire are counted by standing before torch's collectives, calls by `sys.setprofile`, peak
 bytes by a dispatch mode that follows every storage which a step allocates. The model is a Llama of 4 layers, 256 wide.
-`stage-3` has FSDP2 beside it; `loss` compares head and loss by themselves at 128,256 words. Overlap of collectives
-and copies shows on a GPU only: this script runs there as it is (`--ranks` as many as there are GPUs).
+`stage-3` has FSDP2 beside it; `loss` compares head and loss by themselves at 128,256 words, `loss-autotp` in a step of
+one layer whose head AutoTP cuts. Overlap of collectives and copies shows on a GPU only: this script runs there as it is
+(`--ranks` as many as there are GPUs).
 """
 
 from __future__ import annotations
@@ -23,19 +24,19 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
+import loss_ways  # noqa: E402
 from counting import calls_of, peak, watch_the_wire, wire  # noqa: E402
 from small_runs import LLAMA  # noqa: E402
 
-GROUPS = ("stage-1", "stage-2", "stage-3", "loss")
+GROUPS = ("stage-1", "stage-2", "stage-3", "loss", "loss-autotp")
 WARM_UP = 3
-WORDS, WIDE, TOKENS = 128_256, 64, 4096
 
 
 @dataclass
@@ -110,8 +111,9 @@ def measure(arguments: argparse.Namespace) -> None:
 
     torch.set_num_threads(1)
     group = arguments.only[0]
-    if group == "loss":
-        sides, feed = loss_sides(arguments.bf16), lambda _: None
+    if group.startswith("loss"):
+        ways = loss_ways.alone(arguments.bf16) if group == "loss" else loss_ways.cut_over_ranks(arguments.bf16)
+        sides, feed = [Side(name, step) for name, step in ways.items()], lambda _: None
     else:
         sides, feed = engine_sides(int(group[-1]), arguments)
     count(sides, feed)
@@ -180,13 +182,13 @@ def engine_sides(stage: int, arguments: argparse.Namespace) -> tuple[list[Side],
     ways = {"DeepSpeed's defaults": ()} | {choice.name: (choice,) for choice in choices} | {"all of them": choices}
     sides = []
     for name, some in ways.items():
-        config = render(replace(run, choices=some)).config
+        config = render(run._replace(choices=some)).config
         sides.append(Side(name, _deepspeed_step(config, arguments.bf16)))
     if stage == 3:
         config = render(run).config
         sides.append(Side("all, and fewer Python calls", _calling_less(_deepspeed_step(config, arguments.bf16))))
     if stage in (1, 2):
-        config = json.loads(render(replace(run, choices=())).text)
+        config = json.loads(render(run._replace(choices=())).text)
         config["zero_optimization"]["use_multi_rank_bucket_allreduce"] = False
         sides.append(Side("gradients to their owners, not chosen", _deepspeed_step(config, arguments.bf16)))
     if stage == 3:
@@ -257,42 +259,11 @@ def _fsdp_step(bf16: bool) -> Callable[[Any], Any]:
     return step
 
 
-def loss_sides(bf16: bool) -> list[Side]:
-    """Head and loss alone, with their gradients: transformers' own, and in chunks of what the harness chooses."""
-    import torch
-    from transformers.loss.loss_utils import ForCausalLMLoss
-
-    from harness.plan.choices.loss_chunks import tokens_of_chunk
-    from harness.runtime.chunked_loss import chunked_loss
-
-    torch.manual_seed(0)
-    kind = torch.bfloat16 if bf16 else torch.float32
-    head = torch.nn.Linear(WIDE, WORDS, bias=False, dtype=kind)
-    hidden = torch.randn(1, TOKENS, WIDE, dtype=kind, requires_grad=True)
-    labels = torch.randint(0, WORDS, (1, TOKENS))
-    targets = torch.nn.functional.pad(labels, (0, 1), value=-100)[0, 1:]
-    chunk = tokens_of_chunk(WORDS)
-
-    def whole(_: Any) -> Any:
-        head.zero_grad()
-        loss = ForCausalLMLoss(head(hidden), labels, WORDS, num_items_in_batch=float(TOKENS))
-        loss.backward()
-        return loss.detach()
-
-    def in_chunks(_: Any) -> Any:
-        head.zero_grad()
-        loss = chunked_loss(hidden.flatten(0, 1), head.weight, targets, float(TOKENS), chunk)
-        loss.backward()
-        return loss.detach()
-
-    return [Side("all at once", whole), Side(f"in chunks of {chunk} tokens", in_chunks)]
-
-
 def table(group: str, found: list[dict[str, Any]], arguments: argparse.Namespace) -> str:
     """One group as Markdown; the first row is what the ratios are of."""
     first, kind = found[0], "bf16" if arguments.bf16 else "fp32"
     ranks = 1 if group == "loss" else arguments.ranks
-    rows = "" if group == "loss" else f" with {arguments.rows} x {arguments.length} tokens"
+    rows = "" if group.startswith("loss") else f" with {arguments.rows} x {arguments.length} tokens"
     turns = f"{arguments.rounds} rounds of {arguments.steps} steps"
     lines = [
         f"### {group}, {kind}, {ranks} rank{'s' * (ranks > 1)}{rows}, {turns}",

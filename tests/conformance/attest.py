@@ -89,7 +89,7 @@ def engine_facts(engine: Any) -> dict[str, Any]:
         "communication_data_type": lambda: plain(engine.communication_data_type),
         "grad_accum_dtype": lambda: plain(getattr(optimizer, "gradient_accumulation_dtype", None)),
         "tensor": lambda: tensor_degree(engine),
-        "data": lambda: int(engine.dp_world_size),
+        "data": lambda: data_degree(engine),
         "pipeline": lambda: int(getattr(engine, "num_stages", 1)),
         "sequence": lambda: int(groups._get_sequence_parallel_world_size()),
         "micro": engine.train_micro_batch_size_per_gpu,
@@ -143,6 +143,13 @@ def hpz(optimizer: Any) -> int:
     """Ranks that share ZeRO++'s secondary partition; 1 is none."""
     group = getattr(optimizer, "zero_hpz_partition_size", 1)
     return int(group or 1)
+
+
+def data_degree(engine: Any) -> int:
+    """Where Ulysses gives the groups, DeepSpeed says only how many ranks share the data and the sequence together."""
+    if engine.dp_world_size is not None:
+        return int(engine.dp_world_size)
+    return int(engine.seq_dp_world_size) // int(groups._get_sequence_parallel_world_size())
 
 
 def tensor_degree(engine: Any) -> int:

@@ -22,6 +22,7 @@ def environment() -> dict[str, str]:
     """
     return {
         **os.environ,
+        "WANDB_MODE": "disabled",  # it asks for an account where it happens to be installed
         "PYTHONPATH": str(ROOT),
         "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
         "OMP_NUM_THREADS": "1",

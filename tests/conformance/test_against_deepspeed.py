@@ -14,7 +14,7 @@ from .draw import draw
 from .judge import Judge
 from .outcome import judged
 
-HEAD = 40
+HEAD = 150
 
 
 @pytest.fixture(scope="module")

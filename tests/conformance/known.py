@@ -41,6 +41,11 @@ def _negative(case: Case, errors: tuple[str, ...], _answer: dict[str, Any]) -> b
     return set(errors) == {"OP006"} and any(isinstance(v, (int, float)) and v < 0 for v in values)
 
 
+def _schedule(case: Case, errors: tuple[str, ...], _answer: dict[str, Any]) -> bool:
+    """Only that a schedule of the run spec is not followed, beside a field that has a place of its own."""
+    return "OP041" in errors and set(errors) <= {"OP041", "SP010"} and not case.config.get("scheduler")
+
+
 def _universal(case: Case, _errors: tuple[str, ...], answer: dict[str, Any]) -> bool:
     """A JSON is good for a universal checkpoint, and the script here has an ordinary one."""
     message = (answer.get("error") or {}).get("message", "")
@@ -51,6 +56,7 @@ KNOWN: tuple[Known, ...] = (
     Known("shape", "a value of the wrong type or out of its range is an error wherever it stands, read or not", _shape),
     Known("field", "what a run spec has a field for must stand there, or two places would disagree some day", _field),
     Known("negative", "DeepSpeed steps with it, and no optimizer means it: torch's own refuse it", _negative),
+    Known("schedule", "the script here has no schedule; the harness gives DeepSpeed the run spec's", _schedule),
     Known("universal", "which checkpoint the script loads is not in a DeepSpeed JSON (CK004 says so)", _universal),
     Known("tensorboard", "whether the package is installed on the nodes is not in the file", _package("tensorboard")),
     Known("wandb", "whether the package is installed on the nodes is not in the file", _package("wandb")),

@@ -172,3 +172,33 @@ def test_lamb_and_lion_on_a_cpu(write):
     assert said(write, optimizer("Lamb", lr=1e-3), accelerator="cpu") == {"OP014": "error"}
     assert said(write, optimizer("Lion", lr=1e-3), accelerator="cpu") == {"OP014": "error", "OP039": "warning"}
     assert said(write, {**optimizer("lion", lr=1e-3), **offloaded}, accelerator="cpu") == {"OP039": "warning"}
+
+
+WARMUP = {"deepspeed": scheduler("WarmupLR", warmup_num_steps=2)}
+
+
+@pytest.mark.parametrize(
+    ("sections", "expected"),
+    [
+        ({}, "peak rate"),  # the default is a cosine
+        ({"scheduler": {"type": "constant"}}, None),
+        ({"scheduler": {"type": "constant", "warmup_steps": 2}}, "peak rate"),
+        (
+            {"scheduler": {"type": "constant"}, "optimizer": {"type": "adagrad", "weight_decay": 0.1}},
+            "norms and biases",
+        ),
+        (WARMUP, None),  # DeepSpeed makes its own schedule for the new optimizer
+        ({"zero": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}, None),
+        ({"zero": {"stage": 0}}, None),
+    ],
+    ids=str,
+)
+def test_adagrad_follows_no_schedule_under_zero(sections, expected, write):
+    body = {"optimizer": {"type": "adagrad"}, "zero": {"stage": 2}, "train": {"per_device_train_batch_size": 1}}
+    loaded = load(write("a.yaml", json.dumps({**body, **sections})), (), Target("0.19.8", "asked for"))
+    assert loaded.spec is not None, loaded.findings
+    assert loaded.source is not None
+    report = check(resolve(loaded.spec, world_size=2), loaded.source, deepspeed=Target("0.19.8", "asked for"))
+    found = [f.message for f in report.findings if f.gate == "OP041"]
+    assert len(found) == (expected is not None)
+    assert all(expected in message for message in found)

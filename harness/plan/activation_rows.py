@@ -15,6 +15,7 @@ from harness.plan.activations import (
 )
 from harness.plan.rows import BACKWARD, MICRO, Phase, Row, Tier
 from harness.plan.settings import Settings
+from harness.plan.shards import head_words
 
 _SOURCE = "transformers modules, saved tensors"
 _LOSS = "transformers loss/loss_utils.py, logits in fp32"
@@ -64,7 +65,7 @@ def _heads(m: ModelFacts, s: Settings, x: Shape) -> list[Row]:
     chunk = s.loss_chunk
     if not chunk or s.pipeline > 1:
         return [_head(m, x, BACKWARD), _head(m, x, ("forward",))]
-    chunk, words = min(chunk, x.tokens), -(-m.vocab // s.tensor)
+    chunk, words = min(chunk, x.tokens), head_words(m, s)
     kept = head_bytes(m, x) - 4 * m.vocab * x.tokens
     # The gradient of the head's weight is summed in fp32; in fp32 it becomes the weight's own gradient.
     weight, width = 4 * words * m.hidden, 4 if x.e == 4 else 6

@@ -78,6 +78,14 @@ def local_size(model: ModelFacts, settings: Settings) -> int:
     return sum(p.numel for p in local_parameters(model, settings))
 
 
+def head_words(model: ModelFacts, settings: Settings) -> int:
+    """Words whose logits a rank computes: those of its part of the head where AutoTP cuts it. Presets and layouts of
+    one's own leave it whole, as a rule.
+    """
+    whole = settings.whole_head or (settings.whole_tied_head and model.tied)
+    return model.vocab if whole else -(-model.vocab // settings.tensor)
+
+
 def _divided(shape: tuple[int, ...], degree: int) -> tuple[int, ...]:
     return shape if len(shape) == 1 else (-(-shape[0] // degree), *shape[1:])
 

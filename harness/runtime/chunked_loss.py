@@ -103,7 +103,8 @@ def chunk_head(engine: Any, chunk: int) -> ChunkedHead | str:
 def _unfit_head(head: Any) -> str:
     if type(head) not in (torch.nn.Linear, *_CUT) or head.bias is not None:
         return "its head is not a plain matrix, whole or cut by AutoTP over the words"
-    if type(head) in _CUT and (not hasattr(head, "_partition_sizes") or head.defer_collectives_to_compiler):
+    known = type(head) not in _CUT or (hasattr(head, "_partition_sizes") and head.mp_group is not None)
+    if not known or getattr(head, "defer_collectives_to_compiler", False):
         return "which words of its head each tensor rank has is not known"
     return ""
 

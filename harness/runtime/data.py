@@ -103,7 +103,8 @@ class TrainData:
         """
         if position.offset + self.shape.total > self.rows_per_epoch:
             position = Position(position.epoch + 1, 0)
-        drawn = self._order(position.epoch)[position.offset : position.offset + self.shape.total]
+        # A copy, or what is told about a step would keep the order of an epoch that is over.
+        drawn = self._order(position.epoch)[position.offset : position.offset + self.shape.total].copy()
         rows = drawn.reshape(self.shape.accumulation, self.shape.ranks, self.shape.micro)
         return Drawn(
             [self.sequences.batch(part) for part in rows[:, self.rank]],
@@ -125,11 +126,11 @@ class TrainData:
 
     def _order(self, epoch: int) -> np.ndarray:
         """The rows of an epoch in order: it depends on the seed and the epoch alone."""
-        known = self._orders
-        if epoch not in known:
-            known.clear()  # a large corpus has a large order: one is kept
-            known[epoch] = self._make_order(epoch)
-        return known[epoch]
+        order = self._orders.get(epoch)
+        if order is None:
+            self._orders.clear()  # a large corpus has a large order: one is kept
+            order = self._orders[epoch] = self._make_order(epoch)
+        return order
 
     @cached_property
     def _orders(self) -> dict[int, np.ndarray]:

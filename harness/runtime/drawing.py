@@ -25,15 +25,15 @@ class DrawnAhead:
         self._worker: ThreadPoolExecutor | None = None
         self._next: tuple[Position, Future[Drawn]] | None = None
 
-    def step(self, position: Position) -> Drawn:
-        """`TrainData.step`, which is waited for only where it is not done yet.
+    def step(self, position: Position, *, ahead: bool = True) -> Drawn:
+        """`TrainData.step`, which is waited for only where it is not done yet; `ahead`: another step will follow.
 
         A position that is not the one after the last is drawn now. What drawing raises, this raises.
         """
         if self._next is None or self._next[0] != position:
             self._next = self._begin(position)
         drawn = self._next[1].result()
-        self._next = self._begin(drawn.position)
+        self._next = self._begin(drawn.position) if ahead else None
         return drawn
 
     def close(self) -> None:

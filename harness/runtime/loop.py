@@ -222,7 +222,7 @@ def one_step(job: Job, state: State, watch: Stopwatch) -> tuple[torch.Tensor, St
 
 def _take_step(job: Job, state: State, watch: Stopwatch) -> tuple[torch.Tensor, State, np.ndarray]:
     with watch.part("data"):
-        drawn = job.drawing.step(state.position)
+        drawn = job.drawing.step(state.position, ahead=state.step + 1 < job.steps)
     job.attestation.drawn(drawn, job.train.rank)
     losses = job.stepper.train(drawn.micro_batches, drawn.predicted, watch)
     after = state.advance(samples=job.train.shape.total, tokens=drawn.tokens, position=drawn.position)

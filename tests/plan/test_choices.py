@@ -162,6 +162,8 @@ TENSOR: dict[str, Any] = {"parallel": {"tensor_parallel_size": 2}, "zero": {"sta
         ("llama-3.1-8b", {"train": {"torch_compile": True}}, None),
         ("llama-3.1-8b", TENSOR, 1024),  # half the words
         ("llama-3.1-8b", {**TENSOR, "deepspeed": {"tensor_parallel": {"preset_model": "llama"}}}, 512),
+        ("llama-3.2-1b", TENSOR, 1024),  # its head is its embedding
+        ("llama-3.2-1b", {**TENSOR, "deepspeed": {"tensor_parallel": {"vocab_parallel_lm_head": False}}}, 512),
         ("llama-3.1-8b", {"parallel": {"pipeline_parallel_size": 2}, "zero": {"stage": 1}}, None),
         ("llama-3.1-8b", {"parallel": {"sequence_parallel_size": 2}}, 512),
         ("gemma-2-9b", {}, None),
@@ -189,8 +191,8 @@ def test_the_plan_has_logits_of_a_chunk() -> None:
 
 
 def test_a_tensor_rank_has_logits_of_its_own_words() -> None:
-    def logits(ranks: int) -> int:
-        sections = {"parallel": {"tensor_parallel_size": ranks}, "zero": {"stage": 1}}
+    def logits(ranks: int, **more: Any) -> int:
+        sections = {"parallel": {"tensor_parallel_size": ranks}, "zero": {"stage": 1}, **more}
         memory = make_plan(run_of("llama-3.1-8b", train={"loss_chunk_size": 512}, **sections)).memory
         assert memory is not None
         return max(row.bytes for row in memory.rows if row.kind == "logits")
@@ -198,6 +200,7 @@ def test_a_tensor_rank_has_logits_of_its_own_words() -> None:
     of_words = (6 * 512 + 4 * 4096) * 128_256  # logits of a chunk, and the gradient of the head
     assert logits(1) - logits(2) == of_words // 2
     assert logits(2) - logits(4) == of_words // 4
+    assert logits(4, deepspeed={"tensor_parallel": {"preset_model": "llama"}}) == logits(1)
 
 
 def test_nothing_is_planned_without_ranks() -> None:

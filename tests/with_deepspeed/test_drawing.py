@@ -40,6 +40,10 @@ class Watched:
 
 @pytest.fixture
 def data() -> TrainData:
+    return rows()
+
+
+def rows() -> TrainData:
     tokens = np.repeat(np.arange(22), 4).astype(np.uint16)
     return TrainData(Sequences((Blocks(tokens, 4),), 4), SHAPE, 0, 3, True)
 
@@ -48,13 +52,13 @@ def ids(drawn: Drawn) -> list[list[int]]:
     return [batch.input_ids[:, 0].tolist() for batch in drawn.micro_batches]
 
 
-def ahead(data: TrainData, broken_at: Position | None = None) -> tuple[DrawnAhead, Watched]:
-    watched = Watched(data, broken_at)
+def ahead(broken_at: Position | None = None) -> tuple[DrawnAhead, Watched]:
+    watched = Watched(rows(), broken_at)  # a thread of its own has data of its own
     return DrawnAhead(watched, torch.device("cpu")), watched  # type: ignore[arg-type]
 
 
 def test_the_rows_are_those_that_each_step_would_have_drawn(data: TrainData) -> None:
-    drawing, _ = ahead(data)
+    drawing, _ = ahead()
     position = Position()
     for _ in range(3 * data.steps_per_epoch):
         drawn, alone = drawing.step(position), data.step(position)
@@ -64,8 +68,8 @@ def test_the_rows_are_those_that_each_step_would_have_drawn(data: TrainData) -> 
     assert position.epoch == 2
 
 
-def test_the_next_step_is_drawn_without_being_asked_for(data: TrainData) -> None:
-    drawing, watched = ahead(data)
+def test_the_next_step_is_drawn_without_being_asked_for() -> None:
+    drawing, watched = ahead()
     after = drawing.step(Position()).position
     for _ in range(2):
         assert watched.told.acquire(timeout=30)
@@ -73,15 +77,25 @@ def test_the_next_step_is_drawn_without_being_asked_for(data: TrainData) -> None
     assert threading.current_thread().name not in {name for _, name in watched.drawn}
 
 
+def test_after_the_last_step_nothing_is_drawn() -> None:
+    drawing, watched = ahead()
+    after = drawing.step(Position(), ahead=False).position
+    assert watched.told.acquire(timeout=30)
+    assert [position for position, _ in watched.drawn] == [Position()]
+    assert not watched.told.acquire(timeout=0.2)
+    drawing.step(after, ahead=False)
+    assert len(watched.drawn) == 2
+
+
 def test_another_position_than_the_next_is_drawn_too(data: TrainData) -> None:
-    drawing, _ = ahead(data)
+    drawing, _ = ahead()
     drawing.step(Position())
     assert ids(drawing.step(Position(4, 8))) == ids(data.step(Position(4, 8)))
     assert ids(drawing.step(Position(4, 8))) == ids(data.step(Position(4, 8)))
 
 
-def test_what_drawing_raises_is_raised_by_the_step_that_needs_it(data: TrainData) -> None:
-    drawing, _ = ahead(data, broken_at=Position(0, 4))
+def test_what_drawing_raises_is_raised_by_the_step_that_needs_it() -> None:
+    drawing, _ = ahead(broken_at=Position(0, 4))
     after = drawing.step(Position()).position
     with pytest.raises(OSError, match="the disk is gone"):
         drawing.step(after)
@@ -89,7 +103,7 @@ def test_what_drawing_raises_is_raised_by_the_step_that_needs_it(data: TrainData
 
 def test_a_closed_one_leaves_no_thread_and_can_go_on(data: TrainData) -> None:
     before = set(threading.enumerate())
-    drawing, _ = ahead(data)
+    drawing, _ = ahead()
     after = drawing.step(Position()).position
     threads = set(threading.enumerate()) - before
     assert threads

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from harness.plan.choices.choice import Choice
 from harness.plan.choices.facts import Facts
+from harness.plan.shards import head_words
 
 KEY = "train.loss_chunk_size"
 _LOGITS = 1 << 28
@@ -28,10 +29,7 @@ def choose(facts: Facts) -> Choice | None:
         or "torch_autocast" in spec.deepspeed
     ):
         return None
-    words = -(-model.vocab // settings.tensor)
-    layout = spec.deepspeed.get("tensor_parallel")
-    if isinstance(layout, dict) and {"preset_model", "partition_config"} & layout.keys():
-        words = model.vocab  # whose layouts leave the head whole, as a rule
+    words = head_words(model, settings)
     value = tokens_of_chunk(words)
     if settings.tokens_per_micro_batch <= value:
         return None

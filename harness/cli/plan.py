@@ -212,6 +212,8 @@ def _next_command(run: Run, spec: str, hostfile: str | None, overrides: Sequence
         words += ["--set", override]
     if hostfile:
         words += ["--hostfile", hostfile]
+    elif run.cluster is None and (run.spec.cluster.num_nodes or 1) > 1:
+        words += ["--hostfile", "HOSTFILE"]
     elif run.cluster is None and run.degrees.world != run.spec.launch.num_gpus:
         words += ["--set", f"launch.num_gpus={run.degrees.world}"]
     return shlex.join([*words, "--dry-run"])

@@ -42,6 +42,12 @@ def test_next_repeats_what_was_asked(write: Write) -> None:
     assert "16 = 16 data" in result.stdout
 
 
+def test_next_asks_for_the_hosts_of_a_run_on_several(write: Write) -> None:
+    spec = write("small.yaml", SPEC)
+    result = run("plan", spec, "--set", "cluster.num_nodes=2", "--set", "cluster.gpus_per_node=8")
+    assert result.stdout.strip().splitlines()[-1].endswith("--hostfile HOSTFILE --dry-run")
+
+
 def test_json_is_alone_on_stdout(write: Write) -> None:
     result = run("plan", write("small.yaml", SPEC), "--format", "json", "--set", "cluster.host_memory=1GB")
     body = json.loads(result.stdout)

@@ -1,5 +1,5 @@
-"""The head of the fixed sample, each case on the real DeepSpeed: about 2 s a case on 2 idle cores once the ops are
-compiled. `make conformance` runs all of it.
+"""The fixed sample, each case on the real DeepSpeed: about a second a case on 2 idle cores once the ops are compiled.
+`make conformance` gives the same cases as a report.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .draw import draw
 from .judge import Judge
 from .outcome import judged
 
-HEAD = 150
+CASES = 150
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +23,7 @@ def judge() -> Iterator[Judge]:
         yield started
 
 
-@pytest.mark.parametrize("number", range(HEAD))
+@pytest.mark.parametrize("number", range(CASES))
 def test_what_we_say_is_what_deepspeed_does(judge: Judge, number: int) -> None:
     outcome = judged(draw(SEED, number), judge)
     assert outcome.kind not in report.SHOWN, report.line(outcome)

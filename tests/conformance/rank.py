@@ -54,7 +54,7 @@ def main(job: dict[str, Any], folder: Path, index: int) -> int:
     except BaseException as error:
         code = 1
         traceback.print_exc()
-        report["error"] = {"type": type(error).__name__, "message": str(error)[:600]}
+        report["error"] = {"type": type(error).__name__, "message": str(error).replace(str(folder), "{DIR}")[:600]}
     report["at"] = time.monotonic()
     (folder / f"rank-{index}.json").write_text(json.dumps(report))
     return code

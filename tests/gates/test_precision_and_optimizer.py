@@ -185,7 +185,7 @@ WARMUP = {"deepspeed": scheduler("WarmupLR", warmup_num_steps=2)}
         ({"scheduler": {"type": "constant", "warmup_steps": 2}}, "peak rate"),
         (
             {"scheduler": {"type": "constant"}, "optimizer": {"type": "adagrad", "weight_decay": 0.1}},
-            "norms and biases",
+            "first backward",
         ),
         (WARMUP, None),  # DeepSpeed makes its own schedule for the new optimizer
         ({"zero": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}, None),

@@ -13,6 +13,7 @@ import deepspeed
 import torch
 from deepspeed.pipe import PipelineModule
 from torch import nn
+from torch.optim.lr_scheduler import LambdaLR
 
 OUT = Path(sys.argv[-1])
 
@@ -106,6 +107,27 @@ def fp16_at_0(stage: int):
     return max(float((p.float() - b).abs().max()) for p, b in zip(engine.module.parameters(), before, strict=True))
 
 
+def adagrad(stage: int, *, own_schedule: bool = False, decay: float = 0.0) -> dict:
+    """The rates of the optimizer that steps, in three steps; the schedule is DeepSpeed's or a client's."""
+    model = net()
+    matrices, vectors = ([p for p in model.parameters() if (p.ndim > 1) is wide] for wide in (True, False))
+    groups = [{"params": matrices, "weight_decay": decay}, {"params": vectors, "weight_decay": 0.0}]
+    params = {"lr": 0.01, "weight_decay": decay}
+    warmup = {"type": "WarmupLR", "params": {"warmup_min_lr": 0.001, "warmup_max_lr": 0.01, "warmup_num_steps": 4}}
+    more = {"optimizer": {"type": "Adagrad", "params": params}} | ({"scheduler": warmup} if own_schedule else {})
+    engine, optimizer, *_ = deepspeed.initialize(
+        model=model,
+        model_parameters=groups if decay else model.parameters(),
+        config=config({"stage": stage}, **more),
+        lr_scheduler=None if own_schedule else lambda made: LambdaLR(made, lambda count: (count + 1) / 10),
+    )
+    rates = []
+    for _ in range(3):
+        rates.append(round(optimizer.optimizer.param_groups[0]["lr"], 6))
+        step(engine)
+    return {"rates": rates}
+
+
 def autotp_with_3():
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -136,6 +158,9 @@ CLAIMS = {
     "PR002-1": lambda: fp16_at_0(1),
     "PR003-0": lambda: hidden_step(0),
     "PR003-1": lambda: hidden_step(1),
+    **{f"OP041-{n}": lambda n=n: adagrad(n) for n in (1, 2, 3)},
+    **{f"OP041-{n}-own": lambda n=n: adagrad(n, own_schedule=True) for n in (1, 2, 3)},
+    **{f"OP041-{n}-decay": lambda n=n: adagrad(n, decay=0.1) for n in (1, 2, 3)},
     "BT001": lambda: build({"stage": 0}, train_batch_size=7),
     "BT002": lambda: deepspeed.initialize(model=net(), config={"gradient_accumulation_steps": 1}),
     "unknown-top": lambda: build({"stage": 0}, zero_optimisation={"stage": 3})[0].zero_optimization_stage(),  # noqa: PLW0108

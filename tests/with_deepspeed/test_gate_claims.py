@@ -66,6 +66,15 @@ def test_pr003_bf16_without_zero_is_one_step_ahead(seen):
     assert seen["claims"]["PR003-0"]["ok"] == seen["claims"]["PR003-1"]["ok"] + 1
 
 
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_op041_adagrad_follows_deepspeeds_own_schedule_alone_and_has_one_group(seen, stage):
+    assert seen["claims"][f"OP041-{stage}"] == {"ok": {"rates": [0.01] * 3}}
+    assert (
+        seen["claims"][f"OP041-{stage}-own"]["ok"]["rates"][-1] > seen["claims"][f"OP041-{stage}-own"]["ok"]["rates"][0]
+    )
+    assert "list index out of range" in message(seen, f"OP041-{stage}-decay")
+
+
 def test_bt001_and_bt002_are_refused(seen):
     assert "train_batch_size is not equal" in message(seen, "BT001")
     assert "needs to be provided" in message(seen, "BT002")

@@ -5,11 +5,12 @@
 decay of weights.
 
 ## Why it fails
-There Adagrad is torch's, and ZeRO makes a new one from its defaults after the first is built: the schedule goes on
-changing the rate of the old one. A run with warm-up and cosine trained at the peak rate from the first step on, its
-losses off by a third (run on 0.19.8); the groups that do not decay are lost in the same way (read). A `scheduler` of
-DeepSpeed's own is made later and follows the new one (run). An offloaded Adagrad is DeepSpeed's own, which is kept,
-and agreed with torch's to seven digits (run).
+There Adagrad is torch's, and ZeRO makes a new one from its defaults after the first is built: the run spec's schedule
+goes on changing the rate of the old one. A run with warm-up and cosine trained at the peak rate from the first step on,
+its losses off by a third. The new one has a single group of parameters; with a decay there are two (norms and biases
+have none), and the first backward pass ends with `IndexError: list index out of range`. A `scheduler` of DeepSpeed's
+own is made later and follows the new one. An offloaded Adagrad is DeepSpeed's own, which is kept, and agreed with
+torch's to seven digits (all run on 0.19.8).
 
 ## Example
 ```yaml
@@ -58,12 +59,18 @@ from harness.gates.registry import Cite, Context, gate
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """A rate that follows its schedule."""
+    if ctx.stage == 0 or offloaded(ctx):
+        return
     schedule = ctx.run.spec.scheduler
-    falls = not ctx.scheduler and (schedule.type != "constant" or schedule.warmup_steps or schedule.warmup_ratio)
-    if ctx.stage == 0 or offloaded(ctx) or not (falls or ctx.optimizer.params.get("weight_decay")):
+    if ctx.optimizer.params.get("weight_decay"):
+        what = (
+            "fails in the first backward pass: a decay of weights makes two groups of parameters, of which it keeps one"
+        )
+    elif not ctx.scheduler and (schedule.type != "constant" or schedule.warmup_steps or schedule.warmup_ratio):
+        what = "trains at its peak rate throughout, whatever the schedule says"
+    else:
         return
     place = "zero.offload_optimizer.device"
-    what = "trains at its peak rate throughout, whatever the schedule says" if falls else "decays norms and biases too"
     yield ctx.finding(
         f"`adagrad` at ZeRO stage {ctx.stage} {what}",
         f"{ctx.optimizer.key}.type",

@@ -30,6 +30,7 @@ def watch_the_wire() -> None:
             payload, world = args[place] if len(args) > place else named[word], dist.get_world_size()
             _MOVED["bytes"] += unit * payload.numel() * payload.element_size() * (world - 1) / world
             _MOVED["calls"] += 1
+            _MOVED[name] = _MOVED.get(name, 0) + 1
             return call(*args, **named)
 
         return counting
@@ -40,7 +41,8 @@ def watch_the_wire() -> None:
 
 @contextmanager
 def wire() -> Iterator[dict[str, float]]:
-    """Bytes that a rank sends on average while this lasts, and how many collectives."""
+    """Bytes that a rank sends on average while this lasts, and how many collectives, in all and by name."""
+    _MOVED.clear()
     _MOVED.update(bytes=0.0, calls=0.0)
     yield _MOVED
 

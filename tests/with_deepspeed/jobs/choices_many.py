@@ -12,6 +12,10 @@ import torch
 import torch.distributed as dist
 from transformers import AutoConfig, AutoModelForCausalLM
 
+sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
+
+from counting import calls_of, watch_the_wire, wire
+
 from harness.plan.choices.choosing import with_choices
 from harness.plan.run import resolve
 from harness.render import render
@@ -29,47 +33,10 @@ LLAMA = {
     "max_position_embeddings": 64,
 }
 STEPS, ROWS, LENGTH = 3, 2, 33
-moved = {"bytes": 0.0}
-UNITS = {  # of the payload times (N - 1) / N that a rank sends on average; where the payload is among the arguments
-    "all_reduce": (2, 0, "tensor"),
-    "reduce": (1, 0, "tensor"),
-    "broadcast": (1, 0, "tensor"),
-    "all_gather_into_tensor": (1, 0, "output_tensor"),
-    "reduce_scatter_tensor": (1, 1, "input"),
-}
 
-
-def counted(name):
-    """The collective, with its bytes added up."""
-    call, (units, place, word) = getattr(dist, name), UNITS[name]
-
-    def counting(*args, **named):
-        payload = args[place] if len(args) > place else named[word]
-        moved["bytes"] += units * payload.numel() * payload.element_size() * (world - 1) / world
-        moved[name] = moved.get(name, 0) + 1
-        return call(*args, **named)
-
-    return counting
-
-
-for name in UNITS:  # before DeepSpeed keeps some of them
-    setattr(dist, name, counted(name))
+watch_the_wire()
 deepspeed.init_distributed()
 rank, world = dist.get_rank(), dist.get_world_size()
-
-
-def calls_of(step):
-    """Python functions that are called in a step."""
-    count = 0
-
-    def see(_frame, event, _argument):
-        nonlocal count
-        count += event == "call"
-
-    sys.setprofile(see)
-    step()
-    sys.setprofile(None)
-    return count
 
 
 def trained(case, chosen):
@@ -114,14 +81,13 @@ def trained(case, chosen):
 
     for _ in range(STEPS):
         step()
-    moved.clear()
-    moved["bytes"] = 0.0
-    step()
+    with wire() as moved:
+        step()
     sent = dict(moved)
     weight = model.get_output_embeddings().weight
     return {
         "losses": losses,
-        "bytes": sent.pop("bytes"),
+        "bytes": sent["bytes"],
         "collectives": sent,
         "calls": calls_of(step),
         "norm": float(engine.get_global_grad_norm()),

@@ -1,6 +1,7 @@
-"""Writing a file so that it is either the old one or the new one, never half of it.
+"""Files that other hands may have made, read with a bound; files of our own, written whole or not at all.
 
-`write_atomically` is for files of a user's, whose links and modes it respects; `replace_file` for a run's own.
+`read_regular` is for every file that somebody else may have put there. `write_atomically` is for files of a user's,
+whose links and modes it respects; `replace_file` for a run's own.
 """
 
 from __future__ import annotations
@@ -9,8 +10,30 @@ import contextlib
 import errno
 import os
 import secrets
+import stat
 import tempfile
 from pathlib import Path
+
+
+def read_regular(path: Path, limit: int, *, follow: bool = True) -> bytes:
+    """The bytes of a regular file of at most `limit` bytes. Never waits and never reads without an end.
+
+    Raises OSError: EINVAL for a pipe, a device, a socket or a folder, EFBIG for a larger file, ELOOP for a link where
+    `follow` is false, and what opening and reading raise. Raises ValueError for a name that no file can have.
+    """
+    # Without O_NONBLOCK the open of a pipe waits for a writer; it changes nothing for a regular file.
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
+    descriptor = os.open(path, flags)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            content = file.read(limit + 1)
+    finally:
+        os.close(descriptor)
+    if len(content) > limit:
+        raise OSError(errno.EFBIG, f"larger than {limit:,} bytes", str(path))
+    return content
 
 
 def write_atomically(path: Path, text: str) -> None:

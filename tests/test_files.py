@@ -1,11 +1,41 @@
-"""Files that are replaced whole. Needs nothing."""
+"""Files that are read with a bound and replaced whole. Needs nothing."""
 
 from __future__ import annotations
 
+import errno
+import os
+import socket
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from harness.files import replace_file
+import pytest
+
+from harness.files import read_regular, replace_file
+
+
+def test_only_a_regular_file_within_its_limit_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_bytes(b"four")
+    assert read_regular(file, 4) == b"four"
+    assert errno_of(file, 3) == errno.EFBIG
+    link = tmp_path / "link"
+    link.symlink_to(file)
+    assert read_regular(link, 4) == b"four"
+    assert errno_of(link, 4, follow=False) == errno.ELOOP
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    for name in ("pipe", "zero", "."):
+        assert errno_of(tmp_path / name, 4) == errno.EINVAL, name
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "socket"))
+        assert errno_of(tmp_path / "socket", 4) == errno.ENXIO
+    assert errno_of(tmp_path / "missing", 4) == errno.ENOENT
+
+
+def errno_of(path: Path, limit: int, *, follow: bool = True) -> int | None:
+    with pytest.raises(OSError, match=r"\S") as caught:
+        read_regular(path, limit, follow=follow)
+    return caught.value.errno
 
 
 def test_many_who_replace_one_file_at_once_do_not_meet(tmp_path: Path) -> None:

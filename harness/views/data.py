@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness.units import format_count, format_seconds
-from harness.views.style import Style
+from harness.views.style import Style, printable
 
 _BAR = 32
 _SHOWN = 1200
@@ -90,7 +90,7 @@ def _example(number: int, example: Mapping[str, Any], style: Style) -> str:
     pieces: list[str] = []
     left = _SHOWN
     for part, trained in example["parts"]:
-        shown = _printable(part[:left])
+        shown = printable(part[:left], keep="\n")
         left -= len(part)
         pieces.append(shown if trained else style.paint(f"[[{shown}]]", "blue"))
         if left <= 0:
@@ -98,11 +98,6 @@ def _example(number: int, example: Mapping[str, Any], style: Style) -> str:
             break
     body = "".join(pieces).replace("\n", "\n  | ")
     return f"{style.paint(head, '', bold=True)} are trained on\n  | {body}"
-
-
-def _printable(text: str) -> str:
-    """Control characters as escapes: data must not steer the terminal."""
-    return "".join(c if c == "\n" or c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def _foot(body: Mapping[str, Any], style: Style) -> str:

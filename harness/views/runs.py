@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from harness.records.summary import Summary
 from harness.units import format_count
-from harness.views.style import Style
+from harness.views.style import Style, printable
 
 FORMAT_VERSION = 1
 _COLOURS = {"completed": "green", "running": "cyan", "failed": "red", "broken off": "red", "stopped": "yellow"}
@@ -45,8 +45,8 @@ def listing(folder: str, runs: Sequence[Summary], style: Style) -> str:
 
 def _row(run: Summary, now: float) -> tuple[str, ...]:
     return (
-        _printable(run.name),
-        _printable(run.state),
+        printable(run.name),
+        printable(run.state),
         f"{run.step:,}" + (f"/{run.steps:,}" if run.steps else ""),
         "" if run.loss is None else f"{run.loss:.3f}",
         "" if run.eval_loss is None else f"{run.eval_loss:.3f}",
@@ -55,11 +55,6 @@ def _row(run: Summary, now: float) -> tuple[str, ...]:
         _ago(run.started, now),
         str(run.attempts) if run.attempts > 1 else "",
     )
-
-
-def _printable(text: str) -> str:
-    """Nothing that would move the cursor."""
-    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def _ago(moment: float | None, now: float) -> str:

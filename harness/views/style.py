@@ -1,4 +1,4 @@
-"""Colour for a terminal, or none: decided once, from the stream and the environment."""
+"""Text for a terminal: colour or none, decided once from the stream and the environment, and no control characters."""
 
 from __future__ import annotations
 
@@ -26,3 +26,13 @@ def style_for(stream: TextIO) -> Style:
     if os.environ.get("FORCE_COLOR"):
         return Style(True)
     return Style(stream.isatty() and os.environ.get("TERM") != "dumb")
+
+
+def printable(text: str, keep: str = "") -> str:
+    """The text with every character that could move a cursor or start a line as an escape, such as `\\x1b`.
+
+    `keep` names characters that stay, such as a line break where the text has lines of its own.
+    """
+    if text.isprintable():
+        return text
+    return "".join(c if c in keep or c.isprintable() else repr(c)[1:-1] for c in text)

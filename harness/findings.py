@@ -37,7 +37,8 @@ class Fix(NamedTuple):
     """How to mend a finding.
 
     `sets` maps dotted spec keys to their new value (None: remove the key). `safe` means that the same thing is trained
-    afterwards; where it is not, `effect` says what changes.
+    afterwards, that no tier of offload and no path changes, and that a written value is replaced only where DeepSpeed
+    refuses it or nothing reads it; where it is not, `effect` says what changes.
     """
 
     title: str

@@ -63,7 +63,7 @@ def validate_config(
         bool, typer.Option("--diff", "--dry-run", help="Show what --fix would change, and change nothing.")
     ] = False,
     unsafe_fixes: Annotated[
-        bool, typer.Option("--unsafe-fixes", help="With --fix or --diff: also fixes that change what is trained.")
+        bool, typer.Option("--unsafe-fixes", help="With --fix or --diff: also fixes that change a value that works.")
     ] = False,
     stdin_filename: Annotated[
         str | None, typer.Option("--stdin-filename", metavar="NAME", help="The name that standard input goes by.")

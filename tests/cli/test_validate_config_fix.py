@@ -26,7 +26,8 @@ model: {name_or_path: x}
 data: {train: y}
 train: {max_steps: 1, per_device_train_batch_size: 2}
 """
-BAD = GOOD + "zero:\n  stage: 2   # shards\n  offload_param:\n    device: cpu\n  offload_optimizer: {device: cpu}\n"
+BAD = GOOD + "precision:\n  min_loss_scale: 0   # the floor\n  fp16: true\nzero: {stage: 1}\n"
+NOT_READ = GOOD + "zero:\n  stage: 1\n  offload_param:\n    device: cpu\n  offload_optimizer: {device: cpu}\n"
 JSON = '{\n    "train_batch_size": 8,\n    "zero_optimization": {"stage": "2", "offload_optimizer": {"device": "cpu"}}\n}\n'
 
 
@@ -41,10 +42,10 @@ def test_it_shows_a_diff_writes_and_says_what_is_left(write):
     assert result.exit_code == 0
     name = file.lstrip("/")
     assert result.stdout.startswith(f"--- a/{name}\n+++ b/{name}\n@@ ")
-    assert "-  stage: 2   # shards\n+  stage: 3   # shards\n" in result.stdout
+    assert "-  min_loss_scale: 0   # the floor\n+  min_loss_scale: 1   # the floor\n" in result.stdout
     assert "warning[GT002]" in result.stdout
     assert "\nFixed 1 finding. Found 1 warning. " in result.stdout
-    assert Path(file).read_text() == BAD.replace("stage: 2", "stage: 3") + "ignore: {PP001: x}\n"
+    assert Path(file).read_text() == BAD.replace("scale: 0", "scale: 1") + "ignore: {PP001: x}\n"
     assert Path(file).stat().st_mode & 0o777 == 0o640
     again = run("validate-config", file, "--fix").stdout
     assert "Fixed" not in again
@@ -56,7 +57,7 @@ def test_a_dry_run_only_shows(options, write):
     file = write("a.yaml", BAD)
     result = run("validate-config", file, *options)
     assert result.exit_code == 1, "the file on the disk is as bad as before"
-    assert "+  stage: 3   # shards\n" in result.stdout
+    assert "+  min_loss_scale: 1   # the floor\n" in result.stdout
     assert result.stdout.endswith("`--fix` would fix 1, nothing was written\n")
     assert Path(file).read_text() == BAD
 
@@ -70,7 +71,7 @@ def test_the_diff_is_one_that_patch_takes(write, tmp_path):
         subprocess.run(["git", "apply", "--unsafe-paths", "-"], input=diff, text=True, check=True)
     finally:
         os.chdir(here)
-    assert (tmp_path / "sub/a.yaml").read_text() == BAD.rstrip("\n").replace("stage: 2", "stage: 3")
+    assert (tmp_path / "sub/a.yaml").read_text() == BAD.rstrip("\n").replace("scale: 0", "scale: 1")
 
 
 def test_a_json_is_mended_in_its_own_words(write):
@@ -82,7 +83,7 @@ def test_a_json_is_mended_in_its_own_words(write):
 def test_standard_input_goes_to_standard_output():
     result = run("validate-config", "-", "--fix", stdin=BAD)
     assert result.exit_code == 0
-    assert result.stdout == BAD.replace("stage: 2", "stage: 3")
+    assert result.stdout == BAD.replace("scale: 0", "scale: 1")
     assert "Fixed 1 finding" in result.stderr
     untouched = run("validate-config", "-", "--fix", stdin=GOOD)
     assert untouched.stdout == GOOD
@@ -112,7 +113,7 @@ def test_line_ends_and_byte_order_mark_stay(write):
     text = "\ufeff" + BAD.replace("\n", "\r\n")
     file = write("a.yaml", text.encode())
     assert run("validate-config", file, "--fix").exit_code == 0
-    assert Path(file).read_bytes() == text.replace("stage: 2", "stage: 3").encode()
+    assert Path(file).read_bytes() == text.replace("scale: 0", "scale: 1").encode()
     mixed = write("b.yaml", BAD.replace("\n", "\r\n", 1))
     result = run("validate-config", mixed, "--fix")
     assert result.exit_code == 1
@@ -142,17 +143,17 @@ def test_a_file_that_changed_meanwhile_is_left(write):
 
 def test_keys_of_the_command_line_are_not_fixed_in_the_file(write):
     file = write("a.yaml", BAD)
-    result = run("validate-config", file, "--fix", "--set", "zero.stage=1")
+    result = run("validate-config", file, "--fix", "--set", "precision.min_loss_scale=0")
     assert result.exit_code == 1
-    assert "OF001: `zero.stage` is set on the command line" in result.stderr
+    assert "PR036: `precision.min_loss_scale` is set on the command line" in result.stderr
     assert Path(file).read_text() == BAD
 
 
 def test_a_fix_does_not_break_what_is_left_out(write):
-    text = BAD + "parallel: {pipeline_parallel_size: 2}\n"
-    assert "PP001" in run("validate-config", write("a.yaml", text.replace("stage: 2", "stage: 3"))).stdout
-    file = write("a.yaml", text.replace("stage: 2", "stage: 1"))
-    result = run("validate-config", file, "--fix", "--select", "OF001")
+    text = NOT_READ + "parallel: {pipeline_parallel_size: 2}\n"
+    assert "PP001" in run("validate-config", write("a.yaml", text.replace("stage: 1", "stage: 3"))).stdout
+    file = write("a.yaml", text)
+    result = run("validate-config", file, "--fix", "--unsafe-fixes", "--select", "OF001")
     assert "not fixed in" in result.stderr
     assert "OF001: it would bring an error: PP001" in result.stderr
     assert "stage: 1" in Path(file).read_text()
@@ -166,7 +167,59 @@ def test_several_files_with_one_diff_each(write):
     assert "Fixed 2 findings. OK in 3 files" in result.stdout
     body = json.loads(run("validate-config", write("d.yaml", BAD), "--fix", "--format", "json").stdout)
     assert body["totals"]["fixed"] == 1
-    assert [f["gate"] for f in body["files"][0]["fixed"]] == ["OF001"]
+    assert [f["gate"] for f in body["files"][0]["fixed"]] == ["PR036"]
+
+
+INFINITY = """\
+{
+    "train_micro_batch_size_per_gpu": 1,
+    "fp16": {"enabled": true, "loss_scale": 0, "loss_scale_window": 1000},
+    "zero_optimization": {
+        "stage": 3,
+        "stage3_prefetch_bucket_size": 5e7,
+        "stage3_param_persitance_threshold": 1e5,
+        "offload_param": {"device": "nvme", "nvme_path": "/data/params", "buffer_count": 5, "max_in_cpu": 0},
+        "offload_optimizer": {
+            "device": "nvme",
+            "nvme_path": "/data/optimizer",
+            "buffer_count": 4
+        }
+    },
+    "aio": {"block_size": 1048576, "queue_depth": 8, "thread_count": 1}
+}
+"""
+
+
+def test_states_on_nvme_stay_there(write):
+    for change in (str, lambda text: text.replace("persitance", "persistence")):
+        file = write("ds.json", change(INFINITY))
+        run("validate-config", file, "--fix")
+        after = Path(file).read_text()
+        assert after == change(INFINITY).replace("thread_count", "intra_op_parallelism")
+    told = run("validate-config", file).stdout
+    assert "[CK003]" in told
+    assert "[OF031]" in told
+    moved = run("validate-config", file, "--fix", "--unsafe-fixes").stdout
+    assert "+            \"device\": \"cpu\"" in moved, "who asks for it gets it"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "zero: {stage: 2, offload_param: {device: cpu}, offload_optimizer: {device: cpu}}\n",
+        "zero: {stage: 2, offload_optimizer: {device: nvme, nvme_path: /data/optimizer}}\n",
+        "zero: {stage: 3, offload_param: {device: cpu}}\n",
+        "zero: {stage: 2, offload_optimizer: {device: cpu, ratio: 0.5}}\n",
+        "zero: {stage: 3, sub_group_size: 0}\n",
+        "checkpoint: {save_at_end: false}\n",
+        "checkpoint: {save_steps: 500}\n",
+    ],
+)
+def test_a_written_value_that_works_is_left(lines, write):
+    file = write("a.yaml", GOOD + lines)
+    result = run("validate-config", file, "--fix")
+    assert Path(file).read_text() == GOOD + lines
+    assert "could be fixed with `--unsafe-fixes`" in result.stdout
 
 
 def judge(*rules):

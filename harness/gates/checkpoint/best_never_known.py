@@ -52,7 +52,5 @@ def check(ctx: Context) -> Iterator[Finding]:
         key,
         severity="warning",
         label="has no effect",
-        fix=Fix(
-            f"set `eval.eval_steps: {save}`", {"eval.eval_steps": save}, safe=True, effect="an evaluation at each save"
-        ),
+        fix=Fix(f"set `eval.eval_steps: {save}`", {"eval.eval_steps": save}, effect="an evaluation at each save"),
     )

@@ -46,5 +46,7 @@ def check(ctx: Context) -> Iterator[Finding]:
         "export.at_end",
         related=[("checkpoint.save_at_end", "nothing is saved at the end")],
         notes=["the run would train to its end, and its weights would be gone"],
-        fix=Fix("set `checkpoint.save_at_end` to true", {"checkpoint.save_at_end": True}, safe=True),
+        fix=Fix(
+            "set `checkpoint.save_at_end` to true", {"checkpoint.save_at_end": True}, effect="a checkpoint at the end"
+        ),
     )

@@ -39,6 +39,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     steps = spec.train.max_steps
     if steps is None:
         return
+    half = max(1, steps // 2)
     for key, value in (
         ("checkpoint.save_steps", spec.checkpoint.save_steps),
         ("eval.eval_steps", spec.eval.eval_steps),
@@ -50,5 +51,5 @@ def check(ctx: Context) -> Iterator[Finding]:
                 severity="warning",
                 label="never comes up",
                 related=[("train.max_steps", "the run ends here")],
-                fix=Fix(f"set {ctx.key(key)} to {max(1, steps // 2)}", {key: max(1, steps // 2)}, safe=True),
+                fix=Fix(f"set {ctx.key(key)} to {half}", {key: half}, effect="it comes up twice"),
             )

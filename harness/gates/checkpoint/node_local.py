@@ -59,6 +59,6 @@ def check(ctx: Context) -> Iterator[Finding]:
         severity="warning",
         notes=["a resume on other hosts, or in another order, does not find its shards"],
         fix=Fix(
-            f"remove {ctx.key(key)} and save to a shared folder", {key: None}, safe=True, effect="the same training"
+            f"remove {ctx.key(key)} and save to a shared folder", {key: None}, effect="all hosts save to one folder"
         ),
     )

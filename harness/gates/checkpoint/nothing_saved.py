@@ -38,5 +38,7 @@ def check(ctx: Context) -> Iterator[Finding]:
         "checkpoint.save_at_end",
         severity="info",
         notes=["fine for a measurement"],
-        fix=Fix("set `checkpoint.save_at_end` to true", {"checkpoint.save_at_end": True}, safe=True),
+        fix=Fix(
+            "set `checkpoint.save_at_end` to true", {"checkpoint.save_at_end": True}, effect="a checkpoint at the end"
+        ),
     )

@@ -66,7 +66,6 @@ def check(ctx: Context) -> Iterator[Finding]:
         fix=Fix(
             f"set {ctx.key(key)} to cpu",
             {key: "cpu", "zero.offload_optimizer.nvme_path": None},
-            safe=True,
-            effect="the same steps with more host memory",
+            effect="the optimizer moves to host memory, which must hold it",
         ),
     )

@@ -44,7 +44,6 @@ def check(ctx: Context) -> Iterator[Finding]:
             fix=Fix(
                 f"set `checkpoint.save_steps` to as many steps as may be lost, such as {often}",
                 {"checkpoint.save_steps": often},
-                safe=True,
                 effect="a checkpoint so often",
             ),
         )

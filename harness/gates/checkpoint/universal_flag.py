@@ -49,5 +49,10 @@ def check(ctx: Context) -> Iterator[Finding]:
         notes=[
             "the harness resumes from checkpoints as they were saved" if ours else "`ds_to_universal.py` converts one"
         ],
-        fix=Fix(f"remove {ctx.key(key)}", {key: None}, safe=True),
+        fix=Fix(
+            f"remove {ctx.key(key)}",
+            {key: None},
+            safe=ours,
+            effect="" if ours else "checkpoints are loaded as they were saved",
+        ),
     )

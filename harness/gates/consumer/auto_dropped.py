@@ -52,10 +52,15 @@ def check(ctx: Context) -> Iterator[Finding]:
         known = (block(parent) or {}).get(last)
         default = known.default_at(ctx.target.version) if known is not None else MISSING
         shown = "" if default is MISSING or isinstance(default, (dict, list)) else f", `{json.dumps(default)}`"
-        key = ctx.home(name)
+        key, moves = ctx.home(name), last in ("device", "nvme_path")
         yield ctx.finding(
             f'{ctx.key(key)} is "auto", which DeepSpeed drops in silence for its default{shown}',
             key,
             notes=["the Hugging Face Trainer and accelerate fill such values in, DeepSpeed does not"],
-            fix=Fix("write the value; to remove the key says the same as now", {key: None}, safe=True),
+            fix=Fix(
+                "write the value; to remove the key says the same as now",
+                {key: None},
+                safe=not moves,
+                effect="nothing is offloaded, as now" if moves else "",
+            ),
         )

@@ -59,6 +59,6 @@ def check(ctx: Context) -> Iterator[Finding]:
         " ZeRO stage 3",
         key if written else "zero.stage",
         notes=["the Trainer and accelerate save shards instead, which `zero_to_fp32.py` makes a model of"],
-        fix=Fix(f"set {ctx.key(key)} to true", {key: True}, safe=True, effect="the weights are gathered on save"),
+        fix=Fix(f"set {ctx.key(key)} to true", {key: True}, effect="rank 0 gathers all weights in host memory on save"),
         severity="info" if on_purpose else "warning",
     )

@@ -59,11 +59,12 @@ def check(ctx: Context) -> Iterator[Finding]:
         if path not in BY_PLUGIN:
             continue
         key, becomes = ctx.home(dotted(path)), _BECOMES[str(path[-1])]
+        effect = "" if path[-1] == "stage" else "nothing is offloaded, as now"
         yield ctx.finding(
             f'{ctx.key(key)} is "auto", which becomes {becomes}'
             + ("" if hf else " unless the DeepSpeedPlugin or `accelerate launch` says otherwise"),
             key,
             notes=["the Trainer has no argument for it, so accelerate's default is taken in silence"] if hf else [],
-            fix=Fix(f"write `{becomes}`, or what is meant", {key: becomes}, safe=True),
+            fix=Fix(f"write `{becomes}`, or what is meant", {key: becomes}, safe=path[-1] == "stage", effect=effect),
             severity="error" if hf else "warning",
         )

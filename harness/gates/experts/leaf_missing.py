@@ -80,6 +80,6 @@ def check(ctx: Context) -> Iterator[Finding]:
         notes=["`transformers` 5 keeps all experts of a layer in one weight, which cannot deadlock"],
         fix=Fix(title, {"zero.stage": 2}, effect="the same steps with more memory")
         if old or block is None
-        else Fix(title, {key: [block]}, safe=True, effect="gathers all experts of a layer at once"),
+        else Fix(title, {key: [block]}, effect="gathers all experts of a layer at once"),
         severity="warning",
     )

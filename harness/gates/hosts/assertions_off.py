@@ -49,5 +49,5 @@ def check(ctx: Context) -> Iterator[Finding]:
         key,
         label="removes most refusals",
         notes=["what DeepSpeed would refuse trains something else, or hangs"],
-        fix=Fix(f"remove {ctx.key(key)}", {key: None}, safe=True, effect="assertions are checked, nothing is slower"),
+        fix=Fix(f"remove {ctx.key(key)}", {key: None}, effect="assertions are checked, nothing is slower"),
     )

@@ -70,7 +70,8 @@ def check(ctx: Context) -> Iterator[Finding]:
             fix=Fix(
                 f"remove {'them' if more else 'it'}",
                 {f"zero.{section}.{name}": None for name in names},
-                safe=True,
+                safe="nvme_path" not in names,
+                effect="the path is gone for a later run on NVMe" if "nvme_path" in names else "",
             ),
             severity="info",
             of_key=True,

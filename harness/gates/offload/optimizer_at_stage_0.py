@@ -54,7 +54,6 @@ def check(ctx: Context) -> Iterator[Finding]:
         fix=Fix(
             f"set {ctx.key('zero.stage')} to {stage}",
             {"zero.stage": stage},
-            safe=True,
             effect="the same steps with sharded optimizer states",
         ),
     )

@@ -61,7 +61,6 @@ def check(ctx: Context) -> Iterator[Finding]:
         fix=Fix(
             f"remove {ctx.key('zero.offload_optimizer')}, or take AdamW, Adagrad or Lion",
             {"zero.offload_optimizer": None},
-            safe=not lamb,
             effect="the same steps, with the optimizer on the device",
         ),
         severity="error" if lamb else "warning",

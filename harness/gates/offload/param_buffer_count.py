@@ -88,12 +88,12 @@ def check(ctx: Context) -> Iterator[Finding]:
     needed, have = -(-count * live // total), value(ctx, "offload_param.buffer_count", 5)
     if needed <= have:
         return
-    key = "zero.offload_param.buffer_count"
+    key, certain = "zero.offload_param.buffer_count", live == total
     yield ctx.finding(
         f"{ctx.key(key)} is {have}, about {needed} parameters are gathered at the same time",
         key if ctx.source.has(key) else "zero.offload_param.device",
         label="each holds a swap buffer",
         notes=[f"a smaller {ctx.key('zero.stage3_max_reuse_distance')} lets parameters go sooner"],
-        fix=Fix(f"set {ctx.key(key)} to {needed}", {key: needed}, safe=True, effect="more host memory for buffers"),
-        severity="error" if live == total else "warning",
+        fix=Fix(f"set {ctx.key(key)} to {needed}", {key: needed}, safe=certain, effect="more host memory for buffers"),
+        severity="error" if certain else "warning",
     )

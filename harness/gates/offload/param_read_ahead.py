@@ -65,5 +65,5 @@ def check(ctx: Context) -> Iterator[Finding]:
         key if ctx.source.has(key) else "zero.offload_param.device",
         severity="warning",
         notes=["DeepSpeed asserts `param ... already assigned swap buffer id ...` in the second step or later"],
-        fix=Fix(f"set {ctx.key(key)} to 0", {key: 0}, safe=True, effect="each read is waited for"),
+        fix=Fix(f"set {ctx.key(key)} to 0", {key: 0}, effect="each read is waited for"),
     )

@@ -54,7 +54,6 @@ def check(ctx: Context) -> Iterator[Finding]:
         fix=Fix(
             f"set {ctx.key('zero.offload_optimizer.device')} to `cpu`",
             {"zero.offload_optimizer.device": "cpu"},
-            safe=True,
             effect="the same steps, with the optimizer on the CPU",
         ),
         severity="warning",

@@ -54,7 +54,6 @@ def check(ctx: Context) -> Iterator[Finding]:
         fix=Fix(
             f"set {ctx.key('zero.offload_optimizer.ratio')} to 1.0",
             {"zero.offload_optimizer.ratio": 1.0},
-            safe=True,
             effect="all optimizer states on the CPU",
         ),
     )

@@ -63,5 +63,5 @@ def check(ctx: Context) -> Iterator[Finding]:
         f"{ctx.key(key)} is {ratio:g}, which only DeepSpeedCPUAdam can do, not {what}",
         key,
         related=[(f"{optimizer.key}.type", "the optimizer is set here")],
-        fix=Fix(f"remove {ctx.key(key)}", {key: None}, safe=True, effect="all optimizer states on the CPU"),
+        fix=Fix(f"remove {ctx.key(key)}", {key: None}, effect="all optimizer states on the CPU"),
     )

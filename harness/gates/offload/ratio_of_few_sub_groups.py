@@ -84,8 +84,7 @@ def check(ctx: Context) -> Iterator[Finding]:
         fix=Fix(
             f"set {ctx.key('zero.sub_group_size')} to {size}",
             {"zero.sub_group_size": size},
-            safe=True,
-            effect="the same steps, in smaller pieces",
+            effect="the same steps in smaller pieces; a share of the states stays on the device",
         ),
         severity="warning",
     )

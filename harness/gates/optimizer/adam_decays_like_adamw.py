@@ -63,6 +63,10 @@ def check(ctx: Context) -> Iterator[Finding]:
         f"{optimizer.key}.type",
         related=[(f"{optimizer.key}.params.weight_decay", "decays the weights, not the gradient")],
         notes=["`adam_w_mode: false` gives Adam with the decay added to the gradient"],
-        fix=Fix("write `AdamW`, which is what is trained", {"deepspeed.optimizer.type": "AdamW"}, safe=True),
+        fix=Fix(
+            "write `AdamW`, which is what is trained",
+            {"deepspeed.optimizer.type": "AdamW"},
+            effect="the same steps, under their name",
+        ),
         severity="warning",
     )

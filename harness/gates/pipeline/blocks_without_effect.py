@@ -67,6 +67,6 @@ def check(ctx: Context) -> Iterator[Finding]:
             key,
             label="has no effect",
             related=[("parallel.pipeline_parallel_size", "the pipeline is asked for here")],
-            fix=Fix(f"remove {ctx.key(key)}", {key: None}, safe=True, effect="the same"),
+            fix=Fix(f"remove {ctx.key(key)}", {key: None}, safe=name != "data_efficiency", effect="the same"),
             severity="warning",
         )

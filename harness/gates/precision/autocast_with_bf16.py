@@ -58,8 +58,7 @@ def check(ctx: Context) -> Iterator[Finding]:
         fix=Fix(
             f"remove {ctx.key('deepspeed.torch_autocast')}",
             {"deepspeed.torch_autocast": None},
-            safe=not scaled,
-            effect="trains in bf16 without a gradient scaler" if scaled else "",
+            effect=f"trains in bf16 without {'a gradient scaler' if scaled else 'autocast'}",
         ),
         severity="error" if scaled else "warning",
     )

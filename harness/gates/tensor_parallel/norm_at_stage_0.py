@@ -74,7 +74,6 @@ def check(ctx: Context) -> Iterator[Finding]:
         fix=Fix(
             f"set {ctx.key('zero.stage')} to 1",
             {"zero.stage": 1},
-            safe=True,
             effect="ZeRO-1 counts every shard, and shards the optimizer states",
         ),
     )

@@ -67,5 +67,9 @@ def check(ctx: Context) -> Iterator[Finding]:
         severity="warning",
         label="has no effect",
         notes=["only a model that calls `deepspeed.checkpointing.checkpoint` itself reads the block"],
-        fix=Fix(f"remove {ctx.key(key)}; {own} is what recomputes activations", {key: None}, safe=True),
+        fix=Fix(
+            f"remove {ctx.key(key)}; {own} is what recomputes activations",
+            {key: None},
+            effect="the same for Hugging Face models",
+        ),
     )

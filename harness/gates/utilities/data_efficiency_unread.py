@@ -49,5 +49,5 @@ def check(ctx: Context) -> Iterator[Finding]:
         severity="warning",
         of_key=True,
         label="has no effect",
-        fix=Fix(f"remove {ctx.key(key)}", {key: None}, safe=True),
+        fix=Fix(f"remove {ctx.key(key)}", {key: None}, effect="the same, without the block and its paths"),
     )

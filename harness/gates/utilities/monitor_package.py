@@ -49,5 +49,7 @@ def check(ctx: Context) -> Iterator[Finding]:
         yield ctx.finding(
             f"{ctx.key(key)} needs the package `{package}`, which is not installed here",
             key,
-            fix=Fix(f"install `{package}` on every host, or switch it off", {key: False}, safe=True),
+            fix=Fix(
+                f"install `{package}` on every host, or switch it off", {key: False}, effect="nothing is sent to it"
+            ),
         )

@@ -51,5 +51,5 @@ def check(ctx: Context) -> Iterator[Finding]:
             severity="warning",
             of_key=True,
             notes=["runs without a path of their own mix"],
-            fix=Fix(f"set {ctx.key(key)} to an absolute path", {key: "/shared/metrics"}, safe=True),
+            fix=Fix(f"set {ctx.key(key)} to an absolute path", {key: "/shared/metrics"}, effect="the files go there"),
         )

@@ -52,5 +52,5 @@ def check(ctx: Context) -> Iterator[Finding]:
         yield ctx.finding(
             f"{ctx.key(key)} is `{path[:60]}`, where no folder can be made",
             key,
-            fix=Fix("name a folder that rank 0 can write to", {key: "/shared/metrics"}, safe=True),
+            fix=Fix("name a folder that rank 0 can write to", {key: "/shared/metrics"}, effect="the files go there"),
         )

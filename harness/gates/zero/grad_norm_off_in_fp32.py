@@ -56,7 +56,6 @@ def check(ctx: Context) -> Iterator[Finding]:
         fix=Fix(
             "remove it",
             {key: None},
-            safe=True,
             effect="the norm is computed in each step, and a step with an inf gradient is skipped",
         ),
         severity="warning",

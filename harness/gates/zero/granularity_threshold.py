@@ -63,7 +63,6 @@ def check(ctx: Context) -> Iterator[Finding]:
         fix=Fix(
             "remove it, or name the classes in `leaf_module`",
             {key: None},
-            safe=True,
             effect="modules are fetched one by one",
         ),
         severity="warning",

@@ -72,7 +72,6 @@ def check(ctx: Context) -> Iterator[Finding]:
         fix=Fix(
             f"set {ctx.key(key)} to {best}, which stays inside a host" if best > 1 else "remove it",
             {key: best if best > 1 else None},
-            safe=True,
             effect="the same steps, with other traffic between the ranks",
         ),
         severity="warning",

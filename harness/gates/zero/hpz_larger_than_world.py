@@ -55,6 +55,6 @@ def check(ctx: Context) -> Iterator[Finding]:
         key,
         label="one group of all ranks",
         notes=["it is meant for the ranks of one node among several"],
-        fix=Fix("remove it", {key: None}, safe=True, effect="the same steps with less memory"),
+        fix=Fix("remove it", {key: None}, effect="the same steps with less memory"),
         severity="warning",
     )

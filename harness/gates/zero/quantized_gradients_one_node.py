@@ -56,6 +56,6 @@ def check(ctx: Context) -> Iterator[Finding]:
         f"{ctx.key(key)} has no effect on one host with {ctx.slots[0]} ranks",
         key,
         label="for several nodes",
-        fix=Fix("remove it", {key: None}, safe=True),
+        fix=Fix("remove it", {key: None}, effect="on several nodes, full precision"),
         severity="warning",
     )

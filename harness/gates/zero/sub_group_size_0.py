@@ -48,7 +48,6 @@ def check(ctx: Context) -> Iterator[Finding]:
         fix=Fix(
             f"set {ctx.key('zero.sub_group_size')} to 1000000000, DeepSpeed's default",
             {"zero.sub_group_size": 1_000_000_000},
-            safe=True,
             effect="the same steps, faster",
         ),
         severity="warning",

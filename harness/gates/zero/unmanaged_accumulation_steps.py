@@ -59,7 +59,6 @@ def check(ctx: Context) -> Iterator[Finding]:
         fix=Fix(
             "remove it",
             {key: None},
-            safe=ours,
             effect=f"an optimizer step every {steps} micro-batches, as asked"
             if ours
             else "DeepSpeed counts micro-batches",

@@ -1,0 +1,182 @@
+"""What a safe fix may change, over every gate: `--fix` runs unattended, as in a pre-commit hook.
+
+A safe fix moves no tier of offload, touches no path, and replaces no written value that works: only values that
+DeepSpeed refuses, or that nothing reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import PurePosixPath
+from typing import Any
+
+import pytest
+from conformance.case import file_text
+from conformance.draw import draw
+from pages import LATEST, judge
+
+from harness.facts.deepspeed import Target
+from harness.findings import Finding, Fix
+from harness.gates import check
+from harness.gates.registry import gates
+from harness.plan.run import resolve
+from harness.spec.edit import get, paths_of
+from harness.spec.load import load
+from harness.spec.source import Path, Source, dotted, parse
+
+GATES = {gate.id: gate for gate in gates()}
+REFUSED = ("raises", "asserts", "crashes")
+NOT_USED = {
+    "CC001": "only `engine.compile()` reads it, which is not called",
+    "CC002": "DeepSpeed falls back to the plain compiler",
+    "CC006": "the pass shards nothing at a degree of 1",
+    "CC007": "read with `deepcompile: true` alone",
+    "CK007": "a PipelineModule alone reads it",
+    "CK010": "nothing is saved that it could limit",
+    "CK012": "nothing is removed that it could keep",
+    "EX003": "a dense model has no experts",
+    "HF001": "DeepSpeed drops `auto` for its default",
+    "HF005": "accelerate's default replaces `auto`",
+    "HF010": "accelerate's default replaces `auto`",
+    "HO011": "the launcher sets the variable for each rank",
+    "MD006": "`max_steps` decides",
+    "MD007": "`warmup_steps` decides",
+    "MD008": "the schedule has no minimum",
+    "MD009": "the optimizer has no such parameter",
+    "MD010": "only fp16 is scaled",
+    "MD011": "nothing is evaluated",
+    "MD012": "`data.eval` decides",
+    "MD013": "nothing is exported",
+    "MD017": "no model is loaded by name",
+    "MD021": "records of this format have one loss",
+    "MD022": "no record is skipped",
+    "MD023": "rows of equal length have no groups",
+    "MD034": "the harness refuses it",
+    "OF015": "stage 3 alone reads it",
+    "OF018": "the engine reads OMP_NUM_THREADS",
+    "OF024": "nothing is on NVMe",
+    "OF025": "the states follow the master weights",
+    "OF027": "nothing is swapped to a disk",
+    "OF028": "DeepSpeed switches it on itself",
+    "OP008": "`AdamW` pays no attention to it",
+    "OP017": "read at stage 0 in 16 bit alone",
+    "OP022": "a block without `type` is no scheduler",
+    "OP028": "the scheduler sets the rate",
+    "OP038": "`deepspeed.optimizer` decides",
+    "PP009": "a pipeline switches it off",
+    "PP010": "a pipeline does not read the block",
+    "PP013": "the PipelineModule decides",
+    "PR005": "DeepSpeed drops `bfloat16` where `bf16` is written",
+    "PR016": "autocast reduces in its own format",
+    "PR020": "read at stages 1 and 2 alone",
+    "PR030": "BF16_Optimizer alone reads it",
+    "SE002": "the launcher sets the variable for each rank",
+    "TP013": "read with a degree above 1 alone",
+    "UT006": "the outer switch is off",
+    "UT016": "the harness has a data loader of its own",
+    "ZR002": "stage 3 alone reads them",
+    "ZR003": "not read at this stage",
+    "ZR018": "the weights that it gathers are wrong",
+    "ZR023": "read with offload at stages 1 and 2 alone",
+    "ZR024": "nothing reads it",
+}
+"""Gates whose safe fix replaces a written value that DeepSpeed does not refuse, and why the value does nothing."""
+
+_TIERS = ("offload_optimizer", "offload_param")
+
+
+def leaves(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
+    """Every value in a block that is set or removed as a whole."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            yield from leaves((*path, name), inner)
+    else:
+        yield path, value
+
+
+def is_tier(path: Path) -> bool:
+    """Where states are: the device of an offload, and which share of them."""
+    return len(path) > 1 and path[-2] in _TIERS and path[-1] in ("device", "ratio")
+
+
+def is_path(path: Path, value: Any) -> bool:
+    """A file or a folder, by the key's name or by its look."""
+    named = str(path[-1]).endswith(("path", "dir", "folder", "file"))
+    return isinstance(value, str) and value not in ("", "auto") and (named or PurePosixPath(value).is_absolute())
+
+
+def harm(finding: Finding, source: Source) -> list[str]:
+    """What a safe fix would do to a file that it must not do."""
+    if finding.fix is None or not finding.fix.safe:
+        return []
+    gate = GATES[finding.gate]
+    refused = finding.is_error and gate.upstream in REFUSED
+    found = []
+    for path, new in paths_of(finding.fix, source).items():
+        old = get(source.data, path)
+        before, after = dict(leaves(path, old)), dict(leaves(path, new))
+        for where in {**before, **after}:
+            was, becomes = before.get(where), after.get(where)
+            if was == becomes:
+                continue
+            if is_tier(where):
+                found.append(f"moves a tier of offload: {dotted(where)} from {was} to {becomes}")
+            if is_path(where, was) or is_path(where, becomes):
+                found.append(f"touches a path: {dotted(where)} from {was} to {becomes}")
+        if old is not None and old != new and not refused and gate.id not in NOT_USED:
+            found.append(f"replaces {dotted(path)}: {old}, which works")
+    return found
+
+
+@pytest.mark.parametrize("gate", gates(), ids=lambda g: g.id)
+def test_a_safe_fix_leaves_what_works(gate, write):
+    judged = judge(gate, "Example", write)
+    found = [f for f in judged.report.findings if f.gate == gate.id]
+    assert [harm(f, judged.source) for f in found] == [[] for _ in found]
+
+
+def test_the_rule_sees_each_kind_of_harm():
+    text = "zero:\n  stage: 3\n  offload_optimizer: {device: nvme, nvme_path: /nvme}\n  sub_group_size: 7\n"
+    source = parse(text, "a.yaml")
+
+    def of(gate, severity="warning", **sets):
+        keys = {f"zero.{name.replace('__', '.')}": value for name, value in sets.items()}
+        return harm(Finding(gate, severity, "", fix=Fix("", keys, safe=True)), source)
+
+    assert of("CK003", offload_optimizer__device="cpu") != []
+    assert of("CK003", offload_optimizer__nvme_path=None) != []
+    assert of("CK003", offload_optimizer=None) != []
+    assert of("CK003", offload_param__device="cpu") != []
+    assert of("CK003", sub_group_size=8) != []
+    assert of("CK003", stage3_max_live_parameters=8) == []
+    assert of("ZR005", "error", sub_group_size=8) == []
+    assert of("ZR005", sub_group_size=8) != []
+    assert of("ZR024", sub_group_size=None) == []
+
+
+def test_only_gates_that_need_it_are_excused(write):
+    assert set(NOT_USED) <= set(GATES)
+    for name in NOT_USED:
+        gate = GATES[name]
+        assert gate.upstream not in REFUSED, name
+        judged = judge(gate, "Example", write)
+        fixes = [f.fix for f in judged.report.findings if f.gate == name and f.fix]
+        replaced = [get(judged.source.data, p) for fix in fixes for p in paths_of(fix, judged.source)]
+        assert any(fix.safe for fix in fixes) or name in {"OF027", "PR005", "PR020"}, name
+        assert any(value is not None for value in replaced), name
+
+
+def test_no_safe_fix_of_a_drawn_configuration_harms_it(write):
+    target, seen = Target(LATEST, "asked for"), 0
+    for number in range(200):
+        case = draw(1, number)
+        suffix, text = file_text(case)
+        loaded = load(write(f"case-{number}{suffix}", text), (), target)
+        if loaded.spec is None or loaded.source is None:
+            continue
+        run = resolve(loaded.spec, world_size=case.world, kind=loaded.kind)
+        for finding in check(run, loaded.source, deepspeed=target, consumer=loaded.consumer).findings:
+            if finding.gate in GATES:
+                seen += finding.fix is not None and finding.fix.safe
+                assert harm(finding, loaded.source) == [], f"{finding.gate} in {case.id}"
+    assert seen > 50

@@ -65,8 +65,12 @@ def adapters(data: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     """`model.lora`, where the file asks for plain LoRA."""
     if not is_lora(data):
         return
-    if not any(data.get(name) for name in ("lora_r", "lora_rank")):
-        yield "model.lora.r", 8  # LLaMA-Factory's default, and peft's
+    rank = data.get("lora_r") or data.get("lora_rank") or 8  # LLaMA-Factory's default, and peft's
+    yield "model.lora.r", rank
+    if data.get("adapter") != "lora":  # LLaMA-Factory's other defaults
+        yield "model.lora.target_modules", "all-linear"
+        if isinstance(rank, int):
+            yield "model.lora.lora_alpha", 2 * rank
     for name, field in _LORA.items():
         value = data.get(name)
         if value in (None, "", []):
@@ -79,6 +83,10 @@ def adapters(data: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def is_lora(data: dict[str, Any]) -> bool:
-    """LoRA over weights in full precision: quantised ones are not trained here."""
-    quantised = any(data.get(key) for key in ("load_in_4bit", "load_in_8bit", "quantization_bit"))
-    return "lora" in (data.get("adapter"), data.get("finetuning_type")) and not quantised
+    """Does the file ask for LoRA? What is not plain LoRA was refused before (`trainer_methods`)."""
+    return "lora" in (data.get("adapter"), data.get("finetuning_type")) or by_default(data)
+
+
+def by_default(data: dict[str, Any]) -> bool:
+    """Is it a file for LLaMA-Factory that leaves out what is trained, which is LoRA then?"""
+    return data.get("finetuning_type") is None and data.get("stage") in ("sft", "pt")

@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from harness.errors import Refused
+from harness.errors import Exit, Refused
 from harness.facts.deepspeed import Target
 from harness.spec.formats import format_of
 from harness.spec.load import Fragment, Loaded, from_fragment
 from harness.spec.named_files import find_beside, read_json
 from harness.spec.source import is_json, parse, read_text
-from harness.spec.trainer_parts import LORA_KEYS, adapters, datasets, is_lora
+from harness.spec.trainer_methods import other_methods
+from harness.spec.trainer_parts import LORA_KEYS, adapters, by_default, datasets, is_lora
 
 if TYPE_CHECKING:
     from harness.spec.adopted import Draft
@@ -99,6 +100,9 @@ def load_trainer(file: str, target: Target) -> Loaded | None:
     found = format_of(source)
     if found not in ("axolotl-yaml", "trainer-yaml"):
         return None
+    otherwise = other_methods(source)
+    if otherwise:
+        return Loaded(file, source, None, otherwise, code=Exit.FINDINGS, format=found)
     named = source.data.get("deepspeed")
     config: dict[str, Any] = named if isinstance(named, dict) else {}
     fragment = Fragment(source._replace(data=config))
@@ -138,6 +142,9 @@ def more(draft: Draft, loaded: Loaded) -> None:
     if "micro_batch_size" not in data and "per_device_train_batch_size" not in data:
         filled.discard("train.per_device_train_batch_size")
     draft.notes[:] = [note for note in draft.notes if not any(f"set `{key}`" in note.message for key in filled)]
+    if by_default(data):
+        message = "`finetuning_type` is not written: LLaMA-Factory trains LoRA then"
+        draft.note(source.place(("stage",), of_key=True), message)
     _notes(draft, loaded, data, table)
 
 
@@ -209,8 +216,6 @@ def _all_text(draft: Draft) -> bool:
 def _left_out(draft: Draft, name: str, value: Any, *, known: bool) -> str | None:
     """What to say of a key, None where nothing of it is lost."""
     words = "has no place in a run spec"
-    if name in ("adapter", "finetuning_type") and value in ("lora", "qlora", "freeze", "oft"):
-        return f"`{name}: {value}` {words}, which trains all parameters"
     if name == "datasets" and draft.get("data.train") is None:
         return f"`{name}` has kinds or settings that {words.replace('has', 'have')}: set `data.train`"
     if name in ("bf16", "fp16") and value == "auto" and draft.get("precision.bf16"):

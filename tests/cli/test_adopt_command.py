@@ -32,6 +32,16 @@ def test_the_spec_is_valid_and_the_notes_are_beside_it(write):
     assert checked.exit_code == 0, checked.stdout
 
 
+def test_another_way_of_training_is_refused_in_one_sentence(write):
+    text = "model_name_or_path: a/b\nstage: dpo\nfinetuning_type: full\nlearning_rate: 1.0e-6\n"
+    result = run("adopt", write("dpo.yaml", text))
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert "error[SP040]: `stage: dpo` trains by another loss" in result.stderr
+    assert result.stderr.endswith("Nothing was adopted.\n")
+    assert "has no place" not in result.stderr
+
+
 def test_standard_input():
     result = run("adopt", "-", stdin=json.dumps(CONFIG))
     assert result.exit_code == 0

@@ -214,11 +214,12 @@ def test_who_reads_a_json_is_told(write):
 
 
 def test_many_files_end_with_a_line_for_each_bad_one(write):
-    files = [write("good.yaml", SPEC), write("bad.yaml", OFFLOAD), write("warn.yaml", SPEC + "ignore: {PP001: x}\n")]
+    refused = SPEC + "precision: {fp16: true, min_loss_scale: 0}\n"
+    files = [write("good.yaml", SPEC), write("bad.yaml", refused), write("warn.yaml", SPEC + "ignore: {PP001: x}\n")]
     lines = run("validate-config", *files).stdout.splitlines()
     assert lines[-4:-2] == [f"1 error    {files[1]}", f"1 warning  {files[2]}"]
     assert lines[-1].startswith("Found 1 error, 1 warning in 3 files. ")
-    assert lines[-1].endswith(". 1 more could be fixed with `--unsafe-fixes`")
+    assert lines[-1].endswith(". 1 can be fixed with `--fix`")
 
 
 WORDS = ["a.yaml", "-", "b c", "--hostfile", "h", "--world-size", "2", "0", "x", "--world-size=4", "--set", "a=b", "--set=c=d",

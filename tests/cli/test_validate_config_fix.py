@@ -200,7 +200,7 @@ def test_states_on_nvme_stay_there(write):
     assert "[CK003]" in told
     assert "[OF031]" in told
     moved = run("validate-config", file, "--fix", "--unsafe-fixes").stdout
-    assert "+            \"device\": \"cpu\"" in moved, "who asks for it gets it"
+    assert '+            "device": "cpu"' in moved, "who asks for it gets it"
 
 
 @pytest.mark.parametrize(

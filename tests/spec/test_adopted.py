@@ -270,7 +270,6 @@ def test_trainers(text, lines, unmapped, write):
     [
         ("adapter: lora\nlora_r: 16\nlora_alpha: 32\nlora_target_linear: true\n", ["r: 16", "lora_alpha: 32", "target_modules: all-linear"], None),
         ("finetuning_type: lora\nlora_rank: 4\nlora_target: q_proj, v_proj\n", ["r: 4", "target_modules: [q_proj, v_proj]"], None),
-        ("adapter: qlora\nload_in_4bit: true\nlora_r: 16\n", [], "trains all parameters"),
         ("datasets: [{path: a/b, type: alpaca}]\nsample_packing: true\n", ["train: [{path: a/b, format: alpaca}]", "packing: true"], None),
         ("datasets: [{path: c.jsonl, type: chat_template, field_messages: turns}]\ntrain_on_inputs: true\n", ["train: [{path: c.jsonl, format: messages}]", "messages_column: turns", "assistant_only_loss: false"], None),
         ("datasets: [{path: c.jsonl, type: chat_template, roles: {user: [x]}}]\n", [], "kinds or settings"),
@@ -284,6 +283,85 @@ def test_data_sets_and_adapters(more, lines, note, write):
         assert f"{line}\n" in result.text, result.text
     said = [n.message for n in result.notes if n.place.line > 4]
     assert [n for n in said if note and note in n] if note else not said, said
+
+
+AXOLOTL_BASE = "base_model: some/model\nsequence_len: 2048\nmicro_batch_size: 2\nnum_epochs: 1\n"
+FACTORY_BASE = "model_name_or_path: some/model\nlearning_rate: 1.0e-5\nnum_train_epochs: 1\n"
+
+
+@pytest.mark.parametrize(
+    ("more", "key"),
+    [
+        *((f"stage: {stage}\nfinetuning_type: full\n", "stage") for stage in ("dpo", "kto", "rm", "ppo", "DPO", "[dpo]", "7", "{a: b}")),
+        *((f"finetuning_type: {kind}\n", "finetuning_type") for kind in ("freeze", "oft", "[lora]", "12")),
+        *((f"finetuning_type: lora\n{key}: {value}\n", key) for key, value in (("quantization_bit", 4), ("quantization_bit", "eight"), ("quantization_method", "bnb"), ("load_in_8bit", "true"), ("load_in_4bit", "[1]"))),
+        *((f"finetuning_type: lora\n{key}: {value}\n", key) for key, value in (("use_dora", "true"), ("pissa_init", "true"), ("use_llama_pro", "true"))),
+        *((f"finetuning_type: full\n{key}: true\n", key) for key in ("use_galore", "use_badam", "use_dft_loss")),
+        ("use_peft: true\nlora_r: 16\n", "use_peft"),
+        ("beta: 0.1\n", "beta"),
+        ("loss_type: dft\n", "loss_type"),
+        ("reward_funcs: [accuracy]\nnum_generations: 8\n", "reward_funcs"),
+    ],
+)  # fmt: skip
+def test_what_llama_factory_and_trl_train_otherwise_is_refused(more, key, write):
+    with pytest.raises(Refused) as refused:
+        adopted(write("train.yaml", FACTORY_BASE + more))
+    (finding,) = refused.value.findings
+    assert (finding.gate, finding.key, finding.place.line > 3) == ("SP040", key, True)
+    assert f"`{key}: " in finding.message
+
+
+@pytest.mark.parametrize(
+    ("more", "key"),
+    [
+        *((f"rl: {loss}\n", "rl") for loss in ("dpo", "ipo", "kto", "orpo", "simpo", "grpo", "true", "[dpo]")),
+        ("reward_model: true\n", "reward_model"),
+        ("process_reward_model: true\n", "process_reward_model"),
+        ("adapter: qlora\nload_in_4bit: true\nlora_r: 16\n", "adapter"),
+        ("adapter: lora\nload_in_8bit: true\n", "load_in_8bit"),
+        ("adapter: lora\npeft: {backend: torchao, weight_dtype: nf4}\n", "peft.weight_dtype"),
+        ("adapter: lora\ngptq: true\n", "gptq"),
+        ("adapter: llama-adapter\n", "adapter"),
+        ("adapter: [lora]\n", "adapter"),
+        ("adapter: 4\n", "adapter"),
+        ("adapter: lora\npeft_use_dora: true\n", "peft_use_dora"),
+        ("adapter: lora\nrelora: true\n", "relora"),
+        ("unfrozen_parameters: [lm_head]\n", "unfrozen_parameters"),
+    ],
+)
+def test_what_axolotl_trains_otherwise_is_refused(more, key, write):
+    with pytest.raises(Refused) as refused:
+        adopted(write("train.yaml", AXOLOTL_BASE + more))
+    assert [(f.gate, f.key) for f in refused.value.findings] == [("SP040", key)]
+
+
+def test_two_ways_of_training_otherwise_are_told_together(write):
+    with pytest.raises(Refused) as refused:
+        adopted(write("train.yaml", FACTORY_BASE + "stage: dpo\nfinetuning_type: lora\nquantization_bit: 4\n"))
+    assert [f.key for f in refused.value.findings] == ["stage", "quantization_bit"]
+
+
+@pytest.mark.parametrize("off", ["", "null", "false", "none", '""', "[]", "0"])
+def test_a_way_of_training_that_is_off_passes(off, write):
+    keys = "rl reward_model load_in_4bit load_in_8bit gptq qat relora unfrozen_parameters peft_use_dora".split()
+    plain = adopted(write("plain.yaml", AXOLOTL_BASE)).text
+    result = adopted(write("plain.yaml", AXOLOTL_BASE + "".join(f"{key}: {off}\n" for key in (*keys, "adapter"))))
+    assert result.text.partition("\nmodel:")[2] == plain.partition("\nmodel:")[2]
+    keys = "quantization_bit quantization_method use_dora use_peft beta stage".split()
+    plain = adopted(write("plain.yaml", FACTORY_BASE + "finetuning_type: full\n")).text
+    more = "finetuning_type: full\n" + "".join(f"{key}: {off}\n" for key in keys)
+    result = adopted(write("plain.yaml", FACTORY_BASE + more))
+    assert result.text.partition("\nmodel:")[2] == plain.partition("\nmodel:")[2]
+
+
+@pytest.mark.parametrize("stage", ["sft", "pt"])
+def test_llama_factory_trains_lora_where_it_is_not_told(stage, write):
+    result = adopted(write("train.yaml", FACTORY_BASE + f"stage: {stage}\n"))
+    for line in ("lora:", "r: 8", "lora_alpha: 16", "target_modules: all-linear"):
+        assert f"{line}\n" in result.text, result.text
+    assert any("`finetuning_type` is not written: LLaMA-Factory trains LoRA then" in n.message for n in result.notes)
+    full = adopted(write("train.yaml", FACTORY_BASE + f"stage: {stage}\nfinetuning_type: full\n"))
+    assert "lora" not in full.text
 
 
 def test_what_is_read_with_fp16_alone_is_left_out_without_it(write):

@@ -139,6 +139,13 @@ The file is a configuration of another program, or of none.
 Run specs, DeepSpeed's JSON and accelerate's YAML are read; `harness adopt` makes a run spec of a file for axolotl,
 LLaMA-Factory or the Trainer.
 
+## SP040 training-of-another-kind
+A YAML for axolotl, LLaMA-Factory or the Trainer trains in a way that a run spec does not have.
+
+Run specs train by the loss of the next token (pre-training and supervised fine-tuning), all parameters or plain LoRA,
+over weights of 16 or 32 bit. What `harness adopt` could make of DPO, KTO, PPO, a reward model, QLoRA, 8-bit weights,
+DoRA or frozen layers would train something else, so it writes nothing.
+
 ## SP022 two-names-for-one-key
 A key is written together with its old name, or with another name of it.
 

@@ -88,6 +88,11 @@ def test_what_cannot_be_loaded_is_refused(loaded: dict[str, Any], how: str, gate
         assert found[0][2] == "`model.norm.weight` is [16], should be [32]"
 
 
+def test_buffers_are_on_the_device_after_a_sharded_load(folders: dict[str, Path], forked: ForkedRanks) -> None:
+    """Nobody else moves them: the engine leaves alone what `deepspeed.zero.Init` has made."""
+    forked.run(JOBS / "buffers_elsewhere.py", *(str(folders[name]) for name in ("llama", "llama-tied")), ranks=2)
+
+
 def test_loading_at_stage_3_costs_a_node_one_copy(forked: ForkedRanks, tmp_path: Path) -> None:
     folder = make_big_model(tmp_path)
     forked.run(JOBS / "load_big.py", str(folder), str(tmp_path / "out.json"), ranks=4)

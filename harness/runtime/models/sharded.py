@@ -20,6 +20,7 @@ import deepspeed
 import torch
 import torch.distributed as dist
 from accelerate import init_empty_weights
+from deepspeed.accelerator import get_accelerator
 from deepspeed.runtime.keep_in_fp32 import keep_buffers_in_fp32, keep_in_fp32_pattern
 from transformers import AutoModelForCausalLM
 from transformers.conversion_mapping import get_model_conversion_mapping
@@ -69,6 +70,7 @@ def load_sharded(
     _detach_from_meta(model)
     walk = _Walk(model, stored, {n: sources[s] for n, s in found.items() if s is not None}, shapes)
     deepspeed.zero.Init(module=walk, config_dict_or_path=ds_config)
+    _move_buffers(model, torch.device(get_accelerator().current_device_name()))
     return model
 
 
@@ -105,6 +107,17 @@ def _fill_buffers(
     for name, buffer in model.named_buffers():
         if name in sources and stored.shapes[sources[name]] == tuple(buffer.shape):
             stored.read(sources[name], buffer)
+
+
+def _move_buffers(model: torch.nn.Module, device: torch.device) -> None:
+    """`zero.Init` takes the parameters to the device, and the engine then leaves the model where it is
+    (`runtime/engine.py`, `_configure_distributed_model`). A buffer of several modules stays one.
+    """
+    moved: dict[int, torch.Tensor] = {}
+    for module in model.modules():
+        for name, old in module._buffers.items():
+            if old is not None:
+                module._buffers[name] = moved.setdefault(id(old), old.to(device))
 
 
 def _detach_from_meta(model: torch.nn.Module) -> None:

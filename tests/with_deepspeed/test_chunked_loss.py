@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from allocations import peak_of
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.loss.loss_utils import ForCausalLMLoss
 
@@ -110,35 +107,6 @@ def test_a_frozen_head_gets_no_gradient() -> None:
     chunked_loss(hidden, weight, torch.randint(0, 50, (12,)), 12.0, 5).backward()
     assert weight.grad is None
     assert hidden.grad is not None
-
-
-def peak_of(work: Callable[[], object]) -> int:
-    """Most bytes at once of the storages that `work` allocates."""
-    now = most = 0
-    seen: set[int] = set()
-
-    def gone(key: int, size: int) -> None:
-        nonlocal now
-        now -= size
-        seen.discard(key)
-
-    class Follow(TorchDispatchMode):
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            nonlocal now, most
-            given = {t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)}
-            out = func(*args, **(kwargs or {}))
-            for tensor in tree_leaves(out):
-                if isinstance(tensor, torch.Tensor) and tensor.untyped_storage()._cdata not in seen | given:
-                    storage = tensor.untyped_storage()
-                    seen.add(storage._cdata)
-                    now += storage.nbytes()
-                    most = max(most, now)
-                    weakref.finalize(storage, gone, storage._cdata, storage.nbytes())
-            return out
-
-    with Follow():
-        work()
-    return most
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16], ids=str)

@@ -9,6 +9,7 @@ import parallel_cases as table
 import parallel_running
 import pytest
 import torch
+from allocations import peak_of
 from forked_ranks import ForkedRanks
 
 from harness.runtime.batch import IGNORED, MicroBatch
@@ -79,3 +80,34 @@ def test_a_mask_is_made_only_where_order_does_not_say_it_all() -> None:
     assert packed is not None
     assert windowed[0, 0].int().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
     assert packed[0, 0].int().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 1, 1]]
+
+
+PACKED = torch.cat([torch.arange(200), torch.arange(1), torch.arange(311)])[None]
+OTHER = torch.cat([torch.arange(17), torch.arange(495)])[None]
+WHOLE = torch.arange(512)[None]
+MASKED = [
+    pytest.param(positions, window, id=f"{name}-{window}")
+    for name, positions in (("packed", PACKED), ("whole", WHOLE), ("two-rows", torch.cat([PACKED, OTHER])))
+    for window in (None, 1, 64, 4096)
+    if name != "whole" or window
+]
+
+
+@pytest.mark.parametrize(("positions", "window"), MASKED)
+def test_a_mask_lets_each_position_see_its_document_and_window(positions: torch.Tensor, window: int | None) -> None:
+    length = positions.shape[1]
+    documents = (positions == 0).cumsum(1)
+    distance = torch.arange(length)[:, None] - torch.arange(length)
+    expected = (distance >= 0) & (documents[:, :, None] == documents[:, None, :])
+    expected &= distance < (window or length)
+    found = causal_mask(positions, window)
+    assert found is not None
+    assert (found.dtype, found.shape) == (torch.bool, (len(positions), 1, length, length))
+    assert torch.equal(found[:, 0], expected)
+
+
+@pytest.mark.parametrize(("positions", "window"), MASKED)
+def test_a_mask_takes_a_byte_for_each_pair_while_it_is_made(positions: torch.Tensor, window: int | None) -> None:
+    """Beside vectors of the length: a square of int64 would be eight times as much, 34 GB at 65,536 tokens."""
+    pairs = positions.shape[1] * positions.numel()
+    assert peak_of(lambda: causal_mask(positions, window)) < 1.1 * pairs

@@ -13,7 +13,7 @@ from harness.plan.activations import (
     logits_peak,
     recompute_extra,
 )
-from harness.plan.rows import BACKWARD, MICRO, Phase, Row, Tier
+from harness.plan.rows import BACKWARD, MICRO, TRAINING, Phase, Row, Tier
 from harness.plan.settings import Settings
 from harness.plan.shards import head_words
 
@@ -25,7 +25,7 @@ def activation_rows(m: ModelFacts, s: Settings) -> list[Row]:
     """What the layers keep, and the head or one recomputed layer. Of a pipeline, the stage that needs more."""
     x = Shape(s.tokens_per_micro_batch, s.sequence, 2 if s.mixed else 4, s.attention, s.tensor)
     if s.pipeline == 1:
-        return [*_kept(m, s, x, 1), *_peaks(m, s, x, head=True)]
+        return [*_kept(m, s, x, 1), *_mask(s), *_peaks(m, s, x, head=True)]
     first = [*_kept(m, s, x, min(s.pipeline, s.accumulation)), *_peaks(m, s, x, head=False)]
     last = [*_kept(m, s, x, 1), *_peaks(m, s, x, head=True)]
     return max(first, last, key=lambda rows: sum(row.bytes for row in rows if "backward" in row.phases))
@@ -45,6 +45,17 @@ def _kept(m: ModelFacts, s: Settings, x: Shape, in_flight: int) -> list[Row]:
     source = _SOURCE if tier == "gpu" else "runtime/activation_checkpointing/checkpointing.py cpu_checkpointing"
     what = f"inputs of {layers} layers (gradient checkpointing)"
     return [Row(tier, "activations", what, size, formula, source, MICRO)]
+
+
+def _mask(s: Settings) -> list[Row]:
+    """With Ulysses a rank attends over whole rows: the mask of packed ones is kept until the next forward pass."""
+    if s.sequence_parallel == 1 or not s.packed or s.attention != "sdpa":
+        return []
+    length = s.sequence_parallel * -(-s.sequence // s.sequence_parallel)
+    formula = f"1 x {length:,} x {length:,} positions x {s.micro_batch} row{'s' if s.micro_batch > 1 else ''}"
+    source = "runtime/sequence_parallel.py of the harness"
+    what = "attention mask of packed rows"
+    return [Row("gpu", "activations", what, s.micro_batch * length**2, formula, source, TRAINING)]
 
 
 def _peaks(m: ModelFacts, s: Settings, x: Shape, *, head: bool) -> list[Row]:

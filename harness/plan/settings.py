@@ -51,7 +51,7 @@ class Settings:
     `secondary`: ranks that share ZeRO++'s second shard of the parameters (`zero_hpz_partition_size`), 1 for none.
     `activations_at`: where the inputs of checkpointed layers wait; `partition_activations`: each tensor-parallel rank
     keeps its part of them. `whole_layers`: ZeRO-3 gathers a decoder layer as one (`leaf_module`).
-    `loss_chunk`: tokens whose logits exist at once, 0 for all of a micro-batch. `whole_head`, `whole_tied_head`: AutoTP
+    `packed`: rows hold several documents. `loss_chunk`: tokens whose logits exist at once, 0 for all of a micro-batch. `whole_head`, `whole_tied_head`: AutoTP
     leaves the head as it is, always or where it is the embedding. `gradients_twice`: an optimizer on the CPU or on NVMe
     has fp32 gradients of its own, as DeepSpeed has it without the harness (`runtime/host_gradients.py`,
     `nvme_gradients.py`).
@@ -101,6 +101,7 @@ class Settings:
     pipeline_write: bool = False
     cpu_share: float = 1.0
     whole_layers: bool = False
+    packed: bool = False
     loss_chunk: int = 0
     whole_head: bool = False
     whole_tied_head: bool = False
@@ -235,6 +236,7 @@ def settings_of(run: Run) -> Settings | None:
         pipeline_write=zero.offload("offload_optimizer.pipeline_write", False),
         cpu_share=optimizer.ratio if optimizer and stage == 3 else 1.0,
         whole_layers=any(choice.key == "zero_optimization.leaf_module.classes" for choice in run.choices or ()),
+        packed=spec.data.packing,
         loss_chunk=loss_chunk(run),
         whole_head=any(_raw(spec, "tensor_parallel", key) is not None for key in ("preset_model", "partition_config")),
         whole_tied_head=_raw(spec, "tensor_parallel", "vocab_parallel_lm_head") is False,

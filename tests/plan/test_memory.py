@@ -218,3 +218,17 @@ def test_a_ratio_leaves_the_first_sub_groups_on_the_device() -> None:
         return sum(row.bytes for row in m.of("host") if row.kind in ("master", "states", "master_gradients"))
 
     assert on_host(half) + moved == on_host(whole)
+
+
+def test_the_mask_of_packed_rows_is_whole_on_each_rank_of_a_sequence_group() -> None:
+    """A byte a pair of positions of a row, which the sequence degree does not divide."""
+    spread: dict[str, Any] = {"parallel": {"sequence_parallel_size": 8}, "train": {"per_device_train_batch_size": 2}}
+
+    def masks(**sections: Any) -> list[tuple[int, bool]]:
+        rows = memory(**{**spread, "data": {"max_length": 65530, "packing": True}, **sections}).rows
+        return [(row.bytes, "step" in row.phases) for row in rows if row.what.startswith("attention mask")]
+
+    assert masks() == [(2 * 65536**2, True)]
+    assert masks(data={"max_length": 65536}) == []
+    assert masks(model={"attn_implementation": "flash_attention_2"}) == []
+    assert masks(parallel={}) == []

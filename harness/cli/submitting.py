@@ -10,6 +10,9 @@ from pathlib import Path
 
 from harness.cli.common import check_file, exit_with, print_findings, stop_on_errors
 from harness.errors import Refused
+from harness.facts import machine
+from harness.interpreter import python
+from harness.launching.here import DISTRIBUTION
 from harness.launching.slurm import make_job, submit
 
 
@@ -18,7 +21,7 @@ def submit_job(spec: str, overrides: Sequence[str], options: Sequence[str], resu
     run = stop_on_errors(check_file(spec, overrides=overrides, launching=True), "No job was submitted")
     folder = Path.cwd()
     words = _without(sys.argv[1:], {"--sbatch", "--resume"})
-    command = [sys.executable, "-m", "harness", *words]
+    command = [*_harness(), *words]
     stamp = time.strftime("%Y%m%d-%H%M%S")
     job = make_job(run.name, folder, folder / run.spec.launch.output_dir, command, resume, options, stamp)
     if dry_run:
@@ -32,6 +35,12 @@ def submit_job(spec: str, overrides: Sequence[str], options: Sequence[str], resu
         exit_with(refused.code)
     log = str(job.file.with_suffix("")) + f"-{number}.log"
     print(f"Submitted job {number} of {job.file}\nWhat it prints goes to {log}\nNext: squeue -j {number}; harness runs")
+
+
+def _harness() -> list[str]:
+    """This program. One that is not installed can only be found in the current folder."""
+    words = ("-m", "harness")
+    return python(*words) if machine.installed(DISTRIBUTION) else [sys.executable, *words]
 
 
 def _without(words: Sequence[str], options: set[str]) -> list[str]:

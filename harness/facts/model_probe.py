@@ -8,13 +8,13 @@ from __future__ import annotations
 import json
 import re
 import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from harness.facts.machine import installed
 from harness.facts.model_parts import MOST_LAYERS, Layers, Parameter, Parameters
+from harness.interpreter import python
 
 _SECONDS = 120
 _IN_LAYER = re.compile(r"^(.+?)\.(\d+)\.(.+)$")
@@ -73,12 +73,12 @@ def probe(config: Mapping[str, Any]) -> Probed | str:
 
 def _output(config: Mapping[str, Any]) -> str | None:
     """The program's answer; None when it fails, which it does for a wrong value as well as for an unknown type."""
-    command = [sys.executable, "-c", _PROGRAM]
+    command = python("-c", _PROGRAM)
     try:
         done = subprocess.run(  # noqa: S603
             command, input=json.dumps(config), text=True, capture_output=True, timeout=_SECONDS, check=False
         )
-    except (OSError, ValueError, TypeError, subprocess.TimeoutExpired):
+    except (OSError, ValueError, TypeError, RecursionError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 and done.stdout.startswith("{") else None
 

@@ -16,6 +16,10 @@ from harness.facts.model_catalogue import catalogued, closest
 from harness.facts.model_facts import Latent, ModelFacts
 from harness.facts.model_families import FAMILIES, Family
 from harness.facts.model_parts import BadConfig, Fields, Parameter
+from harness.files import read_regular
+
+_LARGEST_CONFIG, _LONGEST_REF = 16 * 2**20, 4096
+"""Bytes; the largest configurations that people publish have some hundred thousand."""
 
 __all__ = ["Found", "Latent", "ModelFacts", "Parameter", "configuration", "find", "from_config"]
 
@@ -172,10 +176,7 @@ def configuration(
     if file is None:
         known = catalogued(name_or_path)
         return None if known is None else dict(known)
-    try:
-        body = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
+    body = _read(file)
     return body if isinstance(body, dict) else None
 
 
@@ -188,15 +189,23 @@ def _folder(name: str, base_dir: Path | None) -> Path | None:
 
 
 def _from_file(path: Path, build: bool) -> Found:
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        return Found(None, why_not=f"`{path}` cannot be read: {(error.strerror or str(error)).lower()}")
-    except ValueError:
-        return Found(None, why_not=f"`{path}` is not JSON")
-    if not isinstance(config, dict):
-        return Found(None, why_not=f"`{path}` is not a JSON object")
+    config = _read(path)
+    if isinstance(config, str):
+        return Found(None, why_not=config)
     return from_config(config, f"`{path}`", build=build)
+
+
+def _read(path: Path) -> dict[str, Any] | str:
+    """The object in a `config.json`, which may be a link into the cache's blobs; or why there is none."""
+    try:
+        config = json.loads(read_regular(path, _LARGEST_CONFIG).decode())
+    except OSError as error:
+        return f"`{path}` cannot be read: {(error.strerror or str(error)).lower()}"
+    except RecursionError:
+        return f"`{path}` is nested too deeply"
+    except ValueError:
+        return f"`{path}` is not JSON"
+    return config if isinstance(config, dict) else f"`{path}` is not a JSON object"
 
 
 def _cached_config(name: str, revision: str) -> Path | None:
@@ -205,7 +214,7 @@ def _cached_config(name: str, revision: str) -> Path | None:
     hub = Path(os.environ.get("HF_HUB_CACHE", f"{home}/hub")).expanduser()
     repository = hub / ("models--" + name.replace("/", "--"))
     try:
-        commit = (repository / "refs" / revision).read_text(encoding="ascii").strip()
+        commit = read_regular(repository / "refs" / revision, _LONGEST_REF).decode("ascii").strip()
     except (OSError, ValueError):
         commit = revision
     path = repository / "snapshots" / commit / "config.json"

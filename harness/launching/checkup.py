@@ -17,6 +17,7 @@ from typing import Literal
 
 from harness.facts import machine
 from harness.facts.deepspeed import VERIFIED
+from harness.interpreter import python
 from harness.launching import shm
 from harness.launching.build import extensions_root, stale_locks
 from harness.units import format_bytes
@@ -195,7 +196,7 @@ def _fp16_on_cpu() -> bool | None:
     """What `is_fp16_supported` of DeepSpeed's `accelerator/cpu_accelerator.py` asks torch; None: no answer."""
     try:
         done = subprocess.run(  # noqa: S603
-            [sys.executable, "-c", _FP16_PROBE], text=True, capture_output=True, timeout=60, check=False
+            python("-c", _FP16_PROBE), text=True, capture_output=True, timeout=60, check=False
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import harness
 from harness.facts import machine
+from harness.interpreter import python
 
 DISTRIBUTION = "deepspeed-harness"
 DEFAULT_HOSTFILE = Path("/job/hostfile")
@@ -72,7 +73,7 @@ def deepspeed_program() -> tuple[str, ...]:
     """How to start DeepSpeed's launcher with this Python: the script beside it, else the module behind that script."""
     beside = Path(sys.executable).parent / "deepspeed"
     found = str(beside) if os.access(beside, os.X_OK) else None
-    return (found,) if found else (sys.executable, "-m", "deepspeed.launcher.runner")
+    return (found,) if found else tuple(python("-m", "deepspeed.launcher.runner"))
 
 
 def scripts_folder() -> Path:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.facts import machine
+from harness.interpreter import python
 from harness.launching.checkup import Row
 
 _PROGRAM = "harness.runtime.measure"
@@ -28,7 +29,7 @@ def measure(folder: Path | None) -> dict[str, Any]:
     path = os.pathsep.join(part for part in (root, os.environ.get("PYTHONPATH", "")) if part)
     # the interpreter's own folder first: another ninja would compile every op again
     tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    command = [sys.executable, "-m", _PROGRAM, *([str(folder)] if folder else [])]
+    command = python("-m", _PROGRAM, *([str(folder)] if folder else []))
     try:
         done = subprocess.run(  # noqa: S603
             command,

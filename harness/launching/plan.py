@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from harness.interpreter import SAFE_PATH
 from harness.launching import binding
 from harness.launching.debugging import debugging
 from harness.launching.here import Here
@@ -329,6 +330,8 @@ def _variables(run: Run, here: Here, run_dir: Path, slots: int | None) -> tuple[
         Variable("PATH", path, "harness, this Python's own ninja first"),
         Variable("HARNESS_SUPERVISOR", here.supervisor, "harness, ranks end when it is gone"),
     ]
+    if SAFE_PATH not in asked:  # DeepSpeed starts its launcher on each host with `-m`, in the current folder
+        rows.append(Variable(SAFE_PATH, "1", "harness, no module of the current folder is imported"))
     bound = run.spec.launch.bind_cores_to_rank  # then DeepSpeed says how many threads a rank has
     if slots is not None and not bound and "OMP_NUM_THREADS" not in asked and "OMP_NUM_THREADS" not in here.environ:
         why = f"harness, {here.cores} cores / {slots} ranks"
@@ -342,7 +345,8 @@ def _variables(run: Run, here: Here, run_dir: Path, slots: int | None) -> tuple[
         rows.append(Variable("PYTHONPATH", os.pathsep.join(filter(None, lean)), told))
     if slots is None:
         prefixes = (*FORWARDED, "NCCL") if here.accelerated else FORWARDED
-        sent = [(k, v) for k, v in sorted(here.environ.items()) if k.startswith(prefixes) and k not in asked]
+        ours = {*asked, SAFE_PATH}
+        sent = [(k, v) for k, v in sorted(here.environ.items()) if k.startswith(prefixes) and k not in ours]
         rows += [Variable(n, v, "forwarded by DeepSpeed") for n, v in sent if not (lean and n == "PYTHONPATH")]
         rows += [Variable(n, here.environ[n], "this shell") for n in SENT if here.environ.get(n) and n not in asked]
     return tuple(rows)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.findings import Finding, Fix
+from harness.interpreter import python
 from harness.launching.commands import end, start
 from harness.launching.processes import of_run
 from harness.records.record import Record, read_record
@@ -124,7 +125,7 @@ def _resumed(played: Played, save_at: int) -> None:
 
 def _export(played: Played) -> None:
     run_dir = played.resumed.folder if played.resumed else played.folder / "runs" / "latest"
-    command = [sys.executable, "-m", "harness", "export", str(run_dir), str(played.folder / "export")]
+    command = python("-m", "harness", "export", str(run_dir), str(played.folder / "export"))
     code, seconds, peak = _run(played, command, "export")
     played.export_peak = peak or None
     size = sum(path.stat().st_size for path in (played.folder / "export").glob("*.safetensors"))
@@ -134,7 +135,7 @@ def _export(played: Played) -> None:
 
 
 def _launch() -> list[str]:
-    return [sys.executable, "-m", "harness", "launch", "spec.yaml", "--progress", "plain", "--format", "json"]
+    return python("-m", "harness", "launch", "spec.yaml", "--progress", "plain", "--format", "json")
 
 
 def _run(played: Played, command: Sequence[str], name: str) -> tuple[int, float, int]:

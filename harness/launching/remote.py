@@ -23,6 +23,7 @@ from threading import Lock
 from typing import Any
 
 from harness.facts.survey import State
+from harness.interpreter import SAFE_PATH
 
 MARK = b"HARNESS-PROBE "
 FAN_OUT = 64
@@ -65,8 +66,10 @@ def encoded(request: Mapping[str, Any]) -> str:
 
 
 def probe_command(host: str, python: str, request: Mapping[str, Any]) -> list[str]:
-    """The command whose stdin is the probe script."""
-    return ssh(host, [python, "-", encoded(request)])
+    """The command whose stdin is the probe script. A variable, not `-P`: another Python may lie there, and it is to
+    say so.
+    """
+    return ssh(host, ["env", f"{SAFE_PATH}=1", python, "-", encoded(request)])
 
 
 def ask_all(

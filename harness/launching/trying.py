@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import Refused
+from harness.interpreter import python
 from harness.launching.commands import end, start
 from harness.launching.explaining import diagnose_run
 from harness.plan.run import Run
@@ -91,7 +91,7 @@ def command(plan: Plan, run: Run, sets: Sets, output: Path) -> list[str]:
         if getattr(run.spec.scheduler, key) is not None:
             alike[f"scheduler.{key}"] = 1
     changes += [f"{key}={json.dumps(value)}" for key, value in alike.items()]
-    words = [sys.executable, "-m", "harness", "launch", plan.spec, "--progress", "plain", "--format", "json"]
+    words = python("-m", "harness", "launch", plan.spec, "--progress", "plain", "--format", "json")
     return [*words, *plan.options, *(word for change in changes for word in ("--set", change))]
 
 

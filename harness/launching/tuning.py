@@ -15,6 +15,7 @@ from typing import Any
 from harness.errors import Exit, Refused
 from harness.facts import machine
 from harness.findings import Finding, Fix
+from harness.interpreter import python
 
 SECONDS = 120.0
 BYTES = 256 << 20
@@ -74,7 +75,7 @@ def _run(folder: Path, seconds: float, size: int, tell: Callable[[dict[str, Any]
     tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     lines: list[dict[str, Any]] = []
     with subprocess.Popen(  # noqa: S603
-        [sys.executable, "-m", _PROGRAM, str(folder.resolve()), str(seconds), str(size)],
+        python("-m", _PROGRAM, str(folder.resolve()), str(seconds), str(size)),
         env={**os.environ, "PYTHONPATH": path, "PATH": tools},
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -177,6 +183,44 @@ def test_a_broken_config_file_is_a_reason_not_a_crash(tmp_path: Path, text: str)
     found = find(str(tmp_path))
     assert found.facts is None
     assert "config.json" in found.why_not
+
+
+def _pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+def _device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def _large(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(2**40)
+
+
+def _deep(path: Path) -> None:
+    path.write_text('{"model_type": ' + "[" * 100_000 + "]" * 100_000 + "}", encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (_pipe, "not a regular file"),
+        (_device, "not a regular file"),
+        (_large, "larger than"),
+        (Path.mkdir, "not a regular file"),
+        (_deep, "nested too deeply"),
+    ],
+)
+def test_a_hostile_config_file_is_a_reason_not_a_hang(tmp_path: Path, make: Callable[[Path], None], words: str) -> None:
+    make(tmp_path / "config.json")
+    program = "import sys; from harness.facts.models import find; print(find(sys.argv[1], build=True).why_not)"
+    limit = partial(resource.setrlimit, resource.RLIMIT_AS, (2**31, 2**31))  # /dev/zero has no end
+    command = [sys.executable, "-P", "-c", program, str(tmp_path)]
+    done = subprocess.run(command, text=True, capture_output=True, check=False, timeout=20, preexec_fn=limit)
+    assert done.returncode == 0, done.stderr
+    assert words in done.stdout
+    assert "config.json" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -48,16 +48,20 @@ def clean_up(runs: list[Launched]) -> None:
 
 
 class Launched:
-    """A launch of `spec`, in which OUTPUT and PORT are filled in, and what can be known of its run from outside."""
+    """A launch of `spec`, in which OUTPUT and PORT are filled in, from the folder `where`, and what can be known of its
+    run from outside.
+    """
 
-    def __init__(self, folder: Path, spec: str, *options: str) -> None:
+    def __init__(self, folder: Path, spec: str, *options: str, where: Path | None = None) -> None:
         self.output = folder / "runs"
         file = folder / "tiny.yaml"
         file.write_text(spec.replace("OUTPUT", str(self.output)).replace("PORT", str(PORT)))
         self.text = folder / "screen.txt"
-        command = [sys.executable, "-m", "harness", "launch", str(file), *options]
+        command = [sys.executable, "-P", "-m", "harness", "launch", str(file), *options]
         with self.text.open("w") as screen:
-            self.process = subprocess.Popen(command, stdout=screen, stderr=subprocess.STDOUT, start_new_session=True)
+            self.process = subprocess.Popen(
+                command, cwd=where, stdout=screen, stderr=subprocess.STDOUT, start_new_session=True
+            )
 
     @property
     def run_dir(self) -> Path:

@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 
 import pytest
+from foreign import foreign, imported
 from launched import Launched, clean_up, left_over_buffers
 
 from harness.records.listing import runs_in
@@ -47,18 +48,20 @@ def loads_with_transformers(export: Path) -> bool:
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
-    """One launch and a second with `--resume auto`: for each the run directory, exit code and screen."""
-    folder = tmp_path_factory.mktemp("to-end")
+    """One launch and a second with `--resume auto`, from a folder with a `json.py` and the like: for each the run
+    directory, exit code and screen.
+    """
+    folder, where = tmp_path_factory.mktemp("to-end"), foreign(tmp_path_factory.mktemp("foreign"))
     runs: list[Launched] = []
     ended: list[tuple[Path, int, str]] = []
     living: list[int] = []
     try:
         for options in ([], ["--resume", "auto"]):
-            runs.append(Launched(folder, SPEC, *options))
+            runs.append(Launched(folder, SPEC, *options, where=where))
             code, text = runs[-1].end(900)
             ended.append((runs[-1].run_dir, code, text))
             living += runs[-1].living()
-        yield ended, living, left_over_buffers()
+        yield ended, living, left_over_buffers(), imported(where)
     finally:
         clean_up(runs)
 
@@ -117,6 +120,10 @@ def test_going_on_from_the_last_step_exports_again(both):
 
 
 def test_nothing_is_left_running_or_in_shared_memory(both):
-    _, living, left = both
+    _, living, left, _ = both
     assert living == []
     assert left == []
+
+
+def test_no_module_of_the_folder_was_imported_that_it_was_started_from(both):
+    assert both[3] == []

@@ -1,0 +1,17 @@
+"""This Python once more, for programs that the harness starts."""
+
+from __future__ import annotations
+
+import sys
+
+SAFE_PATH = "PYTHONSAFEPATH"
+"""As `-P`, for a program that starts others by itself: Python 3.11 and later heed it, earlier ones ignore it."""
+
+
+def python(*words: str) -> list[str]:
+    """The command of this interpreter with these words, such as `-m`, `harness`.
+
+    With `-c`, `-m` and `-` Python would look for modules in the current folder first, before the standard library: a
+    `json.py` that lies there would run. `-P` keeps that folder out; PYTHONPATH counts as ever.
+    """
+    return [sys.executable, "-P", *words]

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import Any
 
 import yaml
+from yaml.events import CollectionEndEvent, CollectionStartEvent
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from harness.errors import Refused
@@ -16,6 +17,7 @@ from harness.spec.source import Path, Source, Spot, dotted, not_a_map, refuse
 MAX_NODES = 100_000
 MAX_DEPTH = 60
 MAX_DIGITS = 60
+_FEW_LEVELS = "a run spec has a few levels"
 _KINDS = frozenset(("null", "bool", "int", "float", "str", "seq", "map"))
 _BASE: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -54,19 +56,11 @@ def parse(text: str, file: str) -> Source:
 
     The last files are remembered: a folder is looked through for what to check, and an upgrade checks a file twice.
     """
-    loader = None
     try:
-        loader = _Loader(text)
-        root = loader.get_single_node()
+        _bound_depth(text, file)
+        root = compose(text)
     except yaml.YAMLError as error:
         raise _syntax_error(error, text, file) from None
-    except RecursionError:
-        raise refuse(
-            "SP002", "the file is nested too deeply", Place(file, 1, 1), "a run spec has at most a few levels"
-        ) from None
-    finally:
-        if loader is not None:
-            loader.dispose()
     reader = _Reader(file)
     value = reader.value(root, (), None) if root is not None else None
     if reader.findings:
@@ -76,8 +70,26 @@ def parse(text: str, file: str) -> Source:
     return Source(file, "yaml", text, value, reader.spots)
 
 
+def _bound_depth(text: str, file: str) -> None:
+    """Raises Refused where lists and maps are nested deeper than `MAX_DEPTH`, yaml.YAMLError for wrong syntax.
+
+    libyaml's composer calls itself for each level, in C: 30,000 brackets end the process. Its events come one by one.
+    """
+    loader = _Loader(text)
+    depth = 0
+    try:
+        while (event := loader.get_event()) is not None:
+            depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
+            if depth > MAX_DEPTH:
+                mark = event.start_mark
+                place = Place(file, mark.line + 1, mark.column + 1, 1)
+                raise refuse("SP002", f"the file is nested deeper than {MAX_DEPTH} levels", place, _FEW_LEVELS)
+    finally:
+        loader.dispose()
+
+
 def compose(text: str) -> Node | None:
-    """The tree of nodes of a text that is known to parse, for those who need their marks."""
+    """The tree of nodes of a text that is known to parse, for those who need their marks. Raises yaml.YAMLError."""
     loader = _Loader(text)
     try:
         root: Node | None = loader.get_single_node()
@@ -92,13 +104,11 @@ def scalar(text: str) -> Any:
 
     Raises Refused when it is not YAML.
     """
-    loader = _Loader(text)
     try:
-        root = loader.get_single_node()
+        _bound_depth(text, "--set")
+        root = compose(text)
     except yaml.YAMLError as error:
         raise _syntax_error(error, text, "--set") from None
-    finally:
-        loader.dispose()
     reader = _Reader("--set")
     value = reader.value(root, (), None) if root is not None else None
     if reader.findings:
@@ -119,7 +129,8 @@ class _Reader:
         """The node's plain value; records its spot."""
         self.seen += 1
         if len(path) > MAX_DEPTH:
-            raise refuse("SP002", "the file is nested too deeply", self.place(node), "a run spec has a few levels")
+            message = f"the file is nested deeper than {MAX_DEPTH} levels"  # by an alias to what it stands in
+            raise refuse("SP002", message, self.place(node), _FEW_LEVELS)
         if self.seen > MAX_NODES:
             raise refuse("SP002", "the file expands to too many values", self.place(node), "drop the aliases")
         if node.tag.rsplit(":", 1)[-1] not in _KINDS:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -252,3 +254,42 @@ def test_the_quick_reader_knows_every_option():
     fields = {*quick.TEXTS.values(), *quick.LISTS.values(), *quick.FLAGS.values(), "files"}
     assert fields == set(validating.Options._fields)
     assert quick.read(["a.yaml", "--world-size", "2", "--format", "json"]) is not None
+
+
+DEEP = {
+    "brackets": "train: " + "[" * 30_000,
+    "closed": "train: " + "[" * 30_000 + "]" * 30_000,
+    "braces": "zero: " + "{{" * 1_000_000,
+    "blocks": "train:\n  " + "- " * 30_000 + "x",
+    "keys": "train: " + "{? [" * 15_000,
+    "questions": "? " * 30_000 + "x",
+    "anchors": "zero: " + "&a [" * 30_000,
+    "itself": "zero: &a [*a]",
+    "lines": "\n".join(" " * i + "train:" for i in range(2000)),
+}
+
+
+def test_nesting_is_bounded_before_the_parser_calls_itself(write, tmp_path):
+    """In a process of its own: libyaml would end it by a segmentation fault, and with it what is said of the others."""
+    for name, text in DEEP.items():
+        write(f"{name}.yaml", f"# per_device_train_batch_size\n{text}\n")
+    write("good.yaml", SPEC)
+    command = [sys.executable, "-m", "harness", "validate-config", ".", "--format", "json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1, (done.returncode, done.stderr)
+    found = {Path(r["file"]).stem: r["findings"] for r in json.loads(done.stdout)["files"]}
+    assert [f["gate"] for f in found.pop("good")] == []
+    assert found.keys() == DEEP.keys()
+    for name, findings in found.items():
+        (finding,) = findings
+        assert (finding["gate"], finding["message"]) == ("SP002", "the file is nested deeper than 60 levels"), name
+        assert finding["place"]["line"] >= 2, name
+    setting = subprocess.run(
+        [*command[:-3], "good.yaml", "--set", f"zero={DEEP['brackets'][7:]}"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert setting.returncode == 2, setting.stderr
+    assert "nested deeper than 60 levels" in setting.stdout

@@ -113,7 +113,7 @@ def _first(rungs: Any) -> list[Rung]:
 
 def _check(file: str, text: str, run: Run, hostfile: str | None, *, launching: bool) -> Checked:
     world = None if run.cluster is not None else run.degrees.world
-    return check_file(file, text=text, hostfile=hostfile, world_size=world, launching=launching)
+    return check_file(file, text=text, hostfile=hostfile, world_size=world, launching=launching, allow_code=True)
 
 
 def fewest(ask: Ask) -> Fewest:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
@@ -43,11 +44,12 @@ def check_file(
     consumer: Consumer | None = None,
     text: str | None = None,
     selection: Selection | None = None,
+    allow_code: bool = False,
 ) -> Checked:
     """Load, resolve and ask every gate; all problems of one file in one pass.
 
     `consumer` is who reads a DeepSpeed JSON; `text` is the file's, where it is in hand already. `selection` says
-    more about hosts.
+    more about hosts. `allow_code`: code that the spec chooses may run (`--allow-local-code`), or nothing of it does.
     """
     deepspeed = deepspeed or target()
     loaded = load(file, overrides or (), deepspeed, consumer=consumer, text=text)
@@ -57,23 +59,19 @@ def check_file(
     cluster, found = _cluster(loaded.spec, file, hostfile, selection)
     found += _contradictions(loaded.spec, cluster, loaded.source, world_size)
     run = resolve(loaded.spec, name=_name(file), cluster=cluster, world_size=world_size, kind=loaded.kind)
-    return _gated(loaded, run, found, deepspeed, launching, hostfile)
+    from harness.gates import check
+
+    judge = partial(check, deepspeed=deepspeed, launching=launching, allow_code=allow_code)
+    return _gated(loaded, run, found, judge, hostfile)
 
 
 def _gated(
-    loaded: Loaded,
-    run: Run,
-    found: list[Finding],
-    deepspeed: Target,
-    launching: bool,
-    hostfile: str | None,
+    loaded: Loaded, run: Run, found: list[Finding], judge: Callable[..., Report], hostfile: str | None
 ) -> Checked:
-    from harness.gates import check
-
     source = loaded.source
     if source is None:
         raise Refused(loaded.findings, loaded.code)
-    report = check(run, source, deepspeed=deepspeed, launching=launching, consumer=loaded.consumer)
+    report = judge(run, source, consumer=loaded.consumer)
     everything = in_reading_order([*loaded.findings, *found, *report.findings])
     report = report._replace(findings=everything, consumer=loaded.consumer)
     files = {f.place.file for f in found if f.place} - {source.file, *source.extra_lines}

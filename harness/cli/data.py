@@ -45,10 +45,10 @@ def data(
 
     Example: harness data ds_configs/sft-chat.yaml
     """
-    checked = check_file(spec, overrides=overrides, world_size=world_size)
+    checked = check_file(spec, overrides=overrides, world_size=world_size, allow_code=True)
     if checked.run is not None and checked.run.degrees.world is None:
         world = checked.run.spec.launch.num_gpus or 1
-        checked = check_file(spec, overrides=overrides, world_size=world)
+        checked = check_file(spec, overrides=overrides, world_size=world, allow_code=True)
     run = _run(checked)
     try:
         body = look_at_data(run, examples)

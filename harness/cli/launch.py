@@ -16,6 +16,7 @@ import typer
 
 from harness.cli.common import exit_with, print_findings
 from harness.cli.options import (
+    AllowCodeOption,
     ExcludeOption,
     HostfileOption,
     HostsOption,
@@ -101,9 +102,7 @@ def launch(
     debug_distributed: Annotated[
         bool, typer.Option("--debug-distributed", help="Have torch and NCCL check and tell each collective; slow.")
     ] = False,
-    allow_local_code: Annotated[
-        bool, typer.Option("--allow-local-code", help="Run the Python file that `plugins.file` of the spec names.")
-    ] = False,
+    allow_local_code: AllowCodeOption = False,
     format: Annotated[Format, typer.Option("--format", help="How the plan or the result is printed.")] = Format.text,
     sbatch: Annotated[
         list[str] | None,
@@ -163,7 +162,7 @@ def launch(
     if sbatch and not (slurm and outside(os.environ)):
         raise typer.BadParameter("goes with `--slurm`, where no job has begun yet", param_hint="--sbatch")
     if slurm and outside(os.environ):
-        submit_job(spec, changes, sbatch or (), resume, dry_run=dry_run)
+        submit_job(spec, changes, sbatch or (), resume, dry_run=dry_run, allow_code=allow_local_code)
         return
     apart = _apart(no_ssh=no_ssh, run_id=run_id, node_rank=node_rank, master_addr=master_addr)
     going_on = (resume, tuple(allow_change or ()))

@@ -27,6 +27,12 @@ VersionOption = Annotated[
 HostsOption = Annotated[
     str | None, typer.Option("--hosts", metavar="A:N,B:N", help="Hosts and slots, instead of a hostfile.")
 ]
+AllowCodeOption = Annotated[
+    bool,
+    typer.Option(
+        "--allow-local-code", help="Run code that the spec chooses: `plugins.file`, variables such as PYTHONPATH."
+    ),
+]
 SlurmOption = Annotated[
     bool,
     typer.Option("--slurm", help="The hosts of the Slurm job that this is in; outside a job, `launch` submits one."),

@@ -85,7 +85,7 @@ def plan(
     elif model is not None or min_gpus:
         raise _usage(f"a spec and `{'--model' if model else '--min-gpus'}` are both given", "leave the spec out")
     else:
-        checked = check_file(spec, overrides=overrides, hostfile=hostfile, world_size=world_size)
+        checked = check_file(spec, overrides=overrides, hostfile=hostfile, world_size=world_size, allow_code=True)
     run = stop_on_errors(checked, "Nothing was planned")
     wanted = search or (ask is not None and ask.stage is None)
     chosen = choosing.choose(run, raw or _raw(run), spec, hostfile) if wanted else None

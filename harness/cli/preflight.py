@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from enum import StrEnum
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -11,6 +12,7 @@ import typer
 from harness.cli.asking import judged, network_of
 from harness.cli.common import check_file, exit_with, print_findings, stop_on_errors
 from harness.cli.options import (
+    AllowCodeOption,
     ExcludeOption,
     HostfileOption,
     HostsOption,
@@ -62,6 +64,7 @@ def preflight(
     fan_out: Annotated[
         int, typer.Option("--fan-out", min=1, max=1024, help="Hosts that are asked at the same time.")
     ] = remote.FAN_OUT,
+    allow_local_code: AllowCodeOption = False,
     allreduce: Annotated[
         bool,
         typer.Option("--allreduce", help="When all is well, start the ranks for a sum over all of them, and time it."),
@@ -78,7 +81,8 @@ def preflight(
     Example: harness preflight ds_configs/demo.yaml --hostfile hostfiles/two-node-16gpu
     """
     chosen = Selection(hosts, slurm, include, exclude, num_nodes, num_gpus)
-    checked = check_file(spec, overrides=overrides or (), hostfile=hostfile, selection=chosen)
+    check = partial(check_file, spec, overrides=overrides or (), hostfile=hostfile, selection=chosen)
+    checked = check(allow_code=allow_local_code)
     run = stop_on_errors(checked, "No host was asked")
     if run.cluster is None:
         fix = Fix("give `--hostfile FILE`, or set `launch.hostfile`; for this machine alone: harness doctor")

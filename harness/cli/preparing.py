@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from harness.cli.asking import hosts_are_well, network_of
 from harness.cli.common import Checked, check_file, exit_with, print_findings, stop_on_errors
@@ -66,14 +67,15 @@ def prepare(
     starts its own ranks alone.
     """
     asked, allowed = resume
-    checked = check_file(spec, overrides=overrides, hostfile=hostfile, launching=True, selection=chosen)
+    check = partial(check_file, spec, launching=True, allow_code=code)
+    checked = check(overrides=overrides, hostfile=hostfile, selection=chosen)
     if checked.run is not None and checked.run.cluster is None and chosen is not None and chosen.num_gpus is not None:
         overrides = [*overrides, f"launch.num_gpus={chosen.num_gpus}"]
-        checked = check_file(spec, overrides=overrides, launching=True)
+        checked = check(overrides=overrides)
     here = look_here(h.name for h in checked.run.cluster.hosts) if checked.run and checked.run.cluster else look_here()
     if checked.run is not None and checked.run.degrees.world is None:
         world = here.num_accelerators or 1
-        checked = check_file(spec, overrides=overrides, hostfile=hostfile, world_size=world, launching=True)
+        checked = check(overrides=overrides, hostfile=hostfile, world_size=world)
     run = stop_on_errors(checked, NOTHING)
     output_dir = here.folder / run.spec.launch.output_dir
     try:
@@ -124,7 +126,8 @@ def without_hosts(
     hostfile = run_dir / "hostfile.left"
     hostfile.write_text("".join(f"{h.name} slots={h.slots}\n" for h in hosts), encoding="utf-8")
     changes = [*overrides, *batch]
-    checked = check_file(spec, overrides=changes, hostfile=str(hostfile), launching=True)
+    # what runs already was allowed before
+    checked = check_file(spec, overrides=changes, hostfile=str(hostfile), launching=True, allow_code=True)
     hostfile.unlink()
     if checked.run is None or not checked.report.ok:
         return next((f.message for f in checked.report.findings if f.is_error), "the spec cannot be read any more")

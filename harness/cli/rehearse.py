@@ -15,7 +15,7 @@ import typer
 
 from harness.cli.choosing import as_yaml
 from harness.cli.common import Checked, check_file, exit_with, print_findings, stop_on_errors
-from harness.cli.options import HostfileOption, SetOption, SpecArgument, WorldSizeOption
+from harness.cli.options import AllowCodeOption, HostfileOption, SetOption, SpecArgument, WorldSizeOption
 from harness.errors import Exit
 from harness.facts import machine
 from harness.facts.devices import find_device
@@ -50,6 +50,7 @@ def rehearse(
     folder: Annotated[
         str, typer.Option("--folder", metavar="FOLDER", help="Where the rehearsal's files go; memory and disk are its.")
     ] = "rehearsals",
+    allow_local_code: AllowCodeOption = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be changed and what that run would need; do nothing.")
     ] = False,
@@ -69,7 +70,9 @@ def rehearse(
 
     Example: harness rehearse ds_configs/llama-3.1-70b-zero3-cpu-offload.yaml
     """
-    checked = check_file(spec, overrides=overrides, hostfile=hostfile, world_size=world_size)
+    checked = check_file(
+        spec, overrides=overrides, hostfile=hostfile, world_size=world_size, allow_code=allow_local_code
+    )
     run = stop_on_errors(checked, _NOTHING)
     here = look_here()
     target = (Path(folder) / f"{run.name}-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
@@ -81,7 +84,9 @@ def rehearse(
         return
     _refuse_without_training()
     _write(target, small, run)
-    played = play(target, here.scripts, _orders(target, small, run), SAVE, lambda text: print(text, file=sys.stderr))
+    options = ["--allow-local-code"] if allow_local_code else []
+    orders = _orders(target, small, run)
+    played = play(target, here.scripts, orders, SAVE, lambda text: print(text, file=sys.stderr), options)
     found = carry(played.seen, small.plan, whole)
     findings = list(in_reading_order([*played.findings, *judge(found, whole)]))
     body = view.as_json(small, whole, played.stages, found, findings, str(target))

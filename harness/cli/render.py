@@ -45,7 +45,8 @@ def render(
     Example: harness render ds_configs/demo.yaml --check
     """
     run = stop_on_errors(
-        check_file(spec, overrides=overrides, hostfile=hostfile, world_size=world_size), "Nothing was rendered"
+        check_file(spec, overrides=overrides, hostfile=hostfile, world_size=world_size, allow_code=True),
+        "Nothing was rendered",
     )
     config = render_run(with_choices(run, Path.cwd()))
     beside = Path(output) if output else Path(spec).with_suffix(".json")

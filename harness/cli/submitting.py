@@ -16,9 +16,12 @@ from harness.launching.here import DISTRIBUTION
 from harness.launching.slurm import make_job, submit
 
 
-def submit_job(spec: str, overrides: Sequence[str], options: Sequence[str], resume: str, *, dry_run: bool) -> None:
+def submit_job(
+    spec: str, overrides: Sequence[str], options: Sequence[str], resume: str, *, dry_run: bool, allow_code: bool
+) -> None:
     """Check, write the script, submit; or show what would be written and run. Ends the program where it cannot."""
-    run = stop_on_errors(check_file(spec, overrides=overrides, launching=True), "No job was submitted")
+    checked = check_file(spec, overrides=overrides, launching=True, allow_code=allow_code)
+    run = stop_on_errors(checked, "No job was submitted")
     folder = Path.cwd()
     words = _without(sys.argv[1:], {"--sbatch", "--resume"})
     command = [*_harness(), *words]

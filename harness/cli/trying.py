@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -45,13 +46,17 @@ class Search:
     stand_in: str
 
 
-def looked_up(spec: str, overrides: list[str], hostfile: str | None, most: int) -> Search:
-    """At most so many candidates, the spec first. Prints what speaks against the spec, and ends the program then."""
+def looked_up(spec: str, overrides: list[str], hostfile: str | None, most: int, *, allow_code: bool) -> Search:
+    """At most so many candidates, the spec first. Prints what speaks against the spec, and ends the program then.
+
+    `allow_code` is `--allow-local-code`.
+    """
     here = look_here()
-    checked = check_file(spec, overrides=overrides, hostfile=hostfile, launching=True)
+    check = partial(check_file, spec, overrides=overrides, hostfile=hostfile, launching=True, allow_code=allow_code)
+    checked = check()
     if checked.run is not None and checked.run.degrees.world is None:
         world = here.num_accelerators or 1
-        checked = check_file(spec, overrides=overrides, hostfile=hostfile, world_size=world, launching=True)
+        checked = check(world_size=world)
     run = stop_on_errors(checked, _NOTHING)
     local = run.cluster is None
     device, name = _device(run, here) if local else (find_device(run.spec.cluster.gpu or ""), _hosts(run))
@@ -108,7 +113,7 @@ def text_of(found: Search, candidate: Candidate, file: Path) -> tuple[str, bool]
 
 def verified(found: Search, text: str, candidate: Candidate, file: Path) -> str | None:
     """Why the text is not what was measured; None where it is: same global batch, same settings, no error."""
-    checked = check_file(str(file), text=text, hostfile=found.hostfile, world_size=_world(found), launching=True)
+    checked = _checked(found, text, str(file))
     error = next(iter(_errors(checked)), None)
     if error is not None or checked.run is None:
         return error.message if error else "it cannot be read"
@@ -124,7 +129,13 @@ def _check(found: Search, candidate: Candidate) -> Checked:
     import yaml
 
     text = yaml.safe_dump(laid_over(found.raw, candidate.sets), sort_keys=False)
-    return check_file(found.spec, text=text, hostfile=found.hostfile, world_size=_world(found), launching=True)
+    return _checked(found, text, found.spec)
+
+
+def _checked(found: Search, text: str, file: str) -> Checked:
+    """Its code was allowed when the spec was looked up, or it chooses none."""
+    check = partial(check_file, file, text=text, launching=True, allow_code=True)
+    return check(hostfile=found.hostfile, world_size=_world(found))
 
 
 def _world(found: Search) -> int | None:

@@ -18,7 +18,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from harness.cli.common import exit_with, print_findings
-from harness.cli.options import HostfileOption, SetOption, SpecArgument
+from harness.cli.options import AllowCodeOption, HostfileOption, SetOption, SpecArgument
 from harness.cli.trying import Search, looked_up, text_of, verified
 from harness.errors import Exit
 from harness.facts import machine
@@ -65,9 +65,7 @@ def tune(
         str, typer.Option("--folder", metavar="FOLDER", help="Where trials and evidence go; every host must see it.")
     ] = "tuning",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be tried; do nothing.")] = False,
-    allow_local_code: Annotated[
-        bool, typer.Option("--allow-local-code", help="Run the Python file that `plugins.file` of the spec names.")
-    ] = False,
+    allow_local_code: AllowCodeOption = False,
     format: Annotated[Format, typer.Option("--format", help="How the result is printed.")] = Format.text,
 ) -> None:
     """Run the planner's best settings for a few steps each under the `deepspeed` launcher; write the fastest as a spec.
@@ -86,7 +84,7 @@ def tune(
         raise typer.BadParameter(f"`{out}` is there already; `--overwrite` replaces it", param_hint="--out")
     if spec == "-":
         raise typer.BadParameter("every trial reads the spec anew: name a file", param_hint="SPEC")
-    search = looked_up(spec, list(overrides or ()), hostfile, trials)
+    search = looked_up(spec, list(overrides or ()), hostfile, trials, allow_code=allow_local_code)
     skip = left_out(steps)
     tried = [Trial(candidate) for candidate in search.candidates]
     if dry_run:

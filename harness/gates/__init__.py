@@ -29,14 +29,17 @@ def check(
     consumer: Consumer | None = None,
     accelerator: str | None = None,
     survey: Survey | None = None,
+    allow_code: bool = False,
 ) -> Report:
     """Ask every gate. What lacks a fact that it needs is skipped and said to be skipped.
 
     `consumer` is who reads a DeepSpeed JSON. `accelerator` is torch's name of the device; where it is not given,
     `cluster.gpu` tells it, or this machine when a run is launched on it. `survey` is what the hosts said of themselves.
+    `allow_code`: whoever runs it allows code that the spec chooses, or nothing of the spec's is run.
     A gate that fails is our fault: it becomes finding GT001 and the others still look.
     """
-    context = Context(run, source, deepspeed or target(), consumer, accelerator or _accelerator(run, launching), survey)
+    device = accelerator or _accelerator(run, launching)
+    context = Context(run, source, deepspeed or target(), consumer, device, survey, allow_code)
     version, known = context.target.version, _Known(context, launching)
     found: list[Finding] = []
     skipped: list[Skipped] = []
@@ -108,19 +111,27 @@ def _ask(gate: Gate, context: Context) -> list[Finding]:
         ]
 
 
+def _unused(name: str, known: Mapping[str, Gate]) -> str:
+    if name not in known:
+        return f"`ignore.{name}` names no gate"
+    what = "ignored nothing" if known[name].ignorable else "does not count: no spec can allow itself"
+    return f"`ignore.{name}` {what}"
+
+
 def _suppress(found: list[Finding], context: Context) -> tuple[list[Finding], list[Finding], list[Finding]]:
     """(kept, ignored, complaints about `ignore` entries that ignored nothing)."""
     wanted = context.run.spec.ignore
     odd = [name for name in context.run.spec.allow_undocumented if name not in ("TP001",)]
-    kept = [f for f in found if f.gate not in wanted]
-    ignored = [f for f in found if f.gate in wanted]
+    known = {gate.id: gate for gate in gates()} if wanted else {}
+    obeyed = {name for name in wanted if name not in known or known[name].ignorable}
+    kept = [f for f in found if f.gate not in obeyed]
+    ignored = [f for f in found if f.gate in obeyed]
     hit = {f.gate for f in ignored}
-    known = {gate.id for gate in gates()} if wanted else ()
     unused = [
         Finding(
             "GT002",
             "warning",
-            f"`ignore.{name}` ignored nothing" if name in known else f"`ignore.{name}` names no gate",
+            _unused(name, known),
             f"ignore.{name}",
             context.source.place(("ignore", name), of_key=True),
             fix=Fix("remove it"),

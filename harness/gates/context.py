@@ -78,6 +78,8 @@ class Context:
     """What torch calls the device, such as `cuda` or `cpu`, where it is known."""
     survey: Survey | None = None
     """What the hosts said of themselves, where they were asked."""
+    allow_code: bool = False
+    """Whether whoever runs it allows code that the spec chooses, or nothing of the spec's is run."""
 
     # DeepSpeed's own keys
 

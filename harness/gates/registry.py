@@ -46,6 +46,7 @@ class Gate:
     when: When | None
     policy: str
     unseen: str
+    ignorable: bool
     check: Check = field(repr=False)
 
     @property
@@ -86,12 +87,14 @@ def gate(
     when: When | None = None,
     policy: str = "",
     unseen: str = "",
+    ignorable: bool = True,
 ) -> Callable[[Check], Check]:
     """Register the decorated function as a gate; its module's docstring is the page.
 
     `when` is a cheap guard: a gate that it calls irrelevant has nothing to say and misses no facts. `policy` is why the
     gate refuses what the installed DeepSpeed would run. `unseen` is what a machine would need to see the claim happen,
-    where the CPU accelerator cannot show it.
+    where the CPU accelerator cannot show it. What is not `ignorable` is no matter of the spec's own: its `ignore` does
+    not count.
     """
 
     def register(check: Check) -> Check:
@@ -100,7 +103,7 @@ def gate(
         page = vars(sys.modules[check.__module__])["__doc__"] or ""
         first, last = (parse_version(v) if v else None for v in (since, until))
         _GATES[id] = Gate(
-            id, name, upstream, tuple(cites), first, last, tuple(needs), page, when, policy, unseen, check
+            id, name, upstream, tuple(cites), first, last, tuple(needs), page, when, policy, unseen, ignorable, check
         )
         return check
 

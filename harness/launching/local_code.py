@@ -1,4 +1,4 @@
-"""The user's own code: whether a launch may run it, and which bytes."""
+"""The user's own code: whether a launch may run it, and which bytes. Code that `launch.env` chooses is gate SE008's."""
 
 from __future__ import annotations
 

@@ -45,6 +45,8 @@ class Played:
     folder: Path
     scripts: Path
     tell: Tell
+    options: Sequence[str] = ()
+    """Of `harness launch`, beyond those that every rehearsal needs."""
     stages: list[Stage] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     killed: Record | None = None
@@ -60,9 +62,13 @@ class Played:
         return Seen(lines["memory"], seconds, lines["save"], self.export_peak)
 
 
-def play(folder: Path, scripts: Path, orders: Mapping[str, Any], save_at: int, tell: Tell) -> Played:
-    """All phases in order; the first that fails ends it. `spec.yaml` must be in `folder`. Raises nothing."""
-    played = Played(folder, scripts, tell)
+def play(
+    folder: Path, scripts: Path, orders: Mapping[str, Any], save_at: int, tell: Tell, options: Sequence[str] = ()
+) -> Played:
+    """All phases in order; the first that fails ends it. `spec.yaml` must be in `folder`; `options` are more of
+    `harness launch`. Raises nothing.
+    """
+    played = Played(folder, scripts, tell, options)
     parts: tuple[Callable[[], None], ...] = (
         partial(_files, played, orders),
         partial(_killed, played, save_at),
@@ -90,7 +96,7 @@ def _killed(played: Played, save_at: int) -> None:
     """Train, and kill a rank once a checkpoint is complete and the next step has begun."""
     began, rank, code = time.monotonic(), None, 1
     with (played.folder / "train.log").open("ab") as log:
-        child = start(_launch(), played.folder, log)
+        child = start(_launch(played), played.folder, log)
         try:
             rank = _rank_after(played, child, save_at)
             if rank is not None:
@@ -113,7 +119,7 @@ def _killed(played: Played, save_at: int) -> None:
 
 
 def _resumed(played: Played, save_at: int) -> None:
-    code, seconds, _ = _run(played, [*_launch(), "--resume", "auto"], "resume")
+    code, seconds, _ = _run(played, [*_launch(played), "--resume", "auto"], "resume")
     record = played.resumed = _newest(played)
     start = int(record.start.get("start_step", 0)) if record else 0
     _note(played, Stage("resume", seconds, code, f"went on from step {start}, trained to the end"))
@@ -134,8 +140,9 @@ def _export(played: Played) -> None:
         _failed(played, "export", code or 1, "nothing was exported")
 
 
-def _launch() -> list[str]:
-    return python("-m", "harness", "launch", "spec.yaml", "--progress", "plain", "--format", "json")
+def _launch(played: Played) -> list[str]:
+    words = python("-m", "harness", "launch", "spec.yaml", "--progress", "plain", "--format", "json")
+    return [*words, *played.options]
 
 
 def _run(played: Played, command: Sequence[str], name: str) -> tuple[int, float, int]:

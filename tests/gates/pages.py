@@ -96,6 +96,7 @@ def judge(
     launching: bool = True,
     accelerator: str | None = "cuda",
     example: Example | None = None,
+    allow_code: bool = False,
 ) -> Judged:
     """Put an example to all gates, as it would be launched on GPUs, unless its `cluster.gpu` says something else.
 
@@ -120,6 +121,6 @@ def judge(
     survey = None
     if cluster is not None and "the hosts' answers" in gate.needs:
         survey = survey_of(cluster, yaml.safe_load(answers or "") or {})
-    more = {"consumer": consumer, "accelerator": device, "survey": survey}
+    more = {"consumer": consumer, "accelerator": device, "survey": survey, "allow_code": allow_code}
     report = check(run, loaded.source, deepspeed=target, launching=launching, **more)
     return Judged(report, run, loaded.source, loaded.findings)

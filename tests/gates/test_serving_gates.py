@@ -36,6 +36,9 @@ def found(write, text, **kwargs):
         ("launch: {env: {'A;B': x}}", "SE005", "error"),
         ('launch: {env: {A: "x\\ny"}}', "SE005", "error"),
         ("launch: {env: {A: 'a b, c=d'}}", None, ""),
+        ("launch: {env: {PATH: '/opt/bin:$PATH'}}", "SE008", "error"),
+        ("launch: {env: {LD_PRELOAD: ./evil.so}}", "SE008", "error"),
+        ("launch: {env: {NCCL_DEBUG: INFO, HF_HOME: /models, PYTHONUNBUFFERED: 1}}", None, ""),
         ("launch: {output_dir: 'runs/$(id)'}", "SE006", "error"),
         ("launch: {output_dir: 'my runs/a-b_c.d'}", None, ""),
         ("model: {name_or_path: $HOME/model}", "SE007", "error"),
@@ -57,6 +60,31 @@ def test_run_specs(text, gate, severity, write):
     mine = {k: f for k, f in report.items() if k[:2] in FAMILIES and (k != "CK011" or k == gate)}
     assert set(mine) == ({gate} if gate else set())
     assert not gate or mine[gate].severity == severity
+
+
+TWO = "a slots=1\nb slots=1\n"
+
+
+@pytest.mark.parametrize("value", ['a"; touch x; echo "b', "$HOME/x", "a\\b", "$(id)", "`id`"])
+def test_what_a_remote_shell_would_read_is_refused_where_there_is_one(write, value):
+    env = f"launch: {{env: {{A: {json.dumps(value)}}}}}"
+    assert found(write, env, hostfile=TWO)["SE005"].severity == "error"
+    over_mpi = env.replace("launch: {", "launch: {launcher: openmpi, ")
+    always = value in ("$(id)", "`id`")
+    assert ("SE005" in found(write, over_mpi, hostfile=TWO)) is always
+    assert ("SE005" in found(write, env)) is always
+
+
+@pytest.mark.parametrize("value", ["a b", "a=b, c", "'quoted'", "a;b|c&d", "-O3 (x) [y] {z} * ? ~ #"])
+def test_what_stands_between_double_quotes_is_let_through(write, value):
+    assert "SE005" not in found(write, f"launch: {{env: {{A: {json.dumps(value)}}}}}", hostfile=TWO)
+
+
+def test_a_spec_cannot_ignore_what_runs_code(write):
+    text = "launch: {env: {PYTHONPATH: ./evil}}\nignore: {SE008: we trust it}"
+    assert {"SE008", "GT002"} <= found(write, text).keys()
+    assert "does not count" in found(write, text)["GT002"].message
+    assert "SE008" not in found(write, text, allow_code=True)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from deepspeed_words import exported
 
+from harness.gates import check
 from harness.launching.here import Here
 from harness.launching.plan import Target, make_plan
 from harness.launching.refusals import refusals
@@ -21,6 +23,7 @@ from harness.plan.run import resolve
 from harness.spec.cluster import Cluster, parse_hostfile
 from harness.spec.host_selection import parse_hosts, slurm_hosts
 from harness.spec.model import RunSpec
+from harness.spec.source import Source
 
 EVIL = [
     "$(touch marker)",
@@ -98,6 +101,24 @@ def test_a_value_is_refused_or_arrives_as_it_is(tmp_path, value):
         done = subprocess.run(["sh"], input=script, text=True, capture_output=True, check=True, cwd=tmp_path)
         assert done.stdout == value
     assert list(tmp_path.iterdir()) == []
+
+
+SHELL = [*(v for v in NAMES if "\0" not in v), 'a"; touch marker; echo "b', "$HOME", "a b=c", "it's; fine", "50%"]
+
+
+@pytest.mark.parametrize("value", SHELL)
+def test_a_value_that_the_gate_lets_through_runs_nothing_in_deepspeeds_own_command(tmp_path, value):
+    spec = RunSpec.model_validate({"launch": {"env": {"ODD": value}}})
+    run = resolve(spec, name="demo", cluster=Cluster.of((("a", 1), ("b", 1))))
+    source = Source("spec.yaml", "yaml", "", {})
+    refused = "SE005" in {f.gate for f in check(run, source).findings}
+    script = exported({"ODD": value}) + 'printf %s "$ODD"'
+    done = subprocess.run(["sh", "-c", script], text=True, capture_output=True, check=False, cwd=tmp_path)
+    safe = done.stdout == value.strip() and not list(tmp_path.iterdir())
+    assert refused or safe, script
+    if value in ("a b=c", "it's; fine"):
+        assert safe
+        assert not refused
 
 
 @pytest.mark.parametrize("name", ["$(touch marker)", "A B", "a;touch marker", "", "1A", "A=B", "A\nB", "-x"])

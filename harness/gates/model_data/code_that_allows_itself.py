@@ -33,7 +33,7 @@ from harness.gates.registry import Context, gate
 _VARIABLE = "HARNESS_ALLOWED_CODE"
 
 
-@gate("MD034", "spec-that-allows-its-own-code", upstream="silent", needs=("a run spec",))
+@gate("MD034", "spec-that-allows-its-own-code", upstream="silent", needs=("a run spec",), ignorable=False)
 def check(ctx: Context) -> Iterator[Finding]:
     """Never from the spec."""
     if _VARIABLE in ctx.run.spec.launch.env:

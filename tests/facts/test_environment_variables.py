@@ -1,0 +1,62 @@
+"""Which variables choose code: those that do, and the settings of every day that do not."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from harness.facts.environment_variables import CHOOSERS, chosen_code
+
+CODE = """
+PYTHONPATH=./evil PYTHONHOME=/x PYTHONSTARTUP=/x.py PYTHONINSPECT=1 PYTHONUSERBASE=/x PYTHONBREAKPOINT=os.system
+PYTHONPYCACHEPREFIX=/x PYTHONWARNINGS=all:0:antigravity.x:0:0 PYTHONWARNINGS=ignore,error::evil.Warning HOME=/x
+LD_PRELOAD=./evil.so LD_AUDIT=./evil.so LD_LIBRARY_PATH=/x GCONV_PATH=/x OPENSSL_CONF=/x CUDA_INJECTION64_PATH=/x.so
+BASH_ENV=./x ENV=./x SHELLOPTS=xtrace PS4=x PROMPT_COMMAND=x
+PATH=/x PATH=/x:$PATH PATH= CC=./cc CXX=/x/g++ NVCC=./nvcc CUDA_HOME=/x CUDA_PATH=/x CUDACXX=/x CUTLASS_PATH=/x
+CXXFLAGS=-fplugin=/x.so CFLAGS=-B/x LDFLAGS=-L/x CPATH=/x LIBRARY_PATH=/x CPLUS_INCLUDE_PATH=/x MAKEFLAGS=-f/x
+NVCC_PREPEND_FLAGS=-ccbin=/x GIT_SSH_COMMAND=x GIT_CONFIG_COUNT=1 EDITOR=x PAGER=x
+PDSH_SSH_ARGS_APPEND=-oProxyCommand=x PDSH_RCMD_TYPE=exec SSH_ASKPASS=/x SLURM_TASK_PROLOG=/x SLURM_CONF=/x
+OMPI_MCA_plm_rsh_agent=/x OMPI_MCA_mca_base_component_path=/x OPAL_PREFIX=/x
+NCCL_NET_PLUGIN=/x.so NCCL_TUNER_PLUGIN=./x.so NCCL_PROFILER_PLUGIN=/x.so NCCL_CONF_FILE=/x UCX_MODULE_DIR=/x
+TORCH_EXTENSIONS_DIR=/x TRITON_CACHE_DIR=/x TRITON_PTXAS_PATH=/x TORCHINDUCTOR_CACHE_DIR=/x XDG_CACHE_HOME=/x
+TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=1 HF_DATASETS_TRUST_REMOTE_CODE=true HF_ENDPOINT=https://x HF_MODULES_CACHE=/x
+DS_ENV_FILE=/x COVERAGE_PROCESS_START=/x
+""".split()
+SETTINGS = """
+NCCL_DEBUG=INFO NCCL_SOCKET_IFNAME=ib0 NCCL_IB_HCA=mlx5_0:1,mlx5_1:1 NCCL_NET_PLUGIN=ofi NCCL_TUNER_PLUGIN=none
+NCCL_DEBUG_FILE=/scratch/nccl.%h NCCL_TOPO_FILE=/etc/topo.xml NCCL_NET=IB NCCL_ALGO=Ring GLOO_SOCKET_IFNAME=eth0
+RCCL_MSCCL_ENABLE=0 UCX_TLS=rc,cuda UCX_NET_DEVICES=mlx5_0:1 FI_PROVIDER=efa FI_EFA_USE_DEVICE_RDMA=1
+OMPI_MCA_btl_tcp_if_include=eth0 OMPI_MCA_btl=^openib
+TORCH_NCCL_ASYNC_ERROR_HANDLING=1 TORCH_DISTRIBUTED_DEBUG=DETAIL TORCH_SHOW_CPP_STACKTRACES=1 TORCH_CUDA_ARCH_LIST=9.0
+TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC=600 TORCHINDUCTOR_MAX_AUTOTUNE=1 TORCH_LOGS=recompiles TRITON_PRINT_AUTOTUNING=1
+PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True PYTORCH_ALLOC_CONF=max_split_size_mb:128
+TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD=0 TORCH_HOME=/models
+OMP_NUM_THREADS=8 MKL_NUM_THREADS=8 KMP_AFFINITY=granularity=fine CUDA_VISIBLE_DEVICES=0,1 CUDA_DEVICE_MAX_CONNECTIONS=1
+CUDA_LAUNCH_BLOCKING=1 CUDA_MODULE_LOADING=LAZY CUBLAS_WORKSPACE_CONFIG=:4096:8 MALLOC_ARENA_MAX=2 GLIBC_TUNABLES=x=1
+HF_HOME=/models/hf HF_HUB_CACHE=/models HF_HUB_OFFLINE=1 HF_HUB_ENABLE_HF_TRANSFER=1 HF_DATASETS_CACHE=/data
+HF_DATASETS_TRUST_REMOTE_CODE=0 TRANSFORMERS_OFFLINE=1 TRANSFORMERS_VERBOSITY=error TOKENIZERS_PARALLELISM=false
+DS_ACCELERATOR=cpu DS_SKIP_CUDA_CHECK=1 DS_BUILD_CPU_ADAM=1 MAX_JOBS=8 CC=gcc-12 CXX=g++-12 ENV=prod GIT_COMMIT=ab12
+PYTHONUNBUFFERED=1 PYTHONFAULTHANDLER=1 PYTHONHASHSEED=0 PYTHONDONTWRITEBYTECODE=1 PYTHONNOUSERSITE=1 PYTHONOPTIMIZE=
+PYTHONWARNINGS=ignore PYTHONWARNINGS=ignore::DeprecationWarning,default PYTHONBREAKPOINT=0 PYTHONPATH= LD_PRELOAD=
+WANDB_MODE=offline WANDB_PROJECT=x WANDB_DIR=/logs MLFLOW_TRACKING_URI=http://x HTTP_PROXY=http://x TMPDIR=/scratch
+LANG=C.UTF-8 TZ=UTC SSL_CERT_FILE=/etc/ca.pem USE_MEGATRON=1 MY_PATH=/x
+""".split()
+
+
+@pytest.mark.parametrize("text", CODE)
+def test_it_chooses_code(text):
+    name, _, value = text.partition("=")
+    assert chosen_code(name, value), text
+
+
+@pytest.mark.parametrize("text", SETTINGS)
+def test_it_is_a_setting(text):
+    name, _, value = text.partition("=")
+    assert chosen_code(name, value) is None, text
+
+
+def test_each_row_is_there_for_something():
+    pairs = [text.partition("=")[::2] for text in CODE]
+    for row in CHOOSERS:
+        assert any(re.fullmatch(row.names, name) and re.search(row.values, value) for name, value in pairs), row

@@ -8,6 +8,7 @@ from typing import Any
 
 from harness.cli.common import Checked, exit_with, print_findings
 from harness.errors import Exit, Refused
+from harness.facts.machine import LOOKUP_SECONDS
 from harness.facts.survey import Survey
 from harness.findings import Report
 from harness.launching.here import Here
@@ -41,6 +42,15 @@ def hosts_are_well(checked: Checked, run: Run, here: Here, config: Mapping[str, 
         print("No rank was started and nothing was written. `harness preflight` shows all answers.", file=sys.stderr)
         exit_with(Exit.PREFLIGHT)
     return survey
+
+
+def say_what_is_unresolved(here: Here) -> None:
+    """One line for all names that no name server answered for in time."""
+    if not here.unresolved:
+        return
+    names = f"`{here.unresolved[0]}`" + (f" and {len(here.unresolved) - 1:,} more" if here.unresolved[1:] else "")
+    took = f"could not be looked up within {LOOKUP_SECONDS:.0f} s"
+    print(f"note: {names} {took}: taken for other machines than {here.hostname}", file=sys.stderr)
 
 
 def network_of(survey: Survey | None) -> Network | None:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.asking import judged, network_of
+from harness.cli.asking import judged, network_of, say_what_is_unresolved
 from harness.cli.common import check_file, exit_with, print_findings, stop_on_errors
 from harness.cli.options import (
     AllowCodeOption,
@@ -90,6 +90,7 @@ def preflight(
             [Finding("HO005", "error", "no hostfile is given, so there is nobody to ask", fix=fix)], Exit.USAGE
         )
     here = look_here(h.name for h in run.cluster.hosts)
+    say_what_is_unresolved(here)
     run = with_choices(run, here.folder)
     config = render(run).config
     ops = needed_ops(config, accelerated=here.accelerated)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from harness.cli.asking import hosts_are_well, network_of
+from harness.cli.asking import hosts_are_well, network_of, say_what_is_unresolved
 from harness.cli.common import Checked, check_file, exit_with, print_findings, stop_on_errors
 from harness.errors import Exit, Refused
 from harness.facts.survey import Survey
@@ -77,6 +77,7 @@ def prepare(
         world = here.num_accelerators or 1
         checked = check(overrides=overrides, hostfile=hostfile, world_size=world)
     run = stop_on_errors(checked, NOTHING)
+    say_what_is_unresolved(here)
     output_dir = here.folder / run.spec.launch.output_dir
     try:
         node = node_of(apart, run, here) if apart else None

@@ -12,8 +12,12 @@ import resource
 import shutil
 import socket
 import subprocess
+import threading
+import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from queue import Empty, SimpleQueue
 
 _NETWORK_FILESYSTEMS = {
     "nfs",
@@ -29,6 +33,10 @@ _NETWORK_FILESYSTEMS = {
     "9p",
     "wekafs",
 }
+_LOOKUPS = 64
+"""Names that are looked up at the same time."""
+LOOKUP_SECONDS = 5.0
+"""What all names of a hostfile together may take: a name server that does not answer takes as long for each of them."""
 _LIBAIO_PROBE = "#include <libaio.h>\nint main(void) { return io_submit(0, 0, 0); }\n"
 
 
@@ -175,15 +183,58 @@ def on_network_filesystem(path: Path) -> bool:
     return filesystem_of(path) in _NETWORK_FILESYSTEMS
 
 
-def is_this_machine(host: str) -> bool:
-    """Whether a hostfile's name means this machine: by name, else by an address that can be bound here."""
-    name = host.strip("[]").lower()
+def names_of_this_machine(hosts: Iterable[str], seconds: float = LOOKUP_SECONDS) -> tuple[set[str], list[str]]:
+    """(which of a hostfile's names mean this machine, which could not be looked up within `seconds` for all of them).
+
+    A name means this machine when it is its name, or has an address that can be bound here.
+    """
+    names = list(dict.fromkeys(hosts))
     own = socket.gethostname().lower()
-    if name in {"localhost", "127.0.0.1", "::1", own, own.partition(".")[0]}:
-        return True
+    known = {"localhost", "127.0.0.1", "::1", own, own.partition(".")[0]}
+    found = {name for name in names if _bare(name) in known}
+    asked = [name for name in names if name not in found]
+    answers = _look_up(asked, seconds)
+    return found | {name for name, here in answers.items() if here}, [name for name in asked if name not in answers]
+
+
+def _look_up(names: list[str], seconds: float) -> dict[str, bool]:
+    """Whether a name has an address of this machine, for those that were answered in time. A look-up cannot be broken
+    off: threads that still wait for one when time is up are left behind, and end with the process.
+    """
+    end = time.monotonic() + seconds
+    waiting, answered = SimpleQueue[str](), SimpleQueue[tuple[str, bool]]()
+    for name in names:
+        waiting.put(name)
+
+    def work() -> None:
+        while time.monotonic() < end:
+            try:
+                name = waiting.get_nowait()
+            except Empty:
+                return
+            answered.put((name, _is_bound_here(name)))
+
+    for _ in range(min(_LOOKUPS, len(names))):
+        threading.Thread(target=work, name="host-name", daemon=True).start()
+    found: dict[str, bool] = {}
+    while len(found) < len(names):
+        try:
+            name, here = answered.get(timeout=max(0.0, end - time.monotonic()))
+        except Empty:
+            break
+        found[name] = here
+    return found
+
+
+def _bare(host: str) -> str:
+    return host.strip("[]").lower()
+
+
+def _is_bound_here(host: str) -> bool:
+    """Whether a name has an address that can be bound on this machine."""
     try:
-        found = socket.getaddrinfo(name, 0, type=socket.SOCK_DGRAM)
-    except OSError:
+        found = socket.getaddrinfo(_bare(host), 0, type=socket.SOCK_DGRAM)
+    except (OSError, UnicodeError):  # the second: a name that no name server can be asked for, such as `a..b`
         return False
     return any(_binds(family, address) for family, _, _, _, address in found)
 

@@ -43,12 +43,15 @@ class Here:
     """A folder for the launcher's PYTHONPATH, where mlflow is installed, which DeepSpeed would import for nothing."""
     root: bool = False
     """Whether this user is root."""
+    unresolved: tuple[str, ...] = ()
+    """Names of the hostfile that no name server answered for in time: they are taken for other machines."""
 
 
 def look_here(host_names: Iterable[str] = ()) -> Here:
     """Gather what a plan needs. `host_names` are a hostfile's, to be told whether they mean this machine."""
     on_cpu = os.environ.get("DS_ACCELERATOR") == "cpu"
     found = () if on_cpu else machine.accelerators()
+    local_names, unresolved = machine.names_of_this_machine(host_names)
     visible = [d for d in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if d.strip()]
     return Here(
         hostname=socket.gethostname(),
@@ -62,10 +65,11 @@ def look_here(host_names: Iterable[str] = ()) -> Here:
         port=free_port(),
         supervisor=f"{machine.host_identity()}:{os.getpid()}:{machine.start_ticks(os.getpid())}",
         environ=dict(os.environ),
-        local_names=frozenset(name for name in host_names if machine.is_this_machine(name)),
+        local_names=frozenset(local_names),
         default_hostfile=DEFAULT_HOSTFILE.is_file(),
         lean=scripts_folder() / "lean" if importlib.util.find_spec("mlflow") else None,
         root=os.geteuid() == 0,
+        unresolved=tuple(unresolved),
     )
 
 

@@ -103,3 +103,23 @@ def test_an_export_of_nothing(folder):
         assert done.returncode == 2
         assert "CK001" in done.stderr
         assert "Nothing was written" in done.stderr
+
+
+NO_ANSWER = """\
+import socket, sys, time
+socket.getaddrinfo = lambda *a, **k: time.sleep(600)
+from harness.__main__ import start
+sys.argv = ["harness", "launch", "tiny.yaml", "--dry-run", "--hostfile", "hosts"]
+start()
+"""
+
+
+def test_a_name_server_that_does_not_answer_holds_up_no_dry_run_on_4096_hosts(folder):
+    (folder / "hosts").write_text("".join(f"node-{n:04d} slots=1\n" for n in range(4096)))
+    done = subprocess.run(
+        [sys.executable, "-c", NO_ANSWER], cwd=folder, text=True, capture_output=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.count("node-4095") == 1
+    assert done.stderr.count("could not be looked up") == 1
+    assert "note: `node-0000` and 4,095 more could not be looked up within 5 s" in done.stderr

@@ -8,11 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import secrets
 import stat
 import tempfile
 from pathlib import Path
+from typing import Any, BinaryIO
+
+_DEEPEST = 64
+"""Levels of JSON; what DeepSpeed, transformers and the harness write has at most ten."""
 
 
 def read_regular(path: Path, limit: int, *, follow: bool = True) -> bytes:
@@ -21,19 +26,48 @@ def read_regular(path: Path, limit: int, *, follow: bool = True) -> bytes:
     Raises OSError: EINVAL for a pipe, a device, a socket or a folder, EFBIG for a larger file, ELOOP for a link where
     `follow` is false, and what opening and reading raise. Raises ValueError for a name that no file can have.
     """
+    with open_regular(path, follow=follow) as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise OSError(errno.EFBIG, f"larger than {limit:,} bytes", str(path))
+    return content
+
+
+def open_regular(path: Path, *, follow: bool = True) -> BinaryIO:
+    """A regular file, open for reading: for one that is read piece by piece. Never waits.
+
+    Raises OSError: EINVAL for what is no regular file, ELOOP for a link where `follow` is false, and what opening
+    raises. Raises ValueError for a name that no file can have.
+    """
     # Without O_NONBLOCK the open of a pipe waits for a writer; it changes nothing for a regular file.
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
     descriptor = os.open(path, flags)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            content = file.read(limit + 1)
-    finally:
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
         os.close(descriptor)
-    if len(content) > limit:
-        raise OSError(errno.EFBIG, f"larger than {limit:,} bytes", str(path))
-    return content
+        raise
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value in a JSON text. Raises ValueError for any other text, and for one nested deeper than anything that
+    programs write: who walks through the value would run out of stack.
+    """
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    opened = text.count("[") + text.count("{") if isinstance(text, str) else text.count(b"[") + text.count(b"{")
+    if opened > _DEEPEST and _deeper(value, _DEEPEST):
+        raise ValueError("nested too deeply")
+    return value
+
+
+def _deeper(value: Any, levels: int) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return inner is not None and (not levels or any(_deeper(v, levels - 1) for v in inner))
 
 
 def write_atomically(path: Path, text: str) -> None:

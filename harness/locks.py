@@ -16,9 +16,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from harness.facts import machine
+from harness.files import parse_json, read_regular
 
 FRESH_SECONDS = 120.0
 """On a file system without `flock`, a holder on another machine counts as alive for so long after it last touched."""
+_LARGEST = 4096
 _NO_FLOCK = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL}
 
 
@@ -116,16 +118,16 @@ class Lock:
 def holder_of(path: Path) -> Holder | None:
     """Who the file says holds it, whether or not that process is still alive; None when nobody is named."""
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = parse_json(read_regular(path, _LARGEST))
         return Holder(str(raw["host"]), int(raw["pid"]), int(raw["ticks"]), str(raw.get("what", "")))
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return None
 
 
 def held_by(path: Path) -> Holder | None:
     """Who holds the lock now; None when nobody does. Takes nothing."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would wait for its writer
     except OSError:
         return None
     try:

@@ -21,6 +21,7 @@ if __name__ == "__main__":
     parser.add_argument(
         "--verify", action="store_true", help="load the folder, and compare its logits with those of the checkpoint"
     )
+    parser.add_argument("--allow-local-code", action="store_true", help="run Python code that the model brings")
     parser.add_argument(
         "--sample-prompt", metavar="TEXT", help="print a sample that starts like this, and keep it in --sample-file"
     )
@@ -54,6 +55,7 @@ if __name__ == "__main__":
             arguments.max_shard_bytes or SHARD_BYTES,
             lora=arguments.lora,
             verify=arguments.verify,
+            allow_code=arguments.allow_local_code,
             say=lambda text: print(text, file=sys.stderr, flush=True),
         )
     except Refused as refused:
@@ -62,6 +64,7 @@ if __name__ == "__main__":
     print(folder)
     if arguments.sample_prompt is not None:
         seed = None if arguments.sample_seed < 0 else arguments.sample_seed
-        text = sample(folder, arguments.sample_prompt, arguments.sample_tokens, seed=seed)
+        trusted = arguments.allow_local_code
+        text = sample(folder, arguments.sample_prompt, arguments.sample_tokens, seed=seed, trusted=trusted)
         (arguments.sample_file or folder.with_name("sample.txt")).write_text(text + "\n", encoding="utf-8")
         print(text)

@@ -4,15 +4,18 @@ compared, never trusted.
 
 from __future__ import annotations
 
+import errno
 import re
 from pathlib import Path
 
 from harness.checkpoints.manifest import Manifest, read
 from harness.checkpoints.verify import Progress, verify
 from harness.errors import Refused
+from harness.files import read_regular
 from harness.findings import Finding, Fix
 
 LATEST = "latest"
+_LONGEST = 4096
 UNFINISHED, TRASH = ".tmp-", ".trash-"
 _STEP = re.compile(r"step-(\d{8,})")
 
@@ -94,10 +97,12 @@ def problems(path: Path, *, deep: bool = True, progress: Progress | None = None)
 def stale_latest(folder: Path, newest: Path | None) -> str | None:
     """What is wrong with the pointer `latest`, in words; None when it names the newest checkpoint that is whole."""
     try:
-        text = (folder / LATEST).read_text(encoding="utf-8", errors="replace").strip()[:80]
+        text = read_regular(folder / LATEST, _LONGEST, follow=False).decode("utf-8", "replace").strip()[:80]
     except FileNotFoundError:
         return f"it is missing, should name `{newest.name}`" if newest else None
     except OSError as error:
+        if error.errno == errno.ELOOP:
+            return "it is a link, should be a file"
         return f"it cannot be read: {(error.strerror or str(error)).lower()}"
     if newest is not None and text == newest.name:
         return None

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.files import replace_file
+from harness.files import parse_json, read_regular, replace_file
 
 NAME = "evaluations.json"
+_LARGEST = 64 * 2**20
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Evaluations:
     def read(folder: Path) -> Evaluations:
         """Of a folder of checkpoints. A file that cannot be used counts as none: nothing depends on it but a choice."""
         try:
-            body = json.loads((folder / NAME).read_text(encoding="utf-8"))
+            body = parse_json(read_regular(folder / NAME, _LARGEST, follow=False).decode())
             return Evaluations({int(k): dict(v) for k, v in body.items() if isinstance(v["loss"], float)})
         except (OSError, ValueError, TypeError, AttributeError, KeyError):
             return Evaluations()

@@ -8,6 +8,7 @@ no path in it can lead out of the folder.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 from collections.abc import Mapping
@@ -16,13 +17,21 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from harness.errors import Refused
-from harness.files import replace_file
+from harness.files import parse_json, read_regular, replace_file
 from harness.findings import Finding, Fix
 
 FORMAT_VERSION = 2
 NAME = "manifest.json"
 _LARGEST_BYTES = 256 * 2**20  # a file that is read whole; one line a file of a checkpoint is far below
+_MOST = 2**63
 _NEEDED = {"state": dict, "tag": str, "world": int, "zero_stage": int, "dtype": str, "files": dict}
+_OPTIONAL = {
+    **dict.fromkeys(("name", "run", "run_id", "layout", "saved_at"), str),
+    **dict.fromkeys(("bytes", "node"), int),
+    **dict.fromkeys(("degrees", "offload", "optimizer", "versions", "spec", "sha256", "shape", "evaluations"), dict),
+}
+_COUNTS = ("samples", "tokens")
+"""Counts in `state`, beside `step`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,25 +115,45 @@ def read(folder: Path) -> Manifest:
     body = _parse(folder)
     if body.get("checksum") != checksum(body):
         raise damaged("CK108", folder, f"`{folder / NAME}` is not as it was written: its checksum differs")
-    for key, kind in _NEEDED.items():
-        if not isinstance(body.get(key), kind):
-            raise damaged("CK101", folder, f"`{folder / NAME}` has no usable `{key}`")
-    if type(body["state"].get("step")) is not int or not safe(body["tag"]):
-        raise damaged("CK101", folder, f"`{folder / NAME}` has no usable `step` or `tag`")
+    wrong = _wrong_field(body)
+    if wrong is not None:
+        raise damaged("CK101", folder, f"`{folder / NAME}` has no usable `{wrong}`")
     return Manifest(folder, body, _files(folder, body["files"]))
+
+
+def _wrong_field(body: Mapping[str, Any]) -> str | None:
+    """The first field that is not of its type, so that who reads a manifest need not look."""
+    for key, kind in _NEEDED.items():
+        if not _is(body.get(key), kind):
+            return key
+    for key, kind in _OPTIONAL.items():
+        if body.get(key) is not None and not _is(body[key], kind):
+            return key
+    state, spec = body["state"], body.get("spec") or {}
+    if not _is(state.get("step"), int) or any(state.get(k) is not None and not _is(state[k], int) for k in _COUNTS):
+        return "state"
+    if not safe(body["tag"]):
+        return "tag"
+    return "spec" if not isinstance(spec.get("model") or {}, dict) else None
+
+
+def _is(value: Any, kind: type) -> bool:
+    """A count is a whole number from 0 that a machine can hold."""
+    return type(value) is int and 0 <= value < _MOST if kind is int else isinstance(value, kind)
 
 
 def _parse(folder: Path) -> dict[str, Any]:
     path = folder / NAME
     try:
-        if path.is_symlink() or path.stat().st_size > _LARGEST_BYTES:
-            raise damaged("CK112", folder, f"`{path}` is a link, or larger than any manifest")
-        body = json.loads(path.read_text(encoding="utf-8"))
+        body = parse_json(read_regular(path, _LARGEST_BYTES, follow=False).decode())
     except FileNotFoundError:
         raise damaged("CK101", folder, f"`{folder}` is not a complete checkpoint: it has no `{NAME}`") from None
-    except (OSError, ValueError, RecursionError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else "it is not JSON"
-        raise damaged("CK108", folder, f"`{path}` cannot be read: {reason.lower()}") from None
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EFBIG):
+            raise damaged("CK112", folder, f"`{path}` is a link, or larger than any manifest") from None
+        raise damaged("CK108", folder, f"`{path}` cannot be read: {(error.strerror or str(error)).lower()}") from None
+    except ValueError:
+        raise damaged("CK108", folder, f"`{path}` cannot be read: it is not JSON") from None
     if not isinstance(body, dict):
         raise damaged("CK108", folder, f"`{path}` is not a map")
     if body.get("format_version") != FORMAT_VERSION:
@@ -134,16 +163,17 @@ def _parse(folder: Path) -> dict[str, Any]:
 
 
 def _files(folder: Path, listed: Mapping[str, Any]) -> dict[str, FileRecord]:
-    files = {}
+    files: dict[str, FileRecord] = {}
     for name, record in listed.items():
         if not safe(name):
             raise damaged("CK112", folder, f"`{folder / NAME}` lists the path {name!r}, which leaves the checkpoint")
         try:
-            files[name] = FileRecord(
-                int(record["bytes"]), str(record["sha256"]), int(record["rank"]), int(record["node"])
-            )
-        except (KeyError, TypeError, ValueError):
-            raise damaged("CK101", folder, f"`{folder / NAME}` has no usable entry of `{name}`") from None
+            made = FileRecord(record["bytes"], record["sha256"], record["rank"], record["node"])
+        except (KeyError, TypeError):
+            made = None
+        if made is None or not (_is(made.sha256, str) and all(_is(n, int) for n in (made.bytes, made.rank, made.node))):
+            raise damaged("CK101", folder, f"`{folder / NAME}` has no usable entry of `{name}`")
+        files[name] = made
     return files
 
 

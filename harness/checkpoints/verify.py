@@ -9,6 +9,7 @@ from pathlib import Path
 
 from harness.checkpoints.manifest import NAME, FileRecord, Manifest, damage, read
 from harness.errors import Refused
+from harness.files import open_regular
 from harness.findings import Finding, Fix
 
 Progress = Callable[[int, int], None]
@@ -69,7 +70,7 @@ def _differ(folder: Path, files: dict[str, FileRecord], progress: Progress | Non
     for name, record in files.items():
         digest = hashlib.sha256()
         try:
-            with (folder / name).open("rb") as file:
+            with open_regular(folder / name, follow=False) as file:
                 while piece := file.read(_PIECE):
                     digest.update(piece)
                     done += len(piece)

@@ -58,6 +58,10 @@ def export(
             "--verify", help="Load the folder with transformers and compare its logits; needs memory for two models."
         ),
     ] = False,
+    allow_local_code: Annotated[
+        bool,
+        typer.Option("--allow-local-code", help="Run the Python code that the model of this checkpoint brings."),
+    ] = False,
 ) -> None:
     """Write weights (safetensors), configuration and tokenizer so that plain `transformers` loads them.
 
@@ -68,6 +72,7 @@ def export(
         _check_target(Path(out))
         _check_installed()
         options = _options(dtype, max_shard_size, lora, verify=verify)
+        options += ["--allow-local-code"] if allow_local_code else []
     except Refused as refused:
         print_findings(refused.findings, None)
         print("Nothing was written.", file=sys.stderr)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from harness.errors import Exit, Refused
 from harness.findings import Finding, Fix
+from harness.records.listing import is_run_dir
+from harness.records.plan_file import NAME as PLAN
+from harness.records.plan_file import read_plan
 
 _LOGS = (".log", ".out", ".err", ".txt")
 _MOST = 512
@@ -24,7 +25,7 @@ class Logs:
 
     files: tuple[Path, ...]
     run_dir: Path | None = None
-    plan: dict[str, Any] = field(default_factory=dict)
+    plan: Mapping[str, Any] = field(default_factory=dict)
 
     def streams(self) -> Iterator[BinaryIO]:
         """Each file, open for reading while it is the current one."""
@@ -52,24 +53,19 @@ def find_logs(name: str) -> Logs:
 
 
 def _in_folder(path: Path) -> Logs:
-    launchers = [file for file in (path / "logs").glob("launcher*.log") if file.is_file()]
+    launchers = [file for file in (path / "logs").glob("launcher*.log") if file.is_file() and not file.is_symlink()]
     if launchers:
-        return Logs((max(launchers, key=_attempt),), path, _plan(path))
-    files = sorted(file for file in path.rglob("*") if file.suffix in _LOGS and file.is_file())
+        return Logs((max(launchers, key=_attempt),), path, read_plan(path)[0])
+    foreign = is_run_dir(path)  # which somebody else may have made; logs of one's own may well be links
+    found = (file for file in path.rglob("*") if file.suffix in _LOGS and file.is_file())
+    files = sorted(file for file in found if not (foreign and file.is_symlink()))
     if not files:
         message = f"the folder `{path}` holds no logs"
         fix = Fix(f"logs are files that end in {', '.join(_LOGS)}, or those of a run directory")
         raise Refused([Finding("SP001", "error", message, fix=fix)], Exit.USAGE)
-    return Logs(tuple(files[:_MOST]), path if (path / "plan.json").is_file() else None, _plan(path))
+    return Logs(tuple(files[:_MOST]), path if (path / PLAN).is_file() else None, read_plan(path)[0])
 
 
 def _attempt(file: Path) -> int:
     match = re.search(r"-(\d+)\.log$", file.name)
     return int(match[1]) if match else 1
-
-
-def _plan(run_dir: Path) -> dict[str, Any]:
-    with contextlib.suppress(OSError, ValueError):
-        found = json.loads((run_dir / "plan.json").read_text(encoding="utf-8"))
-        return found if isinstance(found, dict) else {}
-    return {}

@@ -18,6 +18,7 @@ from harness.launching.here import Here
 from harness.launching.plan import LaunchPlan, Variable
 from harness.launching.verdict import read_statuses
 from harness.plan.run import Run
+from harness.records.files import text_of
 from harness.units import format_seconds
 
 LEADER = "HARNESS_LEADER"
@@ -90,23 +91,16 @@ def follow(plan: LaunchPlan, seconds: float, tell: Callable[[str], None]) -> Lau
     if any(status.final for status in read_statuses(plan.run_dir).values()):
         raise _refused(f"the run in `{plan.run_dir}` has ended", "give each job a `--run-id` of its own")
     for name in _SAME:
-        if _text(plan.run_dir / name) != plan.documents.get(name):
+        if text_of(plan.run_dir / name) != plan.documents.get(name):
             message = f"`{name}` of {plan.hosts[0].name} is not what this host makes of the spec"
             raise _refused(message, "give the same command, spec and harness on every host")
-    first = json.loads(_text(plan.run_dir / "launch.json") or "{}")
+    first = json.loads(text_of(plan.run_dir / "launch.json") or "{}")
     supervisor = next((v["value"] for v in first.get("environment", ()) if v["name"] == "HARNESS_SUPERVISOR"), "")
     leader = Variable(LEADER, str(supervisor), "the first host, whose supervisor holds the run directory")
     plan = replace(plan, hosts=tuple(replace(host, variables=(*host.variables, leader)) for host in plan.hosts))
     if first.get("resume") is None:
         return plan
     return replace(plan, argv=(*plan.argv, "--resume", str(first["resume"])), resume=Path(first["resume"]))
-
-
-def _text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except OSError:
-        return ""
 
 
 def _refused(message: str, fix: str) -> Refused:

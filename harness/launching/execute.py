@@ -108,6 +108,7 @@ def _export_at_end(outcome: Outcome, run: Run, services: Services) -> Outcome:
         options += ["--max-shard-bytes", str(parse_bytes(export.max_shard_size))]
     options += ["--lora", export.lora] if export.lora != "merge" else []
     options += ["--verify"] if export.verify else []
+    options += ["--allow-local-code"] if _code_is_the_runs(outcome.plan, run, checkpoint) else []
     if export.sample_prompt is not None:
         options += ["--sample-prompt", export.sample_prompt, "--sample-tokens", str(export.sample_tokens)]
     log = outcome.plan.run_dir / "logs" / "export.log"
@@ -123,6 +124,14 @@ def _export_at_end(outcome: Outcome, run: Run, services: Services) -> Outcome:
         )
     services.onlooker.note(f"exported to {target}")
     return replace(outcome, export=target)
+
+
+def _code_is_the_runs(plan: LaunchPlan, run: Run, checkpoint: Path) -> bool:
+    """Whether code that the model brings is what this run was allowed by its spec. A checkpoint from elsewhere, with no
+    step left to train, may bring other code.
+    """
+    ours = checkpoint.resolve().is_relative_to(plan.run_dir.resolve().parent)
+    return run.spec.model.trust_remote_code and ours
 
 
 def _resumed_at_its_end(outcome: Outcome) -> Path | None:

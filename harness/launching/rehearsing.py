@@ -131,7 +131,9 @@ def _resumed(played: Played, save_at: int) -> None:
 
 def _export(played: Played) -> None:
     run_dir = played.resumed.folder if played.resumed else played.folder / "runs" / "latest"
-    command = python("-m", "harness", "export", str(run_dir), str(played.folder / "export"))
+    # the rehearsal's own checkpoint: the spec has said whether the model's code runs
+    words = ("-m", "harness", "export", str(run_dir), str(played.folder / "export"), "--allow-local-code")
+    command = python(*words)
     code, seconds, peak = _run(played, command, "export")
     played.export_peak = peak or None
     size = sum(path.stat().st_size for path in (played.folder / "export").glob("*.safetensors"))

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 from harness.errors import Exit, Refused
 from harness.files import write_atomically
 from harness.findings import Finding, Fix
 from harness.launching.plan import LaunchPlan
 from harness.locks import Held, Lock
+from harness.records.files import json_of
 
 SUBFOLDERS = ("logs", "status", "checkpoints")
 LOCK = "lock"
@@ -90,8 +89,8 @@ def complete_checkpoint(folder: Path) -> Path | None:
 def step_of(checkpoint: Path) -> int | None:
     """After how many steps a checkpoint was saved; None where its manifest does not say."""
     try:
-        return int(json.loads((checkpoint / "manifest.json").read_text(encoding="utf-8"))["state"]["step"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return int(json_of(checkpoint / "manifest.json")["state"]["step"])
+    except (ValueError, KeyError, TypeError, OverflowError):
         return None
 
 
@@ -124,19 +123,12 @@ def hold(run_dir: Path) -> Lock:
 
 def ports_of(output_dir: Path) -> set[int]:
     """The rendezvous ports of the run directories in a folder: what those runs left in /dev/shm is ours to remove."""
-    return {int(plan["port"]) for plan in map(_plan, output_dir.glob("*/launch.json")) if plan.get("port")}
+    ports = (json_of(file).get("port") for file in output_dir.glob("*/launch.json"))
+    return {port for port in ports if type(port) is int and port}
 
 
 def _is_run_of(run_dir: Path, name: str) -> bool:
-    return _plan(run_dir / "launch.json").get("name") == name
-
-
-def _plan(file: Path) -> dict[str, Any]:
-    try:
-        plan = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return plan if isinstance(plan, dict) else {}
+    return json_of(run_dir / "launch.json").get("name") == name
 
 
 def _made(run_dir: Path) -> tuple[float, str]:

@@ -6,7 +6,6 @@ neither is believed. Starts and stops nothing.
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 from collections.abc import Mapping, Sequence
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from harness.errors import Exit
+from harness.records.files import json_of
 
 State = Literal["completed", "stopped", "failed"]
 FINAL = {"completed", "stopped", "failed"}
@@ -81,7 +81,7 @@ def read_statuses(run_dir: Path) -> dict[int, Status]:
     found = {}
     for file in sorted((run_dir / "status").glob("rank-*.json")):
         try:
-            raw = json.loads(file.read_text(encoding="utf-8"))
+            raw = json_of(file)
             status = Status(
                 rank=int(raw["rank"]),
                 host=str(raw.get("host", "")),
@@ -94,7 +94,7 @@ def read_statuses(run_dir: Path) -> dict[int, Status]:
                 phase=str(raw.get("phase") or "step"),
                 refused=bool(raw.get("refused")),
             )
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, OverflowError):
             continue
         found[status.rank] = status
     return found

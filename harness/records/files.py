@@ -2,44 +2,72 @@
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Iterable, Mapping
+import errno
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+from harness.files import open_regular, parse_json, read_regular
+
+METRICS = "metrics.jsonl"
 Line = Mapping[str, Any]
 Lines = tuple[Line, ...]
+_MOST = 1e100
+_LARGEST = 64 * 2**20
+"""Bytes of a file that is read whole."""
+_LONGEST_LINE = 16 * 2**20
+"""Bytes of a line of metrics.jsonl; one of `ranks` with 100,000 ranks has five million."""
 
 
 def number(value: Any) -> float | None:
-    """A finite number, or None for anything else."""
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        try:
-            return float(value) if math.isfinite(value) else None
-        except OverflowError:
-            return None
-    return None
+    """A number that can have been measured, or None for anything else: sums and shares of such are finite too."""
+    usable = isinstance(value, (int, float)) and not isinstance(value, bool) and -_MOST < value < _MOST
+    return float(value) if usable else None
 
 
 def text_of(path: Path) -> str:
-    """The text of a file; empty where there is none."""
+    """The text of a file; empty where there is none, or none that may be read."""
+    return read_text(path)[0]
+
+
+def read_text(path: Path) -> tuple[str, str]:
+    """The text of a file, and why it cannot be had; both empty where there is no file. Links are not followed: who
+    made a run directory must not choose what its reader's report shows.
+    """
     try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
+        return read_regular(path, _LARGEST, follow=False).decode("utf-8", "replace"), ""
+    except (OSError, ValueError) as error:
+        return "", _reason(error)
 
 
 def json_of(path: Path) -> dict[str, Any]:
     """The object in a JSON file; empty where there is none."""
-    return parsed(text_of(path)) or {}
+    return read_json(path)[0]
+
+
+def read_json(path: Path) -> tuple[dict[str, Any], str]:
+    """The object in a JSON file, and why it cannot be had; both empty where there is no file."""
+    text, why = read_text(path)
+    if why or not path.exists():
+        return {}, why
+    body = parsed(text)
+    return ({}, "it is not a JSON object") if body is None else (body, "")
+
+
+def _reason(error: OSError | ValueError) -> str:
+    if isinstance(error, FileNotFoundError):
+        return ""
+    if isinstance(error, OSError):
+        return "it is a link" if error.errno == errno.ELOOP else (error.strerror or str(error)).lower()
+    return str(error)
 
 
 def parsed(text: str) -> dict[str, Any] | None:
     """One JSON object, or None for any other text."""
     try:
-        body = json.loads(text)
-    except (ValueError, RecursionError):
+        body = parse_json(text)
+    except ValueError:
         return None
     return body if isinstance(body, dict) else None
 
@@ -58,30 +86,38 @@ def json_lines(lines: Iterable[str]) -> tuple[Lines, int]:
     return tuple(found), unread
 
 
-def metrics_of(run_dir: Path) -> tuple[Lines, int]:
-    """All of metrics.jsonl."""
+def metrics_of(run_dir: Path) -> tuple[Lines, int, str]:
+    """All of metrics.jsonl, how many of its lines are unread, and why it cannot be read."""
     try:
-        with (run_dir / "metrics.jsonl").open(encoding="utf-8", errors="replace") as file:
-            return json_lines(file)
-    except OSError:
-        return (), 0
+        with open_regular(run_dir / METRICS, follow=False) as file:
+            return (*json_lines(_lines(file)), "")
+    except OSError as error:
+        return (), 0, _reason(error)
 
 
-def edges_of(run_dir: Path, size: int = 1 << 17) -> Lines:
-    """The first and the last lines of metrics.jsonl, about `size` bytes of each: enough for a list of many runs."""
+def _lines(file: BinaryIO) -> Iterator[str]:
+    """One after the other; what is longer than any line comes in pieces, of which none is a JSON object."""
+    while line := file.readline(_LONGEST_LINE):
+        yield line.decode("utf-8", "replace")
+
+
+def edges_of(run_dir: Path, size: int = 1 << 17) -> tuple[Lines, str]:
+    """The first and the last lines of metrics.jsonl, about `size` bytes of each: enough for a list of many runs; and
+    why it cannot be read.
+    """
     try:
-        with (run_dir / "metrics.jsonl").open("rb") as file:
+        with open_regular(run_dir / METRICS, follow=False) as file:
             head = file.read(size)
-            end = file.seek(0, 2)
+            end = file.seek(0, os.SEEK_END)
             if end <= size:
-                return json_lines(head.decode("utf-8", "replace").split("\n"))[0]
+                return json_lines(head.decode("utf-8", "replace").split("\n"))[0], ""
             file.seek(max(size, end - size))
-            tail = file.read()
-    except OSError:
-        return ()
+            tail = file.read(size)
+    except OSError as error:
+        return (), _reason(error)
     first = head.decode("utf-8", "replace").split("\n")[:-1]
     last = tail.decode("utf-8", "replace").split("\n")[1:]
-    return json_lines([*first, *last])[0]
+    return json_lines([*first, *last])[0], ""
 
 
 def without_lost(lines: Lines) -> tuple[Lines, int]:
@@ -108,7 +144,7 @@ def without_lost(lines: Lines) -> tuple[Lines, int]:
 
 
 def _after(line: Line, step: float) -> bool:
-    return line.get("type") not in _KEPT and (number(line.get("step")) or 0) > step
+    return str(line.get("type")) not in _KEPT and (number(line.get("step")) or 0) > step
 
 
 _KEPT = {"run", "restart", "end", "stop", "save", "save_failed"}

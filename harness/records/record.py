@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,19 @@ from typing import Any
 from harness.locks import held_by
 from harness.plan.plan import Plan, make_plan
 from harness.plan.run import Run
-from harness.records.files import Lines, edges_of, json_of, metrics_of, number, text_of, without_lost
+from harness.records.files import (
+    METRICS,
+    Lines,
+    edges_of,
+    json_of,
+    metrics_of,
+    number,
+    read_json,
+    read_text,
+    without_lost,
+)
+from harness.records.plan_file import NAME as PLAN
+from harness.records.plan_file import read_plan
 
 __all__ = ["Points", "Record", "number", "read_record"]
 Points = list[tuple[float, float]]
@@ -43,6 +55,8 @@ class Record:
     sample: str
     claims: Lines = ()
     """What the run asked its own engine, from `attestation.json`."""
+    unusable: tuple[str, ...] = ()
+    """Each file that is there and was left out, with the reason."""
 
     @cached_property
     def _by_type(self) -> Mapping[str, Lines]:
@@ -86,9 +100,9 @@ class Record:
                     continue
                 for key, value in line.items():
                     if type(value) is float or type(value) is int:
-                        finite = value if type(value) is float and value - value == 0 else number(value)
-                        if finite is not None:
-                            found.setdefault((kind, key), []).append((step, finite))
+                        usable = number(value)
+                        if usable is not None:
+                            found.setdefault((kind, key), []).append((step, usable))
         return found
 
     def points(self, kind: str, *keys: str) -> Points:
@@ -139,42 +153,93 @@ class Record:
 
 
 def read_record(run_dir: Path, *, brief: bool = False) -> Record:
-    """Everything that can be read; what is missing or broken is left empty. `brief` reads only the first and the last
-    lines of metrics.jsonl, and no plan. Raises nothing.
+    """Everything that can be read; what is missing or broken is left empty, and `unusable` says what is broken. `brief`
+    reads only the first and the last lines of metrics.jsonl, and no plan. Raises nothing.
     """
-    lines, unread = (edges_of(run_dir), 0) if brief else metrics_of(run_dir)
+    files = _Files(run_dir)
+    if brief:
+        lines, why = edges_of(run_dir)
+        unread = 0
+    else:
+        lines, unread, why = metrics_of(run_dir)
+    files.note(METRICS, why)
     lines, lost = without_lost(lines)
-    run = _run(run_dir / "spec.resolved.json")
-    statuses = [json_of(path) for path in sorted((run_dir / "status").glob("rank-*.json"))]
-    said = json_of(run_dir / "findings.json")
+    plan, why = read_plan(run_dir)
+    files.note(PLAN, why)
+    said = files.json("findings.json")
     record = Record(
         folder=run_dir,
         name=run_dir.resolve().name,
         lines=lines,
         unread=unread,
         lost=lost,
-        plan=json_of(run_dir / "plan.json"),
-        statuses=tuple(status for status in statuses if status),
+        plan=plan,
+        statuses=files.statuses(),
         findings=_objects(said.get("findings")),
         ignored=_objects(said.get("ignored")),
         left_out=_objects(said.get("left_out")),
-        attempts=_objects(json_of(run_dir / "restarts.json").get("attempts")),
-        run=run,
+        attempts=_objects(files.json("restarts.json").get("attempts")),
+        run=files.run(),
         held=held_by(run_dir / LOCK) is not None,
-        spec_text=text_of(run_dir / "spec.yaml"),
-        config_text=text_of(run_dir / "ds_config.json"),
-        sample=text_of(run_dir / "sample.txt"),
-        claims=_objects(json_of(run_dir / "attestation.json").get("claims")),
+        spec_text=files.text("spec.yaml"),
+        config_text=files.text("ds_config.json"),
+        sample=files.text("sample.txt"),
+        claims=_objects(files.json("attestation.json").get("claims")),
     )
+    record = replace(record, unusable=tuple(files.unusable))
     return record if brief else _with_plan(record)
+
+
+class _Files:
+    """The files of one run directory by name; `unusable` grows as they are read."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+        self.unusable: list[str] = []
+
+    def note(self, name: str, why: str) -> None:
+        """A file that could not be used; nothing where there is no reason."""
+        if why:
+            self.unusable.append(f"`{name}` was left out: {why}")
+
+    def text(self, name: str) -> str:
+        """A text; empty where there is none."""
+        text, why = read_text(self._run_dir / name)
+        self.note(name, why)
+        return text
+
+    def json(self, name: str) -> dict[str, Any]:
+        """An object; empty where there is none."""
+        body, why = read_json(self._run_dir / name)
+        self.note(name, why)
+        return body
+
+    def statuses(self) -> Lines:
+        """What the ranks said of themselves, in the order of the ranks."""
+        folder = self._run_dir / "status"
+        if folder.is_symlink():
+            self.note(folder.name, "it is a link")
+            return ()
+        found = (self.json(f"{folder.name}/{path.name}") for path in sorted(folder.glob("rank-*.json")))
+        return tuple(status for status in found if status)
+
+    def run(self) -> Run | None:
+        """The resolved spec."""
+        name = "spec.resolved.json"
+        body = self.json(name)
+        if not body:
+            return None
+        try:
+            return Run.from_json(body)
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
+            self.note(name, "it is not a run as this release writes it")
+            return None
 
 
 def _with_plan(record: Record) -> Record:
     """With the plan that was made before the run; where none was kept, or it was for a device of unknown kind and the
     run had none but the CPU, with the same arithmetic again.
     """
-    from dataclasses import replace
-
     kept = record.plan
     usable = isinstance(kept.get("rows"), list) and not (record.on_cpu and kept.get("device") is None)
     if usable or record.planned is None:
@@ -184,10 +249,3 @@ def _with_plan(record: Record) -> Record:
 
 def _objects(value: Any) -> Lines:
     return tuple(v for v in value if isinstance(v, dict)) if isinstance(value, list) else ()
-
-
-def _run(path: Path) -> Run | None:
-    try:
-        return Run.from_json(json_of(path))
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return None

@@ -43,6 +43,8 @@ class Summary:
     started: float | None
     changed: float | None
     checkpoint: str | None
+    unusable: tuple[str, ...] = ()
+    """Files that were left out, each with the reason."""
 
     @property
     def seconds(self) -> float | None:
@@ -77,6 +79,7 @@ def summarise(record: Record) -> Summary:
         started=started(record),
         changed=changed(record),
         checkpoint=_checkpoint(record),
+        unusable=record.unusable,
     )
 
 

@@ -11,10 +11,13 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 
-def sample(folder: Path, prompt: str, tokens: int, *, seed: int | None = None) -> str:
-    """`prompt` continued by at most `tokens` tokens; greedily, or drawn with this seed at temperature 0.8."""
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+def sample(folder: Path, prompt: str, tokens: int, *, seed: int | None = None, trusted: bool = False) -> str:
+    """`prompt` continued by at most `tokens` tokens; greedily, or drawn with this seed at temperature 0.8. `trusted`:
+    with code that the folder brings.
+    """
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trusted)
+    load = AutoModelForCausalLM.from_pretrained
+    model = load(folder, dtype=torch.float32, trust_remote_code=trusted).eval()
     given = tokenizer(prompt or tokenizer.eos_token or "\n", return_tensors="pt", return_token_type_ids=False)
     options = {"do_sample": False} if seed is None else {"do_sample": True, "temperature": 0.8, "top_k": 0}
     if seed is not None:

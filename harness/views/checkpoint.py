@@ -15,7 +15,7 @@ from harness.checkpoints.manifest import Manifest
 from harness.findings import Finding
 from harness.units import format_bytes, format_count
 from harness.views.machine_readable import finding_json
-from harness.views.style import Style
+from harness.views.style import Style, printable
 
 _WIDE = 96
 
@@ -36,7 +36,8 @@ def listing(folder: Path, rows: Sequence[Row], known: Evaluations, newest: str |
     lines = [_cells(r, known, best) for r in rows if r.manifest]
     widths = [max(len(line[i]) for line in [head, *lines]) for i in range(len(head))]
     out = [style.paint(_line(head, widths), "", bold=True), *(_line(line, widths) for line in lines)]
-    out += [style.paint(f"{r.path.name}  not complete: {r.reason}", "red") for r in rows if not r.manifest]
+    broken = [printable(f"{r.path.name}  not complete: {r.reason}") for r in rows if not r.manifest]
+    out += [style.paint(line, "red") for line in broken]
     whole = len(lines)
     total = sum(r.manifest.bytes for r in rows if r.manifest)
     latest = f", newest {newest}" if newest else ""
@@ -63,7 +64,7 @@ def verified(results: Sequence[tuple[Path, list[Finding]]], style: Style, *, dee
     for path, found in results:
         errors = sum(f.is_error for f in found)
         words = style.paint("damaged", "red", bold=True) if errors else style.paint("whole", "green")
-        lines.append(f"{path}  {words}")
+        lines.append(f"{printable(str(path))}  {words}")
     bad = sum(any(f.is_error for f in found) for _, found in results)
     how = "every byte was read" if deep else "names and sizes were looked at"
     return "\n".join([*lines, f"{len(results) - bad} of {len(results)} in order; {how}"])
@@ -85,12 +86,13 @@ def shown(manifest: Manifest, style: Style) -> str:
         text = json.dumps(value) if isinstance(value, list | dict) else plain(value)
         if key == "bytes":
             text = f"{text} ({format_bytes(value)})"
-        rows.append((key, text if len(text) <= _WIDE else text[: _WIDE - 3] + "..."))
+        rows.append((printable(key), _short(printable(text))))
     files = sorted(manifest.files.items(), key=lambda item: -item[1].bytes)
     rows.append(("files", f"{len(files)}, the largest:"))
-    rows += [("", f"{name}  {format_bytes(r.bytes)}  sha256 {r.sha256[:12]}") for name, r in files[:8]]
+    largest = [(printable(name), format_bytes(r.bytes), printable(r.sha256[:12])) for name, r in files[:8]]
+    rows += [("", f"{name}  {size}  sha256 {digest}") for name, size, digest in largest]
     width = max(len(key) for key, _ in rows)
-    head = style.paint(str(manifest.folder), "", bold=True)
+    head = style.paint(printable(str(manifest.folder)), "", bold=True)
     return "\n".join([head, *(f"  {key:<{width}}  {text}" for key, text in rows)])
 
 
@@ -105,14 +107,12 @@ def differences(one: Manifest, other: Manifest) -> list[Change]:
 def differing(one: Manifest, other: Manifest, style: Style) -> str:
     """One line a field."""
     changes = differences(one, other)
-    head = f"{one.folder}\n{other.folder}"
+    head = f"{printable(str(one.folder))}\n{printable(str(other.folder))}"
     if not changes:
         return f"{head}\nThe manifests say the same of both; files are not compared."
-    width = max(len(c.key) for c in changes)
-    lines = [
-        f"  {c.key:<{width}}  {style.paint(plain(c.was), 'red')} -> {style.paint(plain(c.now), 'green')}"
-        for c in changes
-    ]
+    cells = [(printable(c.key), _short(printable(plain(c.was))), _short(printable(plain(c.now)))) for c in changes]
+    width = max(len(key) for key, _, _ in cells)
+    lines = [f"  {key:<{width}}  {style.paint(was, 'red')} -> {style.paint(now, 'green')}" for key, was, now in cells]
     return "\n".join([head, *lines, f"{len(changes)} fields differ; files are not compared."])
 
 
@@ -128,6 +128,10 @@ def share(done: int, total: int) -> str:
     return f"read {format_bytes(done)} of {format_bytes(total)} ({100 * done // max(total, 1)} %)"
 
 
+def _short(text: str) -> str:
+    return text if len(text) <= _WIDE else text[: _WIDE - 3] + "..."
+
+
 def _cells(row: Row, known: Evaluations, best: int | None) -> tuple[str, ...]:
     manifest = row.manifest
     if manifest is None:
@@ -141,9 +145,9 @@ def _cells(row: Row, known: Evaluations, best: int | None) -> tuple[str, ...]:
         str(len(manifest.files)),
         str(manifest.world),
         str(manifest.zero_stage),
-        manifest.dtype,
+        printable(manifest.dtype),
         loss,
-        str(manifest.get("saved_at", "-")),
+        printable(str(manifest.get("saved_at", "-"))),
     )
 
 

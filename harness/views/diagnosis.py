@@ -7,7 +7,7 @@ import textwrap
 
 from harness.diagnosis.values import Diagnosis
 from harness.units import format_bytes
-from harness.views.style import Style
+from harness.views.style import Style, printable
 
 _COLOUR = {"failed": "red", "completed": "green", "no failure seen": "yellow", "empty": "yellow", "not text": "yellow"}
 
@@ -15,7 +15,7 @@ _COLOUR = {"failed": "red", "completed": "green", "no failure seen": "yellow", "
 def as_text(found: Diagnosis, style: Style, width: int = 120) -> str:
     """A dozen lines for a person."""
     head = style.paint(found.state, _COLOUR[found.state], bold=True)
-    lines = [f"{head}{_who(found)}: {found.title}"]
+    lines = [f"{_who(found)}: {found.title}"]
     if found.state == "failed":
         what = f"{found.cause}, {found.confidence}" if found.cause else found.confidence
         lines.append(f"  cause      {what}")
@@ -39,7 +39,7 @@ def as_text(found: Diagnosis, style: Style, width: int = 120) -> str:
         lines += ["", f"  {found.num_lines} lines read, {format_bytes(found.num_bytes)}{ranks}"]
     if found.cause:
         lines.append(f"  More: harness explain {found.cause}")
-    return "\n".join(lines)
+    return head + "\n".join(printable(line, keep="\t") for line in lines)
 
 
 def as_dict(found: Diagnosis) -> dict[str, object]:

@@ -10,6 +10,7 @@ from html import escape
 from typing import Any
 
 from harness.units import format_bytes
+from harness.views.style import printable
 
 _WIDTH, _LEFT, _BAR, _GAP, _HEAD = 860, 250, 16, 8, 56
 _ROOM = _WIDTH - _LEFT - 90
@@ -44,7 +45,7 @@ def memory_svg(plan: Mapping[str, Any]) -> str:
         parts.append(block)
         top += height
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {top}" role="img"'
-    label = escape(f"Memory of {plan.get('name', 'the run')} by alternative", quote=True)
+    label = escape(printable(f"Memory of {plan.get('name', 'the run')} by alternative"), quote=True)
     return f'{head} aria-label="{label}"><style>{_STYLE}</style>{"".join(parts)}</svg>\n'
 
 
@@ -58,7 +59,7 @@ def _legend() -> str:
 
 
 def _tier(tier: str, name: str, have: int | None, rungs: Sequence[Mapping[str, Any]], top: int) -> tuple[str, int]:
-    shares = [rung[f"{tier}_by_kind"] for rung in rungs]
+    shares = [rung.get(f"{tier}_by_kind", {}) for rung in rungs]
     totals = [sum(share.values()) for share in shares]
     if not any(totals):
         return "", 0
@@ -69,7 +70,7 @@ def _tier(tier: str, name: str, have: int | None, rungs: Sequence[Mapping[str, A
     y = top + 14
     for rung, share, total in zip(rungs, shares, totals, strict=True):
         mark, css = ("&#9656; ", ' class="t"') if rung.get("chosen") else ("", "")
-        label = escape(_short(str(rung.get("title", ""))))
+        label = escape(printable(_short(str(rung.get("title", "")))))
         end = _LEFT + min(total / scale, 1.0) * _ROOM
         parts.append(f'<text{css} x="{_LEFT - 8}" y="{y + 12}" text-anchor="end">{mark}{label}</text>')
         parts.append(_bar(share, scale, y))

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
@@ -15,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "checkpoints"))
 from made import make
 
 from harness.checkpoints.evaluations import Evaluations
+from harness.checkpoints.manifest import checksum
 from harness.cli.app import build
 from harness.errors import Refused
 
@@ -140,3 +145,81 @@ def test_a_link_is_not_removed(run: Path) -> None:
     refused = call("rm", link, "--yes", "--force")
     assert isinstance(refused.exception, Refused)
     assert elsewhere.is_dir()
+
+
+def _rewritten(checkpoint: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """The manifest with a change, and a checksum that is right: it has no key."""
+    body = json.loads((checkpoint / "manifest.json").read_text())
+    change(body)
+    (checkpoint / "manifest.json").write_text(json.dumps(body | {"checksum": checksum(body)}))
+
+
+@pytest.mark.parametrize(
+    ("keys", "value"),
+    [
+        (("bytes",), float("inf")),
+        (("bytes",), "many"),
+        (("files", "rank-00000.pt", "bytes"), float("inf")),
+        (("files", "rank-00000.pt", "bytes"), 10**400),
+        (("files", "rank-00000.pt", "sha256"), 7),
+        (("state", "tokens"), "many"),
+        (("state", "step"), True),
+        (("world",), -1),
+        (("spec",), [1]),
+        (("spec", "model"), "m"),
+        (("sha256",), [1]),
+        (("saved_at",), {}),
+    ],
+)
+def test_values_that_no_save_writes_cost_one_checkpoint_alone(run: Path, keys: tuple[str, ...], value: object) -> None:
+    def change(body: dict[str, Any]) -> None:
+        inner = body
+        for key in keys[:-1]:
+            inner = inner[key]
+        inner[keys[-1]] = value
+
+    _rewritten(run / "checkpoints" / "step-00000004", change)
+    listed = call("ls", run)
+    assert listed.exit_code == 0, listed.output
+    assert "step-00000004  not complete: " in listed.stdout
+    assert "2 complete in" in listed.stdout
+    verified = call("verify", run)
+    assert verified.exit_code == 1
+    assert "error[CK101]" in verified.stderr
+    assert "2 of 3 in order" in verified.stdout
+    shown = call("show", run / "checkpoints" / "step-00000004")
+    assert isinstance(shown.exception, Refused)
+    assert "has no usable" in str(shown.exception)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "latest", "evaluations.json"])
+def test_a_pipe_among_the_files_hangs_nothing(run: Path, name: str) -> None:
+    file = run / "checkpoints" / ("step-00000004/" + name if name == "manifest.json" else name)
+    file.unlink()
+    os.mkfifo(file)
+    command = [sys.executable, "-P", "-m", "harness", "checkpoint"]
+    for action in ("ls", "verify"):
+        done = subprocess.run([*command, action, str(run)], text=True, capture_output=True, check=False, timeout=20)
+        assert done.returncode in (0, 1), done.stderr
+        assert "step-00000002" in done.stdout
+        if name == "manifest.json":
+            assert "cannot be read: not a regular file" in done.stdout + done.stderr
+
+
+def test_control_characters_of_a_manifest_do_not_reach_the_terminal(run: Path) -> None:
+    evil = "\x1b]0;title\x07\n::error::x\x9b2J"
+
+    def change(body: dict[str, Any]) -> None:
+        body |= {"dtype": evil, "saved_at": evil, evil: evil, "versions": {evil: evil}, "tag": evil}
+        body["spec"] = body["spec"] | {"name": evil}
+        body["files"][evil] = body["files"].pop("rank-00000.pt") | {"sha256": evil, "bytes": 10**9}
+
+    one, other = (run / "checkpoints" / f"step-0000000{step}" for step in (4, 6))
+    _rewritten(one, change)
+    (run / "checkpoints" / "latest").write_text(evil)
+    for words in (("ls", run), ("verify", run), ("show", one), ("diff", one, other)):
+        result = call(*words)
+        assert result.exit_code in (0, 1), result.output
+        for character in "\x1b\x07\x9b":
+            assert character not in result.stdout
+        assert not any(line.startswith("::error") for line in result.stdout.splitlines())

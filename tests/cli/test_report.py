@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -81,3 +82,46 @@ def test_several_runs_make_one_comparison(folder: Path) -> None:
 def test_too_many_runs_are_refused(folder: Path) -> None:
     result = run("report", *[str(folder)] * 27)
     assert isinstance(result.exception, Refused)
+
+
+def test_a_link_in_its_place_is_replaced_and_not_followed(folder: Path, tmp_path: Path) -> None:
+    """A run directory of somebody else's must not choose which file of its reader's is overwritten."""
+    mine = tmp_path / "mine"
+    for name, runs in (("report.html", [folder]), ("comparison.html", [folder, folder])):
+        mine.write_text("precious", encoding="utf-8")
+        (folder / name).symlink_to(mine)
+        result = run("report", *map(str, runs))
+        assert result.exit_code == 0, result.output
+        assert mine.read_text(encoding="utf-8") == "precious"
+        assert not (folder / name).is_symlink()
+        assert (folder / name).read_text(encoding="utf-8").startswith("<!doctype html>")
+    asked = tmp_path / "asked.html"
+    asked.symlink_to(mine)  # the user's own word
+    assert run("report", str(folder), "-o", str(asked)).exit_code == 0
+    assert asked.is_symlink()
+    assert mine.read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize("name", ["sample.txt", "spec.yaml", "ds_config.json", "findings.json"])
+def test_a_link_shows_nothing_of_what_it_points_to(folder: Path, tmp_path: Path, name: str) -> None:
+    mine = tmp_path / "mine"
+    mine.write_text('{"findings": [{"message": "private"}], "private": 1}', encoding="utf-8")
+    (folder / name).symlink_to(mine)
+    assert run("report", str(folder)).exit_code == 0
+    html = (folder / "report.html").read_text(encoding="utf-8")
+    assert "private" not in html
+    assert f"<code>{name}</code> was left out: it is a link" in html
+
+
+def test_a_run_directory_may_be_a_link_itself(folder: Path) -> None:
+    assert run("report", str(folder.parent / "latest")).exit_code == 0
+    assert (folder / "report.html").is_file()
+
+
+def test_words_for_numbers_in_a_plan_are_said_and_the_rest_is_shown(folder: Path) -> None:
+    rung = {"title": "t", "gpu_by_kind": {"parameters": "many"}, "host_by_kind": {}, "nvme_by_kind": {}}
+    (folder / "plan.json").write_text(json.dumps({"alternatives": [rung]}), encoding="utf-8")
+    assert run("report", str(folder)).exit_code == 0
+    html = (folder / "report.html").read_text(encoding="utf-8")
+    assert "its <code>alternatives.0.gpu_by_kind.parameters</code> cannot be used" in html
+    assert "training loss" in html

@@ -10,6 +10,7 @@ import torch
 from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from harness.errors import Refused
 from harness.facts import machine
 from harness.runtime.export.content import Content
 from harness.runtime.export.writing import cast, size_of
@@ -52,21 +53,44 @@ def compare_files(folder: Path, content: Content, dtype: torch.dtype) -> None:
 
 
 def compare_with_architecture(folder: Path, content: Content, *, trusted: bool) -> None:
-    """`transformers` finds in the folder all that the architecture needs; built on the meta device, without memory."""
-    config = AutoConfig.from_pretrained(folder, trust_remote_code=trusted)
-    with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config, trust_remote_code=trusted)
+    """`transformers` finds in the folder all that the architecture needs; built on the meta device, without memory.
+    `trusted`: with code that the folder brings. Raises Refused (CK125).
+    """
+    try:
+        config = AutoConfig.from_pretrained(folder, trust_remote_code=trusted)
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config, trust_remote_code=trusted)
+    except Exception as error:  # of code that nobody here has seen
+        what = str(error).strip().split("\n")[0][:300]
+        raise refusal(
+            "CK125",
+            f"`transformers` cannot build the model of the export: {type(error).__name__}: {what}",
+            notes=("nothing was kept",),
+            fix="export where `transformers` knows the model, or its own code is in the folder of `model.name_or_path`",
+        ) from error
     needed = {name: p.shape for name, p in model.named_parameters()}
     missing = sorted(name for name in needed if name not in content.shapes)
     if missing:
-        raise RuntimeError(f"the export lacks {missing[:5]}")
+        words = f"lacks {', '.join(f'`{name}`' for name in missing[:3])}" + (" and more" if missing[3:] else "")
+        raise _unfit(model, words)
     other = sorted(name for name, shape in needed.items() if content.shapes[name] != shape)
     if other:
         name = other[0]
-        raise RuntimeError(f"`{name}` is {tuple(content.shapes[name])}, should be {tuple(needed[name])}")
+        raise _unfit(model, f"has `{name}` of {tuple(content.shapes[name])}, should be {tuple(needed[name])}")
 
 
-def compare_logits(folder: Path, weights: Weights, *, alone: bool, adapter: dict[str, Any], config: Path) -> None:
+def _unfit(model: Any, words: str) -> Refused:
+    return refusal(
+        "CK125",
+        f"the checkpoint does not fit the class `{type(model).__name__}` of its configuration: it {words}",
+        notes=("nothing was kept",),
+        fix="export with the `transformers` release and the code that it was trained with",
+    )
+
+
+def compare_logits(
+    folder: Path, weights: Weights, *, alone: bool, adapter: dict[str, Any], config: Path, trusted: bool
+) -> None:
     """Load the folder as anybody would, and a second model straight from the checkpoint, without merging.
 
     Raises Refused (CK124 other logits, CK125 not enough memory for two models, or `peft` is missing).
@@ -80,8 +104,9 @@ def compare_logits(folder: Path, weights: Weights, *, alone: bool, adapter: dict
             fix="export without `--verify`: names and shapes are checked all the same",
         )
     dtype = next(iter(_dtypes(folder)), torch.float32)
-    exported = _load_adapters(folder) if alone else AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    trained = _from_checkpoint(weights, adapter, config, dtype)
+    load = AutoModelForCausalLM.from_pretrained
+    exported = _load_adapters(folder) if alone else load(folder, dtype=torch.float32, trust_remote_code=trusted)
+    trained = _from_checkpoint(weights, adapter, folder if trusted else config, dtype, trusted=trusted)
     ids = torch.randint(0, trained.config.vocab_size, _PROBE, generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
         here, there = exported.eval()(input_ids=ids).logits, trained.eval()(input_ids=ids).logits
@@ -119,9 +144,12 @@ def _load_adapters(folder: Path) -> Any:
     return AutoPeftModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
 
 
-def _from_checkpoint(weights: Weights, adapter: dict[str, Any], config: Path, dtype: torch.dtype) -> Any:
+def _from_checkpoint(
+    weights: Weights, adapter: dict[str, Any], config: Path, dtype: torch.dtype, *, trusted: bool
+) -> Any:
     """The model as it was trained, adapters and all, with every tensor rounded as the export rounds it."""
-    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(config), dtype=torch.float32)
+    made = AutoConfig.from_pretrained(config, trust_remote_code=trusted)
+    model = AutoModelForCausalLM.from_config(made, dtype=torch.float32, trust_remote_code=trusted)
     if adapter:
         from peft import LoraConfig, inject_adapter_in_model
 

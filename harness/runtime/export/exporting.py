@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from harness.files import sync_folder
+from harness.files import parse_json, read_regular, sync_folder
 from harness.runtime.checkpoint import HUGGING_FACE, read_manifest
 from harness.runtime.export import checking
 from harness.runtime.export.content import adapters_alone, merged
@@ -21,6 +21,10 @@ from harness.runtime.shards import open_checkpoint
 
 ADAPTER = "adapter"
 ADAPTER_CONFIG = "adapter_config.json"
+_LARGEST = 256 * 2**20
+"""Bytes of a JSON file; a `tokenizer.json` may have tens of millions."""
+_NAME_CODE = ("config.json", "tokenizer_config.json")
+"""Files whose `auto_map` names the classes that `transformers` then imports."""
 _ONLY_OF_MODELS = ("config.json", "generation_config.json")
 
 
@@ -36,6 +40,8 @@ class Options:
     """Adapters: added into the weights, or alone, as `peft` reads them."""
     verify: bool = False
     """Load the folder with `transformers` and compare its logits with those of the checkpoint."""
+    allow_code: bool = False
+    """Python code that the model brings may be run."""
 
 
 def export(
@@ -46,15 +52,18 @@ def export(
     *,
     lora: Literal["merge", "adapter"] = "merge",
     verify: bool = False,
+    allow_code: bool = False,
     say: Callable[[str], None] = lambda _: None,
 ) -> Path:
     """Write the Hugging Face folder `out`; it appears whole or not at all. For the options see `Options`.
 
     Raises Refused: CK101, CK105, CK120 and CK131 when the checkpoint cannot be used, CK106 when `out` is there already,
-    CK124 to CK127 when it cannot be written or checked as asked.
+    CK124 to CK127 when it cannot be written or checked as asked, CK128 when the model brings code that nobody allowed.
     """
-    options = Options(dtype, shard_bytes, lora, verify)
+    options = Options(dtype, shard_bytes, lora, verify, allow_code)
     manifest = read_manifest(checkpoint)
+    if not allow_code:
+        refuse_code(checkpoint, manifest)
     if out.exists() and any(out.iterdir() if out.is_dir() else [out]):
         raise refusal("CK106", f"`{out}` exists", fix="name another folder, or remove it")
     temporary = out.with_name(f".{out.name}.tmp")
@@ -89,8 +98,9 @@ def _make(checkpoint: Path, folder: Path, manifest: Any, options: Options, say: 
     content = adapters_alone(weights, adapter) if alone else merged(weights, adapter)
     checking.refuse_lack_of_room(folder, content, DTYPES[chosen])
     folder.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copytree(checkpoint / HUGGING_FACE, folder)
-    model_spec = (manifest.get("spec") or {}).get("model") or {}
+    shutil.copytree(checkpoint / HUGGING_FACE, folder, ignore=_links)
+    model_spec = _model_spec(manifest)
+    trusted = options.allow_code and bool(model_spec.get("trust_remote_code"))
     if alone:
         for name in _ONLY_OF_MODELS:
             (folder / name).unlink(missing_ok=True)
@@ -103,15 +113,44 @@ def _make(checkpoint: Path, folder: Path, manifest: Any, options: Options, say: 
     write_shards(content, folder, DTYPES[chosen], options.shard_bytes, stem=stem, say=say)
     checking.compare_files(folder, content, DTYPES[chosen])
     if not alone:
-        checking.compare_with_architecture(folder, content, trusted=bool(model_spec.get("trust_remote_code")))
+        checking.compare_with_architecture(folder, content, trusted=trusted)
     if options.verify:
         config = checkpoint / HUGGING_FACE
-        checking.compare_logits(folder, weights, alone=alone, adapter=adapter, config=config)
+        checking.compare_logits(folder, weights, alone=alone, adapter=adapter, config=config, trusted=trusted)
         say("checked: the same logits as the checkpoint's")
     for file in folder.rglob("*"):
         if file.is_file():
             _sync(file)
     sync_folder(folder)
+
+
+def _model_spec(manifest: Any) -> dict[str, Any]:
+    return (manifest.get("spec") or {}).get("model") or {}
+
+
+def _links(folder: str, names: list[str]) -> list[str]:
+    """A save writes none: one would bring a file of this machine into the export."""
+    return [name for name in names if (Path(folder) / name).is_symlink()]
+
+
+def refuse_code(checkpoint: Path, manifest: Any) -> None:
+    """Raises Refused (CK128) where the manifest asks for the model's own code to be run and there is some. Imports and
+    loads nothing.
+    """
+    if not _model_spec(manifest).get("trust_remote_code"):
+        return
+    folder = checkpoint / HUGGING_FACE
+    brought = [path.name for path in sorted(folder.glob("*.py"))]
+    named = [path for path in map(folder.joinpath, _NAME_CODE) if path.exists() and _read_json(path).get("auto_map")]
+    brought += [f"the `auto_map` of {path.name}" for path in named]
+    if brought:
+        raise refusal(
+            "CK128",
+            f"the model of `{checkpoint}` brings Python code, and nobody allowed to run it: {', '.join(brought[:4])}",
+            key="model.trust_remote_code",
+            notes=("transformers would import it here, with all rights that you have",),
+            fix="read that code, then export with `--allow-local-code`",
+        )
 
 
 def _write_config(folder: Path, dtype: str) -> None:
@@ -155,9 +194,11 @@ def _name_base(path: Path, base: str | None) -> None:
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        body: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        body = parse_json(read_regular(path, _LARGEST).decode())
     except (OSError, ValueError):
-        raise refusal("CK101", f"`{path}` is missing or cannot be read", fix="name another checkpoint") from None
+        body = None
+    if not isinstance(body, dict):
+        raise refusal("CK101", f"`{path}` is missing or cannot be read", fix="name another checkpoint")
     return body
 
 

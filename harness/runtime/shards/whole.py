@@ -54,7 +54,8 @@ def open_checkpoint(folder: Path, manifest: Mapping[str, Any]) -> Weights:
     tag, stage = folder / manifest["tag"], int(manifest["zero_stage"])
     groups = (manifest.get("shape") or {}).get("groups")
     if (manifest.get("degrees") or {}).get("pipeline", 1) > 1:
-        return _pipeline(tag, stage, groups, AutoConfig.from_pretrained(folder / "huggingface"))
+        config = AutoConfig.from_pretrained(folder / "huggingface", trust_remote_code=False)
+        return _pipeline(tag, stage, groups, config)
     return open_weights(tag, stage, groups[0] if groups else None)
 
 

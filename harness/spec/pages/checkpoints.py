@@ -77,6 +77,14 @@ There is no room for the exported folder, or the disk refused it. Nothing of it 
 ## CK127 no-adapters-to-export
 The checkpoint was trained without LoRA, so there are no adapters to export alone.
 
+## CK128 code-in-a-checkpoint
+The model of a checkpoint brings Python code of its own (an `auto_map` in its configuration, or Python files), and its
+manifest says `model.trust_remote_code: true`. `transformers` would import that code to check the export, with all
+rights of whoever exports. What a checkpoint says of itself is no consent, since whoever made it wrote that too.
+
+Read the code. Then `harness export --allow-local-code` runs it. The export at the end of a launch needs no option: its
+run has imported the model's code already, as its own spec says.
+
 ## CK108 edited-manifest
 The manifest is not as it was written: its own checksum differs, or it is no JSON.
 

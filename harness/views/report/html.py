@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from html import escape
+from html import escape as _escaped
 
 __all__ = ["Cell", "code", "cut", "details", "escape", "table"]
+_CONTROLS = {c: "\ufffd" for c in (*range(0x20), *range(0x7F, 0xA0)) if chr(c) not in "\t\n\r"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +16,11 @@ class Cell:
 
     html: str
     css: str = ""
+
+
+def escape(text: str, quote: bool = True) -> str:
+    """Text as HTML, with a sign for each control character: who looks at the file in a terminal is spared them too."""
+    return _escaped(text.translate(_CONTROLS), quote)
 
 
 def num(text: str) -> Cell:

@@ -14,7 +14,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from harness.files import write_atomically
+from harness.files import replace_file, write_atomically
 from harness.records.record import Record, read_record
 from harness.views.report.attestation import attestation
 from harness.views.report.charts import figures
@@ -40,8 +40,12 @@ def write(runs: Path | Sequence[Path], output: Path | None = None) -> Path:
     are several to its `comparison.html`, and return its path. Raises OSError.
     """
     folders = [runs] if isinstance(runs, Path) else list(runs)
-    target = output or folders[0] / ("report.html" if len(folders) == 1 else "comparison.html")
-    write_atomically(target, page([read_record(folder) for folder in folders]))
+    text = page([read_record(folder) for folder in folders])
+    if output is not None:
+        write_atomically(output, text)
+        return output
+    target = folders[0] / ("report.html" if len(folders) == 1 else "comparison.html")
+    replace_file(target, text)  # a link there is replaced: who made the directory must not choose what is overwritten
     return target
 
 

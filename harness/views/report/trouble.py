@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from harness.records.files import number
 from harness.records.record import Record
 from harness.views.report.html import code, escape
 
@@ -55,6 +56,7 @@ def _happened(record: Record) -> list[str]:
         steps = ", ".join(str(s.get("step", "?")) for s in skips[:10]) + (" ..." if len(skips) > 10 else "")
         many = f"{len(skips):,} step{'s' if len(skips) > 1 else ''}"
         found.append(f"<li>{many} changed nothing (NaN or infinity): {escape(steps)}</li>")
+    found += [f"<li>{code(text)}</li>" for text in record.unusable]
     if record.unread:
         lines = "1 line" if record.unread == 1 else f"{record.unread:,} lines"
         found.append(f"<li>{lines} of metrics.jsonl could not be read</li>")
@@ -64,8 +66,8 @@ def _happened(record: Record) -> list[str]:
 def _straggler(line: Mapping[str, Any]) -> str:
     ranks = line.get("ranks")
     who = ", ".join(str(r) for r in ranks[:8]) if isinstance(ranks, list) else "?"
-    slower = line.get("slower")
-    much = f"{100 * slower:.0f}% slower than its peers" if isinstance(slower, (int, float)) else "slower than its peers"
+    slower = number(line.get("slower"))
+    much = "slower than its peers" if slower is None else f"{100 * slower:.0f}% slower than its peers"
     cause = str(line.get("cause", ""))
     likely = f", likely by {_CAUSES.get(cause, cause)}" if cause else ""
     whole = "the whole host " if line.get("whole_host") is True else ""

@@ -1,5 +1,5 @@
 """The same run at other stages and offloads: what would fit, and how fast each would be. Choices that the gates refuse
-(pipeline above stage 1, AutoTP at stage 3) are left out. Other batches and degrees are in `harness.plan.search`.
+(pipeline above stage 1) are left out. Other batches and degrees are in `harness.plan.search`.
 """
 
 from __future__ import annotations
@@ -103,9 +103,8 @@ def placed(run: Settings, stage: int, optimizer_at: Place, parameters_at: Place)
 
 
 def allowed(stage: int, run: Settings) -> bool:
-    """Does DeepSpeed's documentation allow this stage with the run's degrees?"""
-    limit = 1 if run.pipeline > 1 else 2 if run.tensor > 1 else 3
-    return stage <= limit
+    """Does DeepSpeed train at this stage with the run's degrees?"""
+    return stage <= (1 if run.pipeline > 1 else 3)
 
 
 def title(s: Settings, run: Settings | None = None) -> str:

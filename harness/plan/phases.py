@@ -34,17 +34,18 @@ def phase_rows(s: Settings, z: Shards) -> Iterator[Row]:
 
 
 def _load(s: Settings, z: Shards) -> Iterator[Row]:
-    """Stages 0 to 2 build the whole model in fp32 on every rank; stage 3 cuts each module as it is made."""
+    """Stages 0 to 2 and AutoTP build the whole model in fp32 on every rank; stage 3 cuts each module as it is made."""
     w = s.master_bytes
-    if s.stage < 3:
+    if s.stage < 3 or s.tensor > 1:
         yield row(
             "host", ("model", "the whole model in fp32, built on every rank"), Amount(4, z.total, "P"), _BUILDS, LOAD
         )
-        if s.stage and s.optimizer_at == "none":
+        if 0 < s.stage < 3 and s.optimizer_at == "none":
             zero = Amount(w, z.part, "P / N")
             yield row(
                 "gpu", ("temporary", "gradient that creates the states"), zero, "s12 initialize_optimizer_states", LOAD
             )
+    if s.stage < 3:
         return
     module = Amount(s.param_bytes, z.largest_module, "largest module")
     yield row(

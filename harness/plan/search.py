@@ -1,6 +1,6 @@
 """All settings with the same global batch, ranked: what fits with headroom, fastest first. Arithmetic only.
 
-Degrees are those that the documentation of DeepSpeed allows; whether the gates let a choice through, the caller asks.
+Degrees are those that DeepSpeed trains with; whether the gates let a choice through, the caller asks.
 """
 
 from __future__ import annotations

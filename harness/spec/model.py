@@ -67,7 +67,8 @@ class RunSpec(Section):
     ignore: dict[str, str] = Field(default_factory=dict)
     """Findings to put up with, by the id of a gate or of a claim of the running engine, each with the reason."""
     allow_undocumented: Strings = ()
-    """Gates whose combination works on this DeepSpeed although its documentation does not promise it."""
+    """Gates whose combination works on this DeepSpeed although its documentation does not promise it. There is none at
+    present: specs that name `TP001` are still read."""
     choices: bool = True
     """Choose settings that decide speed and memory where nothing is written. `false`: DeepSpeed's defaults."""
     deepspeed: dict[str, Any] = Field(default_factory=dict)

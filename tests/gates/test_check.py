@@ -64,21 +64,18 @@ def test_a_deepspeed_json_meets_the_same_gates_at_its_own_keys(write):
     assert found["BT001"].place.line == 2
 
 
+@pytest.mark.parametrize("more", ["", "allow_undocumented: [TP001]\n"])
 @pytest.mark.parametrize(
-    ("version", "allowed", "severity", "said"),
-    [
-        ("0.19.3", True, "error", "refuses it"),
-        ("0.19.8", False, "error", "does not promise"),
-        ("0.19.8", True, "warning", "does not promise"),
-    ],
+    ("version", "refused"), [("0.16.4", True), ("0.19.3", True), ("0.19.4", False), ("0.19.8", False)]
 )
-def test_autotp_with_zero_3_by_version_and_policy(version, allowed, severity, said, write):
-    text = "zero: {stage: 3}\nparallel: {tensor_parallel_size: 2}\n" + (
-        "allow_undocumented: [TP001]\n" if allowed else ""
-    )
-    finding = next(f for f in report(write("a.yaml", text), version).findings if f.gate == "TP001")
-    assert finding.severity == severity
-    assert said in finding.notes[0]
+def test_autotp_with_zero_3_is_refused_before_0_19_4_alone(version, refused, more, write):
+    text = f"zero: {{stage: 3}}\nparallel: {{tensor_parallel_size: 2}}\n{more}"
+    findings = report(write("a.yaml", text), version).findings
+    assert [f.severity for f in findings if f.gate == "TP001"] == (["error"] if refused else [])
+    assert not [f for f in findings if f.gate == "GT002"]
+    json_text = '{"zero_optimization": {"stage": 3}, "tensor_parallel": {"autotp_size": 2}}'
+    told = {f.gate for f in report(write("ds.json", json_text), version).findings}
+    assert ("TP001" in told) == refused
 
 
 @pytest.mark.parametrize("kind", ["spec", "json"])

@@ -68,7 +68,7 @@ def test_the_table_has_every_gate_with_all_its_cells():
 
 def test_the_severity_is_read_from_the_source():
     found = {gate.id: severity(gate) for gate in gates()}
-    assert found["TP001"] == "error, warning"
+    assert found["OF009"] == "error, warning"
     assert found["PR001"] == "error"
     assert {"error", "warning"} <= set(found.values())
 

@@ -129,8 +129,11 @@ TENSOR = (
     Case("llama", 2, tensor=2, precision="bf16", more=_CHUNKS),
     Case("mixtral", 1, tensor=2, more=(*_preset("mixtral"), *_CHUNKS)),
     Case("llama", 2, ranks=4, tensor=2, more=_CHUNKS),
+    Case("llama-tied", 3, tensor=2),
+    Case("llama", 3, ranks=4, tensor=2, precision="bf16"),
+    Case("llama", 3, tensor=2, more=_CPU),
 )
-"""GPT-2 is refused by DeepSpeed (gate TP006), stage 3 by policy (TP001); mixtures of experts need a preset (TP007), and
+"""GPT-2 is refused by DeepSpeed (gate TP006); mixtures of experts need a preset (TP007), and
 have their attention cut, not their experts."""
 
 SEQUENCE = (
@@ -169,7 +172,7 @@ def _some(cases: tuple[Case, ...], *places: int) -> tuple[Case, ...]:
 
 
 # What the tests run each time: every stage, number format and degree, each family once.
-CI_TENSOR = _some(TENSOR, 0, 2, 4, 6, 11, 13, 15, 17, 18, 20, 21, 22)
+CI_TENSOR = _some(TENSOR, 0, 2, 4, 6, 11, 13, 15, 17, 18, 20, 21, 22, 25, 26)
 CI_SEQUENCE = _some(SEQUENCE, 0, 4, 5, 8, 11, 14, 17, 18, 19, 20, 21, 22)
 CI_EXPERTS = _some(EXPERTS, 0, 1, 4)
 

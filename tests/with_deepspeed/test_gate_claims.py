@@ -80,7 +80,7 @@ def test_bt001_and_bt002_are_refused(seen):
     assert "needs to be provided" in message(seen, "BT002")
 
 
-def test_tp001_this_release_trains_what_its_documentation_does_not_promise(seen):
+def test_tp001_this_release_trains_autotp_at_stage_3(seen):
     assert seen["claims"]["TP001"] == {"ok": 3}
 
 

@@ -19,8 +19,6 @@ deepspeed:
     zero_hpz_partition_size: 2
 launch:
   num_gpus: 4
-ignore:
-  TP001: this release trains it
 ```
 
 ## Use instead
@@ -31,8 +29,6 @@ parallel:
   tensor_parallel_size: 2
 launch:
   num_gpus: 4
-ignore:
-  TP001: this release trains it
 ```
 """
 

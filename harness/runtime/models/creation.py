@@ -1,8 +1,8 @@
 """Makes the model that the engine gets: new or pretrained weights, in shards at ZeRO stage 3.
 
-A new model of stages 0-2 is built whole, in fp32, on every rank. Stage 3 builds it under `deepspeed.zero.Init`, which
-`transformers` enters by itself while an `HfDeepSpeedConfig` is alive: a parameter is cut into shards as soon as its
-module has been constructed, and then initialised module by module from rank 0.
+A new model of stages 0-2 is built whole, in fp32, on every rank, and so is one that AutoTP cuts. Stage 3 builds it
+under `deepspeed.zero.Init`, which `transformers` enters by itself while an `HfDeepSpeedConfig` is alive: a parameter is
+cut into shards as soon as its module has been constructed, and then initialised module by module from rank 0.
 
 With bf16 or fp16 DeepSpeed casts the model before it takes the fp32 master copy, at every stage (stage 3: as the shards
 are made, so that new weights are drawn in 16 bit). Masters of an fp32 checkpoint thus start from rounded weights; a

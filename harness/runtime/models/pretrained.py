@@ -2,7 +2,7 @@
 
 Stages 0-2: `from_pretrained` on every rank, in the training format. Where that is the format of the files the weights
 stay mapped and are read once a node, whatever the number of ranks; else each rank holds its converted copy, which it
-needs for training anyway. Stage 3: `sharded`, or `transformers`' own loader for what that cannot do.
+needs for training anyway. Stage 3 without AutoTP: `sharded`, or `transformers`' own loader for what that cannot do.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from harness.runtime.models.configuration import first_line
 from harness.runtime.models.problems import refuse_missing, refuse_other_shapes
-from harness.runtime.models.sharded import load_sharded, sharded_creation
+from harness.runtime.models.sharded import load_sharded, made_in_shards, sharded_creation
 from harness.runtime.models.stored import open_stored
 from harness.runtime.refusals import refusal
 from harness.spec.model import ModelSpec
@@ -37,7 +37,7 @@ def load_pretrained(spec: ModelSpec, config: Any, ds_config: dict[str, Any], arg
     dtype = training_format(ds_config)
     try:
         stored = open_stored(spec)
-        if stored is not None and ds_config.get("zero_optimization", {}).get("stage", 0) == 3:
+        if stored is not None and made_in_shards(ds_config):
             model = load_sharded(stored, spec, config, ds_config, dtype, arguments)
             if model is not None:
                 return model

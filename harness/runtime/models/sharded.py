@@ -35,11 +35,18 @@ from harness.spec.model import ModelSpec
 
 @contextmanager
 def sharded_creation(ds_config: dict[str, Any]) -> Iterator[None]:
-    """At stage 3, make `transformers` create and load models in shards while this lasts; nothing at other stages."""
-    stage = ds_config.get("zero_optimization", {}).get("stage", 0)
-    keep_alive = HfDeepSpeedConfig(ds_config) if stage == 3 else None
+    """Make `transformers` create and load models in shards while this lasts, where that is how they are made."""
+    keep_alive = HfDeepSpeedConfig(ds_config) if made_in_shards(ds_config) else None
     yield
     del keep_alive
+
+
+def made_in_shards(ds_config: dict[str, Any]) -> bool:
+    """Stage 3 without AutoTP. AutoTP cuts whole layers: 0.19.4 to 0.19.7 cannot cut those that are in shards already,
+    and 0.19.8 leaves the weights that it does not cut in shards over all ranks, not over the data-parallel ones.
+    """
+    tensor = ds_config.get("tensor_parallel", {}).get("autotp_size", 0)
+    return ds_config.get("zero_optimization", {}).get("stage", 0) == 3 and tensor < 2
 
 
 def load_sharded(

@@ -12,8 +12,9 @@ import json
 import os
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 BUILDERS = {
     "deepspeed_shm_comm": "ShareMemCommBuilder",
@@ -29,58 +30,86 @@ BUILDERS = {
 
 
 def main() -> int:
-    """Load each op in turn, which compiles it where it is not up to date."""
+    """Make every op ready that is named."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--stamp", type=Path)
-    parser.add_argument("--key")
-    parser.add_argument("--request", help="base64 of JSON: path, environ and ops, for a host that is to find its stamp")
+    parser.add_argument("--request", help="base64 of JSON: path, environ and ops, for a host that is reached by ssh")
     parser.add_argument("ops", nargs="*", metavar="OP", help=" ".join(sorted(BUILDERS)))
     args = parser.parse_args()
-    if args.request and not asked(args):
+    if args.request:
+        take(args)
+    if not args.ops or not set(args.ops) <= set(BUILDERS):
+        parser.error("needs ops that are known, or --request")
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    from harness.facts.compiled_ops import extensions_root, use_extensions_root
+    from harness.launching import build
+
+    root = extensions_root()
+    if build.is_ready(args.ops, root, os.environ):
         return 0
-    if not args.stamp or not args.key or not set(args.ops) <= set(BUILDERS):
-        parser.error("needs --stamp, --key and ops that are known, or --request")
     # What libraries print must not mix with the events: their stdout becomes stderr.
     events = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
     os.dup2(2, 1)
-    from deepspeed.accelerator import get_accelerator
-
-    records: dict[str, Any] = {}
-    for op in args.ops:
-        began = time.time()
-        events.write(json.dumps({"event": "start", "op": op}) + "\n")
-        try:
-            module = get_accelerator().create_op_builder(BUILDERS[op]).load()
-        except Exception as error:  # whatever it is, the user gets one finding and the log has the rest
-            print(f"{type(error).__name__}: {error}", file=sys.stderr)
-            events.write(json.dumps({"event": "failed", "op": op, "error": str(error)}) + "\n")
-            return 1
-        stat = Path(module.__file__).stat()
-        records[op] = {"file": module.__file__, "mtime_ns": stat.st_mtime_ns, "size": stat.st_size}
-        events.write(json.dumps({"event": "done", "op": op, "compiled": stat.st_mtime >= began}) + "\n")
-    remember(args.stamp, args.key, records)
-    return 0
+    for lock, removed in build.remove_stale_locks(root, args.ops):
+        say(events, "lock", file=str(lock), removed=removed)
+    for op in build.remove_torn_libraries(root, args.ops):
+        say(events, "unloadable", op=op, error="the library is not whole")
+    use_extensions_root(os.environ)
+    records = compiled(args.ops, root, events)
+    if set(records) == set(args.ops):
+        remember(build.stamp_file(root), build.stamp_key(os.environ), records)
+        return 0
+    return 1
 
 
-def asked(args: argparse.Namespace) -> bool:
-    """Take environment, ops, stamp and key from the request; False when all ops are ready."""
+def take(args: argparse.Namespace) -> None:
+    """Environment, search path and ops from the request."""
     request = json.loads(base64.urlsafe_b64decode(args.request))
     own = os.environ.get("PATH", os.defpath)
     os.environ.update({name: str(value).replace("$PATH", own) for name, value in request["environ"].items()})
     os.environ.setdefault("MAX_JOBS", str(max(1, min(8, len(os.sched_getaffinity(0))))))
     sys.path[:0] = request["path"]
+    args.ops = request["ops"]
+
+
+def compiled(ops: Sequence[str], root: Path, events: TextIO) -> dict[str, Any]:
+    """Load each op in turn, which compiles it where it is not up to date; the file of each, up to one that fails."""
+    records: dict[str, Any] = {}
+    for op in ops:
+        began = time.time()
+        say(events, "start", op=op)
+        try:
+            file = Path(load(op, root, events).__file__)
+        except Exception as error:  # whatever it is, the user gets one finding and the log has the rest
+            print(f"{type(error).__name__}: {error}", file=sys.stderr)
+            say(events, "failed", op=op, error=str(error))
+            break
+        stat = file.stat()
+        records[op] = {"file": str(file), "mtime_ns": stat.st_mtime_ns, "size": stat.st_size}
+        say(events, "done", op=op, compiled=stat.st_mtime >= began)
+    return records
+
+
+def load(op: str, root: Path, events: TextIO) -> Any:
+    """The op's module. ninja takes for compiled what is there and new, whatever is in it: what cannot be loaded is
+    removed and compiled again.
+    """
+    from deepspeed.accelerator import get_accelerator
+    from torch.utils import cpp_extension
+
     from harness.launching import build
 
-    root = build.extensions_root()
-    args.stamp, args.key, args.ops = build.stamp_file(root), build.stamp_key(os.environ), request["ops"]
-    if build.is_ready(args.ops, root, os.environ):
-        return False
-    root.mkdir(parents=True, exist_ok=True)
-    for lock in build.stale_locks(root, args.ops):
-        newest = max((p.stat().st_mtime for p in lock.parent.iterdir()), default=0.0)
-        if time.time() - newest > build.QUIET_SECONDS:  # its holder may be on another host that has this folder too
-            lock.unlink(missing_ok=True)
-    return True
+    try:
+        return get_accelerator().create_op_builder(BUILDERS[op]).load()
+    except ImportError as error:
+        say(events, "unloadable", op=op, error=str(error)[:200])
+    build.remove_op(root, op)
+    cpp_extension.JIT_EXTENSION_VERSIONER.entries.pop(op, None)  # else torch would not even look
+    return get_accelerator().create_op_builder(BUILDERS[op]).load()
+
+
+def say(events: TextIO, event: str, **more: Any) -> None:
+    """One line for whoever started this."""
+    events.write(json.dumps({"event": event, **more}) + "\n")
 
 
 def remember(stamp: Path, key: str, records: dict[str, Any]) -> None:
@@ -90,6 +119,7 @@ def remember(stamp: Path, key: str, records: dict[str, Any]) -> None:
     except (OSError, ValueError):
         known = {}
     known[key] = {**known.get(key, {}), **records}
+    stamp.parent.mkdir(parents=True, exist_ok=True)
     scratch = stamp.with_name(f".{stamp.name}.{os.getpid()}")
     scratch.write_text(json.dumps(known, indent=1), encoding="utf-8")
     scratch.replace(stamp)

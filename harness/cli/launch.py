@@ -32,8 +32,9 @@ from harness.cli.preparing import NOTHING, Prepared, prepare, without_hosts
 from harness.cli.submitting import submit_job
 from harness.diagnosis.values import Diagnosis
 from harness.errors import Refused
+from harness.facts.compiled_ops import extensions_root
 from harness.launching.apart import Apart, follow
-from harness.launching.build import extensions_root, is_ready
+from harness.launching.build import is_ready
 from harness.launching.execute import Outcome, execute, sample_of
 from harness.launching.explaining import diagnose_run
 from harness.launching.rundir import write_run_dir

@@ -121,6 +121,20 @@ def accelerators() -> tuple[Accelerator, ...]:
     return tuple(Accelerator(index, "NVIDIA device", None) for index in nodes)
 
 
+def accelerator_models() -> tuple[str, ...]:
+    """The kinds of NVIDIA device here, sorted, asked of the driver's files: nvidia-smi takes up to seconds."""
+    files = Path("/proc/driver/nvidia/gpus").glob("*/information")
+    models = {
+        line.partition(":")[2].strip()
+        for file in files
+        for line in _read(str(file)).splitlines()
+        if line.startswith("Model:")
+    }
+    if not models and any(Path("/dev").glob("nvidia[0-9]*")):
+        models = {device.name for device in accelerators()}
+    return tuple(sorted(models))
+
+
 def compiler() -> str | None:
     """The C++ compiler that torch's extension builder would call: `CXX`, else c++."""
     return shutil.which(os.environ.get("CXX") or "c++")

@@ -13,6 +13,7 @@ import os
 import selectors
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -22,22 +23,17 @@ from typing import IO, Any
 
 from harness.errors import Exit, Refused
 from harness.facts import machine
+from harness.facts.compiled_ops import extensions_root
 from harness.findings import Finding, Fix
 from harness.launching.onlooker import Onlooker, Services
 from harness.launching.ops import SECONDS
 from harness.launching.processes import end_all, holders, of_run, send
 from harness.launching.signals import Signals
 
+_ELF_HEADER = struct.Struct("=40xQ10xHH2x")
+"""Of 64-bit ELF: `e_shoff`, `e_shentsize` and `e_shnum`."""
 QUIET_SECONDS = 900.0
 """On a network file system a lock counts as abandoned when nothing was written beside it for so long."""
-
-
-def extensions_root(environ: Mapping[str, str] | None = None) -> Path:
-    """The folder below which torch compiles extensions (`torch/utils/cpp_extension.py`, `_get_build_directory`)."""
-    env = os.environ if environ is None else environ
-    if env.get("TORCH_EXTENSIONS_DIR"):
-        return Path(env["TORCH_EXTENSIONS_DIR"])
-    return Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "torch_extensions"
 
 
 def op_folders(root: Path, ops: Sequence[str] | None = None) -> list[Path]:
@@ -56,6 +52,45 @@ def stale_locks(root: Path, ops: Sequence[str] | None = None) -> list[Path]:
     return [lock for lock in idle if lock.exists() and not holders(lock)]
 
 
+def remove_stale_locks(root: Path, ops: Sequence[str]) -> Iterator[tuple[Path, bool]]:
+    """Every stale lock of these ops, and whether it was removed. On a network file system a process of another host may
+    hold it: there it stays until nothing has been written beside it for `QUIET_SECONDS`.
+    """
+    for lock in stale_locks(root, ops):
+        newest = max((p.stat().st_mtime for p in lock.parent.iterdir()), default=0.0)
+        kept = machine.on_network_filesystem(lock) and time.time() - newest < QUIET_SECONDS
+        if not kept:
+            lock.unlink(missing_ok=True)
+        yield lock, not kept
+
+
+def remove_torn_libraries(root: Path, ops: Sequence[str]) -> Iterator[str]:
+    """Remove the libraries that end too early, as after a full disk, and name each op. ninja would take them for
+    compiled, and loading one is a crash. One that is being linked now is left alone.
+    """
+    for folder in op_folders(root, ops):
+        library = folder / f"{folder.name}.so"
+        if library.exists() and not (folder / "lock").exists() and not _is_whole(library):
+            library.unlink(missing_ok=True)
+            yield folder.name
+
+
+def _is_whole(library: Path) -> bool:
+    """Whether an ELF file reaches to the end of its table of sections, which linkers write last."""
+    with library.open("rb") as file:
+        head = file.read(_ELF_HEADER.size)
+    if len(head) < _ELF_HEADER.size or not head.startswith(b"\x7fELF"):
+        return False
+    table, size, count = _ELF_HEADER.unpack(head)
+    return library.stat().st_size >= int(table + size * count)
+
+
+def remove_op(root: Path, op: str) -> None:
+    """Remove all that was compiled of an op."""
+    for folder in op_folders(root, [op]):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def ensure_ops(ops: Sequence[str], environ: Mapping[str, str], log: Path, services: Services) -> None:
     """Make every op ready for this Python, compiling what is not.
 
@@ -64,21 +99,12 @@ def ensure_ops(ops: Sequence[str], environ: Mapping[str, str], log: Path, servic
     root = extensions_root(environ)
     if not ops or is_ready(ops, root, environ):
         return
-    _clear_locks(root, ops, services.onlooker)
     services.signals.check()
     services.onlooker.checking(ops)
     env = dict(environ)
     env.setdefault("MAX_JOBS", str(max(1, min(8, machine.usable_cores()))))
     env.pop("RANK", None)
-    command = [
-        sys.executable,
-        str(services.scripts / "build_ops.py"),
-        "--stamp",
-        str(stamp_file(root)),
-        "--key",
-        stamp_key(environ),
-        *ops,
-    ]
+    command = [sys.executable, str(services.scripts / "build_ops.py"), *ops]
     with log.open("ab") as stderr:
         builder = subprocess.Popen(  # noqa: S603
             command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, start_new_session=True
@@ -93,14 +119,13 @@ def ensure_ops(ops: Sequence[str], environ: Mapping[str, str], log: Path, servic
         raise Refused([_cannot_build(failed or ops[0], code, log, accelerated=accelerated)], Exit.PREFLIGHT)
 
 
-def _clear_locks(root: Path, ops: Sequence[str], onlooker: Onlooker) -> None:
-    for lock in stale_locks(root, ops):
-        newest = max((p.stat().st_mtime for p in lock.parent.iterdir()), default=0.0)
-        if machine.on_network_filesystem(lock) and time.time() - newest < QUIET_SECONDS:
-            onlooker.lock_kept(lock)
-        else:
-            lock.unlink(missing_ok=True)
-            onlooker.lock_removed(lock)
+def tell(event: Mapping[str, Any], onlooker: Onlooker, host: str = "") -> None:
+    """Pass on what a builder on `host` (nothing: this machine) found left over and in the way."""
+    if event.get("event") == "lock":
+        said = onlooker.lock_removed if event.get("removed") else onlooker.lock_kept
+        said(Path(str(event["file"])), host)
+    elif event.get("event") == "unloadable":
+        onlooker.unloadable(str(event["op"]), str(event.get("error", "")), host)
 
 
 def _follow(builder: subprocess.Popen[bytes], services: Services) -> str | None:
@@ -113,6 +138,8 @@ def _follow(builder: subprocess.Popen[bytes], services: Services) -> str | None:
                 onlooker.compiling(op, time.monotonic() - began, SECONDS.get(op, 60))
         elif event.get("event") == "start":
             op, began = str(event["op"]), time.monotonic()
+        elif event.get("event") in {"lock", "unloadable"}:
+            tell(event, onlooker)
         elif event.get("event") == "done":
             if event.get("compiled"):
                 onlooker.compiled(op, time.monotonic() - began)

@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Literal
 
 from harness.facts import machine
+from harness.facts.compiled_ops import extensions_root
 from harness.facts.deepspeed import VERIFIED
 from harness.interpreter import python
 from harness.launching import shm
-from harness.launching.build import extensions_root, stale_locks
+from harness.launching.build import stale_locks
 from harness.units import format_bytes
 
 State = Literal["ok", "note", "missing"]

@@ -25,11 +25,14 @@ class Onlooker(Protocol):
     def compiled(self, op: str, seconds: float) -> None:
         """An op is ready."""
 
-    def lock_removed(self, lock: Path) -> None:
-        """A lock that nobody held was in the way of compiling and has been removed."""
+    def lock_removed(self, lock: Path, host: str) -> None:
+        """A lock that nobody held was in the way of compiling and has been removed. No `host`: on this machine."""
 
-    def lock_kept(self, lock: Path) -> None:
-        """A lock that nobody on this machine holds lies on a network file system; another machine may hold it."""
+    def lock_kept(self, lock: Path, host: str) -> None:
+        """A lock that nobody on its host holds lies on a network file system; another machine may hold it."""
+
+    def unloadable(self, op: str, error: str, host: str) -> None:
+        """What was compiled of an op does not load; it is removed and compiled again."""
 
     def started(self, world: int, hosts: int, log: Path) -> None:
         """The launcher runs."""

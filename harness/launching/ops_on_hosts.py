@@ -21,6 +21,7 @@ from typing import IO, Any
 import harness
 from harness.errors import Exit, Refused
 from harness.findings import Finding, Fix
+from harness.launching.build import tell
 from harness.launching.onlooker import Services
 from harness.launching.ops import SECONDS
 from harness.launching.plan import LaunchPlan
@@ -129,6 +130,8 @@ def _hear(builder: _Builder, event: dict[str, Any], services: Services) -> None:
         if event.get("compiled"):
             services.onlooker.compiled(f"{builder.op} on {builder.host}", time.monotonic() - builder.began)
         builder.op = ""
+    elif event.get("event") in {"lock", "unloadable"}:
+        tell(event, services.onlooker, builder.host)
     elif event.get("event") == "failed":
         builder.failed, builder.op = str(event["op"]), ""
 

@@ -10,13 +10,13 @@ import hashlib
 import importlib
 import importlib.util
 import json
-import os
 import platform
 import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from harness.facts.compiled_ops import extensions_root
 from harness.files import replace_file
 
 FILE = "cpu-info.json"
@@ -29,7 +29,7 @@ class _Remembering(ModuleType):
 
     def get_cpu_info(self) -> dict[str, Any]:
         """As py-cpuinfo has it."""
-        file, key = _folder() / FILE, _key()
+        file, key = extensions_root() / FILE, _key()
         known = _read(file)
         if key not in known:
             known[key] = _real().get_cpu_info()
@@ -59,12 +59,6 @@ def _real() -> ModuleType:
         return importlib.import_module("cpuinfo")
     finally:
         sys.modules["cpuinfo"] = mine
-
-
-def _folder() -> Path:
-    """Where torch keeps compiled ops."""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("TORCH_EXTENSIONS_DIR") or Path(cache) / "torch_extensions")
 
 
 def _key() -> str:

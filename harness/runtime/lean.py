@@ -1,5 +1,5 @@
 """DeepSpeed without mlflow: its autotuner imports that where it is installed, and pandas with it, in seconds. And with
-what is known of the CPU.
+what is known of the CPU, and with compiled ops in this environment's own folder.
 
 Nothing of torch or DeepSpeed is imported before the function is called.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 
+from harness.facts.compiled_ops import use_extensions_root
 from harness.runtime import cpu_info
 
 
@@ -24,6 +25,7 @@ def import_deepspeed() -> None:
         os.environ["PYTHONPATH"] = left
     else:
         os.environ.pop("PYTHONPATH", None)
+    use_extensions_root(os.environ)
     cpu_info.remember()
     if "mlflow" in sys.modules or "deepspeed" in sys.modules:
         return

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -14,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from harness.facts.compiled_ops import use_extensions_root
 
 ELEMENTS = 32_000_000
 DISK_BYTES = 256 << 20
@@ -90,6 +93,7 @@ def gpu() -> dict[str, float]:
 def main() -> None:
     """argv: the folder whose disk is measured; none leaves the disk out. What fails is told in `failed`."""
     result: dict[str, Any] = {"failed": {}}
+    use_extensions_root(os.environ)
 
     def measure(name: str, work: Callable[[], Any]) -> None:
         try:

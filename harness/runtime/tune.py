@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+
+from harness.facts.compiled_ops import use_extensions_root
 
 _REPEATS = 2
 _MARGIN = 1.03
@@ -102,6 +105,7 @@ def main() -> None:
     """argv: folder, seconds, bytes a transfer."""
     folder, seconds, size = Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
     found = []
+    use_extensions_root(os.environ)
     try:
         with contextlib.redirect_stdout(sys.stderr):
             for trial in trials(folder, seconds, size):

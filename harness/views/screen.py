@@ -73,15 +73,18 @@ class Screen:
         """The end of that."""
         self._say(f"compiled {op} in {format_seconds(seconds)}")
 
-    def lock_removed(self, lock: Path) -> None:
+    def lock_removed(self, lock: Path, host: str) -> None:
         """Every later process would have waited for it for ever."""
-        self._say(f"removed {lock}: a compilation was killed there and nobody holds it")
+        self._say(f"removed {lock}{_on(host)}: a compilation was killed there and nobody holds it")
 
-    def lock_kept(self, lock: Path) -> None:
+    def lock_kept(self, lock: Path, host: str) -> None:
         """Not ours to remove."""
-        self._say(
-            f"{lock} is held by nobody on this machine; if no other machine compiles there, remove it", always=True
-        )
+        nobody = f"nobody on {host or 'this machine'}"
+        self._say(f"{lock} is held by {nobody}; if no other machine compiles there, remove it", always=True)
+
+    def unloadable(self, op: str, error: str, host: str) -> None:
+        """Half of a compilation, or another system's."""
+        self._say(f"{op} as it was compiled{_on(host)} does not load ({error}); compiling it again")
 
     def started(self, world: int, hosts: int, log: Path) -> None:
         """From here on the ranks have the word."""
@@ -184,3 +187,7 @@ class Screen:
                 self._bar.console.print(Text.from_ansi(text), soft_wrap=True)
             else:
                 print(text, file=sys.stderr, flush=True)
+
+
+def _on(host: str) -> str:
+    return f" on {host}" if host else ""

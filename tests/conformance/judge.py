@@ -12,6 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from harness.facts.compiled_ops import VARIABLE, extensions_root
+
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 
@@ -22,6 +24,7 @@ def environment() -> dict[str, str]:
     """
     return {
         **os.environ,
+        VARIABLE: str(extensions_root()),  # plain DeepSpeed would compile every op once more, in torch's own folder
         "WANDB_MODE": "disabled",  # it asks for an account where it happens to be installed
         "PYTHONPATH": str(ROOT),
         "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",

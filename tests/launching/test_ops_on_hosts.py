@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,11 @@ with open(os.environ["SAID"] + os.environ["HOST"], "w") as file:
 print("motd")
 if os.environ["HOST"] == "ready":
     sys.exit(0)
+if os.environ["HOST"] == "left":
+    print('{"event": "lock", "file": "/cache/cpu_adam/lock", "removed": true}')
 print('{"event": "start", "op": "cpu_adam"}', flush=True)
+if os.environ["HOST"] == "left":
+    print('{"event": "unloadable", "op": "cpu_adam", "error": "file too short"}')
 time.sleep(60 if os.environ["HOST"] == "slow" else 0.2)
 if os.environ["HOST"] == "broken":
     print("g++: error: no such thing.", file=sys.stderr)
@@ -91,6 +96,15 @@ def test_every_host_that_cannot_is_named_with_its_words(tmp_path, services):
     assert first.notes[0] == "g++: error: no such thing"
     assert "on dead" in second.message
     assert second.notes[0] == "no route to host"
+
+
+def test_what_a_killed_compilation_left_on_a_host_is_told_in_a_line(tmp_path, services, capsys):
+    told = replace(services, onlooker=Screen("plain"))
+    with compiling_on_hosts(plan(tmp_path, "left"), told):
+        pass
+    said = capsys.readouterr().err
+    assert "removed /cache/cpu_adam/lock on left: a compilation was killed there and nobody holds it" in said
+    assert "cpu_adam as it was compiled on left does not load (file too short); compiling it again" in said
 
 
 def test_a_signal_ends_the_waiting_and_every_ssh(tmp_path, services):

@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from harness.facts.compiled_ops import VARIABLE, extensions_root
+
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 PORTS = range(
@@ -35,6 +37,8 @@ def rank_environment() -> dict[str, str]:
         **os.environ,
         "OMP_NUM_THREADS": "1",
         "HARNESS_PROGRESS": "plain",
+        # Plain DeepSpeed would compile every op once more, in torch's own folder.
+        VARIABLE: str(extensions_root()),
         "PYTHONPATH": str(ROOT),
         # Two versions of ninja that share the folder of compiled ops rebuild each other's, minutes each time.
         "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from plan_grid import CASES, MODELS, WORLDS, Case
 
+from harness.facts.compiled_ops import VARIABLE, extensions_root
 from harness.plan.rows import Row
 
 pytest.importorskip("deepspeed")
@@ -42,6 +43,7 @@ def _train(folder: Path, cases: list[Case], world: int) -> list[list[dict[str, i
     common |= {"WORLD_SIZE": str(world), "LOCAL_SIZE": str(world), "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
     # Another ninja than the launcher's would compile every op again: versions hash commands differently.
     common |= {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    common |= {VARIABLE: str(extensions_root(common))}
     command = [sys.executable, str(WORKER), str(folder / "cases.json"), str(folder)]
     logs = [(folder / f"{rank}.log").open("w") for rank in range(world)]
     ranks = [

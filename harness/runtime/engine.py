@@ -5,12 +5,14 @@ What is in the JSON is not looked at here, beyond what the client has to know.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import deepspeed
 import torch
 
 from harness.plan.run import Run
+from harness.runtime import nvme_release
 from harness.runtime.data import Shape
 from harness.runtime.experts import mark_experts
 from harness.runtime.fewer_calls import call_less
@@ -96,6 +98,7 @@ def _initialize(run: Run, ds_config: dict[str, Any], model: torch.nn.Module, dec
     if ds_config.get("zero_optimization", {}).get("stage") == 3:
         mark_experts(model)
         call_less()
+        _say_not_installed(nvme_release.NAME, nvme_release.release_written_states(ds_config))
     # A plugin may ask DeepSpeed for gradients; DeepCompile calls nothing when they are complete.
     compiled = (ds_config.get("compile") or {}).get("deepcompile", False)
     with gradients_held_once(wanted=run.spec.plugins.file is None and not compiled):
@@ -108,6 +111,11 @@ def _initialize(run: Run, ds_config: dict[str, Any], model: torch.nn.Module, dec
         )
     cast_when_stepped(engine)
     return engine
+
+
+def _say_not_installed(patch: str, why: str | None) -> None:
+    if why is not None and deepspeed.comm.get_rank() == 0:
+        print(f"patch {patch}: not installed, {why}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def mend_engine(engine: Any, ranks: Ranks, topology: Topology) -> None:

@@ -29,6 +29,10 @@ FAULTS: dict[int, dict[str, tuple[str, str]]] = {
         "nvme_below_stage_3": ("an optimizer on NVMe at stage 2 is in memory", "gate OF003, claim AT003"),
         "parameter_offload_below_stage_3": ("parameters at stage 2 are not offloaded", "gate OF001, claim AT004"),
         "nvme_is_read_ahead_twice": ("the head on NVMe is swapped in twice at once", "runtime/nvme_prefetch.py"),
+        "nvme_pipelining_keeps_states": (
+            "the first step's states stay in memory",
+            "runtime/nvme_release.py, gate OF032",
+        ),
         "stage_auto_is_none": ("a stage of `auto` is 0", "gate ZR001, claim AT001"),
         "bf16_auto_is_fp32": ("`bf16.enabled: auto` is off", "gate PR004, claim AT005"),
         "checkpoint_runs_code": ("a checkpoint's pickle runs code", "runtime/safe_loading.py"),

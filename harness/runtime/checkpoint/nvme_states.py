@@ -30,7 +30,8 @@ def _swapped(optimizer: Any) -> dict[int, torch.Tensor]:
     """id of a swapped-out tensor -> the values in its swap file.
 
     Between steps no transfer is on its way, and everything that is ever swapped is out. Its tensors are empty with the
-    plain swapper; with the pipelined one they are views of buffers that have been filled with other sub-groups since.
+    plain swapper and where `nvme_release` is installed; else with the pipelined one they are views of buffers that have
+    been filled with other sub-groups since.
     """
     if not getattr(optimizer, "swap_optimizer", False):
         return {}

@@ -172,6 +172,24 @@ def nvme_is_read_ahead_twice() -> bool:
     return False
 
 
+def nvme_pipelining_keeps_states() -> bool:
+    """Each way alone and both together, with one sub-group: its states are in memory of their own after the step."""
+    kept = []
+    for read, write in ((True, False), (False, True), (True, True)):
+        with tempfile.TemporaryDirectory() as folder:
+            place = {"device": "nvme", "nvme_path": folder, "buffer_count": 12}
+            place |= {"pipeline_read": read, "pipeline_write": write}
+            zero = {"stage": 3, "offload_optimizer": place}
+            engine = _engine(_model(hidden_size=512, vocab_size=1024), zero_optimization=zero, bf16={"enabled": True})
+            _step(engine)
+            swapper = engine.optimizer.optimizer_swapper
+            buffers = {b.untyped_storage().data_ptr() for b in swapper.swap_buffer_manager.all_buffers}
+            states = [t for state in engine.optimizer.optimizer.state.values() for t in state.values()]
+            own = {t.untyped_storage().data_ptr() for t in states if torch.is_tensor(t) and t.numel() > 1}
+            kept.append(len(own - buffers) == 2)
+    return all(kept)
+
+
 def stage_auto_is_none() -> bool:
     return bool(_engine(_model(), zero_optimization={"stage": "auto"}).zero_optimization_stage() == 0)
 
@@ -280,6 +298,7 @@ FAULTS: dict[int, tuple[Callable[[], bool], ...]] = {
         nvme_below_stage_3,
         parameter_offload_below_stage_3,
         nvme_is_read_ahead_twice,
+        nvme_pipelining_keeps_states,
         stage_auto_is_none,
         bf16_auto_is_fp32,
         checkpoint_runs_code,

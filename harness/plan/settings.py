@@ -54,7 +54,8 @@ class Settings:
     `packed`: rows hold several documents. `loss_chunk`: tokens whose logits exist at once, 0 for all of a micro-batch. `whole_head`, `whole_tied_head`: AutoTP
     leaves the head as it is, always or where it is the embedding. `gradients_twice`: an optimizer on the CPU or on NVMe
     has fp32 gradients of its own, as DeepSpeed has it without the harness (`runtime/host_gradients.py`,
-    `nvme_gradients.py`).
+    `nvme_gradients.py`). `states_kept`: what the first step makes stays in host memory where swapping is pipelined, as
+    DeepSpeed has it without the harness (`runtime/nvme_release.py`).
     """
 
     stage: int
@@ -106,6 +107,7 @@ class Settings:
     whole_head: bool = False
     whole_tied_head: bool = False
     gradients_twice: bool = False
+    states_kept: bool = False
 
     @property
     def recipe(self) -> Recipe:
@@ -241,6 +243,7 @@ def settings_of(run: Run) -> Settings | None:
         whole_head=any(_raw(spec, "tensor_parallel", key) is not None for key in ("preset_model", "partition_config")),
         whole_tied_head=_raw(spec, "tensor_parallel", "vocab_parallel_lm_head") is False,
         gradients_twice=_gradients_twice(run, optimizer_at),
+        states_kept=run.kind != "spec",
     )
 
 

@@ -128,6 +128,10 @@ def _optimizer_on_nvme(s: Settings, z: Shards) -> Iterator[Row]:
     kept = tuple(share for share in z.sub_groups if share not in z.on_disk)
     if kept:
         yield from _in_memory(s, z, "s3 _swappable_optimizer_subgroup", kept)
+    if s.states_kept and (s.pipeline_read or s.pipeline_write):
+        what = ("states", "optimizer states of the first step, until the second reads them")
+        source = "swap/pipelined_optimizer_swapper.py _complete_swap_out"
+        yield row("host", what, Amount(o, sum(z.on_disk), "P / N"), source, TRAINING)
     if not s.gradients_twice:
         return
     what = ("gradients", "gradients of the step")

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from planning import TINY, offload, plan_of
+from planning import TINY, offload, plan_of, run_of
 
 from harness.plan.memory import Capacity, Memory, fit
-from harness.plan.plan import Plan
+from harness.plan.plan import Plan, make_plan
 from harness.plan.rows import PHASES, Row, rounding
+from harness.plan.run import resolve
 
 
 def memory(*args: Any, **kwargs: Any) -> Memory:
@@ -53,6 +54,25 @@ def test_14_bytes_a_parameter_on_the_host_and_16_with_the_parameters() -> None:
     p, small = 70_553_706_496, {"sub_group_size": 1_000_000}
     assert host_states(plan_of(zero=offload("cpu", **small))) * 1e9 == pytest.approx(14 * p, rel=0.01)
     assert host_states(plan_of(zero=offload("cpu", "cpu", **small))) * 1e9 == pytest.approx(16 * p, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("ways", "kept"),
+    [((), 0), (("read",), 8), (("write",), 8), (("read", "write"), 8)],
+    ids=["plain", "read", "write", "both"],
+)
+def test_states_of_the_first_step_are_in_memory_where_nobody_releases_them(ways: tuple[str, ...], kept: int) -> None:
+    """A DeepSpeed JSON that another program trains with; 526 GiB a host, as counted on DeepSpeed. Not a run spec."""
+    swapped = {"device": "nvme", "nvme_path": "/nvme", **{f"pipeline_{way}": True for way in ways}}
+    ours = run_of(zero={"stage": 3, "sub_group_size": 100_000_000, "offload_optimizer": swapped})
+    peaks = [make_plan(run).memory for run in (ours, resolve(ours.spec, world_size=8, kind="deepspeed-json"))]
+    more = {}
+    for phase in ("step", "load"):
+        without, with_them = (m.host_at(phase) for m in peaks if m is not None)
+        more[phase] = with_them - without
+    # what else a JSON has in memory: gradients too small for the disk
+    assert more["step"] == pytest.approx(kept * 70_553_706_496, rel=0.002, abs=1e9)
+    assert more["load"] == 0
 
 
 def test_llama_8b_at_stage_3_in_the_step() -> None:

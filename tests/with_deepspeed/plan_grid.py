@@ -113,7 +113,8 @@ class Case:
         settings = settings_of(resolve(spec))
         if settings is None:
             raise ValueError(str(self))
-        return replace(settings, gradients_twice=self.optimizer_at != "none")  # of DeepSpeed without the harness
+        # of DeepSpeed without the harness
+        return replace(settings, gradients_twice=self.optimizer_at != "none", states_kept=True)
 
     def facts(self) -> ModelFacts:
         """The model's sizes."""

@@ -25,9 +25,13 @@ def report_on(gate, write, heading="Example", overrides=(), **kwargs):
 LIMITS = {g.id for g in gates() if "a launch" in g.needs}
 
 
+COMPANIONS = {"OF032": {"CK003"}}
+"""Gates that fire with every example of another: what DeepSpeed does with any JSON that has its optimizer on NVMe."""
+
+
 def relevant(gate, report):
     """What this version cannot train is told beside the gate that an example is about."""
-    return [f for f in report.findings if f.gate not in LIMITS - {gate.id}]
+    return [f for f in report.findings if f.gate not in LIMITS - {gate.id} | COMPANIONS.get(gate.id, set())]
 
 
 @GATES

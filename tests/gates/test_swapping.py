@@ -85,3 +85,32 @@ def test_fast_init_keeps_the_buffers_that_it_reads_through(write: Callable[[str,
     zero = {"offload_param": {**on_nvme, "max_in_cpu": 0}, "offload_optimizer": {**on_nvme, "fast_init": True}}
     assert "OF012" not in said(write, {**zero, "sub_group_size": 90_000_000})
     assert "OF012" in said(write, {**zero, "sub_group_size": 110_000_000})
+
+
+@pytest.mark.parametrize(
+    ("keys", "optimizer", "width"),
+    [
+        (("pipeline_read",), "AdamW", 8),
+        (("pipeline_write",), "AdamW", 8),
+        (("pipeline_read", "pipeline_write"), "Adagrad", 4),
+        ((), "AdamW", None),
+    ],
+)
+def test_a_json_that_another_program_trains_with_is_told_what_stays_in_memory(
+    write: Callable[[str, str], str], keys: tuple[str, ...], optimizer: str, width: int | None
+) -> None:
+    swapped = {"device": "nvme", "nvme_path": "/nvme", "buffer_count": 12, **dict.fromkeys(keys, True)}
+    body = {
+        "train_micro_batch_size_per_gpu": 1,
+        "optimizer": {"type": optimizer, "params": {"lr": 1e-4}},
+        "zero_optimization": {"stage": 3, "offload_optimizer": swapped},
+    }
+    loaded = load(write("ds.json", json.dumps(body)), (), target())
+    assert loaded.spec is not None
+    assert loaded.source is not None
+    report = check(resolve(loaded.spec, kind=loaded.kind), loaded.source)
+    found = [f.message for f in report.findings if f.gate == "OF032"]
+    assert found == ([] if width is None else [m for m in found if f"{width} bytes a parameter" in m])
+    assert bool(found) == bool(keys)
+    spec = {"offload_optimizer": swapped}
+    assert "OF032" not in said(write, spec)  # `harness launch` releases them

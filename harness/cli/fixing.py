@@ -16,6 +16,7 @@ from harness.findings import Finding
 from harness.spec.edit import CannotEdit, apply, get, paths_of
 from harness.spec.source import Path as KeyPath
 from harness.spec.source import decode, dotted
+from harness.views.style import printable
 
 Check = Callable[[str], Checked]
 MAX_ROUNDS = 200
@@ -165,7 +166,7 @@ def diff(file: str, before: str, after: str) -> str:
     """The change as a unified diff that `patch -p1` and `git apply` take."""
     from difflib import unified_diff
 
-    name = file.removeprefix("./").lstrip("/")
+    name = printable(file.removeprefix("./").lstrip("/"))
     lines = unified_diff(before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{name}", f"b/{name}")
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from harness.cli.common import Checked, can_fix
 from harness.findings import Outcome
 from harness.views import text
-from harness.views.style import Style, style_for
+from harness.views.style import Style, printable, style_for
 
 if TYPE_CHECKING:
     from harness.cli.fixing import Fixed
@@ -51,12 +51,13 @@ def _changes(checked: Checked, fixed: Fixed, style: Style, *, show: bool) -> Non
     if show and fixed.changed:
         print(_painted(diff(checked.report.file, fixed.before, fixed.after), style))
     for reason in dict.fromkeys(fixed.refused):
-        print(f"not fixed in {checked.report.file}: {reason}", file=sys.stderr)
+        print(printable(f"not fixed in {checked.report.file}: {reason}"), file=sys.stderr)
 
 
 def _painted(diff: str, style: Style) -> str:
     colours = {"+": "green", "-": "red", "@": "cyan"}
-    return "\n".join(style.paint(line, colours.get(line[:1], "")) for line in diff.splitlines())
+    lines = diff.removesuffix("\n").split("\n")
+    return "\n".join(style.paint(printable(line, keep="\t"), colours.get(line[:1], "")) for line in lines)
 
 
 def _passed_over(outcome: Outcome) -> str:

@@ -16,6 +16,7 @@ from harness.errors import Exit, Refused
 from harness.facts.deepspeed import Target
 from harness.findings import Finding, Fix, Outcome
 from harness.spec.source import decode
+from harness.views.style import printable
 
 if TYPE_CHECKING:
     from harness.cli.fixing import Fixed
@@ -164,7 +165,7 @@ def _print(outcome: Outcome, items: list[_Item], options: Options) -> None:
         tell(outcome, [(item.checked, item.fixed) for item in items], options)
         return
     for line in _not_fixed(items):
-        print(line, file=sys.stderr)
+        print(printable(line), file=sys.stderr)
     if options.format == "sarif":
         from harness.views.sarif import as_sarif as view
     else:

@@ -13,7 +13,7 @@ from harness.findings import Finding, Fix
 from harness.spec.load import Fragment
 from harness.spec.named_files import find_beside, not_here, read_json
 from harness.spec.source import Path, Source, dotted, refuse
-from harness.spec.suggest import nearest
+from harness.spec.suggest import Suggestions
 
 _TOP = frozenset(
     """compute_environment distributed_type mixed_precision use_cpu debug num_processes machine_rank num_machines
@@ -96,9 +96,10 @@ def _shapes(source: Source, section: Any) -> Iterator[Finding]:
 
 def _unknown(source: Source, fields: dict[str, Any]) -> Iterator[Finding]:
     """Keys that accelerate does not know: refused at the top, passed over in its `deepspeed_config`."""
+    suggestions = Suggestions()
     for name in source.data:
         if name not in _TOP:
-            better = nearest(name, _TOP)
+            better = suggestions.nearest(name, _TOP)
             yield Finding(
                 "SP005",
                 "error",
@@ -111,11 +112,11 @@ def _unknown(source: Source, fields: dict[str, Any]) -> Iterator[Finding]:
     for name, value in fields.items():
         if name in _FIELDS or name in _OTHERS:
             continue
-        yield _passed_over(source, name, value)
+        yield _passed_over(source, name, value, suggestions)
 
 
-def _passed_over(source: Source, name: str, value: Any) -> Finding:
-    better = nearest(name, [*_FIELDS, *_OTHERS])
+def _passed_over(source: Source, name: str, value: Any, suggestions: Suggestions) -> Finding:
+    better = suggestions.nearest(name, [*_FIELDS, *_OTHERS])
     misspelt = better is not None and not isinstance(value, dict)
     whole_block = isinstance(value, dict) and bool(value)
     key = dotted((_SECTION, name))

@@ -6,6 +6,7 @@ One key at a time, and names that mean the same; what goes together is the busin
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 from harness.facts.deepspeed import Target, Version
@@ -14,7 +15,7 @@ from harness.findings import Finding, Fix, Severity
 from harness.spec.adopt import home as field_of
 from harness.spec.deepspeed_json_values import as_read, describe, judge
 from harness.spec.source import Path, Source, dotted, split_key
-from harness.spec.suggest import ALSO_CALLED, nearest
+from harness.spec.suggest import ALSO_CALLED, Suggestions
 
 __all__ = ["as_read", "check", "describe"]
 
@@ -25,10 +26,12 @@ def check(config: dict[str, Any], source: Source, prefix: Path, target: Target) 
     Errors: unknown, removed and not yet known keys, values that DeepSpeed refuses or reads as something else, two names
     for one thing. Warnings: deprecated keys, values that it converts.
     """
-    return list(_walk(config, source, prefix, "", target))
+    return list(_walk(config, source, prefix, "", target, Suggestions()))
 
 
-def _walk(config: dict[str, Any], source: Source, prefix: Path, path: str, target: Target) -> Iterator[Finding]:
+def _walk(
+    config: dict[str, Any], source: Source, prefix: Path, path: str, target: Target, suggestions: Suggestions
+) -> Iterator[Finding]:
     known = block(path)
     if known is None:
         return
@@ -37,7 +40,7 @@ def _walk(config: dict[str, Any], source: Source, prefix: Path, path: str, targe
         here = (*prefix, name)
         key = known.get(name)
         if key is None:
-            yield _unknown(name, value, here, path, known, source, target)
+            yield _unknown(name, value, here, path, known, source, target, suggestions)
             continue
         aged = _version(key, value, here, path, source, target)
         if aged is not None:
@@ -46,13 +49,13 @@ def _walk(config: dict[str, Any], source: Source, prefix: Path, path: str, targe
             continue
         below = f"{path}.{key.alias or name}" if path else name
         if key.type == "block" and isinstance(value, dict):
-            yield from _walk(value, source, here, below, target)
+            yield from _walk(value, source, here, below, target, suggestions)
             continue
         yield from judge(key, value, here, path, source, target)
         items: Any = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
         for at, item in items if key.type in ("maps", "blocks") else ():
             if isinstance(item, dict):
-                yield from _walk(item, source, (*here, at), below, target)
+                yield from _walk(item, source, (*here, at), below, target, suggestions)
 
 
 def spec_key(here: Path) -> str:
@@ -67,10 +70,17 @@ def new_key(here: Path) -> str:
 
 
 def _unknown(
-    name: str, value: Any, here: Path, path: str, known: dict[str, Key], source: Source, target: Target
+    name: str,
+    value: Any,
+    here: Path,
+    path: str,
+    known: dict[str, Key],
+    source: Source,
+    target: Target,
+    suggestions: Suggestions,
 ) -> Finding:
     where = f"DeepSpeed's `{path}` block" if path else "DeepSpeed's JSON"
-    better = nearest(name, (k.name for k in known.values() if k.gone is None))
+    better = suggestions.nearest(name, (k.name for k in known.values() if k.gone is None))
     home = _elsewhere(name, path, target.version)
     if not path and name.lower() in ALSO_CALLED:
         return _called_otherwise(name, value, here, source)
@@ -151,13 +161,18 @@ def _names(path: str | None) -> dict[str, Key]:
     return (block(path) if path is not None else None) or {}
 
 
+@cache
+def _near_first(path: str) -> tuple[str, ...]:
+    return tuple(sorted(block_paths(), key=lambda p: (not p.startswith(path) or not path, p.count("."))))
+
+
 def _elsewhere(name: str, path: str, version: Version) -> str | None:
     """The block that has a key of this name (`` is the top level), near ones first; None where there is none."""
     if name in ("enabled", "type", "params", "dtype"):
         return None
-    paths = sorted(block_paths(), key=lambda p: (not p.startswith(path) or not path, p.count(".")))
+    paths = _near_first(path)
     if "_" not in name:  # a word that can mean anything, such as `mode` or `name`
-        paths = [p for p in paths if not p.startswith(_FAR) or p.startswith(path or ".")]
+        paths = tuple(p for p in paths if not p.startswith(_FAR) or p.startswith(path or "."))
     for candidate in paths:
         key = (block(candidate) or {}).get(name)
         if candidate != path and key is not None and (key.gone is None or version < key.gone):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
@@ -11,7 +12,7 @@ from harness.findings import Finding, Fix
 from harness.spec.deepspeed_json_values import describe
 from harness.spec.model import RunSpec
 from harness.spec.source import Path, Source, dotted
-from harness.spec.suggest import nearest
+from harness.spec.suggest import Suggestions, nearest
 
 FOREIGN_NAMES: Mapping[str, str] = {
     # DeepSpeed's names
@@ -74,9 +75,10 @@ _LIMITS = {
 def translate(error: ValidationError, source: Source) -> list[Finding]:
     """One finding for each field that is wrong; alternatives of a union count once."""
     findings: dict[Path, Finding] = {}
+    suggestions = Suggestions()
     for item in error.errors(include_url=False):
         path = _written(item["loc"])
-        finding = _finding(item, path, source)
+        finding = _finding(item, path, source, suggestions)
         if path not in findings or finding.gate == "SP005":
             findings[path] = finding
     meant = {f.fix.title for f in findings.values() if f.gate == "SP005" and f.fix}
@@ -114,11 +116,11 @@ def _parts(annotation: Any) -> Iterator[Any]:
         yield from _parts(part)
 
 
-def _finding(item: Any, path: Path, source: Source) -> Finding:
+def _finding(item: Any, path: Path, source: Source, suggestions: Suggestions) -> Finding:
     kind, value = item["type"], item["input"]
     key = dotted(source.user_path(path))
     if kind == "extra_forbidden":
-        return _unknown(path, source)
+        return _unknown(path, source, suggestions)
     if kind == "missing" and isinstance(path[-1], int):
         message = f"`{dotted(source.user_path(path[:-1]))}` is {describe(value)} where a list of two numbers belongs"
         return Finding(
@@ -174,7 +176,7 @@ def _range_fix(item: Any) -> Fix | None:
     return Fix(f"did you mean `{better}`?" if better else f"choose one of {', '.join(f'`{c}`' for c in choices)}")
 
 
-def _unknown(path: Path, source: Source) -> Finding:
+def _unknown(path: Path, source: Source, suggestions: Suggestions) -> Finding:
     """An unknown key: a misspelling, a key of another section, a name from DeepSpeed or another trainer, or nothing
     known.
     """
@@ -183,7 +185,8 @@ def _unknown(path: Path, source: Source) -> Finding:
     here = source.user_path(path)
     where = f"`{dotted(section)}`" if section else "a run spec"
     better = FOREIGN_NAMES.get(name) if name not in siblings else None
-    better = better or nearest(name, siblings) or FOREIGN_NAMES.get(nearest(name, FOREIGN_NAMES) or "")
+    near = suggestions.nearest
+    better = better or near(name, siblings) or FOREIGN_NAMES.get(near(name, FOREIGN_NAMES) or "")
     fix: Fix
     if better:
         fix = Fix(f"did you mean `{dotted((*section, better)) if better in siblings else better}`?")
@@ -218,11 +221,20 @@ def section_fields(section: Path) -> tuple[str, ...]:
     return tuple(model.model_fields)
 
 
-def _elsewhere(name: str) -> str | None:
+@cache
+def _homes() -> dict[str, str]:
+    """The keys of all sections, each with the first that has it."""
+    homes: dict[str, str] = {}
     for section, field in RunSpec.model_fields.items():
         inner = _inner(field.annotation)
-        if inner not in (None, dict) and name in inner.model_fields:
-            return f"{section}.{name}"
+        for name in inner.model_fields if inner not in (None, dict) else ():
+            homes.setdefault(name, f"{section}.{name}")
+    return homes
+
+
+def _elsewhere(name: str) -> str | None:
+    if name in _homes():
+        return _homes()[name]
     if name in FOREIGN_NAMES:
         return FOREIGN_NAMES[name]
     from harness.facts.deepspeed_keys import block

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path as FilePath
 from typing import Any, Literal, NamedTuple
 
@@ -67,7 +68,13 @@ class Source(NamedTuple):
 
     def lines(self, file: str) -> Sequence[str]:
         """The lines of `file`, to quote from; none for a file that was not read."""
-        return self.text.split("\n") if file == self.file else self.extra_lines.get(file, ())
+        return _split(self.text) if file == self.file else self.extra_lines.get(file, ())
+
+
+@lru_cache(maxsize=2)
+def _split(text: str) -> tuple[str, ...]:
+    """Once, however many findings quote from it."""
+    return tuple(text.split("\n"))
 
 
 def split_key(key: str) -> Path:

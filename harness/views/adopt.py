@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from harness.spec.adopted import Adopted
+from harness.views.style import printable
 
 
 def summary(adopted: Adopted, file: str) -> str:
@@ -11,4 +12,4 @@ def summary(adopted: Adopted, file: str) -> str:
     end = (
         f"{count} {'thing' if count == 1 else 'things'} not mapped or chosen here" if count else "everything is mapped"
     )
-    return "\n".join([*map(str, adopted.notes), f"Adopted {file}: {end}."])
+    return "\n".join(printable(line) for line in (*map(str, adopted.notes), f"Adopted {file}: {end}."))

@@ -15,14 +15,14 @@ _COLOUR = {"failed": "red", "completed": "green", "no failure seen": "yellow", "
 def as_text(found: Diagnosis, style: Style, width: int = 120) -> str:
     """A dozen lines for a person."""
     head = style.paint(found.state, _COLOUR[found.state], bold=True)
-    lines = [f"{_who(found)}: {found.title}"]
+    lines = [f"{head}{printable(_who(found))}: {printable(found.title)}"]
     if found.state == "failed":
         what = f"{found.cause}, {found.confidence}" if found.cause else found.confidence
         lines.append(f"  cause      {what}")
     if found.message:
         lines += _filled("  said       ", found.message, width)
     if found.where:
-        lines.append(f"  at         {found.where}")
+        lines.append(f"  at         {printable(found.where)}")
     for note in found.notes:
         lines += _filled("  note       ", note, width)
     if found.change:
@@ -31,7 +31,7 @@ def as_text(found: Diagnosis, style: Style, width: int = 120) -> str:
         lines += ["", "  The lines that matter"]
         digits = max(len(str(number)) for number, _ in found.lines)
         lines += [
-            f"  {str(number or '').rjust(digits)} | {text[: max(width - digits - 5, 40)]}"
+            f"  {str(number or '').rjust(digits)} | {printable(text, keep=chr(9))[: max(width - digits - 5, 40)]}"
             for number, text in found.lines
         ]
     if found.num_bytes:
@@ -39,7 +39,7 @@ def as_text(found: Diagnosis, style: Style, width: int = 120) -> str:
         lines += ["", f"  {found.num_lines} lines read, {format_bytes(found.num_bytes)}{ranks}"]
     if found.cause:
         lines.append(f"  More: harness explain {found.cause}")
-    return head + "\n".join(printable(line, keep="\t") for line in lines)
+    return "\n".join(lines)
 
 
 def as_dict(found: Diagnosis) -> dict[str, object]:
@@ -79,7 +79,7 @@ def _who(found: Diagnosis) -> str:
 
 def _filled(head: str, text: str, width: int) -> list[str]:
     return textwrap.wrap(
-        text,
+        printable(text, keep="\n\t"),
         max(width, 40),
         initial_indent=head,
         subsequent_indent=" " * len(head),

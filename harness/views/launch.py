@@ -18,7 +18,7 @@ from harness.slowness import Told, diagnose
 from harness.units import format_bytes, format_count, format_seconds
 from harness.views.measured import measured
 from harness.views.slowness import summary_lines
-from harness.views.style import Style
+from harness.views.style import Style, printable
 
 _FILES = {
     "spec.yaml": "the spec as it was written",
@@ -49,7 +49,7 @@ def dry_run(plan: LaunchPlan, run: Run, ready: bool, style: Style) -> str:
         ),
         _block("Environment of every host beyond the shell's own", _environment(plan)),
         _block(f"Compiled ops  {', '.join(plan.ops) or 'none'}", [_ready(plan, ready)]),
-        _block(f"Command, in {plan.folder}", _command(plan.argv)),
+        _block(f"Command, in {printable(str(plan.folder))}", _command(plan.argv)),
         _block("Ranks by host", _columns([(h.name, _span(h.ranks)) for h in plan.hosts])),
     ]
     if plan.resume:
@@ -123,9 +123,9 @@ def _cause_json(told: Told) -> dict[str, Any]:
 
 
 def relative(path: Path) -> str:
-    """A path as seen from the current folder where it is below it."""
+    """A path for people: as seen from the current folder where it is below it."""
     here = Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+    return printable(str(path.relative_to(here)) if path.is_relative_to(here) else str(path))
 
 
 def of_one_host(outcome: Outcome, style: Style) -> str:
@@ -216,7 +216,7 @@ def _next(outcome: Outcome) -> list[str]:
 
 
 def _environment(plan: LaunchPlan) -> list[str]:
-    return _columns([(f"{v.name}={shown(v)}", v.origin) for v in plan.variables])
+    return _columns([(printable(f"{v.name}={shown(v)}"), v.origin) for v in plan.variables])
 
 
 def _ready(plan: LaunchPlan, ready: bool) -> str:
@@ -239,7 +239,7 @@ def _command(argv: tuple[str, ...]) -> list[str]:
         else:
             current += " " + shlex.quote(word)
     lines.append(current)
-    return ["  " + line + (" \\" if line is not lines[-1] else "") for line in lines]
+    return ["  " + printable(line) + (" \\" if line is not lines[-1] else "") for line in lines]
 
 
 def _span(ranks: tuple[int, ...]) -> str:

@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from harness.findings import Finding, Outcome, Place, Report
+from harness.views.style import printable
+from harness.views.text import first_of_each
 
 FORMAT_VERSION = 1
 _GITHUB_LEVEL = {"error": "error", "warning": "warning", "info": "notice"}
@@ -80,8 +82,11 @@ def _place(place: Place | None) -> dict[str, Any] | None:
 
 
 def as_github(outcome: Outcome) -> str:
-    """A workflow command a finding, which GitHub shows at the line in the pull request."""
-    return "\n".join(_annotation(finding) for finding in _all(outcome))
+    """A workflow command a finding, which GitHub shows at the line in the pull request. Of one kind in one file the
+    first are written, as in text.
+    """
+    groups = [outcome.general, *(report.findings for report in outcome.reports)]
+    return "\n".join(_annotation(finding) for group in groups for finding in first_of_each(group)[0])
 
 
 def _annotation(finding: Finding) -> str:
@@ -92,9 +97,9 @@ def _annotation(finding: Finding) -> str:
         if place.length:
             where |= {"endLine": place.line, "endColumn": place.column + place.length - 1}
     values = {**where, "title": finding.gate}
-    head = ",".join(f"{name}={_escape(str(value), property_=True)}" for name, value in values.items())
-    help_ = f"\n{finding.fix.title}" if finding.fix else ""
-    return f"::{_GITHUB_LEVEL[finding.severity]} {head}::{_escape(finding.message + help_)}"
+    head = ",".join(f"{name}={_escape(printable(str(value)), property_=True)}" for name, value in values.items())
+    help_ = f"\n{printable(finding.fix.title)}" if finding.fix else ""
+    return f"::{_GITHUB_LEVEL[finding.severity]} {head}::{_escape(printable(finding.message) + help_)}"
 
 
 def _escape(text: str, *, property_: bool = False) -> str:

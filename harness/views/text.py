@@ -1,19 +1,42 @@
-"""Findings as text for a person: the message, the line it is on, what else belongs to it, how to mend it."""
+"""Findings as text for a person: the message, the line it is on, what else belongs to it, how to mend it.
+
+Here findings become text, and here what others wrote (keys, values, file names, lines) loses its control characters.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from harness.findings import Finding, Label, Place, Report
 from harness.spec.source import Source
-from harness.views.style import Style
+from harness.views.style import Style, printable
 
 _COLOUR = {"error": "red", "warning": "yellow", "info": "cyan"}
 
 
+MOST_OF_ONE = 50
+"""Findings of one kind that are shown of one file; a file of another program can have thousands."""
+
+
 def findings(items: Sequence[Finding], source: Source | None, style: Style) -> str:
-    """Each finding as a block with its excerpt, blank lines between; empty for none."""
-    return "\n".join(_block(finding, source, style) for finding in items)
+    """Each finding as a block with its excerpt, blank lines between; empty for none. Of one kind the first are shown,
+    and the rest are counted.
+    """
+    shown, left = first_of_each(items)
+    more = [f"... and {count:,} more of {gate}; `--format json` has all\n" for gate, count in left]
+    return "\n".join([*(_block(finding, source, style) for finding in shown), *more])
+
+
+def first_of_each(items: Sequence[Finding]) -> tuple[list[Finding], list[tuple[str, int]]]:
+    """The first findings of each kind, and how many more there are of which."""
+    seen: Counter[str] = Counter()
+    shown = []
+    for finding in items:
+        seen[finding.gate] += 1
+        if seen[finding.gate] <= MOST_OF_ONE:
+            shown.append(finding)
+    return shown, [(gate, count - MOST_OF_ONE) for gate, count in seen.items() if count > MOST_OF_ONE]
 
 
 def summary(reports: Sequence[Report], style: Style, *, against: str = "", general: Sequence[Finding] = ()) -> str:
@@ -43,7 +66,7 @@ def by_file(reports: Sequence[Report], style: Style) -> str:
     rows = [(_found(r.findings), r) for r in reports if r.errors or r.warnings]
     width = max((len(words) for words, _ in rows), default=0)
     return "\n".join(
-        f"{style.paint(words.ljust(width), 'red' if report.errors else 'yellow')}  {report.file}"
+        f"{style.paint(words.ljust(width), 'red' if report.errors else 'yellow')}  {printable(report.file)}"
         for words, report in rows
     )
 
@@ -89,14 +112,14 @@ def _count(number: int, word: str) -> str:
 
 def _block(finding: Finding, source: Source | None, style: Style) -> str:
     head = style.paint(f"{finding.severity}[{finding.gate}]", _COLOUR[finding.severity], bold=True)
-    lines = [f"{head}: {style.paint(finding.message, '', bold=True)}"]
+    lines = [f"{head}: {style.paint(printable(finding.message), '', bold=True)}"]
     if finding.place is not None:
         lines += _excerpt(finding, finding.place, source, style)
     for note in finding.notes:
-        lines.append(f"   = note: {note}")
+        lines.append(f"   = note: {printable(note)}")
     if finding.fix is not None:
-        effect = f"  ({finding.fix.effect})" if finding.fix.effect else ""
-        lines.append(f"{style.paint('help', 'green', bold=True)}: {finding.fix.title}{effect}")
+        effect = f"  ({printable(finding.fix.effect)})" if finding.fix.effect else ""
+        lines.append(f"{style.paint('help', 'green', bold=True)}: {printable(finding.fix.title)}{effect}")
     return "\n".join(lines) + "\n"
 
 
@@ -104,20 +127,17 @@ def _excerpt(finding: Finding, place: Place, source: Source | None, style: Style
     shown = [Label(place, finding.label), *finding.related]
     shown = [label for label in shown if label.place.file == place.file]
     elsewhere = [label for label in finding.related if label.place.file != place.file]
-    where = (
-        f"the command line, {source.lines('--set')[place.line - 1]}" if place.file == "--set" and source else str(place)
-    )
-    lines = [f"  {style.paint('-->', 'blue')} {where}"]
+    lines = [f"  {style.paint('-->', 'blue')} {_where(place, source, 'the command line, ')}"]
     quoted = _quote(shown, place, source, style) if source and place.length else []
-    lines += quoted or ([f"   {style.paint('|', 'blue')} {finding.label}"] if finding.label else [])
-    lines += [f"   = {_where(label, source)}: {label.text}" for label in elsewhere]
+    lines += quoted or ([f"   {style.paint('|', 'blue')} {printable(finding.label)}"] if finding.label else [])
+    lines += [f"   = {_where(label.place, source, '--set ')}: {printable(label.text)}" for label in elsewhere]
     return lines
 
 
-def _where(label: Label, source: Source | None) -> str:
-    if label.place.file == "--set" and source:
-        return f"--set {source.lines('--set')[label.place.line - 1]}"
-    return str(label.place)
+def _where(place: Place, source: Source | None, option: str) -> str:
+    if place.file == "--set" and source:
+        return option + _clip(source.lines("--set")[place.line - 1])
+    return printable(str(place))
 
 
 def _quote(labels: Sequence[Label], main: Place, source: Source, style: Style) -> list[str]:
@@ -137,10 +157,11 @@ def _quote(labels: Sequence[Label], main: Place, source: Source, style: Style) -
         if number != last:
             start = _start(main if main.line == number else label.place, line)
             lines.append(f"{style.paint(str(number).rjust(width), 'blue')} {bar} {_clip(line, start)}")
-        mark = ("^" if label.place is main else "-") * max(1, min(label.place.length or 1, 60))
+        marked = _shown(line[label.place.column - 1 :][: label.place.length or 1])
+        mark = ("^" if label.place is main else "-") * max(1, min(len(marked), 60))
         colour = "red" if label.place is main else "blue"
         if start < label.place.column <= start + _WIDTH:
-            said = style.paint(f"{mark} {label.text}".rstrip(), colour)
+            said = style.paint(f"{mark} {printable(label.text)}".rstrip(), colour)
             blank = " " * len(_CUT if start else "") + _pad(line[start:], label.place.column - start)
             lines.append(f"{' ' * width} {bar} {blank}{said}")
         last = number
@@ -158,10 +179,15 @@ def _start(place: Place, line: str) -> int:
 
 def _clip(line: str, start: int = 0) -> str:
     rest = line[start:].rstrip()
-    shown = rest if len(rest) <= _WIDTH else rest[: _WIDTH - len(_CUT)] + _CUT
+    shown = _shown(rest) if len(rest) <= _WIDTH else _shown(rest[: _WIDTH - len(_CUT)]) + _CUT
     return _CUT + shown if start else shown
+
+
+def _shown(line: str) -> str:
+    return printable(line, keep="\t")
 
 
 def _pad(line: str, column: int) -> str:
     """Blanks up to the column, tabs kept, so that the mark stands below what it means."""
-    return "".join("\t" if char == "\t" else " " for char in line[: column - 1]).ljust(column - 1)
+    before = line[: column - 1].ljust(column - 1)
+    return "".join("\t" if char == "\t" else " " for char in _shown(before))

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -293,3 +294,70 @@ def test_nesting_is_bounded_before_the_parser_calls_itself(write, tmp_path):
     )
     assert setting.returncode == 2, setting.stderr
     assert "nested deeper than 60 levels" in setting.stdout
+
+
+EVIL = "\x1b[31mX\n::error::pwn\x9b2J\u202e\u2028R"
+QUOTED = r"\e[31mX\n::error::pwn\x9b2J\u202e\u2028R"  # in YAML
+FREE = SPEC.replace("\ntrain:", f'\nlaunch: {{output_dir: "o{QUOTED}", num_gpus: 1, env: {{A: "v{QUOTED}"}}}}\ntrain:')
+
+
+@pytest.fixture
+def hostile(tmp_path, monkeypatch):
+    """Files whose keys, values, names and lines would steer a terminal, or GitHub."""
+    monkeypatch.chdir(tmp_path)
+    files = {
+        "keys.yaml": SPEC + f'"z{QUOTED}": 1\ndeepspeed: {{"k{QUOTED}": 1}}\nignore: {{"q{QUOTED}": x}}\n',
+        "values.yaml": FREE,
+        "let.yaml": FREE + "ignore: {SE005: x, SE006: x, SE007: x}\n",
+        "line.yaml": SPEC + "# \x9b2J\u202e\nzero: {}\n",
+        "ds.json": json.dumps({"train_batch_size": 1, "zero_optimization": {f"s{EVIL}": 1}, f"z{EVIL}": 1}),
+        "fix.json": json.dumps({"train_batch_size": 1, "zero_optimisation": {"stage": f"1{EVIL}"}}, ensure_ascii=False),
+        "axolotl.yaml": f'base_model: x\nmicro_batch_size: 1\n"foo{QUOTED}": "x{QUOTED}"\nnum_epochs: 1\n',
+        f"n{EVIL}.yaml": SPEC.replace("train:", "trian:"),
+    }
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "validate-config .",
+        "validate-config . --format github",
+        "validate-config . --diff --unsafe-fixes",
+        "upgrade-check . --from 0.18.9 --to 0.19.8",
+        "adopt axolotl.yaml",
+        "adopt ds.json",
+        "plan let.yaml",
+        "render let.yaml --reasons",
+        "launch let.yaml --dry-run",
+    ],
+)
+def test_no_command_prints_what_would_steer_a_terminal_or_github(hostile, command):
+    result = run(*command.split())
+    said = result.stdout + result.stderr
+    assert "pwn" in said or command.startswith(("plan", "render", "upgrade"))
+    for line in said.split("\n"):
+        assert line.replace("\t", "").isprintable(), line
+        assert not line.startswith("::error::"), line
+
+
+MANY = 20_000
+
+
+@pytest.mark.parametrize("name", ["many.yaml", "many.json"])
+def test_thousands_of_unknown_keys_are_counted_and_not_all_shown(write, name):
+    keys = [f"k{i:05d}" for i in range(MANY)]
+    text = SPEC + "".join(f"{key}: 1\n" for key in keys)
+    if name.endswith("json"):
+        text = json.dumps({"train_batch_size": 8, **dict.fromkeys(keys, 1)}, indent=0)
+    file = write(name, text)
+    start = time.process_time()
+    said = run("validate-config", file).stdout
+    assert time.process_time() - start < 4, "it was 10 s, and four times that for twice as many"
+    assert said.count("error[SP005]") == 50
+    assert "... and 19,950 more of SP005" in said
+    assert f"Found {MANY} errors" in said
+    assert len(said) < 40_000
+    assert check(file)[1]["totals"]["errors"] == MANY
+    assert run("validate-config", file, "--format", "github").stdout.count("::error") == 50

@@ -17,6 +17,7 @@ from harness.facts.deepspeed import Target
 from harness.findings import Finding, Fix, Label, Outcome, Place, Report
 from harness.views.machine_readable import as_github, as_json
 from harness.views.sarif import as_sarif
+from harness.views.style import printable
 
 SARIF_SUBSET = json.loads((Path(__file__).parent / "sarif-2.1.0-subset.json").read_text())
 OFFICIAL = os.environ.get("SARIF_SCHEMA")
@@ -93,8 +94,8 @@ def test_whatever_is_said_and_however_a_file_is_called_it_stays_one_command(mess
     head, _, said = line.removeprefix("::notice ").partition("::")
     properties = dict(part.partition("=")[::2] for part in head.split(","))
     assert properties.keys() == {"file", "line", "col", "title"}
-    assert undone(properties["file"], property_=True) == name
-    assert undone(said) == message
+    assert undone(properties["file"], property_=True) == printable(name)
+    assert undone(said) == printable(message)
 
 
 def test_sarif_is_valid_and_complete(outcome):

@@ -6,7 +6,8 @@ import pytest
 
 from harness.cli.common import check_file
 from harness.facts.deepspeed import Target
-from harness.findings import Finding, Report, Skipped
+from harness.findings import Finding, Place, Report, Skipped
+from harness.spec.source import Source
 from harness.views import text
 from harness.views.style import Style, style_for
 
@@ -120,3 +121,13 @@ def test_when_there_is_colour(env, tty, colour, monkeypatch):
     style = style_for(Stream())
     assert style.colour is colour
     assert ("\x1b[" in style.paint("x", "red")) is colour
+
+
+def test_the_mark_stands_below_what_it_means_where_characters_are_escaped():
+    source = Source("s.yaml", "yaml", "a\x9bb: wr\u202eng # x", {})
+    finding = Finding("SP007", "error", "m", place=Place("s.yaml", 1, 6, 5))
+    lines = text.findings([finding], source, Style()).split("\n")
+    quoted = next(line for line in lines if "wr" in line)
+    marks = next(line for line in lines if "^" in line)
+    assert quoted.endswith(r"a\x9bb: wr\u202eng # x")
+    assert quoted[marks.index("^") : marks.rindex("^") + 1] == r"wr\u202eng"

@@ -44,6 +44,7 @@ from harness.findings import Finding, Fix
 from harness.gates.number_formats import model_format
 from harness.gates.optimizer.known import REQUIRED, SCHEDULERS, schedule
 from harness.gates.registry import Cite, Context, gate
+from harness.spec.suggest import Suggestions
 
 _LIKELY: dict[str, Any] = {
     "total_num_steps": 1000,
@@ -89,9 +90,10 @@ def check(ctx: Context) -> Iterator[Finding]:
         )
     params = ctx.scheduler.get("params")
     known = SCHEDULERS.get(name, "").split()
+    suggestions = Suggestions()
     for key, value in params.items() if isinstance(params, dict) and known else ():
         if key not in known:
-            yield _unknown(ctx, str(key), name, known, value)
+            yield _unknown(ctx, str(key), name, known, value, suggestions)
 
 
 def _given(ctx: Context, key: str) -> Any:
@@ -99,11 +101,9 @@ def _given(ctx: Context, key: str) -> Any:
     return steps if key in ("total_num_steps", "T_max") and steps else _LIKELY[key]
 
 
-def _unknown(ctx: Context, key: str, name: str, known: list[str], value: object) -> Finding:
-    from harness.spec.suggest import nearest
-
+def _unknown(ctx: Context, key: str, name: str, known: list[str], value: object, suggestions: Suggestions) -> Finding:
     place = f"deepspeed.scheduler.params.{key}"
-    better = nearest(key, known)
+    better = suggestions.nearest(key, known)
     better = better if better is not None and ("max" in key) == ("max" in better) else None
     usable = better is not None and not ctx.wrote(f"scheduler.params.{better}")
     return ctx.finding(

@@ -38,6 +38,7 @@ from collections.abc import Iterator
 from harness.findings import Finding, Fix
 from harness.gates.optimizer.known import accepted
 from harness.gates.registry import Cite, Context, gate
+from harness.spec.suggest import Suggestions
 
 _OFTEN = {"learning_rate": "lr", "wd": "weight_decay", "epsilon": "eps", "beta": "betas", "adamw_mode": "adam_w_mode"}
 
@@ -59,9 +60,10 @@ def check(ctx: Context) -> Iterator[Finding]:
         return
     name, known = taken
     wrong = [key for key in ctx.optimizer.params if key not in known and key != "max_grad_norm"]
+    suggestions = Suggestions()
     for key in wrong:
         place = f"deepspeed.optimizer.params.{key}"
-        better = _better(str(key), known)
+        better = _better(str(key), known, suggestions)
         usable = better is not None and better not in ctx.optimizer.params
         value = ctx.optimizer.params[key]
         yield ctx.finding(
@@ -78,9 +80,7 @@ def check(ctx: Context) -> Iterator[Finding]:
         )
 
 
-def _better(key: str, known: frozenset[str]) -> str | None:
+def _better(key: str, known: frozenset[str], suggestions: Suggestions) -> str | None:
     if _OFTEN.get(key.lower()) in known:
         return _OFTEN[key.lower()]
-    from harness.spec.suggest import nearest
-
-    return nearest(key, sorted(known))
+    return suggestions.nearest(key, sorted(known))

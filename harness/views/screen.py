@@ -18,7 +18,7 @@ from typing import Any, Literal
 from harness.launching.noise import is_noise, is_of_another_rank, is_step
 from harness.progress import Pace, fitting, for_programs, number, plain
 from harness.units import format_seconds
-from harness.views.style import style_for
+from harness.views.style import printable, style_for
 
 Mode = Literal["bar", "plain", "json", "quiet"]
 _REPEAT_SECONDS = 15.0
@@ -145,8 +145,8 @@ class Screen:
         self._say(f"ending {count} process{'es' if count > 1 else ''} of the run")
 
     def note(self, text: str) -> None:
-        """As it is."""
-        self._say(text)
+        """As it is, but for control characters: it may name what somebody else's checkpoint says."""
+        self._say(printable(text, keep="\n"))
 
     def close(self) -> None:
         """The bar stays as it was last."""

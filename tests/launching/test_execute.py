@@ -26,7 +26,8 @@ open(file, "w").write(json.dumps({"rank": 0, "host": "here", "pid": 0, "state": 
 time.sleep(seconds)
 """
 EXPORT = (
-    "import pathlib, sys; pathlib.Path(sys.argv[4]).mkdir(); pathlib.Path(sys.argv[4], 'from').write_text(sys.argv[2])"
+    "import pathlib, sys; pathlib.Path(sys.argv[4]).mkdir(); pathlib.Path(sys.argv[4], 'from').write_text(sys.argv[2]);"
+    "pathlib.Path(sys.argv[4], 'words').write_text(' '.join(sys.argv[5:]))"
 )
 
 
@@ -44,8 +45,8 @@ def plan(tmp_path):
     return LaunchPlan("a", run_dir, tmp_path, argv, (HostPlan("here", (0,), variables),), True, 1, (), {})
 
 
-def run_with(plan, **export):
-    spec = RunSpec.model_validate({"export": export})
+def run_with(plan, trusts=False, **export):
+    spec = RunSpec.model_validate({"model": {"trust_remote_code": trusts}, "export": export})
     scripts = plan.folder / "launch"
     scripts.mkdir(exist_ok=True)
     (scripts / "export.py").write_text(EXPORT)
@@ -80,6 +81,21 @@ def test_a_run_that_was_at_its_end_already_exports_what_it_was_resumed_from(plan
     outcome = run_with(replace(plan, resume=last), at_end=True)
     assert outcome.verdict.state == "completed"
     assert (outcome.export / "from").read_text() == str(last)
+
+
+@pytest.mark.parametrize(
+    ("trusts", "where", "allowed"),
+    [
+        (True, "runs/a-1/checkpoints", True),
+        (True, "runs/a-0", True),
+        (True, "elsewhere", False),
+        (False, "runs/a-0", False),
+    ],
+)
+def test_the_runs_own_spec_allows_the_code_of_what_it_saved_alone(plan, tmp_path, trusts, where, allowed):
+    last = checkpoint(tmp_path / where / "step-00000007", 7)
+    outcome = run_with(replace(plan, resume=last), trusts, at_end=True)
+    assert ("--allow-local-code" in (outcome.export / "words").read_text()) is allowed
 
 
 def test_older_weights_are_not_exported_as_the_new_ones(plan, tmp_path):

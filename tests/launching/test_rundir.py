@@ -2,6 +2,10 @@
 
 import json
 import os
+import resource
+import subprocess
+import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -138,3 +142,33 @@ def test_a_record_of_an_earlier_run_can_be_anything(tmp_path):
         Path(tmp_path / name).mkdir()
         (tmp_path / name / "launch.json").write_text(text)
     assert ports_of(tmp_path) == set()
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "words", "infinite", "deep"])
+def test_a_hostile_file_of_an_earlier_run_costs_that_run_alone(tmp_path, kind):
+    """What `launch --resume auto` looks at: the names of earlier runs, their locks, their checkpoints."""
+    texts = {
+        "words": '{"name": "demo", "port": "many", "state": {"step": "x"}, "host": 1, "pid": "x"}',
+        "infinite": '{"name": "demo", "port": Infinity, "state": {"step": Infinity}, "host": "h", "pid": Infinity}',
+        "deep": "[" * 100_000,
+    }
+    write_run_dir(plan_in(tmp_path / "demo-1"))
+    for name in ("launch.json", "manifest.json", "lock", "status/rank-00000.json"):
+        file = tmp_path / "demo-2" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if kind == "pipe":
+            os.mkfifo(file)
+        elif kind == "device":
+            file.symlink_to("/dev/zero")
+        else:
+            file.write_text(texts[kind])
+    program = (
+        "import sys; from pathlib import Path; from harness.launching import rundir, verdict; from harness.locks import *;"
+        "folder, evil = Path(sys.argv[1]), Path(sys.argv[1]) / 'demo-2';"
+        "print(folder / 'demo-1' in rundir.runs_of(folder, 'demo'), rundir.ports_of(folder), rundir.step_of(evil),"
+        " held_by(evil / 'lock'), holder_of(evil / 'lock'), verdict.read_statuses(evil))"
+    )
+    limit = partial(resource.setrlimit, resource.RLIMIT_AS, (2**31, 2**31))
+    command = [sys.executable, "-P", "-c", program, str(tmp_path)]
+    done = subprocess.run(command, text=True, capture_output=True, check=False, timeout=20, preexec_fn=limit)
+    assert done.stdout == "True {29001} None None None {}\n", done.stderr

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
@@ -16,6 +18,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from harness.checkpoints import manifest
 from harness.errors import Refused
 from harness.runtime.export import export
 from harness.runtime.shards import open_weights
@@ -102,6 +105,70 @@ class Evil:
 
     def __reduce__(self) -> tuple[object, tuple[Path]]:
         return Path.touch, (self.marker,)
+
+
+CODE = """\
+from pathlib import Path
+Path({marker!r}).touch()
+import torch
+from transformers import PretrainedConfig, PreTrainedModel
+
+class Own(PretrainedConfig):
+    model_type = "own"
+
+class Other(PreTrainedModel):
+    config_class = Own
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.head = torch.nn.Linear(3, 3)
+        self.post_init()
+"""
+
+
+def trusting(checkpoint: Path, files: dict[str, str]) -> Path:
+    """With these files, and a manifest that is right in all but that it allows itself to run code."""
+    body = json.loads((checkpoint / "manifest.json").read_text())
+    body["spec"]["model"]["trust_remote_code"] = True
+    for name, text in files.items():
+        (checkpoint / name).write_text(text)
+        digest = hashlib.sha256(text.encode()).hexdigest()
+        body["files"][name] = {"bytes": len(text.encode()), "sha256": digest, "rank": 0, "node": 0}
+    manifest.write(checkpoint, {k: v for k, v in body.items() if k not in ("checksum", "format_version")})
+    return checkpoint
+
+
+@pytest.mark.parametrize("lora", ["merge", "adapter"])
+def test_code_of_a_checkpoint_is_run_when_the_user_allows_it_alone(
+    straight: dict[str, Path], tmp_path: Path, lora: Literal["merge", "adapter"]
+) -> None:
+    checkpoint, marker = damaged(straight, tmp_path), tmp_path / "marker"
+    config = json.loads((checkpoint / "huggingface" / "config.json").read_text()) | {"model_type": "own"}
+    config["auto_map"] = {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.Other"}
+    files = {
+        "huggingface/own.py": CODE.format(marker=str(marker)),
+        "huggingface/config.json": json.dumps(config),
+    }
+    trusting(checkpoint, files)
+    with pytest.raises(Refused, match=r"brings Python code, and nobody allowed to run it: own\.py, the") as no:
+        export(checkpoint, tmp_path / "out", lora=lora, verify=True)
+    assert (no.value.findings[0].gate, no.value.code) == ("CK128", 1)
+    assert not marker.exists()
+    if lora == "merge":
+        with pytest.raises(Refused, match="does not fit the class `Other`") as unfit:
+            export(checkpoint, tmp_path / "out", allow_code=True)
+        assert unfit.value.findings[0].gate == "CK125"
+        assert marker.exists()
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_checkpoint_that_trusts_and_has_no_code_needs_no_leave(straight: dict[str, Path], tmp_path: Path) -> None:
+    checkpoint, private = trusting(damaged(straight, tmp_path), {}), tmp_path / "private"
+    private.write_text("{}")
+    (checkpoint / "huggingface" / "chat_template.json").symlink_to(private)  # and no link brings a file of this machine
+    folder = export(checkpoint, tmp_path / "out")
+    assert (folder / "model.safetensors").is_file()
+    assert not (folder / "chat_template.json").exists()
 
 
 def test_an_existing_folder_is_not_overwritten(straight: dict[str, Path], tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -93,3 +93,34 @@ def peak() -> Iterator[dict[str, int]]:
 
     with Follow():
         yield held
+
+
+@contextmanager
+def gathers(parameters: Iterable[Any] = ()) -> Iterator[dict[str, int]]:
+    """Elements that ZeRO-3 gathers while this lasts: `waited` where a module needs them already, `ahead` before one
+    does; `most`: of these parameters, gathered or on their way at once. By DeepSpeed's own events.
+    """
+    import torch.distributed as dist
+    from deepspeed.runtime.zero.partition_parameters import ZeroParamStatus
+    from deepspeed.runtime.zero.partitioned_param_coordinator import PartitionedParameterCoordinator as Coordinator
+    from deepspeed.runtime.zero.partitioned_param_profiler import PartitionedParameterProfiler as Profiler
+
+    needed = (Coordinator.FORWARD_FETCH_SUBMIT, Coordinator.BACKWARD_FETCH_SUBMIT)
+    early = (Coordinator.FORWARD_PREFETCH_SUBMIT, Coordinator.BACKWARD_PREFETCH_SUBMIT)
+    found, followed, stop = {"waited": 0, "ahead": 0, "most": 0}, list(parameters), Profiler.stop_event
+
+    def see(self: Any, name: str, elements: int) -> None:
+        if name in needed:
+            found["waited"] += elements * dist.get_world_size()  # of a rank's part
+        elif name in early:
+            found["ahead"] += elements
+        if name in (*needed, *early):
+            live = sum(p.ds_numel for p in followed if p.ds_status != ZeroParamStatus.NOT_AVAILABLE)
+            found["most"] = max(found["most"], live)
+        stop(self, name, elements)
+
+    Profiler.stop_event = see
+    try:
+        yield found
+    finally:
+        Profiler.stop_event = stop

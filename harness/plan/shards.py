@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.facts.models import ModelFacts, Parameter
+from harness.plan.gathered import kept_embeddings, kept_layers
 from harness.plan.settings import Settings
 
 Groups = tuple[tuple[int, ...], ...]
@@ -28,7 +29,8 @@ class Shards:
     `own`: whole parameters whose gradients this rank keeps at stages 1 and 2, by rank. `sub_group`: the largest
     sub-group's share; `sub_group_full`: the same sub-group, not divided. `persistent`: kept gathered at stage 3.
     `secondary`: ZeRO++'s second shard. `swapped`: elements of this rank's gradients that are large enough for NVMe.
-    `parameters_on_disk`: elements of its parameter shards that are.
+    `parameters_on_disk`: elements of its parameter shards that are. `kept`: what stays gathered from the forward to the
+    backward pass beside the largest module.
     """
 
     total: int
@@ -41,6 +43,7 @@ class Shards:
     largest: int
     largest_module: int
     largest_in_layer: int
+    kept: int
     secondary: int = 0
     swapped: int = 0
     parameters_on_disk: int = 0
@@ -122,10 +125,23 @@ def shard(model: ModelFacts, settings: Settings) -> Shards:
             model.per_layer if settings.whole_layers else 0,
         ),
         largest_in_layer=max(_divided_numel(p, settings.tensor) for p in model.layer),
+        kept=_kept(model, settings),
         secondary=_secondary(sizes, settings),
         swapped=sum(_swapped(numel) for share in shares for numel in share) if stage3 else 0,
         parameters_on_disk=sum(n for share in shares for n in share if n * settings.param_bytes >= _SWAPPED_BYTES),
     )
+
+
+def _kept(model: ModelFacts, s: Settings) -> int:
+    """Half the reuse distance; of layers gathered as one what DeepSpeed keeps, but for a tied head that is counted as
+    the largest module.
+    """
+    if not s.whole_layers:
+        return s.reuse // 2
+    embeddings = kept_embeddings(model, s.reuse)
+    if model.tied and model.largest_module > model.per_layer:
+        embeddings = max(0, embeddings - model.largest_module)
+    return kept_layers(model, s.reuse) * model.per_layer + embeddings
 
 
 def _secondary(sizes: Sequence[int], s: Settings) -> int:

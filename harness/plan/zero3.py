@@ -53,10 +53,13 @@ def _gradients(s: Settings, z: Shards) -> Iterator[Row]:
 
 
 def _gathered(s: Settings, z: Shards) -> Iterator[Row]:
-    """What is live at the turn from forward to backward: decided by the reuse distance, not by max_live_parameters."""
+    """What is live at the turn from forward to backward: decided by the reuse distance; max_live_parameters limits only
+    what is gathered ahead.
+    """
     ahead = min(s.prefetch + z.largest_in_layer, s.max_live) if s.prefetch else 0
-    live = min(z.total, s.reuse // 2 + z.largest_module + ahead)
-    amount = Amount(s.param_bytes, live, "min(P, reuse distance / 2 + largest module + prefetch)")
+    live = min(z.total, z.kept + z.largest_module + ahead)
+    kept = "kept layers" if s.whole_layers else "reuse distance / 2"
+    amount = Amount(s.param_bytes, live, f"min(P, {kept} + largest module + prefetch)")
     source = "zero/partitioned_param_coordinator.py __params_to_release"
     yield row("gpu", ("gathered", "parameters gathered at once"), amount, source, MICRO)
     if s.secondary > 1:

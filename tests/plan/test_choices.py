@@ -49,14 +49,46 @@ LAYER = 855_654_400
                 "reduce_bucket_size": 50_000_000,
                 "leaf_module.classes": ["LlamaDecoderLayer"],
                 "stage3_param_persistence_threshold": 0,
-                "stage3_prefetch_bucket_size": 250_000_000,
+                "stage3_prefetch_bucket_size": LAYER,
                 "stage3_max_reuse_distance": 2 * LAYER,
+                "stage3_max_live_parameters": 2 * LAYER,
             },
         ),
     ],
 )
 def test_by_stage(stage: int, expected: dict[str, Any]) -> None:
     assert chosen(zero={"stage": stage}) == expected
+
+
+LAYER_2_7B, WORDS_2_7B = 202_383_360, 131_072_000
+WRITTEN = {"stage": 3, "stage3_max_reuse_distance": 4 * LAYER}
+
+
+@pytest.mark.parametrize(
+    ("model", "sections", "live"),
+    [
+        ("llama-3.1-70b", {}, 2 * LAYER),
+        ("llama-3.1-70b", {"zero": WRITTEN}, 4 * LAYER + 128_256 * 8192),  # three layers and the embedding stay
+        ("llama-3.1-70b", {"train": {"gradient_checkpointing": False}}, 2 * LAYER),
+        ("llama-3.1-8b", {}, None),  # four layers are less than the default
+        ("meta-llama/Llama-2-7b-hf", {}, 6 * LAYER_2_7B + WORDS_2_7B),  # five layers and the embedding stay gathered
+        ("llama-3.2-1b", {}, 14 * 60_821_504 + 262_668_288),  # its head is its embedding
+        ("llama-3.1-70b", {"zero": {"stage": 3, "stage3_max_live_parameters": 1}}, None),
+        ("llama-3.1-70b", {"zero": {"stage": 3, "stage3_prefetch_bucket_size": 0}}, None),
+        ("llama-3.1-70b", {"model": {"lora": {"r": 8}}}, None),
+        ("llama-3.1-70b", {"parallel": {"sequence_parallel_size": 8}}, None),
+        ("llama-3.1-70b", {"zero": offload("cpu", "nvme")}, None),
+        ("mistralai/Mixtral-8x7B-v0.1", {}, None),
+    ],
+    ids=str,
+)
+def test_there_is_room_for_the_next_layer(model: str, sections: dict[str, Any], live: int | None) -> None:
+    """Beside a layer gathered as one and what the reuse distance keeps: `test_gathers_ahead.py` counts it."""
+    assert chosen(model, **sections).get("stage3_max_live_parameters") == live
+
+
+def test_layers_gathered_in_parts_have_a_smaller_prefetch() -> None:
+    assert chosen(model={"lora": {"r": 8}})["stage3_prefetch_bucket_size"] == 250_000_000
 
 
 def test_small_models_have_small_buckets() -> None:

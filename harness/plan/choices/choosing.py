@@ -8,6 +8,7 @@ from pathlib import Path
 from harness.facts.models import ModelFacts, find
 from harness.plan.choices import (
     leaf_modules,
+    live_parameters,
     loss_chunks,
     parameter_buffers,
     persistence,
@@ -28,6 +29,7 @@ _ALL: tuple[Callable[[Facts], Choice | tuple[Choice, ...] | None], ...] = (
     persistence.choose,
     prefetch.choose,
     reuse_distance.choose,
+    live_parameters.choose,
     sub_group.choose,
     pipelined_swapping.choose,
     parameter_buffers.choose,

@@ -20,3 +20,11 @@ def choose(facts: Facts) -> Choice | None:
         return None
     reason = f"a layer of {model.per_layer:,} elements stays gathered from its recomputation to its backward pass"
     return Choice("reuse distance", f"zero_optimization.{key}", 2 * model.per_layer, _DEFAULT, reason)
+
+
+def elements(facts: Facts) -> int:
+    """What holds: chosen, written or the default."""
+    choice = choose(facts)
+    if choice is not None:
+        return int(choice.value)
+    return _DEFAULT if facts.settings is None else facts.settings.reuse

@@ -2,8 +2,9 @@
 
 `telemetry_cases.py JOBS.json`, where a job is {"run": DIR, "late": are lines written a step late as on a device, "slow": null or {"rank", "kind", "seconds"}}; kinds:
 `data` sleeps while data is drawn, `forward` in the forward, `backward` in the backward, `optimizer` before the update, `disk`
-in each wait for NVMe. Rank 0 writes DIR/outcome.json: {"wall": seconds of each step by a clock outside, "resident": bytes by
-psutil, "swapped": bytes of this rank's swap files, "error": text or null}.
+in each wait for NVMe. Rank 0 writes DIR/outcome.json: {"wall": seconds of each step by a clock outside, "memory": [resident
+bytes by the harness, at once afterwards by psutil] each time that it looked, "swapped": bytes of this rank's swap files,
+"error": text or null}.
 """
 
 import json
@@ -21,6 +22,7 @@ from harness.runtime.main import _quieten, _read_together
 from harness.runtime.ranks import Ranks, join, leave
 from harness.runtime.rundir import RunDir
 from harness.runtime.status import Status
+from harness.runtime.telemetry import memory
 from harness.runtime.telemetry.telemetry import Telemetry
 
 
@@ -108,7 +110,15 @@ def _train(ranks: Ranks, job: dict[str, Any]) -> dict[str, Any]:
         finally:
             wall.append(time.perf_counter() - began)
 
-    loop._step, init = step, Telemetry.__init__
+    resident: list[tuple[int, int]] = []
+    host_memory = memory.host_memory
+
+    def looked() -> dict[str, int]:
+        found = host_memory()
+        resident.append((found["memory_host_bytes"], psutil.Process().memory_info().rss))
+        return found
+
+    loop._step, memory.host_memory, init = step, looked, Telemetry.__init__
 
     def late(self: Any, *args: Any) -> None:
         init(self, *args)
@@ -122,12 +132,12 @@ def _train(ranks: Ranks, job: dict[str, Any]) -> dict[str, Any]:
     except Exception:
         error = traceback.format_exc()
     finally:
-        loop._step, Telemetry.__init__ = original, init  # type: ignore[method-assign]
+        loop._step, memory.host_memory = original, host_memory
+        Telemetry.__init__ = init  # type: ignore[method-assign]
     built.metrics.close()
-    resident = psutil.Process().memory_info().rss
     swapped = sum(path.stat().st_size for path in Path(job["swap"]).rglob("*") if f"rank{ranks.rank}" in str(path))
     built.engine.destroy()
-    return {"wall": wall, "resident": resident, "swapped": swapped, "error": error}
+    return {"wall": wall, "memory": resident, "swapped": swapped, "error": error}
 
 
 if __name__ == "__main__":

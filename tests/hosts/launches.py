@@ -11,7 +11,7 @@ from pathlib import Path
 from boxes import TheBox
 
 PORT = 29561
-STEPS, SAVE, BATCH = 60, 15, 4
+STEPS, SAVE, BATCH = 90, 15, 4
 ODD = "it's a; touch marker-of-hosts & | > < * ~ # ! [x] {a,b}"
 """A value that a shell would make something of."""
 SPEC = """\
@@ -69,12 +69,12 @@ class Launch:
     def run_dir(self) -> Path:
         return max(self.output.glob(f"{self.name}-*"), default=self.output)
 
-    def rows(self, kind: str) -> list[dict[str, object]]:
+    def rows(self, kind: str = "") -> list[dict[str, object]]:
         try:
             found = [json.loads(x) for x in (self.run_dir / "metrics.jsonl").read_text().splitlines()]
         except (OSError, ValueError):
             return []
-        return [row for row in found if row["type"] == kind]
+        return [row for row in found if kind in ("", row["type"])]
 
     def losses(self) -> list[float]:
         """Of all its steps, once it has ended well."""
@@ -89,11 +89,34 @@ class Launch:
             time.sleep(0.1)
         return time.monotonic() - began
 
+    def last_step(self) -> int:
+        """Of those taken since the last restart; 0 while there is none."""
+        rows = self.rows()
+        since = max((i for i, row in enumerate(rows) if row["type"] == "restart"), default=-1)
+        return max((row["step"] for row in rows[since + 1 :] if row["type"] == "step"), default=0)
+
     def until_step(self, step: int, seconds: float = 300) -> None:
         end = time.monotonic() + seconds
-        while not any(row["step"] >= step for row in self.rows("step")[-1:]) and time.monotonic() < end:
+        while self.last_step() < step and time.monotonic() < end:
             assert self.process.poll() is None, self.text.read_text()[-3000:]
-            time.sleep(0.1)
+            time.sleep(0.05)
+
+    def hold_between_saves(self, host: int, step: int, every: int) -> None:
+        """Stop the ranks of `host` at a step from `step` on that is not saved, however quick steps are: what was trained
+        since the last save is then lost with them. Lines are written in full before a save, so the last one tells.
+        """
+        while True:
+            self.until_step(step)
+            self.box.on(host, "pkill", "-STOP", "-f", "[t]rain.py --local_rank")
+            last, end = self.last_step(), time.monotonic() + 1.0
+            while time.monotonic() < end:
+                time.sleep(0.1)
+                if self.last_step() != last:
+                    last, end = self.last_step(), time.monotonic() + 1.0
+            if last % every:
+                return
+            self.box.on(host, "pkill", "-CONT", "-f", "[t]rain.py --local_rank")
+            step = last + 1
 
     def left(self, host: int) -> str:
         """Processes of the run on a host, and its buffers in shared memory."""

@@ -36,13 +36,14 @@ def troubled(box, folder) -> Launch:
     """A run on two hosts: first the rank on host 2 is killed, then host 2 is cut off; it ends on host 1 alone."""
     more = ", max_restarts: 3, restart_delay_seconds: 0.5, min_hosts: 1"
     run = Launch(box, folder, "troubled", (1, 2), save=SAVE, launch=more)
-    run.until_step(SAVE + 2)
+    run.hold_between_saves(2, SAVE + 2, SAVE)
     pid = json.loads((run.run_dir / "status" / "rank-00001.json").read_text())["pid"]
     run.environ = box.on(2, "cat", f"/proc/{pid}/environ").stdout.split("\0")
     box.on(2, "pkill", "-9", "-f", "[t]rain.py --local_rank")
     run.seconds = [run.until_restart(1, 60)]
-    run.until_step(2 * SAVE + 2)
+    run.hold_between_saves(2, 2 * SAVE + 2, SAVE)
     assert box_command(box.name, "cut", "2").returncode == 0
+    box.on(2, "pkill", "-CONT", "-f", "[t]rain.py --local_rank")
     try:
         run.seconds.append(run.until_restart(2, 120))
         code = run.end()

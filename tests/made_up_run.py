@@ -14,6 +14,7 @@ from harness.plan.plan import make_plan
 from harness.plan.run import Run, resolve
 from harness.render import render
 from harness.spec.model import RunSpec
+from harness.verdicts import Verdict, write_verdict
 
 TINY = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 259}
 LARGE = {
@@ -146,6 +147,29 @@ def write_run(
         body = {"rank": rank, "host": "node0", "pid": 1, "state": state, "step": 3, "time": last}
         body |= {"error": "RuntimeError: <boom> & more"} if state == "failed" else {}
         (folder / "status" / f"rank-{rank:05d}.json").write_text(json.dumps(body), encoding="utf-8")
+    return folder
+
+
+RESET = "RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:30912: Connection reset by peer"
+SURVIVOR = f"""\
+Traceback (most recent call last):
+  File "harness/runtime/telemetry/waiting.py", line 90, in timed
+    work.wait()
+{RESET}
+"""
+KILLED = Verdict("failed", 137, "killed by SIGKILL", 1, "node1", 24, signal="SIGKILL", cause="LG003", time=BEGAN + 200)
+
+
+def lost_a_rank(folder: Path, verdict: Verdict | None = KILLED) -> Path:
+    """A run of two ranks whose second one ended without a word, of which the first only saw a broken connection."""
+    write_run(folder, tiny(), [head(tiny()), *(step(n) for n in range(1, 25))], ("failed", "running"))
+    for rank, host, more in ((0, "node0", {"error": RESET}), (1, "node1", {})):
+        file = folder / "status" / f"rank-{rank:05d}.json"
+        file.write_text(json.dumps({**json.loads(file.read_text()), "host": host, **more}))
+    (folder / "logs").mkdir()
+    (folder / "logs" / "launcher.log").write_text(SURVIVOR)
+    if verdict is not None:
+        write_verdict(folder, verdict)
     return folder
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, BinaryIO
 
 from harness.diagnosis.against_plan import against_plan
+from harness.diagnosis.by_verdict import SEEN, choose_by, of_another_end
 from harness.diagnosis.causes import by_id
 from harness.diagnosis.choosing import Choice, choose
 from harness.diagnosis.missing import missing
@@ -15,6 +16,7 @@ from harness.diagnosis.prefixes import split
 from harness.diagnosis.reading import Reader
 from harness.diagnosis.scanning import Scanner
 from harness.diagnosis.values import Confidence, Diagnosis, Event
+from harness.verdicts import Verdict
 
 _LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python3|<frozen|<string>")
 _MAGIC = {
@@ -29,12 +31,17 @@ _LOST_PEERS = ("LG070", "LG073", "LG074")
 
 
 def diagnose(
-    streams: Iterable[BinaryIO], *, plan: Mapping[str, Any] | None = None, hosts: Mapping[int, str] | None = None
+    streams: Iterable[BinaryIO],
+    *,
+    plan: Mapping[str, Any] | None = None,
+    hosts: Mapping[int, str] | None = None,
+    verdict: Verdict | None = None,
 ) -> Diagnosis:
     """The first cause told by one or several logs of one job, read one after the other.
 
-    `plan` is the `plan.json` of a run, `hosts` where its ranks were, where those are known. Memory stays bounded
-    whatever the size. Raises OSError when a stream cannot be read.
+    `plan` is the `plan.json` of a run, `hosts` where its ranks were, `verdict` what its supervisor saw, where those are
+    known; the verdict comes before the logs. Memory stays bounded whatever the size. Raises OSError when a stream
+    cannot be read.
     """
     scanner, readers = Scanner(hosts or {}), list[Reader]()
     for stream in streams:
@@ -45,7 +52,7 @@ def diagnose(
         scanner.end()
         readers.append(reader)
     size = sum(reader.size for reader in readers)
-    if not size:
+    if not size and verdict is None:
         return Diagnosis("empty", title="the log is empty")
     lines = sum(reader.lines for reader in readers)
     if any(reader.nulls * 50 > reader.size or _packed(reader) for reader in readers):
@@ -57,7 +64,10 @@ def diagnose(
     choice = choose(
         scanner.events, progress, world, talkers, went_back=scanner.went_back or len(readers) > 1, ended_well=ended_well
     )
-    answer = _answer(choice, scanner, readers, ended_well=ended_well)
+    if verdict is not None and verdict.state == "failed":
+        choice = choose_by(verdict, choice)
+    other_end = of_another_end(verdict, _notes(choice, scanner)) if verdict is not None else None
+    answer = other_end or _answer(choice, scanner, readers, ended_well=ended_well)
     if answer.cause == "LG001" and plan:
         answer = replace(answer, notes=(*against_plan(answer.details, plan), *answer.notes))
     return replace(answer, ranks=tuple(sorted(scanner.ranks)[:4096]), num_lines=lines, num_bytes=size)
@@ -91,6 +101,8 @@ def _answer(
 ) -> Diagnosis:
     notes = _notes(choice, scanner)
     first = choice.first
+    if first is not None and not first.order:
+        notes = (SEEN, *notes)
     if first is None:
         waiting = _waiting_for_an_op(scanner, readers)
         if waiting is not None and not ended_well:
@@ -159,6 +171,8 @@ def _who(first: Event, scanner: Scanner) -> tuple[int | None, str]:
 
 
 def _unknown_title(first: Event) -> str:
+    if not first.order:  # the verdict's words
+        return _short(first.text, 160)
     return f"an exception that is not in the catalogue: {_short(first.text, 160)}"
 
 
@@ -172,7 +186,7 @@ def _lines(choice: Choice, first: Event, readers: list[Reader]) -> tuple[tuple[i
     frames = [(0, f'File "{f.file}", line {f.line}, in {f.function}') for f in first.frames[-3:]]
     rest = sorted((e for e in choice.others if e is not first), key=lambda e: e.order)
     after = [(e.order, _short(e.text, 200)) for e in rest]
-    found = [*frames, (first.order, _short(first.text))]
+    found = [*frames, *([(first.order, _short(first.text))] if first.order else [])]
     if not first.cause or first.level == "end":
         found += after[: 10 - len(found)]
         if len(found) < 10 and not frames:

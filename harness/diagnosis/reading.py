@@ -16,6 +16,7 @@ _SINGLE = """rror raceback xception xit ail illed imeout NaN nan denied refused 
 _PHRASES = (
     *("NCCL WARN", "imed out", "Warning: ", "not found", "No s", "No module", "o route", "in use", "Root Cause"),
     *("n fault", "Out Of", "fallen off", "Could not", "REMOTE HOST", "roken pipe", "Stale file", "low on", "Illegal i"),
+    *("thing moved for", "thing is heard of"),
 )
 WORDS = tuple(word.encode() for word in (*_SINGLE.split(), *_PHRASES))
 """Every line that tells of a failure holds one of these, or stands below one that does."""

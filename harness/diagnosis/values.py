@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Confidence = Literal["certain", "likely", "unknown"]
-State = Literal["failed", "completed", "no failure seen", "empty", "not text"]
+State = Literal["failed", "completed", "stopped", "no failure seen", "empty", "not text"]
 Level = Literal["root", "echo", "end", "hint"]
 """What a line is to the failure: its beginning; what other ranks say when a peer is gone; what the launcher says at the
 end; or something that explains nothing by itself and adds to what does."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.files import write_atomically
-from harness.launching.verdict import Verdict
+from harness.verdicts import VERDICT, Verdict
 
 RESTARTS = "restarts.json"
 FORMAT_VERSION = 1
@@ -115,12 +115,16 @@ def log_name(attempt: int) -> str:
 
 
 def reset(run_dir: Path, attempt: int) -> None:
-    """Make the run directory ready for the next attempt: what ranks said of themselves goes to `status/attempt-N`."""
+    """Make the run directory ready for the next attempt: what ranks said of themselves goes to `status/attempt-N`, and
+    so does the verdict on them.
+    """
     status = run_dir / "status"
     kept = status / f"attempt-{attempt}"
     kept.mkdir(parents=True, exist_ok=True)
     for file in status.glob("rank-*.json"):
         file.replace(kept / file.name)
+    if (run_dir / VERDICT).exists():
+        (run_dir / VERDICT).replace(kept / VERDICT)
 
 
 def note_restart(run_dir: Path, attempt: Attempt, resume: Path | None, step: int) -> None:

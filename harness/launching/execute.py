@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -22,11 +23,11 @@ from harness.launching.plan import LaunchPlan
 from harness.launching.processes import end_all, of_run
 from harness.launching.rundir import complete_checkpoint, hold, step_of
 from harness.launching.signals import Interrupted, Signals
-from harness.launching.training import Shrink, train
-from harness.launching.verdict import Verdict
+from harness.launching.training import Shrink, keep, train
 from harness.plan.run import Run
 from harness.swap_folders import folders, sweep
 from harness.units import format_bytes, parse_bytes
+from harness.verdicts import State, Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,9 @@ def execute(
         try:
             _prepare_ops(plan, services)
         except Interrupted as stop:
-            verdict = Verdict("stopped", 128 + stop.signum, "nothing was started, compiling was broken off")
+            name, reason = signal.Signals(stop.signum).name, "nothing was started, compiling was broken off"
+            verdict = Verdict("stopped", 128 + stop.signum, reason, signal=name, time=time.time())
+            keep(plan, verdict, services)
             return Outcome(plan, verdict, time.monotonic() - began, trained=False)
         lock = hold(plan.run_dir) if plan.leads else None
         try:
@@ -76,6 +79,8 @@ def execute(
         outcome = Outcome(plan, verdict, seconds, complete_checkpoint(plan.run_dir), attempts=len(attempts))
         if verdict.state == "completed" and run.spec.export.at_end and plan.leads:
             outcome = _export_at_end(outcome, run, services)
+            if outcome.verdict != verdict:
+                keep(plan, outcome.verdict, services)
     return replace(outcome, seconds=time.monotonic() - began)
 
 
@@ -100,7 +105,7 @@ def _export_at_end(outcome: Outcome, run: Run, services: Services) -> Outcome:
         reason = (
             "training is complete; nothing to export: no checkpoint was saved (`checkpoint.save_at_end: true` does)"
         )
-        return replace(outcome, verdict=Verdict("failed", Exit.FINDINGS, reason, step=outcome.verdict.step))
+        return _ended(outcome, "failed", Exit.FINDINGS, reason)
     target = outcome.plan.run_dir / "export"
     export = run.spec.export
     options = ["--dtype", export.dtype] if export.dtype else []
@@ -116,12 +121,10 @@ def _export_at_end(outcome: Outcome, run: Run, services: Services) -> Outcome:
         code = run_export(checkpoint, target, options, services, log)
     except Interrupted as stop:
         reason = "training is complete and saved; the export was broken off"
-        return replace(outcome, verdict=Verdict("stopped", 128 + stop.signum, reason, step=outcome.verdict.step))
+        return _ended(outcome, "stopped", 128 + stop.signum, reason)
     if code:
         reason = f"training is complete and saved; the export ended with code {code}, see {log}"
-        return replace(
-            outcome, verdict=Verdict("failed", code if code > 0 else 128 - code, reason, step=outcome.verdict.step)
-        )
+        return _ended(outcome, "failed", code if code > 0 else 128 - code, reason)
     services.onlooker.note(f"exported to {target}")
     return replace(outcome, export=target)
 
@@ -132,6 +135,12 @@ def _code_is_the_runs(plan: LaunchPlan, run: Run, checkpoint: Path) -> bool:
     """
     ours = checkpoint.resolve().is_relative_to(plan.run_dir.resolve().parent)
     return run.spec.model.trust_remote_code and ours
+
+
+def _ended(outcome: Outcome, state: State, code: int, reason: str) -> Outcome:
+    """With another end than that of the ranks, who completed."""
+    verdict = replace(outcome.verdict, state=state, code=code, reason=reason, time=time.time())
+    return replace(outcome, verdict=verdict)
 
 
 def _resumed_at_its_end(outcome: Outcome) -> Path | None:

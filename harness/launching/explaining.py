@@ -1,4 +1,4 @@
-"""What the log of a run directory tells of its end, with what its ranks wrote of themselves."""
+"""What the log of a run directory tells of its end, with what its supervisor and its ranks wrote."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from pathlib import Path
 from harness.diagnosis import Diagnosis, diagnose
 from harness.diagnosis.sources import find_logs
 from harness.launching.verdict import read_statuses
+from harness.verdicts import read_verdict
 
 
 def diagnose_run(name: str | Path) -> Diagnosis:
-    """The first cause that a log, or a run directory's newest log, tells. Raises Refused where there is none to read,
-    OSError where reading it fails.
+    """The first cause that a log, or a run directory's newest log, tells; of a run directory, what its supervisor saw
+    comes first. Raises Refused where there is no log to read, OSError where reading it fails.
     """
     logs = find_logs(str(name))
+    verdict = read_verdict(logs.run_dir) if logs.run_dir else None
     hosts = {rank: s.host for rank, s in read_statuses(logs.run_dir).items() if s.host} if logs.run_dir else {}
-    return diagnose(logs.streams(), plan=logs.plan, hosts=hosts)
+    return diagnose(logs.streams(), plan=logs.plan, hosts=hosts, verdict=verdict)

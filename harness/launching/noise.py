@@ -37,7 +37,7 @@ _STEP = re.compile(r"^step \d+/\d+  loss ")
 
 def is_noise(line: str) -> bool:
     """Whether a line says nothing about this run to whoever started it."""
-    text = _MARK.sub("", line.rstrip())
+    text = without_mark(line).rstrip()
     return not text or bool(_DROPPED.match(text))
 
 
@@ -46,7 +46,12 @@ def is_step(line: str) -> bool:
     return bool(_STEP.match(line))
 
 
-def is_of_another_rank(line: str) -> bool:
-    """Whether a rank other than the first has printed it."""
+def rank_of(line: str) -> int:
+    """The rank that printed it; 0 for a line without a mark, which is the first rank's or the launcher's."""
     mark = _MARK.match(line)
-    return mark is not None and mark["rank"] != "0"
+    return int(mark["rank"]) if mark else 0
+
+
+def without_mark(line: str) -> str:
+    """The rank's own words."""
+    return _MARK.sub("", line)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from harness.launching.signals import Signals
+from harness.verdicts import Verdict
 
 if TYPE_CHECKING:
     from harness.launching.ahead import Ahead
@@ -48,6 +49,9 @@ class Onlooker(Protocol):
 
     def killing(self, count: int) -> None:
         """This many processes are being killed."""
+
+    def ended(self, verdict: Verdict) -> None:
+        """The ranks of one attempt have ended so."""
 
     def note(self, text: str) -> None:
         """Anything else that is worth a line."""

@@ -6,6 +6,7 @@ One attempt is `watch`'s, whether there is another is decided in `attempts`.
 from __future__ import annotations
 
 import contextlib
+import signal
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,15 +22,20 @@ from harness.launching.plan import HostPlan, LaunchPlan
 from harness.launching.resuming import newest_in
 from harness.launching.rundir import ports_of, remove_unfinished, step_of
 from harness.launching.stacks import remove_empty
-from harness.launching.verdict import Verdict, judge, read_statuses
+from harness.launching.verdict import judge, lost_peer, read_statuses
 from harness.launching.watch import Watch
 from harness.plan.run import Run
 from harness.units import format_seconds
+from harness.verdicts import Verdict, read_verdict, write_verdict
 
 _BUFFER_SECONDS = 60.0
 """A shared-memory buffer of another run in the same folder is left alone while so new: that run may be just starting
 and has not mapped it yet."""
 
+_OTHERS_SECONDS = 10.0
+"""How long another host's supervisor may take to say how a rank of its own ended."""
+_HUNG, _CUT_OFF = "LG076", "LG077"
+"""What `harness explain` says of a run that hung, and of a host that was cut off."""
 
 Shrink = Callable[[Collection[str]], "tuple[LaunchPlan, Run] | str"]
 """The plan and the run without these hosts, written to the run directory; or why there can be none."""
@@ -56,12 +62,44 @@ def train(
     shm.remove_unused(ports_of(plan.run_dir.parent), older_than=_BUFFER_SECONDS)
     while True:
         began = time.time()
-        verdict = _attempt(plan, training)
+        verdict = seen_by_others(plan, _attempt(plan, training), _OTHERS_SECONDS)
+        verdict = replace(verdict, attempt=plan.attempt, time=time.time())
+        services.onlooker.ended(verdict)
+        keep(plan, verdict, services)
         training.attempts.append(_attempted(plan, verdict, began))
         again = _next(plan, training, verdict)
         if isinstance(again, Verdict):
+            if again != verdict:
+                keep(plan, again, services)
             return again, training.attempts
         plan = again
+
+
+def keep(plan: LaunchPlan, verdict: Verdict, services: Services) -> None:
+    """Write the verdict to the run directory; where each host starts its own ranks, those of other hosts than the first
+    to `status/node-N`, for the first one, which writes the run's.
+    """
+    folder = plan.run_dir if plan.leads else plan.run_dir / "status" / f"node-{plan.node}"
+    try:
+        folder.mkdir(exist_ok=True)
+        write_verdict(folder, verdict)
+    except OSError as error:
+        services.onlooker.note(f"verdict.json cannot be written: {error.strerror or error}")
+
+
+def seen_by_others(plan: LaunchPlan, verdict: Verdict, seconds: float) -> Verdict:
+    """Where each host starts its own ranks, a rank here that lost a peer does not tell how that one ended. The other
+    host's supervisor saw it and writes it within `seconds`; else the verdict stays.
+    """
+    if plan.node is None or not plan.leads or not verdict.crashed or not lost_peer(verdict.reason):
+        return verdict
+    folders = [plan.run_dir / "status" / f"node-{node}" for node in range(len(plan.hosts)) if node != plan.node]
+    end, seen = time.monotonic() + seconds, list[Verdict]()
+    while not seen and time.monotonic() < end:
+        time.sleep(0.1)
+        found = [read_verdict(folder) for folder in folders]
+        seen = [v for v in found if v is not None and v.state == "failed" and not lost_peer(v.reason)]
+    return min(seen, key=lambda v: v.time, default=verdict)
 
 
 def _attempt(plan: LaunchPlan, training: _Training) -> Verdict:
@@ -80,13 +118,16 @@ def _attempt(plan: LaunchPlan, training: _Training) -> Verdict:
             remove_empty(plan.run_dir)
     statuses, asked = read_statuses(plan.run_dir), services.signals.first
     told = _text(plan.run_dir / "stop")
-    verdict = judge(statuses, plan.world, watch.code, watch.deaths, asked, killed=watch.killed, told=told)
+    verdict = judge(
+        statuses, plan.world, watch.code, watch.deaths, asked, killed=watch.killed, told=told, reaches=plan.reaches
+    )
     if watch.lost is not None and verdict.state != "completed":
         training.lost.append(watch.lost.name)
         verdict = _cut_off(watch.lost, verdict)
     elif watch.hang is not None and verdict.state != "completed":
         host = statuses[watch.hang.rank].host if watch.hang.rank in statuses else ""
-        verdict = Verdict("failed", Exit.HUNG, watch.hang.reason, watch.hang.rank, host, verdict.step)
+        hung = Verdict("failed", Exit.HUNG, watch.hang.reason, watch.hang.rank, host, verdict.step)
+        verdict = replace(hung, cause=_HUNG)
     if watch.survivors:
         pids = ", ".join(str(p.pid) for p in watch.survivors)
         verdict = replace(verdict, notes=(*verdict.notes, f"these processes could not be killed: {pids}"))
@@ -99,7 +140,7 @@ def _attempt(plan: LaunchPlan, training: _Training) -> Verdict:
 def _cut_off(host: HostPlan, verdict: Verdict) -> Verdict:
     """Ranks that say that they lost a peer are not who failed."""
     reason = f"host {host.name} was cut off or switched off: nothing was heard of it for {SILENCE_SECONDS:.0f} s"
-    return Verdict("failed", Exit.FINDINGS, reason, host.ranks[0], host.name, verdict.step)
+    return Verdict("failed", Exit.FINDINGS, reason, host.ranks[0], host.name, verdict.step, cause=_CUT_OFF)
 
 
 def _attempted(plan: LaunchPlan, verdict: Verdict, began: float) -> Attempt:
@@ -146,7 +187,10 @@ def _next(plan: LaunchPlan, training: _Training, verdict: Verdict) -> LaunchPlan
         if signals.received or stop.exists():
             code = 128 + signals.received[0] if signals.received else Exit.INTERRUPTED
             reason = f"between two attempts; before: {verdict.reason}"
-            return Verdict("stopped", code, reason, step=verdict.step, notes=verdict.notes)
+            name = signal.Signals(signals.received[0]).name if signals.received else ""
+            last, notes = training.attempts[-1], verdict.notes
+            stopped = Verdict("stopped", code, reason, step=verdict.step, notes=notes, signal=name)
+            return replace(stopped, attempt=last.number, time=time.time())
         training.alive()
         time.sleep(0.1)
     return _again(_fewer(plan, training), training)

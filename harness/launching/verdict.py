@@ -11,18 +11,25 @@ import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from harness.errors import Exit
 from harness.records.files import json_of
+from harness.verdicts import Verdict
 
-State = Literal["completed", "stopped", "failed"]
 FINAL = {"completed", "stopped", "failed"}
 _PEER_GONE = re.compile(r"connection (closed|reset) by peer|broken pipe|remote process exited|ncclRemoteError", re.I)
 _PEERS_SECONDS = 3.0
 """By how much clocks and the look at processes may make a lost rank seem later than what its peers say of it."""
 _FIRST_CAUSES = {signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
 """Signals that no launcher or peer sends in the first second; SIGTERM and SIGABRT may be consequences."""
+_CAUSES = {
+    signal.SIGKILL: "LG003",
+    signal.SIGSEGV: "LG018",
+    signal.SIGBUS: "LG018",
+    signal.SIGILL: "LG018",
+    signal.SIGFPE: "LG018",
+}
+"""What `harness explain` says of a rank that such a signal ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,23 +66,6 @@ class Death:
     """The launcher of its host has told the signal: this rank was not lost because of others."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The end of a run: what it was, the exit code, and for a failure the rank that failed first and why."""
-
-    state: State
-    code: int
-    reason: str = ""
-    rank: int | None = None
-    host: str = ""
-    step: int = 0
-    notes: tuple[str, ...] = ()
-    refused: bool = False
-    """A rank refused the input: the next start would end the same way."""
-    crashed: bool = False
-    """A rank raised an error, as opposed to being killed or lost."""
-
-
 def read_statuses(run_dir: Path) -> dict[int, Status]:
     """Every rank's last state; a file that cannot be read (it is replaced while we look) is left out."""
     found = {}
@@ -109,13 +99,14 @@ def judge(
     *,
     killed: bool = False,
     told: str = "",
+    reaches: bool = False,
 ) -> Verdict:
     """The verdict on a run of `world` ranks whose launcher ended with `launcher_code` (negative: by that signal).
 
     `stopped_by` is the signal that the harness was asked to stop with, `killed` says that it had to kill ranks for it.
     A rank that failed meanwhile, such as in saving, makes it a failure; with `killed` it may have failed for having
     lost its peers, and the stop only names it. `told` is the text of the file `stop`, for a run that a rank or the
-    launcher was asked to stop.
+    launcher was asked to stop. `reaches`: the launcher starts ranks on other hosts.
     """
     step = max((s.step for s in statuses.values()), default=0)
     states = [statuses[rank].state if rank in statuses else "missing" for rank in range(world)]
@@ -124,16 +115,17 @@ def judge(
         return Verdict("completed", Exit.OK, step=step, notes=(note,) if note else ())
     failed = any(state == "failed" for state in states)
     if stopped_by is not None and (killed or not failed):
-        return Verdict("stopped", 128 + stopped_by, _stop_reason(states) + _failed_meanwhile(statuses), step=step)
+        reason = _stop_reason(states) + _failed_meanwhile(statuses)
+        return Verdict("stopped", 128 + stopped_by, reason, step=step, signal=signal.Signals(stopped_by).name)
     first = _first_failure(statuses, deaths, launcher_code)
     if first is None and all(state in {"completed", "stopped"} for state in states):
         return _asked(told, step)
     early = _asked_signal(launcher_code)
     if first is None and early and "running" not in states:
         reason = f"a rank got {signal.Signals(early).name} before training began"
-        return Verdict("stopped", 128 + early, reason, step=step)
+        return Verdict("stopped", 128 + early, reason, step=step, signal=signal.Signals(early).name)
     notes = (f"it was being stopped, as {signal.Signals(stopped_by).name} asked",) if stopped_by is not None else ()
-    return replace(_failure(first, statuses, states, launcher_code), step=step, notes=notes)
+    return replace(_failure(first, statuses, states, launcher_code, reaches=reaches), step=step, notes=notes)
 
 
 def signal_of(told: str) -> int | None:
@@ -148,7 +140,8 @@ def _asked(told: str, step: int) -> Verdict:
     signum = signal_of(told)
     if signum is None:
         return Verdict("stopped", Exit.INTERRUPTED, "asked to by the file `stop`", step=step)
-    return Verdict("stopped", 128 + signum, f"every rank finished its step ({told.strip()})", step=step)
+    reason = f"every rank finished its step ({told.strip()})"
+    return Verdict("stopped", 128 + signum, reason, step=step, signal=signal.Signals(signum).name)
 
 
 def _asked_signal(launcher_code: int) -> int | None:
@@ -158,7 +151,12 @@ def _asked_signal(launcher_code: int) -> int | None:
 
 
 def _failure(
-    first: Status | Death | None, statuses: Mapping[int, Status], states: Sequence[str], launcher_code: int
+    first: Status | Death | None,
+    statuses: Mapping[int, Status],
+    states: Sequence[str],
+    launcher_code: int,
+    *,
+    reaches: bool,
 ) -> Verdict:
     if first is None:
         return _silent_failure(states, launcher_code)
@@ -166,15 +164,17 @@ def _failure(
         error = first.error or "it wrote no error"
         code = _code(launcher_code)
         return Verdict("failed", code, error, first.rank, first.host, refused=first.refused, crashed=not first.refused)
-    if first.signum == signal.SIGKILL and launcher_code == 0:
-        # The launcher reports the death of a rank; it ends with 0 only when its own child was killed.
+    if first.signum == signal.SIGKILL and launcher_code == 0 and not reaches:
+        # The launcher reports the death of a rank; it ends with 0 only when its own child was killed. With other hosts
+        # it also does when pdsh was, as this side does to those that do not end by themselves.
         return Verdict("failed", Exit.FINDINGS, "DeepSpeed's launch process was killed, and its ranks with it")
     host = statuses[first.rank].host if first.rank in statuses else ""
     if first.signum is None:
         return Verdict("failed", _code(launcher_code), "it ended without a word", first.rank, host)
     hint = ", as the kernel does when memory runs out" if first.signum == signal.SIGKILL else ""
-    reason = f"killed by {signal.Signals(first.signum).name}{hint}"
-    return Verdict("failed", 128 + first.signum, reason, first.rank, host)
+    name, cause = signal.Signals(first.signum).name, _CAUSES.get(signal.Signals(first.signum), "")
+    code = 128 + first.signum
+    return Verdict("failed", code, f"killed by {name}{hint}", first.rank, host, signal=name, cause=cause)
 
 
 def _first_failure(
@@ -192,14 +192,14 @@ def _first_failure(
     if killed and (failed is None or killed.told or killed.signum == told or killed.time <= failed.time + 1.0):
         return killed
     others = min((d for d in silent if d.signum != signal.SIGTERM), key=lambda d: d.time, default=None)
-    if failed and others and _lost_peer(failed) and others.time <= failed.time + _PEERS_SECONDS:
+    if failed and others and lost_peer(failed.error) and others.time <= failed.time + _PEERS_SECONDS:
         return killed or others  # who has no word left is gone; who says that a peer is gone is not
     return failed or killed or others
 
 
-def _lost_peer(status: Status) -> bool:
+def lost_peer(error: str) -> bool:
     """Whether a rank failed because the connection to another one broke."""
-    return bool(_PEER_GONE.search(status.error))
+    return bool(_PEER_GONE.search(error))
 
 
 def told_signal(launcher_code: int) -> int | None:

@@ -16,6 +16,7 @@ from harness.locks import Held, Holder, Lock, held_by, holder_of
 from harness.runtime.ranks import Ranks
 from harness.runtime.refusals import refusal
 from harness.runtime.rundir import Orders, RunDir
+from harness.verdicts import VERDICT
 
 LOCK = "lock"
 SWAP_LOCK = swap_folders.LOCK
@@ -57,11 +58,14 @@ def _run_directory(run_dir: RunDir, ranks: Ranks) -> list[Lock]:
     if not ranks.is_first or (holder is not None and _is_ours(holder)):
         return []
     try:
-        return [Lock.take(path, f"rank 0 of {run_dir.root.name}")]
+        lock = Lock.take(path, f"rank 0 of {run_dir.root.name}")
     except Held as held:
         raise _in_use(run_dir, held.holder) from None
     except OSError:
         return []  # a run directory that cannot be written is told of where it is written
+    with contextlib.suppress(OSError):
+        (run_dir.root / VERDICT).unlink(missing_ok=True)  # of the launch that was here before
+    return [lock]
 
 
 def _swap_folders(ranks: Ranks, orders: Orders) -> list[Lock]:

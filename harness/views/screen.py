@@ -15,10 +15,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from harness.launching.noise import is_noise, is_of_another_rank, is_step
+from harness.launching.noise import is_noise, is_step, rank_of
 from harness.progress import Pace, fitting, for_programs, number, plain
 from harness.units import format_seconds
+from harness.verdicts import Verdict
 from harness.views.style import printable, style_for
+from harness.views.tracebacks import Tracebacks
 
 Mode = Literal["bar", "plain", "json", "quiet"]
 _REPEAT_SECONDS = 15.0
@@ -53,6 +55,7 @@ class Screen:
         self._task: Any = None
         self._said = 0.0
         self._op = ""
+        self._tracebacks = Tracebacks()
         self.last_lines: deque[str] = deque(maxlen=40)
         """The last lines that are no noise, for whoever has to say why a run failed."""
 
@@ -99,7 +102,9 @@ class Screen:
         if is_noise(line):
             return
         self.last_lines.append(line)
-        if is_of_another_rank(line) and not self._tee:
+        if self._mode != "json" and not self._tee and self._tracebacks.take(line):
+            return
+        if rank_of(line) and not self._tee:
             return
         if self._mode == "json":
             self._object({"type": "output", "text": line})
@@ -123,6 +128,7 @@ class Screen:
 
     def _step(self, row: dict[str, Any], pace: Pace) -> None:
         step = int(number(row.get("step")) or 0)
+        self._show(self._tracebacks.outlived(0))
         if self._mode == "json":
             self._object(for_programs(row, pace))
         elif self._bar is not None:
@@ -143,6 +149,20 @@ class Screen:
     def killing(self, count: int) -> None:
         """Not gone by themselves."""
         self._say(f"ending {count} process{'es' if count > 1 else ''} of the run")
+
+    def ended(self, verdict: Verdict) -> None:
+        """Now it is known whose traceback tells why; those of ranks that lost that one stay in the log."""
+        lines, others = self._tracebacks.explaining(verdict)
+        self._show(lines)
+        if verdict.state == "failed" and verdict.rank is not None and not (verdict.crashed or verdict.refused):
+            self.last_lines.clear()
+        if others:
+            who = f"rank {others[0]}" if len(others) == 1 else f"{len(others)} other ranks"
+            self._say(f"{who} failed after that; what {'it' if len(others) == 1 else 'they'} printed is in the log")
+
+    def _show(self, lines: Sequence[str]) -> None:
+        for line in lines if not self._quiet else ():
+            self._print(line)
 
     def note(self, text: str) -> None:
         """As it is, but for control characters: it may name what somebody else's checkpoint says."""

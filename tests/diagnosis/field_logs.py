@@ -357,4 +357,18 @@ CASES = [
     Case("too many files", "[rank9]: OSError: [Errno 24] Too many open files: '/data/x'\n", "LG053", 9),
     Case("kubernetes", "State: Terminated\n  Reason: OOMKilled\n  Exit Code: 137\n", "LG002"),
     Case("vocabulary on the CPU", "[rank1]: IndexError: index out of range in self\n", "LG014", 1),
+    Case(
+        "a scheduler's log of a launch that hung",
+        "step 40/200  loss 3.012  1.45 k tokens/s  9.0 s left\n"
+        "harness hung in a step, nothing moved for 30 min: process 812 is stopped by a signal; ending the run\n"
+        "harness ending 6 processes of the run\n",
+        "LG076",
+    ),
+    Case(
+        "a scheduler's log of a launch that lost a host",
+        "step 40/200  loss 3.012  1.45 k tokens/s  9.0 s left\n"
+        "harness nothing is heard of host gpu-node-07 any more; ending the run\n"
+        "harness ending 3 processes of the run\n",
+        "LG077",
+    ),
 ]

@@ -17,6 +17,8 @@ import pytest
 from boxes import NEEDS_ROOT, TheBox, box_command, made_box
 from launches import BATCH, ODD, SAVE, STEPS, Launch, write_text
 
+from harness.verdicts import read_verdict
+
 pytestmark = NEEDS_ROOT
 
 
@@ -69,6 +71,10 @@ def test_a_killed_rank_is_named_with_its_host(troubled):
     kept = json.loads((troubled.run_dir / "restarts.json").read_text())["attempts"]
     assert [(a["rank"], a["host"]) for a in kept[:2]] == [(1, "box-2"), (1, troubled.box.address(2))]
     assert [a["start_step"] % SAVE for a in kept] == [0, 0, 0]
+    killed, cut = (read_verdict(troubled.run_dir / "status" / f"attempt-{n}") for n in (1, 2))
+    assert (killed.rank, killed.host, killed.signal) == (1, "box-2", "SIGKILL")
+    assert (cut.rank, cut.host, cut.cause) == (1, troubled.box.address(2), "LG077")
+    assert read_verdict(troubled.run_dir).state == "completed"
     assert kept[1]["start_step"] >= SAVE
 
 

@@ -15,6 +15,8 @@ import pytest
 from boxes import NEEDS_ROOT, TheBox, made_box
 from launches import Launch, write_text
 
+from harness.verdicts import read_verdict
+
 STEPS = 4
 PLAIN = "nothing,but.plain:characters"
 APART = ("--no-ssh", "--run-id", "7")
@@ -89,7 +91,11 @@ def test_a_rank_that_is_killed_on_another_host_ends_all(box, folder):
     codes = [first.end(90), second.end(90)]
     assert all(codes), codes
     assert time.monotonic() - began < 90
-    assert "failed on rank 1 (box-2)" in first.text.read_text()
+    for run in (first, second):  # the first host's supervisor, which writes the report, is told by the other one
+        assert "failed on rank 1 (box-2)" in run.text.read_text()
+    verdict = read_verdict(first.run_dir)
+    assert (verdict.rank, verdict.host, verdict.signal) == (1, "box-2", "SIGKILL")
+    assert "rank 1 on box-2 at step" in (first.run_dir / "report.html").read_text()
     assert nobody_is_left(first)
 
 

@@ -15,9 +15,11 @@ from harness.errors import Refused
 from harness.launching.apart import Apart, follow, new_run_dir, node_of
 from harness.launching.plan import LaunchPlan, Target, make_plan
 from harness.launching.rundir import write_run_dir
+from harness.launching.training import keep, seen_by_others
 from harness.plan.run import resolve
 from harness.spec.cluster import Cluster
 from harness.spec.model import RunSpec
+from harness.verdicts import Verdict, read_verdict
 
 RUN = resolve(RunSpec.model_validate({}), name="demo", cluster=Cluster.of([("a", 1), ("b", 1)]))
 DOCUMENTS = {"spec.resolved.json": "{}", "ds_config.json": "{}"}
@@ -90,3 +92,27 @@ def test_a_job_that_has_ended_is_not_joined(tmp_path):
     write_run_dir(planned(tmp_path / "demo-7", 0))
     (tmp_path / "demo-7" / "status" / "rank-00000.json").write_text(json.dumps({"rank": 0, "state": "completed"}))
     assert "has ended" in refused(lambda: follow(planned(tmp_path / "demo-7", 1), 1, lambda _: None))
+
+
+LOST = Verdict("failed", 1, "RuntimeError: Connection reset by peer", 0, "a", 24, crashed=True)
+KILLED = Verdict("failed", 137, "killed by SIGKILL", 1, "b", 24, signal="SIGKILL", cause="LG003")
+
+
+def test_the_host_of_a_killed_rank_tells_the_first_one(tmp_path):
+    first, other = (planned(tmp_path / "demo-7", node) for node in (0, 1))
+    write_run_dir(first)
+    threading.Timer(0.5, keep, (other, KILLED, None)).start()
+    assert seen_by_others(first, LOST, 20) == KILLED
+    assert read_verdict(first.run_dir) is None  # the first host's to write
+
+
+def test_what_the_first_host_knows_itself_stays(tmp_path):
+    first, other = (planned(tmp_path / "demo-7", node) for node in (0, 1))
+    write_run_dir(first)
+    assert seen_by_others(first, LOST, 0.3) == LOST  # nobody knows better
+    keep(other, LOST, None)
+    assert seen_by_others(first, LOST, 0.3) == LOST
+    boom = replace(LOST, reason="ValueError: boom")
+    keep(other, KILLED, None)
+    assert seen_by_others(first, boom, 60) == boom
+    assert seen_by_others(other, LOST, 60) == LOST

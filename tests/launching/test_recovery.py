@@ -13,6 +13,7 @@ from launched import Launched, clean_up, left_over_buffers
 from test_signals import SPEC
 
 from harness.launching.attempts import attempts_of
+from harness.verdicts import read_verdict
 
 
 def started(run: Launched, attempt: int) -> bool:
@@ -48,6 +49,11 @@ def test_a_run_outlives_a_killed_rank_and_a_stopped_one(tmp_path):
     assert (second["code"], second["rank"]) == (124, 0)
     assert "is stopped by a signal" in second["cause"]
     assert third["state"] == "stopped"
+    killed, hung = (read_verdict(run.run_dir / "status" / f"attempt-{n}") for n in (1, 2))
+    assert (killed.rank, killed.signal, killed.attempt) == (1, "SIGKILL", 1)
+    assert (hung.rank, hung.cause, hung.code) == (0, "LG076", 124)
+    assert read_verdict(run.run_dir).state == "stopped"
+    assert "<b>failed:</b>" not in (run.run_dir / "report.html").read_text()
     assert 0 < second["start_step"] <= first["step"]
     assert 0 < third["start_step"] <= second["step"]
     stacks = (run.run_dir / "logs" / "stacks-00001-2.txt").read_text()

@@ -19,10 +19,10 @@ from harness.launching.attempts import Attempt, attempts_of, decide
 from harness.launching.execute import execute
 from harness.launching.plan import HostPlan, LaunchPlan, Variable
 from harness.launching.rundir import LOCK, hold
-from harness.launching.verdict import Verdict
 from harness.locks import Held, Lock, held_by, holder_of
 from harness.plan.run import resolve
 from harness.spec.model import RunSpec
+from harness.verdicts import Verdict, read_verdict
 from harness.views.screen import Screen
 
 RANK = Path(__file__).with_name("pretend_rank.py")
@@ -75,6 +75,10 @@ def test_a_killed_rank_is_started_again_from_its_last_checkpoint(tmp_path):
     assert [r and r["type"] for r in found] == ["step", "step", None, "restart", "step"]
     assert (found[3]["attempt"], found[3]["lost_step"], found[3]["step"]) == (2, 2, 1)
     assert json.loads((run_dir / "status" / "attempt-1" / "rank-00000.json").read_text())["step"] == 2
+    lost = read_verdict(run_dir / "status" / "attempt-1")
+    assert (lost.state, lost.code, lost.rank, lost.step, lost.attempt) == ("failed", 137, 0, 2, 1)
+    assert read_verdict(run_dir) == outcome.verdict
+    assert outcome.verdict.attempt == 2
     assert sorted(p.name for p in (run_dir / "logs").glob("launcher*")) == ["launcher-2.log", "launcher.log"]
     assert not (run_dir / LOCK).exists()
 
@@ -83,11 +87,15 @@ def test_without_max_restarts_nothing_is_started_again(tmp_path):
     outcome, run_dir = launch(tmp_path, ["step:1", "killed"])
     assert (outcome.verdict.state, outcome.verdict.code, outcome.attempts) == ("failed", 137, 1)
     assert attempts_of(run_dir) == []
+    assert read_verdict(run_dir) == outcome.verdict
+    assert outcome.verdict.time == pytest.approx(time.time(), abs=60)
 
 
 def test_a_refusal_is_not_started_again(tmp_path):
-    outcome, _ = launch(tmp_path, ["refuse"], max_restarts=5)
+    outcome, run_dir = launch(tmp_path, ["refuse"], max_restarts=5)
     assert (outcome.verdict.code, outcome.attempts) == (1, 1)
+    assert read_verdict(run_dir) == outcome.verdict
+    assert outcome.verdict.refused
     assert "would be refused again" in outcome.verdict.notes[-1]
 
 
@@ -109,6 +117,7 @@ def test_a_hung_rank_is_ended_with_its_stack_and_started_again(tmp_path, how):
     first = attempts_of(run_dir)[0]
     assert first["code"] == 124
     assert "hung in a step" in first["cause"]
+    assert read_verdict(run_dir / "status" / "attempt-1").cause == "LG076"
     stack = (run_dir / "logs" / "stacks-00000.txt").read_text()
     assert "pretend_rank.py" in stack
     assert {"stopped": "act", "interpreter": "hold_the_interpreter", "deadlock": "wait_for_oneself"}[how] in stack
@@ -132,6 +141,8 @@ def test_a_stop_is_no_reason_to_start_again(tmp_path, signum, code):
     timer.join()
     assert (outcome.verdict.state, outcome.verdict.code, outcome.attempts) == ("stopped", code, 1)
     assert (run_dir / "stop").read_text().startswith(signal.Signals(signum).name)
+    assert read_verdict(run_dir) == outcome.verdict
+    assert outcome.verdict.signal == signal.Signals(signum).name
 
 
 def test_a_stop_between_two_attempts(tmp_path):
@@ -149,6 +160,8 @@ def test_a_stop_between_two_attempts(tmp_path):
     timer.join()
     assert (outcome.verdict.state, outcome.verdict.code, outcome.attempts) == ("stopped", 130, 1)
     assert "between two attempts" in outcome.verdict.reason
+    assert read_verdict(run_dir) == outcome.verdict
+    assert (outcome.verdict.rank, outcome.verdict.signal) == (None, "")
 
 
 def attempt(number, step, saved, start=0, cause="killed by SIGKILL"):

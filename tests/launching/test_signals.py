@@ -12,6 +12,9 @@ import time
 import pytest
 from launched import Launched, clean_up, left_over_buffers
 
+from harness.launching.explaining import diagnose_run
+from harness.verdicts import read_verdict
+
 SPEC = """\
 name: tiny
 model:
@@ -124,8 +127,18 @@ def test_a_killed_rank_is_named(launched):
     os.kill(int(run.status(1)["pid"]), signal.SIGKILL)
     ended, text = run.end(60)
     assert ended == 137
-    assert "failed on rank 1" in text
     assert run.living() == []
+    assert (read_verdict(run.run_dir).rank, read_verdict(run.run_dir).signal) == (1, "SIGKILL")
+    # On the screen, in the report and in the log: one rank, and nothing of what the other one went through.
+    assert "failed on rank 1" in text
+    assert "Traceback" not in text
+    assert not any(line.split()[:1] == ["slow"] for line in text.splitlines())
+    assert "failed on rank 1" in text[text.index("What the log tells") :]
+    report = (run.run_dir / "report.html").read_text()
+    assert report.count("<b>failed:</b>") == 1
+    assert "<b>failed:</b> rank 1 on" in report
+    found = diagnose_run(run.run_dir)
+    assert (found.cause, found.rank) == ("LG003", 1)
 
 
 def test_a_rank_that_fails_is_named_with_its_error(launched):

@@ -43,6 +43,7 @@ def test_a_rank_killed_by_the_kernel_is_blamed_before_its_peers_who_lost_it():
     verdict = judge(by_rank(peer, status(1, "running")), 2, 247, [Death(1, 1001, 100.4, signal.SIGKILL)])
     assert (verdict.rank, verdict.code) == (1, 137)
     assert "SIGKILL" in verdict.reason
+    assert (verdict.signal, verdict.cause) == ("SIGKILL", "LG003")
 
 
 def test_the_launcher_tells_the_signal_of_a_rank_that_was_reaped_before_anybody_looked():
@@ -62,6 +63,13 @@ def test_ranks_that_die_with_the_launch_process_are_not_blamed_either():
     verdict = judge(by_rank(status(0, "running"), status(1, "running")), 2, 0, deaths)
     assert (verdict.rank, verdict.code) == (None, 1)
     assert "launch process" in verdict.reason
+
+
+def test_a_launcher_of_several_hosts_that_was_ended_itself_hides_no_killed_rank():
+    peer = status(0, "failed", time=100.2, error="Connection closed by peer")
+    deaths = [Death(1, 1001, 100.4, signal.SIGKILL)]
+    verdict = judge(by_rank(peer, status(1, "running")), 2, 0, deaths, reaches=True)
+    assert (verdict.rank, verdict.code, verdict.signal) == (1, 137, "SIGKILL")
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from harness.progress import Pace, figures, fitting, plain
+from harness.verdicts import Verdict
 from harness.views.screen import Screen, mode_of
 
 RUN = {"type": "run", "steps": 200, "start_step": 0}
@@ -43,7 +44,7 @@ def test_the_ranks_own_line_is_not_shown_twice(capsys: pytest.CaptureFixture[str
 
 
 def test_other_ranks_speak_where_they_are_asked_to(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = ["mine", "[rank1]: another's", "[rank0]: Traceback", "a: [rank12]: far away", "[rank1]: [Gloo] Rank 1 is"]
+    lines = ["mine", "[rank1]: another's", "[rank0]: mine, too", "a: [rank12]: far away", "[rank1]: [Gloo] Rank 1 is"]
     for tee, expected in ((False, [lines[0], lines[2]]), (True, lines[:4])):
         screen = Screen("plain", tee=tee)
         for line in lines:
@@ -128,3 +129,49 @@ def test_auto_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     assert mode_of("auto") == "bar"
     monkeypatch.setenv("CI", "true")
     assert mode_of("auto") == "plain"
+
+
+MINE = ["Traceback (most recent call last):", "  File x", "RuntimeError: Connection reset by peer"]
+OTHERS = [f"[rank1]: {line}" for line in (MINE[0], "  File y", "ValueError: boom")]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "expected"),
+    [
+        (Verdict("failed", 137, "killed", 1), []),
+        (Verdict("failed", 1, "boom", 1, crashed=True), OTHERS),
+        (Verdict("failed", 1, "reset", 0, crashed=True), MINE),
+        (Verdict("failed", 1, "nobody knows"), MINE),
+        (Verdict("stopped", 143), MINE),
+    ],
+)
+def test_of_all_tracebacks_the_one_that_tells_why_is_shown(
+    verdict: Verdict, expected: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    screen = Screen("plain")
+    for line in ["before", *MINE, *OTHERS]:
+        screen.output(line)
+    assert capsys.readouterr().err.splitlines() == ["before"]
+    screen.ended(verdict)
+    lines = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("harness ")]
+    assert lines == expected
+
+
+def test_a_traceback_that_the_run_outlives_is_shown_as_it_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    screen = Screen("plain", 50)
+    screen.metrics(RUN)
+    for line in MINE:
+        screen.output(line)
+    lines = shown(screen, capsys, row(20))
+    assert lines[:3] == MINE
+    assert lines[3].startswith("step 20/200")
+    screen.output("later")
+    assert capsys.readouterr().err.splitlines() == ["later"]
+
+
+def test_the_last_lines_of_ranks_that_lost_another_explain_nothing() -> None:
+    screen = Screen("quiet")
+    for line in MINE:
+        screen.output(line)
+    screen.ended(Verdict("failed", 137, "killed", 1))
+    assert list(screen.last_lines) == []

@@ -110,6 +110,22 @@ CAUSES = (
         level="end",
     ),
     Cause(
+        "LG076",
+        "run-hung",
+        "nothing moved for longer than `launch.hang_timeout_seconds`, so the run was ended",
+        "read the stacks of the ranks in the run's `logs/stacks-*.txt`: the rank named, or the one that is not in the "
+        "collective of the others, holds them up; a longer `launch.hang_timeout_seconds` only where the wait is meant",
+        (Sign(r"^harness hung in .*nothing moved for .*; ending the run"),),
+    ),
+    Cause(
+        "LG077",
+        "host-cut-off",
+        "nothing was heard of a host any more: it was switched off, or cut off from the network",
+        "look whether it is up, and at its link and its log (`last -x`, `dmesg`); `launch.max_restarts` with "
+        "`launch.min_hosts` goes on without it",
+        (Sign(r"^harness nothing is heard of host (?P<host>\S+) any more; ending the run"),),
+    ),
+    Cause(
         "LG075",
         "trained-on-this-node-alone",
         "the hostfile was not found, so the launcher used this node alone",

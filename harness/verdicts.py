@@ -1,0 +1,116 @@
+"""How a run ended, as who started it saw it: the value, and the file `verdict.json` in the run directory.
+
+The supervisor sees the signal that ends a rank. The ranks that outlive it only see a broken connection, and say so in
+the log and in their own states: what is here comes before what they say.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from harness.files import read_regular, replace_file
+
+State = Literal["completed", "stopped", "failed"]
+VERDICT = "verdict.json"
+FORMAT_VERSION = 1
+_MOST_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The end of a run: what it was, the exit code, and for a failure the rank that failed first and why."""
+
+    state: State
+    code: int
+    reason: str = ""
+    rank: int | None = None
+    host: str = ""
+    step: int = 0
+    notes: tuple[str, ...] = ()
+    refused: bool = False
+    """A rank refused the input: the next start would end the same way."""
+    crashed: bool = False
+    """A rank raised an error, as opposed to being killed or lost."""
+    signal: str = ""
+    """The signal that ended the rank, or that asked for the stop, such as `SIGKILL`."""
+    cause: str = ""
+    """What `harness explain` has a page on, such as `LG003`; empty where only an error's text is known."""
+    attempt: int = 1
+    """Which start of the ranks ended so."""
+    time: float = 0.0
+    """When, in seconds since 1970."""
+
+
+def verdict_json(verdict: Verdict) -> dict[str, Any]:
+    """As it stands in `verdict.json`."""
+    return {
+        "format_version": FORMAT_VERSION,
+        "state": verdict.state,
+        "exit_code": int(verdict.code),
+        "reason": verdict.reason,
+        "rank": verdict.rank,
+        "host": verdict.host,
+        "signal": verdict.signal,
+        "cause": verdict.cause,
+        "step": verdict.step,
+        "attempt": verdict.attempt,
+        "time": verdict.time,
+        "refused": verdict.refused,
+        "crashed": verdict.crashed,
+        "notes": list(verdict.notes),
+    }
+
+
+def write_verdict(run_dir: Path, verdict: Verdict) -> None:
+    """Write `verdict.json`. Raises OSError."""
+    replace_file(run_dir / VERDICT, json.dumps(verdict_json(verdict), indent=1) + "\n")
+
+
+def read_verdict(run_dir: Path) -> Verdict | None:
+    """What `verdict.json` says. None where there is none, as in a run that goes on, that an older release wrote or
+    whose supervisor was killed; and where it is something that no launch has written.
+    """
+    try:
+        body = json.loads(read_regular(run_dir / VERDICT, _MOST_BYTES, follow=False))
+        return _verdict(body)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def _verdict(body: Any) -> Verdict:
+    """Raises ValueError, KeyError and TypeError for anything that `write_verdict` does not write."""
+    rank, notes, time = body["rank"], body["notes"], body["time"]
+    if body["state"] not in get_args(State) or not isinstance(notes, list):
+        raise ValueError
+    if not isinstance(time, (int, float)) or not 0 <= time < 1e11:
+        raise ValueError
+    return Verdict(
+        state=body["state"],
+        code=_whole(body["exit_code"]),
+        reason=_text(body["reason"]),
+        rank=None if rank is None else _whole(rank),
+        host=_text(body["host"]),
+        step=_whole(body["step"]),
+        notes=tuple(_text(note) for note in notes),
+        refused=body["refused"] is True,
+        crashed=body["crashed"] is True,
+        signal=_text(body["signal"]),
+        cause=_text(body["cause"]),
+        attempt=_whole(body["attempt"]),
+        time=float(time),
+    )
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError
+    return value
+
+
+def _whole(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 31:
+        raise ValueError
+    return value

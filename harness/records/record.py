@@ -24,6 +24,7 @@ from harness.records.files import (
 )
 from harness.records.plan_file import NAME as PLAN
 from harness.records.plan_file import read_plan
+from harness.verdicts import Verdict, read_verdict
 
 __all__ = ["Points", "Record", "number", "read_record"]
 Points = list[tuple[float, float]]
@@ -57,6 +58,8 @@ class Record:
     """What the run asked its own engine, from `attestation.json`."""
     unusable: tuple[str, ...] = ()
     """Each file that is there and was left out, with the reason."""
+    verdict: Verdict | None = None
+    """What the supervisor saw of its end, which comes before what ranks say; None while it runs, or nobody wrote it."""
 
     @cached_property
     def _by_type(self) -> Mapping[str, Lines]:
@@ -76,9 +79,13 @@ class Record:
 
     @property
     def state(self) -> str:
-        """How it ended: by its last line, else by the ranks, else `not started`; while it is held, `running`."""
+        """How it ended: by the verdict, else by the ranks, else by its last line, else `not started`; while it is held,
+        `running`.
+        """
         if self.held:
             return "running"
+        if self.verdict is not None:
+            return self.verdict.state
         states = [str(status.get("state", "")) for status in self.statuses]
         if "failed" in states:
             return "failed"
@@ -185,6 +192,7 @@ def read_record(run_dir: Path, *, brief: bool = False) -> Record:
         config_text=files.text("ds_config.json"),
         sample=files.text("sample.txt"),
         claims=_objects(files.json("attestation.json").get("claims")),
+        verdict=read_verdict(run_dir),
     )
     record = replace(record, unusable=tuple(files.unusable))
     return record if brief else _with_plan(record)

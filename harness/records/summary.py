@@ -12,6 +12,7 @@ from statistics import median
 
 from harness.records.files import number
 from harness.records.record import Record
+from harness.verdicts import Verdict
 
 _RECENT = 200
 _STAMP = re.compile(r"-(\d{8}-\d{6})(?:-\d+)?$")
@@ -45,6 +46,7 @@ class Summary:
     checkpoint: str | None
     unusable: tuple[str, ...] = ()
     """Files that were left out, each with the reason."""
+    verdict: Verdict | None = None
 
     @property
     def seconds(self) -> float | None:
@@ -63,7 +65,7 @@ def summarise(record: Record) -> Summary:
         name=record.name,
         folder=record.folder,
         state=record.state,
-        step=int(_most([*steps[-1:], *told])),
+        step=int(_most([*steps[-1:], *told, record.verdict.step if record.verdict else None])),
         steps=_whole(number(record.start.get("steps"))),
         loss=losses[-1][1] if losses else None,
         first_loss=losses[0][1] if losses else None,
@@ -80,6 +82,7 @@ def summarise(record: Record) -> Summary:
         changed=changed(record),
         checkpoint=_checkpoint(record),
         unusable=record.unusable,
+        verdict=record.verdict,
     )
 
 

@@ -9,12 +9,13 @@ from harness.diagnosis.values import Diagnosis
 from harness.units import format_bytes
 from harness.views.style import Style, printable
 
-_COLOUR = {"failed": "red", "completed": "green", "no failure seen": "yellow", "empty": "yellow", "not text": "yellow"}
+_COLOUR = {"failed": "red", "completed": "green"}
+"""Of a state; all others are yellow."""
 
 
 def as_text(found: Diagnosis, style: Style, width: int = 120) -> str:
     """A dozen lines for a person."""
-    head = style.paint(found.state, _COLOUR[found.state], bold=True)
+    head = style.paint(found.state, _COLOUR.get(found.state, "yellow"), bold=True)
     lines = [f"{head}{printable(_who(found))}: {printable(found.title)}"]
     if found.state == "failed":
         what = f"{found.cause}, {found.confidence}" if found.cause else found.confidence

@@ -16,6 +16,7 @@ from harness.records.record import Record
 from harness.records.summary import Summary, middle, summarise
 from harness.slowness import Told, diagnose
 from harness.units import format_bytes, format_count, format_seconds
+from harness.verdicts import Verdict
 from harness.views.measured import measured
 from harness.views.slowness import summary_lines
 from harness.views.style import Style, printable
@@ -68,7 +69,8 @@ def summary(outcome: Outcome, record: Record, sample: str, report: Path | None, 
     figures = summarise(record)
     lines = [_headline(outcome, max(outcome.verdict.step, figures.step), style)]
     lines += [f"  note: {note}" for note in outcome.verdict.notes]
-    told = [*_losses(record), *_speed(record, figures), *_memory(record), *_slow(record), *_kept(outcome, report)]
+    told = [*_losses(record), *_speed(record, figures), *_memory(record)]
+    told += [*_slow(record, outcome.verdict), *_kept(outcome, report)]
     lines += [f"  {left:<15} {right}" for left, right in told]
     if sample:
         lines += [
@@ -97,6 +99,7 @@ def as_json(
         "reason": verdict.reason or None,
         "rank": verdict.rank,
         "host": verdict.host or None,
+        "signal": verdict.signal or None,
         "step": verdict.step,
         "seconds": round(outcome.seconds, 3),
         "attempts": outcome.attempts,
@@ -105,7 +108,7 @@ def as_json(
         "export": str(outcome.export) if outcome.export else None,
         "report": str(report) if report else None,
         "last": last,
-        "slow": [_cause_json(told) for told in diagnose(record).causes],
+        "slow": [_cause_json(told) for told in diagnose(record).causes] if verdict.state != "failed" else [],
         "notes": list(verdict.notes),
         "diagnosis": diagnosis,
     }
@@ -186,8 +189,9 @@ def _memory(record: Record) -> list[tuple[str, str]]:
     return [("memory", ", ".join(told) + " on rank 0")] if told else []
 
 
-def _slow(record: Record) -> list[tuple[str, str]]:
-    lines = summary_lines(diagnose(record))
+def _slow(record: Record, verdict: Verdict) -> list[tuple[str, str]]:
+    """Nothing of a run that failed: how to make it quicker is not what somebody asks then."""
+    lines = summary_lines(diagnose(record)) if verdict.state != "failed" else []
     return [("slow", "; ".join(lines))] if lines else []
 
 

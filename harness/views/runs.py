@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 from harness.records.summary import Summary
 from harness.units import format_count
+from harness.verdicts import verdict_json
 from harness.views.style import Style, printable
 
 FORMAT_VERSION = 1
@@ -89,6 +90,7 @@ def run_json(run: Summary) -> dict[str, object]:
         **asdict(run),
         "folder": str(run.folder),
         "best_eval": best,
+        "verdict": None if run.verdict is None else verdict_json(run.verdict),
         "started_at": _iso(run.started),
         "seconds": run.seconds,
     }

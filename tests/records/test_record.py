@@ -6,12 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
-from made_up_run import BEGAN, eventful, head, save, step, tiny, write_run
+from made_up_run import BEGAN, KILLED, eventful, head, lost_a_rank, save, step, tiny, write_run
 
 from harness.locks import Lock
 from harness.records.files import without_lost
 from harness.records.record import read_record
 from harness.records.summary import summarise
+from harness.verdicts import Verdict, write_verdict
 
 
 def test_what_was_lost_and_taken_again_is_there_once() -> None:
@@ -101,3 +102,23 @@ def test_points_under_several_keys(tmp_path: Path) -> None:
     assert record.points("step", "b", "a") == [(1, 5), (2, 7)]
     assert record.points("step", "c", "a") == [(1, 5), (2, 6)]
     assert record.points("nothing", "a") == []
+
+
+def test_the_verdict_comes_before_what_the_ranks_say(tmp_path: Path) -> None:
+    folder = lost_a_rank(tmp_path / "r")
+    record = read_record(folder)
+    assert (record.verdict, record.state, summarise(record).verdict) == (KILLED, "failed", KILLED)
+    for state in ("stopped", "completed"):
+        write_verdict(folder, Verdict(state, 0, step=40))  # type: ignore[arg-type]
+        assert read_record(folder, brief=True).state == state
+        assert summarise(read_record(folder)).step == 40
+    lock = Lock.take(folder / "lock")
+    assert read_record(folder).state == "running"
+    lock.release()
+
+
+def test_without_a_verdict_the_ranks_are_believed(tmp_path: Path) -> None:
+    folder = lost_a_rank(tmp_path / "r", None)
+    assert (read_record(folder).verdict, read_record(folder).state) == (None, "failed")
+    (folder / "verdict.json").write_text("{")
+    assert read_record(folder).state == "failed"

@@ -10,8 +10,8 @@ from typing import Any
 from made_up_run import eventful, tiny, write_run
 
 from harness.launching.execute import Outcome
-from harness.launching.verdict import Verdict
 from harness.records.record import read_record
+from harness.verdicts import Verdict
 from harness.views.launch import as_json, summary
 from harness.views.style import Style
 
@@ -58,3 +58,13 @@ def test_for_programs(tmp_path: Path) -> None:
     assert [cause["cause"] for cause in body["slow"]] == ["cpu-optimizer", "communication"]
     assert body["slow"][0]["settings"][0]["planned_gain"] > 0.1
     assert body["slow"][0]["planned"] is False
+
+
+def test_a_run_that_was_killed_is_not_told_how_to_be_quicker(tmp_path: Path) -> None:
+    folder = eventful(tmp_path / "r", 60)
+    killed = outcome(folder, Verdict("failed", 137, "killed by SIGKILL", 1, "node1", 60, signal="SIGKILL"))
+    text = summary(killed, read_record(folder), "", None, Style())
+    assert text.startswith("failed on rank 1 (node1) at step 60: killed by SIGKILL")
+    assert "slow" not in text
+    body = json.loads(as_json(killed, read_record(folder), None))
+    assert (body["signal"], body["rank"], body["slow"]) == ("SIGKILL", 1, [])

@@ -7,6 +7,7 @@ from typing import Any
 
 from harness.records.files import number
 from harness.records.record import Record
+from harness.verdicts import Verdict
 from harness.views.report.html import code, escape
 
 _MOST = 100
@@ -23,11 +24,14 @@ def trouble(record: Record) -> str:
 
 
 def _failures(record: Record) -> list[str]:
-    found = []
+    verdict = record.verdict if not record.held else None
+    found = _verdict(verdict) if verdict else []
     for s in record.statuses:
-        if s.get("error"):
-            who = f"rank {_text(s, 'rank')} on {_text(s, 'host')}"
-            found.append(f'<li class="bad"><b>failed:</b> {who}: <code>{_text(s, "error")}</code></li>')
+        if not s.get("error") or (verdict and s.get("rank") == verdict.rank):
+            continue
+        who, error = f"rank {_text(s, 'rank')} on {_text(s, 'host')}", f"<code>{_text(s, 'error')}</code>"
+        after = f"<li>after that, {who} failed: {error}</li>"
+        found.append(after if verdict else f'<li class="bad"><b>failed:</b> {who}: {error}</li>')
     found += [
         f"<li>a save failed after step {_text(s, 'step')}: {code(str(s.get('error', '')))}</li>"
         for s in record.of("save_failed")
@@ -40,12 +44,27 @@ def _failures(record: Record) -> list[str]:
     return found
 
 
+def _verdict(verdict: Verdict) -> list[str]:
+    """What the supervisor saw of the end; of a run that completed, only what was odd."""
+    found = [f"<li>{escape(note)}</li>" for note in verdict.notes]
+    reason = f"<code>{escape(verdict.reason[:2000])}</code>"
+    if verdict.state == "stopped":
+        by = f" by {escape(verdict.signal)}" if verdict.signal else ""
+        return [f"<li>stopped{by} after step {verdict.step}: {reason}</li>", *found]
+    if verdict.state == "completed":
+        return found
+    host = f" on {escape(verdict.host)}" if verdict.host else ""
+    who = f"rank {verdict.rank}{host} " if verdict.rank is not None else ""
+    return [f'<li class="bad"><b>failed:</b> {who}at step {verdict.step}: {reason}</li>', *found]
+
+
 def _happened(record: Record) -> list[str]:
     found = []
     for s in record.of("restart"):
         steps = f"from step {_text(s, 'step')} after step {_text(s, 'lost_step')}"
         found.append(f"<li>started again {steps}: {_text(s, 'cause', '')}</li>")
-    found += [f"<li>stopped after step {_text(s, 'step')}: {_text(s, 'reason', '')}</li>" for s in record.of("stop")]
+    stops = record.of("stop") if record.verdict is None else ()
+    found += [f"<li>stopped after step {_text(s, 'step')}: {_text(s, 'reason', '')}</li>" for s in stops]
     found += [_straggler(s) for s in record.of("straggler") if s.get("state") == "named"]
     found += [
         f"<li>the tracker {_text(s, 'tracker')} was given up at step {_text(s, 'step')}: {_text(s, 'error')}</li>"

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up_run import eventful, tiny, write_run
+from made_up_run import RESET, eventful, lost_a_rank, tiny, write_run
 
 from harness.plan.plan import make_plan
 from harness.records.record import read_record
 from harness.units import format_bytes
+from harness.verdicts import Verdict
 from harness.views.report import page, write
 from harness.views.report.page import MOST_BYTES
 
@@ -261,3 +262,40 @@ def test_the_policy_lets_nothing_be_loaded_and_only_our_script_run(make_run: Mak
     assert "default-src 'none'" in head
     assert "script-src 'sha256-" in head
     assert "connect-src 'none'" in head
+
+
+def failures(folder: Path) -> str:
+    text = page([read_record(folder)])
+    return text[text.index("What to know") :].partition("</ul>")[0]
+
+
+def test_the_rank_that_was_killed_is_named_and_not_the_one_that_outlived_it(tmp_path: Path) -> None:
+    told = failures(lost_a_rank(tmp_path / "r"))
+    assert "<b>failed:</b> rank 1 on node1 at step 24: <code>killed by SIGKILL</code>" in told
+    assert told.count("<b>failed:</b>") == 1
+    assert f"after that, rank 0 on node0 failed: <code>{RESET}</code>" in told
+
+
+def test_without_a_verdict_each_rank_that_said_so_has_failed(tmp_path: Path) -> None:
+    assert f"<b>failed:</b> rank 0 on node0: <code>{RESET}</code>" in failures(lost_a_rank(tmp_path / "r", None))
+
+
+def test_a_rank_that_named_its_own_error_is_named_once(tmp_path: Path) -> None:
+    told = failures(lost_a_rank(tmp_path / "r", Verdict("failed", 1, RESET, 0, "node0", 24, crashed=True)))
+    assert f"<b>failed:</b> rank 0 on node0 at step 24: <code>{RESET}</code>" in told
+    assert told.count(RESET) == 1
+
+
+def test_a_verdict_is_text_like_any_other(tmp_path: Path) -> None:
+    odd = Verdict("failed", 1, "<script>", 1, "<b>", notes=("<i>",))
+    text = page([read_record(lost_a_rank(tmp_path / "r", odd))])
+    Document(text)
+    assert "&lt;script&gt;" in text
+    assert "on &lt;b&gt; at step" in text
+
+
+def test_a_run_that_was_stopped_says_by_what(tmp_path: Path) -> None:
+    stopped = Verdict("stopped", 143, "1 of 2 ranks were killed", step=24, signal="SIGTERM")
+    told = failures(lost_a_rank(tmp_path / "r", stopped))
+    assert "stopped by SIGTERM after step 24: <code>1 of 2 ranks were killed</code>" in told
+    assert "<b>failed:</b>" not in told

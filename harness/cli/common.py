@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from harness.errors import Exit, Refused
 from harness.facts.deepspeed import VERIFIED, Target, parse_version, target
+from harness.files import read_regular
 from harness.findings import Finding, Fix, Report, in_reading_order
 from harness.plan.run import Run, resolve
 from harness.spec.cluster import Cluster, read_hostfile
 from harness.spec.load import Loaded, load
 from harness.spec.model import Consumer, RunSpec
-from harness.spec.source import Source
+from harness.spec.source import MAX_BYTES, Source
 from harness.views import text
 from harness.views.style import style_for
 
@@ -95,7 +96,7 @@ def _cluster(
     elif hostfile is not None:
         cluster, found = read_hostfile(hostfile)
     elif spec.launch.hostfile is not None:
-        cluster, found = read_hostfile(str(Path(file).parent / spec.launch.hostfile))
+        cluster, found = read_hostfile(str(Path(file).parent / spec.launch.hostfile), named_by_spec=True)
     else:
         return None, _without_hosts(chosen)
     if cluster is None or chosen is None or not chosen.filters:
@@ -135,7 +136,7 @@ def _name(file: str) -> str:
 
 def _lines(file: str) -> list[str]:
     try:
-        return Path(file).read_text(encoding="utf-8").split("\n")
+        return read_regular(Path(file), MAX_BYTES).decode("utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError):
         return []
 

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 
 from harness.cli.common import Checked, can_fix
 from harness.errors import Refused
+from harness.files import read_regular, write_atomically
 from harness.findings import Finding
 from harness.spec.edit import CannotEdit, apply, get, paths_of
+from harness.spec.source import MAX_BYTES, decode, dotted
 from harness.spec.source import Path as KeyPath
-from harness.spec.source import decode, dotted
 from harness.views.style import printable
 
 Check = Callable[[str], Checked]
@@ -140,19 +141,17 @@ class Original(NamedTuple):
 
 def read_original(file: str) -> Original:
     """The file to be mended. Raises Refused when it is no text, OSError when it cannot be read."""
-    content = Path(file).read_bytes()
+    content = read_regular(Path(file), MAX_BYTES)
     return Original(content, decode(content, file))
 
 
 def write_fixed(file: str, original: Original, text: str) -> str | None:
     """Replace the file; None when that was done, else why not, in words."""
-    from harness.files import write_atomically
-
     encoded = original.encoded(text)
     if encoded is None:
         return "its line ends are mixed"
     try:
-        if Path(file).read_bytes() != original.content:
+        if read_regular(Path(file), MAX_BYTES) != original.content:
             return "it was changed meanwhile"
         if not os.access(file, os.W_OK):
             return "it may not be written"

@@ -12,10 +12,12 @@ import typer
 from harness.cli.common import check_file, exit_with, print_findings, stop_on_errors
 from harness.cli.options import HostfileOption, SetOption, SpecArgument, WorldSizeOption
 from harness.errors import Exit
+from harness.files import read_regular
 from harness.findings import Finding, Fix, Place
 from harness.plan.choices.choosing import with_choices
 from harness.render import DSConfig
 from harness.render import render as render_run
+from harness.spec.source import MAX_BYTES
 
 NO_ARGS_IS_HELP = True
 
@@ -79,7 +81,7 @@ def _refuse_odd_targets(spec: str, target: Path, *, both: bool, named: bool) -> 
 
 def _check(config: DSConfig, file: Path, spec: str) -> None:
     try:
-        found = file.read_text(encoding="utf-8")
+        found = read_regular(file, MAX_BYTES).decode().replace("\r\n", "\n")
     except (OSError, UnicodeDecodeError) as error:
         finding = Finding(
             "RN001",

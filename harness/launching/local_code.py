@@ -6,8 +6,10 @@ import hashlib
 from pathlib import Path
 
 from harness.errors import Exit, Refused
+from harness.files import read_regular
 from harness.findings import Finding, Fix
 from harness.plan.run import Run
+from harness.spec.source import MAX_BYTES
 
 VARIABLE = "HARNESS_ALLOWED_CODE"
 """What the ranks read: the sha256 of the one file that they may run."""
@@ -22,9 +24,9 @@ def allowed_code(run: Run, folder: Path, *, allowed: bool) -> str | None:
     if file is None:
         return None
     try:
-        code = (folder / file).read_bytes()
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
+        code = read_regular(folder / file, MAX_BYTES)
+    except (OSError, ValueError) as error:
+        reason = (getattr(error, "strerror", None) or str(error)).lower()
         message = f"`{file}` cannot be read: {reason}"
         raise Refused([Finding("MD158", "error", message, key="plugins.file", fix=Fix("name a Python file"))]) from None
     if not allowed:

@@ -10,10 +10,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from harness.files import read_regular
 from harness.findings import Finding, Fix, Label, Place
 
 _LINE = re.compile(r"(?P<host>\S+)(?P<gap>\s+)(?P<slots>slots=(?P<count>\S*))(?P<rest>.*)")
+_HOST_LINE = re.compile(r"^[ \t]*\S+[ \t]+slots=\d", re.MULTILINE)
 _MOST_LENGTH = 1000
+_MOST_BYTES = 32_000_000
 _DIALECTS = (("max_slots|max-slots|cpu|ppn|sockets", "Open MPI or Torque"), ("binding|ifhn|user", "MPICH"))
 _HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?|\[?[0-9A-Fa-f:.%]*:[0-9A-Fa-f:.%a-z]*\]?")
 
@@ -163,10 +166,15 @@ def _bad(place: Place, message: str, title: str, notes: tuple[str, ...] = ()) ->
     return Finding("HO003", "error", message, place=place, notes=notes, fix=Fix(title))
 
 
-def read_hostfile(path: str) -> tuple[Cluster | None, list[Finding]]:
-    """`parse_hostfile` of a file; a file that cannot be read is finding HO001."""
+def read_hostfile(path: str, *, named_by_spec: bool = False) -> tuple[Cluster | None, list[Finding]]:
+    """`parse_hostfile` of a file; a file that cannot be read is finding HO001.
+
+    `named_by_spec`: a spec of somebody else's may name any file of this machine, so of one that has no line of a
+    hostfile nothing is quoted.
+    """
     try:
-        text = Path(path).read_text(encoding="utf-8-sig")
+        text = read_regular(Path(path), _MOST_BYTES).decode("utf-8-sig")
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
     except (OSError, ValueError) as error:
         undecoded = isinstance(error, UnicodeDecodeError)
         reason = "is not text" if undecoded else (getattr(error, "strerror", None) or str(error)).lower()
@@ -180,4 +188,20 @@ def read_hostfile(path: str) -> tuple[Cluster | None, list[Finding]]:
                 fix=Fix("name an existing hostfile, or leave it out to run on this machine"),
             )
         ]
-    return parse_hostfile(text, path)
+    cluster, findings = parse_hostfile(text, path)
+    if named_by_spec and findings and not _HOST_LINE.search(text):
+        return None, [_no_hostfile(text, path)] if text.strip() else findings
+    return cluster, findings
+
+
+def _no_hostfile(text: str, path: str) -> Finding:
+    lines = text.split("\n")
+    first = next(number for number, line in enumerate(lines, start=1) if line.strip())
+    return Finding(
+        "HO003",
+        "error",
+        f"`{path}` is no hostfile: none of its {len(lines)} lines is `NAME slots=N`",
+        place=Place(path, first, 1),
+        notes=("its lines are not shown, because the spec names it; with `--hostfile` they are",),
+        fix=Fix("write one line a host, such as `worker-0 slots=8`"),
+    )

@@ -8,9 +8,9 @@ from __future__ import annotations
 from pathlib import Path as FilePath
 
 from harness.errors import Refused
-from harness.findings import Finding, Fix
+from harness.findings import Finding, Fix, Place
 from harness.spec.load import Fragment
-from harness.spec.source import BOM, Path, Source, decode, dotted, read_bytes
+from harness.spec.source import BOM, Path, Source, decode, dotted, read_bytes, refuse
 
 
 def find_beside(file: str, named: str) -> str | None:
@@ -47,6 +47,18 @@ def not_here(source: Source, path: Path, named: str) -> Finding:
     )
 
 
+def _known() -> frozenset[str]:
+    from harness.facts.deepspeed_keys import block
+
+    return frozenset(block("") or {})
+
+
+def _no_configuration(file: str) -> Refused:
+    """What is no configuration may be any file of this machine: nothing of it is quoted."""
+    what = f"`{file}` is no DeepSpeed configuration: it has none of DeepSpeed's keys"
+    return refuse("SP016", what, Place(file, 1, 1), "name a DeepSpeed JSON; `harness validate-config` tells what it is")
+
+
 def read_json(file: str) -> Fragment:
     """A DeepSpeed JSON that another file names, as accelerate and the Trainer read it. Raises Refused."""
     from harness.spec import json_source, loaders
@@ -56,9 +68,13 @@ def read_json(file: str) -> Fragment:
     try:
         reading = json_source.parse_any(text, file)
     except Refused as refused:
+        if not any(name in text for name in _known()):
+            raise _no_configuration(file) from None
         place = refused.findings[0].place
         word = loaders.placeholder(text, place.line, place.column) if place else None
         raise Refused([loaders.template_finding(word, place)]) if word and place else refused from None
+    if reading.source.data and not reading.source.data.keys() & _known():
+        raise _no_configuration(file)
     template = loaders.template(reading)
     if template is not None:
         raise Refused([template])

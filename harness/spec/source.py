@@ -5,6 +5,7 @@ Knows syntax only: no key has a meaning here.
 
 from __future__ import annotations
 
+import errno
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ from pathlib import Path as FilePath
 from typing import Any, Literal, NamedTuple
 
 from harness.errors import Exit, Refused
+from harness.files import read_regular
 from harness.findings import Finding, Fix, Place
 
 Path = tuple[str | int, ...]
@@ -120,7 +122,10 @@ def read_bytes(file: str) -> bytes:
     """The bytes of a file; `-` is standard input. Raises Refused when it is not there or is too large."""
     try:
         if file == "-":
-            return sys.stdin.buffer.read(MAX_BYTES + 1)
+            content = sys.stdin.buffer.read(MAX_BYTES + 1)
+            if len(content) > MAX_BYTES:
+                raise _too_large(file)
+            return content
         path = FilePath(file)
         if path.is_fifo():
             raise refuse("SP001", f"`{file}` is a pipe, not a file", Place(file, 1, 1), "give it as `-`", Exit.USAGE)
@@ -132,18 +137,18 @@ def read_bytes(file: str) -> bytes:
                 "name the file inside it",
                 Exit.USAGE,
             )
-        with path.open("rb") as handle:
-            content = handle.read(MAX_BYTES + 1)
+        return read_regular(path, MAX_BYTES)
     except (OSError, ValueError) as error:
+        if getattr(error, "errno", None) == errno.EFBIG:
+            raise _too_large(file) from None
         reason = (getattr(error, "strerror", None) or str(error)).lower()
         raise refuse(
             "SP001", f"`{file}` cannot be read: {reason}", Place(file, 1, 1), "check the path", Exit.USAGE
         ) from None
-    if len(content) > MAX_BYTES:
-        raise refuse(
-            "SP001", f"`{file}` is larger than {MAX_BYTES:,} bytes", Place(file, 1, 1), "this is not a run spec"
-        )
-    return content
+
+
+def _too_large(file: str) -> Refused:
+    return refuse("SP001", f"`{file}` is larger than {MAX_BYTES:,} bytes", Place(file, 1, 1), "this is not a run spec")
 
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")

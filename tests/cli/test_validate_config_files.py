@@ -361,3 +361,56 @@ def test_thousands_of_unknown_keys_are_counted_and_not_all_shown(write, name):
     assert len(said) < 40_000
     assert check(file)[1]["totals"]["errors"] == MANY
     assert run("validate-config", file, "--format", "github").stdout.count("::error") == 50
+
+
+HIDDEN = "zq7SECRET"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "quoted"),
+    [
+        ("passwd", f"root:x:0:0:{HIDDEN}:/bin/sh\nme:x:1:1::/bin/sh\n", False),
+        ("token", f"{HIDDEN}\n", False),
+        ("hosts", f"worker-0 slots=2\n{HIDDEN}\n", True),
+    ],
+)
+def test_a_file_that_a_spec_calls_its_hostfile_is_not_quoted(write, name, text, quoted):
+    there = write(name, text)
+    file = write("spec.yaml", SPEC + f"launch: {{hostfile: {name}}}\n")
+    result = run("validate-config", file)
+    assert result.exit_code == 1
+    assert "HO003" in result.stdout
+    assert (HIDDEN in result.stdout) is quoted
+    assert (HIDDEN in json.dumps(check(file)[1])) is quoted
+    assert HIDDEN in run("validate-config", write("plain.yaml", SPEC), "--hostfile", there).stdout
+
+
+@pytest.mark.parametrize("target", ["pipe", "/dev/zero"])
+def test_a_hostfile_that_never_ends_is_refused(write, tmp_path, target):
+    os.mkfifo(tmp_path / "pipe")
+    file = write("spec.yaml", SPEC + f"launch: {{hostfile: {target}}}\n")
+    command = [sys.executable, "-m", "harness", "validate-config", file, "--format", "json"]
+    for more in ([], ["--hostfile", target]):
+        done = subprocess.run([*command, *more], cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False)
+        body = json.loads(done.stdout)
+        assert [f["message"] for f in body["files"][0]["findings"]] == [
+            f"hostfile `{target if more or target[0] == '/' else tmp_path / target}` cannot be read: not a regular file"
+        ]
+
+
+@pytest.mark.parametrize(
+    "text", [f'{{"auths": {{"x": {{"auth": "{HIDDEN}"}}}}}}', f"root:x:{HIDDEN}\nme:{HIDDEN}\n", f"{HIDDEN} [\n"]
+)
+def test_a_file_that_a_configuration_names_and_that_is_none_is_not_quoted(write, text):
+    other = write("other", text)
+    accelerate = (
+        f"distributed_type: DEEPSPEED\nnum_processes: 2\ndeepspeed_config: {{deepspeed_config_file: {other}}}\n"
+    )
+    axolotl = f"base_model: x\nmicro_batch_size: 2\nsequence_len: 64\ndatasets: []\ndeepspeed: {other}\n"
+    for name, words, commands in (("a.yaml", accelerate, ["validate-config", "adopt"]), ("b.yaml", axolotl, ["adopt"])):
+        file = write(name, words)
+        for command in commands:
+            result = run(command, file)
+            assert result.exit_code == 1, result.output
+            assert HIDDEN not in result.stdout + result.stderr
+            assert "it has none of DeepSpeed's keys" in result.stdout + result.stderr

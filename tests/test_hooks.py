@@ -168,7 +168,7 @@ def test_what_the_readme_shows_is_right() -> None:
 
 def substituted(env: dict[str, str], inputs: dict[str, str], action: Path) -> dict[str, str]:
     values = {f"inputs.{k}": inputs.get(k, str(v.get("default", ""))) for k, v in ACTION["inputs"].items()}
-    values["github.action_path"] = str(action)
+    values |= {"github.action_path": str(action), "runner.temp": str(action.parent)}
     return {name: re.sub(r"\$\{\{ ([\w.-]+) \}\}", lambda m: values[m[1]], text) for name, text in env.items()}
 
 
@@ -178,10 +178,10 @@ def steps(repository: Path, inputs: dict[str, str], action: Path, path: str, nam
     for step in ACTION["runs"]["steps"]:
         if step.get("name") in names.split(", "):
             env = substituted(step["env"], inputs, action)
+            folder = substituted({"cwd": step.get("working-directory", str(repository))}, inputs, action)["cwd"]
             script = ("bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", step["run"])
-            results.append(
-                sh(*script, cwd=repository, check=False, PATH=f"{path}{os.pathsep}{os.environ['PATH']}", **env)
-            )
+            search = f"{path}{os.pathsep}{os.environ['PATH']}"
+            results.append(sh(*script, cwd=Path(folder), check=False, PATH=search, **env))
     return results
 
 
@@ -202,6 +202,30 @@ def test_the_check_of_the_action(inputs: dict[str, str], code: int, said: str, r
     assert result.returncode == code, result.stdout + result.stderr
     assert said in result.stdout
     assert not (repository / "pwned").exists()
+
+
+MODULES = ("pip", "harness", "typer", "yaml", "json", "sitecustomize", "usercustomize")
+
+
+def test_no_code_of_the_repository_that_is_checked_runs(repository: Path, tmp_path: Path) -> None:
+    """Every module that a step could take for its own leaves a mark; pip itself may well end with an error here."""
+    mark = tmp_path / "ran"
+    for name in MODULES:
+        (repository / f"{name}.py").write_text(f"open({str(mark)!r}, 'a').write({name!r})\n")
+    names = "Install the harness, Check"
+    action = tmp_path / "action"  # nothing to install, so that no registry is asked
+    action.mkdir()
+    steps(repository, {"files": "good"}, action, str(Path(sys.executable).parent), names)
+    assert not mark.exists(), mark.read_text()
+
+
+@pytest.mark.parametrize("name", ["--select=ZZ.yaml", "--fix.yaml", "-x.yaml"])
+def test_a_file_called_like_an_option_is_a_file(name: str, repository: Path) -> None:
+    (repository / name).write_text(BAD.replace("{", "{ "))
+    path = str(Path(sys.executable).parent)
+    (result,) = steps(repository, {"files": "*.yaml", "args": "--strict"}, ROOT, path, "Check")
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert name in result.stdout
 
 
 def test_the_action_installs_itself_and_writes_sarif(tree: Path, repository: Path, tmp_path: Path) -> None:

@@ -38,6 +38,9 @@ def read(arguments: Sequence[str]) -> Options | None:
     while rest:
         word = rest.pop()
         name, equals, value = word.partition("=")
+        if word == "--":
+            lists["files"] += reversed(rest)
+            break
         if not word.startswith("-") or word == "-":
             lists["files"].append(word)
         elif word in FLAGS:

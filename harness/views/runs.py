@@ -16,7 +16,7 @@ from harness.views.style import Style, printable
 FORMAT_VERSION = 1
 _COLOURS = {"completed": "green", "running": "cyan", "failed": "red", "broken off": "red", "stopped": "yellow"}
 _HEAD = ("run", "state", "step", "loss", "held-out", "tokens/s", "MFU", "started", "attempts")
-_MOST_UNUSABLE = 3
+_MOST_BROKEN = 10
 _LEFT = {0, 1, 7}
 """Columns of words; the others are figures and end at the right."""
 
@@ -40,7 +40,9 @@ def listing(folder: str, runs: Sequence[Summary], style: Style) -> str:
                 text = style.paint(text, _COLOURS.get(row[i], ""))
             cells.append(text)
         lines.append("  ".join(cells).rstrip())
-    lines += [f"{printable(run.name)}: {printable(text)}" for run in runs for text in run.unusable[:_MOST_UNUSABLE]]
+    broken = [f"{printable(run.name)}: {printable(text)}" for run in runs for text in run.unusable]
+    lines += broken[:_MOST_BROKEN]
+    lines += [f"and {len(broken) - _MOST_BROKEN} more files that cannot be used"] if broken[_MOST_BROKEN:] else []
     count = f"{len(runs)} run{'s' if len(runs) > 1 else ''}"
     going = sum(run.state == "running" for run in runs)
     return "\n".join([*lines, "", f"{count} in {folder}" + (f", {going} running" if going else "")])

@@ -20,7 +20,8 @@ class Device:
 
     `memory` is the total that the driver reports. `flops_16` and `flops_32` are peaks of dense matrix products with
     16-bit and with 32-bit inputs (no TF32). `link` is to the other devices of a host, `pcie` to host memory, `network`
-    to other hosts as such machines are usually built (an assumption, not a data sheet's figure).
+    is one device's share of its host's network cards as such machines are usually built (an assumption, not a data
+    sheet's figure).
     """
 
     name: str
@@ -44,7 +45,7 @@ def _device(
     return Device(name, mib * MIB, tf16 * TERA, tf32 * TERA, link * GIGA, pcie * GIGA, network * GIGA, source)
 
 
-# Columns: MiB, TFLOP/s with 16-bit and with 32-bit inputs, then GB/s in one direction: link, PCIe, network a device.
+# Columns: MiB, TFLOP/s with 16-bit and with 32-bit inputs, then GB/s in one direction: link, PCIe, network share.
 # Vendors print NVLink as the sum of both directions and TFLOP/s with sparsity: both are halved here.
 _TABLE = (
     _device("V100-32GB", 32768, 125, 15.7, 150, 16, 12.5, "NVIDIA V100 data sheet"),

@@ -20,13 +20,16 @@ STEP_BYTES = 42
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Shares of the data sheet, and bytes a second: a host's memory, its disks; hours between failures of one GPU."""
+    """Shares of the data sheet, and bytes a second: a host's memory, its disks, what it sends to other hosts (0: the
+    share of each of its GPUs, `Device.network`, together); hours between failures of one GPU.
+    """
 
     efficiency: float = 0.45
     link_efficiency: float = 0.8
     host_memory: float = 400e9
     nvme_read: float = 10e9
     nvme_write: float = 5e9
+    network: float = 0.0
     checkpoint_write: float = 5e9
     failure_hours: float = 50_700.0
     restart_seconds: float = 600.0
@@ -36,6 +39,8 @@ class Rates:
         return (
             f"compute at {self.efficiency:.0%} of the dense peak, causal attention at half",
             f"links, network and PCIe at {self.link_efficiency:.0%} of their data sheet",
+            "between hosts: all network cards of a host together"
+            + (f", {self.network / 1e9:g} GB/s in each direction" if self.network else ", one a GPU"),
             f"host memory {self.host_memory / 1e9:.0f} GB/s a node; CPU Adam moves {ADAM_BYTES} bytes a parameter, with"
             f" unscaling and the cast {STEP_BYTES}, 6 more where its gradients are cast in the step",
             f"NVMe {self.nvme_read / 1e9:.0f} GB/s read and {self.nvme_write / 1e9:.0f} GB/s written a node",
@@ -88,6 +93,7 @@ def rates_of(cluster: ClusterSpec) -> Rates:
         ("host_memory_bandwidth", "host_memory"),
         ("nvme_read_bandwidth", "nvme_read"),
         ("nvme_write_bandwidth", "nvme_write"),
+        ("network_bandwidth", "network"),
         ("checkpoint_write_bandwidth", "checkpoint_write"),
     ):
         value = getattr(cluster, key)
@@ -104,7 +110,7 @@ def device_with(device: Device | None, cluster: ClusterSpec) -> Device | None:
     if device is None:
         return None
     given = {}
-    for key, name in (("link_bandwidth", "link"), ("network_bandwidth", "network"), ("pcie_bandwidth", "pcie")):
+    for key, name in (("link_bandwidth", "link"), ("pcie_bandwidth", "pcie")):
         value = getattr(cluster, key)
         if value is not None:
             given[name] = _rate(key, value) / Rates().link_efficiency

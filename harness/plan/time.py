@@ -93,17 +93,16 @@ def _compute(m: ModelFacts, s: Settings, device: Device, rates: Rates) -> float:
 
 
 def _communication(m: ModelFacts, s: Settings, device: Device, rates: Rates, size: float, compute: float) -> list[Part]:
-    """Ring collectives: payload x (N - 1) / N over the link of one rank; overlapped ones count where they exceed."""
-    near = device.link * rates.link_efficiency
-    wide = (device.link if s.hosts == 1 else device.network) * rates.link_efficiency
+    """Ring collectives: payload x (N - 1) / N over the slowest edge; overlapped ones count where they exceed."""
+    wide = _ring(s, device, rates, s.shards, s.tensor)
     turn = (s.shards - 1) / s.shards
     hidden = compute if s.overlap else 0.0
-    gather, again = _gather_seconds(m, s, size, near, wide)
+    gather, again = _gather_seconds(m, s, size, wide, _ring(s, device, rates, s.secondary, s.tensor))
     data = gather + again + traffic.reductions(size, s) * turn / wide
-    inside = traffic.tensor_parallel(m, s) / (near if s.tensor <= s.ranks_per_host else wide)
-    inside += traffic.sequence_parallel(m, s) / (near if s.sequence_parallel <= s.ranks_per_host else wide)
+    inside = traffic.tensor_parallel(m, s) / _ring(s, device, rates, s.tensor, 1)
+    inside += traffic.sequence_parallel(m, s) / _pairs(s, device, rates, s.sequence_parallel)
     messages = 2 * (s.accumulation + s.pipeline - 2) * _MESSAGE if s.pipeline > 1 else 0.0
-    between = traffic.pipeline_messages(m, s) / wide + messages
+    between = traffic.pipeline_messages(m, s) / _pairs(s, device, rates, s.world) + messages
     after = gather if s.stage in (1, 2) else 0.0
     return [
         Part("collectives", data - after, max(0.0, data - after - hidden)),
@@ -113,12 +112,39 @@ def _communication(m: ModelFacts, s: Settings, device: Device, rates: Rates, siz
     ]
 
 
-def _gather_seconds(m: ModelFacts, s: Settings, size: float, near: float, wide: float) -> tuple[float, float]:
+def _ring(s: Settings, device: Device, rates: Rates, ranks: int, apart: int) -> float:
+    """Bytes a second of a ring over so many ranks, each `apart` ranks from the next.
+
+    Every edge of a ring carries payload x (N - 1) / N. Inside a host that is the link between two GPUs. A ring leaves a
+    host once, but NCCL runs many at once, each over another network card, so that the edge between hosts has the cards
+    of all of the group's GPUs there: two hosts with eight cards of 100 Gb/s reach 600 Gb/s of bus bandwidth
+    (github.com/NVIDIA/nccl/issues/495), and a card of 400 Gb/s adds 46 to 48 GB/s to it
+    (github.com/NVIDIA/nccl-tests/issues/290). Groups that leave a host side by side share its cards.
+    """
+    near = device.link * rates.link_efficiency
+    if s.hosts == 1 or ranks * apart <= s.ranks_per_host:
+        return near
+    inside = max(1, s.ranks_per_host // apart)
+    return min(near, _host_network(s, device, rates) * inside / s.ranks_per_host)
+
+
+def _pairs(s: Settings, device: Device, rates: Rates, ranks: int) -> float:
+    """Bytes a second of a rank that sends to another, as all its neighbours do: its share of the host's network."""
+    if s.hosts == 1 or ranks <= s.ranks_per_host:
+        return device.link * rates.link_efficiency
+    return _host_network(s, device, rates) / s.ranks_per_host
+
+
+def _host_network(s: Settings, device: Device, rates: Rates) -> float:
+    """Bytes a second that a host sends to others, all its network cards together."""
+    return rates.network or device.network * rates.link_efficiency * s.ranks_per_host
+
+
+def _gather_seconds(m: ModelFacts, s: Settings, size: float, wide: float, group: float) -> tuple[float, float]:
     """Gathers over all ranks, and those that ZeRO++'s second shard keeps inside a group of ranks."""
     payload, turn = traffic.gathers(size, s, m.per_layer), (s.shards - 1) / s.shards
     if s.secondary == 1:
         return payload * turn / wide, 0.0
-    group = near if s.secondary <= s.ranks_per_host else wide
     return payload / 2 * turn / wide, payload / 2 * (s.secondary - 1) / s.secondary / group
 
 

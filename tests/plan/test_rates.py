@@ -72,5 +72,5 @@ def test_what_cannot_be_read_is_a_finding_at_its_key(key: str) -> None:
 
 def test_every_assumption_is_told() -> None:
     text = " ".join(plan_of().to_json()["assumptions"])
-    for word in ("compute", "links", "host memory", "NVMe", "checkpoints", "failure"):
+    for word in ("compute", "links", "between hosts", "host memory", "NVMe", "checkpoints", "failure"):
         assert word in text

@@ -31,7 +31,8 @@ class ClusterSpec(Section):
     link_bandwidth: str | int | None = None
     """One direction between two GPUs of a host, as measured."""
     network_bandwidth: str | int | None = None
-    """One direction between hosts, a GPU, as measured."""
+    """What a host sends to others, all its network cards together, one direction, as measured: the bus bandwidth of
+    `all_gather_perf` over two hosts, such as `300GB/s`."""
     pcie_bandwidth: str | int | None = None
     """One direction between a GPU and host memory, as measured."""
     compute_efficiency: Annotated[float, Field(gt=0.0, le=1.0)] | None = None

@@ -78,7 +78,7 @@ def test_higher_stages_need_less_and_offload_moves_it_to_the_host() -> None:
 
 
 @pytest.mark.parametrize(
-    ("parallel", "highest"), [({"pipeline_parallel_size": 2}, 1), ({"tensor_parallel_size": 2}, 2)]
+    ("parallel", "highest"), [({"pipeline_parallel_size": 2}, 1), ({"tensor_parallel_size": 2}, 3)]
 )
 def test_alternatives_that_the_gates_refuse_are_left_out(parallel: dict[str, int], highest: int) -> None:
     plan = plan_of("llama-3.1-8b", parallel=parallel, zero={"stage": 1})

@@ -156,7 +156,7 @@ class Screen:
         self._show(lines)
         if verdict.state == "failed" and verdict.rank is not None and not (verdict.crashed or verdict.refused):
             self.last_lines.clear()
-        if others:
+        if others and verdict.state == "failed":
             who = f"rank {others[0]}" if len(others) == 1 else f"{len(others)} other ranks"
             self._say(f"{who} failed after that; what {'it' if len(others) == 1 else 'they'} printed is in the log")
 

@@ -15,6 +15,7 @@ import importlib.util
 import json
 import os
 import platform
+import re
 import resource
 import shutil
 import socket
@@ -59,6 +60,8 @@ def facts(request):
         found["numactl"] = shutil.which("numactl") is not None
     if request.get("libaio"):
         found["libaio"] = libaio()
+    if request.get("torch") and found["accelerators"]:
+        found["torch"] = torch_devices(request["torch"])
     found["took"] = time.time() - found["time"]
     return found
 
@@ -105,6 +108,41 @@ def accelerators():
         return []
     rows = [line.rpartition(",") for line in done.stdout.decode("utf-8", "replace").splitlines() if "," in line]
     return [{"name": n.strip(), "memory": int(m) * 2**20 if m.strip().isdigit() else None} for n, _, m in rows]
+
+
+def torch_devices(asked):
+    """What torch says of these devices: `source`, the text of `torch_devices.py`, is run by this Python, within
+    `seconds` and with this PYTHONPATH. `answer` is null where none came in time.
+    """
+    env = {**os.environ, **({"PYTHONPATH": asked["path"]} if asked["path"] else {})}
+    command = [sys.executable, "-P", "-c", asked["source"]]
+    found = {"answer": None, "seconds": asked["seconds"], "driver": driver()}
+    found["visible"] = env.get("CUDA_VISIBLE_DEVICES")
+    child = subprocess.Popen(  # noqa: S603
+        command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    try:
+        out = child.communicate(timeout=asked["seconds"])[0].decode("utf-8", "replace")
+    except subprocess.TimeoutExpired:
+        child.kill()  # and not waited for: one that the driver holds in the kernel does not end
+        return found
+    lines = [line for line in out.splitlines() if line.startswith(asked["mark"])]
+    ended = {"words": f"its process ended with code {child.returncode}"}
+    found["answer"] = json.loads(lines[-1][len(asked["mark"]) :]) if lines else ended
+    return found
+
+
+def driver():
+    """The version of NVIDIA's driver, as nvidia-smi says it, else the kernel's module."""
+    try:
+        query = [shutil.which("nvidia-smi") or "nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        done = subprocess.run(query, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=10, check=False)  # noqa: S603
+        said = done.stdout.decode("utf-8", "replace")
+    except (OSError, subprocess.TimeoutExpired):
+        said = ""
+    version = r"\b\d{3,}\.\d+(\.\d+)?\b"
+    found = re.match(version, said) or re.search(version, text("/proc/driver/nvidia/version"))
+    return found.group(0) if found else None
 
 
 def memory():

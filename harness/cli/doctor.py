@@ -40,7 +40,8 @@ def doctor(
         float, typer.Option("--seconds", min=1.0, max=3600.0, help="With --tune-nvme: how long to try settings.")
     ] = tuning.SECONDS,
 ) -> None:
-    """Look at this machine: versions, compilers, accelerators, memory, left-overs. Imports neither torch nor DeepSpeed.
+    """Look at this machine: versions, compilers, accelerators, memory, left-overs. Where it has NVIDIA devices, torch
+    is asked in a process of its own whether it can use them.
 
     `--measure` starts a program that does: host memory, CPU Adam, the disk by DeepSpeed's aio, GPU copies and products.
     `--tune-nvme` tries DeepSpeed's own range of aio settings and prints the best as a piece of a run spec.

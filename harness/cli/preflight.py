@@ -89,7 +89,7 @@ def preflight(
         raise Refused(
             [Finding("HO005", "error", "no hostfile is given, so there is nobody to ask", fix=fix)], Exit.USAGE
         )
-    here = look_here(h.name for h in run.cluster.hosts)
+    here = look_here((h.name for h in run.cluster.hosts), run.spec.launch.env)
     say_what_is_unresolved(here)
     run = with_choices(run, here.folder)
     config = render(run).config

@@ -14,6 +14,7 @@ from harness.cli.asking import hosts_are_well, network_of, say_what_is_unresolve
 from harness.cli.common import Checked, check_file, exit_with, print_findings, stop_on_errors
 from harness.errors import Exit, Refused
 from harness.facts.survey import Survey
+from harness.facts.torch_devices import kinds
 from harness.findings import Finding, Fix
 from harness.launching.ahead import Ahead
 from harness.launching.apart import Apart, node_of
@@ -72,7 +73,7 @@ def prepare(
     if checked.run is not None and checked.run.cluster is None and chosen is not None and chosen.num_gpus is not None:
         overrides = [*overrides, f"launch.num_gpus={chosen.num_gpus}"]
         checked = check(overrides=overrides)
-    here = look_here(h.name for h in checked.run.cluster.hosts) if checked.run and checked.run.cluster else look_here()
+    here = _look(checked)
     if checked.run is not None and checked.run.degrees.world is None:
         world = here.num_accelerators or 1
         checked = check(overrides=overrides, hostfile=hostfile, world_size=world)
@@ -95,6 +96,7 @@ def prepare(
         origin = found.checkpoint
         _tell_resume(f"going on from {view.relative(origin)}" if origin else "no earlier checkpoint, starting anew")
     _say_what_is_not_read(run, here, node)
+    _say_what_is_not_used(run, here, node)
     run = with_choices(run, here.folder)
     config = DSConfig(with_profile(with_own_folders(render(run).config, run_dir), run_dir), {})
     documents = _documents(checked, run, config.text, here, overrides)
@@ -145,6 +147,13 @@ def without_hosts(
     return plan, run
 
 
+def _look(checked: Checked) -> Here:
+    if checked.run is None:
+        return look_here()
+    hosts = checked.run.cluster.hosts if checked.run.cluster else ()
+    return look_here((host.name for host in hosts), checked.run.spec.launch.env)
+
+
 def _tell_resume(text: str) -> None:
     print(text, file=sys.stderr)
 
@@ -156,6 +165,11 @@ def _say_what_is_not_read(run: Run, here: Here, node: int | None) -> None:
                 f"note: {file} is not read: its variables do not reach the hosts, put them into `launch.env`",
                 file=sys.stderr,
             )
+
+
+def _say_what_is_not_used(run: Run, here: Here, node: int | None) -> None:
+    if here.devices and not here.accelerated and (node is not None or is_local(run, here)):
+        print(f"note: DS_ACCELERATOR=cpu: the ranks run on the CPU, not on {kinds(here.devices)}", file=sys.stderr)
 
 
 def _refuse(found: list[Finding], *, dry_run: bool) -> None:

@@ -74,7 +74,7 @@ def rehearse(
         spec, overrides=overrides, hostfile=hostfile, world_size=world_size, allow_code=allow_local_code
     )
     run = stop_on_errors(checked, _NOTHING)
-    here = look_here()
+    here = look_here(variables=run.spec.launch.env)
     target = (Path(folder) / f"{run.name}-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
     small = _small(checked, run, here, target)
     whole = make_plan(run, Path.cwd())

@@ -51,9 +51,9 @@ def looked_up(spec: str, overrides: list[str], hostfile: str | None, most: int, 
 
     `allow_code` is `--allow-local-code`.
     """
-    here = look_here()
     check = partial(check_file, spec, overrides=overrides, hostfile=hostfile, launching=True, allow_code=allow_code)
     checked = check()
+    here = look_here(variables=checked.run.spec.launch.env if checked.run else None)
     if checked.run is not None and checked.run.degrees.world is None:
         world = here.num_accelerators or 1
         checked = check(world_size=world)

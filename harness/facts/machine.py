@@ -8,13 +8,14 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import re
 import resource
 import shutil
 import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -37,6 +38,7 @@ _LOOKUPS = 64
 """Names that are looked up at the same time."""
 LOOKUP_SECONDS = 5.0
 """What all names of a hostfile together may take: a name server that does not answer takes as long for each of them."""
+_DRIVER = re.compile(r"\b\d{3,}\.\d+(\.\d+)?\b")
 _LIBAIO_PROBE = "#include <libaio.h>\nint main(void) { return io_submit(0, 0, 0); }\n"
 
 
@@ -133,6 +135,23 @@ def accelerator_models() -> tuple[str, ...]:
     if not models and any(Path("/dev").glob("nvidia[0-9]*")):
         models = {device.name for device in accelerators()}
     return tuple(sorted(models))
+
+
+def on_cpu(environ: Mapping[str, str]) -> bool:
+    """Whether these variables make DeepSpeed take the CPU, whatever accelerators there are."""
+    return environ.get("DS_ACCELERATOR") == "cpu"
+
+
+def accelerators_for(environ: Mapping[str, str]) -> tuple[Accelerator, ...]:
+    """Those that ranks with these variables train on."""
+    return () if on_cpu(environ) else accelerators()
+
+
+def nvidia_driver() -> str | None:
+    """The version of NVIDIA's driver, as nvidia-smi says it, else the kernel's module."""
+    said = output_of(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"])
+    found = _DRIVER.match(said) or _DRIVER.search(_read("/proc/driver/nvidia/version"))
+    return found[0] if found else None
 
 
 def compiler() -> str | None:

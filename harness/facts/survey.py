@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Interface, IPv4Network
 from typing import Any, Literal
 
+from harness.facts.torch_devices import TorchDevices, read_torch
+
 State = Literal["ok", "unreachable", "key refused", "host key", "no answer in time", "no probe"]
 
 
@@ -52,6 +54,8 @@ class HostFacts:
     packages: Mapping[str, str | None] = field(default_factory=dict)
     code: str | None = None
     accelerators: tuple[str, ...] = ()
+    torch: TorchDevices | None = None
+    """What torch says of them; None where it was not asked."""
     cores: int = 0
     memory_total: int = 0
     memory_available: int = 0
@@ -172,6 +176,7 @@ def read_facts(name: str, slots: int, raw: Mapping[str, Any], seconds: float, sk
         packages={str(k): None if v is None else str(v) for k, v in raw["packages"].items()},
         code=None if None in digests or not digests else " ".join(map(str, digests)),
         accelerators=tuple(str(a["name"]) for a in raw["accelerators"]),
+        torch=_torch(raw.get("torch")),
         cores=int(raw["cores"]),
         memory_total=int(memory["total"]),
         memory_available=int(memory["available"]),
@@ -188,6 +193,10 @@ def read_facts(name: str, slots: int, raw: Mapping[str, Any], seconds: float, sk
         own_addresses=tuple(map(str, raw["own_addresses"])),
         ports={int(k): str(v) for k, v in raw["ports"].items()},
     )
+
+
+def _torch(raw: Mapping[str, Any] | None) -> TorchDevices | None:
+    return None if raw is None else read_torch(raw["answer"], raw["driver"], raw["visible"], raw["seconds"])
 
 
 def _whole(value: Any) -> int | None:

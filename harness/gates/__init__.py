@@ -92,9 +92,9 @@ def _accelerator(run: Run, launching: bool) -> str | None:
         return None
     import os
 
-    from harness.facts.machine import accelerators
+    from harness.facts.machine import accelerators_for
 
-    return "cpu" if os.environ.get("DS_ACCELERATOR") == "cpu" or not accelerators() else "cuda"
+    return "cuda" if accelerators_for({**os.environ, **run.spec.launch.env}) else "cpu"
 
 
 def _ask(gate: Gate, context: Context) -> list[Finding]:

@@ -115,7 +115,7 @@ def ensure_ops(ops: Sequence[str], environ: Mapping[str, str], log: Path, servic
         finally:
             _end(builder)
     if failed is not None or code:
-        accelerated = environ.get("DS_ACCELERATOR") != "cpu" and bool(machine.accelerators())
+        accelerated = bool(machine.accelerators_for(environ))
         raise Refused([_cannot_build(failed or ops[0], code, log, accelerated=accelerated)], Exit.PREFLIGHT)
 
 

@@ -18,9 +18,12 @@ from typing import Literal
 from harness.facts import machine
 from harness.facts.compiled_ops import extensions_root
 from harness.facts.deepspeed import VERIFIED
+from harness.facts.torch_devices import TorchDevices, trouble
 from harness.interpreter import python
 from harness.launching import shm
 from harness.launching.build import stale_locks
+from harness.launching.here import scripts_folder
+from harness.launching.torch_probe import ask_torch
 from harness.units import format_bytes
 
 State = Literal["ok", "note", "missing"]
@@ -43,11 +46,12 @@ class Row:
 def examine() -> tuple[Row, ...]:
     """Every row, in the order in which people read them."""
     devices = machine.accelerators()
+    used = bool(devices) and not machine.on_cpu(os.environ)
     parts = (
         _software(),
-        _building(accelerated=bool(devices) and os.environ.get("DS_ACCELERATOR") != "cpu"),
-        _devices(devices),
-        _processor(cpu_only=not devices),
+        _building(accelerated=used),
+        _devices(devices, used=used),
+        _processor(cpu_only=not used),
         _memory(),
         _hosts(),
         _leftovers(),
@@ -143,7 +147,7 @@ def _nvcc(nvcc: str | None) -> Row:
     )
 
 
-def _devices(devices: tuple[machine.Accelerator, ...]) -> Iterator[Row]:
+def _devices(devices: tuple[machine.Accelerator, ...], *, used: bool) -> Iterator[Row]:
     for device in devices:
         size = format_bytes(device.memory) if device.memory else "memory unknown"
         yield Row("accelerators", f"device {device.index}", f"{device.name}, {size}")
@@ -155,10 +159,23 @@ def _devices(devices: tuple[machine.Accelerator, ...]) -> Iterator[Row]:
             "note",
             "training runs on the processor: right for small models and for tests",
         )
-    elif os.environ.get("DS_ACCELERATOR") == "cpu":
+    elif not used:
         yield Row(
             "accelerators", "DS_ACCELERATOR", "cpu", "note", "the devices above are not used", "unset DS_ACCELERATOR"
         )
+    elif machine.installed("torch") is not None:
+        yield _torch(ask_torch(scripts_folder()))
+
+
+def _torch(torch: TorchDevices) -> Row:
+    found = trouble(torch)
+    if found is not None:
+        means = f"{found.then}; `DS_ACCELERATOR=cpu` says that the CPU is meant"
+        return Row("accelerators", "torch's devices", found.why, "missing", means, found.fix)
+    capabilities = ", ".join(sorted({f"{major}.{minor}" for major, minor in torch.capabilities}))
+    driver = f", driver {torch.driver}" if torch.driver else ""
+    value = f"{torch.count}, compute capability {capabilities}; {torch.build}{driver}"
+    return Row("accelerators", "torch's devices", value)
 
 
 def _processor(*, cpu_only: bool) -> Iterator[Row]:

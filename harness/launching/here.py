@@ -45,12 +45,16 @@ class Here:
     """Whether this user is root."""
     unresolved: tuple[str, ...] = ()
     """Names of the hostfile that no name server answered for in time: they are taken for other machines."""
+    devices: tuple[str, ...] = ()
+    """Names of this machine's accelerators, whether ranks use them or not."""
 
 
-def look_here(host_names: Iterable[str] = ()) -> Here:
-    """Gather what a plan needs. `host_names` are a hostfile's, to be told whether they mean this machine."""
-    on_cpu = os.environ.get("DS_ACCELERATOR") == "cpu"
-    found = () if on_cpu else machine.accelerators()
+def look_here(host_names: Iterable[str] = (), variables: Mapping[str, str] | None = None) -> Here:
+    """Gather what a plan needs. `host_names` are a hostfile's, to see which mean this machine; `variables` are those of
+    the spec (`launch.env`), of which DS_ACCELERATOR says whether ranks use the accelerators at all.
+    """
+    devices = machine.accelerators()
+    found = () if machine.on_cpu({**os.environ, **(variables or {})}) else devices
     local_names, unresolved = machine.names_of_this_machine(host_names)
     visible = [d for d in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if d.strip()]
     return Here(
@@ -70,6 +74,7 @@ def look_here(host_names: Iterable[str] = ()) -> Here:
         lean=scripts_folder() / "lean" if importlib.util.find_spec("mlflow") else None,
         root=os.geteuid() == 0,
         unresolved=tuple(unresolved),
+        devices=tuple(device.name for device in devices),
     )
 
 

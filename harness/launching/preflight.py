@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import harness
+from harness.facts import machine
 from harness.facts.survey import HostFacts, Link, Survey, read_facts
-from harness.launching import remote
+from harness.launching import remote, torch_probe
 from harness.launching.here import Here
 from harness.launching.plan import DEFAULT_PORT
 from harness.launching.remote import Answer
@@ -28,6 +29,8 @@ OUTPUT, OPTIMIZER, PARAMETERS = "launch.output_dir", "zero.offload_optimizer.nvm
 """Folders of a run that are looked at, by the key of the spec that names them."""
 _CONNECT_SECONDS = 3.0
 _MOST_ADDRESSES = 4
+_TORCH_SHARE = 0.6
+"""Of the time that a host has: so long torch may take, so that the host answers when torch does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +52,21 @@ def take_survey(run: Run, here: Here, ops: Sequence[str], asking: Asking | None 
     asking.tell(f"asking {len(names)} host{'s' if len(names) != 1 else ''}, within {asking.seconds:.0f} s each")
     with _mark(here.folder / run.spec.launch.output_dir) as mark:
         request = _request(run, here, port, mark)
+        if not _on_cpu(run, here):
+            limit = _TORCH_SHARE * asking.seconds
+            request["torch"] = torch_probe.request(here.scripts, here.environ.get("PYTHONPATH", ""), limit)
         answers = remote.ask_all(
             names, script, request, seconds=asking.seconds, fan_out=asking.fan_out, python=here.python
         )
     hosts = tuple(map(_host, cluster.hosts, answers))
-    survey = Survey(hosts, port=port, accelerated=any(h.accelerators for h in hosts), ops=tuple(ops))
+    accelerated = not _on_cpu(run, here) and any(h.accelerators for h in hosts)
+    survey = Survey(hosts, port=port, accelerated=accelerated, ops=tuple(ops))
     return replace(survey, links=tuple(_links(survey, script, asking)))
+
+
+def _on_cpu(run: Run, here: Here) -> bool:
+    """Whether ranks are told to take the CPU: the variable reaches every host."""
+    return machine.on_cpu({**here.environ, **run.spec.launch.env})
 
 
 def _request(run: Run, here: Here, port: int, mark: Path | None) -> dict[str, Any]:

@@ -11,11 +11,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from harness.facts import machine
+from harness.facts.torch_devices import kinds, trouble
 from harness.findings import Finding, Fix
 from harness.launching import binding
 from harness.launching.here import Here, on_path
 from harness.launching.plan import FORWARDED, SENT, is_local
 from harness.launching.starters import PDSH, STARTERS, Starter
+from harness.launching.torch_probe import ask_torch
 from harness.plan.run import Run
 
 INSTALLABLE = {"EN002", "EN009", "EN014", "MD154"}
@@ -34,6 +36,8 @@ def refusals(run: Run, here: Here, run_dir: Path, node: int | None = None) -> tu
     found = [*_python(run, here), *_installed(here), *_peft(run, here), *_names(run)]
     ranks_here = _ranks_here(run, here, node)
     found += [*_devices(here, ranks_here), *binding.refusals(run, here, ranks_here)]
+    if not {f.gate for f in found} & {"EN003", "EN004", "EN005"}:
+        found += _torch(here, ranks_here)
     if node is not None:
         found += _alone(run)
     elif not is_local(run, here):
@@ -93,6 +97,20 @@ def _peft(run: Run, here: Here) -> Iterator[Finding]:
             key="model.lora",
             fix=Fix("install it there and on every host: pip install 'deepspeed-harness[lora]'"),
         )
+
+
+def _torch(here: Here, wanted: int | None) -> list[Finding]:
+    """Where torch can use no device DeepSpeed trains on the CPU. Asked only where devices are counted: the answer takes
+    seconds.
+    """
+    if not here.accelerated or wanted is None or machine.installed("torch") is None:
+        return []
+    found = trouble(ask_torch(here.scripts), wanted)
+    if found is None:
+        return []
+    message = f"{found.why}, and this machine has {kinds(here.devices)}"
+    on_purpose = "to train on the CPU on purpose: DS_ACCELERATOR=cpu, in the shell or in `launch.env`"
+    return [Finding("EN015", "error", message, notes=(found.then, on_purpose), fix=Fix(found.fix))]
 
 
 def _devices(here: Here, wanted: int | None) -> Iterator[Finding]:

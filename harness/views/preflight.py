@@ -93,6 +93,7 @@ def _rows(survey: Survey) -> list[tuple[str, Callable[[HostFacts], str], bool]]:
     rows += [(name, lambda h, name=name: h.packages.get(name) or "none", True) for name in packages]  # type: ignore[misc]
     rows += [
         ("accelerators", _devices, True),
+        ("torch can use", lambda h: _NOTHING if h.torch is None else str(h.torch.count), True),
         ("slots", lambda h: str(h.slots), True),
         ("cores", lambda h: str(h.cores), True),
         ("memory", lambda h: format_bytes(h.memory_total), False),

@@ -9,6 +9,7 @@ import sys
 from importlib.util import find_spec
 
 import pytest
+from made_up_gpu import CPU_BUILD, ONE_H200, made_up_gpu
 
 from harness.launching import checkup, measuring
 from harness.launching.checkup import Row
@@ -73,6 +74,23 @@ def test_a_gpu_without_a_cuda_compiler_is_said(tmp_path, has_nvcc):
     assert row["state"] == ("ok" if has_nvcc else "note")
     assert row["value"] == (str(tmp_path / "bin" / "nvcc") if has_nvcc else "none")
     assert ("CUDA toolkit" in (row["mend"] or "")) is not has_nvcc
+
+
+@pytest.mark.parametrize(
+    ("torch", "accelerator", "state", "value"),
+    [
+        (CPU_BUILD, "", "missing", "torch 2.13.0 is a CPU build"),
+        (ONE_H200, "", "ok", "1, compute capability 9.0; torch 2.13.0 for CUDA 13.0, driver 580.65.06"),
+        (CPU_BUILD, "cpu", None, ""),
+    ],
+)
+def test_torch_is_asked_whether_it_can_use_the_gpu(tmp_path, torch, accelerator, state, value):
+    env = made_up_gpu(tmp_path, torch) | {"DS_ACCELERATOR": accelerator}
+    rows = {row["name"]: row for row in json.loads(doctor("--format", "json", **env).stdout)["rows"]}
+    assert rows["device 0"]["value"].startswith("NVIDIA H200")
+    found = rows.get("torch's devices")
+    assert (found["state"], found["value"]) == (state, value) if state else found is None
+    assert ("DS_ACCELERATOR" in rows) is (state is None)
 
 
 def test_rows_are_grouped_and_counted():

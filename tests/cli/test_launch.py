@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from made_up_gpu import CPU_BUILD, ONE_H200, made_up_gpu
 
 SPEC = """\
 name: tiny
@@ -123,3 +124,45 @@ def test_a_name_server_that_does_not_answer_holds_up_no_dry_run_on_4096_hosts(fo
     assert done.stdout.count("node-4095") == 1
     assert done.stderr.count("could not be looked up") == 1
     assert "note: `node-0000` and 4,095 more could not be looked up within 5 s" in done.stderr
+
+
+ONE_RANK = ("launch", "tiny.yaml", "--dry-run", "--set", "launch.num_gpus=1")
+
+
+def test_a_gpu_that_torch_cannot_use_is_refused(folder, tmp_path):
+    gpu = made_up_gpu(tmp_path / "gpu", CPU_BUILD, "2.13.0+cpu")
+    done = harness(*ONE_RANK, cwd=folder, **gpu)
+    assert done.returncode == 4
+    assert "error[EN015]: torch 2.13.0+cpu is a CPU build, and this machine has 1 NVIDIA H200" in done.stderr
+    assert "for CUDA 13, which driver 580.65.06 runs" in done.stderr
+    assert "DS_ACCELERATOR=cpu" in done.stderr
+    assert "Nothing was written or started" in done.stderr
+
+
+@pytest.mark.parametrize("way", ["shell", "launch.env"])
+def test_the_cpu_of_a_machine_with_a_gpu_is_taken_where_that_is_asked_for(folder, tmp_path, way):
+    gpu = made_up_gpu(tmp_path / "gpu", CPU_BUILD, "2.13.0+cpu")
+    more = ["--set", "launch.env={DS_ACCELERATOR: cpu}"] if way == "launch.env" else []
+    env = gpu | ({"DS_ACCELERATOR": "cpu"} if way == "shell" else {})
+    done = harness(*ONE_RANK, "--set", "launch.num_gpus=2", *more, "--format", "json", cwd=folder, **env)
+    assert done.returncode == 0, done.stderr
+    assert "note: DS_ACCELERATOR=cpu: the ranks run on the CPU, not on 1 NVIDIA H200" in done.stderr
+    assert not (tmp_path / "gpu" / "imported").exists()
+    body = json.loads(done.stdout)
+    assert (body["accelerated"], body["ops"][0]) == (False, "deepspeed_shm_comm")
+
+
+def test_a_gpu_that_torch_can_use_is_counted(folder, tmp_path):
+    gpu = made_up_gpu(tmp_path / "gpu", ONE_H200)
+    done = harness(*ONE_RANK, "--format", "json", cwd=folder, **gpu)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["accelerated"] is True
+    assert (tmp_path / "gpu" / "imported").exists()
+
+
+def test_torch_is_not_asked_where_there_is_no_gpu(folder, tmp_path):
+    gpu = made_up_gpu(tmp_path / "gpu", CPU_BUILD)
+    (tmp_path / "gpu" / "bin" / "nvidia-smi").write_text("#!/bin/sh\nexit 9\n")
+    done = harness(*ONE_RANK, cwd=folder, **gpu)
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "gpu" / "imported").exists()

@@ -7,6 +7,7 @@ from ipaddress import IPv4Interface
 from typing import Any
 
 from harness.facts.survey import Folder, HostFacts, Interface, Link, Survey
+from harness.facts.torch_devices import TorchDevices
 from harness.spec.cluster import Cluster
 
 PACKAGES = {"deepspeed": "0.19.8", "torch": "2.13.0", "transformers": "5.23.0"}
@@ -23,6 +24,7 @@ def healthy(name: str, slots: int, number: int) -> HostFacts:
         packages=PACKAGES,
         code="the same",
         accelerators=("NVIDIA H100",) * slots,
+        torch=TorchDevices("2.13.0", "13.0", count=slots, capabilities=((9, 0),) * slots, built_for=("sm_90",)),
         cores=64,
         memory_total=2 * 10**12,
         memory_available=2 * 10**12,
@@ -58,6 +60,8 @@ def _told(host: HostFacts, said: dict[str, Any]) -> HostFacts:
         said["folders"] = {**host.folders, **folders}
     if "interfaces" in said:
         said["interfaces"] = tuple(Interface(name, IPv4Interface(address)) for name, address in said["interfaces"])
+    if "torch" in said:
+        said["torch"] = TorchDevices(**said["torch"])
     for key in ("accelerators", "skew"):
         if key in said:
             said[key] = tuple(said[key])

@@ -155,7 +155,8 @@ def test_hosts_that_lack_something(box, tmp_path):
     assert set(asked.found) <= {"EN040", "HO023", "EN047", "EN044", "EN042", "EN046", "EN050"}
 
 
-def test_more_slots_than_devices(box, tmp_path):
+def test_more_slots_than_devices_and_a_torch_that_cannot_use_them(box, tmp_path, monkeypatch):
+    monkeypatch.delenv("DS_ACCELERATOR")
     program = tmp_path / "bin" / "nvidia-smi"
     program.parent.mkdir()
     program.write_text("#!/bin/sh\necho 'NVIDIA H100 80GB HBM3, 81559'\n")
@@ -164,7 +165,15 @@ def test_more_slots_than_devices(box, tmp_path):
     with box.sshd(1, path), box.sshd(2, path):
         asked = Asked(box, tmp_path, hosts=2, slots=2)
     assert asked.says("HO017", "has 2 slots and 1 accelerators")
-    assert asked.body["hosts"][0]["accelerators"] == ["NVIDIA H100 80GB HBM3"]
+    first = asked.body["hosts"][0]
+    assert first["accelerators"] == ["NVIDIA H100 80GB HBM3"]
+    assert first["torch"]["version"] == first["packages"]["torch"]
+    assert ("EN054" in asked.found) is (first["torch"]["count"] == 0)
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    with box.sshd(1, path), box.sshd(2, path):
+        asked = Asked(box, tmp_path, hosts=2, slots=2)
+    assert asked.found == {}
+    assert asked.body["hosts"][0]["torch"] is None
 
 
 def test_ports_that_are_taken_or_blocked(box, tmp_path):

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 from harness.facts.survey import HostFacts, Survey
+from harness.facts.torch_devices import TorchDevices
 from harness.views import preflight as view
 from harness.views.style import Style
 
@@ -27,6 +28,13 @@ def test_the_odd_one_out_is_marked():
     assert rows["torch"].split() == ["torch", "2.13.0", "2.13.0", "2.12.0*"]
     assert "*" not in rows["python"]
     assert "libaio" not in rows  # nobody was asked
+
+
+def test_devices_that_torch_can_use_are_counted():
+    used = [replace(WELL, name=f"w{i}", torch=TorchDevices("2.13.0", "13.0", count=8 * (i != 1))) for i in range(3)]
+    rows, _ = table(*used)
+    assert rows["torch can use"].split()[3:] == ["8", "0*", "8"]
+    assert "torch can use" not in table(WELL)[0]
 
 
 def test_a_host_without_an_answer_has_a_column_all_the_same():

@@ -59,6 +59,14 @@ directory, which the first makes and the others wait for.
 Ranks are to be bound to cores (`launch.bind_cores_to_rank`), which DeepSpeed's launcher does through numactl: that is
 not installed, there are fewer cores than ranks, or KMP_AFFINITY is set, which binds threads in another way.
 
+## EN015 devices-that-torch-cannot-use
+This machine has NVIDIA devices, and torch cannot use them: it is a build without CUDA, the driver is older than the
+CUDA that it was built for, the container lets programs see the devices without computing on them, or nothing answers.
+
+DeepSpeed asks torch, takes the CPU where torch has no device, and trains there with one warning in its log. Before a
+launch a process of its own asks torch the same; `harness doctor` shows the answer. DS_ACCELERATOR=cpu, in the shell or
+in `launch.env`, says that the CPU is meant: then nothing is asked.
+
 ## EN020 version-not-verified
 The DeepSpeed to check against is older or newer than the releases whose rules were looked up.
 

@@ -1,0 +1,52 @@
+"""Asks torch what it can use of this machine's accelerators, in a process of its own and within a time limit."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from harness.facts import machine
+from harness.facts.torch_devices import TorchDevices, read_torch
+
+SCRIPT = "torch_devices.py"
+MARK = "HARNESS-TORCH "
+SECONDS = 60.0
+"""Importing torch from a cold disk takes ten; a driver that hangs takes for ever."""
+
+
+def request(scripts: Path, python_path: str, seconds: float) -> dict[str, Any]:
+    """What `launch/probe.py` needs to ask torch on its host."""
+    source = (scripts / SCRIPT).read_text(encoding="utf-8")
+    return {"source": source, "mark": MARK, "path": python_path, "seconds": seconds}
+
+
+def ask_torch(scripts: Path, seconds: float = SECONDS) -> TorchDevices:
+    """The answer of this Python's torch, with this process's environment. Nothing of the current folder is imported."""
+    answer = _answer([sys.executable, "-P", str(scripts / SCRIPT)], seconds)
+    return read_torch(answer, machine.nvidia_driver(), os.environ.get("CUDA_VISIBLE_DEVICES"), seconds)
+
+
+def _answer(command: list[str], seconds: float) -> dict[str, Any] | None:
+    """What the probe printed, None where it did not end in time."""
+    child = subprocess.Popen(  # noqa: S603
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    try:
+        out, _ = child.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        if child.poll() is None:
+            child.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(1.0)  # one that the driver holds in the kernel cannot be ended
+        if child.stdout is not None:
+            child.stdout.close()
+    lines = [line.removeprefix(MARK) for line in out.splitlines() if line.startswith(MARK)]
+    ended = {"words": f"its process ended with code {child.returncode}"}
+    return dict(json.loads(lines[-1])) if lines else ended

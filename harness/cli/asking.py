@@ -55,4 +55,4 @@ def say_what_is_unresolved(here: Here) -> None:
 
 def network_of(survey: Survey | None) -> Network | None:
     """What a launch plan takes from the answers; None where nobody was asked."""
-    return Network(survey.interface, survey.master_address) if survey is not None else None
+    return Network(survey.interface, survey.master_address, survey.accelerated) if survey is not None else None

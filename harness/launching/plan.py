@@ -80,10 +80,11 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """What preflight found out about the way between the hosts; None: not known, or not one thing."""
+    """What preflight found out about the hosts and the way between them; None: not known, or not one thing."""
 
     interface: str | None = None
     master_address: str | None = None
+    accelerated: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,8 @@ class LaunchPlan:
     attempt: int = 1
     node: int | None = None
     """Which of the hosts this is, where none is reached from another: each starts its own ranks (`--no-ssh`)."""
+    accelerated: bool | None = None
+    """Whether ranks have accelerators, as far as devices were counted; None where nobody asked the hosts."""
 
     def again(self, attempt: int, resume: Path | None, port: int) -> LaunchPlan:
         """The same run in the same run directory, started for the `attempt`-th time, going on from `resume`."""
@@ -179,6 +182,7 @@ class LaunchPlan:
             "port": self.port,
             "ops": list(self.ops),
             "trains_here": self.trains_here,
+            "accelerated": self.accelerated,
             "resume": str(self.resume) if self.resume else None,
             "hosts": [{"name": h.name, "ranks": list(h.ranks)} for h in self.hosts],
             "environment": [{"name": v.name, "value": shown(v), "origin": v.origin} for v in self.variables],
@@ -271,6 +275,7 @@ def make_plan(
         resume=resume,
         trains_here=any(host.here for host in plans),
         node=node,
+        accelerated=here.accelerated if local or node is not None else network.accelerated if network else None,
     )
 
 

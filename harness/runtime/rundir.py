@@ -56,6 +56,16 @@ class Orders:
     sha256: str
 
 
+def counted_accelerators(run_dir: RunDir) -> bool | None:
+    """Whether the launch counted on accelerators; None where it did not say, as in a run that was started by hand."""
+    try:
+        said = json.loads((run_dir.root / "launch.json").read_bytes())
+    except (OSError, ValueError):
+        return None
+    accelerated = said.get("accelerated") if isinstance(said, dict) else None
+    return accelerated if isinstance(accelerated, bool) else None
+
+
 def read_orders(run_dir: RunDir) -> Orders:
     """Read `spec.resolved.json` and `ds_config.json`. Raises Refused (EN101) when either cannot be used."""
     digest = hashlib.sha256()

@@ -57,6 +57,8 @@ class Case:
     """The one that must not hold."""
     resume: str = ""
     """Go on from the end of this case."""
+    launched: dict[str, Any] = field(default_factory=dict)
+    """What `launch.json` says."""
 
 
 def body(case: Case, text: Path) -> dict[str, Any]:
@@ -105,6 +107,8 @@ def write_run(folder: Path, case: Case, text: Path) -> Path:
     (folder / "spec.resolved.json").write_text(json.dumps(run.to_json()))
     config = laid_over(json.loads(json.dumps(dict(render(run).config))), case.json)
     (folder / "ds_config.json").write_text(json.dumps(config, indent=2))
+    if case.launched:
+        (folder / "launch.json").write_text(json.dumps(case.launched))
     return folder
 
 
@@ -117,7 +121,7 @@ _BOTH: dict[str, Any] = {"offload_optimizer": CPU, "offload_param": CPU}
 
 HEALTHY = (
     Case("alone", zero(0), ranks=1),
-    Case("zero0", zero(0)),
+    Case("zero0", zero(0), launched={"accelerated": False}),
     Case("zero0-bf16", zero(0) | BF16),
     Case("zero1-bf16", zero(1) | BF16),
     Case("zero2-cpu", zero(2, offload_optimizer=CPU) | BF16),
@@ -165,6 +169,7 @@ SPOILED = (
     Case("AT014-decay", zero(1), 1, deed="decay", claim="AT014"),
     Case("AT015-compile", zero(0) | {"deepspeed": {"compile": {"deepcompile": True}}}, 1, claim="AT015"),
     Case("AT016-experts", zero(1) | {"deepspeed": {"expert_parallel": {"autoep_size": 2}}}, claim="AT016"),
+    Case("AT018-on-the-cpu", zero(1), launched={"accelerated": True}, claim="AT018"),
     Case("AT020-loss", zero(0), 1, deed="steep-head", claim="AT020"),
     Case("AT021-rate", zero(1), 1, deed="rate", claim="AT021"),
     Case("AT022-norm", zero(1), 1, deed="huge-norm", claim="AT022"),

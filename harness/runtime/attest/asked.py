@@ -1,4 +1,4 @@
-"""What the spec makes a run expect of its engine. Reads the spec, never the DeepSpeed JSON: that is what may be wrong.
+"""What spec and launch make a run expect of its engine. The DeepSpeed JSON is never read: it is what may be wrong.
 
 The section `deepspeed` of a spec lies over what is rendered, so it lies over it here too.
 """
@@ -51,14 +51,16 @@ class Asked:
     fresh: bool
     """New weights, made by `transformers` alone."""
     seed: int
+    accelerated: bool | None
+    """Whether the launch counted on accelerators; None where it did not say."""
 
     def place(self, rank: int) -> Topology:
         """Where a rank is."""
         return Topology.of(self.degrees, self.degrees.world or 1, rank)
 
 
-def asked_of(run: Run, world: int) -> Asked:
-    """What this run asks for, on so many ranks."""
+def asked_of(run: Run, world: int, accelerated: bool | None) -> Asked:
+    """What this run asks for, on so many ranks, and whether its launch counted on accelerators."""
     spec, over = run.spec, run.spec.deepspeed
 
     def given(path: str, default: Any) -> Any:
@@ -109,6 +111,7 @@ def asked_of(run: Run, world: int) -> Asked:
         compiled=spec.train.torch_compile or given("compile.deepcompile", False) is True,
         fresh=is_new(spec.model) and spec.plugins.file is None,
         seed=spec.train.seed,
+        accelerated=accelerated,
     )
 
 

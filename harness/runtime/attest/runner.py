@@ -25,7 +25,7 @@ from harness.runtime.attest.seen import Seen, Taken
 from harness.runtime.data import Drawn
 from harness.runtime.ranks import Ranks, RefusedByAll
 from harness.runtime.refusals import say
-from harness.runtime.rundir import Orders, RunDir
+from harness.runtime.rundir import Orders, RunDir, counted_accelerators
 from harness.runtime.state import State
 from harness.runtime.topology import Topology
 
@@ -63,7 +63,7 @@ class Attestation:
         self._fp16 = False
         if self.mode == "off":
             return
-        asked = asked_of(orders.run, ranks.world)
+        asked = asked_of(orders.run, ranks.world, counted_accelerators(run_dir))
         half = {getattr(torch, asked.dtype)} - {torch.float32}
         fresh = spread.reference(model, config) if asked.fresh else {}
         self._seen = Seen(asked, topology, config, weights.note(model, tuple(half)), fresh)

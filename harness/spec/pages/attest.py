@@ -85,6 +85,13 @@ misspelt `autoep_size`, every rank keeps all experts.
 ## AT017 nothing-on-nvme
 The optimizer is to be swapped to NVMe, parts of it are large enough, and no file is there.
 
+## AT018 on-the-cpu
+A rank computes on the CPU, though the launch counted accelerators on its host.
+
+DeepSpeed takes the CPU wherever torch has no device that it can use, with one warning in its log. A launch asks torch
+before any rank starts (EN015, EN054), so what is left is a rank whose environment differs, such as one that is started
+within another container, or a device that was lost since. Not asked where the launch said DS_ACCELERATOR=cpu.
+
 ## AT020 first-loss-elsewhere
 The first loss of a new model is far from the logarithm of its vocabulary, which is the loss of a model that knows
 nothing.

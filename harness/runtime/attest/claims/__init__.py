@@ -2,6 +2,7 @@
 
 from harness.runtime.attest.claim import Claim
 from harness.runtime.attest.claims import (
+    accelerator,
     batch,
     clipping,
     compiled,
@@ -47,6 +48,7 @@ _MODULES = (
     compiled,
     experts,
     nvme_files,
+    accelerator,
     first_loss,
     learning_rate,
     gradient_norm,

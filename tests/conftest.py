@@ -28,7 +28,13 @@ NEEDS_TRAINING = (
     "hosts",
 )
 TIER = os.environ.get("HARNESS_TIER", "all")
-"""`light` leaves out what trains, `training` leaves out all else, `hosts` is what trains across hosts, and nothing more."""
+"""`light` leaves out what trains, `training` leaves out all else, `hosts` is what trains across hosts, and nothing more.
+With `gpu` the tests see this machine's GPUs.
+"""
+if TIER != "gpu":
+    # What is compared with the CPU's results, and what starts more ranks than a machine may have GPUs, runs on the CPU
+    # wherever the suite runs. A test that is about devices makes some up (`made_up_gpu.py`) and says so to what it starts.
+    os.environ |= {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""}
 TRAINING = installed_version() is not None and TIER != "light"
 ACROSS_HOSTS = ("hosts/test_launch_across_hosts.py", "hosts/test_other_starters.py", "hosts/test_slurm.py")
 """Launches over ssh, minutes each: `make test-hosts`."""

@@ -7,8 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from made_up_gpu import ONE_H200, made_up_gpu
 
-from harness.launching.here import Here
+from harness.launching.here import Here, look_here
 from harness.launching.ops import needed_ops
 from harness.launching.plan import Network, Target, hostfile_text, make_plan
 from harness.launching.refusals import refusals
@@ -207,6 +208,27 @@ def test_what_preflight_found_out_is_used():
     assert variables(plan)["GLOO_SOCKET_IFNAME"] == "eth0"
     assert variables(plan)["NCCL_SOCKET_IFNAME"] == "ib0"
     assert "BatchMode=yes" in plan.environment(HERE.environ)["PDSH_SSH_ARGS_APPEND"]
+
+
+def test_whether_ranks_have_accelerators_is_noted_where_it_is_known():
+    """By this machine's for its own ranks, by the answers of the hosts for theirs."""
+    assert planned()[0].to_json()["accelerated"] is False
+    assert planned(here=replace(HERE, accelerated=True, num_accelerators=4))[0].accelerated is True
+    plan, run = planned(("a", 1), ("b", 1))
+    assert plan.accelerated is None
+    target = Target(Path("/runs/demo-1"), {"hostfile": "h"})
+    assert make_plan(run, CONFIG, HERE, target, Network(accelerated=True)).accelerated is True
+
+
+def test_the_suite_takes_the_cpu_of_a_machine_with_a_gpu(tmp_path, monkeypatch):
+    """What tests compare with the CPU's results is not trained on a GPU that happens to be there (`conftest.py`)."""
+    monkeypatch.setenv("PATH", made_up_gpu(tmp_path, ONE_H200)["PATH"])
+    here = look_here()
+    assert (here.devices, here.accelerated, here.num_accelerators) == (("NVIDIA H200",), False, 0)
+    assert look_here(variables={"DS_ACCELERATOR": "cuda"}).num_accelerators == 1  # what the spec says counts
+    monkeypatch.delenv("DS_ACCELERATOR")
+    assert look_here().accelerated
+    assert not look_here(variables={"DS_ACCELERATOR": "cpu"}).accelerated
 
 
 def test_devices_chosen_one_by_one_are_told_to_deepspeed():

@@ -51,11 +51,11 @@ class Settings:
     `secondary`: ranks that share ZeRO++'s second shard of the parameters (`zero_hpz_partition_size`), 1 for none.
     `activations_at`: where the inputs of checkpointed layers wait; `partition_activations`: each tensor-parallel rank
     keeps its part of them. `whole_layers`: ZeRO-3 gathers a decoder layer as one (`leaf_module`).
-    `packed`: rows hold several documents. `loss_chunk`: tokens whose logits exist at once, 0 for all of a micro-batch. `whole_head`, `whole_tied_head`: AutoTP
-    leaves the head as it is, always or where it is the embedding. `gradients_twice`: an optimizer on the CPU or on NVMe
-    has fp32 gradients of its own, as DeepSpeed has it without the harness (`runtime/host_gradients.py`,
-    `nvme_gradients.py`). `states_kept`: what the first step makes stays in host memory where swapping is pipelined, as
-    DeepSpeed has it without the harness (`runtime/nvme_release.py`).
+    `packed`: rows hold several documents. `loss_chunk`: tokens whose logits exist at once, 0 for all of a micro-batch.
+    `whole_head`, `whole_tied_head`: AutoTP leaves the head as it is, always or where it is the embedding.
+    `gradients_twice`: an optimizer on the CPU or on NVMe has fp32 gradients of its own, as DeepSpeed has it without the
+    harness (`runtime/host_gradients.py`, `nvme_gradients.py`). `states_kept`: what the first step makes stays in
+    host memory where swapping is pipelined, as DeepSpeed has it without the harness (`runtime/nvme_release.py`).
     """
 
     stage: int

@@ -39,8 +39,8 @@ SENT = (
     "HF_ENDPOINT",
 )
 """Settings of the shell that ranks here would obey, and so ranks on other hosts have to. No secrets among them."""
-
-
+OWN = ("PATH", "HARNESS_RUN_DIR", "HARNESS_SUPERVISOR", "HARNESS_LEADER")
+"""Variables of the plan's own; `launch.env` can say what PATH is, and nothing of the others (gate SE002)."""
 SSH_OPTIONS = "-o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=4"
 """For pdsh: no questions, and a connection to a host that was cut off ends by itself."""
 
@@ -344,7 +344,7 @@ def _variables(run: Run, here: Here, run_dir: Path, slots: int | None) -> tuple[
         rows.append(Variable("OMP_NUM_THREADS", str(max(1, here.cores // slots)), why))
     wanted = debugging(run.spec.telemetry, run_dir)
     rows += [Variable(n, v, "telemetry.debug_distributed") for n, v in wanted.items() if n not in asked]
-    rows += [Variable(name, value, "launch.env") for name, value in asked.items() if name != "PATH"]
+    rows += [Variable(name, value, "launch.env") for name, value in asked.items() if name not in OWN]
     lean = [] if here.lean is None or "PYTHONPATH" in asked else [str(here.lean), here.environ.get("PYTHONPATH", "")]
     if lean:
         told = "harness, mlflow is kept from DeepSpeed's autotuner"

@@ -61,3 +61,11 @@ def test_a_wrong_id_is_wrong_usage_for_the_whole_program():
     assert result.returncode == 2
     assert "`qqqqq` is no id of a finding" in result.stderr
     assert "`harness explain` lists them all" in result.stderr
+
+
+def test_a_log_cannot_steer_the_terminal(tmp_path):
+    log = tmp_path / "job.log"
+    log.write_text("[rank0]: RuntimeError: CUDA out of \x9b2J\u202e\x1b]0;PWN\x07memory\n" * 3, encoding="utf-8")
+    result = run("--log", str(log))
+    assert all(line.replace("\t", "").isprintable() for line in result.stdout.split("\n")), result.stdout
+    assert r"\x9b2J" in result.stdout

@@ -43,6 +43,27 @@ def test_a_dry_run_shows_everything_and_does_nothing(folder):
     assert [p.name for p in folder.iterdir()] == ["tiny.yaml"]
 
 
+@pytest.mark.parametrize("command", ["launch", "tune", "rehearse"])
+def test_code_that_the_environment_chooses_needs_leave(folder, command):
+    evil = folder / "evil"
+    evil.mkdir()
+    (evil / "sitecustomize.py").write_text(f"open({str(folder / 'ran')!r}, 'w')\n")
+    spec = SPEC.replace("num_gpus: 2", "num_gpus: 2, env: {PYTHONPATH: ./evil}") + "ignore: {SE008: trust me}\n"
+    (folder / "tiny.yaml").write_text(spec)
+    refused = harness(command, "tiny.yaml", cwd=folder)
+    assert refused.returncode == 1
+    assert "error[SE008]" in refused.stderr
+    assert "--allow-local-code" in refused.stderr
+    assert sorted(p.name for p in folder.iterdir()) == ["evil", "tiny.yaml"], "nothing was written or started"
+    if command == "launch":
+        allowed = harness(command, "tiny.yaml", "--dry-run", "--allow-local-code", cwd=folder)
+        assert allowed.returncode == 0, allowed.stderr
+        assert "PYTHONPATH=./evil" in allowed.stdout
+        given = harness(command, "tiny.yaml", "--dry-run", "--set", "launch.env={CXX: ./evil.sh}", cwd=folder)
+        assert given.returncode == 1
+        assert harness("plan", "tiny.yaml", cwd=folder).returncode == 0, "which runs nothing of it"
+
+
 def test_a_dry_run_for_programs(folder):
     done = harness("launch", "tiny.yaml", "--dry-run", "--format", "json", cwd=folder)
     body = json.loads(done.stdout)

@@ -198,6 +198,15 @@ def test_a_variable_that_deepspeed_forwards_into_a_shell_is_refused_when_the_she
     assert "EN007" not in {f.gate for f in refusals(run, HERE, plan.run_dir)}
 
 
+def test_what_ranks_are_told_of_their_run_is_not_the_specs_to_say():
+    plan, _ = planned(env={"HARNESS_SUPERVISOR": "x:1:1", "HARNESS_RUN_DIR": "/x", "HARNESS_LEADER": "x", "A": "b"})
+    found = [(v.name, v.value) for v in plan.variables]
+    assert [value for name, value in found if name == "HARNESS_SUPERVISOR"] == [HERE.supervisor]
+    assert dict(found)["HARNESS_RUN_DIR"] == "/runs/demo-1"
+    assert "HARNESS_LEADER" not in dict(found)
+    assert dict(found)["A"] == "b"
+
+
 def test_what_preflight_found_out_is_used():
     spec = RunSpec.model_validate({"launch": {"env": {"NCCL_SOCKET_IFNAME": "ib0"}}})
     run = resolve(spec, name="demo", cluster=Cluster.of([("a", 1), ("b", 1)]))

@@ -2,11 +2,12 @@
 
 ## What it checks
 `launch.env` has none of `RANK`, `LOCAL_RANK`, `WORLD_SIZE`, `LOCAL_SIZE`, `CROSS_RANK`, `CROSS_SIZE`, `MASTER_ADDR`,
-`MASTER_PORT`.
+`MASTER_PORT`, nor `HARNESS_RUN_DIR`, `HARNESS_SUPERVISOR` and `HARNESS_LEADER`.
 
 ## Why it fails
 The `deepspeed` launcher sets these for each rank from the hostfile and its own options, over whatever was there (read
-in 0.19.8). The value would be lost; the port has a field, `launch.master_port`.
+in 0.19.8). The value would be lost; the port has a field, `launch.master_port`. By the last three `harness launch`
+tells ranks which run they are of and when to end, so it does not pass on others.
 
 ## Example
 ```yaml
@@ -30,7 +31,8 @@ from harness.findings import Finding, Fix
 from harness.gates.registry import Cite, Context, gate
 
 _RESERVED = frozenset(
-    ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    """RANK LOCAL_RANK WORLD_SIZE LOCAL_SIZE CROSS_RANK CROSS_SIZE MASTER_ADDR MASTER_PORT
+    HARNESS_RUN_DIR HARNESS_SUPERVISOR HARNESS_LEADER""".split()
 )
 
 

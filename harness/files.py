@@ -10,9 +10,7 @@ import contextlib
 import errno
 import json
 import os
-import secrets
 import stat
-import tempfile
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -77,6 +75,8 @@ def write_atomically(path: Path, text: str) -> None:
     A link is followed, and the mode of the old file kept. What is there and is no regular file (a device, a folder) is
     never replaced: that is an OSError.
     """
+    import tempfile  # here, since `validate-config` reads with this module and writes nothing
+
     path = path.resolve()
     if path.exists() and not path.is_file():
         raise OSError(errno.EEXIST, "it is there and is not a regular file")
@@ -107,6 +107,8 @@ def replace_file(path: Path, text: str, *, durable: bool = True) -> None:
 
     Raises OSError; the old file stays then, and nothing beside it.
     """
+    import secrets
+
     # Threads of one process, and processes with one number on two hosts, may write the same file at once.
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:

@@ -107,7 +107,7 @@ class LaunchSpec(Section):
     master_port: Annotated[int, Field(ge=1024, le=65535)] | None = None
     """Port of the rendezvous. Default: a free one."""
     env: Annotated[dict[str, str], BeforeValidator(texts)] = Field(default_factory=dict)
-    """Variables that every rank gets."""
+    """Variables that every rank gets. Those that choose code, such as PYTHONPATH, need `--allow-local-code`."""
     bind_cores_to_rank: bool = False
     """Give each rank cores of its own, and memory of their NUMA node where they lie in one, as `deepspeed
     --bind_cores_to_rank` does through numactl. For hosts with several NUMA nodes, where the optimizer runs on the CPU.

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.files import read_regular, replace_file
+from harness.files import open_regular, parse_json, read_regular, replace_file
 
 
 def test_only_a_regular_file_within_its_limit_is_read(tmp_path: Path) -> None:
@@ -30,6 +30,26 @@ def test_only_a_regular_file_within_its_limit_is_read(tmp_path: Path) -> None:
         server.bind(str(tmp_path / "socket"))
         assert errno_of(tmp_path / "socket", 4) == errno.ENXIO
     assert errno_of(tmp_path / "missing", 4) == errno.ENOENT
+
+
+def test_a_file_that_is_read_piece_by_piece_is_regular_too(tmp_path: Path) -> None:
+    (tmp_path / "lines").write_bytes(b"a\nb\n")
+    with open_regular(tmp_path / "lines") as file:
+        assert list(file) == [b"a\n", b"b\n"]
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="not a regular file"):
+        open_regular(tmp_path / "pipe")
+
+
+@pytest.mark.parametrize("text", ["[" * 65 + "]" * 65, '{"a":' * 65 + "1" + "}" * 65, "[" * 10**5, b"[" * 10**5, "{"])
+def test_json_that_who_walks_through_it_would_not_survive_is_none(text: str | bytes) -> None:
+    with pytest.raises(ValueError, match=r"\S"):
+        parse_json(text)
+
+
+def test_json_of_many_brackets_side_by_side_is_read() -> None:
+    assert parse_json("[" + ",".join(["[1]"] * 1000) + "]") == [[1]] * 1000
+    assert parse_json(b"[" * 64 + b"]" * 64) != []
 
 
 def errno_of(path: Path, limit: int, *, follow: bool = True) -> int | None:

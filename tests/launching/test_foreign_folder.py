@@ -48,7 +48,7 @@ def harness(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """As the console script: its own folder is on the path, the current one is not."""
     env = {**os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
     command = [sys.executable, "-P", "-m", "harness", *words]
-    return subprocess.run(command, cwd=folder, env=env, text=True, capture_output=True, check=False, timeout=120)
+    return subprocess.run(command, cwd=folder, env=env, text=True, capture_output=True, check=False, timeout=300)
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ _NO_PLAIN_NAME = r"[^\w.+-]"
 CHOOSERS = (
     # Python's start
     Chooser("PYTHON(PATH|HOME|PLATLIBDIR|PYCACHEPREFIX)", "Python imports modules from there"),
+    Chooser("PYTHONSAFEPATH", "an empty value lets Python import modules of the current folder", r"\A\Z"),
     Chooser("PYTHONUSERBASE|HOME", "Python runs what site-packages below it start with"),
     Chooser("PYTHONSTARTUP|PYTHONINSPECT|PYTHON_PRESITE", "Python runs what it names, or asks for commands"),
     Chooser("PYTHONBREAKPOINT", "Python calls what it names", r"[^0]"),

@@ -54,7 +54,7 @@ CHANGES: tuple[Change, ...] = (
         "tensor_parallel.autotp_size",
         "AutoTP with ZeRO stage 3 is refused before and trains from 0.19.4 on",
         "0.16.4 to 0.19.3 refuse the pair in one way or another, up to 0.16.3 the block is ignored",
-        "#8167, #8168; run on 0.16.9, 0.18.2, 0.19.3 and 0.19.7",
+        "#8167, #8168; run on 0.16.9, 0.18.2, 0.19.3, 0.19.4 and 0.19.7",
         lambda ctx: ctx.stage == 3 and ctx.tensor > 1,
         mended=True,
     ),

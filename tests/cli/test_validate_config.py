@@ -47,7 +47,12 @@ def test_good_news_is_one_line(write):
             1,
             ":4:15",
         ),
-        ("autotp.yaml", SPEC.replace("stage: 1", "stage: 3") + "parallel: {tensor_parallel_size: 2}\n", 1, ":4:15"),
+        (
+            "autotp.yaml",
+            SPEC + "parallel: {tensor_parallel_size: 2}\ndeepspeed: {tensor_parallel: {tp: {tp_size: 4}}}\n",
+            1,
+            ":6:45",
+        ),
         ("offload.yaml", SPEC.replace("stage: 1", "stage: 1, offload_param: {device: cpu}"), 1, ":4:42"),
         ("nvme.yaml", SPEC.replace("stage: 1", "stage: 3, offload_optimizer: {device: nvme}"), 1, ":4:46"),
         ("triangle.yaml", SPEC.replace("max_steps: 1", "max_steps: 1, global_batch_size: 7"), 1, ":3:42"),

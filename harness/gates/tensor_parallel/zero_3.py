@@ -5,9 +5,9 @@
 
 ## Why it fails
 DeepSpeed 0.16.4 to 0.19.3 refuses the pair when the engine is built: "Currently, the compatibility between 'autotp' and
-'zero_stage = 3' has not been validated" (0.18.2 by an AttributeError instead). From 0.19.4 on it is documented and
-trains: on 0.19.8 with the losses of stage 0 without tensor parallelism (run). Before 0.16.4 there is no AutoTP training
-at any stage: see `autotp-before-0-16-4`.
+'zero_stage = 3' has not been validated" (run on 0.19.3; 0.18.2 by an AttributeError instead). From 0.19.4 on it is
+documented and trains: on 0.19.4 and 0.19.8 with the losses of stage 0 without tensor parallelism (run on 2 ranks,
+0.19.8 on 4 as well). Before 0.16.4 there is no AutoTP training at any stage: see `autotp-before-0-16-4`.
 
 ## Example
 ```yaml

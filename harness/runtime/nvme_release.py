@@ -4,7 +4,7 @@ With `pipeline_read` or `pipeline_write` DeepSpeed's swapper writes a sub-group'
 the tensors: `_complete_swap_out` says `buffer = torch.Tensor()` to a variable of its loop, which releases nothing
 (`runtime/swap_tensor/pipelined_optimizer_swapper.py`; the plain swapper calls `release_swap_buffers`). 8 bytes a
 parameter over all ranks, until the second step reads each sub-group. Afterwards the tensors are views of swap buffers
-that other sub-groups use. Seen on 0.14.5, 0.16.9, 0.18.2, 0.19.3 and 0.19.8, where the function is the same.
+that other sub-groups use. Seen on 0.16.9, 0.18.2, 0.19.3 and 0.19.8; in 0.14.5 the function is the same (read).
 
 `HARNESS_NO_PATCH=nvme-release` leaves DeepSpeed as it is.
 """

@@ -122,9 +122,7 @@ def test_line_ends_and_byte_order_mark_stay(write):
 
 def test_what_cannot_be_written_is_told_and_left(write, tmp_path, monkeypatch):
     file = write("a.yaml", BAD)
-    monkeypatch.setattr(
-        "harness.files.tempfile.mkstemp", lambda **_: (_ for _ in ()).throw(OSError(28, "No space left on device"))
-    )
+    monkeypatch.setattr("tempfile.mkstemp", lambda **_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     result = run("validate-config", file, "--fix")
     assert result.exit_code == 1
     assert "the file was left alone: no space left on device" in result.stderr

@@ -161,6 +161,16 @@ class Context:
         return self.run.degrees.data
 
     @property
+    def accumulation(self) -> int | None:
+        """Micro-batches a step; None where whoever reads the file says it, or where it follows from unknown ranks."""
+        batch = self.run.batch
+        if self.is_auto("gradient_accumulation_steps"):
+            return None
+        if batch.accumulation is None and None in (batch.per_device, batch.global_batch):
+            return 1  # the key is absent, and 1 is what DeepSpeed and accelerate take then
+        return batch.accumulation
+
+    @property
     def slots(self) -> tuple[int, ...] | None:
         """Ranks of each host, where a hostfile is known."""
         return tuple(host.slots for host in self.run.cluster.hosts) if self.run.cluster else None

@@ -62,7 +62,7 @@ def _gone(
                 message=f"{new.text} no longer has this: {finding.message}",
                 label="",
                 related=(),
-                notes=(f"{finding.gate}, found with DeepSpeed {old.text}",),
+                notes=(*finding.notes, f"{finding.gate}, found with DeepSpeed {old.text}"),
                 fix=None,
             )
 

@@ -89,6 +89,7 @@ ROWS = [
     Row("SP014", "`aio.thread_count` is an old name", "0.16.4", ds(1, aio={"thread_count": 4})),
     Row("SP005", "`bf16.foo` is not a key", "0.17.1", ds(1, bf16={**BF16["bf16"], "foo": 1})),
     Row("PR002", "", "0.18.3", ds(fp16={"enabled": True})),
+    Row("ZR040", "the last of 4 micro-batches", "0.17.6", ds(2, gradient_accumulation_steps=4), "0.18.3"),
     Row(
         "UP002",
         "first step trains nothing",
@@ -150,3 +151,13 @@ def test_nothing_is_told_of_one_release():
 def test_a_block_that_is_off_trains_the_same_when_it_is_read():
     (finding,) = [f for f in found(ds(1, torch_autocast={"enabled": False}), "0.16.9", "0.19.8") if f.gate == "UP004"]
     assert finding.severity == "info"
+
+
+def test_a_fault_that_is_over_is_told_with_what_it_did_to_runs():
+    config = ds(2, gradient_accumulation_steps=4)
+    (finding,) = [f for f in found(config, "0.18.2", "0.18.4") if f.gate == "UP003"]
+    assert finding.severity == "info"
+    assert "trains on the last of 4 micro-batches alone" in finding.message
+    assert any("do not compare its losses" in note for note in finding.notes)
+    assert "ZR040, found with DeepSpeed 0.18.2" in finding.notes
+    assert not [f for f in found(config, "0.17.5", "0.18.4") if f.gate in ("UP003", "ZR040")]

@@ -1,12 +1,13 @@
 """Offload that loses accumulated gradients.
 
 ## What it checks
-`zero.offload_optimizer` at stage 1 or 2 with more than two accumulation steps, on DeepSpeed 0.15.2 to 0.18.9.
+`zero.offload_optimizer` at stage 2 with more than two accumulation steps, on DeepSpeed 0.15.2 to 0.18.9.
 
 ## Why it fails
 These releases keep the gradient of the first micro-batch on the CPU and add it to each of the others without storing
 the sum: the step sees the first and the last micro-batch, the ones between are lost, and the norm is too small. Mended
-in 0.19.0 (read in the history of `stage_1_and_2.py`, pull requests 6550 and 7967). Stage 3 is right.
+in 0.19.0 (the range is read in the history of `stage_1_and_2.py`, pull requests 6550 and 7967; run on 0.17.5, 0.17.6
+and 0.18.0 to 0.18.4, where stages 1 and 3 are right).
 
 ## Example
 ```yaml
@@ -43,7 +44,7 @@ from harness.gates.registry import Context, gate
     upstream="wrong",
     since="0.15.2",
     until="0.18.9",
-    when=lambda ctx: ctx.stage in (1, 2) and ctx.offload("offload_optimizer") != "none",
+    when=lambda ctx: ctx.stage == 2 and ctx.offload("offload_optimizer") != "none",
     unseen="needs an older DeepSpeed",
 )
 def check(ctx: Context) -> Iterator[Finding]:
@@ -57,7 +58,7 @@ def check(ctx: Context) -> Iterator[Finding]:
         label="only the first and the last count",
         related=[
             ("train.gradient_accumulation_steps", f"{steps} micro-batches a step"),
-            ("zero.stage", "stages 1 and 2"),
+            ("zero.stage", "stage 2"),
         ],
         fix=Fix(
             f"set {ctx.key('zero.stage')} to 3, or upgrade to DeepSpeed 0.19.0",

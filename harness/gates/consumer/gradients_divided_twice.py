@@ -1,0 +1,81 @@
+"""Gradients that are divided twice under the Trainer.
+
+## What it checks
+A JSON for the Hugging Face Trainer with more than one accumulation step, on DeepSpeed 0.18.3. Where the number of steps
+is left to the Trainer's arguments, it warns.
+
+## Why it fails
+The Trainer (transformers 4.49 and newer) divides the loss by the accumulation steps itself and calls
+`engine.backward(loss, scale_wrt_gas=False)`. 0.18.3 divides the gradients all the same, so that they are too small by
+the number of steps, and so is the norm that is logged and compared with the clipping limit. SGD takes smaller
+steps; Adam divides the factor out again, except where clipping is reached. 0.18.2 and 0.18.4 are right (run on all
+three, 2 ranks). A script that calls `engine.backward(loss)`, or accelerate without the Trainer, is not concerned.
+
+## Example
+```json
+{
+  "train_batch_size": "auto",
+  "train_micro_batch_size_per_gpu": "auto",
+  "gradient_accumulation_steps": 4,
+  "gradient_clipping": "auto",
+  "zero_optimization": {"stage": 1}
+}
+```
+
+## Use instead
+```json
+{
+  "train_batch_size": "auto",
+  "train_micro_batch_size_per_gpu": "auto",
+  "gradient_accumulation_steps": 1,
+  "gradient_clipping": "auto",
+  "zero_optimization": {"stage": 1}
+}
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.findings import Finding, Fix
+from harness.gates.registry import Context, gate
+
+
+@gate(
+    "HF012",
+    "gradients-divided-twice",
+    upstream="wrong",
+    since="0.18.3",
+    until="0.18.3",
+    when=lambda ctx: ctx.consumer == "hf",
+    unseen="needs an older DeepSpeed",
+)
+def check(ctx: Context) -> Iterator[Finding]:
+    """Once by the Trainer, once by the engine."""
+    steps = ctx.accumulation
+    if steps == 1:
+        return
+    unclipped = ctx.clipping == 0 and not ctx.is_auto("gradient_clipping")
+    by_norm_only = unclipped and ctx.optimizer.name in ("adam", "adamw")
+    yield ctx.finding(
+        f"DeepSpeed {ctx.target.text} divides the gradients of the Trainer by the accumulation steps a second time",
+        "train.gradient_accumulation_steps",
+        label=f"gradients are too small by {steps}" if steps else "not known here",
+        notes=[
+            *(
+                []
+                if steps
+                else ["with one micro-batch a step it is right; the Trainer's arguments say how many there are"]
+            ),
+            "Adam without clipping takes nearly the same steps; the norm in the logs is too small"
+            if by_norm_only
+            else "the norm that is logged and clipped is too small as well",
+        ],
+        fix=Fix(
+            f"upgrade to DeepSpeed 0.18.4, or set {ctx.key('train.gradient_accumulation_steps')} to 1",
+            {"train.gradient_accumulation_steps": 1},
+            effect="gradients are whole; a step sees fewer rows unless the micro-batch grows by as much",
+        ),
+        severity="error" if steps and not by_norm_only else "warning",
+    )

@@ -43,6 +43,8 @@ def main() -> int:
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
     cases = {name: case for name, case in CASES.items() if arguments.only in name}
+    if not cases:
+        parser.error(f"no case has {arguments.only!r} in its name")
     asked = list(cases.values())
 
     def of(release: str) -> list[dict[str, Any]]:

@@ -39,8 +39,15 @@ def of(name: str, release: str) -> tuple[dict[str, str], bool]:
 
 
 EACH = pytest.mark.parametrize("name", TRIED)
-OTHER_FAULTS = ("contiguous_gradients false", "stage 0, bf16")
-"""Cases whose weights are wrong with one micro-batch as well."""
+
+
+def of_another_fault(name: str, release: str) -> bool:
+    """Wrong with one micro-batch as well; or only the norm is, by autocast's loss scale."""
+    return (
+        "contiguous_gradients false" in name
+        or name.startswith("stage 0, bf16")
+        or ("autocast" in name and release == "0.17.5")
+    )
 
 
 def test_the_trials_reach_over_both_edges() -> None:
@@ -54,7 +61,7 @@ def test_an_error_is_told_of_weights_that_came_out_wrong_and_of_no_others(name: 
         told, wrong = of(name, release)
         assert not told or wrong, release
         assert "error" not in told.values() or found["difference"] > WRONG, release
-        assert told or not wrong or any(fault in name for fault in OTHER_FAULTS), release
+        assert told or not wrong or of_another_fault(name, release), release
 
 
 BASE = {"train_micro_batch_size_per_gpu": 2, "gradient_clipping": 1.0}

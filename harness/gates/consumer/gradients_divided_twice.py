@@ -7,27 +7,29 @@ is left to the Trainer's arguments, it warns.
 ## Why it fails
 The Trainer (transformers 4.49 and newer) divides the loss by the accumulation steps itself and calls
 `engine.backward(loss, scale_wrt_gas=False)`. 0.18.3 divides the gradients all the same, so that they are too small by
-the number of steps, and so is the norm that is logged and compared with the clipping limit. SGD takes smaller
-steps; Adam divides the factor out again, except where clipping is reached. 0.18.2 and 0.18.4 are right (run on all
-three, 2 ranks). A script that calls `engine.backward(loss)`, or accelerate without the Trainer, is not concerned.
+the number of steps, and so is the norm that is logged and compared with the clipping limit. It is so at every stage,
+with and without offload. SGD takes smaller steps; Adam with clipping clips too little; Adam without clipping takes the
+same steps, only the norm is wrong. 0.18.2 and 0.18.4 are right (run on all three, 1 and 2 ranks). A script that calls
+`engine.backward(loss)` is not concerned (run), nor is accelerate without the Trainer, which calls it so.
 
 ## Example
 ```json
 {
   "train_batch_size": "auto",
   "train_micro_batch_size_per_gpu": "auto",
-  "gradient_accumulation_steps": 4,
+  "gradient_accumulation_steps": "auto",
   "gradient_clipping": "auto",
   "zero_optimization": {"stage": 1}
 }
 ```
 
 ## Use instead
+The same file on DeepSpeed 0.18.4. On 0.18.3, one micro-batch a step, here and in TrainingArguments:
+
 ```json
 {
   "train_batch_size": "auto",
   "train_micro_batch_size_per_gpu": "auto",
-  "gradient_accumulation_steps": 1,
   "gradient_clipping": "auto",
   "zero_optimization": {"stage": 1}
 }
@@ -49,7 +51,6 @@ from harness.gates.registry import Context, gate
     since="0.18.3",
     until="0.18.3",
     when=lambda ctx: ctx.consumer == "hf",
-    unseen="needs an older DeepSpeed",
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Once by the Trainer, once by the engine."""
@@ -73,8 +74,9 @@ def check(ctx: Context) -> Iterator[Finding]:
             else "the norm that is logged and clipped is too small as well",
         ],
         fix=Fix(
-            f"upgrade to DeepSpeed 0.18.4, or set {ctx.key('train.gradient_accumulation_steps')} to 1",
-            {"train.gradient_accumulation_steps": 1},
+            f"upgrade to DeepSpeed 0.18.4, or remove {ctx.key('train.gradient_accumulation_steps')} here and set it to"
+            " 1 in TrainingArguments",
+            {"train.gradient_accumulation_steps": None},
             effect="gradients are whole; a step sees fewer rows unless the micro-batch grows by as much",
         ),
         severity="error" if steps and not by_norm_only else "warning",

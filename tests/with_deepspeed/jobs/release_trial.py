@@ -113,4 +113,5 @@ gc.freeze()  # an engine collects a dozen times while it is built, on rank 0 alo
 results = [judged(case) for case in json.loads(Path(sys.argv[2]).read_text(encoding="utf-8"))]
 if dist.get_rank() == 0:
     Path(sys.argv[1]).write_text(json.dumps({"version": deepspeed.__version__, "results": results}), encoding="utf-8")
+dist.barrier()
 dist.destroy_process_group()

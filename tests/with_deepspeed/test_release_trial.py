@@ -1,0 +1,25 @@
+"""The trial that `benchmarks/releases.py` makes of each release, on the installed one. 2 ranks, seconds."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from forked_ranks import ForkedRanks
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+from release_cases import CASES, WRONG, case
+
+JOB = Path(__file__).parent / "jobs" / "release_trial.py"
+
+
+def test_what_is_right_comes_out_right_and_what_is_wrong_wrong(forked: ForkedRanks, tmp_path: Path) -> None:
+    right = ["stage 2, fp32, 4 parts, engine", "stage 3, bf16, 2 parts, trainer"]
+    summed = case(1, gradient_allreduce_op="sum")
+    asked, out = tmp_path / "cases.json", tmp_path / "out.json"
+    asked.write_text(json.dumps([summed, *(CASES[name] for name in right)]))
+    forked.run(JOB, str(out), str(asked), ranks=2)
+    found = json.loads(out.read_text())["results"]
+    assert found[0]["difference"] > WRONG
+    assert [name for name, one in zip(right, found[1:], strict=True) if one["difference"] > WRONG] == []

@@ -65,10 +65,10 @@ class Gate:
 
     @cached_property
     def versions(self) -> str:
-        """`all`, `0.18.3 and newer`, `0.18.3 to 0.19.8`."""
+        """`all`, `0.18.3 and newer`, `0.18.3 to 0.19.8`, `0.18.3`."""
         first, last = (".".join(map(str, v)) if v else None for v in (self.since, self.until))
         if first and last:
-            return f"{first} to {last}"
+            return first if first == last else f"{first} to {last}"
         return f"{first} and newer" if first else f"up to {last}" if last else "all"
 
 

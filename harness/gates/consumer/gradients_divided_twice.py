@@ -9,8 +9,9 @@ The Trainer (transformers 4.49 and newer) divides the loss by the accumulation s
 `engine.backward(loss, scale_wrt_gas=False)`. 0.18.3 divides the gradients all the same, so that they are too small by
 the number of steps, and so is the norm that is logged and compared with the clipping limit. It is so at every stage,
 with and without offload. SGD takes smaller steps; Adam with clipping clips too little; Adam without clipping takes the
-same steps, only the norm is wrong. 0.18.2 and 0.18.4 are right (run on all three, 1 and 2 ranks). A script that calls
-`engine.backward(loss)` is not concerned (run), nor is accelerate without the Trainer, which calls it so.
+same steps, only the norm is wrong. 0.18.2 and 0.18.4 are right (the Trainer's calls, run on all three with 2 ranks). A
+script that calls `engine.backward(loss)` is not concerned (run), nor is accelerate without the Trainer, which calls it
+so (read in accelerate 1.15).
 
 ## Example
 ```json
@@ -62,7 +63,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     yield ctx.finding(
         f"DeepSpeed {ctx.target.text} divides the gradients of the Trainer by the accumulation steps a second time",
         "train.gradient_accumulation_steps",
-        label=f"gradients are too small by {steps}" if steps else "not known here",
+        label=f"gradients are too small by a factor of {steps}" if steps else "not known here",
         notes=[
             *(
                 []

@@ -101,6 +101,8 @@ def load(op: str, root: Path, events: TextIO) -> Any:
     try:
         return get_accelerator().create_op_builder(BUILDERS[op]).load()
     except ImportError as error:
+        if any((folder / "lock").exists() for folder in build.op_folders(root, [op])):
+            raise  # another process compiles it
         say(events, "unloadable", op=op, error=str(error)[:200])
     build.remove_op(root, op)
     cpp_extension.JIT_EXTENSION_VERSIONER.entries.pop(op, None)  # else torch would not even look

@@ -61,7 +61,7 @@ def facts(request):
     if request.get("libaio"):
         found["libaio"] = libaio()
     if request.get("torch") and found["accelerators"]:
-        found["torch"] = torch_devices(request["torch"])
+        found["torch"] = torch_devices(request["torch"], time.time() - found["time"])
     found["took"] = time.time() - found["time"]
     return found
 
@@ -110,19 +110,23 @@ def accelerators():
     return [{"name": n.strip(), "memory": int(m) * 2**20 if m.strip().isdigit() else None} for n, _, m in rows]
 
 
-def torch_devices(asked):
+def torch_devices(asked, spent):
     """What torch says of these devices: `source`, the text of `torch_devices.py`, is run by this Python, within
-    `seconds` and with this PYTHONPATH. `answer` is null where none came in time.
+    `seconds` less those `spent`, with the variables and the PYTHONPATH that ranks have. `answer` is null where none
+    came in time.
     """
-    env = {**os.environ, **({"PYTHONPATH": asked["path"]} if asked["path"] else {})}
+    env = {**os.environ, **asked["environ"], **({"PYTHONPATH": asked["path"]} if asked["path"] else {})}
     command = [sys.executable, "-P", "-c", asked["source"]]
     found = {"answer": None, "seconds": asked["seconds"], "driver": driver()}
+    began = time.monotonic() - spent
     found["visible"] = env.get("CUDA_VISIBLE_DEVICES")
     child = subprocess.Popen(  # noqa: S603
         command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
     try:
-        out = child.communicate(timeout=asked["seconds"])[0].decode("utf-8", "replace")
+        out = child.communicate(timeout=max(1.0, began + asked["seconds"] - time.monotonic()))[0].decode(
+            "utf-8", "replace"
+        )
     except subprocess.TimeoutExpired:
         child.kill()  # and not waited for: one that the driver holds in the kernel does not end
         return found
@@ -133,15 +137,16 @@ def torch_devices(asked):
 
 
 def driver():
-    """The version of NVIDIA's driver, as nvidia-smi says it, else the kernel's module."""
-    try:
-        query = [shutil.which("nvidia-smi") or "nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-        done = subprocess.run(query, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=10, check=False)  # noqa: S603
-        said = done.stdout.decode("utf-8", "replace")
-    except (OSError, subprocess.TimeoutExpired):
-        said = ""
+    """The version of NVIDIA's driver, from the kernel's module; else from nvidia-smi, which may take seconds."""
     version = r"\b\d{3,}\.\d+(\.\d+)?\b"
-    found = re.match(version, said) or re.search(version, text("/proc/driver/nvidia/version"))
+    found = re.search(version, text("/proc/driver/nvidia/version"))
+    if found is None:
+        query = [shutil.which("nvidia-smi") or "nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        try:
+            done = subprocess.run(query, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=5, check=False)  # noqa: S603
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        found = re.match(version, done.stdout.decode("utf-8", "replace"))
     return found.group(0) if found else None
 
 

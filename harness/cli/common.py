@@ -137,7 +137,7 @@ def _name(file: str) -> str:
 def _lines(file: str) -> list[str]:
     try:
         return read_regular(Path(file), MAX_BYTES).decode("utf-8-sig").split("\n")
-    except (OSError, UnicodeDecodeError):
+    except (OSError, ValueError):  # a NUL in the name is a ValueError, as is text that is not UTF-8
         return []
 
 

@@ -31,6 +31,7 @@ from harness.launching.allreduce import findings, try_allreduce
 from harness.launching.here import look_here
 from harness.launching.ops import needed_ops
 from harness.launching.preflight import Asking, take_survey
+from harness.launching.refusals import refusals
 from harness.plan.choices.choosing import with_choices
 from harness.render import render
 from harness.spec.host_selection import Selection
@@ -97,6 +98,8 @@ def preflight(
     survey = take_survey(run, here, ops, Asking(timeout, fan_out, lambda line: print(line, file=sys.stderr)))
     report = judged(checked, run, survey)
     summed = None
+    if allreduce and report.ok:  # its ranks start as those of a run do
+        report = report._replace(findings=(*report.findings, *refusals(run, here, here.folder)))
     if allreduce and report.ok:
         print(f"starting {run.degrees.world} ranks for an all-reduce", file=sys.stderr)
         summed = try_allreduce(run, config, here, network_of(survey))

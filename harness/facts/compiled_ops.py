@@ -29,7 +29,7 @@ def extensions_root(environ: Mapping[str, str] | None = None) -> Path:
     env = os.environ if environ is None else environ
     if env.get(VARIABLE):
         return Path(env[VARIABLE])
-    cache = Path(env.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    cache = Path(env.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))  # noqa: PTH111 - Path.home() raises without a home
     return cache / "torch_extensions" / _name(env)
 
 

@@ -1,6 +1,6 @@
 """Which variables of the environment choose code that a rank, its launcher or its compiler runs, and why.
 
-A spec may come from somebody else, so what stands here needs the leave of whoever starts the run.
+A spec may come from somebody else, so what stands here must be allowed by whoever starts the run.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ CHOOSERS = (
     Chooser("PATH", "programs are taken from there", ""),
     Chooser("CC|CXX|CPP|AS|LD|AR|NVCC|CUDACXX|CUDAHOSTCXX|HIPCXX", "ops are compiled by it", _NO_PLAIN_NAME),
     Chooser("(CUDA|ROCM|HIP|CUTLASS|CUDNN)_(HOME|PATH|ROOT)", "compilers, headers and libraries are taken from there"),
+    Chooser("PYTORCH_NVCC|NVCC_CCBIN|HIP_CLANG_PATH|HIPCC_\\w+", "ops are compiled by it, or with what it names"),
     Chooser("C(XX|PP)?FLAGS|LDFLAGS|NVCC_(PREPEND|APPEND)_FLAGS", "compilers load the plug-ins that it names"),
     Chooser("COMPILER_PATH|GCC_EXEC_PREFIX|(C(PLUS)?_INCLUDE_|LIBRARY_|C)PATH", "compilers look there first"),
     Chooser("MAKEFLAGS|MAKEFILES|CCACHE_(PREFIX|COMPILER|PATH|CONFIGPATH)\\w*", "a build runs what it names"),
@@ -59,7 +60,10 @@ CHOOSERS = (
     Chooser("(OPAL|OMPI|PRTE|PMIX)_(INSTALL_)?PREFIX", "mpirun starts and loads what is there"),
     # compiled code that is kept, and files that are unpickled
     Chooser("TORCH_EXTENSIONS_DIR|XDG_CACHE_HOME", "compiled ops are loaded from there"),
-    Chooser("TRITON_(HOME|CACHE_DIR|OVERRIDE_DIR|\\w*PATH|\\w*PLUGIN\\w*)", "Triton runs and loads what is there"),
+    Chooser(
+        "TRITON_(HOME|CACHE_DIR|CACHE_MANAGER|OVERRIDE_DIR|\\w*PATH|\\w*PLUGIN\\w*)",
+        "Triton runs and loads what is there",
+    ),
     Chooser("TORCHINDUCTOR_CACHE_DIR", "compiled code is unpickled and loaded from there"),
     Chooser("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "torch runs code in files that it loads", r"(?i)^(1|y|yes|true)$"),
     Chooser("\\w*TRUST_REMOTE_CODE", "code of a repository is run", r"(?i)^(1|y|yes|true|on)$"),

@@ -36,8 +36,8 @@ _NETWORK_FILESYSTEMS = {
 }
 _LOOKUPS = 64
 """Names that are looked up at the same time."""
-LOOKUP_SECONDS = 5.0
-"""What all names of a hostfile together may take: a name server that does not answer takes as long for each of them."""
+LOOKUP_SECONDS = 12.0
+"""Limit for all names of a hostfile together. Longer than a resolver waits for one server before it asks the next."""
 _DRIVER = re.compile(r"\b\d{3,}\.\d+(\.\d+)?\b")
 _LIBAIO_PROBE = "#include <libaio.h>\nint main(void) { return io_submit(0, 0, 0); }\n"
 
@@ -216,8 +216,10 @@ def on_network_filesystem(path: Path) -> bool:
     return filesystem_of(path) in _NETWORK_FILESYSTEMS
 
 
-def names_of_this_machine(hosts: Iterable[str], seconds: float = LOOKUP_SECONDS) -> tuple[set[str], list[str]]:
-    """(which of a hostfile's names mean this machine, which could not be looked up within `seconds` for all of them).
+def names_of_this_machine(hosts: Iterable[str], seconds: float | None = None) -> tuple[set[str], list[str]]:
+    """(which of a hostfile's names mean this machine, which could not be looked up in time).
+
+    `seconds` is the limit for all of them together, LOOKUP_SECONDS by default.
 
     A name means this machine when it is its name, or has an address that can be bound here.
     """
@@ -226,7 +228,7 @@ def names_of_this_machine(hosts: Iterable[str], seconds: float = LOOKUP_SECONDS)
     known = {"localhost", "127.0.0.1", "::1", own, own.partition(".")[0]}
     found = {name for name in names if _bare(name) in known}
     asked = [name for name in names if name not in found]
-    answers = _look_up(asked, seconds)
+    answers = _look_up(asked, LOOKUP_SECONDS if seconds is None else seconds)
     return found | {name for name, here in answers.items() if here}, [name for name in asked if name not in answers]
 
 

@@ -54,7 +54,7 @@ def take_survey(run: Run, here: Here, ops: Sequence[str], asking: Asking | None 
         request = _request(run, here, port, mark)
         if not _on_cpu(run, here):
             limit = _TORCH_SHARE * asking.seconds
-            request["torch"] = torch_probe.request(here.scripts, here.environ.get("PYTHONPATH", ""), limit)
+            request["torch"] = torch_probe.request(here.scripts, _python_path(run, here), run.spec.launch.env, limit)
         answers = remote.ask_all(
             names, script, request, seconds=asking.seconds, fan_out=asking.fan_out, python=here.python
         )
@@ -69,18 +69,21 @@ def _on_cpu(run: Run, here: Here) -> bool:
     return machine.on_cpu({**here.environ, **run.spec.launch.env})
 
 
+def _python_path(run: Run, here: Here) -> str:
+    return run.spec.launch.env.get("PYTHONPATH", here.environ.get("PYTHONPATH", ""))
+
+
 def _request(run: Run, here: Here, port: int, mark: Path | None) -> dict[str, Any]:
     zero = run.spec.zero
     folders = {OUTPUT: str(here.folder / run.spec.launch.output_dir)}
     for key, block in ((OPTIMIZER, zero.offload_optimizer), (PARAMETERS, zero.offload_param)):
         if block is not None and block.device == "nvme" and block.nvme_path:
             folders[key] = str(block.nvme_path)
-    inherited = run.spec.launch.env.get("PYTHONPATH", here.environ.get("PYTHONPATH", ""))
     return {
         "job": "facts",
         "packages": list(PACKAGES),
         "code": [str(Path(harness.__file__ or "").resolve().parent), str(here.scripts)],
-        "path": [str(here.folder), *[p for p in inherited.split(os.pathsep) if p]],
+        "path": [str(here.folder), *[p for p in _python_path(run, here).split(os.pathsep) if p]],
         "folders": folders,
         "marks": [str(mark)] if mark else [],
         "ports": [port],

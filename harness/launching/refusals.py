@@ -37,7 +37,7 @@ def refusals(run: Run, here: Here, run_dir: Path, node: int | None = None) -> tu
     ranks_here = _ranks_here(run, here, node)
     found += [*_devices(here, ranks_here), *binding.refusals(run, here, ranks_here)]
     if not {f.gate for f in found} & {"EN003", "EN004", "EN005"}:
-        found += _torch(here, ranks_here)
+        found += _torch(run, here, ranks_here)
     if node is not None:
         found += _alone(run)
     elif not is_local(run, here):
@@ -99,13 +99,13 @@ def _peft(run: Run, here: Here) -> Iterator[Finding]:
         )
 
 
-def _torch(here: Here, wanted: int | None) -> list[Finding]:
+def _torch(run: Run, here: Here, wanted: int | None) -> list[Finding]:
     """Where torch can use no device DeepSpeed trains on the CPU. Asked only where devices are counted: the answer takes
     seconds.
     """
     if not here.accelerated or wanted is None or machine.installed("torch") is None:
         return []
-    found = trouble(ask_torch(here.scripts), wanted)
+    found = trouble(ask_torch(here.scripts, variables=run.spec.launch.env), wanted)
     if found is None:
         return []
     message = f"{found.why}, and this machine has {kinds(here.devices)}"

@@ -6,12 +6,13 @@ import contextlib
 import json
 import os
 import subprocess
-import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from harness.facts import machine
 from harness.facts.torch_devices import TorchDevices, read_torch
+from harness.interpreter import python
 
 SCRIPT = "torch_devices.py"
 MARK = "HARNESS-TORCH "
@@ -19,22 +20,26 @@ SECONDS = 60.0
 """Importing torch from a cold disk takes ten; a driver that hangs takes for ever."""
 
 
-def request(scripts: Path, python_path: str, seconds: float) -> dict[str, Any]:
-    """What `launch/probe.py` needs to ask torch on its host."""
+def request(scripts: Path, python_path: str, variables: Mapping[str, str], seconds: float) -> dict[str, Any]:
+    """What `launch/probe.py` needs to ask torch on its host, with these variables of the spec (`launch.env`)."""
     source = (scripts / SCRIPT).read_text(encoding="utf-8")
-    return {"source": source, "mark": MARK, "path": python_path, "seconds": seconds}
+    given = {name: value for name, value in variables.items() if name not in ("PATH", "PYTHONPATH")}
+    return {"source": source, "mark": MARK, "path": python_path, "environ": given, "seconds": seconds}
 
 
-def ask_torch(scripts: Path, seconds: float = SECONDS) -> TorchDevices:
-    """The answer of this Python's torch, with this process's environment. Nothing of the current folder is imported."""
-    answer = _answer([sys.executable, "-P", str(scripts / SCRIPT)], seconds)
-    return read_torch(answer, machine.nvidia_driver(), os.environ.get("CUDA_VISIBLE_DEVICES"), seconds)
+def ask_torch(scripts: Path, seconds: float = SECONDS, variables: Mapping[str, str] | None = None) -> TorchDevices:
+    """The answer of this Python's torch, with this process's environment and these variables of the spec
+    (`launch.env`). Nothing of the current folder is imported.
+    """
+    environ = {**os.environ, **{k: v for k, v in (variables or {}).items() if k != "PATH"}}
+    answer = _answer(python(str(scripts / SCRIPT)), environ, seconds)
+    return read_torch(answer, machine.nvidia_driver(), environ.get("CUDA_VISIBLE_DEVICES"), seconds)
 
 
-def _answer(command: list[str], seconds: float) -> dict[str, Any] | None:
+def _answer(command: list[str], environ: Mapping[str, str], seconds: float) -> dict[str, Any] | None:
     """What the probe printed, None where it did not end in time."""
     child = subprocess.Popen(  # noqa: S603
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        command, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
     try:
         out, _ = child.communicate(timeout=seconds)

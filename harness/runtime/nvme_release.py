@@ -14,8 +14,6 @@ from __future__ import annotations
 import inspect
 import os
 import textwrap
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import deepspeed
@@ -54,18 +52,6 @@ def release_written_states(ds_config: dict[str, Any]) -> str | None:
         return f"`{_TARGET}` of DeepSpeed {deepspeed.__version__} is not the one that it was written for"
     setattr(swapper, _TARGET, _complete_and_release)
     return None
-
-
-@contextmanager
-def releasing(ds_config: dict[str, Any]) -> Iterator[None]:
-    """For so long: to compare both ways in one process."""
-    swapper = pipelined_optimizer_swapper.PipelinedOptimizerSwapper
-    original = getattr(swapper, _TARGET)
-    release_written_states(ds_config)
-    try:
-        yield
-    finally:
-        setattr(swapper, _TARGET, original)
 
 
 def _complete_and_release(self: Any, swap_out_type: str) -> None:

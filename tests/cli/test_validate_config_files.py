@@ -385,6 +385,14 @@ def test_a_file_that_a_spec_calls_its_hostfile_is_not_quoted(write, name, text, 
     assert HIDDEN in run("validate-config", write("plain.yaml", SPEC), "--hostfile", there).stdout
 
 
+def test_a_hostfile_that_no_file_can_be_costs_no_other_file_its_findings(write, tmp_path):
+    write("bad.yaml", SPEC + 'launch: {hostfile: "a\\0b"}\n')
+    write("worse.yaml", SPEC + "zerro: {}\n")
+    result = run("validate-config", str(tmp_path))
+    assert result.exit_code == 1
+    assert {"HO001", "SP005"} <= set(re.findall(r"error\[(\w+)\]", result.stdout))
+
+
 @pytest.mark.parametrize("target", ["pipe", "/dev/zero"])
 def test_a_hostfile_that_never_ends_is_refused(write, tmp_path, target):
     os.mkfifo(tmp_path / "pipe")

@@ -91,7 +91,7 @@ def test_a_rank_that_is_killed_on_another_host_ends_all(box, folder):
     codes = [first.end(90), second.end(90)]
     assert all(codes), codes
     assert time.monotonic() - began < 90
-    for run in (first, second):  # the first host's supervisor, which writes the report, is told by the other one
+    for run in (first, second):  # the first host's supervisor, which writes the report, hears of it from the other one
         assert "failed on rank 1 (box-2)" in run.text.read_text()
     verdict = read_verdict(first.run_dir)
     assert (verdict.rank, verdict.host, verdict.signal) == (1, "box-2", "SIGKILL")

@@ -25,7 +25,9 @@ model:
 data: {{train: "builtin:python-docs", max_length: 64}}
 train: {{max_steps: 2, per_device_train_batch_size: 2}}
 zero: {{stage: 3{offload}}}
-launch: {{output_dir: {output}, master_port: {port}}}
+launch:
+  output_dir: {output}
+  master_port: {port}
 """
 pytestmark = NEEDS_ROOT
 
@@ -40,12 +42,19 @@ class Asked:
     """One call of `harness preflight` with a spec and the box's hosts."""
 
     def __init__(
-        self, box: TheBox, folder: Path, *options: str, hosts: int = 4, slots: int = 1, offload: str = ""
+        self,
+        box: TheBox,
+        folder: Path,
+        *options: str,
+        hosts: int = 4,
+        slots: int = 1,
+        offload: str = "",
+        more: str = "",
     ) -> None:
         output = folder / "runs"
         output.mkdir(exist_ok=True)
         spec = folder / "spec.yaml"
-        spec.write_text(SPEC.format(output=output, port=PORT, offload=offload))
+        spec.write_text(SPEC.format(output=output, port=PORT, offload=offload) + more)
         hostfile = box.hostfile(folder / "hostfile", hosts, slots)
         command = [
             sys.executable,
@@ -78,6 +87,17 @@ def test_hosts_that_are_well(box, tmp_path):
     assert len(asked.body["links"]) == 6  # two ports, from three hosts
     assert len({host["machine"] for host in asked.body["hosts"]}) == 4
     assert len({host["code"] for host in asked.body["hosts"]}) == 1
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_no_variable_of_a_spec_is_a_command_on_the_hosts_of_an_all_reduce(box, tmp_path, hosts):
+    """The spec's own `ignore`, and a host that is alone, do not let it through."""
+    marker = tmp_path / "ran"
+    more = f"  env: {{TAG: 'a\"; touch {marker}; echo \"b'}}\nignore: {{SE005: trust me}}\n"
+    asked = Asked(box, tmp_path, "--allreduce", hosts=hosts, more=more)
+    assert asked.code == 4
+    assert asked.says("EN007", "`TAG`", "changed")
+    assert not marker.exists()
 
 
 def test_hosts_that_do_not_let_us_in(box, tmp_path):

@@ -52,6 +52,20 @@ def test_a_driver_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.Mon
     assert (found.answered, found.words) == (False, "no answer within 1 s")
 
 
+def test_torch_is_asked_with_the_variables_of_the_spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What lets ranks find the driver lets the probe find it."""
+    told = "import os\nversion.cuda = '13.0'\ncuda.is_available = lambda: 'THERE' in os.environ\n"
+    told += "cuda.device_count = lambda: 1\ncuda.get_device_capability = lambda index: (9, 0)\n"
+    told += "cuda.get_arch_list = lambda: ['sm_90']\ncuda.init = lambda: None\n"
+    for name, value in made_up_gpu(tmp_path / "here", told).items():
+        monkeypatch.setenv(name, value)
+    assert torch_probe.ask_torch(SCRIPTS).count == 0
+    assert torch_probe.ask_torch(SCRIPTS, variables={"THERE": "1"}).count == 1
+    facts = read_facts("a", 1, ask_host(tmp_path / "host", told, variables={"THERE": "1"}), 0.5, (0.0, 0.1))
+    assert facts.torch is not None
+    assert facts.torch.count == 1
+
+
 def test_nothing_of_the_current_folder_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in made_up_gpu(tmp_path, ONE_H200).items():
         monkeypatch.setenv(name, value)
@@ -64,10 +78,12 @@ def test_nothing_of_the_current_folder_is_imported(tmp_path: Path, monkeypatch: 
     assert not (tmp_path / "ran").exists()
 
 
-def ask_host(folder: Path, torch: str, seconds: float = 30.0) -> dict[str, Any]:
+def ask_host(
+    folder: Path, torch: str, seconds: float = 30.0, variables: dict[str, str] | None = None
+) -> dict[str, Any]:
     """The answer of `launch/probe.py`, which comes from stdin, on that machine."""
     env = made_up_gpu(folder, torch)
-    asked = {"job": "facts", "torch": torch_probe.request(SCRIPTS, env.pop("PYTHONPATH"), seconds)}
+    asked = {"job": "facts", "torch": torch_probe.request(SCRIPTS, env.pop("PYTHONPATH"), variables or {}, seconds)}
     word = base64.urlsafe_b64encode(json.dumps(asked).encode()).decode()
     script = (SCRIPTS / "probe.py").read_text()
     done = subprocess.run(

@@ -157,6 +157,20 @@ def test_of_all_tracebacks_the_one_that_tells_why_is_shown(
     assert lines == expected
 
 
+def test_the_traceback_that_ended_a_rank_is_shown_long_after_one_that_it_outlived(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    screen = Screen("plain")
+    harmless = [f"[rank1]: {line}" for line in (MINE[0], "  File z", "KeyError: 'caught'")]
+    for line in [*harmless, *(f"[rank1]: line {i}" for i in range(900)), *OTHERS]:
+        screen.output(line)
+    screen.ended(Verdict("failed", 1, "boom", 1, crashed=True))
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[:3] == harmless
+    assert lines[-3:] == OTHERS
+    assert len(lines) <= 400
+
+
 def test_a_traceback_that_the_run_outlives_is_shown_as_it_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
     screen = Screen("plain", 50)
     screen.metrics(RUN)

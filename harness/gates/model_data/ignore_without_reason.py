@@ -44,5 +44,5 @@ def check(ctx: Context) -> Iterator[Finding]:
             key,
             severity="warning",
             notes=["whoever reads it later cannot tell whether it still holds"],
-            fix=Fix("write why", {key: "known"}, effect="a word that explains nothing"),
+            fix=Fix("write why", {key: "known"}, effect="a placeholder for the reason"),
         )

@@ -19,7 +19,7 @@ class Cell:
 
 
 def escape(text: str, quote: bool = True) -> str:
-    """Text as HTML, with a sign for each control character: who looks at the file in a terminal is spared them too."""
+    """Text as HTML, with a sign for each control character, so that printing the file steers no terminal."""
     return _escaped(text.translate(_CONTROLS), quote)
 
 

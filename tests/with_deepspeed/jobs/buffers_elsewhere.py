@@ -1,6 +1,6 @@
 """`buffers_elsewhere.py FOLDER ...`: a sharded load puts the model's buffers where DeepSpeed's device is.
 
-The ranks train on the CPU, so the load is told of another device: `meta`, which every machine has.
+The ranks train on the CPU, so the load is given another device: `meta`, which every machine has.
 """
 
 import sys

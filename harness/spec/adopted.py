@@ -169,7 +169,8 @@ def _from_json(draft: Draft, loaded: Loaded, source: Source, target: Target) -> 
 def _without_fp16(draft: Draft, source: Source, config: dict[str, Any]) -> None:
     """Loss scaling and the like are read with fp16 alone; what is not as usual is noted where fp16 was left open."""
     draft.drop(("precision", "fp16"))
-    left_open = config.get("fp16", {}).get("enabled") == "auto"
+    block = config.get("fp16")
+    left_open = isinstance(block, dict) and block.get("enabled") == "auto"
     for name, usual in _SCALING.items():
         value = draft.get(f"precision.{name}")
         draft.drop(("precision", name))

@@ -6,7 +6,7 @@ import json
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from harness.errors import Refused
@@ -59,6 +59,7 @@ def folder(tmp_path_factory):
 
 @settings(max_examples=150, deadline=None)
 @given(DS)
+@example([(("", "fp16"), "auto")])
 def test_a_deepspeed_json(folder, entries):
     (folder / "a.json").write_text(json.dumps(nested(entries)))
     both_ways(str(folder / "a.json"))

@@ -38,9 +38,9 @@ launch: {num_gpus: 2, env: {OMP_NUM_THREADS: "1"}}
 """
 
 
-def _with_one_that_fails(*arguments: Any) -> trying.Search:
+def _with_one_that_fails(*arguments: Any, **options: Any) -> trying.Search:
     """What is looked up, with the last candidate made to train on data that is not there."""
-    found = looked_up(*arguments)
+    found = looked_up(*arguments, **options)
     last = found.candidates[-1]
     broken = replace(last, title="broken", sets={**last.sets, ("data", "train"): "nowhere/*.jsonl"})
     return replace(found, candidates=(*found.candidates[:-1], broken))

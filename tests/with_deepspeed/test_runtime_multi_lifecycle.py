@@ -27,6 +27,7 @@ from runtime_settings import config, spec
 
 from harness.facts.machine import host_identity
 from harness.locks import Lock
+from harness.verdicts import VERDICT, Verdict, read_verdict, write_verdict
 
 TRAIN = ROOT / "launch" / "train.py"
 
@@ -155,11 +156,22 @@ def test_bad_input_is_refused_once_by_name_on_all_ranks(tmp_path: Path, tiny_mod
 def test_a_run_directory_in_use_is_refused(tmp_path: Path, tiny_model: Path, forked: ForkedRanks) -> None:
     run = make(tmp_path / "run", tiny_model)
     lock = Lock.take(run / "lock", "somebody")
+    write_verdict(run, Verdict("failed", 137))
     answer = forked.run(TRAIN, "--run", str(run), check=False)
     lock.release()
     assert answer["codes"] == [1, 1]
     assert f"error[EN120]: `{run}` is in use by process {os.getpid()} on " in "".join(answer["output"])
     assert statuses(run) == []  # nothing that the run which has it would be judged by
+    assert read_verdict(run) is not None
+
+
+def test_ranks_started_by_hand_remove_the_verdict_of_an_earlier_launch(
+    tmp_path: Path, tiny_model: Path, forked: ForkedRanks
+) -> None:
+    run = make(tmp_path / "run", tiny_model, data={"train": str(tmp_path / "none-*.txt")})
+    write_verdict(run, Verdict("completed", 0, step=60))
+    refused(run, forked)
+    assert not (run / VERDICT).exists()
 
 
 def test_ranks_that_read_different_files_do_not_train(tmp_path: Path, tiny_model: Path, forked: ForkedRanks) -> None:

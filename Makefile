@@ -60,7 +60,7 @@ bench: setup  ## The benchmarks that take a minute or two each on any machine
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/loading.py --rounds 1
 	$(BIN)/python benchmarks/checkpoint_stall.py
-	$(BIN)/python benchmarks/choices.py --short
+	$(BIN)/python benchmarks/tuned_defaults.py --short
 	$(BIN)/python benchmarks/peers.py --short
 
 clean:  ## Remove .venv and what tools left here; runs/ is kept

@@ -79,34 +79,34 @@ def spec(megabytes: int) -> dict[str, Any]:
 
 def by_harness(scratch: Path, megabytes: int) -> None:
     """On one rank: one engine, one step, then saves in line and in the background, a step after each of the latter."""
-    from harness.plan.run import resolve
-    from harness.render import render
-    from harness.runtime import loop
-    from harness.runtime.checkpoint.contents import versions
-    from harness.runtime.main import _quieten, _read_together
-    from harness.runtime.metrics import Stopwatch
-    from harness.runtime.ranks import join, leave
-    from harness.runtime.rundir import RunDir
-    from harness.runtime.state import State
-    from harness.runtime.status import Status
-    from harness.spec.model import RunSpec
+    from harness.plan.resolved_run import resolve_run
+    from harness.render import render_ds_config
+    from harness.runtime import train
+    from harness.runtime.checkpoint.metadata import package_versions
+    from harness.runtime.distributed import destroy_process_group, init_process_group
+    from harness.runtime.metrics import StepTimer
+    from harness.runtime.rank_status import RankStatusWriter
+    from harness.runtime.run_config import RunDir
+    from harness.runtime.train_state import TrainState
+    from harness.runtime.worker import _load_run_config_on_all_ranks, _set_log_levels
+    from harness.spec.run_spec import RunSpec
 
-    ranks = join()
-    run = resolve(RunSpec.model_validate_json(json.dumps(spec(megabytes))), world_size=ranks.world)
+    ranks = init_process_group()
+    run = resolve_run(RunSpec.model_validate_json(json.dumps(spec(megabytes))), world_size=ranks.world_size)
     (scratch / "spec.resolved.json").write_text(json.dumps(run.to_json()), encoding="utf-8")
-    (scratch / "ds_config.json").write_text(json.dumps(dict(render(run).config)), encoding="utf-8")
+    (scratch / "ds_config.json").write_text(json.dumps(dict(render_ds_config(run).config)), encoding="utf-8")
     run_dir = RunDir(scratch)
-    orders = _read_together(run_dir, ranks)
-    _quieten("error")
-    job = loop.build(orders, run_dir, ranks, Status(run_dir, ranks.rank))
-    _, state = loop.one_step(job, State(), Stopwatch())
+    orders = _load_run_config_on_all_ranks(run_dir, ranks)
+    _set_log_levels("error")
+    job = train.build_context(orders, run_dir, ranks, RankStatusWriter(run_dir, ranks.rank))
+    _, state = train.run_step(job, TrainState(), StepTimer())
     outcomes = []
     for background in (False, True, False, True, False, True):
         outcomes += job.saver.save(job, state, background=background)
-        _, state = loop.one_step(job, state, Stopwatch())
-        outcomes += job.saver.join()
+        _, state = train.run_step(job, state, StepTimer())
+        outcomes += job.saver.wait_for_pending_save()
     job.metrics.close()
-    leave()
+    destroy_process_group()
     errors = [o.error.message for o in outcomes if o.error]
     if errors:
         raise SystemExit(errors[0])
@@ -120,7 +120,7 @@ def by_harness(scratch: Path, megabytes: int) -> None:
         "stall_in_background_seconds": [round(s, 3) for s in behind],
         "background_over_in_line": round(min(behind) / min(in_line), 4),
         "seconds_until_complete": [[o.background, round(o.seconds, 3)] for o in outcomes],
-        "versions": versions(),
+        "versions": package_versions(),
         "spec": spec(megabytes),
     }
     (scratch / "result.json").write_text(json.dumps(result), encoding="utf-8")

@@ -26,10 +26,10 @@ CHILD = """
 import json, sys
 sys.path.insert(0, {root!r})
 from pathlib import Path
-from harness.plan.run import resolve
-from harness.runtime.corpus.cache import cached
-from harness.runtime.tokens import EOS, PAD, byte_tokenizer
-from harness.spec.model import RunSpec
+from harness.plan.resolved_run import resolve
+from harness.runtime.dataset.cache import cached
+from harness.runtime.tokenizer import EOS, PAD, byte_tokenizer
+from harness.spec.run_spec import RunSpec
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 core = Tokenizer(models.BPE())

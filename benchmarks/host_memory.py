@@ -38,14 +38,14 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help="where all files go; default: a temporary folder")
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
-    from harness.plan.plan import make_plan
-    from harness.rehearsal.carry import carry
+    from harness.plan.planner import make_plan
+    from harness.rehearsal.extrapolation import extrapolate
 
     folder = Path(tempfile.mkdtemp(prefix="host-memory-", dir=arguments.folder))
     try:
         run, played = train(folder, arguments)
         plan = make_plan(run, folder, "cpu")
-        quantities = carry(played.seen, plan, plan)
+        quantities = extrapolate(played.seen, plan, plan)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     text = page(plan, played, quantities, arguments)
@@ -61,10 +61,10 @@ def main() -> int:
 
 def train(folder: Path, arguments: argparse.Namespace) -> tuple[Any, Any]:
     """The checked run, and what came of its phases."""
-    from harness.cli.common import check_file
-    from harness.launching.here import look_here
-    from harness.launching.rehearsing import play
-    from harness.plan.choices.choosing import with_choices
+    from harness.check.check_file import check_file
+    from harness.launching.hosts.local_host import inspect_local_host
+    from harness.launching.programs.rehearsal_runner import run_rehearsal
+    from harness.plan.tuned_defaults.rules import with_tuned_defaults
 
     config = {
         "model_type": "llama",
@@ -112,8 +112,10 @@ def train(folder: Path, arguments: argparse.Namespace) -> tuple[Any, Any]:
     checked = check_file(str(folder / "spec.yaml"), launching=True)
     if checked.run is None or not checked.report.ok:
         raise SystemExit("\n".join(f.message for f in checked.report.findings))
-    run = with_choices(checked.run, folder)
-    return run, play(folder, look_here().scripts, orders, SAVE, lambda text: print(text, file=sys.stderr, flush=True))
+    run = with_tuned_defaults(checked.run, folder)
+    return run, run_rehearsal(
+        folder, inspect_local_host().scripts, orders, SAVE, lambda text: print(text, file=sys.stderr, flush=True)
+    )
 
 
 def page(plan: Any, played: Any, quantities: list[Any], arguments: argparse.Namespace) -> str:

@@ -22,7 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from harness.launching.here import free_port  # noqa: E402
+from harness.launching.hosts.local_host import find_free_port  # noqa: E402
 from tests.kill import chain  # noqa: E402
 from tests.kill.attempt import Report  # noqa: E402
 from tests.kill.spec import ZERO  # noqa: E402
@@ -40,7 +40,7 @@ def main() -> int:
     launched = asked.kills * 2 // 5 if asked.launched is None else asked.launched
     kills = chain.draw(asked.kills, launched, asked.seed)
     with tempfile.TemporaryDirectory(prefix="kill-test-") as folder:
-        plan = chain.Plan(kills, asked.steps, asked.cases, free_port(), asked.seed)
+        plan = chain.Plan(kills, asked.steps, asked.cases, find_free_port(), asked.seed)
         result = chain.run(plan, Path(folder), lambda text: print(text, file=sys.stderr, flush=True))
     text = page(result, asked.seed, asked.steps)
     print(text)

@@ -3,7 +3,7 @@
     python benchmarks/loading.py [--layers 12] [--ranks 2] [--rounds 3] [--write]
 
 A folder of bf16 safetensors (Llama of 1,024, about half a gigabyte at 12 layers) is loaded at stage 3 by the harness
-(`harness/runtime/models/sharded.py`) and by `from_pretrained` under `HfDeepSpeedConfig`, which is what Trainer does,
+(`harness/runtime/models/zero3_weights.py`) and by `from_pretrained` under `HfDeepSpeedConfig`, which is what Trainer does,
 alternately, each on ranks of its own, the files dropped from the page cache before. Read: the kernel's count of bytes
 that the disk had to give, mapped files included. Own memory (RssAnon) and mapped file memory (RssFile) at their
 highest while it loads, beyond what the process had before. `--write` puts the table into
@@ -98,12 +98,12 @@ def as_trainer_does(folder: Path, out: Path) -> None:
     from transformers import AutoModelForCausalLM
     from transformers.integrations import HfDeepSpeedConfig
 
-    from harness.runtime.ranks import join, leave
+    from harness.runtime.distributed import destroy_process_group, init_process_group
 
-    ranks = join()
-    config = {"train_batch_size": ranks.world, "bf16": {"enabled": True}, "zero_optimization": {"stage": 3}}
+    ranks = init_process_group()
+    config = {"train_batch_size": ranks.world_size, "bf16": {"enabled": True}, "zero_optimization": {"stage": 3}}
     alive = HfDeepSpeedConfig(config)
-    ranks.sum(1.0)
+    ranks.all_reduce_sum(1.0)
     watch, read, began = Watch(), counted("read_bytes"), time.monotonic()
     watch.start()
     model = AutoModelForCausalLM.from_pretrained(folder, dtype="bfloat16")
@@ -113,11 +113,11 @@ def as_trainer_does(folder: Path, out: Path) -> None:
         "seconds": time.monotonic() - began,
     }
     mine["model"] = sum(p.ds_numel for p in model.parameters()) * 2
-    everyone = ranks.gather(mine)
-    if ranks.is_first:
+    everyone = ranks.all_gather_object(mine)
+    if ranks.is_main_process:
         out.write_text(json.dumps(everyone))
     del alive
-    leave()
+    destroy_process_group()
 
 
 def page(found: dict[str, list[list[dict[str, float]]]], size: int, arguments: argparse.Namespace) -> str:

@@ -15,7 +15,7 @@ def alone(bf16: bool) -> dict[str, Callable[[Any], Any]]:
     import torch
     from transformers.loss.loss_utils import ForCausalLMLoss
 
-    from harness.plan.choices.loss_chunks import tokens_of_chunk
+    from harness.plan.tuned_defaults.loss_chunk_size import chunk_size_for
     from harness.runtime.chunked_loss import chunked_loss
 
     torch.manual_seed(0)
@@ -24,7 +24,7 @@ def alone(bf16: bool) -> dict[str, Callable[[Any], Any]]:
     hidden = torch.randn(1, TOKENS, WIDE, dtype=kind, requires_grad=True)
     labels = torch.randint(0, WORDS, (1, TOKENS))
     targets = torch.nn.functional.pad(labels, (0, 1), value=-100)[0, 1:]
-    chunk = tokens_of_chunk(WORDS)
+    chunk = chunk_size_for(WORDS)
 
     def whole(_: Any) -> Any:
         head.zero_grad()
@@ -48,11 +48,11 @@ def cut_over_ranks(bf16: bool) -> dict[str, Callable[[Any], Any]]:
     import torch.distributed as dist
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from harness.plan.choices.loss_chunks import tokens_of_chunk
-    from harness.plan.run import resolve
-    from harness.render import render
-    from harness.runtime.chunked_loss import ChunkedHead, chunk_head
-    from harness.spec.model import RunSpec
+    from harness.plan.resolved_run import resolve_run
+    from harness.plan.tuned_defaults.loss_chunk_size import chunk_size_for
+    from harness.render import render_ds_config
+    from harness.runtime.chunked_loss import ChunkedHead, install_chunked_loss
+    from harness.spec.run_spec import RunSpec
 
     watch_the_wire()
     deepspeed.utils.logger.setLevel("ERROR")
@@ -77,22 +77,22 @@ def cut_over_ranks(bf16: bool) -> dict[str, Callable[[Any], Any]]:
         "precision": {"bf16": bf16},
         "zero": {"stage": 1},
     }
-    config = render(resolve(RunSpec.model_validate(raw), world_size=ranks)).config
+    config = render_ds_config(resolve_run(RunSpec.model_validate(raw), world_size=ranks)).config
     ids = torch.randint(0, WORDS, (1, TOKENS), generator=torch.Generator().manual_seed(0))
-    chunk = tokens_of_chunk(-(-WORDS // ranks))
+    chunk = chunk_size_for(-(-WORDS // ranks))
 
     def step_of(chunk: int) -> Callable[[Any], Any]:
         torch.manual_seed(1)
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**shape))
         model = model.bfloat16() if bf16 else model.float()
         engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=dict(config))
-        head = chunk_head(engine, chunk) if chunk else None
+        head = install_chunked_loss(engine, chunk) if chunk else None
         if isinstance(head, str):
             raise SystemExit(f"the head cannot be cut into chunks: {head}")
 
         def step(_: Any) -> Any:
             if isinstance(head, ChunkedHead):
-                head.arm(ids, None)
+                head.set_labels(ids, None)
             loss = engine(input_ids=ids, labels=ids, use_cache=False).loss
             engine.backward(loss)
             engine.step()

@@ -97,7 +97,7 @@ def spec(scratch: Path, side: str, arguments: argparse.Namespace) -> dict[str, A
         "optimizer": {"learning_rate": 1e-5},
         "precision": {"bf16": True},
         "zero": {"stage": 3, "offload_optimizer": on_nvme, "offload_param": parameters},
-        "choices": side in (CHOSEN, TUNED),
+        "tuned_defaults": side in (CHOSEN, TUNED),
         "checkpoint": {"save_at_end": False},
     }
     if side == TUNED:
@@ -107,22 +107,22 @@ def spec(scratch: Path, side: str, arguments: argparse.Namespace) -> dict[str, A
 
 def measure(place: Path) -> None:
     """On each rank: one run; the first rank writes what it saw."""
-    from harness.runtime.main import _quieten
-    from harness.runtime.ranks import join, leave
+    from harness.runtime.distributed import destroy_process_group, init_process_group
+    from harness.runtime.worker import _set_log_levels
 
-    ranks = join()
-    _quieten("error")
-    if not json.loads((place / "spec.resolved.json").read_text())["spec"]["choices"]:
+    ranks = init_process_group()
+    _set_log_levels("error")
+    if not json.loads((place / "spec.resolved.json").read_text())["spec"]["tuned_defaults"]:
         from harness.runtime import engine
 
-        engine.keep_gradients = lambda _: None  # DeepSpeed as it is
+        engine.keep_grads_in_host_memory = lambda _: None  # DeepSpeed as it is
     steps = train_here(place, ranks)
-    if ranks.is_first:
+    if ranks.is_main_process:
         status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":" in line)
         mean = {key: statistics.median(s[key] for s in steps[WARM_UP:]) for key in ("seconds_optimizer", "seconds_io")}
         held = {key: int(status[key].split()[0]) * 1024 for key in ("VmLck", "VmHWM")}
         (place / "result.json").write_text(json.dumps({**mean, **held, "loss": steps[-1]["loss"]}))
-    leave()
+    destroy_process_group()
 
 
 def page(found: dict[str, list[dict[str, Any]]], arguments: argparse.Namespace) -> str:

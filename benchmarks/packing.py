@@ -107,15 +107,15 @@ def spec(folder: Path, way: str, steps: int) -> dict[str, Any]:
 
 def measure(place: Path) -> None:
     """On each rank: one run; the first rank writes its step lines."""
-    from harness.runtime.main import _quieten
-    from harness.runtime.ranks import join, leave
+    from harness.runtime.distributed import destroy_process_group, init_process_group
+    from harness.runtime.worker import _set_log_levels
 
-    ranks = join()
-    _quieten("error")
+    ranks = init_process_group()
+    _set_log_levels("error")
     steps = train_here(place, ranks)
-    if ranks.is_first:
+    if ranks.is_main_process:
         (place / "steps.json").write_text(json.dumps(steps))
-    leave()
+    destroy_process_group()
 
 
 def page(found: dict[str, list[dict[str, float]]], arguments: argparse.Namespace) -> str:

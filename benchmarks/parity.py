@@ -55,7 +55,7 @@ def floor(folder: Path, case: table.Case) -> float:
 
 def attested(folder: Path, case: table.Case) -> Counter[str]:
     """How many claims about a run held, differed or had nothing to ask."""
-    file = folder / case.name / "attestation.json"
+    file = folder / case.name / "engine_checks.json"
     return Counter(c["state"] for c in json.loads(file.read_text())["claims"]) if file.exists() else Counter()
 
 
@@ -91,7 +91,7 @@ def report(
         f"# Parity with one plain PyTorch process, {date.today().isoformat()}",
         "",
         f"{within} of {len(everything)} cases within their bounds; {alarms} of {len(claims)} runs raised an alarm about"
-        f" themselves (`launch.attest: stop`). `{command}` on {used}, "
+        f" themselves (`launch.engine_checks: stop`). `{command}` on {used}, "
         f"Python {platform.python_version()}, CPU accelerator, gloo, {os.cpu_count()} cores.",
         "",
         f"{table.STEPS} steps of AdamW with warm-up, cosine, weight decay and clipping at {table.CLIP}, a global batch "

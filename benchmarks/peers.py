@@ -137,16 +137,16 @@ def measure(place: Path, side: str, turns: int) -> None:
     import torch
     import torch.distributed as dist
 
-    from harness.runtime.main import _quieten
-    from harness.runtime.ranks import join, leave
-    from harness.runtime.rehearsal_files import write_model
+    from harness.runtime.distributed import destroy_process_group, init_process_group
+    from harness.runtime.synthetic_files import write_model
+    from harness.runtime.worker import _set_log_levels
 
-    ranks = join()
-    _quieten("error")
+    ranks = init_process_group()
+    _set_log_levels("error")
     model = place.parent / "model"
     if dist.get_world_size() == 1:  # the warm-up that makes the model
         write_model(model, LLAMA, torch.float32)
-        leave()
+        destroy_process_group()
         return
     clock = Place(place / "turns", ranks.rank, WARM_UP, turns, STEPS)
     peer_sides.watch_deepspeed(clock.ended)
@@ -163,11 +163,11 @@ def measure(place: Path, side: str, turns: int) -> None:
     else:
         kind = {"D": peer_sides.raw, "T": peer_sides.trainer, "a": peer_sides.accelerate}[side[0]]
         losses = kind(work)
-    if ranks.is_first:
+    if ranks.is_main_process:
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         body = {"wall": clock.wall, "cpu": clock.cpu, "peak": peak, "first": losses[0], "last": losses[-1]}
         (place / "result.json").write_text(json.dumps(body))
-    leave()
+    destroy_process_group()
 
 
 def heading(arguments: argparse.Namespace) -> str:

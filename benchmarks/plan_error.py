@@ -27,8 +27,8 @@ ROOT = Path(__file__).resolve().parent.parent
 GRID = ROOT / "tests" / "with_deepspeed"
 sys.path[:0] = [str(ROOT), str(GRID)]
 
-from harness.facts.machine import accelerators  # noqa: E402
-from harness.facts.model_catalogue import catalogued  # noqa: E402
+from harness.facts.model_catalogue import catalogue_config  # noqa: E402
+from harness.hostinfo.machine import accelerators  # noqa: E402
 from harness.units import format_bytes  # noqa: E402
 
 Figure = tuple[str, int, int]
@@ -72,7 +72,7 @@ class GpuCase:
         spec: dict[str, Any] = {
             "name": "plan-error",
             "model": {
-                "config": dict(catalogued(self.model) or {}),
+                "config": dict(catalogue_config(self.model) or {}),
                 "tokenizer": "bytes",
                 "attn_implementation": "sdpa",
             },

@@ -14,11 +14,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from harness.plan.plan import Plan, make_plan  # noqa: E402
-from harness.plan.run import resolve  # noqa: E402
-from harness.spec.load import load  # noqa: E402
+from harness.plan.planner import Plan, make_plan  # noqa: E402
+from harness.plan.resolved_run import resolve_run  # noqa: E402
+from harness.spec.spec_loader import load_spec  # noqa: E402
 from harness.units import format_bytes, format_seconds  # noqa: E402
-from harness.views.plan import as_text  # noqa: E402
+from harness.views.plan import render_plan  # noqa: E402
 from harness.views.style import Style  # noqa: E402
 
 RECIPES = ("llama-3.1-70b-zero3-cpu-offload", "llama-3.1-70b-zero3-nvme", "llama-3.1-70b-zero3-nvme-all")
@@ -31,10 +31,10 @@ HEAD = (
 
 def planned(name: str) -> Plan:
     """The plan of a recipe."""
-    loaded = load(str(ROOT / "ds_configs" / f"{name}.yaml"))
+    loaded = load_spec(str(ROOT / "ds_configs" / f"{name}.yaml"))
     if loaded.spec is None:
         raise SystemExit(f"{name}: {[f.message for f in loaded.findings]}")
-    return make_plan(resolve(loaded.spec, name=name))
+    return make_plan(resolve_run(loaded.spec, name=name))
 
 
 def row(plan: Plan) -> str:
@@ -42,10 +42,10 @@ def row(plan: Plan) -> str:
     memory, time = plan.memory, plan.time
     if memory is None or time is None:
         raise SystemExit(f"{plan.run.name} has no plan")
-    training = memory.host_at(memory.training_peak_phase)
+    training = memory.host_bytes_at(memory.training_peak_phase)
     cells = [f"`{plan.run.name}`", format_bytes(memory.gpu_peak), format_bytes(training)]
     cells += [f"{format_bytes(memory.host_peak)} ({memory.host_peak_phase})"]
-    cells += [format_bytes(memory.nvme) if memory.nvme else "-", format_seconds(time.seconds)]
+    cells += [format_bytes(memory.nvme_bytes) if memory.nvme_bytes else "-", format_seconds(time.seconds)]
     cells += [
         f"{time.tokens_per_second:,.0f}",
         f"{time.mfu:.0%}",
@@ -67,7 +67,7 @@ def main() -> None:
     ]
     parts += ["sections and the assumptions of `harness plan --format json`.", "", HEAD, *(row(plan) for plan in plans)]
     for plan in plans:
-        text = as_text(plan, (), "", Style(), 110)
+        text = render_plan(plan, (), "", Style(), 110)
         parts += ["", f"## {plan.run.name}", "", "```", text, "```"]
     text = "\n".join(parts) + "\n"
     print(text)

@@ -21,32 +21,34 @@ LLAMA = {
 
 def run_directory(folder: Path, body: dict[str, Any], ranks: int) -> Path:
     """A new one below `folder`, with the harness's choices; the JSON without them is beside it as `defaults.json`."""
-    from harness.plan.choices.choosing import with_choices
-    from harness.plan.run import resolve
-    from harness.render import render
-    from harness.spec.model import RunSpec
+    from harness.plan.resolved_run import resolve_run
+    from harness.plan.tuned_defaults.rules import with_tuned_defaults
+    from harness.render import render_ds_config
+    from harness.spec.run_spec import RunSpec
 
     place = folder / f"run-{len(list(folder.glob('run-*')))}"
     for name in ("logs", "status", "checkpoints"):
         (place / name).mkdir(parents=True)
-    plain = resolve(RunSpec.model_validate_json(json.dumps(body)), world_size=ranks)
-    run = with_choices(plain, folder)
+    plain = resolve_run(RunSpec.model_validate_json(json.dumps(body)), world_size=ranks)
+    run = with_tuned_defaults(plain, folder)
     (place / "spec.resolved.json").write_text(json.dumps(run.to_json()))
-    (place / "ds_config.json").write_text(render(run).text)
-    (place / "defaults.json").write_text(render(plain).text)
+    (place / "ds_config.json").write_text(render_ds_config(run).json_text)
+    (place / "defaults.json").write_text(render_ds_config(plain).json_text)
     return place
 
 
 def train_here(place: Path, ranks: Any) -> list[dict[str, Any]]:
     """On each rank, what the launcher starts; returns the first rank's `step` lines of `metrics.jsonl`."""
-    from harness.runtime import loop
-    from harness.runtime.main import _read_together
-    from harness.runtime.rundir import RunDir
-    from harness.runtime.status import Status
+    from harness.runtime import train
+    from harness.runtime.rank_status import RankStatusWriter
+    from harness.runtime.run_config import RunDir
+    from harness.runtime.worker import _load_run_config_on_all_ranks
 
     run_dir = RunDir(place)
-    job = loop.build(_read_together(run_dir, ranks), run_dir, ranks, Status(run_dir, ranks.rank))
-    loop.train(job, None)
+    job = train.build_context(
+        _load_run_config_on_all_ranks(run_dir, ranks), run_dir, ranks, RankStatusWriter(run_dir, ranks.rank)
+    )
+    train.train(job, None)
     job.metrics.close()
     if not ranks.is_first:
         return []

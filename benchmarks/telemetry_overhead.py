@@ -107,7 +107,7 @@ def spec(rows: int, stage: int, steps: int) -> dict[str, Any]:
         "zero": {"stage": stage},
         "telemetry": {"peak_flops": 1e12},
         "checkpoint": {"save_at_end": False},
-        "launch": {"attest": "off"},
+        "launch": {"engine_checks": "off"},
     }
 
 
@@ -120,10 +120,10 @@ class Nothing:
 
 def measure(scratch: Path, rows: int, pairs: int, stage: int) -> None:
     """On each rank: steps of both kinds by turns, in an order drawn alike on all."""
-    from harness.runtime.checkpoint.contents import versions
-    from harness.runtime.ranks import join, leave
+    from harness.runtime.checkpoint.metadata import package_versions
+    from harness.runtime.distributed import destroy_process_group, init_process_group
 
-    ranks = join()
+    ranks = init_process_group()
     body = spec(rows, stage, 2 * (pairs + WARM_UP) + 1)
     both = Both(ranks, scratch, body)
     seconds: dict[bool, list[float]] = {True: [], False: []}
@@ -135,16 +135,16 @@ def measure(scratch: Path, rows: int, pairs: int, stage: int) -> None:
                 seconds[measured].append(spent)
     both.count_calls()
     both.job.metrics.close()
-    if ranks.is_first:
+    if ranks.is_main_process:
         result = summary(seconds[False], seconds[True])
-        device = both.telemetry.peak.device
+        device = both.telemetry.device_peak.device
         own = both.own_seconds()
         result["own_cpu_seconds"] = round(own, 7)
         result["collectives"] = both._calls
         result["own_cpu_over_bare"] = round(own / result["bare_step_seconds"], 5)
-        result |= {"ranks": ranks.world, "device": device, "versions": versions(), "spec": body}
+        result |= {"ranks": ranks.world_size, "device": device, "versions": package_versions(), "spec": body}
         (scratch / "result.json").write_text(json.dumps(result), encoding="utf-8")
-    leave()
+    destroy_process_group()
 
 
 class Both:
@@ -153,35 +153,37 @@ class Both:
     def __init__(self, ranks: Any, scratch: Path, body: dict[str, Any]) -> None:
         from deepspeed.comm import comm
 
-        from harness.plan.run import resolve
-        from harness.render import render
-        from harness.runtime import loop
-        from harness.runtime.main import _quieten, _read_together
-        from harness.runtime.policies import NonfinitePolicy
-        from harness.runtime.progress import Nothing as NoDisplay
-        from harness.runtime.rundir import RunDir
-        from harness.runtime.state import State
-        from harness.runtime.status import Status
-        from harness.runtime.telemetry.telemetry import Telemetry
-        from harness.spec.model import RunSpec
+        from harness.plan.resolved_run import resolve_run
+        from harness.render import render_ds_config
+        from harness.runtime import train
+        from harness.runtime.nonfinite_policy import NonfinitePolicy
+        from harness.runtime.progress_display import NoProgress as NoDisplay
+        from harness.runtime.rank_status import RankStatusWriter
+        from harness.runtime.run_config import RunDir
+        from harness.runtime.telemetry.run_telemetry import Telemetry
+        from harness.runtime.train_state import TrainState
+        from harness.runtime.worker import _load_run_config_on_all_ranks, _set_log_levels
+        from harness.spec.run_spec import RunSpec
 
-        run = resolve(RunSpec.model_validate_json(json.dumps(body)), world_size=ranks.world)
+        run = resolve_run(RunSpec.model_validate_json(json.dumps(body)), world_size=ranks.world)
         if ranks.is_first:
             (scratch / "spec.resolved.json").write_text(json.dumps(run.to_json()), encoding="utf-8")
-            (scratch / "ds_config.json").write_text(json.dumps(dict(render(run).config)), encoding="utf-8")
+            (scratch / "ds_config.json").write_text(json.dumps(dict(render_ds_config(run).config)), encoding="utf-8")
         ranks.barrier()
         run_dir = RunDir(scratch)
-        orders = _read_together(run_dir, ranks)
-        _quieten("error")
-        self._loop, self._ranks, self._backend = loop, ranks, comm.cdb
-        self.job = loop.build(orders, run_dir, ranks, Status(run_dir, ranks.rank))
+        orders = _load_run_config_on_all_ranks(run_dir, ranks)
+        _set_log_levels("error")
+        self._loop, self._ranks, self._backend = train, ranks, comm.cdb
+        self.job = train.build_context(orders, run_dir, ranks, RankStatusWriter(run_dir, ranks.rank))
         self._screen: Any = NoDisplay(0, 0)
         before = set(vars(comm.cdb))
         self.telemetry = Telemetry(self.job, self._screen)
         self._timed = {name: function for name, function in vars(comm.cdb).items() if name not in before}
         self._calls = 0
-        self._policy = NonfinitePolicy(run.spec, self.job.engine, ranks, self.job.topology, self.job.train.shape)
-        self._state = State()
+        self._policy = NonfinitePolicy(
+            run.spec, self.job.engine, ranks, self.job.topology, self.job.train_data.geometry
+        )
+        self._state = TrainState()
         self._spent: dict[str, list[float]] = {"begin": [], "end": [], "sum": []}
         for name in ("begin", "end"):
             setattr(self.telemetry, name, self._timing(name, getattr(self.telemetry, name)))
@@ -201,45 +203,45 @@ class Both:
         """CPU time a step: what goes on at its two ends, less the sum over ranks that both kinds have, and the clocks
         around its parts and its collectives.
         """
-        from harness.runtime.telemetry.waiting import METER
+        from harness.runtime.telemetry.comm_timer import COMM_TIMER
 
         ends, both = (statistics.mean(self._spent[n][WARM_UP:]) for n in ("end", "sum"))
         parts = 4  # of a step without accumulation
 
         def part() -> None:
-            with self.telemetry.watch.part("data"):
+            with self.telemetry.timer.span("data"):
                 pass
 
-        METER.on = True
+        COMM_TIMER.enabled = True
         clocks = parts * timeit.timeit(part, number=1000) / 1000
-        clocks += self._calls * timeit.timeit(lambda: METER.call(int), number=1000) / 1000
+        clocks += self._calls * timeit.timeit(lambda: COMM_TIMER.time_call(int), number=1000) / 1000
         return statistics.mean(self._spent["begin"]) + ends - both + clocks
 
     def count_calls(self) -> None:
         """Takes one more step, and notes how many collectives were timed in it."""
-        from harness.runtime.telemetry.waiting import METER
+        from harness.runtime.telemetry.comm_timer import COMM_TIMER
 
-        original = METER.call
+        original = COMM_TIMER.time_call
 
         def counting(*args: Any, **kw: Any) -> Any:
             self._calls += 1
             return original(*args, **kw)
 
-        METER.call = counting  # type: ignore[method-assign]
+        COMM_TIMER.time_call = counting  # type: ignore[method-assign]
         self.step(measured=True)
-        METER.call = original  # type: ignore[method-assign]
+        COMM_TIMER.time_call = original  # type: ignore[method-assign]
 
     def step(self, *, measured: bool) -> float:
         """Seconds of a step that all ranks begin together."""
-        from harness.runtime.telemetry.waiting import METER
+        from harness.runtime.telemetry.comm_timer import COMM_TIMER
 
         for name, function in self._timed.items():
             vars(self._backend).pop(name, None)
             if measured:
                 setattr(self._backend, name, function)
-        METER.on = False
+        COMM_TIMER.enabled = False
         if measured:
-            self.telemetry._time_collectives(self._state.step)
+            self.telemetry._enable_comm_timer(self._state.step)
         self._ranks.barrier()
         began = time.perf_counter()
         (self._measured if measured else self._bare)()
@@ -248,7 +250,7 @@ class Both:
     def _bare(self) -> None:
         place, nothing = self._state.position, Nothing()
         losses, state, _ = self._loop._take_step(self.job, self._state, nothing)  # type: ignore[arg-type]
-        self._state, _ = self._policy.after(state, place, losses)
+        self._state, _ = self._policy.check_step(state, place, losses)
         self._sum(losses)
 
     def _measured(self) -> None:

@@ -11,7 +11,7 @@ from enum import IntEnum
 from harness.findings import Finding
 
 
-class Exit(IntEnum):
+class ExitCode(IntEnum):
     """What the program's exit code means."""
 
     OK = 0
@@ -19,7 +19,7 @@ class Exit(IntEnum):
     USAGE = 2
     BUG = 3
     PREFLIGHT = 4
-    ATTESTATION = 5
+    ENGINE_CHECK = 5
     HUNG = 124
     INTERRUPTED = 130
     PREEMPTED = 138
@@ -27,10 +27,10 @@ class Exit(IntEnum):
     TERMINATED = 143
 
 
-class Refused(Exception):
+class UserError(Exception):
     """The input cannot be used; `findings` say why. Raised by loaders, caught by commands."""
 
-    def __init__(self, findings: Iterable[Finding], code: Exit = Exit.FINDINGS) -> None:
+    def __init__(self, findings: Iterable[Finding], code: ExitCode = ExitCode.FINDINGS) -> None:
         self.findings = tuple(findings)
         self.code = code
         super().__init__("; ".join(f.message for f in self.findings))

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 Severity = Literal["error", "warning", "info"]
 Upstream = Literal["raises", "asserts", "silent", "hangs", "wrong", "crashes"]
 
-_RANK: dict[str, int] = {"error": 0, "warning": 1, "info": 2}
+_SEVERITY_RANK: dict[str, int] = {"error": 0, "warning": 1, "info": 2}
 
 
 class Place(NamedTuple):
@@ -66,7 +66,7 @@ class Finding(NamedTuple):
         return self.severity == "error"
 
 
-class Skipped(NamedTuple):
+class SkippedGate(NamedTuple):
     """A gate that could not look, and what it would have needed."""
 
     gate: str
@@ -82,7 +82,7 @@ class Report(NamedTuple):
     file: str
     findings: tuple[Finding, ...] = ()
     checked: int = 0
-    skipped: tuple[Skipped, ...] = ()
+    skipped: tuple[SkippedGate, ...] = ()
     ignored: tuple[Finding, ...] = ()
     left_out: tuple[Finding, ...] = ()
     fixed: tuple[Finding, ...] = ()
@@ -104,7 +104,7 @@ class Report(NamedTuple):
         return not self.errors
 
 
-class Outcome(NamedTuple):
+class CheckOutcome(NamedTuple):
     """What became of one call: a report a file, against which DeepSpeed and why that one.
 
     `general` are findings about the call, not about a file; `passed_over` are files in folders that are something else.
@@ -118,11 +118,11 @@ class Outcome(NamedTuple):
     code: int = 0
 
 
-def in_reading_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+def sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """Sorted by where they are in the file, then by severity: the reader is in the file."""
 
     def rank(f: Finding) -> tuple[int, int, int, str]:
         line, column = (f.place.line, f.place.column) if f.place else (1 << 30, 0)
-        return (line, column, _RANK[f.severity], f.gate)
+        return (line, column, _SEVERITY_RANK[f.severity], f.gate)
 
     return tuple(sorted(findings, key=rank))

@@ -8,7 +8,7 @@ SAFE_PATH = "PYTHONSAFEPATH"
 """As `-P`, for a program that starts others by itself: Python 3.11 and later heed it, earlier ones ignore it."""
 
 
-def python(*words: str) -> list[str]:
+def python_command(*words: str) -> list[str]:
     """The command of this interpreter with these words, such as `-m`, `harness`.
 
     With `-c`, `-m` and `-` Python would look for modules in the current folder first, before the standard library: a

@@ -15,17 +15,17 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from harness.facts import machine
-from harness.files import parse_json, read_regular
+from harness.file_io import parse_json, read_regular
+from harness.hostinfo import machine
 
-FRESH_SECONDS = 120.0
+STALE_AFTER_SECONDS = 120.0
 """On a file system without `flock`, a holder on another machine counts as alive for so long after it last touched."""
-_LARGEST = 4096
+_MAX_BYTES = 4096
 _NO_FLOCK = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL}
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class LockHolder:
     """Who holds a lock: `host` is the machine's name and boot id, `ticks` the start time of the process."""
 
     host: str
@@ -34,19 +34,19 @@ class Holder:
     what: str = ""
 
     @staticmethod
-    def me(what: str = "") -> Holder:
+    def this_process(what: str = "") -> LockHolder:
         """This process."""
-        return Holder(machine.host_identity(), os.getpid(), machine.start_ticks(os.getpid()) or 0, what)
+        return LockHolder(machine.host_identity(), os.getpid(), machine.process_start_ticks(os.getpid()) or 0, what)
 
     @property
-    def alive(self) -> bool | None:
+    def is_alive(self) -> bool | None:
         """Whether the process runs; None when it is on another machine, where nobody can look from here."""
         if self.host != machine.host_identity():
             return None
-        return machine.start_ticks(self.pid) == self.ticks
+        return machine.process_start_ticks(self.pid) == self.ticks
 
     @property
-    def supervisor(self) -> str:
+    def supervisor_id(self) -> str:
         """As the variable HARNESS_SUPERVISOR has it."""
         return f"{self.host}:{self.pid}:{self.ticks}"
 
@@ -54,10 +54,10 @@ class Holder:
         return f"process {self.pid} on {self.host.partition(':')[0]}" + (f", {self.what}" if self.what else "")
 
 
-class Held(Exception):
+class LockHeld(Exception):
     """Somebody else holds the lock; `holder` is None when the file does not say who."""
 
-    def __init__(self, path: Path, holder: Holder | None) -> None:
+    def __init__(self, path: Path, holder: LockHolder | None) -> None:
         self.path, self.holder = path, holder
         super().__init__(f"{path} is held by {holder or 'another process'}")
 
@@ -66,32 +66,32 @@ class Lock:
     """A lock that this process holds until `release` or until it dies. Children do not inherit it."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
-        self.path, self._descriptor, self._touched = path, descriptor, time.monotonic()
+        self.path, self._descriptor, self._touched_at = path, descriptor, time.monotonic()
 
     @classmethod
-    def take(cls, path: Path, what: str = "") -> Lock:
+    def acquire(cls, path: Path, what: str = "") -> Lock:
         """Hold `path` from now on. Raises Held, and OSError when the file cannot be made or opened."""
         for patience in (0.05, 0.2):  # somebody who only looks whether it is held holds it for an instant
-            with contextlib.suppress(Held):
-                return cls._settle(path, what)
+            with contextlib.suppress(LockHeld):
+                return cls._acquire(path, what)
             time.sleep(patience)
-        return cls._settle(path, what)
+        return cls._acquire(path, what)
 
     @classmethod
-    def _settle(cls, path: Path, what: str) -> Lock:
-        while (lock := cls._try(path, what)) is None:
+    def _acquire(cls, path: Path, what: str) -> Lock:
+        while (lock := cls._try_acquire(path, what)) is None:
             pass
         return lock
 
     @classmethod
-    def _try(cls, path: Path, what: str) -> Lock | None:
+    def _try_acquire(cls, path: Path, what: str) -> Lock | None:
         """The lock; None when its last holder removed the file between our opening and our claim."""
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            _claim(path, descriptor)
-            if _is_still(path, descriptor):
+            _acquire_flock(path, descriptor)
+            if _is_same_file(path, descriptor):
                 lock = cls(path, descriptor)
-                lock._sign(Holder.me(what))
+                lock._write_holder(LockHolder.this_process(what))
                 return lock
         except BaseException:
             os.close(descriptor)
@@ -101,8 +101,8 @@ class Lock:
 
     def touch(self) -> None:
         """Say that the holder is alive, for other machines; may be called as often as one likes."""
-        if time.monotonic() - self._touched > FRESH_SECONDS / 4:
-            self._touched = time.monotonic()
+        if time.monotonic() - self._touched_at > STALE_AFTER_SECONDS / 4:
+            self._touched_at = time.monotonic()
             os.utime(self._descriptor)
 
     def release(self) -> None:
@@ -110,30 +110,30 @@ class Lock:
         self.path.unlink(missing_ok=True)
         os.close(self._descriptor)
 
-    def _sign(self, holder: Holder) -> None:
+    def _write_holder(self, holder: LockHolder) -> None:
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, (json.dumps(asdict(holder)) + "\n").encode(), 0)
 
 
-def holder_of(path: Path) -> Holder | None:
+def read_holder(path: Path) -> LockHolder | None:
     """Who the file says holds it, whether or not that process is still alive; None when nobody is named."""
     try:
-        raw = parse_json(read_regular(path, _LARGEST))
-        return Holder(str(raw["host"]), int(raw["pid"]), int(raw["ticks"]), str(raw.get("what", "")))
+        raw = parse_json(read_regular(path, _MAX_BYTES))
+        return LockHolder(str(raw["host"]), int(raw["pid"]), int(raw["ticks"]), str(raw.get("what", "")))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return None
 
 
-def held_by(path: Path) -> Holder | None:
+def current_holder(path: Path) -> LockHolder | None:
     """Who holds the lock now; None when nobody does. Takes nothing."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would wait for its writer
     except OSError:
         return None
     try:
-        _claim(path, descriptor, fcntl.LOCK_SH)  # many may look at once
-    except Held as held:
-        return held.holder or Holder("another machine", 0, 0)
+        _acquire_flock(path, descriptor, fcntl.LOCK_SH)  # many may look at once
+    except LockHeld as held:
+        return held.holder or LockHolder("another machine", 0, 0)
     except OSError:
         return None
     finally:
@@ -141,25 +141,25 @@ def held_by(path: Path) -> Holder | None:
     return None
 
 
-def _claim(path: Path, descriptor: int, kind: int = fcntl.LOCK_EX) -> None:
+def _acquire_flock(path: Path, descriptor: int, kind: int = fcntl.LOCK_EX) -> None:
     """Take the kernel's lock, and see that no other machine has its own idea of it. Raises Held."""
-    holder = holder_of(path)
+    holder = read_holder(path)
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-        shared = machine.on_network_filesystem(path)
+        shared = machine.is_on_network_filesystem(path)
     except BlockingIOError:
-        raise Held(path, holder_of(path)) from None
+        raise LockHeld(path, read_holder(path)) from None
     except OSError as error:
         if error.errno not in _NO_FLOCK:
             raise
         shared = True
     if not shared or holder is None or holder.pid == os.getpid():
         return
-    if holder.alive or (holder.alive is None and time.time() - path.stat().st_mtime < FRESH_SECONDS):
-        raise Held(path, holder)
+    if holder.is_alive or (holder.is_alive is None and time.time() - path.stat().st_mtime < STALE_AFTER_SECONDS):
+        raise LockHeld(path, holder)
 
 
-def _is_still(path: Path, descriptor: int) -> bool:
+def _is_same_file(path: Path, descriptor: int) -> bool:
     try:
         there = path.stat()
     except OSError:

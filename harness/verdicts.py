@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from harness.files import read_regular, replace_file
+from harness.file_io import read_regular, replace_file
 
 State = Literal["completed", "stopped", "failed"]
 VERDICT = "verdict.json"
 FORMAT_VERSION = 1
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Verdict:
     """When, in seconds since 1970."""
 
 
-def verdict_json(verdict: Verdict) -> dict[str, Any]:
+def verdict_to_json(verdict: Verdict) -> dict[str, Any]:
     """As it stands in `verdict.json`."""
     return {
         "format_version": FORMAT_VERSION,
@@ -66,7 +66,7 @@ def verdict_json(verdict: Verdict) -> dict[str, Any]:
 
 def write_verdict(run_dir: Path, verdict: Verdict) -> None:
     """Write `verdict.json`. Raises OSError."""
-    replace_file(run_dir / VERDICT, json.dumps(verdict_json(verdict), indent=1) + "\n")
+    replace_file(run_dir / VERDICT, json.dumps(verdict_to_json(verdict), indent=1) + "\n")
 
 
 def read_verdict(run_dir: Path) -> Verdict | None:
@@ -74,13 +74,13 @@ def read_verdict(run_dir: Path) -> Verdict | None:
     whose supervisor was killed; and where it is something that no launch has written.
     """
     try:
-        body = json.loads(read_regular(run_dir / VERDICT, _MOST_BYTES, follow=False))
-        return _verdict(body)
+        body = json.loads(read_regular(run_dir / VERDICT, _MAX_BYTES, follow=False))
+        return _parse_verdict(body)
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
-def _verdict(body: Any) -> Verdict:
+def _parse_verdict(body: Any) -> Verdict:
     """Raises ValueError, KeyError and TypeError for anything that `write_verdict` does not write."""
     rank, notes, time = body["rank"], body["notes"], body["time"]
     if body["state"] not in get_args(State) or not isinstance(notes, list):
@@ -89,28 +89,28 @@ def _verdict(body: Any) -> Verdict:
         raise ValueError
     return Verdict(
         state=body["state"],
-        code=_whole(body["exit_code"]),
-        reason=_text(body["reason"]),
-        rank=None if rank is None else _whole(rank),
-        host=_text(body["host"]),
-        step=_whole(body["step"]),
-        notes=tuple(_text(note) for note in notes),
+        code=_parse_int(body["exit_code"]),
+        reason=_parse_str(body["reason"]),
+        rank=None if rank is None else _parse_int(rank),
+        host=_parse_str(body["host"]),
+        step=_parse_int(body["step"]),
+        notes=tuple(_parse_str(note) for note in notes),
         refused=body["refused"] is True,
         crashed=body["crashed"] is True,
-        signal=_text(body["signal"]),
-        cause=_text(body["cause"]),
-        attempt=_whole(body["attempt"]),
+        signal=_parse_str(body["signal"]),
+        cause=_parse_str(body["cause"]),
+        attempt=_parse_int(body["attempt"]),
         time=float(time),
     )
 
 
-def _text(value: Any) -> str:
+def _parse_str(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError
     return value
 
 
-def _whole(value: Any) -> int:
+def _parse_int(value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 31:
         raise ValueError
     return value

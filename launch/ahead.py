@@ -16,7 +16,7 @@ from pathlib import Path
 def main() -> None:
     """Import, wait, become."""
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-    from harness.runtime.lean import import_deepspeed
+    from harness.runtime.patches.no_mlflow import import_deepspeed
 
     import_deepspeed()  # but not its launcher, which reads the environment (DS_ENV_FILE) while it is imported
     del sys.path[0]

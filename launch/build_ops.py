@@ -40,23 +40,23 @@ def main() -> int:
     if not args.ops or not set(args.ops) <= set(BUILDERS):
         parser.error("needs ops that are known, or --request")
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-    from harness.facts.compiled_ops import extensions_root, use_extensions_root
-    from harness.launching import build
+    from harness.hostinfo.torch_extensions import set_torch_extensions_dir, torch_extensions_dir
+    from harness.launching.ops import local_build
 
-    root = extensions_root()
-    if build.is_ready(args.ops, root, os.environ):
+    root = torch_extensions_dir()
+    if local_build.ops_are_built(args.ops, root, os.environ):
         return 0
     # What libraries print must not mix with the events: their stdout becomes stderr.
     events = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
     os.dup2(2, 1)
-    for lock, removed in build.remove_stale_locks(root, args.ops):
+    for lock, removed in local_build.remove_stale_locks(root, args.ops):
         say(events, "lock", file=str(lock), removed=removed)
-    for op in build.remove_torn_libraries(root, args.ops):
+    for op in local_build.remove_truncated_libraries(root, args.ops):
         say(events, "unloadable", op=op, error="the library is not whole")
-    use_extensions_root(os.environ)
+    set_torch_extensions_dir(os.environ)
     records = compiled(args.ops, root, events)
     if set(records) == set(args.ops):
-        remember(build.stamp_file(root), build.stamp_key(os.environ), records)
+        remember(local_build.build_stamp_file(root), local_build.build_stamp_key(os.environ), records)
         return 0
     return 1
 
@@ -96,15 +96,15 @@ def load(op: str, root: Path, events: TextIO) -> Any:
     from deepspeed.accelerator import get_accelerator
     from torch.utils import cpp_extension
 
-    from harness.launching import build
+    from harness.launching.ops import local_build
 
     try:
         return get_accelerator().create_op_builder(BUILDERS[op]).load()
     except ImportError as error:
-        if any((folder / "lock").exists() for folder in build.op_folders(root, [op])):
+        if any((folder / "lock").exists() for folder in local_build.find_op_folders(root, [op])):
             raise  # another process compiles it
         say(events, "unloadable", op=op, error=str(error)[:200])
-    build.remove_op(root, op)
+    local_build.remove_op(root, op)
     cpp_extension.JIT_EXTENSION_VERSIONER.entries.pop(op, None)  # else torch would not even look
     return get_accelerator().create_op_builder(BUILDERS[op]).load()
 

@@ -17,13 +17,15 @@ if __name__ == "__main__":
     # What libraries print must not mix with the result: their stdout becomes stderr.
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    from harness.errors import Refused
-    from harness.plan.run import Run
-    from harness.runtime.corpus.show import show
+    from harness.errors import UserError
+    from harness.plan.resolved_run import ResolvedRun
+    from harness.runtime.dataset.preview import preview_dataset
 
     try:
-        body = show(Run.from_json(json.loads(arguments.run.read_text(encoding="utf-8"))), arguments.examples)
-    except Refused as refused:
+        body = preview_dataset(
+            ResolvedRun.from_json(json.loads(arguments.run.read_text(encoding="utf-8"))), arguments.examples
+        )
+    except UserError as refused:
         body = {"refused": [{**f._asdict(), "fix": f.fix and f.fix._asdict()} for f in refused.findings]}
     json.dump(body, out)
     out.close()

@@ -39,16 +39,16 @@ if __name__ == "__main__":
     os.environ.setdefault(
         "DS_ACCELERATOR", "cpu"
     )  # the export needs no other, and DeepSpeed would say on stdout which it took
-    from harness.runtime.lean import import_deepspeed
+    from harness.runtime.patches.no_mlflow import import_deepspeed
 
     import_deepspeed()
-    from harness.errors import Refused
-    from harness.runtime.export import SHARD_BYTES, export
-    from harness.runtime.refusals import say
-    from harness.runtime.sample import sample
+    from harness.errors import UserError
+    from harness.runtime.export import SHARD_BYTES, export_checkpoint
+    from harness.runtime.text_generation import generate_sample
+    from harness.runtime.user_errors import print_findings
 
     try:
-        folder = export(
+        folder = export_checkpoint(
             arguments.checkpoint,
             arguments.out,
             arguments.dtype,
@@ -56,15 +56,17 @@ if __name__ == "__main__":
             lora=arguments.lora,
             verify=arguments.verify,
             allow_code=arguments.allow_local_code,
-            say=lambda text: print(text, file=sys.stderr, flush=True),
+            log=lambda text: print(text, file=sys.stderr, flush=True),
         )
-    except Refused as refused:
-        say(refused.findings)
+    except UserError as refused:
+        print_findings(refused.findings)
         sys.exit(int(refused.code))
     print(folder)
     if arguments.sample_prompt is not None:
         seed = None if arguments.sample_seed < 0 else arguments.sample_seed
         trusted = arguments.allow_local_code
-        text = sample(folder, arguments.sample_prompt, arguments.sample_tokens, seed=seed, trusted=trusted)
+        text = generate_sample(
+            folder, arguments.sample_prompt, arguments.sample_tokens, seed=seed, trust_remote_code=trusted
+        )
         (arguments.sample_file or folder.with_name("sample.txt")).write_text(text + "\n", encoding="utf-8")
         print(text)

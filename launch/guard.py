@@ -38,14 +38,14 @@ def main() -> int:
     """Beat until it is time, then leave nobody; exit code 1 when somebody could not be ended."""
     request = json.loads(base64.urlsafe_b64decode(sys.argv[1]))
     sys.path[:0] = request["path"]
-    from harness.facts.machine import host_identity
-    from harness.launching import shm
-    from harness.launching.processes import end_all, of_run, read_process
+    from harness.hostinfo.machine import host_identity
+    from harness.launching.process import shm
+    from harness.launching.process.processes import find_run_processes, kill_all, read_process
 
     run_dir = Path(request["run_dir"])
     # On the machine that launches, the launcher and its ssh are the supervisor's to end.
     spared = request["session"] if request["supervisor"] == host_identity() else -1
-    find = lambda: [p for p in of_run(run_dir, -1) if p.session != spared]  # noqa: E731
+    find = lambda: [p for p in find_run_processes(run_dir, -1) if p.session_id != spared]  # noqa: E731
     listener = Listener()
     listener.start()
     known: set[int] = set()
@@ -59,8 +59,8 @@ def main() -> int:
         if not say({"alive": alive, "signals": signals}):
             break
         time.sleep(_EVERY_SECONDS)
-    left = end_all(find, 0.0)
-    shm.remove_unused({int(request["port"])})
+    left = kill_all(find, 0.0)
+    shm.remove_unused_buffers({int(request["port"])})
     say({"left": [process.pid for process in left]})
     return int(bool(left))
 

@@ -16,10 +16,10 @@ if __name__ == "__main__":
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
     import torch
 
-    from harness.runtime.rehearsal_files import write_model, write_records
+    from harness.runtime.synthetic_files import write_model, write_records
 
     orders = json.loads(arguments.orders.read_text(encoding="utf-8"))
     size = write_model(Path(orders["model"]), orders["config"], getattr(torch, orders["dtype"]))
     file, kind, columns = Path(orders["data"]), orders["format"], orders["columns"]
-    records = write_records(file, kind, orders["tokens"], columns, longest=orders["longest"])
+    records = write_records(file, kind, orders["tokens"], columns, max_length=orders["longest"])
     print(json.dumps({"weights_bytes": size, "records": records}))

@@ -74,10 +74,10 @@ if __name__ == "__main__":
     rank = int(os.environ.get("RANK", "0"))
     keep_output(arguments.run, rank, arguments.attempt)
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-    from harness.runtime.lean import import_deepspeed
+    from harness.runtime.patches.no_mlflow import import_deepspeed
 
     import_deepspeed()
-    from harness.runtime.main import Start, run_rank
+    from harness.runtime.worker import WorkerArgs, run_rank
 
-    start = Start(arguments.run, arguments.resume, tuple(arguments.allow_change), arguments.attempt)
+    start = WorkerArgs(arguments.run, arguments.resume, tuple(arguments.allow_change), arguments.attempt)
     sys.exit(run_rank(start, rank))

@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from harness.facts.deepspeed import installed_version
+from harness.facts.deepspeed_version import installed_version
 
 HERE = Path(__file__).parent
 NEEDS_TRAINING = (
     "with_deepspeed",
     "cli/test_data_command.py",
-    "launching/test_binding.py",
+    "launching/test_core_binding.py",
     "launching/test_signals.py",
     "launching/test_launch_to_end.py",
     "launching/test_recovery.py",
@@ -36,7 +36,11 @@ if TIER != "gpu":
     # wherever the suite runs. A test that is about devices makes some up (`made_up_gpu.py`) and says so to what it starts.
     os.environ |= {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""}
 TRAINING = installed_version() is not None and TIER != "light"
-ACROSS_HOSTS = ("hosts/test_launch_across_hosts.py", "hosts/test_other_starters.py", "hosts/test_slurm.py")
+ACROSS_HOSTS = (
+    "hosts/test_launch_across_hosts.py",
+    "hosts/test_backends_across_hosts.py",
+    "hosts/test_slurm_across_hosts.py",
+)
 """Launches over ssh, minutes each: `make test-hosts`."""
 ALLOWED_SKIPS = (
     "this processor has no AVX512-FP16",

@@ -21,13 +21,13 @@ from typing import Any
 
 import yaml
 
-from harness.cli.validating import Options, validate
-from harness.facts.deepspeed_keys import block, block_paths
-from harness.spec.model import RunSpec
+from harness.cli.validation import ValidateOptions, validate
+from harness.facts.deepspeed_keys import block_keys, block_paths
+from harness.spec.run_spec import RunSpec
 
 ROOT = Path(__file__).parents[1]
 RECIPES = [path.read_text() for path in sorted((ROOT / "ds_configs").glob("*.*")) if path.suffix in (".yaml", ".json")]
-KEYS = [(path, name) for path in block_paths() for name in block(path) or ()]
+KEYS = [(path, name) for path in block_paths() for name in block_keys(path) or ()]
 FIELDS = [(s, n) for s, f in RunSpec.model_fields.items() for n in getattr(f.annotation, "model_fields", {"": 0})]
 ODD: list[Any] = [
     None, True, False, 0, 1, -1, 2, 3, 1.5, 5e8, float("nan"), float("inf"), 10**30, "auto", "8", "", "cpu", "nvme", "x",
@@ -97,7 +97,7 @@ def one(seed: int, folder: Path) -> str:
     file = folder / name
     file.write_bytes(content)
     diff = draw.random() < 0.3
-    options = Options(
+    options = ValidateOptions(
         files=(str(file),),
         format=draw.choice(["text", "json", "github", "sarif"]),
         world_size=draw.choice([None, 1, 2, 8]),

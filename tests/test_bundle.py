@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness import bundle
-from harness.gates.registry import gates
+from harness.gates.registry import all_gates
 
 
 @pytest.fixture
@@ -97,7 +97,7 @@ def test_a_folder_that_may_not_be_written_is_no_trouble(package, monkeypatch):
 def test_every_gate_file_is_found():
     folder = Path(bundle.__file__).parent / "gates"
     files = {p.relative_to(folder).with_suffix("").as_posix() for p in folder.glob("*/*.py")}
-    names = {gate.check.__module__.removeprefix("harness.gates.").replace(".", "/") for gate in gates()}
+    names = {gate.check.__module__.removeprefix("harness.gates.").replace(".", "/") for gate in all_gates()}
     assert names <= files
     for name in files - names:
         assert f"harness.gates.{name.removesuffix('/__init__').replace('/', '.')}" in sys.modules

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from harness.cli.app import COMMANDS, build
+from harness.cli.app import COMMANDS, build_app
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -23,7 +23,7 @@ def printed(command: str, folder: Path) -> str:
     here = Path.cwd()
     os.chdir(folder)
     try:
-        return CliRunner(env={"COLUMNS": "100"}).invoke(build(arguments), arguments).output
+        return CliRunner(env={"COLUMNS": "100"}).invoke(build_app(arguments), arguments).output
     finally:
         os.chdir(here)
 
@@ -75,7 +75,7 @@ def test_every_recipe_is_in_its_table_and_has_its_json():
 @pytest.mark.parametrize("command", ["validate-config", "render --check"])
 def test_every_recipe_validates_and_renders_to_its_json(recipe, command):
     name, *options = command.split()
-    result = CliRunner().invoke(build([name]), [name, str(recipe), *options])
+    result = CliRunner().invoke(build_app([name]), [name, str(recipe), *options])
     assert result.exit_code == 0, result.output
     assert "warning" not in result.output
 

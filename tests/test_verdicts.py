@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from harness.verdicts import VERDICT, Verdict, read_verdict, verdict_json, write_verdict
+from harness.verdicts import VERDICT, Verdict, read_verdict, verdict_to_json, write_verdict
 
 KILLED = Verdict(
     "failed",
@@ -33,7 +33,7 @@ def test_what_is_written_is_read(tmp_path, verdict):
 
 
 def test_a_later_release_may_say_more(tmp_path):
-    (tmp_path / VERDICT).write_text(json.dumps({**verdict_json(KILLED), "weather": "fine", "format_version": 2}))
+    (tmp_path / VERDICT).write_text(json.dumps({**verdict_to_json(KILLED), "weather": "fine", "format_version": 2}))
     assert read_verdict(tmp_path) == KILLED
 
 
@@ -57,7 +57,7 @@ def test_a_later_release_may_say_more(tmp_path):
     ],
 )
 def test_a_value_that_no_launch_writes(tmp_path, change):
-    (tmp_path / VERDICT).write_text(json.dumps({**verdict_json(KILLED), **change}))
+    (tmp_path / VERDICT).write_text(json.dumps({**verdict_to_json(KILLED), **change}))
     assert read_verdict(tmp_path) is None
 
 

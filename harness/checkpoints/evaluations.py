@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.files import parse_json, read_regular, replace_file
+from harness.file_io import parse_json, read_regular, replace_file
 
-NAME = "evaluations.json"
-_LARGEST = 64 * 2**20
+EVALUATIONS = "evaluations.json"
+_MAX_BYTES = 64 * 2**20
 
 
 @dataclass(frozen=True)
@@ -27,20 +27,20 @@ class Evaluations:
     def read(folder: Path) -> Evaluations:
         """Of a folder of checkpoints. A file that cannot be used counts as none: nothing depends on it but a choice."""
         try:
-            body = parse_json(read_regular(folder / NAME, _LARGEST, follow=False).decode())
+            body = parse_json(read_regular(folder / EVALUATIONS, _MAX_BYTES, follow=False).decode())
             return Evaluations({int(k): dict(v) for k, v in body.items() if isinstance(v["loss"], float)})
         except (OSError, ValueError, TypeError, AttributeError, KeyError):
             return Evaluations()
 
-    def upto(self, step: int) -> Evaluations:
+    def up_to(self, step: int) -> Evaluations:
         """Those of `step` and before: a resume from an earlier step has overtaken the rest."""
         return Evaluations({s: v for s, v in self.by_step.items() if s <= step})
 
-    def with_one(self, step: int, values: Mapping[str, Any]) -> Evaluations:
+    def with_evaluation(self, step: int, values: Mapping[str, Any]) -> Evaluations:
         """One more."""
         return Evaluations({**self.by_step, step: dict(values)})
 
-    def best_of(self, steps: Collection[int]) -> int | None:
+    def best_step(self, steps: Collection[int]) -> int | None:
         """Of these steps the one with the lowest loss, the later one of two alike; None when none was evaluated."""
         known = [(float(self.by_step[s]["loss"]), -s) for s in steps if s in self.by_step]
         return -min(known)[1] if known else None
@@ -49,7 +49,7 @@ class Evaluations:
         """The last and the best, for a manifest."""
         if not self.by_step:
             return {"last": None, "best": None}
-        last, best = max(self.by_step), self.best_of(list(self.by_step)) or 0
+        last, best = max(self.by_step), self.best_step(list(self.by_step)) or 0
         return {
             "last": {"step": last, **self.by_step[last]},
             "best": {"step": best, **self.by_step[best]},
@@ -58,4 +58,6 @@ class Evaluations:
     def write(self, folder: Path) -> None:
         """Durably. Raises OSError."""
         folder.mkdir(parents=True, exist_ok=True)
-        replace_file(folder / NAME, json.dumps({str(s): dict(v) for s, v in sorted(self.by_step.items())}) + "\n")
+        replace_file(
+            folder / EVALUATIONS, json.dumps({str(s): dict(v) for s, v in sorted(self.by_step.items())}) + "\n"
+        )

@@ -16,15 +16,15 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from harness.errors import Refused
-from harness.files import parse_json, read_regular, replace_file
+from harness.errors import UserError
+from harness.file_io import parse_json, read_regular, replace_file
 from harness.findings import Finding, Fix
 
 FORMAT_VERSION = 2
-NAME = "manifest.json"
-_LARGEST_BYTES = 256 * 2**20  # a file that is read whole; one line a file of a checkpoint is far below
-_MOST = 2**63
-_NEEDED = {"state": dict, "tag": str, "world": int, "zero_stage": int, "dtype": str, "files": dict}
+MANIFEST = "manifest.json"
+_MAX_BYTES = 256 * 2**20  # a file that is read whole; one line a file of a checkpoint is far below
+_MAX_COUNT = 2**63
+_REQUIRED = {"state": dict, "tag": str, "world": int, "zero_stage": int, "dtype": str, "files": dict}
 _OPTIONAL = {
     **dict.fromkeys(("name", "run", "run_id", "layout", "saved_at"), str),
     **dict.fromkeys(("bytes", "node"), int),
@@ -74,7 +74,7 @@ class Manifest:
         return str(self.body["tag"])
 
     @property
-    def world(self) -> int:
+    def world_size(self) -> int:
         """Ranks that saved it."""
         return int(self.body["world"])
 
@@ -94,7 +94,7 @@ class Manifest:
         return sum(record.bytes for record in self.files.values())
 
     @property
-    def here(self) -> dict[str, FileRecord]:
+    def local_files(self) -> dict[str, FileRecord]:
         """The files that this folder must have: all, or, on disks that hosts do not share, those of its node."""
         if self.body.get("layout") != "per-host":
             return dict(self.files)
@@ -108,83 +108,93 @@ def checksum(body: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def read(folder: Path) -> Manifest:
+def read_manifest(folder: Path) -> Manifest:
     """The manifest of a checkpoint. Raises Refused: CK101 when there is none that can be used, CK108 when it was
     edited or damaged, CK112 when a path in it leads elsewhere.
     """
-    body = _parse(folder)
+    body = _parse_body(folder)
     if body.get("checksum") != checksum(body):
-        raise damaged("CK108", folder, f"`{folder / NAME}` is not as it was written: its checksum differs")
-    wrong = _wrong_field(body)
+        raise damage_error("CK108", folder, f"`{folder / MANIFEST}` is not as it was written: its checksum differs")
+    wrong = _invalid_field(body)
     if wrong is not None:
-        raise damaged("CK101", folder, f"`{folder / NAME}` has no usable `{wrong}`")
-    return Manifest(folder, body, _files(folder, body["files"]))
+        raise damage_error("CK101", folder, f"`{folder / MANIFEST}` has no usable `{wrong}`")
+    return Manifest(folder, body, _parse_files(folder, body["files"]))
 
 
-def _wrong_field(body: Mapping[str, Any]) -> str | None:
+def _invalid_field(body: Mapping[str, Any]) -> str | None:
     """The first field that is not of its type, so that who reads a manifest need not look."""
-    for key, kind in _NEEDED.items():
-        if not _is(body.get(key), kind):
+    for key, kind in _REQUIRED.items():
+        if not _has_type(body.get(key), kind):
             return key
     for key, kind in _OPTIONAL.items():
-        if body.get(key) is not None and not _is(body[key], kind):
+        if body.get(key) is not None and not _has_type(body[key], kind):
             return key
     state, spec = body["state"], body.get("spec") or {}
-    if not _is(state.get("step"), int) or any(state.get(k) is not None and not _is(state[k], int) for k in _COUNTS):
+    if not _has_type(state.get("step"), int) or any(
+        state.get(k) is not None and not _has_type(state[k], int) for k in _COUNTS
+    ):
         return "state"
-    if not safe(body["tag"]):
+    if not is_safe_path(body["tag"]):
         return "tag"
     return "spec" if not isinstance(spec.get("model") or {}, dict) else None
 
 
-def _is(value: Any, kind: type) -> bool:
+def _has_type(value: Any, kind: type) -> bool:
     """A count is a whole number from 0 that a machine can hold."""
-    return type(value) is int and 0 <= value < _MOST if kind is int else isinstance(value, kind)
+    return type(value) is int and 0 <= value < _MAX_COUNT if kind is int else isinstance(value, kind)
 
 
-def _parse(folder: Path) -> dict[str, Any]:
-    path = folder / NAME
+def _parse_body(folder: Path) -> dict[str, Any]:
+    path = folder / MANIFEST
     try:
-        body = parse_json(read_regular(path, _LARGEST_BYTES, follow=False).decode())
+        body = parse_json(read_regular(path, _MAX_BYTES, follow=False).decode())
     except FileNotFoundError:
-        raise damaged("CK101", folder, f"`{folder}` is not a complete checkpoint: it has no `{NAME}`") from None
+        raise damage_error(
+            "CK101", folder, f"`{folder}` is not a complete checkpoint: it has no `{MANIFEST}`"
+        ) from None
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EFBIG):
-            raise damaged("CK112", folder, f"`{path}` is a link, or larger than any manifest") from None
-        raise damaged("CK108", folder, f"`{path}` cannot be read: {(error.strerror or str(error)).lower()}") from None
+            raise damage_error("CK112", folder, f"`{path}` is a link, or larger than any manifest") from None
+        raise damage_error(
+            "CK108", folder, f"`{path}` cannot be read: {(error.strerror or str(error)).lower()}"
+        ) from None
     except ValueError:
-        raise damaged("CK108", folder, f"`{path}` cannot be read: it is not JSON") from None
+        raise damage_error("CK108", folder, f"`{path}` cannot be read: it is not JSON") from None
     if not isinstance(body, dict):
-        raise damaged("CK108", folder, f"`{path}` is not a map")
+        raise damage_error("CK108", folder, f"`{path}` is not a map")
     if body.get("format_version") != FORMAT_VERSION:
         message = f"`{folder}` has format_version {body.get('format_version')}, should be {FORMAT_VERSION}"
-        raise damaged("CK101", folder, message)
+        raise damage_error("CK101", folder, message)
     return body
 
 
-def _files(folder: Path, listed: Mapping[str, Any]) -> dict[str, FileRecord]:
+def _parse_files(folder: Path, listed: Mapping[str, Any]) -> dict[str, FileRecord]:
     files: dict[str, FileRecord] = {}
     for name, record in listed.items():
-        if not safe(name):
-            raise damaged("CK112", folder, f"`{folder / NAME}` lists the path {name!r}, which leaves the checkpoint")
+        if not is_safe_path(name):
+            raise damage_error(
+                "CK112", folder, f"`{folder / MANIFEST}` lists the path {name!r}, which leaves the checkpoint"
+            )
         try:
             made = FileRecord(record["bytes"], record["sha256"], record["rank"], record["node"])
         except (KeyError, TypeError):
             made = None
-        if made is None or not (_is(made.sha256, str) and all(_is(n, int) for n in (made.bytes, made.rank, made.node))):
-            raise damaged("CK101", folder, f"`{folder / NAME}` has no usable entry of `{name}`")
+        if made is None or not (
+            _has_type(made.sha256, str) and all(_has_type(n, int) for n in (made.bytes, made.rank, made.node))
+        ):
+            raise damage_error("CK101", folder, f"`{folder / MANIFEST}` has no usable entry of `{name}`")
         files[name] = made
     return files
 
 
-def safe(name: str) -> bool:
+def is_safe_path(name: str) -> bool:
     """Is this a relative path that stays below the folder it is relative to?"""
     path = PurePosixPath(name)
     plain = bool(name) and "\0" not in name and "\\" not in name and not path.is_absolute()
     return plain and all(part not in {"..", "."} for part in name.split("/")) and "" not in name.split("/")
 
 
-def write(folder: Path, body: Mapping[str, Any]) -> None:
+def write_manifest(folder: Path, body: Mapping[str, Any]) -> None:
     """Write the manifest of `folder` (every file that it lists is there already), durably. Raises OSError.
 
     `bytes` and `checksum` are added; the file is complete or not there.
@@ -193,15 +203,15 @@ def write(folder: Path, body: Mapping[str, Any]) -> None:
     whole["bytes"] = sum(record["bytes"] for record in body["files"].values())
     whole = json.loads(json.dumps(whole))
     whole["checksum"] = checksum(whole)
-    replace_file(folder / NAME, json.dumps(whole, indent=1) + "\n")
+    replace_file(folder / MANIFEST, json.dumps(whole, indent=1) + "\n")
 
 
-def damaged(gate: str, folder: Path, message: str) -> Refused:
+def damage_error(gate: str, folder: Path, message: str) -> UserError:
     """The refusal of a checkpoint, with the way out."""
-    return Refused([damage(gate, folder, message)])
+    return UserError([damage_finding(gate, folder, message)])
 
 
-def damage(gate: str, folder: Path, message: str) -> Finding:
+def damage_finding(gate: str, folder: Path, message: str) -> Finding:
     """The finding of a damaged checkpoint; the next command looks at all of them."""
     fix = Fix(f"name another checkpoint; `harness checkpoint verify {folder.parent}` tells which are whole")
     return Finding(gate, "error", message, fix=fix)

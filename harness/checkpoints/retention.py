@@ -7,11 +7,18 @@ import shutil
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from harness.checkpoints.choosing import LATEST, TRASH, UNFINISHED, complete_in, name_of, named_in
-from harness.files import replace_file, sync_folder
+from harness.checkpoints.latest import (
+    LATEST,
+    TRASH_PREFIX,
+    UNFINISHED_PREFIX,
+    checkpoint_name,
+    list_checkpoints,
+    list_complete_manifests,
+)
+from harness.file_io import fsync_folder, replace_file
 
 
-def outdated(
+def select_outdated(
     steps: Iterable[int],
     *,
     keep_last: int | None,
@@ -33,34 +40,34 @@ def outdated(
     ]
 
 
-def remove(checkpoint: Path) -> None:
+def remove_checkpoint(checkpoint: Path) -> None:
     """Remove one checkpoint: after the first rename nobody can take what is left for a checkpoint. Raises OSError."""
-    trash = checkpoint.with_name(f"{TRASH}{checkpoint.name}-{os.getpid()}")
+    trash = checkpoint.with_name(f"{TRASH_PREFIX}{checkpoint.name}-{os.getpid()}")
     checkpoint.rename(trash)
-    sync_folder(checkpoint.parent)
+    fsync_folder(checkpoint.parent)
     shutil.rmtree(trash)
 
 
-def sweep(folder: Path) -> list[Path]:
+def remove_leftovers(folder: Path) -> list[Path]:
     """Remove what a save or a removal that was killed has left; returns those. Only while nobody saves there.
 
     What cannot be removed stays: it harms nobody.
     """
-    left = [p for kind in (UNFINISHED, TRASH) for p in folder.glob(f"{kind}*")]
+    left = [p for kind in (UNFINISHED_PREFIX, TRASH_PREFIX) for p in folder.glob(f"{kind}*")]
     for path in left:
         shutil.rmtree(path, ignore_errors=True)
     return left
 
 
-def point_latest(folder: Path) -> None:
+def update_latest(folder: Path) -> None:
     """Let `latest` name the newest checkpoint whose manifest can be read; without one it goes. Raises OSError."""
-    newest = next((m.step for m in complete_in(folder)), None)
+    newest = next((m.step for m in list_complete_manifests(folder)), None)
     if newest is None:
         (folder / LATEST).unlink(missing_ok=True)
     else:
-        replace_file(folder / LATEST, name_of(newest) + "\n")
+        replace_file(folder / LATEST, checkpoint_name(newest) + "\n")
 
 
-def steps_in(folder: Path) -> dict[int, Path]:
+def folders_by_step(folder: Path) -> dict[int, Path]:
     """Step -> folder of all that is named like a checkpoint, complete or not."""
-    return {int(path.name.removeprefix("step-")): path for path in named_in(folder)}
+    return {int(path.name.removeprefix("step-")): path for path in list_checkpoints(folder)}

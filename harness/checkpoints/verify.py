@@ -7,18 +7,22 @@ import stat
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from harness.checkpoints.manifest import NAME, FileRecord, Manifest, damage, read
-from harness.errors import Refused
-from harness.files import open_regular
+from harness.checkpoints.manifest import MANIFEST, FileRecord, Manifest, damage_finding, read_manifest
+from harness.errors import UserError
+from harness.file_io import open_regular
 from harness.findings import Finding, Fix
 
-Progress = Callable[[int, int], None]
+ProgressCallback = Callable[[int, int], None]
 """Called with the bytes read so far and all that there are to read."""
-_PIECE = 4 * 2**20
+_CHUNK_BYTES = 4 * 2**20
 
 
-def verify(
-    checkpoint: Path, *, deep: bool = True, only: Collection[str] | None = None, progress: Progress | None = None
+def verify_checkpoint(
+    checkpoint: Path,
+    *,
+    deep: bool = True,
+    only: Collection[str] | None = None,
+    progress: ProgressCallback | None = None,
 ) -> list[Finding]:
     """What is wrong with a checkpoint; empty when nothing is.
 
@@ -26,25 +30,25 @@ def verify(
     rank's part of the work); without it all are, and files that the manifest does not know are told as warnings.
     """
     try:
-        manifest = read(checkpoint)
-    except Refused as refused:
+        manifest = read_manifest(checkpoint)
+    except UserError as refused:
         return list(refused.findings)
-    files = {name: record for name, record in manifest.here.items() if only is None or name in only}
+    files = {name: record for name, record in manifest.local_files.items() if only is None or name in only}
     found, sound = [], {}
     for name, record in files.items():
-        wrong = _looks_wrong(checkpoint, name, record)
+        wrong = _check_entry(checkpoint, name, record)
         if wrong is None:
             sound[name] = record
         else:
             found.append(wrong)
     if deep:
-        found += _differ(checkpoint, sound, progress)
+        found += _check_digests(checkpoint, sound, progress)
     if only is None:
-        found += _unlisted(manifest)
+        found += _check_unlisted(manifest)
     return found
 
 
-def _looks_wrong(folder: Path, name: str, record: FileRecord) -> Finding | None:
+def _check_entry(folder: Path, name: str, record: FileRecord) -> Finding | None:
     """Missing, of another size, or not a plain file inside the folder."""
     path = folder
     try:
@@ -52,50 +56,50 @@ def _looks_wrong(folder: Path, name: str, record: FileRecord) -> Finding | None:
             path = path / part
             seen = path.lstat()
             if stat.S_ISLNK(seen.st_mode):
-                return damage("CK112", folder, f"`{name}` of `{folder}` is a link, which may lead anywhere")
+                return damage_finding("CK112", folder, f"`{name}` of `{folder}` is a link, which may lead anywhere")
     except (FileNotFoundError, NotADirectoryError):
-        return damage("CK101", folder, f"`{folder}` is not complete: `{name}` is missing")
+        return damage_finding("CK101", folder, f"`{folder}` is not complete: `{name}` is missing")
     except OSError as error:
-        return _unreadable(folder, name, error)
+        return _unreadable_finding(folder, name, error)
     if not stat.S_ISREG(seen.st_mode):
-        return damage("CK101", folder, f"`{folder}` is damaged: `{name}` is not a file")
+        return damage_finding("CK101", folder, f"`{folder}` is damaged: `{name}` is not a file")
     if seen.st_size != record.bytes:
         message = f"`{folder}` is damaged: `{name}` has {seen.st_size} bytes, should have {record.bytes}"
-        return damage("CK101", folder, message)
+        return damage_finding("CK101", folder, message)
     return None
 
 
-def _differ(folder: Path, files: dict[str, FileRecord], progress: Progress | None) -> list[Finding]:
+def _check_digests(folder: Path, files: dict[str, FileRecord], progress: ProgressCallback | None) -> list[Finding]:
     total, done, found = sum(record.bytes for record in files.values()), 0, []
     for name, record in files.items():
         digest = hashlib.sha256()
         try:
             with open_regular(folder / name, follow=False) as file:
-                while piece := file.read(_PIECE):
+                while piece := file.read(_CHUNK_BYTES):
                     digest.update(piece)
                     done += len(piece)
                     if progress:
                         progress(done, total)
         except OSError as error:
-            found.append(_unreadable(folder, name, error))
+            found.append(_unreadable_finding(folder, name, error))
             continue
         if digest.hexdigest() != record.sha256:
             message = f"`{folder}` is damaged: `{name}` has other bytes than were written (its sha256 differs)"
-            found.append(damage("CK101", folder, message))
+            found.append(damage_finding("CK101", folder, message))
     return found
 
 
-def _unreadable(folder: Path, name: str, error: OSError) -> Finding:
+def _unreadable_finding(folder: Path, name: str, error: OSError) -> Finding:
     reason = (error.strerror or str(error)).lower()
-    return damage("CK101", folder, f"`{folder}` is damaged: `{name}` cannot be read: {reason}")
+    return damage_finding("CK101", folder, f"`{folder}` is damaged: `{name}` cannot be read: {reason}")
 
 
-def _unlisted(manifest: Manifest) -> list[Finding]:
+def _check_unlisted(manifest: Manifest) -> list[Finding]:
     """Files that no save of ours put there: they are not looked at, and not loaded."""
     extra = []
     for path in sorted(manifest.folder.rglob("*")):
         name = path.relative_to(manifest.folder).as_posix()
-        if (path.is_symlink() or not path.is_dir()) and name not in manifest.files and name != NAME:
+        if (path.is_symlink() or not path.is_dir()) and name not in manifest.files and name != MANIFEST:
             extra.append(name)
     if not extra:
         return []

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.common import exit_with, parse_target, print_findings
+from harness.check.check_file import parse_target
+from harness.cli.console import exit_with, print_findings
 from harness.cli.options import VersionOption
-from harness.errors import Refused
+from harness.errors import UserError
 
 NO_ARGS_IS_HELP = True
 
@@ -27,15 +28,15 @@ def adopt(
 
     Example: harness adopt ds_config.json > spec.yaml
     """
-    from harness.spec.adopted import adopt_file
-    from harness.views.adopt import summary
+    from harness.convert.conversion import convert_file
+    from harness.views.adopt import render_conversion_notes
 
     target = parse_target(deepspeed_version)
     try:
-        adopted = adopt_file(file, target)
-    except Refused as refused:
+        adopted = convert_file(file, target)
+    except UserError as refused:
         print_findings(refused.findings, getattr(refused, "source", None))
         print("Nothing was adopted.", file=sys.stderr)
         exit_with(refused.code)
     print(adopted.text, end="")
-    print(summary(adopted, file), file=sys.stderr)
+    print(render_conversion_notes(adopted, file), file=sys.stderr)

@@ -9,7 +9,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-from harness.errors import Exit, Refused
+from harness.errors import ExitCode, UserError
 
 if TYPE_CHECKING:
     import typer
@@ -39,38 +39,38 @@ COMMANDS: dict[str, tuple[str, str]] = {
 def main() -> NoReturn:
     """The whole program. A fault of ours ends with a log to paste and exit code 3, never with a bare traceback."""
     try:
-        _quickly(sys.argv[1:])
-        app = build(sys.argv[1:])
+        _validate_without_typer(sys.argv[1:])
+        app = build_app(sys.argv[1:])
         gc.enable()
         app()
-    except Refused as refused:
-        from harness.cli.common import print_findings
+    except UserError as refused:
+        from harness.cli.console import print_findings
 
         print_findings(refused.findings, None)
         sys.exit(refused.code)
     except KeyboardInterrupt:
-        sys.exit(Exit.INTERRUPTED)
+        sys.exit(ExitCode.INTERRUPTED)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter would complain once more at its end
-        sys.exit(Exit.BROKEN_PIPE)
+        sys.exit(ExitCode.BROKEN_PIPE)
     except Exception as error:
-        sys.exit(_no_room(error) or _crashed())
-    sys.exit(Exit.OK)
+        sys.exit(_report_full_disk(error) or _report_crash())
+    sys.exit(ExitCode.OK)
 
 
-def _quickly(arguments: list[str]) -> None:
+def _validate_without_typer(arguments: list[str]) -> None:
     """Validate without typer, where the command line is a plain one; comes back where it is not."""
     if arguments[:1] != ["validate-config"]:
         return
     from harness.cli.quick import read
-    from harness.cli.validating import validate
+    from harness.cli.validation import validate
 
     options = read(arguments[1:])
     if options is not None:
         validate(options)
 
 
-def build(arguments: list[str]) -> typer.Typer:
+def build_app(arguments: list[str]) -> typer.Typer:
     """The typer application with the command that `arguments` name, or with all of them where they name none."""
     import typer
 
@@ -87,15 +87,15 @@ def build(arguments: list[str]) -> typer.Typer:
     return app
 
 
-def _no_room(error: Exception) -> Exit | None:
+def _report_full_disk(error: Exception) -> ExitCode | None:
     """A full disk under stdout is not our fault."""
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         print(f"error: the output could not be written: {error.strerror}", file=sys.stderr)
-        return Exit.USAGE
+        return ExitCode.USAGE
     return None
 
 
-def _crashed() -> Exit:
+def _report_crash() -> ExitCode:
     import tempfile
     import traceback
 
@@ -107,4 +107,4 @@ def _crashed() -> Exit:
     last = traceback.format_exc().strip().splitlines()[-1]
     print(f"error: the harness itself failed: {last}", file=sys.stderr)
     print(f"help: this is our fault, please report it with the log {log.name}", file=sys.stderr)
-    return Exit.BUG
+    return ExitCode.BUG

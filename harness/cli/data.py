@@ -8,20 +8,21 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.common import Checked, check_file, exit_with, print_findings
+from harness.check.check_file import CheckedFile, check_file
+from harness.cli.console import exit_with, print_findings
 from harness.cli.options import SetOption, SpecArgument, WorldSizeOption
-from harness.errors import Refused
+from harness.errors import UserError
 from harness.findings import Finding
-from harness.launching.showing import look_at_data
-from harness.plan.run import Run
+from harness.launching.programs.data_preview import preview_data
+from harness.plan.resolved_run import ResolvedRun
 from harness.views import data as view
 from harness.views.style import style_for
 
 NO_ARGS_IS_HELP = True
-_OURS = ("data", "model", "train.seed")
+_DATA_KEYS = ("data", "model", "train.seed")
 
 
-class Format(StrEnum):
+class OutputFormat(StrEnum):
     """Output formats."""
 
     text = "text"
@@ -35,7 +36,7 @@ def data(
     examples: Annotated[
         int, typer.Option("--examples", min=0, max=1000, metavar="N", help="Decoded sequences to show.")
     ] = 3,
-    format: Annotated[Format, typer.Option("--format", help="How it is printed.")] = Format.text,
+    format: Annotated[OutputFormat, typer.Option("--format", help="How it is printed.")] = OutputFormat.text,
 ) -> None:
     """Read, tokenise and lay out the data of a run spec as a run would, and show the result. The run finds it prepared.
 
@@ -46,21 +47,25 @@ def data(
     Example: harness data ds_configs/sft-chat.yaml
     """
     checked = check_file(spec, overrides=overrides, world_size=world_size, allow_code=True)
-    if checked.run is not None and checked.run.degrees.world is None:
+    if checked.run is not None and checked.run.parallel_dims.world_size is None:
         world = checked.run.spec.launch.num_gpus or 1
         checked = check_file(spec, overrides=overrides, world_size=world, allow_code=True)
-    run = _run(checked)
+    run = _require_data_ok(checked)
     try:
-        body = look_at_data(run, examples)
-    except Refused as refused:
-        print_findings([_placed(finding, checked) for finding in refused.findings], checked.source)
+        body = preview_data(run, examples)
+    except UserError as refused:
+        print_findings([_with_place(finding, checked) for finding in refused.findings], checked.source)
         exit_with(refused.code)
-    print(view.as_json(body) if format is Format.json else view.text(run.name, body, style_for(sys.stdout)))
+    print(
+        view.data_as_json(body)
+        if format is OutputFormat.json
+        else view.render_data(run.name, body, style_for(sys.stdout))
+    )
 
 
-def _run(checked: Checked) -> Run:
+def _require_data_ok(checked: CheckedFile) -> ResolvedRun:
     """The run, if nothing that concerns the data is wrong with it; what else is wrong is for `validate-config`."""
-    ours = [f for f in checked.report.findings if checked.run is None or f.key.startswith(_OURS)]
+    ours = [f for f in checked.report.findings if checked.run is None or f.key.startswith(_DATA_KEYS)]
     if ours:
         print_findings(ours, checked.source)
     if checked.run is None or any(f.severity == "error" for f in ours):
@@ -69,8 +74,8 @@ def _run(checked: Checked) -> Run:
     return checked.run
 
 
-def _placed(finding: Finding, checked: Checked) -> Finding:
+def _with_place(finding: Finding, checked: CheckedFile) -> Finding:
     """With the line of the spec that it is about."""
-    if checked.source is None or not finding.key or not checked.source.has(finding.key):
+    if checked.source is None or not finding.key or not checked.source.has_key(finding.key):
         return finding
     return finding._replace(place=checked.source.place(finding.key))

@@ -10,16 +10,16 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.common import exit_with
-from harness.errors import Exit, Refused
+from harness.cli.console import exit_with
+from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
-from harness.launching import measuring, tuning
-from harness.launching.checkup import examine
+from harness.launching.programs import aio_tuning, benchmark_runner
+from harness.launching.programs.doctor_checks import run_checks
 from harness.views import doctor as view
 from harness.views.style import style_for
 
 
-class Format(StrEnum):
+class OutputFormat(StrEnum):
     """Output formats."""
 
     text = "text"
@@ -27,7 +27,7 @@ class Format(StrEnum):
 
 
 def doctor(
-    format: Annotated[Format, typer.Option("--format", help="How the rows are printed.")] = Format.text,
+    format: Annotated[OutputFormat, typer.Option("--format", help="How the rows are printed.")] = OutputFormat.text,
     measure: Annotated[bool, typer.Option("--measure", help="Also measure how fast it is; minutes.")] = False,
     disk: Annotated[
         str | None, typer.Option("--disk", metavar="FOLDER", help="With --measure: a folder on the disk to measure.")
@@ -38,7 +38,7 @@ def doctor(
     ] = None,
     seconds: Annotated[
         float, typer.Option("--seconds", min=1.0, max=3600.0, help="With --tune-nvme: how long to try settings.")
-    ] = tuning.SECONDS,
+    ] = aio_tuning.SEARCH_SECONDS,
 ) -> None:
     """Look at this machine: versions, compilers, accelerators, memory, left-overs. Where it has NVIDIA devices, torch
     is asked in a process of its own whether it can use them.
@@ -51,35 +51,37 @@ def doctor(
     Example: harness doctor --format json
     """
     if tune_nvme is not None:
-        _tune(_folder(tune_nvme, "--tune-nvme"), seconds, format)
+        _tune_nvme(_require_folder(tune_nvme, "--tune-nvme"), seconds, format)
         return
-    folder = None if disk is None else _folder(disk, "--disk")
-    rows, found = examine(), {}
+    folder = None if disk is None else _require_folder(disk, "--disk")
+    rows, found = run_checks(), {}
     if measure:
-        found = measuring.measure(folder)
-        rows = (*rows, *measuring.rows_of(found))
-    section = measuring.cluster_section(found)
-    if format is Format.json:
-        print(view.as_json(rows, measured=found, cluster=section))
+        found = benchmark_runner.benchmark_host(folder)
+        rows = (*rows, *benchmark_runner.to_doctor_checks(found))
+    section = benchmark_runner.to_cluster_section(found)
+    if format is OutputFormat.json:
+        print(view.checks_as_json(rows, measured=found, cluster=section))
     else:
-        print(view.text(rows, style_for(sys.stdout), section))
-    exit_with(Exit.FINDINGS if any(row.state == "missing" for row in rows) else Exit.OK)
+        print(view.render_checks(rows, style_for(sys.stdout), section))
+    exit_with(ExitCode.FINDINGS if any(row.state == "missing" for row in rows) else ExitCode.OK)
 
 
-def _tune(folder: Path, seconds: float, format: Format) -> None:
+def _tune_nvme(folder: Path, seconds: float, format: OutputFormat) -> None:
     """Progress goes to stderr, the piece of a run spec to stdout."""
 
     def tell(trial: dict[str, object]) -> None:
-        print(view.trial(trial), file=sys.stderr, flush=True)
+        print(view.format_aio_trial(trial), file=sys.stderr, flush=True)
 
-    tuned = tuning.tune(folder, tell, seconds)
-    print(view.tuned(tuned), file=sys.stderr)
+    tuned = aio_tuning.tune_aio(folder, tell, seconds)
+    print(view.format_aio_result(tuned), file=sys.stderr)
     as_json = json.dumps({"deepspeed": {"aio": tuned.aio}}) + "\n"
-    print(as_json if format is Format.json else tuned.fragment(), end="")
+    print(as_json if format is OutputFormat.json else tuned.to_spec_fragment(), end="")
 
 
-def _folder(disk: str, option: str) -> Path:
+def _require_folder(disk: str, option: str) -> Path:
     if Path(disk).is_dir():
         return Path(disk)
     message = f"`{option} {disk}` is not a folder"
-    raise Refused([Finding("MM007", "error", message, fix=Fix("name a folder on the disk to measure"))], Exit.USAGE)
+    raise UserError(
+        [Finding("MM007", "error", message, fix=Fix("name a folder on the disk to measure"))], ExitCode.USAGE
+    )

@@ -9,12 +9,12 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from harness.cli.common import exit_with, print_findings
-from harness.errors import Exit, Refused
+from harness.cli.console import exit_with, print_findings
+from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
 
 
-class Format(StrEnum):
+class OutputFormat(StrEnum):
     """Output formats of `--log`."""
 
     text = "text"
@@ -40,7 +40,9 @@ def explain(
             "directory, a folder of logs, or `-` for standard input.",
         ),
     ] = None,
-    format: Annotated[Format, typer.Option("--format", help="How the answer to `--log` is printed.")] = Format.text,
+    format: Annotated[
+        OutputFormat, typer.Option("--format", help="How the answer to `--log` is printed.")
+    ] = OutputFormat.text,
 ) -> None:
     """Explain a finding: what is checked, what DeepSpeed would have done, an example, what to use instead.
 
@@ -56,23 +58,23 @@ def explain(
 
     width = min(shutil.get_terminal_size((120, 24)).columns, 120)
     if table:
-        print(gate_pages.table_markdown(), end="")
-        exit_with(Exit.OK)
-    words = [row.id for row in gate_pages.rows()] if all_ else ids or []
+        print(gate_pages.render_table_markdown(), end="")
+        exit_with(ExitCode.OK)
+    words = [row.id for row in gate_pages.list_rows()] if all_ else ids or []
     if not words:
-        print(gate_pages.table_text(gate_pages.rows(), width))
-        exit_with(Exit.OK)
-    found = [gate_pages.page(word, width) or _family(word, width) for word in words]
-    wrong = [_unknown(word) for word, text in zip(words, found, strict=True) if text is None]
+        print(gate_pages.render_table(gate_pages.list_rows(), width))
+        exit_with(ExitCode.OK)
+    found = [gate_pages.render_page(word, width) or _render_family(word, width) for word in words]
+    wrong = [_unknown_id_finding(word) for word, text in zip(words, found, strict=True) if text is None]
     if wrong:
         print_findings(wrong, None)
-        exit_with(Exit.USAGE)
+        exit_with(ExitCode.USAGE)
     print(f"\n\n{'-' * min(width, 72)}\n\n".join(text for text in found if text is not None))
 
 
-def _explain_log(name: str, format: Format) -> NoReturn:
-    from harness.launching.explaining import diagnose_run
-    from harness.views import diagnosis as view
+def _explain_log(name: str, format: OutputFormat) -> NoReturn:
+    from harness.launching.supervise.run_diagnosis import diagnose_run
+    from harness.views import log_diagnosis as view
     from harness.views.style import style_for
 
     try:
@@ -80,26 +82,30 @@ def _explain_log(name: str, format: Format) -> NoReturn:
     except OSError as error:
         fix = Fix("give a file that can be read, or `-` for standard input")
         message = f"the log `{name}` cannot be read: {error.strerror or error}"
-        raise Refused([Finding("SP001", "error", message, fix=fix)], Exit.USAGE) from None
+        raise UserError([Finding("SP001", "error", message, fix=fix)], ExitCode.USAGE) from None
     width = min(shutil.get_terminal_size((120, 24)).columns, 120)
-    print(view.as_json(found) if format is Format.json else view.as_text(found, style_for(sys.stdout), width))
+    print(
+        view.diagnosis_as_json(found)
+        if format is OutputFormat.json
+        else view.render_diagnosis(found, style_for(sys.stdout), width)
+    )
     if found.state in ("empty", "not text"):
-        exit_with(Exit.USAGE)
-    exit_with(Exit.OK if found.cause or found.state == "completed" else Exit.FINDINGS)
+        exit_with(ExitCode.USAGE)
+    exit_with(ExitCode.OK if found.cause or found.state == "completed" else ExitCode.FINDINGS)
 
 
-def _family(word: str, width: int) -> str | None:
+def _render_family(word: str, width: int) -> str | None:
     from harness.views import gate_pages
 
-    items = gate_pages.family(word)
+    items = gate_pages.rows_of_family(word)
     if not items:
         return None
-    return f"{word.upper()}: {gate_pages.FAMILIES.get(word.upper(), '')}\n\n{gate_pages.table_text(items, width)}"
+    return f"{word.upper()}: {gate_pages.FAMILIES.get(word.upper(), '')}\n\n{gate_pages.render_table(items, width)}"
 
 
-def _unknown(word: str) -> Finding:
+def _unknown_id_finding(word: str) -> Finding:
     from harness.views import gate_pages
 
-    better = gate_pages.nearest_id(word)
+    better = gate_pages.find_nearest_id(word)
     fix = f"did you mean `{better}`?" if better else "`harness explain` lists them all"
     return Finding("SP011", "error", f"`{word}` is no id of a finding and no family of them", fix=Fix(fix))

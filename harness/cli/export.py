@@ -9,22 +9,22 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.common import exit_with, print_findings
-from harness.errors import Exit, Refused
-from harness.facts import machine
+from harness.cli.console import exit_with, print_findings
+from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
-from harness.launching.execute import run_export
-from harness.launching.here import scripts_folder
-from harness.launching.onlooker import Services
-from harness.launching.rundir import complete_checkpoint
-from harness.launching.signals import Interrupted, Signals
+from harness.hostinfo import machine
+from harness.launching.hosts.local_host import scripts_folder
+from harness.launching.process.signals import SignalInterrupt, Signals
+from harness.launching.setup.launch_context import LaunchContext
+from harness.launching.setup.run_dir import newest_complete_checkpoint
+from harness.launching.supervise.launch_runner import run_export
 from harness.units import parse_bytes
 from harness.views.screen import Screen
 
 NO_ARGS_IS_HELP = True
 
 
-class Lora(StrEnum):
+class LoraMode(StrEnum):
     """What becomes of LoRA adapters."""
 
     merge = "merge"
@@ -50,8 +50,8 @@ def export(
         typer.Option("--max-shard-size", metavar="SIZE", help="Size of a file at most, such as 5GB. Default: 2GiB."),
     ] = None,
     lora: Annotated[
-        Lora, typer.Option("--lora", help="Adapters: merged into the weights, or a folder of adapters for peft.")
-    ] = Lora.merge,
+        LoraMode, typer.Option("--lora", help="Adapters: merged into the weights, or a folder of adapters for peft.")
+    ] = LoraMode.merge,
     verify: Annotated[
         bool,
         typer.Option(
@@ -68,26 +68,26 @@ def export(
     Example: harness export runs/latest exported-model
     """
     try:
-        checkpoint = _checkpoint(Path(run))
-        _check_target(Path(out))
+        checkpoint = _find_checkpoint(Path(run))
+        _check_output_folder(Path(out))
         _check_installed()
-        options = _options(dtype, max_shard_size, lora, verify=verify)
+        options = _export_args(dtype, max_shard_size, lora, verify=verify)
         options += ["--allow-local-code"] if allow_local_code else []
-    except Refused as refused:
+    except UserError as refused:
         print_findings(refused.findings, None)
         print("Nothing was written.", file=sys.stderr)
         exit_with(refused.code)
     with Signals() as signals:
-        services = Services(scripts_folder(), Screen(), signals)
+        services = LaunchContext(scripts_folder(), Screen(), signals)
         try:
             code = run_export(checkpoint, Path(out), options, services, None)
-        except Interrupted as stop:
+        except SignalInterrupt as stop:
             print(f"stopped, {out} was not made", file=sys.stderr)
             exit_with(128 + stop.signum)
     exit_with(code if code >= 0 else 128 - code)
 
 
-def _options(dtype: Dtype | None, max_shard_size: str | None, lora: Lora, *, verify: bool) -> list[str]:
+def _export_args(dtype: Dtype | None, max_shard_size: str | None, lora: LoraMode, *, verify: bool) -> list[str]:
     """For `launch/export.py`."""
     options = ["--dtype", dtype.value] if dtype else []
     if max_shard_size is not None:
@@ -95,37 +95,40 @@ def _options(dtype: Dtype | None, max_shard_size: str | None, lora: Lora, *, ver
             size = parse_bytes(max_shard_size)
         except ValueError as error:
             fix = Fix("write a size such as 500MB or 2GiB")
-            raise Refused([Finding("SP011", "error", f"`--max-shard-size` {error}", fix=fix)], Exit.USAGE) from None
+            raise UserError(
+                [Finding("SP011", "error", f"`--max-shard-size` {error}", fix=fix)], ExitCode.USAGE
+            ) from None
         options += ["--max-shard-bytes", str(size)]
-    options += ["--lora", lora.value] if lora is not Lora.merge else []
+    options += ["--lora", lora.value] if lora is not LoraMode.merge else []
     return [*options, "--verify"] if verify else options
 
 
-def _checkpoint(folder: Path) -> Path:
-    found = complete_checkpoint(folder) if folder.is_dir() else None
+def _find_checkpoint(folder: Path) -> Path:
+    found = newest_complete_checkpoint(folder) if folder.is_dir() else None
     if found is None:
         what = "has no complete checkpoint" if folder.is_dir() else "is not a folder"
-        raise Refused(
+        raise UserError(
             [Finding("CK001", "error", f"`{folder}` {what}", fix=Fix("name a run directory or a checkpoint in it"))],
-            Exit.USAGE,
+            ExitCode.USAGE,
         )
     return found
 
 
-def _check_target(out: Path) -> None:
+def _check_output_folder(out: Path) -> None:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         what = "is not empty" if out.is_dir() else "is not a folder"
-        raise Refused(
-            [Finding("CK002", "error", f"`{out}` {what}", fix=Fix("name a folder that does not exist yet"))], Exit.USAGE
+        raise UserError(
+            [Finding("CK002", "error", f"`{out}` {what}", fix=Fix("name a folder that does not exist yet"))],
+            ExitCode.USAGE,
         )
 
 
 def _check_installed() -> None:
     missing = [
-        name for name in ("torch", "deepspeed", "transformers", "safetensors") if machine.installed(name) is None
+        name for name in ("torch", "deepspeed", "transformers", "safetensors") if machine.package_version(name) is None
     ]
     if missing:
         names = " and ".join(f"`{name}`" for name in missing)
         message = f"{names} cannot be found by {sys.executable}"
         fix = Fix("install the training extra there: pip install 'deepspeed-harness[train]'")
-        raise Refused([Finding("EN002", "error", message, fix=fix)], Exit.PREFLIGHT)
+        raise UserError([Finding("EN002", "error", message, fix=fix)], ExitCode.PREFLIGHT)

@@ -14,7 +14,8 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.common import exit_with, print_findings
+from harness.cli.console import exit_with, print_findings
+from harness.cli.launch_setup import NOTHING_WRITTEN, LaunchSetup, prepare, replan_without_hosts
 from harness.cli.options import (
     AllowCodeOption,
     ExcludeOption,
@@ -23,33 +24,32 @@ from harness.cli.options import (
     IncludeOption,
     NumGpusOption,
     NumNodesOption,
-    Progress,
+    ProgressMode,
     SetOption,
     SlurmOption,
     SpecArgument,
 )
-from harness.cli.preparing import NOTHING, Prepared, prepare, without_hosts
-from harness.cli.submitting import submit_job
-from harness.diagnosis.values import Diagnosis
-from harness.errors import Refused
-from harness.facts.compiled_ops import extensions_root
-from harness.launching.apart import Apart, follow
-from harness.launching.build import is_ready
-from harness.launching.execute import Outcome, execute, sample_of
-from harness.launching.explaining import diagnose_run
-from harness.launching.rundir import write_run_dir
-from harness.launching.slurm import outside
-from harness.records.record import read_record
-from harness.spec.host_selection import Selection
-from harness.views import diagnosis
+from harness.cli.slurm_submission import submit_launch
+from harness.diagnosis.diagnosis_types import Diagnosis
+from harness.errors import UserError
+from harness.hostinfo.torch_extensions import torch_extensions_dir
+from harness.launching.ops.local_build import ops_are_built
+from harness.launching.setup.no_ssh import PerNodeLaunch, wait_for_leader
+from harness.launching.setup.run_dir import write_run_dir
+from harness.launching.setup.slurm import is_outside_job
+from harness.launching.supervise.launch_runner import LaunchResult, read_sample, run_launch
+from harness.launching.supervise.run_diagnosis import diagnose_run
+from harness.run_records.run_record import read_run_record
+from harness.spec.host_selection import HostSelection
 from harness.views import launch as view
-from harness.views.screen import Screen, mode_of
+from harness.views import log_diagnosis
+from harness.views.screen import Screen, resolve_mode
 from harness.views.style import style_for
 
 NO_ARGS_IS_HELP = True
 
 
-class Format(StrEnum):
+class OutputFormat(StrEnum):
     """Output formats."""
 
     text = "text"
@@ -104,7 +104,9 @@ def launch(
         bool, typer.Option("--debug-distributed", help="Have torch and NCCL check and tell each collective; slow.")
     ] = False,
     allow_local_code: AllowCodeOption = False,
-    format: Annotated[Format, typer.Option("--format", help="How the plan or the result is printed.")] = Format.text,
+    format: Annotated[
+        OutputFormat, typer.Option("--format", help="How the plan or the result is printed.")
+    ] = OutputFormat.text,
     sbatch: Annotated[
         list[str] | None,
         typer.Option(metavar="OPTION", help="With `--slurm` outside a job: an option of sbatch, such as `--nodes=2`."),
@@ -135,9 +137,9 @@ def launch(
         typer.Option(metavar="ADDRESS", help="With `--no-ssh`: how all reach the first host, if not by its name."),
     ] = None,
     progress: Annotated[
-        Progress,
+        ProgressMode,
         typer.Option(help="What is shown meanwhile, on stderr: a bar, lines, JSON lines, or trouble alone (`quiet`)."),
-    ] = Progress.auto,
+    ] = ProgressMode.auto,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="The same as `--progress quiet`.")] = False,
     tee: Annotated[
         bool, typer.Option("--tee", help="Show what every rank prints, marked by its rank, not only rank 0's.")
@@ -150,7 +152,7 @@ def launch(
     or to the `deepspeed` launcher asks for the same.
 
     Exit codes: 0 completed, 1 errors in the spec, 4 this machine cannot run it, 5 the engine has not what the spec asks
-    for (`launch.attest`), 124 hung, 130 stopped by Ctrl-C or the file `stop`, 138 by SIGUSR1, 143 by SIGTERM, else that
+    for (`launch.engine_checks`), 124 hung, 130 stopped by Ctrl-C or the file `stop`, 138 by SIGUSR1, 143 by SIGTERM, else that
     of the first rank that failed.
 
     Example: harness launch ds_configs/demo.yaml --dry-run
@@ -159,45 +161,50 @@ def launch(
         message = "goes with `--resume`: a run that starts anew may change anything"
         raise typer.BadParameter(message, param_hint="--allow-change")
     changes = [*(overrides or ()), *([] if max_restarts is None else [f"launch.max_restarts={max_restarts}"])]
-    changes += [*_profile(profile), *(["telemetry.debug_distributed=true"] if debug_distributed else [])]
-    if sbatch and not (slurm and outside(os.environ)):
+    changes += [*_parse_profile(profile), *(["telemetry.debug_distributed=true"] if debug_distributed else [])]
+    if sbatch and not (slurm and is_outside_job(os.environ)):
         raise typer.BadParameter("goes with `--slurm`, where no job has begun yet", param_hint="--sbatch")
-    if slurm and outside(os.environ):
-        submit_job(spec, changes, sbatch or (), resume, dry_run=dry_run, allow_code=allow_local_code)
+    if slurm and is_outside_job(os.environ):
+        submit_launch(spec, changes, sbatch or (), resume, dry_run=dry_run, allow_code=allow_local_code)
         return
-    apart = _apart(no_ssh=no_ssh, run_id=run_id, node_rank=node_rank, master_addr=master_addr)
+    apart = _parse_no_ssh(no_ssh=no_ssh, run_id=run_id, node_rank=node_rank, master_addr=master_addr)
     going_on = (resume, tuple(allow_change or ()))
     ask = not (dry_run or no_preflight)
-    chosen = Selection(hosts, slurm, include, exclude, num_nodes, num_gpus)
+    chosen = HostSelection(hosts, slurm, include, exclude, num_nodes, num_gpus)
     more = {"dry_run": dry_run, "code": allow_local_code, "ask": ask}
-    prepared = prepare(spec, changes, hostfile, going_on, chosen=chosen, apart=apart, **more)
+    prepared = prepare(spec, changes, hostfile, going_on, host_selection=chosen, per_node=apart, **more)
     if dry_run:
-        _show(prepared, format)
+        _print_dry_run(prepared, format)
         return
-    if apart is None or prepared.plan.leads:
+    if apart is None or prepared.plan.is_leader:
         write_run_dir(prepared.plan)
     else:
-        followed = follow(prepared.plan, apart.wait_seconds, lambda text: print(text, file=sys.stderr))
+        followed = wait_for_leader(prepared.plan, apart.wait_seconds, lambda text: print(text, file=sys.stderr))
         prepared = replace(prepared, plan=followed)
-    mode = mode_of("quiet" if quiet else progress.value)
+    mode = resolve_mode("quiet" if quiet else progress.value)
     saves = prepared.run.spec.checkpoint
     screen = Screen(mode, saves.save_steps, save_at_end=saves.save_at_end, tee=tee)
     try:
-        fewer = partial(without_hosts, prepared, spec, changes)
-        outcome = execute(prepared.plan, prepared.run, prepared.here.scripts, screen, fewer, prepared.ahead)
-    except Refused as refused:
+        fewer = partial(replan_without_hosts, prepared, spec, changes)
+        outcome = run_launch(
+            prepared.plan, prepared.run, prepared.local_host.scripts, screen, fewer, prepared.prewarmed_launcher
+        )
+    except UserError as refused:
         print_findings(refused.findings, None)
         print(
-            f"No rank was started. The run directory {view.relative(prepared.plan.run_dir)} is kept.", file=sys.stderr
+            f"No rank was started. The run directory {view.format_path(prepared.plan.run_dir)} is kept.",
+            file=sys.stderr,
         )
         exit_with(refused.code)
     finally:
         screen.close()
-    _tell(outcome, format, list(screen.last_lines) if mode == "quiet" else [])
+    _print_result(outcome, format, list(screen.last_lines) if mode == "quiet" else [])
     exit_with(outcome.verdict.code)
 
 
-def _apart(*, no_ssh: bool, run_id: str | None, node_rank: int | None, master_addr: str | None) -> Apart | None:
+def _parse_no_ssh(
+    *, no_ssh: bool, run_id: str | None, node_rank: int | None, master_addr: str | None
+) -> PerNodeLaunch | None:
     """What the options of `--no-ssh` say. Raises BadParameter."""
     given = {"--run-id": run_id, "--node-rank": node_rank, "--master-addr": master_addr}
     if not no_ssh:
@@ -208,10 +215,10 @@ def _apart(*, no_ssh: bool, run_id: str | None, node_rank: int | None, master_ad
     if run_id is None:
         message = "is needed with `--no-ssh`: one name for the job on all hosts, such as the scheduler's number of it"
         raise typer.BadParameter(message, param_hint="--run-id")
-    return Apart(run_id, node_rank, master_addr)
+    return PerNodeLaunch(run_id, node_rank, master_addr)
 
 
-def _profile(text: str | None) -> list[str]:
+def _parse_profile(text: str | None) -> list[str]:
     """`--profile` as changes to the spec. Raises BadParameter."""
     changes = []
     for part in text.split(",") if text else ():
@@ -234,53 +241,53 @@ def _profile(text: str | None) -> list[str]:
     return changes
 
 
-def _show(prepared: Prepared, format: Format) -> None:
+def _print_dry_run(prepared: LaunchSetup, format: OutputFormat) -> None:
     plan = prepared.plan
-    if format is Format.json:
+    if format is OutputFormat.json:
         print(json.dumps(plan.to_json(), indent=2))
-        print(f"{NOTHING}.", file=sys.stderr)
+        print(f"{NOTHING_WRITTEN}.", file=sys.stderr)
         return
-    environ = plan.environment(prepared.here.environ)
-    ready = is_ready(plan.ops, extensions_root(environ), environ)
-    print(view.dry_run(plan, prepared.run, ready, style_for(sys.stdout)))
+    environ = plan.environment(prepared.local_host.environ)
+    ready = ops_are_built(plan.ops, torch_extensions_dir(environ), environ)
+    print(view.render_dry_run(plan, prepared.run, ready, style_for(sys.stdout)))
 
 
-def _tell(outcome: Outcome, format: Format, last_lines: list[str]) -> None:
-    if not outcome.plan.leads:
-        print(view.of_one_host(outcome, style_for(sys.stdout)))
+def _print_result(outcome: LaunchResult, format: OutputFormat, last_lines: list[str]) -> None:
+    if not outcome.plan.is_leader:
+        print(view.render_node_summary(outcome, style_for(sys.stdout)))
         return
-    report = _report(outcome) if outcome.trained else None
-    record = read_record(outcome.plan.run_dir)
+    report = _write_report(outcome) if outcome.ranks_started else None
+    record = read_run_record(outcome.plan.run_dir)
     if outcome.verdict.state == "failed" and last_lines:
         print("\n".join(last_lines), file=sys.stderr)
-    found = _diagnosis(outcome)
-    if format is Format.json:
-        print(view.as_json(outcome, record, report, diagnosis.as_dict(found) if found else None))
+    found = _diagnose_failure(outcome)
+    if format is OutputFormat.json:
+        print(view.launch_as_json(outcome, record, report, log_diagnosis.diagnosis_as_dict(found) if found else None))
     else:
-        print(view.summary(outcome, record, sample_of(outcome.plan.run_dir), report, style_for(sys.stdout)))
-    if found and format is Format.text:
+        print(view.render_summary(outcome, record, read_sample(outcome.plan.run_dir), report, style_for(sys.stdout)))
+    if found and format is OutputFormat.text:
         width = min(shutil.get_terminal_size((120, 24)).columns, 120)
-        print(f"\nWhat the log tells (harness explain --log {view.relative(outcome.plan.run_dir)})")
-        print(diagnosis.as_text(found, style_for(sys.stdout), width))
+        print(f"\nWhat the log tells (harness explain --log {view.format_path(outcome.plan.run_dir)})")
+        print(log_diagnosis.render_diagnosis(found, style_for(sys.stdout), width))
 
 
-def _diagnosis(outcome: Outcome) -> Diagnosis | None:
+def _diagnose_failure(outcome: LaunchResult) -> Diagnosis | None:
     """What the log of a failed run tells; nothing where a rank has named its own mistake, or the log has nothing."""
-    if outcome.verdict.state != "failed" or outcome.verdict.refused or not outcome.trained:
+    if outcome.verdict.state != "failed" or outcome.verdict.refused or not outcome.ranks_started:
         return None
     try:
         found = diagnose_run(outcome.plan.run_dir)
-    except (OSError, Refused):
+    except (OSError, UserError):
         return None
     return found if found.state == "failed" else None
 
 
-def _report(outcome: Outcome) -> Path | None:
+def _write_report(outcome: LaunchResult) -> Path | None:
     """A report that cannot be written takes nothing away from a training that is complete."""
     from harness.views import report
 
     try:
-        return report.write(outcome.plan.run_dir)
+        return report.write_report(outcome.plan.run_dir)
     except OSError as error:
         print(f"the report could not be written: {error}", file=sys.stderr)
     except Exception as error:  # our fault, and no reason to call the training failed

@@ -48,7 +48,7 @@ NumGpusOption = Annotated[
 ]
 
 
-class Progress(StrEnum):
+class ProgressMode(StrEnum):
     """What is shown while a run goes on."""
 
     auto = "auto"

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 
-class Format(StrEnum):
+class OutputFormat(StrEnum):
     """Output formats."""
 
     text = "text"
@@ -18,7 +18,7 @@ class Format(StrEnum):
 _Text = str | None
 _Number = int | None
 OptionalSpec = Annotated[_Text, typer.Argument(metavar="[SPEC]", help="A run spec (YAML).", show_default=False)]
-FormatOption = Annotated[Format, typer.Option("--format", help="How the plan is printed.")]
+FormatOption = Annotated[OutputFormat, typer.Option("--format", help="How the plan is printed.")]
 ModelOption = Annotated[
     _Text, typer.Option("--model", metavar="NAME", help="Without a spec: a model of the catalogue, or a folder.")
 ]
@@ -27,7 +27,7 @@ ParamsOption = Annotated[
 ]
 GpusOption = Annotated[_Number, typer.Option("--gpus", metavar="N", help="Without a spec: how many GPUs.")]
 GpuOption = Annotated[_Text, typer.Option("--gpu", metavar="KIND", help="Without a spec: such as H100-80GB.")]
-PerNodeOption = Annotated[
+GpusPerNodeOption = Annotated[
     _Number, typer.Option("--gpus-per-node", metavar="N", help="Without a spec: GPUs a host. Default: 8.")
 ]
 HostMemoryOption = Annotated[
@@ -36,13 +36,13 @@ HostMemoryOption = Annotated[
 NvmeOption = Annotated[
     _Text, typer.Option("--nvme", metavar="SIZE", help="Without a spec: local disks a host, such as 8x3.5TB.")
 ]
-StageOption = Annotated[
+ZeroStageOption = Annotated[
     _Number, typer.Option("--zero-stage", metavar="0-3", help="Without a spec. Default: what is fastest.")
 ]
-LengthOption = Annotated[
+MaxLengthOption = Annotated[
     int, typer.Option("--max-length", metavar="N", help="Without a spec: tokens a sequence.", show_default=True)
 ]
-BatchOption = Annotated[
+BatchTokensOption = Annotated[
     str, typer.Option("--batch-tokens", metavar="COUNT", help="Without a spec: tokens a step.", show_default=True)
 ]
 TokensOption = Annotated[
@@ -50,6 +50,6 @@ TokensOption = Annotated[
 ]
 PriceOption = Annotated[float | None, typer.Option("--price", metavar="X", help="Money a GPU and hour.")]
 SearchOption = Annotated[bool, typer.Option("--search", help="Find the fastest settings that fit and pass the gates.")]
-FewestOption = Annotated[bool, typer.Option("--min-gpus", help="Find the fewest GPUs on which it fits.")]
+MinGpusOption = Annotated[bool, typer.Option("--min-gpus", help="Find the fewest GPUs on which it fits.")]
 WriteOption = Annotated[_Text, typer.Option("--write", metavar="FILE", help="Write what was found as a run spec.")]
 PlotOption = Annotated[_Text, typer.Option("--plot", metavar="FILE", help="Write memory by alternative as an SVG.")]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from harness.cli.validating import Options
+from harness.cli.validation import ValidateOptions
 
 TEXTS = {
     "--hostfile": "hostfile",
@@ -30,7 +30,7 @@ FLAGS = {
 CHOICES = {"format": ("text", "json", "github", "sarif"), "consumer": ("hf", "accelerate", "deepspeed")}
 
 
-def read(arguments: Sequence[str]) -> Options | None:
+def read(arguments: Sequence[str]) -> ValidateOptions | None:
     """The options that the arguments after `validate-config` ask for; None where typer must look."""
     found: dict[str, Any] = {}
     lists: dict[str, list[str]] = {"files": []}
@@ -59,7 +59,7 @@ def read(arguments: Sequence[str]) -> Options | None:
     return _options(found, lists)
 
 
-def _options(found: dict[str, Any], lists: dict[str, list[str]]) -> Options | None:
+def _options(found: dict[str, Any], lists: dict[str, list[str]]) -> ValidateOptions | None:
     size = found.get("world_size", "1")
     if not lists["files"] or "" in lists["files"] or not (size.isascii() and size.isdigit() and int(size[:9]) > 0):
         return None
@@ -68,4 +68,4 @@ def _options(found: dict[str, Any], lists: dict[str, list[str]]) -> Options | No
     if "world_size" in found:
         found["world_size"] = int(size)
     found |= {name: tuple(values) for name, values in lists.items()}
-    return Options(**found)
+    return ValidateOptions(**found)

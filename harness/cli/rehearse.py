@@ -13,29 +13,30 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from harness.cli.choosing import as_yaml
-from harness.cli.common import Checked, check_file, exit_with, print_findings, stop_on_errors
+from harness.check.check_file import CheckedFile, check_file
+from harness.cli.auto_plan import as_yaml
+from harness.cli.console import exit_on_errors, exit_with, print_findings
 from harness.cli.options import AllowCodeOption, HostfileOption, SetOption, SpecArgument, WorldSizeOption
-from harness.errors import Exit
-from harness.facts import machine
+from harness.errors import ExitCode
 from harness.facts.devices import find_device
-from harness.facts.models import configuration
-from harness.findings import Finding, Fix, in_reading_order
-from harness.launching.here import Here, look_here
-from harness.launching.rehearsing import Stage, play
-from harness.plan.plan import Plan, make_plan
-from harness.plan.run import Run
-from harness.rehearsal.carry import Quantity, carry
-from harness.rehearsal.shrink import SAVE, STEPS, Room, Small, shrink
-from harness.rehearsal.verdict import judge
-from harness.spec.source import Source
+from harness.facts.model_lookup import find_configuration
+from harness.findings import Finding, Fix, sort_findings
+from harness.hostinfo import machine
+from harness.launching.hosts.local_host import LocalHost, inspect_local_host
+from harness.launching.programs.rehearsal_runner import RehearsalStage, run_rehearsal
+from harness.plan.planner import Plan, make_plan
+from harness.plan.resolved_run import ResolvedRun
+from harness.rehearsal.extrapolation import Quantity, extrapolate
+from harness.rehearsal.rehearsal_findings import evaluate_rehearsal
+from harness.rehearsal.small_run import SAVE_STEPS, STEPS, AvailableResources, SmallRun, shrink_run
+from harness.spec.parse.source import Source
 from harness.views import rehearsal as view
 
 NO_ARGS_IS_HELP = True
-_NOTHING = "Nothing was written or started"
+_NOTHING_WRITTEN = "Nothing was written or started"
 
 
-class Format(StrEnum):
+class OutputFormat(StrEnum):
     """Output formats."""
 
     text = "text"
@@ -57,7 +58,7 @@ def rehearse(
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep model, checkpoints and export; otherwise logs and figures alone.")
     ] = False,
-    format: Annotated[Format, typer.Option("--format", help="How the result is printed.")] = Format.text,
+    format: Annotated[OutputFormat, typer.Option("--format", help="How the result is printed.")] = OutputFormat.text,
 ) -> None:
     """Run the same recipe small enough for this machine: load, train, save, kill, resume, export, and carry over.
 
@@ -73,59 +74,61 @@ def rehearse(
     checked = check_file(
         spec, overrides=overrides, hostfile=hostfile, world_size=world_size, allow_code=allow_local_code
     )
-    run = stop_on_errors(checked, _NOTHING)
-    here = look_here(variables=run.spec.launch.env)
+    run = exit_on_errors(checked, _NOTHING_WRITTEN)
+    here = inspect_local_host(variables=run.spec.launch.env)
     target = (Path(folder) / f"{run.name}-{time.strftime('%Y%m%d-%H%M%S')}").absolute()
-    small = _small(checked, run, here, target)
+    small = _shrink_run(checked, run, here, target)
     whole = make_plan(run, Path.cwd())
     if dry_run:
-        _print(small, whole, (), [], [], format, target)
-        print(f"{_NOTHING}.", file=sys.stderr)
+        _print_rehearsal(small, whole, (), [], [], format, target)
+        print(f"{_NOTHING_WRITTEN}.", file=sys.stderr)
         return
-    _refuse_without_training()
-    _write(target, small, run)
+    _require_training_packages()
+    _write_spec(target, small, run)
     options = ["--allow-local-code"] if allow_local_code else []
-    orders = _orders(target, small, run)
-    played = play(target, here.scripts, orders, SAVE, lambda text: print(text, file=sys.stderr), options)
-    found = carry(played.seen, small.plan, whole)
-    findings = list(in_reading_order([*played.findings, *judge(found, whole)]))
-    body = view.as_json(small, whole, played.stages, found, findings, str(target))
+    orders = _synthetic_files_config(target, small, run)
+    played = run_rehearsal(target, here.scripts, orders, SAVE_STEPS, lambda text: print(text, file=sys.stderr), options)
+    found = extrapolate(played.measurements, small.plan, whole)
+    findings = list(sort_findings([*played.findings, *evaluate_rehearsal(found, whole)]))
+    body = view.rehearsal_as_json(small, whole, played.stages, found, findings, str(target))
     (target / "rehearsal.json").write_text(body + "\n", encoding="utf-8")
-    _print(small, whole, played.stages, found, findings, format, target)
+    _print_rehearsal(small, whole, played.stages, found, findings, format, target)
     if not keep:
-        _remove_large(target)
+        _remove_large_files(target)
     print(f"Logs and figures: {target}", file=sys.stderr)
     failed = [stage.code for stage in played.stages if stage.code]
-    exit_with(failed[0] if failed else Exit.FINDINGS if any(f.is_error for f in findings) else Exit.OK)
+    exit_with(failed[0] if failed else ExitCode.FINDINGS if any(f.is_error for f in findings) else ExitCode.OK)
 
 
-def _small(checked: Checked, run: Run, here: Here, target: Path) -> Small:
+def _shrink_run(checked: CheckedFile, run: ResolvedRun, here: LocalHost, target: Path) -> SmallRun:
     """The run to rehearse with, or the end of the program."""
-    config = configuration(run.spec.model.name_or_path, run.spec.model.config, Path.cwd(), run.spec.model.revision)
+    config = find_configuration(run.spec.model.name_or_path, run.spec.model.config, Path.cwd(), run.spec.model.revision)
     if config is None:
         message = "the model's configuration is not at hand: nothing can be made smaller"
         fix = Fix("name a folder with a `config.json`, or a model of the catalogue such as `llama-3.1-70b`")
-        made: Small | Finding = Finding("MM008", "error", message, "model.name_or_path", fix=fix)
+        made: SmallRun | Finding = Finding("MM008", "error", message, "model.name_or_path", fix=fix)
     else:
-        made = shrink(run, config, _room(here, target), _files(target))
+        made = shrink_run(run, config, _inspect_resources(here, target), _synthetic_paths(target))
     if isinstance(made, Finding):
         if checked.source is not None and made.key:
             made = made._replace(place=checked.source.place(made.key))
-        _end(made, Exit.FINDINGS if made.gate == "MM008" else Exit.PREFLIGHT, checked.source)
+        _exit_with_finding(made, ExitCode.FINDINGS if made.gate == "MM008" else ExitCode.PREFLIGHT, checked.source)
     return made
 
 
-def _room(here: Here, target: Path) -> Room:
+def _inspect_resources(here: LocalHost, target: Path) -> AvailableResources:
     found = machine.accelerators()[: here.num_accelerators] if here.num_accelerators else ()
     gpu = next((device.name for a in found if (device := find_device(a.name)) is not None), None)
-    return Room(here.num_accelerators, gpu, machine.memory().available, machine.free_bytes(target) or 0)
+    return AvailableResources(
+        here.num_accelerators, gpu, machine.host_memory().available, machine.free_bytes(target) or 0
+    )
 
 
-def _files(target: Path) -> dict[str, str]:
+def _synthetic_paths(target: Path) -> dict[str, str]:
     return {"model": str(target / "model"), "data": str(target / "data" / "*.jsonl"), "nvme": str(target / "nvme")}
 
 
-def _orders(target: Path, small: Small, run: Run) -> dict[str, Any]:
+def _synthetic_files_config(target: Path, small: SmallRun, run: ResolvedRun) -> dict[str, Any]:
     """What `launch/rehearsal_files.py` is to make: tokens for all steps, and a third more to hold out and to waste."""
     data, settings = run.spec.data, small.plan.settings
     tokens = (settings.tokens_per_step if settings else 1 << 14) * STEPS
@@ -140,54 +143,56 @@ def _orders(target: Path, small: Small, run: Run) -> dict[str, Any]:
         "format": data.format,
         "tokens": int(tokens * 1.34) + 4096,
         "columns": columns,
-        "longest": settings.sequence // 2 if settings else 128,
+        "longest": settings.seq_length // 2 if settings else 128,
     }
 
 
-def _write(target: Path, small: Small, run: Run) -> None:
+def _write_spec(target: Path, small: SmallRun, run: ResolvedRun) -> None:
     try:
         (target / "nvme").mkdir(parents=True, exist_ok=True)
     except OSError as error:
         message = f"the folder `{target}` of the rehearsal cannot be made: {(error.strerror or str(error)).lower()}"
         fix = Fix("give `--folder` a folder that can be written")
-        _end(Finding("EN011", "error", message, fix=fix), Exit.USAGE)
+        _exit_with_finding(Finding("EN011", "error", message, fix=fix), ExitCode.USAGE)
     head = f"# {run.name}, made small by `harness rehearse`: what was changed is in rehearsal.json.\n"
-    raw = {"name": run.name, **json.loads(json.dumps(small.raw))}
+    raw = {"name": run.name, **json.loads(json.dumps(small.raw_spec))}
     (target / "spec.yaml").write_text(as_yaml(raw, head), encoding="utf-8")
 
 
-def _refuse_without_training() -> None:
-    missing = [name for name in ("torch", "deepspeed", "transformers") if machine.installed(name) is None]
+def _require_training_packages() -> None:
+    missing = [name for name in ("torch", "deepspeed", "transformers") if machine.package_version(name) is None]
     if missing:
         names = " and ".join(f"`{name}`" for name in missing)
         fix = Fix("install the training extra there: pip install 'deepspeed-harness[train]'")
-        _end(Finding("EN002", "error", f"{names} cannot be found by {sys.executable}", fix=fix), Exit.PREFLIGHT)
+        _exit_with_finding(
+            Finding("EN002", "error", f"{names} cannot be found by {sys.executable}", fix=fix), ExitCode.PREFLIGHT
+        )
 
 
-def _end(finding: Finding, code: Exit, source: Source | None = None) -> NoReturn:
+def _exit_with_finding(finding: Finding, code: ExitCode, source: Source | None = None) -> NoReturn:
     print_findings([finding], source)
-    print(f"{_NOTHING}.", file=sys.stderr)
+    print(f"{_NOTHING_WRITTEN}.", file=sys.stderr)
     exit_with(code)
 
 
-def _print(
-    small: Small,
+def _print_rehearsal(
+    small: SmallRun,
     whole: Plan,
-    stages: Sequence[Stage],
+    stages: Sequence[RehearsalStage],
     found: list[Quantity],
     findings: list[Finding],
-    output: Format,
+    output: OutputFormat,
     folder: Path,
 ) -> None:
     if findings:
         print_findings(findings, None)
-    if output is Format.json:
-        print(view.as_json(small, whole, stages, found, findings, str(folder)))
+    if output is OutputFormat.json:
+        print(view.rehearsal_as_json(small, whole, stages, found, findings, str(folder)))
     else:
-        print(view.text(small, whole, stages, found))
+        print(view.render_rehearsal(small, whole, stages, found))
 
 
-def _remove_large(target: Path) -> None:
+def _remove_large_files(target: Path) -> None:
     for path in (target / "model", target / "nvme", target / "export", target / "data"):
         shutil.rmtree(path, ignore_errors=True)
     for path in target.glob("runs/*/checkpoints"):

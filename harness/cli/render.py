@@ -9,15 +9,16 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.common import check_file, exit_with, print_findings, stop_on_errors
+from harness.check.check_file import check_file
+from harness.cli.console import exit_on_errors, exit_with, print_findings
 from harness.cli.options import HostfileOption, SetOption, SpecArgument, WorldSizeOption
-from harness.errors import Exit
-from harness.files import read_regular
+from harness.errors import ExitCode
+from harness.file_io import read_regular
 from harness.findings import Finding, Fix, Place
-from harness.plan.choices.choosing import with_choices
+from harness.plan.tuned_defaults.rules import with_tuned_defaults
 from harness.render import DSConfig
-from harness.render import render as render_run
-from harness.spec.source import MAX_BYTES
+from harness.render import render_ds_config as render_run
+from harness.spec.parse.source import MAX_BYTES
 
 NO_ARGS_IS_HELP = True
 
@@ -46,25 +47,25 @@ def render(
 
     Example: harness render ds_configs/demo.yaml --check
     """
-    run = stop_on_errors(
+    run = exit_on_errors(
         check_file(spec, overrides=overrides, hostfile=hostfile, world_size=world_size, allow_code=True),
         "Nothing was rendered",
     )
-    config = render_run(with_choices(run, Path.cwd()))
+    config = render_run(with_tuned_defaults(run, Path.cwd()))
     beside = Path(output) if output else Path(spec).with_suffix(".json")
     if check or write or output:
-        _refuse_odd_targets(spec, beside, both=check and write, named=output is not None)
+        _check_output_options(spec, beside, both=check and write, named=output is not None)
     if check:
-        _check(config, beside, spec)
+        _compare_with_file(config, beside, spec)
     elif write or output:
-        _write(config, beside)
+        _write_config(config, beside)
     elif reasons:
         _print_reasons(config)
     else:
-        print(config.text, end="")
+        print(config.json_text, end="")
 
 
-def _refuse_odd_targets(spec: str, target: Path, *, both: bool, named: bool) -> None:
+def _check_output_options(spec: str, target: Path, *, both: bool, named: bool) -> None:
     """The spec itself is never written over, and standard input has nothing beside it."""
     finding = None
     if both:
@@ -76,10 +77,10 @@ def _refuse_odd_targets(spec: str, target: Path, *, both: bool, named: bool) -> 
         finding = Finding("RN003", "error", f"`{target}` is the spec itself, which stays as it is", fix=fix)
     if finding is not None:
         print_findings([finding], None)
-        exit_with(Exit.USAGE)
+        exit_with(ExitCode.USAGE)
 
 
-def _check(config: DSConfig, file: Path, spec: str) -> None:
+def _compare_with_file(config: DSConfig, file: Path, spec: str) -> None:
     try:
         found = read_regular(file, MAX_BYTES).decode().replace("\r\n", "\n")
     except (OSError, UnicodeDecodeError) as error:
@@ -91,11 +92,11 @@ def _check(config: DSConfig, file: Path, spec: str) -> None:
             fix=Fix(f"make it with `harness render {spec} --write`"),
         )
         print_findings([finding], None)
-        exit_with(Exit.FINDINGS)
-    if found == config.text:
+        exit_with(ExitCode.FINDINGS)
+    if found == config.json_text:
         print(f"OK. {file} is what {spec} renders to.")
         return
-    line = _first_difference(found, config.text)
+    line = _first_differing_line(found, config.json_text)
     finding = Finding(
         "RN002",
         "error",
@@ -105,11 +106,11 @@ def _check(config: DSConfig, file: Path, spec: str) -> None:
         fix=Fix(f"run `harness render {spec} --write`"),
     )
     print_findings([finding], None)
-    _print_diff(found, config.text, str(file))
-    exit_with(Exit.FINDINGS)
+    _print_diff(found, config.json_text, str(file))
+    exit_with(ExitCode.FINDINGS)
 
 
-def _first_difference(old: str, new: str) -> int:
+def _first_differing_line(old: str, new: str) -> int:
     pairs = zip(old.splitlines(), new.splitlines(), strict=False)
     return next((n for n, (a, b) in enumerate(pairs, start=1) if a != b), min(old.count("\n"), new.count("\n")) + 1)
 
@@ -121,11 +122,11 @@ def _print_diff(old: str, new: str, name: str) -> None:
         print(line)
 
 
-def _write(config: DSConfig, file: Path) -> None:
-    from harness.files import write_atomically
+def _write_config(config: DSConfig, file: Path) -> None:
+    from harness.file_io import write_atomically
 
     try:
-        write_atomically(file, config.text)
+        write_atomically(file, config.json_text)
     except OSError as error:
         print_findings(
             [
@@ -138,21 +139,21 @@ def _write(config: DSConfig, file: Path) -> None:
             ],
             None,
         )
-        exit_with(Exit.USAGE)
+        exit_with(ExitCode.USAGE)
     print(f"Wrote {file}.", file=sys.stderr)
 
 
 def _print_reasons(config: DSConfig) -> None:
     import json
 
-    values = {key: json.dumps(_get(config, key)) for key in config.reasons}
+    values = {key: json.dumps(_value_at(config, key)) for key in config.reasons}
     left = max(map(len, values), default=0)
     middle = max(map(len, values.values()), default=0)
     for key, reason in config.reasons.items():
         print(f"{key.ljust(left)}  {values[key].ljust(middle)}  {reason}")
 
 
-def _get(config: DSConfig, key: str) -> object:
+def _value_at(config: DSConfig, key: str) -> object:
     """The value of a dotted key, whose names may have dots themselves."""
     value: object = config.config
     parts = key.split(".")

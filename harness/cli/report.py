@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from harness.errors import Exit, Refused
+from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
-from harness.records.listing import find_run_dir
-from harness.views.report import write
+from harness.run_records.listing import find_run_dir
+from harness.views.report import write_report
 
 NO_ARGS_IS_HELP = True
-_MOST_RUNS = 26
+_MAX_RUNS = 26
 
 
 def report(
@@ -46,22 +46,24 @@ def report(
 
     Example: harness report runs/latest
     """
-    if len(runs) > _MOST_RUNS:
-        fix = Fix(f"name at most {_MOST_RUNS}")
-        raise Refused([Finding("SP011", "error", f"{len(runs)} runs are too many to compare", fix=fix)], Exit.USAGE)
+    if len(runs) > _MAX_RUNS:
+        fix = Fix(f"name at most {_MAX_RUNS}")
+        raise UserError(
+            [Finding("SP011", "error", f"{len(runs)} runs are too many to compare", fix=fix)], ExitCode.USAGE
+        )
     folders = [find_run_dir(name) for name in runs]
     if watch:
-        from harness.views.report.watch import serve
+        from harness.views.report.live_server import serve_reports
 
-        serve(folders, port)
+        serve_reports(folders, port)
         return
     try:
-        target = write(folders, Path(output) if output else None)
+        target = write_report(folders, Path(output) if output else None)
     except OSError as error:
         where = output or str(folders[0])
         reason = (error.strerror or str(error)).lower()
         fix = Fix("choose another file with `--output`")
-        raise Refused(
-            [Finding("SP030", "error", f"`{where}` cannot be written: {reason}", fix=fix)], Exit.USAGE
+        raise UserError(
+            [Finding("SP030", "error", f"`{where}` cannot be written: {reason}", fix=fix)], ExitCode.USAGE
         ) from None
     print(target)

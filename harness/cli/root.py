@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 
-def _version(asked: bool) -> None:
+def _print_version(asked: bool) -> None:
     if asked:
         from importlib.metadata import version
 
@@ -17,7 +17,7 @@ def _version(asked: bool) -> None:
 
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Validate, plan, render, launch and report DeepSpeed training runs from one YAML run spec."""

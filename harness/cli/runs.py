@@ -9,12 +9,12 @@ from typing import Annotated
 
 import typer
 
-from harness.records.listing import OUTPUT_DIR, runs_in
+from harness.run_records.listing import OUTPUT_DIR, list_run_summaries
 from harness.views import runs as view
 from harness.views.style import style_for
 
 
-class Format(StrEnum):
+class OutputFormat(StrEnum):
     """Output formats."""
 
     text = "text"
@@ -25,7 +25,7 @@ def runs(
     folder: Annotated[
         str, typer.Argument(metavar="[FOLDER]", help="The folder that `launch.output_dir` names.", show_default=False)
     ] = OUTPUT_DIR,
-    format: Annotated[Format, typer.Option("--format", help="How they are printed.")] = Format.text,
+    format: Annotated[OutputFormat, typer.Option("--format", help="How they are printed.")] = OutputFormat.text,
 ) -> None:
     """List the runs of a folder, the newest first: state, step, loss, speed, when it was started, attempts.
 
@@ -33,5 +33,9 @@ def runs(
 
     Example: harness runs runs
     """
-    found = runs_in(Path(folder))
-    print(view.as_json(found) if format is Format.json else view.listing(folder, found, style_for(sys.stdout)))
+    found = list_run_summaries(Path(folder))
+    print(
+        view.runs_as_json(found)
+        if format is OutputFormat.json
+        else view.render_runs(folder, found, style_for(sys.stdout))
+    )

@@ -11,6 +11,6 @@ def schema() -> None:
     Example: harness schema > harness.schema.json, then put this line at the top of a spec:
     # yaml-language-server: $schema=harness.schema.json
     """
-    from harness.spec.schema import json_schema
+    from harness.spec.json_schema import run_spec_schema
 
-    print(json.dumps(json_schema(), indent=2))
+    print(json.dumps(run_spec_schema(), indent=2))

@@ -17,26 +17,26 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from harness.cli.common import exit_with, print_findings
+from harness.cli.candidate_search import TuneSearch, build_spec_text, find_candidates, find_mismatch
+from harness.cli.console import exit_with, print_findings
 from harness.cli.options import AllowCodeOption, HostfileOption, SetOption, SpecArgument
-from harness.cli.trying import Search, looked_up, text_of, verified
-from harness.errors import Exit
-from harness.facts import machine
-from harness.files import write_atomically
+from harness.errors import ExitCode
+from harness.file_io import write_atomically
 from harness.findings import Finding, Fix
-from harness.launching.trying import Plan, try_out
-from harness.tuning.evidence import Evidence
-from harness.tuning.trials import Trial, best_of, left_out, rank
-from harness.tuning.writing import with_head
+from harness.hostinfo import machine
+from harness.launching.programs.trial_runner import TrialSettings, run_trial
+from harness.tuning.trials import Trial, fastest_trial, num_warmup_steps, rank_trials
+from harness.tuning.tune_report import TuneReport
+from harness.tuning.tuned_spec import add_header
 from harness.views import tune as view
-from harness.views.launch import relative
+from harness.views.launch import format_path
 from harness.views.style import style_for
 
 NO_ARGS_IS_HELP = True
-_NOTHING = "Nothing was written or started"
+_NOTHING_WRITTEN = "Nothing was written or started"
 
 
-class Format(StrEnum):
+class OutputFormat(StrEnum):
     """Output formats."""
 
     text = "text"
@@ -66,7 +66,7 @@ def tune(
     ] = "tuning",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be tried; do nothing.")] = False,
     allow_local_code: AllowCodeOption = False,
-    format: Annotated[Format, typer.Option("--format", help="How the result is printed.")] = Format.text,
+    format: Annotated[OutputFormat, typer.Option("--format", help="How the result is printed.")] = OutputFormat.text,
 ) -> None:
     """Run the planner's best settings for a few steps each under the `deepspeed` launcher; write the fastest as a spec.
 
@@ -84,55 +84,55 @@ def tune(
         raise typer.BadParameter(f"`{out}` is there already; `--overwrite` replaces it", param_hint="--out")
     if spec == "-":
         raise typer.BadParameter("every trial reads the spec anew: name a file", param_hint="SPEC")
-    search = looked_up(spec, list(overrides or ()), hostfile, trials, allow_code=allow_local_code)
-    skip = left_out(steps)
+    search = find_candidates(spec, list(overrides or ()), hostfile, trials, allow_code=allow_local_code)
+    skip = num_warmup_steps(steps)
     tried = [Trial(candidate) for candidate in search.candidates]
     if dry_run:
-        _print(_evidence(search, tried, steps, skip), format, None, only_plan=True)
-        print(f"{_NOTHING}.", file=sys.stderr)
+        _print_tune_report(_build_tune_report(search, tried, steps, skip), format, None, only_plan=True)
+        print(f"{_NOTHING_WRITTEN}.", file=sys.stderr)
         return
-    _refuse_without_training()
-    home = _folder(Path(folder) / f"{search.run.name}-{time.strftime('%Y%m%d-%H%M%S')}")
+    _require_training_packages()
+    home = _make_folder(Path(folder) / f"{search.run.name}-{time.strftime('%Y%m%d-%H%M%S')}")
     options = [*(["--hostfile", hostfile] if hostfile else []), *(["--allow-local-code"] if allow_local_code else [])]
-    options += [] if search.run.cluster else ["--num-gpus", str(search.run.degrees.world)]
-    plan = Plan(spec, search.overrides, options, home, steps, skip, trial_timeout)
-    stopped = _try_all(plan, search, tried)
-    evidence = _evidence(search, tried, steps, skip, complete=stopped is None)
+    options += [] if search.run.cluster else ["--num-gpus", str(search.run.parallel_dims.world_size)]
+    plan = TrialSettings(spec, search.overrides, options, home, steps, skip, trial_timeout)
+    stopped = _run_trials(plan, search, tried)
+    evidence = _build_tune_report(search, tried, steps, skip, complete=stopped is None)
     wanted = target or home / Path(spec).name
-    written = _write(search, evidence, wanted) if evidence.ranking.faster else None
-    _save(home / "evidence.json", json.dumps(evidence.to_json(), indent=2) + "\n")
-    _print(evidence, format, written)
-    print(f"Trials and evidence: {relative(home)}", file=sys.stderr)
+    written = _write_spec(search, evidence, wanted) if evidence.ranking.is_faster else None
+    _write_or_warn(home / "evidence.json", json.dumps(evidence.to_json(), indent=2) + "\n")
+    _print_tune_report(evidence, format, written)
+    print(f"Trials and evidence: {format_path(home)}", file=sys.stderr)
     if stopped is not None:
         exit_with(stopped)
     if evidence.ranking.best is None:
-        fix = Fix(f"read the logs in `{relative(home)}`; `harness explain --log` names a cause")
+        fix = Fix(f"read the logs in `{format_path(home)}`; `harness explain --log` names a cause")
         print_findings([Finding("MM014", "error", "no candidate could be measured", fix=fix)], None)
-        exit_with(Exit.FINDINGS)
+        exit_with(ExitCode.FINDINGS)
 
 
-def _try_all(plan: Plan, search: Search, tried: list[Trial]) -> int | None:
+def _run_trials(plan: TrialSettings, search: TuneSearch, tried: list[Trial]) -> int | None:
     """Each candidate in turn, in place. The exit code where a signal has ended it, else None."""
     try:
         with _sigterm_as_interrupt():
             for number, trial in enumerate(tried):
                 print(f"trial {number + 1}/{len(tried)}: {trial.candidate.title} ...", file=sys.stderr)
-                tried[number] = try_out(plan, search.run, trial.candidate, number, best_of(tried))
-                print(view.progress(tried[number], number + 1, len(tried)), file=sys.stderr)
-            if rank(tried).faster and tried[0].state == "measured":
-                _again(plan, search, tried)
+                tried[number] = run_trial(plan, search.run, trial.candidate, number, fastest_trial(tried))
+                print(view.format_progress(tried[number], number + 1, len(tried)), file=sys.stderr)
+            if rank_trials(tried).is_faster and tried[0].state == "measured":
+                _rerun_baseline(plan, search, tried)
     except KeyboardInterrupt as interrupt:
-        return int(interrupt.args[0]) if interrupt.args else int(Exit.INTERRUPTED)
+        return int(interrupt.args[0]) if interrupt.args else int(ExitCode.INTERRUPTED)
     return None
 
 
-def _again(plan: Plan, search: Search, tried: list[Trial]) -> None:
+def _rerun_baseline(plan: TrialSettings, search: TuneSearch, tried: list[Trial]) -> None:
     """The spec as it is once more at the end: a machine that others use too may have become faster meanwhile."""
     candidate = replace(search.candidates[0], title="the spec as it is, again")
     tried.append(Trial(candidate))
     print(f"trial {len(tried)}/{len(tried)}: {candidate.title} ...", file=sys.stderr)
-    tried[-1] = try_out(plan, search.run, candidate, len(tried) - 1, None)
-    print(view.progress(tried[-1], len(tried), len(tried)), file=sys.stderr)
+    tried[-1] = run_trial(plan, search.run, candidate, len(tried) - 1, None)
+    print(view.format_progress(tried[-1], len(tried), len(tried)), file=sys.stderr)
 
 
 @contextmanager
@@ -149,84 +149,92 @@ def _sigterm_as_interrupt() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _evidence(search: Search, tried: list[Trial], steps: int, skip: int, *, complete: bool = True) -> Evidence:
+def _build_tune_report(
+    search: TuneSearch, tried: list[Trial], steps: int, skip: int, *, complete: bool = True
+) -> TuneReport:
     run = search.run
-    return Evidence(
+    return TuneReport(
         spec=search.spec,
         overrides=tuple(search.overrides),
         date=time.strftime("%Y-%m-%d %H:%M"),
         machine=search.machine,
-        versions=", ".join(f"{name} {machine.installed(name)}" for name in ("deepspeed", "torch")),
-        ranks=run.degrees.world or 1,
+        versions=", ".join(f"{name} {machine.package_version(name)}" for name in ("deepspeed", "torch")),
+        ranks=run.parallel_dims.world_size or 1,
         global_batch=run.batch.global_batch or 0,
         steps=steps,
         skip=skip,
         trials=tuple(tried),
-        ranking=rank(tried),
-        searched=search.searched,
+        ranking=rank_trials(tried),
+        searched=search.num_alternatives,
         refused=search.refused,
         complete=complete,
-        stand_in=search.stand_in,
+        reference_gpu=search.stand_in,
     )
 
 
-def _write(search: Search, evidence: Evidence, file: Path) -> Path | None:
+def _write_spec(search: TuneSearch, evidence: TuneReport, file: Path) -> Path | None:
     """The fastest as a spec and the evidence beside it. Where the text cannot be made, it says why."""
     best = evidence.ranking.best
     if best is None:
         return None
-    text, comments = text_of(search, best.candidate, file)
-    why = verified(search, text, best.candidate, file)
+    text, comments = build_spec_text(search, best.candidate, file)
+    why = find_mismatch(search, text, best.candidate, file)
     if why is not None:
         print(f"The fastest could not be written as a spec: {why}", file=sys.stderr)
         return None
     if not comments:
         print("note: the spec's layout could not be edited; it was written anew, without comments", file=sys.stderr)
-    if not _save(file, with_head(text, str(file), evidence)):
+    if not _write_or_warn(file, add_header(text, str(file), evidence)):
         return None
-    _save(file.with_name(f"{file.name}.evidence.json"), json.dumps(evidence.to_json(), indent=2) + "\n")
+    _write_or_warn(file.with_name(f"{file.name}.evidence.json"), json.dumps(evidence.to_json(), indent=2) + "\n")
     return file
 
 
-def _save(file: Path, text: str) -> bool:
+def _write_or_warn(file: Path, text: str) -> bool:
     """Whether it was written; where not, what was measured is still printed."""
     try:
         write_atomically(file, text)
     except OSError as error:
-        print(f"{relative(file)} could not be written: {(error.strerror or str(error)).lower()}", file=sys.stderr)
+        print(f"{format_path(file)} could not be written: {(error.strerror or str(error)).lower()}", file=sys.stderr)
         return False
     return True
 
 
-def _folder(path: Path) -> Path:
+def _make_folder(path: Path) -> Path:
     path = path.absolute()
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         message = f"the folder `{path}` of the trials cannot be made: {(error.strerror or str(error)).lower()}"
-        _end(Finding("EN011", "error", message, fix=Fix("give `--folder` a folder that can be written")), Exit.USAGE)
+        _exit_with_finding(
+            Finding("EN011", "error", message, fix=Fix("give `--folder` a folder that can be written")), ExitCode.USAGE
+        )
     return path
 
 
-def _refuse_without_training() -> None:
-    missing = [name for name in ("torch", "deepspeed", "transformers") if machine.installed(name) is None]
+def _require_training_packages() -> None:
+    missing = [name for name in ("torch", "deepspeed", "transformers") if machine.package_version(name) is None]
     if missing:
         names = " and ".join(f"`{name}`" for name in missing)
         fix = Fix("install the training extra there: pip install 'deepspeed-harness[train]'")
-        _end(Finding("EN002", "error", f"{names} cannot be found by {sys.executable}", fix=fix), Exit.PREFLIGHT)
+        _exit_with_finding(
+            Finding("EN002", "error", f"{names} cannot be found by {sys.executable}", fix=fix), ExitCode.PREFLIGHT
+        )
 
 
-def _end(finding: Finding, code: Exit) -> NoReturn:
+def _exit_with_finding(finding: Finding, code: ExitCode) -> NoReturn:
     print_findings([finding], None)
-    print(f"{_NOTHING}.", file=sys.stderr)
+    print(f"{_NOTHING_WRITTEN}.", file=sys.stderr)
     exit_with(code)
 
 
-def _print(evidence: Evidence, format: Format, written: Path | None, *, only_plan: bool = False) -> None:
-    if format is Format.json:
+def _print_tune_report(
+    evidence: TuneReport, format: OutputFormat, written: Path | None, *, only_plan: bool = False
+) -> None:
+    if format is OutputFormat.json:
         print(json.dumps({**evidence.to_json(), "written": str(written) if written else None}, indent=2))
         return
     style, width = style_for(sys.stdout), shutil.get_terminal_size((120, 24)).columns
-    print(view.dry_run(evidence, style, width) if only_plan else view.text(evidence, style, width))
+    print(view.render_dry_run(evidence, style, width) if only_plan else view.render_tune_report(evidence, style, width))
     if written is not None:
-        print(f"Wrote {relative(written)}\nNext: harness launch {shlex.quote(relative(written))}")
+        print(f"Wrote {format_path(written)}\nNext: harness launch {shlex.quote(format_path(written))}")

@@ -8,12 +8,12 @@ from typing import Annotated
 import typer
 
 from harness.cli.options import HostfileOption, SetOption, VersionOption, WorldSizeOption
-from harness.cli.validating import Options, validate
+from harness.cli.validation import ValidateOptions, validate
 
 NO_ARGS_IS_HELP = True
 
 
-class Format(StrEnum):
+class FindingsFormat(StrEnum):
     """Output formats."""
 
     text = "text"
@@ -68,7 +68,7 @@ def validate_config(
     stdin_filename: Annotated[
         str | None, typer.Option("--stdin-filename", metavar="NAME", help="The name that standard input goes by.")
     ] = None,
-    format: Annotated[Format, typer.Option("--format", help="How findings are printed.")] = Format.text,
+    format: Annotated[FindingsFormat, typer.Option("--format", help="How findings are printed.")] = FindingsFormat.text,
 ) -> None:
     """Check run specs and DeepSpeed JSONs without importing torch or DeepSpeed.
 
@@ -77,7 +77,7 @@ def validate_config(
     Example: harness validate-config ds_configs/demo.yaml --world-size 2
     """
     validate(
-        Options(
+        ValidateOptions(
             tuple(files),
             hostfile=hostfile,
             world_size=world_size,

@@ -7,6 +7,6 @@ Reads what any DeepSpeed job printed, ours or not, with all ranks mixed. Knows g
 from __future__ import annotations
 
 from harness.diagnosis.diagnose import diagnose
-from harness.diagnosis.values import Cause, Diagnosis, Event
+from harness.diagnosis.diagnosis_types import Diagnosis, FailureCause, LogEvent
 
-__all__ = ["Cause", "Diagnosis", "Event", "diagnose"]
+__all__ = ["Diagnosis", "FailureCause", "LogEvent", "diagnose"]

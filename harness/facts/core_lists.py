@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-MOST = 1 << 16
+MAX_CORES = 1 << 16
 """No host has as many cores: a list that names a higher number is a slip, and not worth counting out."""
 
 
-def read_core_list(text: str) -> list[int]:
+def parse_core_list(text: str) -> list[int]:
     """The cores that a list names. Raises ValueError, with a sentence, for what the launcher refuses
     (`deepspeed/utils/numa.py` `parse_range_list`): anything but numbers and ranges, in ascending order, each core once.
     """
@@ -17,7 +17,7 @@ def read_core_list(text: str) -> list[int]:
         first, dash, last = part.partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
             raise ValueError(f"`{part[:40]}` is neither a core's number nor a range such as `0-27`")
-        if max(len(first), len(last)) > 5 or int(last or first) >= MOST:
+        if max(len(first), len(last)) > 5 or int(last or first) >= MAX_CORES:
             raise ValueError(f"`{part[:40]}` names a core that no host has")
         if dash and int(last) < int(first):
             raise ValueError(f"`{part[:40]}` ends before it begins")

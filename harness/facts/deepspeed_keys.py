@@ -1,6 +1,6 @@
 """Every documented key of DeepSpeed's JSON: type, default, range, the release it came or went with, its successor.
 
-What to say about a wrong key is `harness.spec.deepspeed_json`'s business; tables are parsed block by block, on demand.
+What to say about a wrong key is `harness.spec.deepspeed_json_checks`'s business; tables are parsed block by block, on demand.
 """
 
 from __future__ import annotations
@@ -8,8 +8,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, NamedTuple
 
-from harness.facts.deepspeed import Version, parse_version
 from harness.facts.deepspeed_key_tables import TABLES
+from harness.facts.deepspeed_version import Version, parse_version
 
 TYPED_BLOCKS = frozenset(
     """zero_optimization zero_optimization.offload_optimizer zero_optimization.offload_param
@@ -18,7 +18,7 @@ TYPED_BLOCKS = frozenset(
     bfloat16""".split()
 )
 """Blocks that DeepSpeed reads with pydantic models: unknown keys are refused, values converted where they can be."""
-_UNTYPED_ONCE: dict[str, Version] = {"bf16": (0, 17, 1), "fp16": (0, 17, 1), "bfloat16": (0, 17, 1)}
+_TYPED_SINCE: dict[str, Version] = {"bf16": (0, 17, 1), "fp16": (0, 17, 1), "bfloat16": (0, 17, 1)}
 """Typed blocks that were read by hand before a release."""
 DTYPES = tuple(
     """fp32 float32 float torch.float32 fp16 float16 half torch.float16 bf16 bfloat16 torch.bfloat16 int8
@@ -78,12 +78,12 @@ class Key(NamedTuple):
 
 
 @cache
-def block(path: str) -> dict[str, Key] | None:
+def block_keys(path: str) -> dict[str, Key] | None:
     """The documented keys of a block (`` is the top level), or None where anything goes or the block is unknown."""
-    table = _table(path)
+    table = _block_table(path)
     if table is None:
         return None
-    keys = {key.name: key for key in map(_parse, table.strip().splitlines())}
+    keys = {key.name: key for key in map(_parse_line, table.strip().splitlines())}
     for name, key in keys.items():
         if key.alias:
             own = keys[key.alias]
@@ -91,39 +91,39 @@ def block(path: str) -> dict[str, Key] | None:
     return keys
 
 
-def is_typed(path: str, version: Version) -> bool:
+def is_typed_block(path: str, version: Version) -> bool:
     """Does this release read the block with a model of types?"""
-    return path in TYPED_BLOCKS and version >= _UNTYPED_ONCE.get(path, (0,))
+    return path in TYPED_BLOCKS and version >= _TYPED_SINCE.get(path, (0,))
 
 
 def block_paths() -> tuple[str, ...]:
     """Every block with a table, training before utilities."""
-    return (*TABLES, *_utilities())
+    return (*TABLES, *_utility_tables())
 
 
-def _table(path: str) -> str | None:
-    return TABLES.get(path) or _utilities().get(path)
+def _block_table(path: str) -> str | None:
+    return TABLES.get(path) or _utility_tables().get(path)
 
 
 @cache
-def _utilities() -> dict[str, str]:
+def _utility_tables() -> dict[str, str]:
     from harness.facts import deepspeed_key_tables_utilities
 
     return deepspeed_key_tables_utilities.TABLES
 
 
-def _parse(line: str) -> Key:
+def _parse_line(line: str) -> Key:
     name, kind, *rest = line.split()
     if not rest:  # the common case, and this runs on every start
         return Key(name, kind.rstrip("?"), kind.endswith("?"))
     values: dict[str, Any] = {}
     bounds: list[Bound] = []
     for word in rest:
-        _word(word, values, bounds)
+        _parse_attribute(word, values, bounds)
     return Key(name, kind.rstrip("?"), kind.endswith("?"), bounds=tuple(bounds), **values)
 
 
-def _word(word: str, values: dict[str, Any], bounds: list[Bound]) -> None:
+def _parse_attribute(word: str, values: dict[str, Any], bounds: list[Bound]) -> None:
     start, text = word[:2], word[2:]
     if start == ">=":
         values["since"] = parse_version(text)
@@ -134,7 +134,7 @@ def _word(word: str, values: dict[str, Any], bounds: list[Bound]) -> None:
     elif word[0] == "<":
         values["gone"] = parse_version(word[1:])
     elif word[0] == "=":
-        values["default"] = MISSING if word == "=*" else _json(word[1:])
+        values["default"] = MISSING if word == "=*" else _parse_json(word[1:])
     elif start in ("ge", "gt", "le", "lt"):
         limit, _, since = word[3:].partition("@")
         bounds.append(Bound(start, float(limit), parse_version(since) if since else None))
@@ -143,17 +143,17 @@ def _word(word: str, values: dict[str, Any], bounds: list[Bound]) -> None:
         values["any_case"] = start == "IN"
     elif word[:4] == "was:":
         before, _, version = word[4:].partition("<")
-        values["was"] = (_json(before), parse_version(version))
+        values["was"] = (_parse_json(before), parse_version(version))
     else:
         values[{"nobool": "no_bool"}.get(word, word)] = True
 
 
-_PLAIN: dict[str, Any] = {"false": False, "true": True, "null": None}
+_JSON_LITERALS: dict[str, Any] = {"false": False, "true": True, "null": None}
 
 
-def _json(text: str) -> Any:
-    if text in _PLAIN:
-        return _PLAIN[text]
+def _parse_json(text: str) -> Any:
+    if text in _JSON_LITERALS:
+        return _JSON_LITERALS[text]
     import json
 
     return json.loads(text)

@@ -63,7 +63,7 @@ CPU = Device("cpu", 0, 0.0, 0.0, 0.0, 0.0, 0.0, "the host's own memory")
 
 DEVICES: Mapping[str, Device] = {device.name: device for device in (*_TABLE, CPU)}
 
-_SHORT = {
+_SHORT_NAMES = {
     "v100": "V100-32GB",
     "a100": "A100-80GB",
     "h100": "H100-80GB",
@@ -78,11 +78,11 @@ _SHORT = {
 def find_device(name: str) -> Device | None:
     """The kind of this name, whatever its case; a name without memory, such as `H100`, is the usual one."""
     wanted = name.strip().lower().replace(" ", "").replace("_", "-")
-    wanted = _SHORT.get(wanted, wanted).lower()
+    wanted = _SHORT_NAMES.get(wanted, wanted).lower()
     return next((device for device in DEVICES.values() if device.name.lower() == wanted), None)
 
 
-def device_of_driver(name: str, memory: int) -> Device | None:
+def device_by_driver_name(name: str, memory: int) -> Device | None:
     """The kind that a driver calls `NVIDIA A100-SXM4-80GB`, `NVIDIA H100 PCIe` or `AMD Instinct MI300X`; of those that
     differ in memory alone the one nearest to `memory` bytes. None for a kind that is not known.
     """

@@ -9,73 +9,77 @@ import re
 from typing import NamedTuple
 
 
-class Chooser(NamedTuple):
+class CodeVariable(NamedTuple):
     """Variables that choose code. `names` is a pattern of the whole name; `values` one of the values that do so."""
 
     names: str
-    why: str
+    reason: str
     values: str = r"(?s)."
     """Searched in the value; by default any value but an empty one."""
 
 
-_NO_PLAIN_NAME = r"[^\w.+-]"
+_PATH_OR_COMMAND = r"[^\w.+-]"
 """A path or a command, and not the name of a program or a library that is looked for in the usual places."""
 
-CHOOSERS = (
+CODE_VARIABLES = (
     # Python's start
-    Chooser("PYTHON(PATH|HOME|PLATLIBDIR|PYCACHEPREFIX)", "Python imports modules from there"),
-    Chooser("PYTHONSAFEPATH", "an empty value lets Python import modules of the current folder", r"\A\Z"),
-    Chooser("PYTHONUSERBASE|HOME", "Python runs what site-packages below it start with"),
-    Chooser("PYTHONSTARTUP|PYTHONINSPECT|PYTHON_PRESITE", "Python runs what it names, or asks for commands"),
-    Chooser("PYTHONBREAKPOINT", "Python calls what it names", r"[^0]"),
-    Chooser("PYTHONWARNINGS", "Python imports the module of a warning's category", r"(^|,)[^:,]*:[^:,]*:[^:,]*\."),
-    Chooser("COVERAGE_PROCESS_START", "coverage loads the plug-ins that this file names"),
+    CodeVariable("PYTHON(PATH|HOME|PLATLIBDIR|PYCACHEPREFIX)", "Python imports modules from there"),
+    CodeVariable("PYTHONSAFEPATH", "an empty value lets Python import modules of the current folder", r"\A\Z"),
+    CodeVariable("PYTHONUSERBASE|HOME", "Python runs what site-packages below it start with"),
+    CodeVariable("PYTHONSTARTUP|PYTHONINSPECT|PYTHON_PRESITE", "Python runs what it names, or asks for commands"),
+    CodeVariable("PYTHONBREAKPOINT", "Python calls what it names", r"[^0]"),
+    CodeVariable("PYTHONWARNINGS", "Python imports the module of a warning's category", r"(^|,)[^:,]*:[^:,]*:[^:,]*\."),
+    CodeVariable("COVERAGE_PROCESS_START", "coverage loads the plug-ins that this file names"),
     # the loader of shared libraries, and libraries that load others
-    Chooser("LD_(PRELOAD|AUDIT|LIBRARY_PATH)|DYLD_\\w+", "the loader takes shared libraries from there"),
-    Chooser("GCONV_PATH|OPENSSL_(CONF|ENGINES|MODULES)", "a library loads modules from there"),
-    Chooser("(CUDA|NVTX)_INJECTION(32|64)_PATH|HSA_TOOLS_LIB|OMP_TOOL_LIBRARIES", "a library loads the tool it names"),
-    Chooser("N?R?CCL_\\w+_PLUGIN", "NCCL loads the library that it names", "/"),
-    Chooser("NCCL_CONF_FILE|DS_ENV_FILE", "more variables are read from this file"),
-    Chooser("UCX_MODULE_DIR|FI_PROVIDER_PATH|RDMAV_DRIVERS|IBV_DRIVERS", "the network loads modules from there"),
+    CodeVariable("LD_(PRELOAD|AUDIT|LIBRARY_PATH)|DYLD_\\w+", "the loader takes shared libraries from there"),
+    CodeVariable("GCONV_PATH|OPENSSL_(CONF|ENGINES|MODULES)", "a library loads modules from there"),
+    CodeVariable(
+        "(CUDA|NVTX)_INJECTION(32|64)_PATH|HSA_TOOLS_LIB|OMP_TOOL_LIBRARIES", "a library loads the tool it names"
+    ),
+    CodeVariable("N?R?CCL_\\w+_PLUGIN", "NCCL loads the library that it names", "/"),
+    CodeVariable("NCCL_CONF_FILE|DS_ENV_FILE", "more variables are read from this file"),
+    CodeVariable("UCX_MODULE_DIR|FI_PROVIDER_PATH|RDMAV_DRIVERS|IBV_DRIVERS", "the network loads modules from there"),
     # shells
-    Chooser("BASH_ENV|SHELLOPTS|BASHOPTS|PS4|PROMPT_COMMAND|ZDOTDIR", "shells run what it says as they start"),
-    Chooser("ENV", "shells run this file as they start", r"[/$`]"),
+    CodeVariable("BASH_ENV|SHELLOPTS|BASHOPTS|PS4|PROMPT_COMMAND|ZDOTDIR", "shells run what it says as they start"),
+    CodeVariable("ENV", "shells run this file as they start", r"[/$`]"),
     # programs that are found or named
-    Chooser("PATH", "programs are taken from there", ""),
-    Chooser("CC|CXX|CPP|AS|LD|AR|NVCC|CUDACXX|CUDAHOSTCXX|HIPCXX", "ops are compiled by it", _NO_PLAIN_NAME),
-    Chooser("(CUDA|ROCM|HIP|CUTLASS|CUDNN)_(HOME|PATH|ROOT)", "compilers, headers and libraries are taken from there"),
-    Chooser("PYTORCH_NVCC|NVCC_CCBIN|HIP_CLANG_PATH|HIPCC_\\w+", "ops are compiled by it, or with what it names"),
-    Chooser("C(XX|PP)?FLAGS|LDFLAGS|NVCC_(PREPEND|APPEND)_FLAGS", "compilers load the plug-ins that it names"),
-    Chooser("COMPILER_PATH|GCC_EXEC_PREFIX|(C(PLUS)?_INCLUDE_|LIBRARY_|C)PATH", "compilers look there first"),
-    Chooser("MAKEFLAGS|MAKEFILES|CCACHE_(PREFIX|COMPILER|PATH|CONFIGPATH)\\w*", "a build runs what it names"),
-    Chooser("EDITOR|VISUAL|PAGER|MANPAGER|LESSOPEN|LESSCLOSE|BROWSER", "programs start it as a command"),
-    Chooser(
+    CodeVariable("PATH", "programs are taken from there", ""),
+    CodeVariable("CC|CXX|CPP|AS|LD|AR|NVCC|CUDACXX|CUDAHOSTCXX|HIPCXX", "ops are compiled by it", _PATH_OR_COMMAND),
+    CodeVariable(
+        "(CUDA|ROCM|HIP|CUTLASS|CUDNN)_(HOME|PATH|ROOT)", "compilers, headers and libraries are taken from there"
+    ),
+    CodeVariable("PYTORCH_NVCC|NVCC_CCBIN|HIP_CLANG_PATH|HIPCC_\\w+", "ops are compiled by it, or with what it names"),
+    CodeVariable("C(XX|PP)?FLAGS|LDFLAGS|NVCC_(PREPEND|APPEND)_FLAGS", "compilers load the plug-ins that it names"),
+    CodeVariable("COMPILER_PATH|GCC_EXEC_PREFIX|(C(PLUS)?_INCLUDE_|LIBRARY_|C)PATH", "compilers look there first"),
+    CodeVariable("MAKEFLAGS|MAKEFILES|CCACHE_(PREFIX|COMPILER|PATH|CONFIGPATH)\\w*", "a build runs what it names"),
+    CodeVariable("EDITOR|VISUAL|PAGER|MANPAGER|LESSOPEN|LESSCLOSE|BROWSER", "programs start it as a command"),
+    CodeVariable(
         "GIT_(SSH|SSH_COMMAND|ASKPASS|CONFIG\\w*|EDITOR|EXEC_PATH|EXTERNAL_DIFF|PAGER|PROXY_COMMAND|TEMPLATE_DIR|DIR)",
         "git starts it as a command, or reads commands from there",
     ),
     # how other hosts are reached
-    Chooser("PDSH_\\w+|SSH_ASKPASS(_REQUIRE)?", "it changes the command that reaches other hosts"),
-    Chooser("SLURM_(CONF|PROLOG|EPILOG|TASK_PROLOG|TASK_EPILOG)|SRUN_\\w+LOG", "srun runs what it names"),
-    Chooser("(OMPI|PRTE|PMIX)_MCA_\\w*(path|agent|file|prefix)\\w*", "mpirun starts or loads what it names"),
-    Chooser("(OPAL|OMPI|PRTE|PMIX)_(INSTALL_)?PREFIX", "mpirun starts and loads what is there"),
+    CodeVariable("PDSH_\\w+|SSH_ASKPASS(_REQUIRE)?", "it changes the command that reaches other hosts"),
+    CodeVariable("SLURM_(CONF|PROLOG|EPILOG|TASK_PROLOG|TASK_EPILOG)|SRUN_\\w+LOG", "srun runs what it names"),
+    CodeVariable("(OMPI|PRTE|PMIX)_MCA_\\w*(path|agent|file|prefix)\\w*", "mpirun starts or loads what it names"),
+    CodeVariable("(OPAL|OMPI|PRTE|PMIX)_(INSTALL_)?PREFIX", "mpirun starts and loads what is there"),
     # compiled code that is kept, and files that are unpickled
-    Chooser("TORCH_EXTENSIONS_DIR|XDG_CACHE_HOME", "compiled ops are loaded from there"),
-    Chooser(
+    CodeVariable("TORCH_EXTENSIONS_DIR|XDG_CACHE_HOME", "compiled ops are loaded from there"),
+    CodeVariable(
         "TRITON_(HOME|CACHE_DIR|CACHE_MANAGER|OVERRIDE_DIR|\\w*PATH|\\w*PLUGIN\\w*)",
         "Triton runs and loads what is there",
     ),
-    Chooser("TORCHINDUCTOR_CACHE_DIR", "compiled code is unpickled and loaded from there"),
-    Chooser("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "torch runs code in files that it loads", r"(?i)^(1|y|yes|true)$"),
-    Chooser("\\w*TRUST_REMOTE_CODE", "code of a repository is run", r"(?i)^(1|y|yes|true|on)$"),
-    Chooser("HF_MODULES_CACHE", "`transformers` imports modules from there"),
-    Chooser("HF_ENDPOINT", "models, and your token for the Hub, go through this server"),
+    CodeVariable("TORCHINDUCTOR_CACHE_DIR", "compiled code is unpickled and loaded from there"),
+    CodeVariable("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "torch runs code in files that it loads", r"(?i)^(1|y|yes|true)$"),
+    CodeVariable("\\w*TRUST_REMOTE_CODE", "code of a repository is run", r"(?i)^(1|y|yes|true|on)$"),
+    CodeVariable("HF_MODULES_CACHE", "`transformers` imports modules from there"),
+    CodeVariable("HF_ENDPOINT", "models, and your token for the Hub, go through this server"),
 )
 """Every variable that is known to make a rank, its launcher or its compiler run code of the value's choosing."""
 
 
-def chosen_code(name: str, value: str) -> str | None:
+def code_loading_reason(name: str, value: str) -> str | None:
     """Why this variable with this value chooses code that runs; None where it does not."""
-    for chooser in CHOOSERS:
+    for chooser in CODE_VARIABLES:
         if re.fullmatch(chooser.names, name):
-            return chooser.why if re.search(chooser.values, value) else None
+            return chooser.reason if re.search(chooser.values, value) else None
     return None

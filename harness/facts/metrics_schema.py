@@ -10,14 +10,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from harness.facts.metrics_fields import COMMON, MEMORY, RANKS, RUN, STEP, STRAGGLER, Field, Kind, must, new
+from harness.facts.metrics_fields import (
+    COMMON,
+    MEMORY,
+    RANKS,
+    RUN,
+    STEP,
+    STRAGGLER,
+    FieldKind,
+    MetricsField,
+    required,
+    since_v2,
+)
 
-__all__ = ["COMMON", "LINES", "VERSION", "Field", "Line", "page", "problems"]
+__all__ = ["COMMON", "LINES", "SCHEMA_VERSION", "MetricsField", "MetricsLine", "to_markdown", "validate_line"]
 
-VERSION = 2
+SCHEMA_VERSION = 2
 """1: no `time`, no device, no FLOPs, no `ranks` nor `straggler` lines. A reader of 2 reads 1: fields are only added."""
 
-_TYPES: Mapping[Kind, tuple[type, ...]] = {
+_TYPES: Mapping[FieldKind, tuple[type, ...]] = {
     "count": (int,),
     "number": (int, float),
     "text": (str,),
@@ -30,112 +41,112 @@ _TYPES: Mapping[Kind, tuple[type, ...]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class MetricsLine:
     """One type of line."""
 
     kind: str
     meaning: str
-    fields: tuple[Field, ...]
+    fields: tuple[MetricsField, ...]
 
-    def field(self, name: str) -> Field | None:
+    def field(self, name: str) -> MetricsField | None:
         """The field of this name."""
         return next((f for f in self.fields if f.name == name), None)
 
 
-LINES: Mapping[str, Line] = {
+LINES: Mapping[str, MetricsLine] = {
     line.kind: line
     for line in (
-        Line("run", "Ranks begin to train: once an attempt.", RUN),
-        Line("step", "One line every `logging.logging_steps` steps.", STEP),
-        Line(
+        MetricsLine("run", "Ranks begin to train: once an attempt.", RUN),
+        MetricsLine("step", "One line every `logging.logging_steps` steps.", STEP),
+        MetricsLine(
             "ranks",
             "All ranks beside each other, in rank order, every `telemetry.gather_steps` steps (with more than 64 ranks "
             "every so many times that the file grows no faster than with 64).",
             RANKS,
         ),
-        Line("memory", "A phase of the run is over: once a start and phase.", MEMORY),
-        Line("straggler", "A rank, or a host, is slower than its peers for some time.", STRAGGLER),
-        Line(
+        MetricsLine("memory", "A phase of the run is over: once a start and phase.", MEMORY),
+        MetricsLine("straggler", "A rank, or a host, is slower than its peers for some time.", STRAGGLER),
+        MetricsLine(
             "eval",
             "An evaluation on the held-out part.",
             (
-                must("step", "count", "", "steps done"),
-                must("loss", "number", "nats", "mean over all predicted tokens"),
-                must("perplexity", "number", "", "exp(loss)"),
-                must("tokens", "count", "tokens", "predicted"),
-                Field("unigram_entropy", "number", "nats", "as in `run`"),
-                Field("own", "map", "", "what the plug-in's `metrics` computed"),
-                new("seconds", "number", "s", "how long it took"),
+                required("step", "count", "", "steps done"),
+                required("loss", "number", "nats", "mean over all predicted tokens"),
+                required("perplexity", "number", "", "exp(loss)"),
+                required("tokens", "count", "tokens", "predicted"),
+                MetricsField("unigram_entropy", "number", "nats", "as in `run`"),
+                MetricsField("own", "map", "", "what the plug-in's `metrics` computed"),
+                since_v2("seconds", "number", "s", "how long it took"),
             ),
         ),
-        Line(
+        MetricsLine(
             "save",
             "A checkpoint is complete.",
             (
-                must("step", "count", "", "the step that it holds"),
-                must("path", "text", "", "relative to the run directory"),
-                must("bytes", "count", "bytes", "of its files"),
-                must("background", "flag", "", "written while training went on"),
-                must("seconds", "number", "s", "from the first copy to the rename"),
-                must("stall_seconds", "number", "s", "of these: training stood still"),
+                required("step", "count", "", "the step that it holds"),
+                required("path", "text", "", "relative to the run directory"),
+                required("bytes", "count", "bytes", "of its files"),
+                required("background", "flag", "", "written while training went on"),
+                required("seconds", "number", "s", "from the first copy to the rename"),
+                required("stall_seconds", "number", "s", "of these: training stood still"),
             ),
         ),
-        Line(
+        MetricsLine(
             "save_failed",
             "A save went wrong; fields as of `save`, and the error.",
-            (must("step", "count", "", "the step that was to be saved"), must("error", "text", "", "why")),
+            (required("step", "count", "", "the step that was to be saved"), required("error", "text", "", "why")),
         ),
-        Line(
+        MetricsLine(
             "skip",
             "A step changed nothing: a NaN or an infinity.",
             (
-                must("step", "count", "", "which"),
-                Field("ranks", "counts", "", "those with a loss that is no number"),
-                must("skipped", "count", "", "in all"),
+                required("step", "count", "", "which"),
+                MetricsField("ranks", "counts", "", "those with a loss that is no number"),
+                required("skipped", "count", "", "in all"),
             ),
         ),
-        Line(
+        MetricsLine(
             "stop",
             "Asked to stop: the last steps are over.",
-            (must("step", "count", "", "the last"), must("reason", "text", "", "who asked")),
+            (required("step", "count", "", "the last"), required("reason", "text", "", "who asked")),
         ),
-        Line(
+        MetricsLine(
             "restart",
             "The attempt before has died. Lines above with a later step were lost and are taken again.",
             (
-                must("step", "count", "", "of the checkpoint that the next attempt goes on from; 0 without one"),
-                must("attempt", "count", "", "the next attempt, from 2"),
-                must("cause", "text", "", "why the one before died"),
-                must("lost_step", "count", "", "how far it had come"),
-                Field("rank", "count", "", "which rank died"),
-                Field("resumed_from", "text", "", "the checkpoint"),
+                required("step", "count", "", "of the checkpoint that the next attempt goes on from; 0 without one"),
+                required("attempt", "count", "", "the next attempt, from 2"),
+                required("cause", "text", "", "why the one before died"),
+                required("lost_step", "count", "", "how far it had come"),
+                MetricsField("rank", "count", "", "which rank died"),
+                MetricsField("resumed_from", "text", "", "the checkpoint"),
             ),
         ),
-        Line(
+        MetricsLine(
             "tracker_failed",
             "A tracker is given up; training goes on.",
             (
-                Field("step", "count", "", "when", always=True, since=2),
-                Field("tracker", "text", "", "which", always=True, since=2),
-                Field("error", "text", "", "why", always=True, since=2),
+                MetricsField("step", "count", "", "when", always=True, since=2),
+                MetricsField("tracker", "text", "", "which", always=True, since=2),
+                MetricsField("error", "text", "", "why", always=True, since=2),
             ),
         ),
-        Line(
+        MetricsLine(
             "profile",
             "A profile was written.",
             (
-                Field("step", "count", "", "the last that it holds", always=True, since=2),
-                Field("first_step", "count", "", "the first that it holds", always=True, since=2),
-                Field("path", "text", "", "its folder, relative to the run directory", always=True, since=2),
+                MetricsField("step", "count", "", "the last that it holds", always=True, since=2),
+                MetricsField("first_step", "count", "", "the first that it holds", always=True, since=2),
+                MetricsField("path", "text", "", "its folder, relative to the run directory", always=True, since=2),
             ),
         ),
-        Line(
+        MetricsLine(
             "end",
             "Training has ended in order.",
             (
-                must("step", "count", "", "steps done"),
-                must("state", "text", "", "`completed` or `stopped`"),
-                new("seconds", "number", "s", "since the line `run`"),
+                required("step", "count", "", "steps done"),
+                required("state", "text", "", "`completed` or `stopped`"),
+                since_v2("seconds", "number", "s", "since the line `run`"),
             ),
         ),
     )
@@ -143,7 +154,7 @@ LINES: Mapping[str, Line] = {
 """By their `type`."""
 
 
-def problems(body: Mapping[str, Any]) -> list[str]:
+def validate_line(body: Mapping[str, Any]) -> list[str]:
     """What is wrong with a line, in words; a field that is not known here is no fault, a null is one only where a field
     is not a number.
     """
@@ -161,12 +172,12 @@ def problems(body: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def page() -> str:
+def to_markdown() -> str:
     """The schema as Markdown."""
     out = [
         "# metrics.jsonl",
         "",
-        f"Version {VERSION} (`format_version` of the `run` line). One JSON object a line, written by rank 0 and",
+        f"Version {SCHEMA_VERSION} (`format_version` of the `run` line). One JSON object a line, written by rank 0 and",
         "flushed at once: a killed run keeps what it has said, and at most its last line is torn. A reader leaves out",
         "lines and fields that it does not know; fields are only ever added. A number that is not finite is `null`.",
         "Fields marked * are always there. This page is made from `harness/facts/metrics_schema.py`.",
@@ -184,4 +195,4 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(page())
+    sys.stdout.write(to_markdown())

@@ -220,12 +220,12 @@ _BY_NAME = {name.lower(): config for name, config in CATALOGUE.items()}
 _BY_NAME |= {name.split("/", 1)[1].lower(): config for name, config in CATALOGUE.items()}
 
 
-def catalogued(name: str) -> Mapping[str, Any] | None:
+def catalogue_config(name: str) -> Mapping[str, Any] | None:
     """The configuration of a model that is known by this Hub name, with or without its owner; case does not matter."""
     return _BY_NAME.get(name.lower())
 
 
-def closest(name: str) -> str | None:
+def closest_name(name: str) -> str | None:
     """The catalogue's name that looks most like this one, if any looks like it."""
     wanted = name.lower()[:200]
     import difflib

@@ -1,6 +1,6 @@
 """The sizes of a causal language model, and what follows from them: totals, active and multiplied parameters.
 
-Where they come from is the business of `harness.facts.models`.
+Where they come from is the business of `harness.facts.model_lookup`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from harness.facts.model_parts import Layers, Parameter, Parameters
 
 
-class Latent(NamedTuple):
+class LatentAttention(NamedTuple):
     """Widths of latent attention (DeepSeek): low-rank queries (0: none) and keys, and the parts of a head."""
 
     queries: int
@@ -45,7 +45,7 @@ class ModelFacts(NamedTuple):
     layers: Layers
     after: Parameters
     shared: int = 0
-    latent: Latent | None = None
+    latent: LatentAttention | None = None
     built: bool = False
 
     @property
@@ -54,7 +54,7 @@ class ModelFacts(NamedTuple):
         return len(self.layers)
 
     @property
-    def layer(self) -> Parameters:
+    def largest_layer(self) -> Parameters:
         """The largest kind of layer."""
         kinds = {id(layer): layer for layer in self.layers}
         return max(kinds.values(), key=_numel, default=())
@@ -62,15 +62,15 @@ class ModelFacts(NamedTuple):
     @property
     def num_parameters(self) -> int:
         """All elements; a tied head counts once."""
-        return self._in_layers(_numel) + _numel(self.before) + _numel(self.after)
+        return self._sum_over_layers(_numel) + _numel(self.before) + _numel(self.after)
 
     @property
-    def per_layer(self) -> int:
+    def largest_layer_parameters(self) -> int:
         """Elements of the largest layer."""
-        return _numel(self.layer)
+        return _numel(self.largest_layer)
 
     @property
-    def embeddings(self) -> int:
+    def embedding_parameters(self) -> int:
         """Elements of token and position embeddings and of an untied head."""
         outside = (p for p in (*self.before, *self.after) if len(p.shape) == 2)
         return sum(p.numel for p in outside if "vision" not in p.name and "projector" not in p.name)
@@ -78,26 +78,26 @@ class ModelFacts(NamedTuple):
     @property
     def largest_parameter(self) -> int:
         """Elements of the largest single weight; transformers 5 keeps all experts of a layer in one."""
-        return max(p.numel for p in (*self.before, *self.layer, *self.after))
+        return max(p.numel for p in (*self.before, *self.largest_layer, *self.after))
 
     @property
     def largest_module(self) -> int:
         """Elements of the largest module with weights of its own: what ZeRO-3 gathers at once. Experts are one."""
-        return max(self.largest_parameter, _numel(_in_experts(self.layer)))
+        return max(self.largest_parameter, _numel(_expert_parameters(self.largest_layer)))
 
     @property
     def active_parameters(self) -> int:
         """Parameters that one token uses: `experts_per_token` of the `experts`, everything else in full."""
         if not self.experts:
             return self.num_parameters
-        in_experts = self._in_layers(lambda layer: _numel(_in_experts(layer)))
+        in_experts = self._sum_over_layers(lambda layer: _numel(_expert_parameters(layer)))
         return self.num_parameters - in_experts * (self.experts - self.experts_per_token) // self.experts
 
     @property
     def matmul_parameters(self) -> int:
         """Active parameters that are multiplied with: no vectors, nothing before the layers unless it is the head."""
         vectors = sum(p.numel for p in (*self.before, *self.after) if len(p.shape) == 1)
-        vectors += self._in_layers(lambda layer: sum(p.numel for p in layer if len(p.shape) == 1))
+        vectors += self._sum_over_layers(lambda layer: sum(p.numel for p in layer if len(p.shape) == 1))
         looked_up = sum(p.numel for p in self.before if len(p.shape) > 1)
         if self.tied:
             looked_up -= self.vocab * self.hidden
@@ -111,7 +111,7 @@ class ModelFacts(NamedTuple):
                 yield Parameter(f"{self.layer_path}.{index}.{p.name}", p.shape)
         yield from self.after
 
-    def _in_layers(self, count: Callable[[Parameters], int]) -> int:
+    def _sum_over_layers(self, count: Callable[[Parameters], int]) -> int:
         """A count summed over all layers; layers that are alike are counted once and multiplied."""
         times = Counter(map(id, self.layers))
         kinds = {id(layer): layer for layer in self.layers}
@@ -122,5 +122,5 @@ def _numel(parameters: Iterable[Parameter]) -> int:
     return sum(p.numel for p in parameters)
 
 
-def _in_experts(layer: Parameters) -> Parameters:
+def _expert_parameters(layer: Parameters) -> Parameters:
     return tuple(p for p in layer if ".experts." in p.name)

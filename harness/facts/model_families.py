@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from harness.facts import model_experts as experts
+from harness.facts import moe_model_families as experts
 from harness.facts.model_parts import (
     FOUR_NORMS,
     TWO_NORMS,
-    Fields,
+    ConfigFields,
     Parameter,
     Parameters,
     Parts,
-    alike,
     attention,
     decoder,
     gated_mlp,
@@ -25,54 +24,55 @@ from harness.facts.model_parts import (
     linear,
     norms,
     qk_norms,
+    repeat_layer,
 )
 
 
-def _mlp(f: Fields, bias: bool = False) -> Parameters:
+def _mlp(f: ConfigFields, bias: bool = False) -> Parameters:
     return gated_mlp(f.count("hidden_size"), f.count("intermediate_size"), bias)
 
 
-def _ends(f: Fields, names: tuple[str, ...] = TWO_NORMS) -> Parameters:
+def _layer_norms(f: ConfigFields, names: tuple[str, ...] = TWO_NORMS) -> Parameters:
     return norms(f.count("hidden_size"), *names)
 
 
-def _llama(f: Fields) -> Parts:
+def _llama(f: ConfigFields) -> Parts:
     bias = f.flag("attention_bias")
-    return decoder(f, alike(f, (*attention(f, bias, bias), *_mlp(f, f.flag("mlp_bias")), *_ends(f))))
+    return decoder(f, repeat_layer(f, (*attention(f, bias, bias), *_mlp(f, f.flag("mlp_bias")), *_layer_norms(f))))
 
 
-def _mistral(f: Fields) -> Parts:
-    return decoder(f, alike(f, (*attention(f, False, False), *_mlp(f), *_ends(f))))
+def _mistral(f: ConfigFields) -> Parts:
+    return decoder(f, repeat_layer(f, (*attention(f, False, False), *_mlp(f), *_layer_norms(f))))
 
 
-def _qwen2(f: Fields) -> Parts:
-    return decoder(f, alike(f, (*attention(f, True, False), *_mlp(f), *_ends(f))))
+def _qwen2(f: ConfigFields) -> Parts:
+    return decoder(f, repeat_layer(f, (*attention(f, True, False), *_mlp(f), *_layer_norms(f))))
 
 
-def _qwen3(f: Fields) -> Parts:
+def _qwen3(f: ConfigFields) -> Parts:
     bias = f.flag("attention_bias")
-    return decoder(f, alike(f, (*attention(f, bias, bias), *qk_norms(f), *_mlp(f), *_ends(f))))
+    return decoder(f, repeat_layer(f, (*attention(f, bias, bias), *qk_norms(f), *_mlp(f), *_layer_norms(f))))
 
 
-def _gemma(f: Fields) -> Parts:
+def _gemma(f: ConfigFields) -> Parts:
     bias = f.flag("attention_bias")
-    return decoder(f, alike(f, (*attention(f, bias, bias), *_mlp(f), *_ends(f))))
+    return decoder(f, repeat_layer(f, (*attention(f, bias, bias), *_mlp(f), *_layer_norms(f))))
 
 
-def _gemma2(f: Fields) -> Parts:
+def _gemma2(f: ConfigFields) -> Parts:
     bias = f.flag("attention_bias")
-    return decoder(f, alike(f, (*attention(f, bias, bias), *_mlp(f), *_ends(f, FOUR_NORMS))))
+    return decoder(f, repeat_layer(f, (*attention(f, bias, bias), *_mlp(f), *_layer_norms(f, FOUR_NORMS))))
 
 
-def _gemma3(f: Fields, model: str = "model") -> Parts:
+def _gemma3(f: ConfigFields, model: str = "model") -> Parts:
     bias = f.flag("attention_bias")
-    layer = (*attention(f, bias, bias), *qk_norms(f), *_mlp(f), *_ends(f, FOUR_NORMS))
-    return decoder(f, alike(f, layer), model)
+    layer = (*attention(f, bias, bias), *qk_norms(f), *_mlp(f), *_layer_norms(f, FOUR_NORMS))
+    return decoder(f, repeat_layer(f, layer), model)
 
 
-def _gemma3_with_images(f: Fields) -> Parts:
+def _gemma3_with_images(f: ConfigFields) -> Parts:
     """Gemma 3 from 4B on: a SigLIP tower and a projector stand before the language model, trained with text or not."""
-    vision = Fields(f.get("vision_config") or {}, _SIGLIP, {})
+    vision = ConfigFields(f.get("vision_config") or {}, _SIGLIP, {})
     before, layers, after = _gemma3(f, "model.language_model")
     wide = vision.count("hidden_size")
     projector = (
@@ -82,7 +82,7 @@ def _gemma3_with_images(f: Fields) -> Parts:
     return (*_siglip(vision, "model.vision_tower"), *projector, *before), layers, after
 
 
-def _siglip(v: Fields, tower: str) -> Parameters:
+def _siglip(v: ConfigFields, tower: str) -> Parameters:
     wide, mlp, patch = v.count("hidden_size"), v.count("intermediate_size"), v.count("patch_size")
     places = (v.count("image_size") // patch) ** 2
     layers: list[Parameter] = []
@@ -115,7 +115,7 @@ def _siglip_head(wide: int, mlp: int, head: str) -> Parameters:
     )
 
 
-def _phi(f: Fields) -> Parts:
+def _phi(f: ConfigFields) -> Parts:
     """Phi 1, 1.5 and 2: biases everywhere, one layer norm a layer."""
     hidden, wide, vocab = f.count("hidden_size"), f.count("intermediate_size"), f.count("vocab_size")
     queries, keys = f.count("num_attention_heads") * f.head_dim, f.kv_heads * f.head_dim
@@ -133,10 +133,10 @@ def _phi(f: Fields) -> Parts:
     # a tied head has a bias all the same
     head = linear("lm_head", vocab, hidden, True)[1 if f.flag("tie_word_embeddings") else 0 :]
     after = (*layer_norm(hidden, "model.final_layernorm"), *head)
-    return linear("model.embed_tokens", vocab, hidden), alike(f, layer), after
+    return linear("model.embed_tokens", vocab, hidden), repeat_layer(f, layer), after
 
 
-def _phi3(f: Fields) -> Parts:
+def _phi3(f: ConfigFields) -> Parts:
     hidden, wide, queries = (
         f.count("hidden_size"),
         f.count("intermediate_size"),
@@ -149,10 +149,10 @@ def _phi3(f: Fields) -> Parts:
         *linear("mlp.down_proj", hidden, wide),
         *norms(hidden, *TWO_NORMS),
     )
-    return decoder(f, alike(f, layer))
+    return decoder(f, repeat_layer(f, layer))
 
 
-def _gpt2(f: Fields) -> Parts:
+def _gpt2(f: ConfigFields) -> Parts:
     hidden = f.count("hidden_size")
     wide = f.count("n_inner", 4 * hidden)
 
@@ -170,10 +170,10 @@ def _gpt2(f: Fields) -> Parts:
     vocab = f.count("vocab_size")
     before = (*linear("transformer.wte", vocab, hidden), *linear("transformer.wpe", f.count("n_positions"), hidden))
     head = () if f.flag("tie_word_embeddings") else linear("lm_head", vocab, hidden)
-    return before, alike(f, layer), (*layer_norm(hidden, "transformer.ln_f"), *head)
+    return before, repeat_layer(f, layer), (*layer_norm(hidden, "transformer.ln_f"), *head)
 
 
-def _gpt_neox(f: Fields) -> Parts:
+def _gpt_neox(f: ConfigFields) -> Parts:
     hidden, wide, vocab = f.count("hidden_size"), f.count("intermediate_size"), f.count("vocab_size")
     bias = f.flag("attention_bias")
     layer = (
@@ -186,10 +186,10 @@ def _gpt_neox(f: Fields) -> Parts:
     )
     head = () if f.flag("tie_word_embeddings") else linear("lm_head", vocab, hidden)
     after = (*layer_norm(hidden, "gpt_neox.final_layer_norm"), *head)
-    return linear("gpt_neox.embed_in", vocab, hidden), alike(f, layer), after
+    return linear("gpt_neox.embed_in", vocab, hidden), repeat_layer(f, layer), after
 
 
-def _falcon(f: Fields) -> Parts:
+def _falcon(f: ConfigFields) -> Parts:
     hidden, vocab, bias = f.count("hidden_size"), f.count("vocab_size"), f.flag("bias")
     wide = f.count("ffn_hidden_size", 4 * hidden)
     layer = (
@@ -201,17 +201,17 @@ def _falcon(f: Fields) -> Parts:
     )
     head = () if f.flag("tie_word_embeddings") else linear("lm_head", vocab, hidden)
     after = (*layer_norm(hidden, "transformer.ln_f"), *head)
-    return linear("transformer.word_embeddings", vocab, hidden), alike(f, layer), after
+    return linear("transformer.word_embeddings", vocab, hidden), repeat_layer(f, layer), after
 
 
-def _falcon_qkv(f: Fields) -> int:
+def _falcon_qkv(f: ConfigFields) -> int:
     """Rows of the fused projection: grouped keys (40B), one key head (7B), or as many as there are queries (1B)."""
     if f.flag("new_decoder_architecture"):
         return (2 * f.kv_heads + f.count("num_attention_heads")) * f.head_dim
     return f.count("hidden_size") + 2 * f.head_dim if f.flag("multi_query") else 3 * f.count("hidden_size")
 
 
-def _falcon_norms(f: Fields) -> tuple[str, ...]:
+def _falcon_norms(f: ConfigFields) -> tuple[str, ...]:
     new = f.flag("new_decoder_architecture")
     two = f.count("num_ln_in_parallel_attn", 2 if new else 1) == 2
     after = () if f.flag("parallel_attn") else ("post_attention_layernorm",)
@@ -224,11 +224,11 @@ class Family(NamedTuple):
     `inside` names the part of the configuration that describes the language model, where it is nested.
     """
 
-    build: Callable[[Fields], Parts]
+    build: Callable[[ConfigFields], Parts]
     defaults: Mapping[str, Any]
-    layers: str
+    layer_path: str
     aliases: Mapping[str, str]
-    inside: str = ""
+    text_config_key: str = ""
 
 
 def _defaults(

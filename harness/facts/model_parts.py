@@ -1,6 +1,6 @@
 """What the model families are written with: parameters, read access to a configuration, and the parts they share.
 
-Names no family and no model; those are in `harness.facts.model_families` and `harness.facts.model_experts`.
+Names no family and no model; those are in `harness.facts.model_families` and `harness.facts.moe_model_families`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from math import prod
 from typing import Any, NamedTuple
 
-MOST_LAYERS = 10_000
+MAX_LAYERS = 10_000
 
 
 class Parameter(NamedTuple):
@@ -35,7 +35,7 @@ class BadConfig(ValueError):
     """The configuration has a value that no model can be built from; the text says which."""
 
 
-class Fields:
+class ConfigFields:
     """Read access to a `transformers` configuration, with the family's defaults and its other names for one thing."""
 
     def __init__(self, config: Mapping[str, Any], defaults: Mapping[str, Any], aliases: Mapping[str, str]) -> None:
@@ -49,12 +49,12 @@ class Fields:
         """Whether it is set and true."""
         return bool(self._values.get(key))
 
-    def count(self, key: str, instead: int | None = None, least: int = 1) -> int:
+    def count(self, key: str, default: int | None = None, minimum: int = 1) -> int:
         """A whole number of at least `least`; `instead` is what `None` means."""
         value = self._values.get(key)
-        value = instead if value is None else value
-        if not isinstance(value, int) or isinstance(value, bool) or value < least:
-            raise BadConfig(f"`{key}` is `{value}` where a whole number of at least {least} belongs")
+        value = default if value is None else value
+        if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
+            raise BadConfig(f"`{key}` is `{value}` where a whole number of at least {minimum} belongs")
         return value
 
     def numbers(self, key: str) -> frozenset[int]:
@@ -68,8 +68,8 @@ class Fields:
     def num_layers(self) -> int:
         """Layers of the language model."""
         layers = self.count("num_hidden_layers")
-        if layers > MOST_LAYERS:
-            raise BadConfig(f"`num_hidden_layers` is over {MOST_LAYERS:,}")
+        if layers > MAX_LAYERS:
+            raise BadConfig(f"`num_hidden_layers` is over {MAX_LAYERS:,}")
         return layers
 
     @property
@@ -100,7 +100,7 @@ def layer_norm(hidden: int, name: str) -> Parameters:
     return Parameter(f"{name}.weight", (hidden,)), Parameter(f"{name}.bias", (hidden,))
 
 
-def attention(f: Fields, qkv_bias: bool, out_bias: bool) -> Parameters:
+def attention(f: ConfigFields, qkv_bias: bool, out_bias: bool) -> Parameters:
     """Four projections, keys and values at their own number of heads."""
     hidden, queries, keys = f.count("hidden_size"), f.count("num_attention_heads") * f.head_dim, f.kv_heads * f.head_dim
     return (
@@ -120,7 +120,7 @@ def gated_mlp(hidden: int, wide: int, bias: bool = False, name: str = "mlp") -> 
     )
 
 
-def qk_norms(f: Fields) -> Parameters:
+def qk_norms(f: ConfigFields) -> Parameters:
     """Norms of queries and keys, a head wide."""
     return norms(f.head_dim, "self_attn.q_norm", "self_attn.k_norm")
 
@@ -129,13 +129,13 @@ TWO_NORMS = ("input_layernorm", "post_attention_layernorm")
 FOUR_NORMS = (*TWO_NORMS, "pre_feedforward_layernorm", "post_feedforward_layernorm")
 
 
-def decoder(f: Fields, layers: Layers, model: str = "model") -> Parts:
+def decoder(f: ConfigFields, layers: Layers, model: str = "model") -> Parts:
     """Embedding, layers, final norm, head: what all Llama-like models share. A tied head has no weight of its own."""
     hidden, vocab = f.count("hidden_size"), f.count("vocab_size")
     head = () if f.flag("tie_word_embeddings") else linear("lm_head", vocab, hidden)
     return linear(f"{model}.embed_tokens", vocab, hidden), layers, (*norms(hidden, f"{model}.norm"), *head)
 
 
-def alike(f: Fields, layer: Parameters) -> Layers:
+def repeat_layer(f: ConfigFields, layer: Parameters) -> Layers:
     """The same layer as often as the configuration says."""
     return (layer,) * f.num_layers

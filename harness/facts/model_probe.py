@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from harness.facts.machine import installed
-from harness.facts.model_parts import MOST_LAYERS, Layers, Parameter, Parameters
-from harness.interpreter import python
+from harness.facts.model_parts import MAX_LAYERS, Layers, Parameter, Parameters
+from harness.hostinfo.machine import package_version
+from harness.interpreter import python_command
 
-_SECONDS = 120
+_TIMEOUT_SECONDS = 120
 _IN_LAYER = re.compile(r"^(.+?)\.(\d+)\.(.+)$")
 _PROGRAM = """
 import json, sys
@@ -44,7 +44,7 @@ json.dump({"sizes": sizes, "parameters": [[n, list(p.shape)] for n, p in model.n
 
 
 @dataclass(frozen=True, slots=True)
-class Probed:
+class BuiltModel:
     """What was built: the sizes that `ModelFacts` takes, and its parameters cut at the largest list of layers."""
 
     sizes: dict[str, Any]
@@ -54,12 +54,12 @@ class Probed:
     after: Parameters
 
 
-def probe(config: Mapping[str, Any]) -> Probed | str:
+def build_model(config: Mapping[str, Any]) -> BuiltModel | str:
     """Build it, or say in a few words why that was not possible."""
-    missing = [name for name in ("torch", "transformers") if installed(name) is None]
+    missing = [name for name in ("torch", "transformers") if package_version(name) is None]
     if missing:
         return f"with {' and '.join(missing)} installed it could be built and counted"
-    text = _output(config)
+    text = _run_program(config)
     if text is None:
         return "transformers could not build it either"
     body = json.loads(text)
@@ -68,22 +68,22 @@ def probe(config: Mapping[str, Any]) -> Probed | str:
         return "transformers built something that is not a language model"
     sizes["head_dim"] = sizes["head_dim"] or sizes["hidden"] // sizes["heads"]
     sizes["intermediate"] = sizes["intermediate"] or 4 * sizes["hidden"]
-    return _cut(sizes, [Parameter(name, tuple(shape)) for name, shape in body["parameters"]])
+    return _split_layers(sizes, [Parameter(name, tuple(shape)) for name, shape in body["parameters"]])
 
 
-def _output(config: Mapping[str, Any]) -> str | None:
+def _run_program(config: Mapping[str, Any]) -> str | None:
     """The program's answer; None when it fails, which it does for a wrong value as well as for an unknown type."""
-    command = python("-c", _PROGRAM)
+    command = python_command("-c", _PROGRAM)
     try:
         done = subprocess.run(  # noqa: S603
-            command, input=json.dumps(config), text=True, capture_output=True, timeout=_SECONDS, check=False
+            command, input=json.dumps(config), text=True, capture_output=True, timeout=_TIMEOUT_SECONDS, check=False
         )
     except (OSError, ValueError, TypeError, RecursionError, subprocess.TimeoutExpired):
         return None
     return done.stdout if done.returncode == 0 and done.stdout.startswith("{") else None
 
 
-def _cut(sizes: dict[str, Any], parameters: list[Parameter]) -> Probed:
+def _split_layers(sizes: dict[str, Any], parameters: list[Parameter]) -> BuiltModel:
     """Into before, layers, after: the layers are the numbered list that holds most elements."""
     weight: dict[str, int] = {}
     for p in parameters:
@@ -96,10 +96,10 @@ def _cut(sizes: dict[str, Any], parameters: list[Parameter]) -> Probed:
     after: list[Parameter] = []
     for p in parameters:
         match = _IN_LAYER.match(p.name)
-        if match and match[1] == path and int(match[2]) < MOST_LAYERS:
+        if match and match[1] == path and int(match[2]) < MAX_LAYERS:
             inside.setdefault(int(match[2]), []).append(Parameter(match[3], p.shape))
         else:
             (after if inside else before).append(p)
     kinds: dict[Parameters, Parameters] = {}
     layers = tuple(kinds.setdefault(tuple(layer), tuple(layer)) for layer in inside.values())
-    return Probed(sizes, path, tuple(before), layers, tuple(after))
+    return BuiltModel(sizes, path, tuple(before), layers, tuple(after))

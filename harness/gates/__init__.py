@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from harness.facts.deepspeed import Target, target
-from harness.findings import Finding, Fix, Report, Skipped, in_reading_order
+from harness.facts.deepspeed_version import DeepSpeedTarget, resolve_target
+from harness.finding_pages import is_engine_check
+from harness.findings import Finding, Fix, Report, SkippedGate, sort_findings
 from harness.gates.context import Context
-from harness.gates.registry import Gate, Need, gates
-from harness.plan.run import Run
-from harness.spec.model import Consumer
-from harness.spec.pages import is_claim
-from harness.spec.source import Source
+from harness.gates.registry import Gate, Need, all_gates
+from harness.plan.resolved_run import ResolvedRun
+from harness.spec.parse.source import Source
+from harness.spec.run_spec import Consumer
 
 if TYPE_CHECKING:
-    from harness.facts.survey import Survey
+    from harness.hostinfo.host_survey import Survey
 
-__all__ = ["check"]
+__all__ = ["check_run"]
 
 
-def check(
-    run: Run,
+def check_run(
+    run: ResolvedRun,
     source: Source,
     *,
-    deepspeed: Target | None = None,
+    deepspeed: DeepSpeedTarget | None = None,
     launching: bool = False,
     consumer: Consumer | None = None,
     accelerator: str | None = None,
@@ -38,40 +38,40 @@ def check(
     `allow_code`: whoever runs it allows code that the spec chooses, or nothing of the spec's is run.
     A gate that fails is our fault: it becomes finding GT001 and the others still look.
     """
-    device = accelerator or _accelerator(run, launching)
-    context = Context(run, source, deepspeed or target(), consumer, device, survey, allow_code)
-    version, known = context.target.version, _Known(context, launching)
+    device = accelerator or _detect_accelerator(run, launching)
+    context = Context(run, source, deepspeed or resolve_target(), consumer, device, survey, allow_code)
+    version, known = context.target.version, _AvailableFacts(context, launching)
     found: list[Finding] = []
-    skipped: list[Skipped] = []
+    skipped: list[SkippedGate] = []
     checked = 0
-    for gate in gates():
+    for gate in all_gates():
         if not gate.applies_to(version):
-            skipped.append(Skipped(gate.id, f"DeepSpeed {gate.versions}, this is {context.target.text}"))
-        elif not _relevant(gate, context):
+            skipped.append(SkippedGate(gate.id, f"DeepSpeed {gate.versions}, this is {context.target.text}"))
+        elif not _is_relevant(gate, context):
             checked += 1
         elif missing := next((need for need in gate.needs if not known[need]), None):
             if missing != "a run spec":  # a DeepSpeed JSON has no model or data to miss
-                skipped.append(Skipped(gate.id, missing))
+                skipped.append(SkippedGate(gate.id, missing))
         else:
             checked += 1
-            found += _ask(gate, context)
-    kept, ignored, unused = _suppress(found, context)
-    return Report(source.file, in_reading_order([*kept, *unused]), checked, tuple(skipped), tuple(ignored))
+            found += _run_gate(gate, context)
+    kept, ignored, unused = _apply_ignores(found, context)
+    return Report(source.file, sort_findings([*kept, *unused]), checked, tuple(skipped), tuple(ignored))
 
 
-def _relevant(gate: Gate, context: Context) -> bool:
+def _is_relevant(gate: Gate, context: Context) -> bool:
     try:
         return gate.when is None or gate.when(context)
     except Exception:
         return True  # let the check itself fail, and tell
 
 
-class _Known(dict[Need, bool]):
+class _AvailableFacts(dict[Need, bool]):
     """Which of the facts that gates need are there; each is looked for once."""
 
     def __init__(self, context: Context, launching: bool) -> None:
-        self._there: Mapping[Need, Callable[[], bool]] = {
-            "world size": lambda: context.world is not None,
+        self._lookups: Mapping[Need, Callable[[], bool]] = {
+            "world size": lambda: context.world_size is not None,
             "a run spec": lambda: context.run.kind == "spec",
             "a launch": lambda: launching,
             "model facts": lambda: context.model is not None,
@@ -81,23 +81,23 @@ class _Known(dict[Need, bool]):
         }
 
     def __missing__(self, need: Need) -> bool:
-        self[need] = found = self._there[need]()
+        self[need] = found = self._lookups[need]()
         return found
 
 
-def _accelerator(run: Run, launching: bool) -> str | None:
+def _detect_accelerator(run: ResolvedRun, launching: bool) -> str | None:
     if run.spec.cluster.gpu is not None:
         return "cpu" if run.spec.cluster.gpu.strip().lower() == "cpu" else "cuda"
     if not launching or run.cluster is not None:
         return None
     import os
 
-    from harness.facts.machine import accelerators_for
+    from harness.hostinfo.machine import accelerators_for
 
     return "cuda" if accelerators_for({**os.environ, **run.spec.launch.env}) else "cpu"
 
 
-def _ask(gate: Gate, context: Context) -> list[Finding]:
+def _run_gate(gate: Gate, context: Context) -> list[Finding]:
     try:
         return [finding._replace(gate=gate.id) for finding in gate.check(context)]
     except Exception as error:
@@ -111,18 +111,18 @@ def _ask(gate: Gate, context: Context) -> list[Finding]:
         ]
 
 
-def _unused(name: str, known: Mapping[str, Gate]) -> str:
+def _unused_ignore_message(name: str, known: Mapping[str, Gate]) -> str:
     if name not in known:
         return f"`ignore.{name}` names no gate"
     what = "ignored nothing" if known[name].ignorable else "does not count: no spec can allow itself"
     return f"`ignore.{name}` {what}"
 
 
-def _suppress(found: list[Finding], context: Context) -> tuple[list[Finding], list[Finding], list[Finding]]:
+def _apply_ignores(found: list[Finding], context: Context) -> tuple[list[Finding], list[Finding], list[Finding]]:
     """(kept, ignored, complaints about `ignore` entries that ignored nothing)."""
     wanted = context.run.spec.ignore
     odd = [name for name in context.run.spec.allow_undocumented if name not in ("TP001",)]
-    known = {gate.id: gate for gate in gates()} if wanted else {}
+    known = {gate.id: gate for gate in all_gates()} if wanted else {}
     obeyed = {name for name in wanted if name not in known or known[name].ignorable}
     kept = [f for f in found if f.gate not in obeyed]
     ignored = [f for f in found if f.gate in obeyed]
@@ -131,13 +131,13 @@ def _suppress(found: list[Finding], context: Context) -> tuple[list[Finding], li
         Finding(
             "GT002",
             "warning",
-            _unused(name, known),
+            _unused_ignore_message(name, known),
             f"ignore.{name}",
             context.source.place(("ignore", name), of_key=True),
             fix=Fix("remove it"),
         )
         for name in wanted
-        if name not in hit and not is_claim(name)
+        if name not in hit and not is_engine_check(name)
     ]
     unused += [
         Finding(

@@ -11,19 +11,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from harness.facts.deepspeed import Target
-from harness.facts.deepspeed_keys import block, is_typed
+from harness.facts.deepspeed_keys import block_keys, is_typed_block
+from harness.facts.deepspeed_version import DeepSpeedTarget
 from harness.findings import Finding, Fix, Label, Severity
-from harness.plan.run import Run
-from harness.spec.adopt import home
-from harness.spec.model import Consumer
-from harness.spec.optimizers import deepspeed_optimizer
-from harness.spec.source import Source, dotted
+from harness.plan.resolved_run import ResolvedRun
+from harness.spec.deepspeed_mapping import spec_field_of
+from harness.spec.deepspeed_optimizer import deepspeed_optimizer
+from harness.spec.parse.source import Source, join_key
+from harness.spec.run_spec import Consumer
 
 if TYPE_CHECKING:
-    from harness.facts.models import Found, ModelFacts
-    from harness.facts.survey import Survey
-    from harness.plan.plan import Plan
+    from harness.facts.model_lookup import ModelFacts, ModelLookup
+    from harness.hostinfo.host_survey import Survey
+    from harness.plan.planner import Plan
 
 _MISSING = object()
 
@@ -37,22 +37,22 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 }
 
 
-def _as_read(path: tuple[str, ...], value: Any, target: Target) -> Any:
+def _coerce_as_deepspeed(path: tuple[str, ...], value: Any, target: DeepSpeedTarget) -> Any:
     """The value as DeepSpeed reads it, or missing where the key does not take it."""
     parent = ".".join(path[:-1])
-    known = block(parent)
+    known = block_keys(parent)
     key = known.get(path[-1]) if known else None
     if key is None or key.type not in _TYPES:
         return value
     if isinstance(value, _TYPES[key.type]) and not (isinstance(value, bool) and key.type in ("int", "number")):
         return value
-    from harness.facts.deepspeed_key_values import take
+    from harness.facts.deepspeed_values import interpret_value
 
-    taken = take(key, value, typed=is_typed(parent, target.version), version=target.version)
-    return _MISSING if taken.how == "refused" else taken.value
+    taken = interpret_value(key, value, typed=is_typed_block(parent, target.version), version=target.version)
+    return _MISSING if taken.outcome == "refused" else taken.value
 
 
-class Optimizer(NamedTuple):
+class OptimizerConfig(NamedTuple):
     """The optimizer as DeepSpeed will read it. `type` is None when a DeepSpeed JSON leaves it to the script."""
 
     type: str | None
@@ -70,9 +70,9 @@ class Optimizer(NamedTuple):
 class Context:
     """A run to be judged, for one DeepSpeed. `consumer` reads a DeepSpeed JSON; it is None for a run spec."""
 
-    run: Run
+    run: ResolvedRun
     source: Source
-    target: Target
+    target: DeepSpeedTarget
     consumer: Consumer | None = None
     accelerator: str | None = None
     """What torch calls the device, such as `cuda` or `cpu`, where it is known."""
@@ -83,23 +83,23 @@ class Context:
 
     # DeepSpeed's own keys
 
-    def home(self, key: str) -> str:
+    def spec_key(self, key: str) -> str:
         """The spec's key for a key of DeepSpeed's JSON: a field of its own, or one below `deepspeed`."""
         path = tuple(key.split("."))
-        return dotted(home(path) or ("deepspeed", *path))
+        return join_key(spec_field_of(path) or ("deepspeed", *path))
 
     def ds(self, key: str, default: Any = None) -> Any:
         """The value of a DeepSpeed key wherever the user wrote it; `default` where it is absent, null or `auto`, or
         of a type that the key does not take (which the loader has told).
         """
         path = tuple(key.split("."))
-        field = home(path)
+        field = spec_field_of(path)
         if field is None:
             value: Any = self.run.spec.deepspeed
             for part in path:
                 value = value.get(part, _MISSING) if isinstance(value, dict) else _MISSING
-            value = value if value is _MISSING or value == "auto" else _as_read(path, value, self.target)
-        elif self.run.kind == "deepspeed-json" and not self.source.has(dotted(field)):
+            value = value if value is _MISSING or value == "auto" else _coerce_as_deepspeed(path, value, self.target)
+        elif self.run.kind == "deepspeed-json" and not self.source.has_key(join_key(field)):
             value = _MISSING
         else:
             value = self.run.spec
@@ -107,22 +107,22 @@ class Context:
                 value = getattr(value, str(name), None)
         return default if value is _MISSING or value is None or value == "auto" else value
 
-    def wrote(self, key: str) -> bool:
+    def has_key(self, key: str) -> bool:
         """Does the user's file have this DeepSpeed key at all, with whatever value? (`auto` counts.)"""
-        return self._raw(key) is not _MISSING
+        return self._written_value(key) is not _MISSING
 
     def is_auto(self, key: str) -> bool:
         """Is this DeepSpeed key given as the text `auto`?"""
-        return bool(self._raw(key) == "auto")
+        return bool(self._written_value(key) == "auto")
 
-    def on(self, block: str) -> bool:
+    def is_enabled(self, block: str) -> bool:
         """Has this block `enabled: true`?"""
         return self.ds(f"{block}.enabled") is True
 
-    def _raw(self, key: str) -> Any:
+    def _written_value(self, key: str) -> Any:
         path: tuple[str | int, ...] = tuple(key.split("."))
         if self.run.kind != "deepspeed-json":
-            path = home(path) or ("deepspeed", *path)
+            path = spec_field_of(path) or ("deepspeed", *path)
         value: Any = self.source.data
         for name in path:
             value = value.get(name, _MISSING) if isinstance(value, dict) else _MISSING
@@ -136,29 +136,29 @@ class Context:
         return self.run.spec.zero.stage
 
     @property
-    def tensor(self) -> int:
+    def tensor_parallel_size(self) -> int:
         """Tensor-parallel degree."""
-        return self.run.degrees.tensor
+        return self.run.parallel_dims.tensor
 
     @property
-    def pipeline(self) -> int:
+    def pipeline_parallel_size(self) -> int:
         """Pipeline stages."""
-        return self.run.degrees.pipeline
+        return self.run.parallel_dims.pipeline
 
     @property
-    def sequence(self) -> int:
+    def sequence_parallel_size(self) -> int:
         """Sequence-parallel degree."""
-        return self.run.degrees.sequence
+        return self.run.parallel_dims.sequence
 
     @property
-    def world(self) -> int | None:
+    def world_size(self) -> int | None:
         """Ranks."""
-        return self.run.degrees.world
+        return self.run.parallel_dims.world_size
 
     @property
-    def data(self) -> int | None:
+    def data_parallel_size(self) -> int | None:
         """Data-parallel ranks; None where the world is unknown or does not divide."""
-        return self.run.degrees.data
+        return self.run.parallel_dims.data
 
     @property
     def accumulation(self) -> int | None:
@@ -166,7 +166,7 @@ class Context:
         batch = self.run.batch
         if self.is_auto("gradient_accumulation_steps"):
             return None
-        if batch.accumulation is None and None in (batch.per_device, batch.global_batch):
+        if batch.accumulation is None and None in (batch.micro_batch, batch.global_batch):
             return 1  # the key is absent, and 1 is what DeepSpeed and accelerate take then
         return batch.accumulation
 
@@ -175,32 +175,32 @@ class Context:
         """Ranks of each host, where a hostfile is known."""
         return tuple(host.slots for host in self.run.cluster.hosts) if self.run.cluster else None
 
-    def offload(self, section: str) -> str:
+    def offload_device(self, section: str) -> str:
         """`none`, `cpu` or `nvme`, of `offload_optimizer` or `offload_param`."""
         block = getattr(self.run.spec.zero, section)
         return "none" if block is None else str(block.device)
 
     @property
-    def clipping(self) -> float:
+    def gradient_clipping(self) -> float:
         """The norm that gradients are clipped at, 0 for none: what is written, else DeepSpeed's default of this release
         (`runtime/constants.py`: 0.0 up to 0.19.2, then 1.0).
         """
-        if self.run.kind == "spec" or self.source.has("train.max_grad_norm"):
+        if self.run.kind == "spec" or self.source.has_key("train.max_grad_norm"):
             return self.run.spec.train.max_grad_norm
         return 1.0 if self.target.version >= (0, 19, 3) else 0.0
 
     @cached_property
-    def optimizer(self) -> Optimizer:
+    def optimizer(self) -> OptimizerConfig:
         """Type and parameters as DeepSpeed gets them."""
         block = self.run.spec.deepspeed.get("optimizer")
         if isinstance(block, dict):
             params = block.get("params")
-            return Optimizer(block.get("type"), params if isinstance(params, dict) else {}, "deepspeed.optimizer")
+            return OptimizerConfig(block.get("type"), params if isinstance(params, dict) else {}, "deepspeed.optimizer")
         ours = self.run.spec.optimizer
-        if self.run.kind == "deepspeed-json" and not self.source.has("optimizer.type"):
-            return Optimizer(None, {}, "optimizer")
+        if self.run.kind == "deepspeed-json" and not self.source.has_key("optimizer.type"):
+            return OptimizerConfig(None, {}, "optimizer")
         name, params = deepspeed_optimizer(ours)
-        return Optimizer(name, params, "optimizer")
+        return OptimizerConfig(name, params, "optimizer")
 
     @property
     def scheduler(self) -> Mapping[str, Any]:
@@ -209,23 +209,25 @@ class Context:
         return block if isinstance(block, dict) else {}
 
     @cached_property
-    def _found_model(self) -> Found:
-        from harness.facts.models import find
+    def _model_lookup(self) -> ModelLookup:
+        from harness.facts.model_lookup import find_model
 
         spec, folder = self.run.spec.model, Path(self.source.file).parent if self.source.file != "-" else None
-        here = find(spec.name_or_path, spec.config, None, spec.revision)
-        return here if here.facts or folder is None else find(spec.name_or_path, spec.config, folder, spec.revision)
+        here = find_model(spec.name_or_path, spec.config, None, spec.revision)
+        return (
+            here if here.facts or folder is None else find_model(spec.name_or_path, spec.config, folder, spec.revision)
+        )
 
     @property
     def model(self) -> ModelFacts | None:
         """Sizes of the model, where its configuration is at hand."""
         spec = self.run.spec.model
-        return self._found_model.facts if spec.name_or_path or spec.config is not None else None
+        return self._model_lookup.facts if spec.name_or_path or spec.config is not None else None
 
     @cached_property
     def plan(self) -> Plan:
         """Memory as it is counted for this run; for gates that compare it with what hosts have."""
-        from harness.plan.plan import make_plan
+        from harness.plan.planner import make_plan
 
         folder = Path(self.source.file).parent if self.source.file != "-" else None
         return make_plan(self.run, folder, self.accelerator if self.accelerator == "cpu" else None)
@@ -252,5 +254,5 @@ class Context:
         that are shown where they are written. The gate's id is filled in by `check`.
         """
         place = self.source.place(key, of_key=of_key)
-        shown = tuple(Label(self.source.place(k), text) for k, text in related if self.source.has(k))
+        shown = tuple(Label(self.source.place(k), text) for k, text in related if self.source.has_key(k))
         return Finding("", severity, message, self.source.user_key(key), place, label, shown, tuple(notes), fix)

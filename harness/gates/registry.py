@@ -11,11 +11,11 @@ from functools import cache, cached_property
 from typing import Literal, NamedTuple
 
 from harness.bundle import import_all
-from harness.facts.deepspeed import Version, parse_version
+from harness.facts.deepspeed_version import Version, parse_version
 from harness.findings import Finding, Upstream
 from harness.gates.context import Context
 
-__all__ = ["Check", "Cite", "Context", "Gate", "Need", "gate", "gates"]
+__all__ = ["CheckFunction", "Cite", "Context", "Gate", "Need", "all_gates", "gate"]
 
 Need = Literal["world size", "a launch", "a run spec", "model facts", "the accelerator", "hosts", "the hosts' answers"]
 
@@ -27,8 +27,8 @@ class Cite(NamedTuple):
     quote: str
 
 
-Check = Callable[[Context], Iterator[Finding]]
-When = Callable[[Context], bool]
+CheckFunction = Callable[[Context], Iterator[Finding]]
+Precondition = Callable[[Context], bool]
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,11 @@ class Gate:
     until: Version | None
     needs: tuple[Need, ...]
     page: str
-    when: When | None
+    when: Precondition | None
     policy: str
     unseen: str
     ignorable: bool
-    check: Check = field(repr=False)
+    check: CheckFunction = field(repr=False)
 
     @property
     def title(self) -> str:
@@ -84,11 +84,11 @@ def gate(
     since: str | None = None,
     until: str | None = None,
     needs: Sequence[Need] = (),
-    when: When | None = None,
+    when: Precondition | None = None,
     policy: str = "",
     unseen: str = "",
     ignorable: bool = True,
-) -> Callable[[Check], Check]:
+) -> Callable[[CheckFunction], CheckFunction]:
     """Register the decorated function as a gate; its module's docstring is the page.
 
     `when` is a cheap guard: a gate that it calls irrelevant has nothing to say and misses no facts. `policy` is why the
@@ -97,7 +97,7 @@ def gate(
     not count.
     """
 
-    def register(check: Check) -> Check:
+    def register(check: CheckFunction) -> CheckFunction:
         if id in _GATES and _GATES[id].check.__module__ != check.__module__:
             raise ValueError(f"gate {id} is defined twice")
         page = vars(sys.modules[check.__module__])["__doc__"] or ""
@@ -111,7 +111,7 @@ def gate(
 
 
 @cache
-def gates() -> tuple[Gate, ...]:
+def all_gates() -> tuple[Gate, ...]:
     """All gates, by id. Importing them is what registers them."""
     import_all("harness.gates", os.path.dirname(__file__))  # noqa: PTH120
     return tuple(_GATES[key] for key in sorted(_GATES))

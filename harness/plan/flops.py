@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.facts.models import ModelFacts
+from harness.facts.model_lookup import ModelFacts
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
+class FlopsInputs:
     """What the counts below depend on. `matmul`, `active`: parameters that a token is multiplied with, and all that it
     uses; `width`: heads x head size; `again`: those of `matmul` that checkpointed layers compute once more.
     """
@@ -21,56 +21,61 @@ class Sizes:
     active: float
     layers: int
     width: int
-    again: float
+    recomputed: float
 
     @staticmethod
-    def of(m: ModelFacts) -> Sizes:
+    def from_model(m: ModelFacts) -> FlopsInputs:
         """Of a known model. torch stops a checkpointed layer early, before the last projection of its MLP."""
         down = m.num_layers * m.hidden * m.intermediate * (m.experts_per_token or 1)
         layers = m.matmul_parameters - m.vocab * m.hidden
         width = m.heads * m.head_dim
-        return Sizes(m.matmul_parameters, m.active_parameters, m.num_layers, width, max(0, layers - down))
+        return FlopsInputs(m.matmul_parameters, m.active_parameters, m.num_layers, width, max(0, layers - down))
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
+class GradientShares:
     """Shares of the multiplied parameters: those with a gradient of their own, and those that one goes through."""
 
-    own: float = 1.0
-    through: float = 1.0
+    weight_grads: float = 1.0
+    input_grads: float = 1.0
 
 
-ALL_TRAINED = Trained()
+ALL_GRADIENTS = GradientShares()
 
 
-def needed_flops(s: Sizes, tokens: float, pairs: float, trained: Trained = ALL_TRAINED) -> float:
+def needed_flops(s: FlopsInputs, tokens: float, pairs: float, trained: GradientShares = ALL_GRADIENTS) -> float:
     """Of a step of `tokens` without padding, of which `pairs` attend to each other, summed over the layers: nothing
     computed twice, nothing that a causal mask hides.
     """
-    products = 2 * s.matmul * tokens * (1 + trained.through + trained.own)
-    return products + 4 * s.width * pairs * (1 + 2 * trained.through)
+    products = 2 * s.matmul * tokens * (1 + trained.input_grads + trained.weight_grads)
+    return products + 4 * s.width * pairs * (1 + 2 * trained.input_grads)
 
 
 def executed_flops(
-    s: Sizes, positions: float, pairs: float, trained: Trained = ALL_TRAINED, *, checkpointing: bool = False
+    s: FlopsInputs,
+    positions: float,
+    pairs: float,
+    trained: GradientShares = ALL_GRADIENTS,
+    *,
+    checkpointing: bool = False,
 ) -> float:
     """Of a step of `positions`, padding too, and of the `pairs` that its attention computes whether hidden or not."""
     once = needed_flops(s, positions, pairs, trained)
-    return once + (2 * s.again * positions + 4 * s.width * pairs if checkpointing else 0.0)
+    return once + (2 * s.recomputed * positions + 4 * s.width * pairs if checkpointing else 0.0)
 
 
-def six_n(s: Sizes, tokens: float) -> float:
+def flops_6n(s: FlopsInputs, tokens: float) -> float:
     """6 N a token (Kaplan et al., arXiv 2001.08361), here with all active parameters, embeddings too; no attention."""
     return 6 * s.active * tokens
 
 
-def flops_per_token(m: ModelFacts, sequence: int, checkpointing: bool) -> float:
+def hardware_flops_per_token(m: ModelFacts, sequence: int, checkpointing: bool) -> float:
     """Floating-point operations that the hardware executes for a token, forward and backward.
 
     6 a matmul parameter and 6 L a d s of causal attention (half of PaLM's 12). Checkpointing recomputes the layers,
     without the last projection of the MLP (torch stops early): 2 (N_layers - L h f), and the attention's forward.
     """
-    return executed_flops(Sizes.of(m), 1, m.num_layers * sequence / 2, checkpointing=checkpointing)
+    return executed_flops(FlopsInputs.from_model(m), 1, m.num_layers * sequence / 2, checkpointing=checkpointing)
 
 
 def model_flops_per_token(m: ModelFacts, sequence: int) -> float:

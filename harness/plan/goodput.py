@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import sqrt
 
+from harness.plan.plan_settings import PlanSettings
 from harness.plan.rates import Rates
-from harness.plan.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoints:
+class CheckpointCost:
     """Bytes of one checkpoint, seconds that the job stands still for it, and the interval that loses least."""
 
     bytes: int
@@ -20,39 +20,39 @@ class Checkpoints:
     lost: float
 
 
-def checkpoint_bytes(s: Settings, parameters: int) -> int:
+def checkpoint_bytes(s: PlanSettings, parameters: int) -> int:
     """Masters and optimizer states of all ranks, below stage 3 weights as trained too: in bf16 with Adam 14 bytes a
     parameter, 12 at stage 3 (a rehearsal on 2 ranks wrote 61.9 MiB where 14 would be 72.2).
     """
-    weights = s.recipe.parameters if s.stage < 3 else 0
-    return parameters * (weights + s.recipe.master + s.recipe.states)
+    weights = s.bytes_per_parameter.parameters if s.stage < 3 else 0
+    return parameters * (weights + s.bytes_per_parameter.master + s.bytes_per_parameter.states)
 
 
-def young(cost: float, between: float) -> float:
+def optimal_interval_young(cost: float, between: float) -> float:
     """Seconds of work between checkpoints, sqrt(2 C M) (Young 1974): C seconds a checkpoint, M between failures."""
     return sqrt(2 * cost * between)
 
 
-def daly(cost: float, between: float) -> float:
+def optimal_interval_daly(cost: float, between: float) -> float:
     """The same with Daly's correction (2006): sqrt(2 C M) (1 + sqrt(C / 2M) / 3 + C / 18 M) - C, or M for C >= 2 M."""
     if cost >= 2 * between:
         return between
     ratio = cost / (2 * between)
-    return young(cost, between) * (1 + sqrt(ratio) / 3 + ratio / 9) - cost
+    return optimal_interval_young(cost, between) * (1 + sqrt(ratio) / 3 + ratio / 9) - cost
 
 
-def checkpoints(s: Settings, parameters: int, rates: Rates) -> Checkpoints:
+def checkpoint_cost(s: PlanSettings, parameters: int, rates: Rates) -> CheckpointCost:
     """For a job that stops as a whole when one of its GPUs fails; every host writes its own part."""
     size = checkpoint_bytes(s, parameters)
-    cost = size / s.hosts / rates.checkpoint_write
-    between = rates.failure_hours * 3600 / s.world
-    interval = daly(cost, between)
+    cost = size / s.num_hosts / rates.checkpoint_write
+    between = rates.failure_hours * 3600 / s.world_size
+    interval = optimal_interval_daly(cost, between)
     lost = cost / interval + (interval / 2 + rates.restart_seconds) / between
-    return Checkpoints(size, cost, between, interval, min(1.0, lost))
+    return CheckpointCost(size, cost, between, interval, min(1.0, lost))
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class RunCost:
     """Hours of a whole run with checkpoints and failures, GPU hours, and money where a price was given."""
 
     tokens: float
@@ -61,8 +61,8 @@ class Cost:
     money: float | None
 
 
-def cost_of(tokens: float, tokens_per_second: float, s: Settings, lost: float, price: float | None) -> Cost:
+def run_cost(tokens: float, tokens_per_second: float, s: PlanSettings, lost: float, price: float | None) -> RunCost:
     """`price`: money a GPU and hour; `lost`: share of time that checkpoints and failures take."""
     hours = tokens / tokens_per_second / 3600 / (1 - min(lost, 0.99))
-    gpu_hours = hours * s.world
-    return Cost(tokens, hours, gpu_hours, None if price is None else gpu_hours * price)
+    gpu_hours = hours * s.world_size
+    return RunCost(tokens, hours, gpu_hours, None if price is None else gpu_hours * price)

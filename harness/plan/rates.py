@@ -9,12 +9,12 @@ import re
 from dataclasses import dataclass, replace
 
 from harness.facts.devices import Device
-from harness.spec.model import ClusterSpec
+from harness.spec.run_spec import ClusterSpec
 from harness.units import parse_bytes
 
-ADAM_BYTES = 28
+CPU_ADAM_BYTES = 28
 """Host memory traffic of CPU Adam a parameter: reads of 4 fp32 tensors, writes of 3; 0.97 of a stream was measured."""
-STEP_BYTES = 42
+CPU_STEP_BYTES = 42
 """The same with unscaling (8) and the cast to 16 bits (6): runtime/zero/stage3.py `unscale_and_clip_grads`."""
 
 
@@ -41,8 +41,8 @@ class Rates:
             f"links, network and PCIe at {self.link_efficiency:.0%} of their data sheet",
             "between hosts: all network cards of a host together"
             + (f", {self.network / 1e9:g} GB/s in each direction" if self.network else ", one a GPU"),
-            f"host memory {self.host_memory / 1e9:.0f} GB/s a node; CPU Adam moves {ADAM_BYTES} bytes a parameter, with"
-            f" unscaling and the cast {STEP_BYTES}, 6 more where its gradients are cast in the step",
+            f"host memory {self.host_memory / 1e9:.0f} GB/s a node; CPU Adam moves {CPU_ADAM_BYTES} bytes a parameter, with"
+            f" unscaling and the cast {CPU_STEP_BYTES}, 6 more where its gradients are cast in the step",
             f"NVMe {self.nvme_read / 1e9:.0f} GB/s read and {self.nvme_write / 1e9:.0f} GB/s written a node",
             f"checkpoints written at {self.checkpoint_write / 1e9:.0f} GB/s a node",
             f"one failure in {self.failure_hours:,.0f} hours a GPU (Llama 3 paper, section 3.3.4),"
@@ -105,7 +105,7 @@ def rates_of(cluster: ClusterSpec) -> Rates:
     return replace(Rates(), **given)
 
 
-def device_with(device: Device | None, cluster: ClusterSpec) -> Device | None:
+def override_links(device: Device | None, cluster: ClusterSpec) -> Device | None:
     """The device with links as the spec gives them: those are taken as they are, no share is taken off."""
     if device is None:
         return None

@@ -1,5 +1,5 @@
 """Run -> DeepSpeed JSON, with the reason for every key. Judges nothing: that is what gates are for."""
 
-from harness.render.config import DSConfig, render
+from harness.render.ds_config import DSConfig, render_ds_config
 
-__all__ = ["DSConfig", "render"]
+__all__ = ["DSConfig", "render_ds_config"]

@@ -22,31 +22,33 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 from transformers.loss.loss_utils import ForCausalLMLoss
 
-from harness.runtime.batch import IGNORED
+from harness.runtime.micro_batch import IGNORE_INDEX
 
-_STRAIGHT = re.compile(
+_UNSCALED_LOGITS_FORWARD = re.compile(
     r"logits = self\.(\w+)\(hidden_states(?:\[[^\]]*\])?\)\s+loss = None\s+if labels is not None:\s+"
     r"(?:#[^\n]*\s+)*loss = self\.loss_function\("
 )
 """A forward that hands the head's output to its loss as it is: no soft cap, no scale, nothing in between."""
-_CUT = tuple(getattr(layers, name) for name in ("LinearLayer", "VocabParallelLinear") if hasattr(layers, name))
+_TENSOR_PARALLEL_HEADS = tuple(
+    getattr(layers, name) for name in ("LinearLayer", "VocabParallelLinear") if hasattr(layers, name)
+)
 """What AutoTP makes of a head whose rows, the words, it cuts. `VocabParallelLinear` (0.19.8) keeps its logits apart."""
-_ROWS = 16_384
+_VOCAB_ROWS_AT_ONCE = 16_384
 """Words of the vocabulary whose gradients are added up at once, where that needs a copy."""
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class VocabShard:
     """The part of the vocabulary that a tensor rank has: the rows of its weight, from `first` on."""
 
-    first: int
+    start: int
     group: Any
 
-    def largest(self, values: torch.Tensor) -> None:
+    def all_reduce_max(self, values: torch.Tensor) -> None:
         """In place, over the tensor ranks."""
         dist.all_reduce(values, op=dist.ReduceOp.MAX, group=self.group)
 
-    def sum(self, values: torch.Tensor) -> None:
+    def all_reduce_sum(self, values: torch.Tensor) -> None:
         """In place, over the tensor ranks."""
         dist.all_reduce(values, group=self.group)
 
@@ -57,84 +59,88 @@ class ChunkedHead:
     `words`: which of them the weight of the head is of, where it is not all.
     """
 
-    def __init__(self, model: Any, head: torch.nn.Module, chunk: int, words: Words | None = None) -> None:
-        self._head, self._chunk, self._words = head, chunk, words
+    def __init__(self, model: Any, head: torch.nn.Module, chunk: int, vocab_shard: VocabShard | None = None) -> None:
+        self._head, self._chunk, self._vocab_shard = head, chunk, vocab_shard
         self._targets: torch.Tensor | None = None
-        self._items: float | None = None
-        self._plain, self._loss = head.forward, model.loss_function
+        self._num_items: float | None = None
+        self._original_forward, self._original_loss = head.forward, model.loss_function
         head.forward = self._forward
-        model.loss_function = self._of_logits
+        model.loss_function = self._loss_from_logits
 
-    def arm(self, labels: torch.Tensor, items: float | None) -> None:
+    def set_labels(self, labels: torch.Tensor, num_items: float | None) -> None:
         """The next forward of the model is of these labels (rows, length), not shifted. The loss is their sum over
         `items`, or the mean where that is None.
         """
-        self.arm_shifted(pad(labels, (0, 1), value=IGNORED)[:, 1:], items)
+        self.set_shifted_labels(pad(labels, (0, 1), value=IGNORE_INDEX)[:, 1:], num_items)
 
-    def arm_shifted(self, targets: torch.Tensor, items: float | None) -> None:
+    def set_shifted_labels(self, targets: torch.Tensor, num_items: float | None) -> None:
         """The same with the token that follows each, (rows, length). A model that is called without labels returns the
         loss in the place of its logits.
         """
-        self._targets, self._items = targets, items
+        self._targets, self._num_items = targets, num_items
 
     def _forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """(rows, length, hidden size) -> logits, or the loss, a scalar in fp32."""
         targets, self._targets = self._targets, None
         if targets is None:
-            return self._plain(hidden)
+            return self._original_forward(hidden)
         targets = targets.flatten()
-        items = (targets != IGNORED).sum() if self._items is None else self._items
-        return chunked_loss(hidden.flatten(0, 1), self._head.weight, targets, items, self._chunk, self._words)
+        items = (targets != IGNORE_INDEX).sum() if self._num_items is None else self._num_items
+        return chunked_loss(hidden.flatten(0, 1), self._head.weight, targets, items, self._chunk, self._vocab_shard)
 
-    def _of_logits(self, logits: torch.Tensor, labels: torch.Tensor, *args: Any, **named: Any) -> torch.Tensor:
+    def _loss_from_logits(self, logits: torch.Tensor, labels: torch.Tensor, *args: Any, **named: Any) -> torch.Tensor:
         """What the model calls its loss: the head has computed it already, or computes logits."""
-        return logits if logits.dim() == 0 else self._loss(logits, labels, *args, **named)
+        return logits if logits.dim() == 0 else self._original_loss(logits, labels, *args, **named)
 
 
-def chunk_head(engine: Any, chunk: int) -> ChunkedHead | str:
+def install_chunked_loss(engine: Any, chunk: int) -> ChunkedHead | str:
     """Have the model of an engine compute its loss in chunks of so many tokens; or why it cannot."""
     module = engine.module
     model = module.get_base_model() if hasattr(module, "get_base_model") else module
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
-    why_not = _unfit_head(head) or _unfit_model(model, head) or _unfit_numbers(engine)
-    return why_not or ChunkedHead(model, head, chunk, _words_of(head) if type(head) in _CUT else None)
+    why_not = _why_head_unsupported(head) or _why_model_unsupported(model, head) or _why_precision_unsupported(engine)
+    return why_not or ChunkedHead(
+        model, head, chunk, _vocab_shard_of(head) if type(head) in _TENSOR_PARALLEL_HEADS else None
+    )
 
 
-def _unfit_head(head: Any) -> str:
-    if type(head) not in (torch.nn.Linear, *_CUT) or head.bias is not None:
+def _why_head_unsupported(head: Any) -> str:
+    if type(head) not in (torch.nn.Linear, *_TENSOR_PARALLEL_HEADS) or head.bias is not None:
         return "its head is not a plain matrix, whole or cut by AutoTP over the words"
-    known = type(head) not in _CUT or (hasattr(head, "_partition_sizes") and head.mp_group is not None)
+    known = type(head) not in _TENSOR_PARALLEL_HEADS or (
+        hasattr(head, "_partition_sizes") and head.mp_group is not None
+    )
     if not known or getattr(head, "defer_collectives_to_compiler", False):
         return "which words of its head each tensor rank has is not known"
     return ""
 
 
-def _unfit_model(model: Any, head: Any) -> str:
-    found = _STRAIGHT.search(inspect.getsource(type(model).forward))
+def _why_model_unsupported(model: Any, head: Any) -> str:
+    found = _UNSCALED_LOGITS_FORWARD.search(inspect.getsource(type(model).forward))
     if found is None or getattr(model, found[1], None) is not head:
         return f"`{type(model).__name__}` does something with its logits before the loss"
     loss = getattr(model, "_deepspeed_original_loss_function", getattr(model, "loss_function", None))
     return "" if loss is ForCausalLMLoss else "its loss is not the usual one of causal language models"
 
 
-def _unfit_numbers(engine: Any) -> str:
+def _why_precision_unsupported(engine: Any) -> str:
     if engine.torch_autocast_enabled():
         return "`torch_autocast` chooses the number format of the head"
     return "fp16 scales the loss before gradients are rounded" if engine.fp16_enabled() else ""
 
 
-def _words_of(head: Any) -> Words:
+def _vocab_shard_of(head: Any) -> VocabShard:
     """Of a head that AutoTP has cut; `_partition_sizes` are the words of each tensor rank."""
-    return Words(sum(head._partition_sizes[: head.tp_index]), head.mp_group)
+    return VocabShard(sum(head._partition_sizes[: head.tp_index]), head.mp_group)
 
 
 def chunked_loss(
     hidden: torch.Tensor,
     weight: torch.Tensor,
     targets: torch.Tensor,
-    items: float | torch.Tensor,
+    num_items: float | torch.Tensor,
     chunk: int,
-    words: Words | None = None,
+    vocab_shard: VocabShard | None = None,
 ) -> torch.Tensor:
     """Sum of the cross entropies over `items`, a scalar in fp32, of hidden (tokens, size), weight (vocabulary, size)
     and targets (tokens,), of which `IGNORED` ones count for nothing. As `ForCausalLMLoss` in exact arithmetic.
@@ -143,7 +149,14 @@ def chunked_loss(
     """
     wants = torch.is_grad_enabled()
     return _ChunkedLoss.apply(
-        hidden, weight, targets, items, chunk, words, wants and hidden.requires_grad, wants and weight.requires_grad
+        hidden,
+        weight,
+        targets,
+        num_items,
+        chunk,
+        vocab_shard,
+        wants and hidden.requires_grad,
+        wants and weight.requires_grad,
     )
 
 
@@ -154,9 +167,9 @@ class _ChunkedLoss(torch.autograd.Function):
         hidden: torch.Tensor,
         weight: torch.Tensor,
         targets: torch.Tensor,
-        items: float | torch.Tensor,
+        num_items: float | torch.Tensor,
         chunk: int,
-        words: Words | None,
+        vocab_shard: VocabShard | None,
         for_hidden: bool,
         for_weight: bool,
     ) -> torch.Tensor:
@@ -167,19 +180,21 @@ class _ChunkedLoss(torch.autograd.Function):
         ctx.dtype = weight.dtype
         for start in range(0, len(targets), chunk):
             part = slice(start, start + chunk)
-            loss, gradient = _one_chunk(hidden[part], weight, targets[part], words, for_hidden or for_weight)
+            loss, gradient = _compute_chunk_loss(
+                hidden[part], weight, targets[part], vocab_shard, for_hidden or for_weight
+            )
             total += loss
             if gradient is None:
                 continue
-            gradient = gradient.div_(items).to(hidden.dtype)
+            gradient = gradient.div_(num_items).to(hidden.dtype)
             if ctx.hidden is not None:
                 torch.matmul(gradient, weight, out=ctx.hidden[part])
             if ctx.weight is not None:
                 _add_product(ctx.weight, gradient, hidden[part])
             del gradient
-        if words is not None and ctx.hidden is not None:  # each rank has the part that its words give
-            words.sum(ctx.hidden)
-        return total / items
+        if vocab_shard is not None and ctx.hidden is not None:  # each rank has the part that its words give
+            vocab_shard.all_reduce_sum(ctx.hidden)
+        return total / num_items
 
     @staticmethod
     @once_differentiable
@@ -193,24 +208,28 @@ class _ChunkedLoss(torch.autograd.Function):
         return hidden, weight, None, None, None, None, None, None
 
 
-def _one_chunk(
-    hidden: torch.Tensor, weight: torch.Tensor, targets: torch.Tensor, words: Words | None, differentiate: bool
+def _compute_chunk_loss(
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    targets: torch.Tensor,
+    vocab_shard: VocabShard | None,
+    differentiate: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Sum of the losses, and their gradient by the logits (tokens, words of this rank), both in fp32."""
     logits = torch.matmul(hidden, weight.t()).float()
-    counted = targets != IGNORED
-    places = targets if words is None else targets - words.first
-    here = counted if words is None else counted & (places >= 0) & (places < logits.shape[1])
+    counted = targets != IGNORE_INDEX
+    places = targets if vocab_shard is None else targets - vocab_shard.start
+    here = counted if vocab_shard is None else counted & (places >= 0) & (places < logits.shape[1])
     places = places.masked_fill(~here, 0)[:, None]
     largest = logits.amax(dim=1, keepdim=True)
-    if words is not None:
-        words.largest(largest)
+    if vocab_shard is not None:
+        vocab_shard.all_reduce_max(largest)
     logits.sub_(largest)
     at_target = logits.gather(1, places).masked_fill_(~here[:, None], 0)
     sums = logits.exp_().sum(dim=1, keepdim=True)
-    if words is not None:
+    if vocab_shard is not None:
         both = torch.cat((sums, at_target), dim=1)
-        words.sum(both)
+        vocab_shard.all_reduce_sum(both)
         sums, at_target = both.split(1, dim=1)
     loss = (sums.log() - at_target)[:, 0].masked_fill(~counted, 0).sum()
     if not differentiate:
@@ -225,6 +244,6 @@ def _add_product(total: torch.Tensor, gradient: torch.Tensor, hidden: torch.Tens
     if hidden.dtype == torch.float32:
         total.addmm_(gradient.t(), hidden)
         return
-    for start in range(0, total.shape[0], _ROWS):
-        part = slice(start, start + _ROWS)
+    for start in range(0, total.shape[0], _VOCAB_ROWS_AT_ONCE):
+        part = slice(start, start + _VOCAB_ROWS_AT_ONCE)
         total[part] += torch.matmul(gradient[:, part].t(), hidden)

@@ -11,29 +11,29 @@ from typing import Any
 import deepspeed
 import torch
 
-from harness.plan.run import Run
-from harness.runtime import nvme_release
-from harness.runtime.data import Shape
-from harness.runtime.experts import mark_experts
-from harness.runtime.fewer_calls import call_less
-from harness.runtime.first_step import undo_hidden_step
-from harness.runtime.host_gradients import cast_when_stepped, gradients_held_once
-from harness.runtime.models.compiling import compile_engine
-from harness.runtime.muon import import_muon, muon_spares_embeddings
-from harness.runtime.nvme_gradients import keep_gradients
-from harness.runtime.nvme_prefetch import read_ahead_once
-from harness.runtime.policies import guard_steps
-from harness.runtime.ranks import Ranks
-from harness.runtime.refusals import refusal
-from harness.runtime.schedule import scheduler_factory
-from harness.runtime.sequence_parallel import sequence_groups
+from harness.plan.resolved_run import ResolvedRun
+from harness.runtime.dataset.sampler import BatchGeometry
+from harness.runtime.distributed import Distributed
+from harness.runtime.lr_schedule import scheduler_factory
+from harness.runtime.models.torch_compile import compile_engine
+from harness.runtime.moe_leaf_modules import mark_moe_leaf_modules
+from harness.runtime.nonfinite_policy import skip_nonfinite_steps
+from harness.runtime.parallel.sequence_parallel import init_sequence_groups
+from harness.runtime.patches import nvme_release
+from harness.runtime.patches.cpu_offload_single_grad import cast_grads_on_step, skip_cpu_grad_copies
+from harness.runtime.patches.muon_embeddings import exclude_embeddings_from_muon, import_muon_without_compile
+from harness.runtime.patches.nvme_offload_no_grad_swap import keep_grads_in_host_memory
+from harness.runtime.patches.nvme_prefetch_duplicate import drop_duplicate_prefetches
+from harness.runtime.patches.stage0_hidden_step import undo_hidden_step
+from harness.runtime.patches.zero3_leaf_params import cache_leaf_parameters
 from harness.runtime.topology import Topology
+from harness.runtime.user_errors import user_error
 
 
-def refuse_unsupported(ds_config: dict[str, Any]) -> None:
+def check_ds_config(ds_config: dict[str, Any]) -> None:
     """Raises Refused for what the loop does not train (OP101)."""
     if not ds_config.get("optimizer"):
-        raise refusal(
+        raise user_error(
             "OP101",
             "the DeepSpeed JSON has no `optimizer` block",
             key="optimizer",
@@ -41,38 +41,38 @@ def refuse_unsupported(ds_config: dict[str, Any]) -> None:
         )
 
 
-def find_place(run: Run, ranks: Ranks) -> Topology:
+def resolve_topology(run: ResolvedRun, distributed: Distributed) -> Topology:
     """This rank's place among all. Raises Refused (BT101) when the degrees do not divide the ranks."""
     try:
-        return Topology.of(run.degrees, ranks.world, ranks.rank)
+        return Topology.from_dims(run.parallel_dims, distributed.world_size, distributed.rank)
     except ValueError as error:
-        raise refusal(
+        raise user_error(
             "BT101", str(error), key="parallel", fix="start the run on as many ranks as it was rendered for"
         ) from None
 
 
-def batch_shape(ds_config: dict[str, Any], world: int) -> Shape:
+def resolve_batch_geometry(ds_config: dict[str, Any], data_parallel_size: int) -> BatchGeometry:
     """The batch triangle as the JSON has it, over `world` data-parallel ranks. Raises Refused (BT101)."""
     micro = ds_config.get("train_micro_batch_size_per_gpu")
     accumulation = ds_config.get("gradient_accumulation_steps")
     total = ds_config.get("train_batch_size")
     if micro is None:
         accumulation = accumulation or 1
-        micro = (total or 0) // (accumulation * world)
+        micro = (total or 0) // (accumulation * data_parallel_size)
     elif accumulation is None:
-        accumulation = total // (micro * world) if total else 1
-    shape = Shape(micro, accumulation, world)
-    if shape.total <= 0 or total not in (None, shape.total):
-        raise refusal(
+        accumulation = total // (micro * data_parallel_size) if total else 1
+    shape = BatchGeometry(micro, accumulation, data_parallel_size)
+    if shape.global_batch_size <= 0 or total not in (None, shape.global_batch_size):
+        raise user_error(
             "BT101",
-            f"a global batch of {total} is not {micro} sequences x {accumulation} accumulation steps x {world} ranks",
+            f"a global batch of {total} is not {micro} sequences x {accumulation} accumulation steps x {data_parallel_size} ranks",
             key="train.global_batch_size",
             fix="start the run on as many ranks as it was rendered for",
         )
     return shape
 
 
-def parameter_groups(model: torch.nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+def weight_decay_groups(model: torch.nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """Two groups: matrices, which decay, and vectors (norms and biases), which do not. One when nothing decays."""
     trained = [p for p in model.parameters() if p.requires_grad]
     if not weight_decay:
@@ -84,45 +84,47 @@ def parameter_groups(model: torch.nn.Module, weight_decay: float) -> list[dict[s
     return [g for g in groups if g["params"]]
 
 
-def build_engine(run: Run, ds_config: dict[str, Any], model: torch.nn.Module, steps: int) -> Any:
+def build_engine(run: ResolvedRun, ds_config: dict[str, Any], model: torch.nn.Module, steps: int) -> Any:
     """`deepspeed.initialize`; the engine has `.lr_scheduler` from `scheduler`, unless the JSON brings its own."""
     decay = ds_config["optimizer"].get("params", {}).get("weight_decay", 0.0)
-    import_muon()
-    with muon_spares_embeddings():
-        engine = _initialize(run, ds_config, model, decay, steps)
+    import_muon_without_compile()
+    with exclude_embeddings_from_muon():
+        engine = _initialize_deepspeed(run, ds_config, model, decay, steps)
     compile_engine(engine, run.spec.train)
     return engine
 
 
-def _initialize(run: Run, ds_config: dict[str, Any], model: torch.nn.Module, decay: float, steps: int) -> Any:
+def _initialize_deepspeed(
+    run: ResolvedRun, ds_config: dict[str, Any], model: torch.nn.Module, decay: float, steps: int
+) -> Any:
     if ds_config.get("zero_optimization", {}).get("stage") == 3:
-        mark_experts(model)
-        call_less()
-        _say_not_installed(nvme_release.NAME, nvme_release.release_written_states(ds_config))
+        mark_moe_leaf_modules(model)
+        cache_leaf_parameters()
+        _report_patch_not_installed(nvme_release.PATCH_NAME, nvme_release.release_written_states(ds_config))
     # A plugin may ask DeepSpeed for gradients; DeepCompile calls nothing when they are complete.
     compiled = (ds_config.get("compile") or {}).get("deepcompile", False)
-    with gradients_held_once(wanted=run.spec.plugins.file is None and not compiled):
+    with skip_cpu_grad_copies(enabled=run.spec.plugins.file is None and not compiled):
         engine, *_ = deepspeed.initialize(
             model=model,
-            model_parameters=parameter_groups(model, decay),
+            model_parameters=weight_decay_groups(model, decay),
             config=ds_config,
-            mpu=sequence_groups(run.degrees.sequence),
+            mpu=init_sequence_groups(run.parallel_dims.sequence),
             lr_scheduler=None if "scheduler" in ds_config else scheduler_factory(run.spec.scheduler, steps),
         )
-    cast_when_stepped(engine)
+    cast_grads_on_step(engine)
     return engine
 
 
-def _say_not_installed(patch: str, why: str | None) -> None:
+def _report_patch_not_installed(patch: str, why: str | None) -> None:
     if why is not None and deepspeed.comm.get_rank() == 0:
         print(f"patch {patch}: not installed, {why}", file=sys.stderr, flush=True)  # noqa: T201
 
 
-def mend_engine(engine: Any, ranks: Ranks, topology: Topology) -> None:
+def apply_engine_patches(engine: Any, distributed: Distributed, topology: Topology) -> None:
     """What DeepSpeed leaves undone: at ZeRO stage 0 the hidden first step in 16 bit and gradients that are not finite,
     on NVMe parameters that are read ahead twice, and gradients that are written though they are in memory.
     """
     undo_hidden_step(engine)
-    read_ahead_once(engine.module)
-    keep_gradients(engine)
-    guard_steps(engine, ranks, alone=topology.copies == 1)
+    drop_duplicate_prefetches(engine.module)
+    keep_grads_in_host_memory(engine)
+    skip_nonfinite_steps(engine, distributed, same_gradients=topology.model_parallel_size == 1)

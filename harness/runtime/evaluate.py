@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from harness.runtime.data import EvalData
-from harness.runtime.own_metrics import Function, OwnMetrics
-from harness.runtime.ranks import Ranks
-from harness.runtime.stepping import Stepper
+from harness.runtime.dataset.sampler import EvalData
+from harness.runtime.distributed import Distributed
+from harness.runtime.plugin_metrics import MetricsFunction, PluginMetrics
+from harness.runtime.step import Stepper
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Evaluation:
 
     loss: float
     tokens: int
-    own: dict[str, float] = field(default_factory=dict)
+    plugin_metrics: dict[str, float] = field(default_factory=dict)
     """What the plug-in's `metrics` computed, a predicted token."""
 
     @property
@@ -36,26 +36,26 @@ class Evaluation:
 def evaluate(
     engine: Any,
     stepper: Stepper,
-    data: EvalData,
-    ranks: Ranks,
+    eval_data: EvalData,
+    distributed: Distributed,
     max_batches: int | None,
-    beat: Callable[[], None] = lambda: None,
-    own: Function | None = None,
+    heartbeat: Callable[[], None] = lambda: None,
+    plugin_metrics: MetricsFunction | None = None,
 ) -> Evaluation:
     """The mean loss over the held-out sequences, each computed once; `max_batches`: over the first so many a rank.
     `beat` is called after each batch, so that a long evaluation is not taken for a hang. `own` is
     the plug-in's `metrics`.
     """
     engine.eval()
-    loss_sum = torch.zeros((), dtype=torch.float64, device=ranks.device)
+    loss_sum = torch.zeros((), dtype=torch.float64, device=distributed.device)
     tokens = 0
-    own_metrics = OwnMetrics(own)
-    with torch.no_grad(), own_metrics.watch(engine.module):
-        for batch in data.batches(max_batches):
-            batch_loss, batch_tokens = stepper.evaluate(batch)
+    own_metrics = PluginMetrics(plugin_metrics)
+    with torch.no_grad(), own_metrics.collect_from(engine.module):
+        for batch in eval_data.batches(max_batches):
+            batch_loss, batch_tokens = stepper.eval_step(batch)
             loss_sum += batch_loss
             tokens += batch_tokens
-            beat()
+            heartbeat()
     engine.train()
-    total, count = ranks.sum(loss_sum, tokens)
-    return Evaluation(total / count, int(count), own_metrics.result(ranks, count))
+    total, count = distributed.all_reduce_sum(loss_sum, tokens)
+    return Evaluation(total / count, int(count), own_metrics.reduce_means(distributed, count))

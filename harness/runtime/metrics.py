@@ -14,25 +14,25 @@ from typing import Any
 
 from pydantic_core import PydanticSerializationError, to_json
 
-from harness.facts.metrics_schema import VERSION as FORMAT_VERSION
-from harness.runtime.telemetry.watch import Stopwatch
+from harness.facts.metrics_schema import SCHEMA_VERSION as FORMAT_VERSION
+from harness.runtime.telemetry.step_timer import StepTimer
 
-__all__ = ["FORMAT_VERSION", "Metrics", "Stopwatch"]
+__all__ = ["FORMAT_VERSION", "MetricsWriter", "StepTimer"]
 
 
-class Metrics:
+class MetricsWriter:
     """The file. On ranks other than 0 (`path` None) it swallows what it is told."""
 
     def __init__(self, path: Path | None) -> None:
         self._file = path.open("ab", buffering=0) if path else None
         self.listeners: list[Callable[[Mapping[str, Any]], None]] = []
         """Called with each line once it is written. None of them may raise or take long."""
-        self.closers: list[Callable[[], None]] = []
+        self.close_callbacks: list[Callable[[], None]] = []
         """Called when nothing more will be written but what they write themselves."""
-        self._began = time.monotonic()
+        self._started_at = time.monotonic()
 
     @property
-    def writes(self) -> bool:
+    def is_writer(self) -> bool:
         """False on the ranks that write nothing."""
         return self._file is not None
 
@@ -41,30 +41,30 @@ class Metrics:
         null, since JSON has no NaN.
         """
         if kind == "run":
-            self._began = time.monotonic()
+            self._started_at = time.monotonic()
         if self._file:
             body = {"type": kind, **{k: v for k, v in fields.items() if v is not None}, "time": round(time.time(), 3)}
-            self._file.write(_encoded(body) + b"\n")
+            self._file.write(_encode_line(body) + b"\n")
             if self.listeners:
-                body = {k: _finite(v) for k, v in body.items()}
+                body = {k: _finite_or_none(v) for k, v in body.items()}
             for listener in self.listeners:
                 listener(body)
 
     @property
-    def seconds(self) -> float:
+    def elapsed_seconds(self) -> float:
         """Since the line `run`."""
-        return round(time.monotonic() - self._began, 3)
+        return round(time.monotonic() - self._started_at, 3)
 
     def close(self) -> None:
         """Nothing more will be written."""
-        for closer in self.closers:
+        for closer in self.close_callbacks:
             closer()
-        self.closers.clear()
+        self.close_callbacks.clear()
         if self._file:
             self._file.close()
 
 
-def _encoded(body: Mapping[str, Any]) -> bytes:
+def _encode_line(body: Mapping[str, Any]) -> bytes:
     """One line of JSON, five times as quick as `json` writes it. A text that is no UTF-8 is written with escapes."""
     try:
         return to_json(body, inf_nan_mode="null")
@@ -72,5 +72,5 @@ def _encoded(body: Mapping[str, Any]) -> bytes:
         return json.dumps(body).encode()
 
 
-def _finite(value: Any) -> Any:
+def _finite_or_none(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value

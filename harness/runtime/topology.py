@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.plan.run import Degrees
+from harness.plan.resolved_run import ParallelDims
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,41 +18,41 @@ class Topology:
     pipeline stages are outermost, as in its `PipeDataParallelTopology`.
     """
 
-    world: int
+    world_size: int
     rank: int
-    data_size: int
-    data_rank: int
-    tensor_size: int = 1
-    tensor_rank: int = 0
-    pipeline_size: int = 1
-    stage: int = 0
-    sequence_size: int = 1
-    sequence_rank: int = 0
+    data_parallel_size: int
+    data_parallel_rank: int
+    tensor_parallel_size: int = 1
+    tensor_parallel_rank: int = 0
+    pipeline_parallel_size: int = 1
+    pipeline_stage: int = 0
+    sequence_parallel_size: int = 1
+    sequence_parallel_rank: int = 0
 
     @staticmethod
-    def of(degrees: Degrees, world: int, rank: int) -> Topology:
+    def from_dims(dims: ParallelDims, world_size: int, rank: int) -> Topology:
         """The place of `rank` among `world` ranks. Raises ValueError when the degrees do not divide the world."""
-        if world % degrees.model_parallel:
-            raise ValueError(f"{world} ranks are not a multiple of {degrees.model_parallel}")
-        together = degrees.tensor * degrees.sequence
-        data_size = world // degrees.model_parallel
-        stage, inside = divmod(rank, world // degrees.pipeline)
+        if world_size % dims.model_parallel_size:
+            raise ValueError(f"{world_size} ranks are not a multiple of {dims.model_parallel_size}")
+        together = dims.tensor * dims.sequence
+        data_size = world_size // dims.model_parallel_size
+        stage, inside = divmod(rank, world_size // dims.pipeline)
         data_rank, sharer = divmod(inside, together)
-        sequence_rank, tensor_rank = divmod(sharer, degrees.tensor)
+        sequence_rank, tensor_rank = divmod(sharer, dims.tensor)
         return Topology(
-            world,
+            world_size,
             rank,
             data_size,
             data_rank,
-            degrees.tensor,
+            dims.tensor,
             tensor_rank,
-            degrees.pipeline,
+            dims.pipeline,
             stage,
-            degrees.sequence,
+            dims.sequence,
             sequence_rank,
         )
 
     @property
-    def copies(self) -> int:
+    def model_parallel_size(self) -> int:
         """Ranks that compute the same micro-batch, each its part of it."""
-        return self.tensor_size * self.pipeline_size * self.sequence_size
+        return self.tensor_parallel_size * self.pipeline_parallel_size * self.sequence_parallel_size

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import IO
 
 _MARGIN_SECONDS = 2.0
-_FLOOR = {"start": 1800.0, "save": 1800.0, "end": 1800.0}
-"""As `harness.launching.hangs` has it: what may take half an hour at least."""
-_UNWATCHED = "data"
+_MIN_TIMEOUT_SECONDS = {"start": 1800.0, "save": 1800.0, "end": 1800.0}
+"""As `harness.launching.supervise.hang_detector` has it: what may take half an hour at least."""
+_UNWATCHED_PHASE = "data"
 
 
 class Watchdog:
@@ -26,17 +26,17 @@ class Watchdog:
         name = f"stacks-{rank:05d}.txt" if attempt == 1 else f"stacks-{rank:05d}-{attempt}.txt"
         self.path = logs / name
         self._file: IO[str] = self.path.open("w", encoding="utf-8")
-        self._limit: float | None = None
+        self._timeout_seconds: float | None = None
         self._armed_at = 0.0
         self._phase = ""
         faulthandler.register(signal.SIGUSR2, file=self._file, all_threads=True, chain=False)
 
-    def limit(self, seconds: float | None) -> None:
+    def set_timeout(self, seconds: float | None) -> None:
         """From now on stacks are written after so many seconds without progress; None: only when asked for."""
-        self._limit = seconds
+        self._timeout_seconds = seconds
         self._arm("step")
 
-    def beat(self, phase: str) -> None:
+    def heartbeat(self, phase: str) -> None:
         """Something got on. Arming takes a thread, so it is done once a second at most."""
         if phase != self._phase or time.monotonic() - self._armed_at >= 1.0:
             self._arm(phase)
@@ -52,8 +52,8 @@ class Watchdog:
 
     def _arm(self, phase: str) -> None:
         self._phase, self._armed_at = phase, time.monotonic()
-        if self._limit is None or phase == _UNWATCHED:
+        if self._timeout_seconds is None or phase == _UNWATCHED_PHASE:
             faulthandler.cancel_dump_traceback_later()
             return
-        seconds = max(self._limit, _FLOOR.get(phase, 0.0)) + _MARGIN_SECONDS
+        seconds = max(self._timeout_seconds, _MIN_TIMEOUT_SECONDS.get(phase, 0.0)) + _MARGIN_SECONDS
         faulthandler.dump_traceback_later(seconds, repeat=False, file=self._file)

@@ -3,6 +3,6 @@
 `diagnose` is the whole of it. One file a cause below `causes/`; `trial` makes the plan of a changed spec. No torch.
 """
 
-from harness.slowness.diagnosis import Diagnosis, Told, diagnose
+from harness.slowness.slowness_report import SlowdownReport, SlownessReport, diagnose_slowness
 
-__all__ = ["Diagnosis", "Told", "diagnose"]
+__all__ = ["SlowdownReport", "SlownessReport", "diagnose_slowness"]

@@ -11,15 +11,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from harness.findings import Finding, Fix, Place
-from harness.spec.cluster import Cluster, Host, parse_hostfile, shown
-from harness.spec.suggest import nearest
+from harness.spec.hostfile import Cluster, Host, parse_hostfile, printable_excerpt
+from harness.spec.suggestions import nearest_name
 
 _SLURM_PART = re.compile(r"(?P<prefix>[^\[\],]*)(?:\[(?P<ranges>[^\[\]]*)\](?P<suffix>[^\[\],]*))?(?:,|$)")
-_MOST_HOSTS = 100_000
+_MAX_HOSTS = 100_000
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class HostSelection:
     """What the command line says about hosts; nothing of it means all hosts of the hostfile."""
 
     hosts: str | None = None
@@ -30,49 +30,53 @@ class Selection:
     num_gpus: int | None = None
 
     @property
-    def filters(self) -> bool:
+    def has_filters(self) -> bool:
         """Whether it leaves something out."""
         return bool(self.include or self.exclude or self.num_nodes is not None or self.num_gpus is not None)
 
 
-class _No(Exception):
+class _SelectionError(Exception):
     def __init__(self, message: str, fix: str, *notes: str) -> None:
         self.finding = Finding("HO024", "error", message, notes=notes, fix=Fix(fix))
 
 
-def select(cluster: Cluster, chosen: Selection) -> tuple[Cluster | None, list[Finding]]:
+def select_hosts(cluster: Cluster, chosen: HostSelection) -> tuple[Cluster | None, list[Finding]]:
     """The hosts and devices that are left, in the order of the hostfile."""
     try:
         if chosen.include and chosen.exclude:
-            raise _No("`--include` and `--exclude` cannot both be given", "give one of them")
+            raise _SelectionError("`--include` and `--exclude` cannot both be given", "give one of them")
         if (chosen.include or chosen.exclude) and (chosen.num_nodes is not None or chosen.num_gpus is not None):
-            raise _No("`--num-nodes` and `--num-gpus` do not go with `--include` or `--exclude`", "give one kind")
+            raise _SelectionError(
+                "`--num-nodes` and `--num-gpus` do not go with `--include` or `--exclude`", "give one kind"
+            )
         by_name = chosen.include or chosen.exclude
-        hosts = _filtered(cluster, chosen) if by_name else _counted(cluster, chosen)
-    except _No as no:
+        hosts = _select_by_name(cluster, chosen) if by_name else _select_by_count(cluster, chosen)
+    except _SelectionError as no:
         return None, [no.finding]
     return cluster._replace(hosts=tuple(hosts)), []
 
 
-def _filtered(cluster: Cluster, chosen: Selection) -> list[Host]:
+def _select_by_name(cluster: Cluster, chosen: HostSelection) -> list[Host]:
     option = "--include" if chosen.include else "--exclude"
     known = {host.name: host for host in cluster.hosts}
-    named = _node_configs(option, chosen.include or chosen.exclude, known)
+    named = _parse_host_filter(option, chosen.include or chosen.exclude, known)
     left = []
     for host in cluster.hosts:
         devices = named.get(host.name)
         if chosen.include:
-            keep = [] if devices is None else devices or list(host.indices)
+            keep = [] if devices is None else devices or list(host.device_ids)
         else:
-            keep = [d for d in host.indices if devices is None or (devices and d not in devices)]
+            keep = [d for d in host.device_ids if devices is None or (devices and d not in devices)]
         if keep:
-            left.append(_with(host, keep))
+            left.append(_with_devices(host, keep))
     if not left:
-        raise _No(f"`{option} {shown(chosen.include or chosen.exclude)}` leaves no host", "leave one at least")
+        raise _SelectionError(
+            f"`{option} {printable_excerpt(chosen.include or chosen.exclude)}` leaves no host", "leave one at least"
+        )
     return left
 
 
-def _node_configs(option: str, text: str, known: Mapping[str, Host]) -> dict[str, list[int]]:
+def _parse_host_filter(option: str, text: str, known: Mapping[str, Host]) -> dict[str, list[int]]:
     """`NAME[:SLOT[,SLOT]...][@...]`: name -> slots, none for all of them."""
     found: dict[str, list[int]] = {}
     for part in text.split("@"):
@@ -80,38 +84,42 @@ def _node_configs(option: str, text: str, known: Mapping[str, Host]) -> dict[str
         if not colon and ":" in part and part not in known:
             name, colon, listed = part.partition(":")
         if name not in known:
-            hint = nearest(name, known)
+            hint = nearest_name(name, known)
             notes = ("hosts are separated by `@`, slots by commas: `a@b:0,1`",) if "," in name or not name else ()
             fix = f"did you mean `{hint}`?" if hint else "name hosts as the hostfile does"
-            raise _No(f"`{option}` names `{shown(name)}`, which is not in the hostfile", fix, *notes)
+            raise _SelectionError(
+                f"`{option}` names `{printable_excerpt(name)}`, which is not in the hostfile", fix, *notes
+            )
         words = listed.split(",") if colon else []
         for word in words:
-            if not (word.isascii() and word.isdigit() and int(word[:9]) in known[name].indices):
+            if not (word.isascii() and word.isdigit() and int(word[:9]) in known[name].device_ids):
                 most = known[name].slots - 1
-                message = f"`{option}` asks for slot `{shown(word)}` of `{name}`, which has 0 to {most}"
-                raise _No(message, "name slots that the host has")
+                message = f"`{option}` asks for slot `{printable_excerpt(word)}` of `{name}`, which has 0 to {most}"
+                raise _SelectionError(message, "name slots that the host has")
         found.setdefault(name, []).extend(int(word) for word in words)
     return {name: sorted(set(slots)) for name, slots in found.items()}
 
 
-def _counted(cluster: Cluster, chosen: Selection) -> list[Host]:
+def _select_by_count(cluster: Cluster, chosen: HostSelection) -> list[Host]:
     hosts = list(cluster.hosts)
     if chosen.num_nodes is not None:
         if not 1 <= chosen.num_nodes <= len(hosts):
             message = f"`--num-nodes {chosen.num_nodes}` is asked for, and the hostfile has {len(hosts)} hosts"
-            raise _No(message, f"ask for 1 to {len(hosts)}", "DeepSpeed takes those that there are and says nothing")
+            raise _SelectionError(
+                message, f"ask for 1 to {len(hosts)}", "DeepSpeed takes those that there are and says nothing"
+            )
         hosts = hosts[: chosen.num_nodes]
     if chosen.num_gpus is not None:
         few = min(hosts, key=lambda host: host.slots)
         if not 1 <= chosen.num_gpus <= few.slots:
             message = f"`--num-gpus {chosen.num_gpus}` is asked for, and `{few.name}` has {few.slots} slots"
             note = "DeepSpeed starts so many ranks all the same, or with 0 one for each slot"
-            raise _No(message, f"ask for 1 to {few.slots}", note)
-        hosts = [_with(host, list(range(chosen.num_gpus))) for host in hosts]
+            raise _SelectionError(message, f"ask for 1 to {few.slots}", note)
+        hosts = [_with_devices(host, list(range(chosen.num_gpus))) for host in hosts]
     return hosts
 
 
-def _with(host: Host, devices: Sequence[int]) -> Host:
+def _with_devices(host: Host, devices: Sequence[int]) -> Host:
     """Devices that are the first ones need not be said."""
     first = tuple(devices) == tuple(range(len(devices)))
     return Host(host.name, len(devices), None if first else tuple(devices))
@@ -124,7 +132,7 @@ def parse_hosts(text: str) -> tuple[Cluster | None, list[Finding]]:
         name, colon, slots = part.rpartition(":")
         name, slots = (name, slots) if colon and not name.endswith(":") and "]" not in slots else (part, "1")
         if not name or re.search(r"[\s#]", part):
-            message = f"`--hosts` has `{shown(part)}` where a host should be"
+            message = f"`--hosts` has `{printable_excerpt(part)}` where a host should be"
             return None, [Finding("HO025", "error", message, fix=Fix("write `--hosts NAME:SLOTS,NAME:SLOTS`"))]
         lines.append(f"{name} slots={slots}")
     cluster, findings = parse_hostfile("\n".join(lines), "--hosts")
@@ -141,7 +149,7 @@ def slurm_hosts(environ: Mapping[str, str]) -> tuple[Cluster | None, list[Findin
         message = "`--slurm` is given, and there is no SLURM_JOB_NODELIST: this is not inside a Slurm job"
         return None, [Finding("HO026", "error", message, fix=Fix("run it in a job (sbatch, salloc)"))]
     try:
-        names = expand(listed)
+        names = expand_nodelist(listed)
         slots = _slurm_slots(environ, len(names))
     except ValueError as error:
         message = f"the variables of the Slurm job cannot be read: {error}"
@@ -151,32 +159,32 @@ def slurm_hosts(environ: Mapping[str, str]) -> tuple[Cluster | None, list[Findin
     return cluster, [f._replace(place=Place("SLURM_JOB_NODELIST", 1, 1), related=(), gate="HO026") for f in findings]
 
 
-def expand(listed: str) -> list[str]:
+def expand_nodelist(listed: str) -> list[str]:
     """`n[01-03,7],login` -> n01 n02 n03 n7 login. Raises ValueError."""
     names: list[str] = []
     position = 0
     while position < len(listed):
         match = _SLURM_PART.match(listed, position)
         if match is None or match.end() == position:
-            raise ValueError(f"`{shown(listed[position:])}` is not a list of nodes")
+            raise ValueError(f"`{printable_excerpt(listed[position:])}` is not a list of nodes")
         position = match.end()
         if match["ranges"] is None:
             names.append(match["prefix"])
         else:
-            names += [f"{match['prefix']}{n}{match['suffix']}" for n in _numbers(match["ranges"], len(names))]
+            names += [f"{match['prefix']}{n}{match['suffix']}" for n in _expand_ranges(match["ranges"], len(names))]
     return names
 
 
-def _numbers(ranges: str, have: int) -> list[str]:
+def _expand_ranges(ranges: str, have: int) -> list[str]:
     found: list[str] = []
     for part in ranges.split(","):
         low, dash, high = part.partition("-")
         high = high if dash else low
         if not (low.isascii() and low.isdigit() and high.isascii() and high.isdigit() and len(low) < 10 > len(high)):
-            raise ValueError(f"`{shown(part)}` is not a range of numbers")
+            raise ValueError(f"`{printable_excerpt(part)}` is not a range of numbers")
         count = int(high) - int(low) + 1
-        if count < 1 or have + len(found) + count > _MOST_HOSTS:
-            raise ValueError(f"`{shown(part)}` is {count} nodes")
+        if count < 1 or have + len(found) + count > _MAX_HOSTS:
+            raise ValueError(f"`{printable_excerpt(part)}` is {count} nodes")
         found += [str(n).zfill(len(low)) for n in range(int(low), int(high) + 1)]
     return found
 
@@ -185,20 +193,22 @@ def _slurm_slots(environ: Mapping[str, str], nodes: int) -> list[int]:
     for variable in ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE", "SLURM_NTASKS_PER_NODE"):
         text = environ.get(variable, "").rpartition(":")[2]  # `h100:8` names the kind too
         if text:
-            return [_count(text, variable)] * nodes
+            return [_parse_count(text, variable)] * nodes
     tasks = environ.get("SLURM_TASKS_PER_NODE")
     if not tasks:
         return [1] * nodes
     found: list[int] = []
     for part in tasks.split(","):
         count, _, times = part.removesuffix(")").partition("(x")
-        found += [_count(count, "SLURM_TASKS_PER_NODE")] * min(_count(times or "1", "SLURM_TASKS_PER_NODE"), nodes + 1)
+        found += [_parse_count(count, "SLURM_TASKS_PER_NODE")] * min(
+            _parse_count(times or "1", "SLURM_TASKS_PER_NODE"), nodes + 1
+        )
     if len(found) != nodes:
         raise ValueError(f"SLURM_TASKS_PER_NODE is about {len(found)} nodes, the job has {nodes}")
     return found
 
 
-def _count(text: str, variable: str) -> int:
+def _parse_count(text: str, variable: str) -> int:
     if not (text.isascii() and text.isdigit() and 0 < int(text[:9]) <= 10**6):
-        raise ValueError(f"{variable} is `{shown(text)}`")
+        raise ValueError(f"{variable} is `{printable_excerpt(text)}`")
     return int(text)

@@ -8,37 +8,37 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from harness.errors import Exit, Refused
+from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix, Place
-from harness.spec.source import Path, Source, Spot, split_key
+from harness.spec.parse.source import EntryPlace, KeyPath, Source, split_key
 
 
-def apply(source: Source, overrides: Sequence[str], all_of_them: Sequence[str] | None = None) -> Source:
+def apply_overrides(source: Source, overrides: Sequence[str], all_overrides: Sequence[str] | None = None) -> Source:
     """The source with the values in place. Raises Refused for what is no `key=value`, or leads nowhere.
 
     `all_of_them` are the options as given, where `overrides` are only some of them: lines are counted there.
     """
     if not overrides:
         return source
-    given = list(overrides if all_of_them is None else all_of_them)
-    data: dict[str, Any] = _copy(source.data)
+    given = list(overrides if all_overrides is None else all_overrides)
+    data: dict[str, Any] = _copy_values(source.data)
     spots = dict(source.spots)
     for text in overrides:
         number = given.index(text) + 1
-        key, value = _split(text, number)
+        key, value = _split_override(text, number)
         place = Place("--set", number, 1, len(key))
         path = split_key(key.strip())
         try:
-            from harness.spec import yaml_source
+            from harness.spec.parse import yaml_parser
 
-            _set(data, path, yaml_source.scalar(value), text, place)
-        except Refused as refused:
-            moved = [_moved(finding, number, len(key) + 1) for finding in refused.findings]
-            raise Refused(moved, Exit.USAGE) from None
+            _set_value(data, path, yaml_parser.parse_scalar(value), text, place)
+        except UserError as refused:
+            moved = [_at_option(finding, number, len(key) + 1) for finding in refused.findings]
+            raise UserError(moved, ExitCode.USAGE) from None
         spots = {p: s for p, s in spots.items() if p[: len(path)] != path}
-        spots[path] = Spot(place, Place("--set", number, len(key) + 2, len(value)))
+        spots[path] = EntryPlace(place, Place("--set", number, len(key) + 2, len(value)))
         for end in range(1, len(path)):
-            spots.setdefault(path[:end], Spot(place, place))
+            spots.setdefault(path[:end], EntryPlace(place, place))
     return source._replace(data=data, spots=spots, extra_lines={**source.extra_lines, "--set": given})
 
 
@@ -47,22 +47,22 @@ def first_key(text: str) -> str:
     return text.partition("=")[0].strip().partition(".")[0]
 
 
-def _split(text: str, number: int) -> tuple[str, str]:
+def _split_override(text: str, number: int) -> tuple[str, str]:
     """Key and value. Raises Refused for what has not both."""
     key, equals, value = text.partition("=")
     if not text.isprintable() and any("\ud800" <= char <= "\udfff" for char in text):
         found = Finding("SP011", "error", "a `--set` holds bytes that are not UTF-8 text", fix=Fix("write it as text"))
-        raise Refused([found], Exit.USAGE)
+        raise UserError([found], ExitCode.USAGE)
     if not equals or not all(key.strip().split(".")):
         fix = Fix("write it as `--set train.max_steps=10`")
         place = Place("--set", number, 1, len(key))
-        raise Refused(
-            [Finding("SP011", "error", f"`--set {text}` is not `key=value`", place=place, fix=fix)], Exit.USAGE
+        raise UserError(
+            [Finding("SP011", "error", f"`--set {text}` is not `key=value`", place=place, fix=fix)], ExitCode.USAGE
         )
     return key, value
 
 
-def _moved(finding: Finding, number: int, columns: int) -> Finding:
+def _at_option(finding: Finding, number: int, columns: int) -> Finding:
     """A finding about a value, at its place in the `--set` option."""
     place = finding.place
     if place is None or finding.gate == "SP011":
@@ -70,7 +70,7 @@ def _moved(finding: Finding, number: int, columns: int) -> Finding:
     return finding._replace(place=Place("--set", number, place.column + columns, place.length))
 
 
-def _set(data: Any, path: Path, value: Any, text: str, place: Place) -> None:
+def _set_value(data: Any, path: KeyPath, value: Any, text: str, place: Place) -> None:
     for part in path[:-1]:
         if isinstance(data, dict):
             if data.get(str(part)) is None:
@@ -88,10 +88,10 @@ def _set(data: Any, path: Path, value: Any, text: str, place: Place) -> None:
         data[path[-1]] = value
     else:
         message, fix = f"`--set {text}` leads into a value that is no map", "set the whole section, or a key inside it"
-        raise Refused([Finding("SP011", "error", message, place=place, fix=Fix(fix))], Exit.USAGE)
+        raise UserError([Finding("SP011", "error", message, place=place, fix=Fix(fix))], ExitCode.USAGE)
 
 
-def _copy(value: Any) -> Any:
+def _copy_values(value: Any) -> Any:
     if isinstance(value, dict):
-        return {k: _copy(v) for k, v in value.items()}
-    return [_copy(v) for v in value] if isinstance(value, list) else value
+        return {k: _copy_values(v) for k, v in value.items()}
+    return [_copy_values(v) for v in value] if isinstance(value, list) else value

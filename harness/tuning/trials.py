@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from statistics import fmean, median, quantiles
 from typing import Any, Literal
 
-from harness.records.files import number
-from harness.records.record import Record
+from harness.run_records.run_files import finite_number
+from harness.run_records.run_record import RunRecord
 from harness.tuning.candidates import Candidate
 
-State = Literal["measured", "dropped", "out of memory", "failed", "timed out", "not tried"]
-LEFT_OUT = 3
+TrialState = Literal["measured", "dropped", "out of memory", "failed", "timed out", "not tried"]
+WARMUP_STEPS = 3
 """Steps at the start that are not measured: allocators, caches and ZeRO-3's trace warm up."""
-DROP, LOOK = 1.5, 3
+EARLY_STOP_RATIO, EARLY_STOP_STEPS = 1.5, 3
 """A trial ends early when so many measured steps have each taken so many times as long as the best one's."""
-LEAST_GAIN = 0.01
-_NO_MEMORY = ("LG001", "LG002", "LG004")
+MIN_GAIN = 0.01
+_OUT_OF_MEMORY_CAUSES = ("LG001", "LG002", "LG004")
 """Causes of `harness.diagnosis`: the device's, the host's, an allocation that the host refused."""
 
 
@@ -31,27 +31,27 @@ class Trial:
     """
 
     candidate: Candidate
-    state: State = "not tried"
+    state: TrialState = "not tried"
     seconds: tuple[float, ...] = ()
     tokens_per_second: float | None = None
     gpu_peak: int | None = None
     host_peak: int | None = None
-    wall: float = 0.0
+    wall_seconds: float = 0.0
     cause: str = ""
     run_dir: str = ""
 
     @property
-    def step(self) -> float | None:
+    def median_step_seconds(self) -> float | None:
         """Median seconds a step; None where too few were taken."""
         return median(self.seconds) if self.seconds else None
 
     @property
     def spread(self) -> float | None:
         """Between the quartiles, as a share of the median."""
-        if len(self.seconds) < 2 or not self.step:
+        if len(self.seconds) < 2 or not self.median_step_seconds:
             return None
         low, _, high = quantiles(self.seconds, n=4, method="inclusive")
-        return (high - low) / self.step
+        return (high - low) / self.median_step_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,17 +61,17 @@ class Ranking:
     """
 
     best: Trial | None
-    spec: Trial | None
+    baseline: Trial | None
     gain: float | None = None
-    faster: bool = False
+    is_faster: bool = False
 
     @property
-    def ratio(self) -> float | None:
+    def speedup(self) -> float | None:
         """Speed of the best over the spec's."""
         return None if self.gain is None or self.gain >= 1 else 1 / (1 - self.gain)
 
 
-def rank(trials: Sequence[Trial]) -> Ranking:
+def rank_trials(trials: Sequence[Trial]) -> Ranking:
     """The fastest of those that ran to their end. The first trial is the spec as it is; where it was run again at the
     end, since a machine is not always as fast, the better of its runs counts.
 
@@ -80,79 +80,83 @@ def rank(trials: Sequence[Trial]) -> Ranking:
     """
     if not trials:
         return Ranking(None, None)
-    best, first = best_of(trials), trials[0]
-    spec = best_of(trial for trial in trials if not trial.candidate.sets) or first
-    if best is None or not best.candidate.sets:
+    best, first = fastest_trial(trials), trials[0]
+    spec = fastest_trial(trial for trial in trials if not trial.candidate.changes) or first
+    if best is None or not best.candidate.changes:
         return Ranking(best, spec, None if best is None else 0.0)
     if spec.state != "measured":
-        return Ranking(best, spec, faster=spec.state != "not tried")
-    ratios = ratios_of(best.seconds, spec.seconds)
+        return Ranking(best, spec, is_faster=spec.state != "not tried")
+    ratios = step_ratios(best.seconds, spec.seconds)
     if len(ratios) < 2:
         return Ranking(best, spec)
     _, _, high = quantiles(ratios, n=4, method="inclusive")
-    return Ranking(best, spec, 1 - median(ratios), faster=high < 1 - LEAST_GAIN)
+    return Ranking(best, spec, 1 - median(ratios), is_faster=high < 1 - MIN_GAIN)
 
 
-def best_of(trials: Iterable[Trial]) -> Trial | None:
+def fastest_trial(trials: Iterable[Trial]) -> Trial | None:
     """The one with the shortest median step."""
-    ran = [(t.step, n, t) for n, t in enumerate(trials) if t.state == "measured" and t.step is not None]
+    ran = [
+        (t.median_step_seconds, n, t)
+        for n, t in enumerate(trials)
+        if t.state == "measured" and t.median_step_seconds is not None
+    ]
     return min(ran)[2] if ran else None
 
 
-def ratios_of(mine: Sequence[float], theirs: Sequence[float]) -> list[float]:
+def step_ratios(mine: Sequence[float], theirs: Sequence[float]) -> list[float]:
     """Step by step, mine over theirs."""
     return [a / b for a, b in zip(mine, theirs, strict=False) if b > 0]
 
 
-def far_behind(seconds: Sequence[float], best: Trial | None) -> bool:
+def is_far_behind(seconds: Sequence[float], best: Trial | None) -> bool:
     """Is it clear after a few steps that this will not be the fastest?"""
-    ratios = ratios_of(seconds, best.seconds) if best is not None else []
-    return len(ratios) >= LOOK and min(ratios) > DROP
+    ratios = step_ratios(seconds, best.seconds) if best is not None else []
+    return len(ratios) >= EARLY_STOP_STEPS and min(ratios) > EARLY_STOP_RATIO
 
 
-def left_out(steps: int) -> int:
+def num_warmup_steps(steps: int) -> int:
     """How many steps of a trial are not measured."""
-    return min(LEFT_OUT, steps // 3)
+    return min(WARMUP_STEPS, steps // 3)
 
 
 def step_seconds(lines: Iterable[Any], skip: int) -> tuple[float, ...]:
     """Seconds of the measured steps, from lines of metrics.jsonl."""
-    steps = [line for line in lines if line.get("type") == "step" and (number(line.get("step")) or 0) > skip]
-    return tuple(value for line in steps if (value := number(line.get("seconds"))) is not None)
+    steps = [line for line in lines if line.get("type") == "step" and (finite_number(line.get("step")) or 0) > skip]
+    return tuple(value for line in steps if (value := finite_number(line.get("seconds"))) is not None)
 
 
-def measured(record: Record, skip: int) -> dict[str, Any]:
+def measurements_of(record: RunRecord, skip: int) -> dict[str, Any]:
     """What a run's record says, as fields of `Trial`."""
-    steps = [line for line in record.of("step") if (number(line.get("step")) or 0) > skip]
+    steps = [line for line in record.lines_of("step") if (finite_number(line.get("step")) or 0) > skip]
     seconds = step_seconds(steps, skip)
-    tokens = [number(line.get("step_tokens")) or 0.0 for line in steps]
+    tokens = [finite_number(line.get("step_tokens")) or 0.0 for line in steps]
     return {
         "seconds": seconds,
         "tokens_per_second": fmean(tokens) / median(seconds)
         if seconds and median(seconds) > 0 and all(tokens)
         else None,
-        "gpu_peak": _most(record, "memory_gpu_peak_bytes"),
-        "host_peak": _most(record, "memory_host_peak_bytes", "memory_host_bytes"),
+        "gpu_peak": _max_over_ranks(record, "memory_gpu_peak_bytes"),
+        "host_peak": _max_over_ranks(record, "memory_host_peak_bytes", "memory_host_bytes"),
     }
 
 
-def _most(record: Record, *keys: str) -> int | None:
+def _max_over_ranks(record: RunRecord, *keys: str) -> int | None:
     """The highest value of a rank: rank 0's at every step, all ranks' where they were compared."""
-    values = [number(line.get(key)) for line in record.of("step") for key in keys]
-    for line in record.of("ranks"):
+    values = [finite_number(line.get(key)) for line in record.lines_of("step") for key in keys]
+    for line in record.lines_of("ranks"):
         each = line.get(keys[0])
-        values += map(number, each) if isinstance(each, list) else ()
+        values += map(finite_number, each) if isinstance(each, list) else ()
     return int(max((value for value in values if value), default=0)) or None
 
 
-def state_of(told: dict[str, Any]) -> tuple[State, str]:
+def state_of_launch(launch_result: dict[str, Any]) -> tuple[TrialState, str]:
     """State and cause, from what `harness launch --format json` printed."""
-    if told.get("state") == "completed":
+    if launch_result.get("state") == "completed":
         return "measured", ""
-    found = told.get("diagnosis")
+    found = launch_result.get("diagnosis")
     found = found if isinstance(found, dict) else {}
-    state: State = "out of memory" if found.get("cause") in _NO_MEMORY else "failed"
+    state: TrialState = "out of memory" if found.get("cause") in _OUT_OF_MEMORY_CAUSES else "failed"
     title, message = str(found.get("title") or ""), str(found.get("message") or "")
-    cause = ": ".join(part for part in (title, message) if part) or str(told.get("reason") or "")
+    cause = ": ".join(part for part in (title, message) if part) or str(launch_result.get("reason") or "")
     name = f"{found['cause']}: " if found.get("cause") else ""
     return state, name + " ".join(cause.split())

@@ -6,6 +6,6 @@ Made of what is there already: both releases are asked of the gates and the type
 
 from __future__ import annotations
 
-from harness.upgrades.compare import compare
+from harness.upgrades.release_comparison import compare_releases
 
-__all__ = ["compare"]
+__all__ = ["compare_releases"]

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from harness.spec.adopted import Adopted
-from harness.views.style import printable
+from harness.convert.conversion import ConvertedSpec
+from harness.views.style import escape_unprintable
 
 
-def summary(adopted: Adopted, file: str) -> str:
+def render_conversion_notes(adopted: ConvertedSpec, file: str) -> str:
     """A line a note, `file:line: words`, and how many."""
     count = len(adopted.notes)
     end = (
         f"{count} {'thing' if count == 1 else 'things'} not mapped or chosen here" if count else "everything is mapped"
     )
-    return "\n".join(printable(line) for line in (*map(str, adopted.notes), f"Adopted {file}: {end}."))
+    return "\n".join(escape_unprintable(line) for line in (*map(str, adopted.notes), f"Adopted {file}: {end}."))

@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.checkpoints.compare import Change, flat, meaning_of
-from harness.checkpoints.compare import shown as plain
 from harness.checkpoints.evaluations import Evaluations
 from harness.checkpoints.manifest import Manifest
+from harness.checkpoints.resume_compatibility import SettingChange, flatten, meaning_of
+from harness.checkpoints.resume_compatibility import format_value as plain
 from harness.findings import Finding
 from harness.units import format_bytes, format_count
-from harness.views.machine_readable import finding_json
-from harness.views.style import Style, printable
+from harness.views.findings_json import finding_as_dict
+from harness.views.style import Style, escape_unprintable
 
-_WIDE = 96
+_MAX_WIDTH = 96
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CheckpointRow:
     """A checkpoint of a run; without a manifest that can be used, why."""
 
     path: Path
@@ -29,14 +29,16 @@ class Row:
     reason: str
 
 
-def listing(folder: Path, rows: Sequence[Row], known: Evaluations, newest: str | None, style: Style) -> str:
+def render_checkpoints(
+    folder: Path, rows: Sequence[CheckpointRow], known: Evaluations, newest: str | None, style: Style
+) -> str:
     """A table, newest first."""
     head = ("checkpoint", "tokens", "size", "files", "ranks", "ZeRO", "weights", "held-out loss", "saved")
-    best = known.best_of([r.manifest.step for r in rows if r.manifest])
-    lines = [_cells(r, known, best) for r in rows if r.manifest]
+    best = known.best_step([r.manifest.step for r in rows if r.manifest])
+    lines = [_format_cells(r, known, best) for r in rows if r.manifest]
     widths = [max(len(line[i]) for line in [head, *lines]) for i in range(len(head))]
-    out = [style.paint(_line(head, widths), "", bold=True), *(_line(line, widths) for line in lines)]
-    broken = [printable(f"{r.path.name}  not complete: {r.reason}") for r in rows if not r.manifest]
+    out = [style.paint(_format_line(head, widths), "", bold=True), *(_format_line(line, widths) for line in lines)]
+    broken = [escape_unprintable(f"{r.path.name}  not complete: {r.reason}") for r in rows if not r.manifest]
     out += [style.paint(line, "red") for line in broken]
     whole = len(lines)
     total = sum(r.manifest.bytes for r in rows if r.manifest)
@@ -44,120 +46,129 @@ def listing(folder: Path, rows: Sequence[Row], known: Evaluations, newest: str |
     return "\n".join([*out, "", f"{whole} complete in {folder}, {format_bytes(total)}{latest}"])
 
 
-def list_json(folder: Path, rows: Sequence[Row], known: Evaluations, newest: str | None) -> str:
+def checkpoints_as_json(folder: Path, rows: Sequence[CheckpointRow], known: Evaluations, newest: str | None) -> str:
     """The same for programs."""
     found = [
         {
             "name": r.path.name,
             "path": str(r.path),
             "complete": r.manifest is not None,
-            **({"reason": r.reason} if r.manifest is None else _facts(r.manifest, known)),
+            **({"reason": r.reason} if r.manifest is None else _checkpoint_as_dict(r.manifest, known)),
         }
         for r in rows
     ]
     return json.dumps({"format_version": 1, "folder": str(folder), "newest": newest, "checkpoints": found}, indent=2)
 
 
-def verified(results: Sequence[tuple[Path, list[Finding]]], style: Style, *, deep: bool) -> str:
+def render_verification(results: Sequence[tuple[Path, list[Finding]]], style: Style, *, deep: bool) -> str:
     """A line for each, and a summary."""
     lines = []
     for path, found in results:
         errors = sum(f.is_error for f in found)
         words = style.paint("damaged", "red", bold=True) if errors else style.paint("whole", "green")
-        lines.append(f"{printable(str(path))}  {words}")
+        lines.append(f"{escape_unprintable(str(path))}  {words}")
     bad = sum(any(f.is_error for f in found) for _, found in results)
     how = "every byte was read" if deep else "names and sizes were looked at"
     return "\n".join([*lines, f"{len(results) - bad} of {len(results)} in order; {how}"])
 
 
-def verify_json(results: Sequence[tuple[Path, list[Finding]]], *, deep: bool) -> str:
+def verification_as_json(results: Sequence[tuple[Path, list[Finding]]], *, deep: bool) -> str:
     """The same for programs."""
     found = [
-        {"path": str(p), "whole": not any(f.is_error for f in fs), "findings": [finding_json(f) for f in fs]}
+        {"path": str(p), "whole": not any(f.is_error for f in fs), "findings": [finding_as_dict(f) for f in fs]}
         for p, fs in results
     ]
     return json.dumps({"format_version": 1, "every_byte": deep, "checkpoints": found}, indent=2)
 
 
-def shown(manifest: Manifest, style: Style) -> str:
+def render_manifest(manifest: Manifest, style: Style) -> str:
     """The manifest's fields as a table; of the files only the number and the largest."""
     rows = []
-    for key, value in flat({k: v for k, v in manifest.body.items() if k not in {"files", "shape"}}).items():
+    for key, value in flatten({k: v for k, v in manifest.body.items() if k not in {"files", "shape"}}).items():
         text = json.dumps(value) if isinstance(value, list | dict) else plain(value)
         if key == "bytes":
             text = f"{text} ({format_bytes(value)})"
-        rows.append((printable(key), _short(printable(text))))
+        rows.append((escape_unprintable(key), _truncate(escape_unprintable(text))))
     files = sorted(manifest.files.items(), key=lambda item: -item[1].bytes)
     rows.append(("files", f"{len(files)}, the largest:"))
-    largest = [(printable(name), format_bytes(r.bytes), printable(r.sha256[:12])) for name, r in files[:8]]
+    largest = [
+        (escape_unprintable(name), format_bytes(r.bytes), escape_unprintable(r.sha256[:12])) for name, r in files[:8]
+    ]
     rows += [("", f"{name}  {size}  sha256 {digest}") for name, size, digest in largest]
     width = max(len(key) for key, _ in rows)
-    head = style.paint(printable(str(manifest.folder)), "", bold=True)
+    head = style.paint(escape_unprintable(str(manifest.folder)), "", bold=True)
     return "\n".join([head, *(f"  {key:<{width}}  {text}" for key, text in rows)])
 
 
-def differences(one: Manifest, other: Manifest) -> list[Change]:
+def compare_manifests(one: Manifest, other: Manifest) -> list[SettingChange]:
     """Every field that is not the same, files and checksums left out. `meaning` is that of a change in the spec."""
     left_out = ("files", "checksum", "name", "tag", "saved_at", "bytes", "shape")
-    was, now = (flat({k: v for k, v in m.body.items() if k not in left_out}) for m in (one, other))
+    was, now = (flatten({k: v for k, v in m.body.items() if k not in left_out}) for m in (one, other))
     keys = [k for k in sorted({*was, *now}) if was.get(k) != now.get(k)]
-    return [Change(k, was.get(k), now.get(k), meaning_of(k.removeprefix("spec."))) for k in keys]
+    return [SettingChange(k, was.get(k), now.get(k), meaning_of(k.removeprefix("spec."))) for k in keys]
 
 
-def differing(one: Manifest, other: Manifest, style: Style) -> str:
+def render_manifest_diff(one: Manifest, other: Manifest, style: Style) -> str:
     """One line a field."""
-    changes = differences(one, other)
-    head = f"{printable(str(one.folder))}\n{printable(str(other.folder))}"
+    changes = compare_manifests(one, other)
+    head = f"{escape_unprintable(str(one.folder))}\n{escape_unprintable(str(other.folder))}"
     if not changes:
         return f"{head}\nThe manifests say the same of both; files are not compared."
-    cells = [(printable(c.key), _short(printable(plain(c.was))), _short(printable(plain(c.now)))) for c in changes]
+    cells = [
+        (
+            escape_unprintable(c.key),
+            _truncate(escape_unprintable(plain(c.was))),
+            _truncate(escape_unprintable(plain(c.now))),
+        )
+        for c in changes
+    ]
     width = max(len(key) for key, _, _ in cells)
     lines = [f"  {key:<{width}}  {style.paint(was, 'red')} -> {style.paint(now, 'green')}" for key, was, now in cells]
     return "\n".join([head, *lines, f"{len(changes)} fields differ; files are not compared."])
 
 
-def diff_json(one: Manifest, other: Manifest) -> str:
+def manifest_diff_as_json(one: Manifest, other: Manifest) -> str:
     """The same for programs."""
-    changes = [{"key": c.key, "was": c.was, "now": c.now} for c in differences(one, other)]
+    changes = [{"key": c.key, "was": c.was, "now": c.now} for c in compare_manifests(one, other)]
     body = {"format_version": 1, "first": str(one.folder), "second": str(other.folder), "differences": changes}
     return json.dumps(body, indent=2)
 
 
-def share(done: int, total: int) -> str:
+def format_read_progress(done: int, total: int) -> str:
     """How far reading has come."""
     return f"read {format_bytes(done)} of {format_bytes(total)} ({100 * done // max(total, 1)} %)"
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= _WIDE else text[: _WIDE - 3] + "..."
+def _truncate(text: str) -> str:
+    return text if len(text) <= _MAX_WIDTH else text[: _MAX_WIDTH - 3] + "..."
 
 
-def _cells(row: Row, known: Evaluations, best: int | None) -> tuple[str, ...]:
+def _format_cells(row: CheckpointRow, known: Evaluations, best: int | None) -> tuple[str, ...]:
     manifest = row.manifest
     if manifest is None:
         return ()
-    facts = _facts(manifest, known)
+    facts = _checkpoint_as_dict(manifest, known)
     loss = "-" if facts["loss"] is None else f"{facts['loss']:.4f}" + (" (best)" if manifest.step == best else "")
     return (
         row.path.name,
         format_count(facts["tokens"]),
         format_bytes(manifest.bytes),
         str(len(manifest.files)),
-        str(manifest.world),
+        str(manifest.world_size),
         str(manifest.zero_stage),
-        printable(manifest.dtype),
+        escape_unprintable(manifest.dtype),
         loss,
-        printable(str(manifest.get("saved_at", "-"))),
+        escape_unprintable(str(manifest.get("saved_at", "-"))),
     )
 
 
-def _facts(manifest: Manifest, known: Evaluations) -> dict[str, Any]:
+def _checkpoint_as_dict(manifest: Manifest, known: Evaluations) -> dict[str, Any]:
     return {
         "step": manifest.step,
         "tokens": manifest["state"].get("tokens", 0),
         "bytes": manifest.bytes,
         "files": len(manifest.files),
-        "world": manifest.world,
+        "world": manifest.world_size,
         "zero_stage": manifest.zero_stage,
         "dtype": manifest.dtype,
         "loss": known.by_step.get(manifest.step, {}).get("loss"),
@@ -165,5 +176,5 @@ def _facts(manifest: Manifest, known: Evaluations) -> dict[str, Any]:
     }
 
 
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+def _format_line(cells: Sequence[str], widths: Sequence[int]) -> str:
     return "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip()

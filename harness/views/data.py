@@ -7,27 +7,32 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness.units import format_count, format_seconds
-from harness.views.style import Style, printable
+from harness.views.style import Style, escape_unprintable
 
-_BAR = 32
-_SHOWN = 1200
+_BAR_WIDTH = 32
+_MAX_EXAMPLE_CHARS = 1200
 """Characters of an example."""
 
 
-def as_json(body: Mapping[str, Any]) -> str:
+def data_as_json(body: Mapping[str, Any]) -> str:
     """Everything, tokens and records as numbers."""
     return json.dumps({"format_version": 1, **body}, indent=2)
 
 
-def text(name: str, body: Mapping[str, Any], style: Style) -> str:
+def render_data(name: str, body: Mapping[str, Any], style: Style) -> str:
     """A block a subject; the last line says where the tokens are."""
-    blocks = [_head(name, body, style), _sources(body), _left_out(body, style), _lengths(body, style)]
-    blocks += [_example(i, example, style) for i, example in enumerate(body["examples"], start=1)]
-    blocks.append(_foot(body, style))
+    blocks = [
+        _render_head(name, body, style),
+        _render_sources(body),
+        _render_skipped_records(body, style),
+        _render_length_histogram(body, style),
+    ]
+    blocks += [_render_example(i, example, style) for i, example in enumerate(body["examples"], start=1)]
+    blocks.append(_render_foot(body, style))
     return "\n\n".join(block for block in blocks if block)
 
 
-def _head(name: str, body: Mapping[str, Any], style: Style) -> str:
+def _render_head(name: str, body: Mapping[str, Any], style: Style) -> str:
     tokens, documents = body["tokens"], body["documents"]
     share = tokens["trained_on"] / max(1, tokens["train"])
     how = "packed" if body["packing"] else "at most" if any(part["rows"] for part in body["train"]) else "blocks of"
@@ -43,7 +48,7 @@ def _head(name: str, body: Mapping[str, Any], style: Style) -> str:
     return "\n".join([style.paint(name, "", bold=True), *(f"  {label.ljust(width)}  {said}" for label, said in rows)])
 
 
-def _sources(body: Mapping[str, Any]) -> str:
+def _render_sources(body: Mapping[str, Any]) -> str:
     if len(body["train"]) < 2:
         return ""
     lines = ["Sources"]
@@ -53,7 +58,7 @@ def _sources(body: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _left_out(body: Mapping[str, Any], style: Style) -> str:
+def _render_skipped_records(body: Mapping[str, Any], style: Style) -> str:
     lines = []
     if body["truncated"]:
         lines.append(f"  {body['truncated']:,} cut off at {body['max_length']:,} tokens")
@@ -67,7 +72,7 @@ def _left_out(body: Mapping[str, Any], style: Style) -> str:
     return "\n".join(["Records with trouble", *lines]) if lines else ""
 
 
-def _lengths(body: Mapping[str, Any], style: Style) -> str:
+def _render_length_histogram(body: Mapping[str, Any], style: Style) -> str:
     """A bar for each power of two."""
     counts: Sequence[int] = body["lengths"]
     most = max(counts, default=0)
@@ -77,20 +82,20 @@ def _lengths(body: Mapping[str, Any], style: Style) -> str:
     lines = ["Length of records, in tokens"]
     for i in range(first, len(counts)):
         low, high = (2 ** (i - 1) + 1 if i else 1), 2**i
-        bar = "#" * -(-counts[i] * _BAR // most)
+        bar = "#" * -(-counts[i] * _BAR_WIDTH // most)
         lines.append(f"  {low:>9,} to {high:<9,} {counts[i]:>11,}  {style.paint(bar, 'cyan')}")
     return "\n".join(lines)
 
 
-def _example(number: int, example: Mapping[str, Any], style: Style) -> str:
+def _render_example(number: int, example: Mapping[str, Any], style: Style) -> str:
     """The text with what is not trained on between `[[` and `]]`, which a terminal dims as well."""
     head = (
         f"Example {number}: sequence {example['sequence']:,}, {example['trained_on']:,} of {example['tokens']:,} tokens"
     )
     pieces: list[str] = []
-    left = _SHOWN
+    left = _MAX_EXAMPLE_CHARS
     for part, trained in example["parts"]:
-        shown = printable(part[:left], keep="\n")
+        shown = escape_unprintable(part[:left], keep="\n")
         left -= len(part)
         pieces.append(shown if trained else style.paint(f"[[{shown}]]", "blue"))
         if left <= 0:
@@ -100,7 +105,7 @@ def _example(number: int, example: Mapping[str, Any], style: Style) -> str:
     return f"{style.paint(head, '', bold=True)} are trained on\n  | {body}"
 
 
-def _foot(body: Mapping[str, Any], style: Style) -> str:
+def _render_foot(body: Mapping[str, Any], style: Style) -> str:
     how = "found in" if body["from_cache"] else f"prepared in {format_seconds(body['seconds'])} in"
     mark = style.paint("[[...]]", "blue") + " is not trained on. " if body["examples"] else ""
     return f"{mark}{format_count(body['tokens']['train'])} tokens, {how} {body['cache']}"

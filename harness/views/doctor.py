@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from harness.launching.checkup import Row
-from harness.launching.tuning import Tuned
+from harness.launching.programs.aio_tuning import AioResult
+from harness.launching.programs.doctor_checks import DoctorCheck
 from harness.views.style import Style
 
-_MARK = {"ok": ("ok", "green"), "note": ("note", "yellow"), "missing": ("MISSING", "red")}
+_STATE_MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "missing": ("MISSING", "red")}
 
 
-def text(rows: Sequence[Row], style: Style, cluster: Mapping[str, str] | None = None) -> str:
+def render_checks(rows: Sequence[DoctorCheck], style: Style, cluster: Mapping[str, str] | None = None) -> str:
     """One line a fact under its area; what it means and how to mend it below where there is something to say.
 
     `cluster`: what was measured, as a section of a run spec to paste.
@@ -26,7 +26,7 @@ def text(rows: Sequence[Row], style: Style, cluster: Mapping[str, str] | None = 
         if row.area != area:
             lines += ["", style.paint(row.area, "", bold=True)] if lines else [style.paint(row.area, "", bold=True)]
             area = row.area
-        mark, colour = _MARK[row.state]
+        mark, colour = _STATE_MARKS[row.state]
         lines.append(f"  {style.paint(mark.ljust(7), colour)}  {row.name.ljust(width)}  {row.value}")
         indent = " " * (width + 13)
         if row.means:
@@ -36,11 +36,11 @@ def text(rows: Sequence[Row], style: Style, cluster: Mapping[str, str] | None = 
     if cluster:
         lines += ["", "For `harness plan`, in a run spec:", "cluster:"]
         lines += [f"  {key}: {value}" for key, value in cluster.items()]
-    return "\n".join([*lines, "", _verdict(rows, style)])
+    return "\n".join([*lines, "", _format_readiness(rows, style)])
 
 
-def as_json(
-    rows: Sequence[Row], measured: Mapping[str, Any] | None = None, cluster: Mapping[str, str] | None = None
+def checks_as_json(
+    rows: Sequence[DoctorCheck], measured: Mapping[str, Any] | None = None, cluster: Mapping[str, str] | None = None
 ) -> str:
     """All rows, whether training can start, and the figures in bytes, FLOP and parameters a second."""
     body: dict[str, Any] = {
@@ -54,7 +54,7 @@ def as_json(
     return json.dumps(body, indent=2)
 
 
-def trial(found: Mapping[str, Any]) -> str:
+def format_aio_trial(found: Mapping[str, Any]) -> str:
     """One setting of the I/O that was tried."""
     setting = (
         f"{found['block_size'] >> 20} MiB blocks, {found['queue_depth']} deep, {found['intra_op_parallelism']} threads"
@@ -64,16 +64,16 @@ def trial(found: Mapping[str, Any]) -> str:
     return f"{found['trial']:>3}/{found['of']}  {rates}  {', '.join([setting, *flags])}"
 
 
-def tuned(best: Tuned) -> str:
+def format_aio_result(best: AioResult) -> str:
     """What the search came to."""
     gain = (1 / best.first_read + 1 / best.first_write) / (1 / best.read + 1 / best.write)
     return (
-        f"best of {best.tried} settings ({best.of} in all): read {best.read / 1e9:.2f} GB/s, write "
+        f"best of {best.num_trials} settings ({best.num_settings} in all): read {best.read / 1e9:.2f} GB/s, write "
         f"{best.write / 1e9:.2f} GB/s, {gain:.2f} times the first one tried; for the run spec:"
     )
 
 
-def _verdict(rows: Sequence[Row], style: Style) -> str:
+def _format_readiness(rows: Sequence[DoctorCheck], style: Style) -> str:
     missing = [row.name for row in rows if row.state == "missing"]
     notes = sum(row.state == "note" for row in rows)
     if missing:

@@ -8,9 +8,9 @@ from operator import eq
 from textwrap import fill
 from typing import NamedTuple
 
-from harness.gates.registry import Gate, gates
-from harness.spec.pages import Page, pages
-from harness.spec.suggest import nearest
+from harness.finding_pages import Page, load_pages
+from harness.gates.registry import Gate, all_gates
+from harness.spec.suggestions import nearest_name
 
 UPSTREAM = {
     "raises": "refuses it",
@@ -49,7 +49,7 @@ FAMILIES = {
 }
 
 
-class Row(NamedTuple):
+class PageRow(NamedTuple):
     """One line of the table; `gate` is None for findings that are made elsewhere."""
 
     id: str
@@ -59,53 +59,53 @@ class Row(NamedTuple):
     gate: Gate | None = None
 
 
-def page(id_: str, width: int = 120) -> str | None:
+def render_page(id_: str, width: int = 120) -> str | None:
     """One page as text, by id or name; None for an unknown one. Case does not matter."""
-    row = next((row for row in rows() if id_.upper() == row.id or id_.lower() == row.name), None)
+    row = next((row for row in list_rows() if id_.upper() == row.id or id_.lower() == row.name), None)
     if row is None:
         return None
     if row.gate is not None:
-        return _gate_page(row.gate, width)
-    return f"{row.id} ({row.name})\n\n{wrapped(_texts()[row.id].text, width)}"
+        return _render_gate_page(row.gate, width)
+    return f"{row.id} ({row.name})\n\n{wrap_text(_load_pages()[row.id].text, width)}"
 
 
-def family(word: str) -> list[Row]:
+def rows_of_family(word: str) -> list[PageRow]:
     """The rows of a family, such as `ZR`; empty for an unknown one."""
-    return [row for row in rows() if row.id[:2] == word.upper()]
+    return [row for row in list_rows() if row.id[:2] == word.upper()]
 
 
-def _gate_page(gate: Gate, width: int) -> str:
+def _render_gate_page(gate: Gate, width: int) -> str:
     lines = [
         f"{gate.id} ({gate.name})",
         "",
-        wrapped(gate.page, width),
+        wrap_text(gate.page, width),
         "",
         f"Without this gate, DeepSpeed {UPSTREAM[gate.upstream]}. DeepSpeed versions: {gate.versions}.",
     ]
     if gate.needs:
         lines.append(f"Looks only where it knows: {', '.join(gate.needs)}.")
     if gate.policy:
-        lines += ["", wrapped(f"DeepSpeed itself would run this: {gate.policy}", width)]
+        lines += ["", wrap_text(f"DeepSpeed itself would run this: {gate.policy}", width)]
     if gate.unseen:
-        lines += ["", wrapped(f"Read in the source, not seen happening: {gate.unseen}", width)]
+        lines += ["", wrap_text(f"Read in the source, not seen happening: {gate.unseen}", width)]
     lines += [f'Seen in: deepspeed/{cite.file}, "{cite.quote}"' for cite in gate.cites]
     lines += [f'To put up with it, write in the spec: `ignore: {{{gate.id}: "why"}}`.']
     return "\n".join(lines)
 
 
-def wrapped(text: str, width: int) -> str:
+def wrap_text(text: str, width: int) -> str:
     """Paragraphs filled to the width; headings, code and lists stay as they are."""
     parts = re.split(r"(```.*?```)", text.strip(), flags=re.DOTALL)
-    filled = [part if part.startswith("```") else _filled(part, width) for part in parts]
+    filled = [part if part.startswith("```") else _wrap_sections(part, width) for part in parts]
     return "".join(filled)
 
 
-def _filled(text: str, width: int) -> str:
+def _wrap_sections(text: str, width: int) -> str:
     blocks = re.split(r"(\n{2,}|(?<=\n)(?=## )|(?<=^)(?=## ))", text)
-    return "".join(_block(block, width) for block in blocks if block is not None)
+    return "".join(_wrap_block(block, width) for block in blocks if block is not None)
 
 
-def _block(block: str, width: int) -> str:
+def _wrap_block(block: str, width: int) -> str:
     if not block.strip() or block.lstrip().startswith(("- ", "* ", "|", "    ")):
         return block
     head, _, rest = block.partition("\n") if block.startswith("## ") else ("", "", block)
@@ -119,18 +119,18 @@ def _block(block: str, width: int) -> str:
     return start + (f"{head}\n{body}" if head else body)
 
 
-def rows() -> list[Row]:
+def list_rows() -> list[PageRow]:
     """Everything that has a page, by id."""
-    found = [Row(g.id, g.name, g.title, g.versions, g) for g in gates()]
-    found += [Row(id_, p.name, _first_sentence(p.text), "all") for id_, p in _texts().items()]
+    found = [PageRow(g.id, g.name, g.title, g.versions, g) for g in all_gates()]
+    found += [PageRow(id_, p.name, _first_sentence(p.text), "all") for id_, p in _load_pages().items()]
     return sorted(found, key=lambda row: row.id)
 
 
-def _texts() -> dict[str, Page]:
+def _load_pages() -> dict[str, Page]:
     """The pages of all that is no gate: findings, and causes that are found in logs."""
-    from harness.diagnosis.causes import causes
+    from harness.diagnosis.causes import all_causes
 
-    return pages() | {cause.id: Page(cause.name, cause.text) for cause in causes()}
+    return load_pages() | {cause.id: Page(cause.name, cause.text) for cause in all_causes()}
 
 
 def _first_sentence(text: str) -> str:
@@ -138,7 +138,7 @@ def _first_sentence(text: str) -> str:
     return paragraph.partition(". ")[0].partition(": ")[0].rstrip(".")
 
 
-def table_text(items: Sequence[Row], width: int = 120) -> str:
+def render_table(items: Sequence[PageRow], width: int = 120) -> str:
     """The list for a terminal; long titles go on below themselves."""
     names = max((len(row.name) for row in items), default=0)
     names = names if names + 40 <= width else 0  # on a narrow terminal the title has its own line
@@ -152,9 +152,9 @@ def table_text(items: Sequence[Row], width: int = 120) -> str:
     return "\n".join(lines)
 
 
-def table_markdown() -> str:
+def render_table_markdown() -> str:
     """`harness/gates/TABLE.md`: all gates by family, then the findings that are made elsewhere."""
-    items = rows()
+    items = list_rows()
     rules = [row for row in items if row.gate is not None]
     lines = [
         "# Every gate",
@@ -166,23 +166,23 @@ def table_markdown() -> str:
         lines += ["", f"## {short}: {FAMILIES.get(short, short)}", ""]
         lines += ["| Id | Name | What | Severity | Without it, DeepSpeed | Versions | Needs |"]
         lines += ["| --- | --- | --- | --- | --- | --- | --- |"]
-        lines += [_gate_row(row.gate) for row in rules if row.gate is not None and row.id[:2] == short]
+        lines += [_render_gate_row(row.gate) for row in rules if row.gate is not None and row.id[:2] == short]
     lines += ["", "## Findings that are no gates", "", "| Id | Name | What |", "| --- | --- | --- |"]
-    lines += [f"| {row.id} | `{row.name}` | {_cell(row.title)} |" for row in items if row.gate is None]
+    lines += [f"| {row.id} | `{row.name}` | {_escape_cell(row.title)} |" for row in items if row.gate is None]
     return "\n".join(lines) + "\n"
 
 
-def _gate_row(gate: Gate) -> str:
+def _render_gate_row(gate: Gate) -> str:
     upstream = UPSTREAM[gate.upstream] + (" (refused by policy)" if gate.policy else "")
-    cells = [gate.id, f"`{gate.name}`", gate.title, severity(gate), upstream, gate.versions, ", ".join(gate.needs)]
-    return f"| {' | '.join(map(_cell, cells))} |"
+    cells = [gate.id, f"`{gate.name}`", gate.title, severity_of(gate), upstream, gate.versions, ", ".join(gate.needs)]
+    return f"| {' | '.join(map(_escape_cell, cells))} |"
 
 
-def _cell(text: str) -> str:
+def _escape_cell(text: str) -> str:
     return text.replace("|", "\\|")
 
 
-def severity(gate: Gate) -> str:
+def severity_of(gate: Gate) -> str:
     """`error`, `warning` or `info` where the gate has only one, else all that it can give, as its source says."""
     import ast
     import inspect
@@ -207,13 +207,13 @@ def severity(gate: Gate) -> str:
 _LEVELS = ("error", "warning", "info")
 
 
-def nearest_id(word: str) -> str | None:
+def find_nearest_id(word: str) -> str | None:
     """The id or the name that was probably meant."""
-    by_name = {row.name: row.id for row in rows()}
+    by_name = {row.name: row.id for row in list_rows()}
     alike = [
         id_ for id_ in sorted(by_name.values()) if sum(map(eq, id_, word.upper())) == len(id_) - 1 == len(word) - 1
     ]
     if alike:
         return alike[0]  # one character is another, such as the letter O for 0
-    found = nearest(word, [*by_name, *by_name.values(), *FAMILIES])
+    found = nearest_name(word, [*by_name, *by_name.values(), *FAMILIES])
     return by_name.get(found, found) if found else None

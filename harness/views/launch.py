@@ -8,20 +8,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from harness.launching.execute import Outcome
-from harness.launching.plan import LaunchPlan, shown
-from harness.launching.signals import name_of
-from harness.plan.run import Run
-from harness.records.record import Record
-from harness.records.summary import Summary, middle, summarise
-from harness.slowness import Told, diagnose
+from harness.launching.process.signals import signal_name
+from harness.launching.setup.launch_plan import LaunchPlan, redacted_value
+from harness.launching.supervise.launch_runner import LaunchResult
+from harness.plan.resolved_run import ResolvedRun
+from harness.run_records.run_record import RunRecord
+from harness.run_records.summary import RunSummary, median_or_none, summarise_run
+from harness.slowness import SlowdownReport, diagnose_slowness
 from harness.units import format_bytes, format_count, format_seconds
 from harness.verdicts import Verdict
-from harness.views.measured import measured
-from harness.views.slowness import summary_lines
-from harness.views.style import Style, printable
+from harness.views.memory_comparison import compare_memory
+from harness.views.slowness_text import summary_lines
+from harness.views.style import Style, escape_unprintable
 
-_FILES = {
+_FILE_DESCRIPTIONS = {
     "spec.yaml": "the spec as it was written",
     "overrides.txt": "the `--set` options",
     "spec.resolved.json": "the spec with every derived number; what each rank reads",
@@ -33,44 +33,44 @@ _FILES = {
     "launch.json": "what is shown here",
     "launch.sh": "the command below, for a shell",
 }
-_LAST_WORDS = "Nothing was written or started"
+_NOTHING_WRITTEN = "Nothing was written or started"
 
 
-def dry_run(plan: LaunchPlan, run: Run, ready: bool, style: Style) -> str:
+def render_dry_run(plan: LaunchPlan, run: ResolvedRun, ready: bool, style: Style) -> str:
     """Files, environment, command and ranks of a launch that is not going to happen."""
     zero = run.spec.zero
     offload = f", optimizer on {zero.offload_optimizer.device}" if zero.offload_optimizer else ""
     where = "on this machine" if plan.local else f"on {len(plan.hosts)} host{'s' if len(plan.hosts) > 1 else ''}"
-    ranks = f"{plan.world} rank{'s' if plan.world > 1 else ''}"
+    ranks = f"{plan.world_size} rank{'s' if plan.world_size > 1 else ''}"
     blocks = [
         f"{style.paint(plan.name, '', bold=True)}: {ranks} {where}, ZeRO-{zero.stage}{offload}",
-        _block(
-            f"Run directory  {relative(plan.run_dir)}",
-            _columns([(name, _FILES.get(name, "")) for name in plan.to_json()["files"]]),
+        _render_block(
+            f"Run directory  {format_path(plan.run_dir)}",
+            _align_columns([(name, _FILE_DESCRIPTIONS.get(name, "")) for name in plan.to_json()["files"]]),
         ),
-        _block("Environment of every host beyond the shell's own", _environment(plan)),
-        _block(f"Compiled ops  {', '.join(plan.ops) or 'none'}", [_ready(plan, ready)]),
-        _block(f"Command, in {printable(str(plan.folder))}", _command(plan.argv)),
-        _block("Ranks by host", _columns([(h.name, _span(h.ranks)) for h in plan.hosts])),
+        _render_block("Environment of every host beyond the shell's own", _environment_lines(plan)),
+        _render_block(f"Compiled ops  {', '.join(plan.ops) or 'none'}", [_format_ops_state(plan, ready)]),
+        _render_block(f"Command, in {escape_unprintable(str(plan.cwd))}", _command_lines(plan.argv)),
+        _render_block("Ranks by host", _align_columns([(h.name, _format_rank_range(h.ranks)) for h in plan.hosts])),
     ]
     if plan.resume:
         blocks.insert(1, f"Goes on from {plan.resume}")
-    if plan.node is not None:
-        blocks.append(f"This is {plan.hosts[plan.node].name}; the same command runs on every host.")
+    if plan.node_rank is not None:
+        blocks.append(f"This is {plan.hosts[plan.node_rank].name}; the same command runs on every host.")
     if not plan.local:
         blocks.append("The run directory must be on a file system that every host sees under the same path.")
-    return "\n\n".join([*blocks, _LAST_WORDS])
+    return "\n\n".join([*blocks, _NOTHING_WRITTEN])
 
 
-def summary(outcome: Outcome, record: Record, sample: str, report: Path | None, style: Style) -> str:
+def render_summary(outcome: LaunchResult, record: RunRecord, sample: str, report: Path | None, style: Style) -> str:
     """How the run ended in ten lines: losses, speed, memory against the plan, why it is slow, what is kept where, and
     the command that comes next. Notes about trouble and the sample come on top of them.
     """
-    figures = summarise(record)
-    lines = [_headline(outcome, max(outcome.verdict.step, figures.step), style)]
+    figures = summarise_run(record)
+    lines = [_format_headline(outcome, max(outcome.verdict.step, figures.step), style)]
     lines += [f"  note: {note}" for note in outcome.verdict.notes]
-    told = [*_losses(record), *_speed(record, figures), *_memory(record)]
-    told += [*_slow(record, outcome.verdict), *_kept(outcome, report)]
+    told = [*_loss_rows(record), *_speed_rows(record, figures), *_memory_rows(record)]
+    told += [*_slowness_rows(record, outcome.verdict), *_artifact_rows(outcome, report)]
     lines += [f"  {left:<15} {right}" for left, right in told]
     if sample:
         lines += [
@@ -79,19 +79,19 @@ def summary(outcome: Outcome, record: Record, sample: str, report: Path | None, 
             *("  | " + line for line in sample.rstrip("\n").splitlines()[:12]),
             "",
         ]
-    lines += _next(outcome)
+    lines += _next_lines(outcome)
     return "\n".join(lines)
 
 
-def as_json(
-    outcome: Outcome,
-    record: Record,
+def launch_as_json(
+    outcome: LaunchResult,
+    record: RunRecord,
     report: Path | None,
     diagnosis: Mapping[str, object] | None = None,
 ) -> str:
     """The same for programs. `diagnosis` is what the log of a failed run tells."""
     verdict = outcome.verdict
-    last = {kind: record.of(kind)[-1] for kind in ("step", "eval") if record.of(kind)}
+    last = {kind: record.lines_of(kind)[-1] for kind in ("step", "eval") if record.lines_of(kind)}
     body = {
         "format_version": 1,
         "state": verdict.state,
@@ -108,43 +108,47 @@ def as_json(
         "export": str(outcome.export) if outcome.export else None,
         "report": str(report) if report else None,
         "last": last,
-        "slow": [_cause_json(told) for told in diagnose(record).causes] if verdict.state != "failed" else [],
+        "slow": [_cause_as_dict(told) for told in diagnose_slowness(record).slowdowns]
+        if verdict.state != "failed"
+        else [],
         "notes": list(verdict.notes),
         "diagnosis": diagnosis,
     }
     return json.dumps(body, indent=2)
 
 
-def _cause_json(told: Told) -> dict[str, Any]:
-    slow = told.slow
+def _cause_as_dict(told: SlowdownReport) -> dict[str, Any]:
+    slow = told.slowdown
     settings = [
         {"sets": dict(setting.sets), "planned_gain": None if prediction is None else prediction.gain}
         for setting, prediction in told.settings
     ]
-    share = {"share": round(slow.share, 4), "planned": slow.planned}
+    share = {"share": round(slow.share, 4), "planned": slow.is_planned}
     return {"cause": slow.name, **share, "evidence": list(slow.evidence), "settings": settings}
 
 
-def relative(path: Path) -> str:
+def format_path(path: Path) -> str:
     """A path for people: as seen from the current folder where it is below it."""
     here = Path.cwd()
-    return printable(str(path.relative_to(here)) if path.is_relative_to(here) else str(path))
+    return escape_unprintable(str(path.relative_to(here)) if path.is_relative_to(here) else str(path))
 
 
-def of_one_host(outcome: Outcome, style: Style) -> str:
+def render_node_summary(outcome: LaunchResult, style: Style) -> str:
     """How a job ended whose hosts start their own ranks, on one that is not the first: the first tells the rest."""
     plan = outcome.plan
-    host = plan.hosts[plan.node or 0].name
-    return f"{_headline(outcome, outcome.verdict.step, style)}\n  {host} of {len(plan.hosts)} hosts; {plan.run_dir}"
+    host = plan.hosts[plan.node_rank or 0].name
+    return (
+        f"{_format_headline(outcome, outcome.verdict.step, style)}\n  {host} of {len(plan.hosts)} hosts; {plan.run_dir}"
+    )
 
 
-def _headline(outcome: Outcome, step: int, style: Style) -> str:
+def _format_headline(outcome: LaunchResult, step: int, style: Style) -> str:
     verdict, name = outcome.verdict, outcome.plan.name
     took = format_seconds(outcome.seconds)
     if verdict.state == "completed":
         return f"{style.paint('completed', 'green', bold=True)}: {name} trained {step} steps in {took}"
     if verdict.state == "stopped":
-        how = f" by {name_of(verdict.code - 128)}" if outcome.trained and verdict.code > 128 else ""
+        how = f" by {signal_name(verdict.code - 128)}" if outcome.ranks_started and verdict.code > 128 else ""
         return f"{style.paint('stopped', 'yellow', bold=True)}{how} after {took} at step {step}: {verdict.reason}"
     who = (
         f" on rank {verdict.rank}" + (f" ({verdict.host})" if verdict.host else "") if verdict.rank is not None else ""
@@ -152,7 +156,7 @@ def _headline(outcome: Outcome, step: int, style: Style) -> str:
     return f"{style.paint('failed', 'red', bold=True)}{who} at step {step}: {verdict.reason}"
 
 
-def _losses(record: Record) -> list[tuple[str, str]]:
+def _loss_rows(record: RunRecord) -> list[tuple[str, str]]:
     """One line: the training loss from first to last, and what the held-out part says."""
     parts = []
     losses, evals = record.points("step", "loss"), record.points("eval", "loss")
@@ -165,52 +169,52 @@ def _losses(record: Record) -> list[tuple[str, str]]:
     return [("loss", "; ".join(parts))] if parts else []
 
 
-_PARTS = ("data", "forward", "backward", "optimizer", "pipeline")
+_STEP_PARTS = ("data", "forward", "backward", "optimizer", "pipeline")
 
 
-def _speed(record: Record, s: Summary) -> list[tuple[str, str]]:
+def _speed_rows(record: RunRecord, s: RunSummary) -> list[tuple[str, str]]:
     """Medians, and where the time of a step goes."""
     found = []
     if s.tokens_per_second is not None:
         mfu = f", MFU {100 * s.mfu:.1f}%" if s.mfu is not None else ""
         found.append(("speed", f"{format_count(s.tokens_per_second)} tokens/s{mfu}"))
     if s.step_seconds:
-        medians = [(name, middle(record.values(f"seconds_{name}"))) for name in _PARTS]
+        medians = [(name, median_or_none(record.values(f"seconds_{name}"))) for name in _STEP_PARTS]
         shares = [f"{name} {100 * value / s.step_seconds:.0f}%" for name, value in medians if value is not None]
         found.append(("a step", format_seconds(s.step_seconds) + (f": {', '.join(shares)}" if shares else "")))
     return found
 
 
-def _memory(record: Record) -> list[tuple[str, str]]:
+def _memory_rows(record: RunRecord) -> list[tuple[str, str]]:
     """What rank 0 had at most, beside what was planned."""
     told = []
-    for name, (planned, peak) in measured(record):
+    for name, (planned, peak) in compare_memory(record):
         told.append(f"{name} {format_bytes(peak)}" + (f" (planned {format_bytes(planned)})" if planned else ""))
     return [("memory", ", ".join(told) + " on rank 0")] if told else []
 
 
-def _slow(record: Record, verdict: Verdict) -> list[tuple[str, str]]:
+def _slowness_rows(record: RunRecord, verdict: Verdict) -> list[tuple[str, str]]:
     """Nothing of a run that failed: how to make it quicker is not what somebody asks then."""
-    lines = summary_lines(diagnose(record)) if verdict.state != "failed" else []
+    lines = summary_lines(diagnose_slowness(record)) if verdict.state != "failed" else []
     return [("slow", "; ".join(lines))] if lines else []
 
 
-def _kept(outcome: Outcome, report: Path | None) -> list[tuple[str, str]]:
+def _artifact_rows(outcome: LaunchResult, report: Path | None) -> list[tuple[str, str]]:
     """The run directory itself where nothing below it is named."""
     run_dir = outcome.plan.run_dir
-    if not outcome.trained:
-        return [("run directory", relative(run_dir))]
-    kept = [("checkpoint", relative(outcome.checkpoint) if outcome.checkpoint else "none was completed")]
+    if not outcome.ranks_started:
+        return [("run directory", format_path(run_dir))]
+    kept = [("checkpoint", format_path(outcome.checkpoint) if outcome.checkpoint else "none was completed")]
     if outcome.export:
-        kept.append(("export", relative(outcome.export)))
-    kept.append(("report", relative(report)) if report else ("run directory", relative(run_dir)))
+        kept.append(("export", format_path(outcome.export)))
+    kept.append(("report", format_path(report)) if report else ("run directory", format_path(run_dir)))
     if outcome.verdict.state == "failed":
-        kept.append(("log", relative(run_dir / "logs" / "launcher.log")))
+        kept.append(("log", format_path(run_dir / "logs" / "launcher.log")))
     return kept
 
 
-def _next(outcome: Outcome) -> list[str]:
-    run_dir = shlex.quote(relative(outcome.plan.run_dir))
+def _next_lines(outcome: LaunchResult) -> list[str]:
+    run_dir = shlex.quote(format_path(outcome.plan.run_dir))
     if outcome.verdict.state == "completed":
         done = [f"harness report {run_dir}"] if outcome.export else [f"harness export {run_dir} OUT"]
         return [f"Next: {done[0]}"]
@@ -219,21 +223,21 @@ def _next(outcome: Outcome) -> list[str]:
     return ["To start anew: the same command"] if outcome.verdict.state == "stopped" else []
 
 
-def _environment(plan: LaunchPlan) -> list[str]:
-    return _columns([(printable(f"{v.name}={shown(v)}"), v.origin) for v in plan.variables])
+def _environment_lines(plan: LaunchPlan) -> list[str]:
+    return _align_columns([(escape_unprintable(f"{v.name}={redacted_value(v)}"), v.origin) for v in plan.variables])
 
 
-def _ready(plan: LaunchPlan, ready: bool) -> str:
+def _format_ops_state(plan: LaunchPlan, ready: bool) -> str:
     if not plan.ops:
         return "  nothing to compile"
     elsewhere = "on each host, in one process there, before any rank starts"
-    if not plan.trains_here:
+    if not plan.has_local_ranks:
         return f"  this machine has no ranks; would be compiled {elsewhere}"
     first = "compiled already" if ready else "would be compiled first, in one process"
     return f"  {first}" if plan.local else f"  {first}; where they are not, {elsewhere}"
 
 
-def _command(argv: tuple[str, ...]) -> list[str]:
+def _command_lines(argv: tuple[str, ...]) -> list[str]:
     """One option a line, so that a long command can be read."""
     lines, current = [], shlex.quote(argv[0])
     for word in argv[1:]:
@@ -243,17 +247,17 @@ def _command(argv: tuple[str, ...]) -> list[str]:
         else:
             current += " " + shlex.quote(word)
     lines.append(current)
-    return ["  " + printable(line) + (" \\" if line is not lines[-1] else "") for line in lines]
+    return ["  " + escape_unprintable(line) + (" \\" if line is not lines[-1] else "") for line in lines]
 
 
-def _span(ranks: tuple[int, ...]) -> str:
+def _format_rank_range(ranks: tuple[int, ...]) -> str:
     return f"ranks {ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else f"rank {ranks[0]}"
 
 
-def _block(title: str, lines: list[str]) -> str:
+def _render_block(title: str, lines: list[str]) -> str:
     return "\n".join([title, *lines])
 
 
-def _columns(pairs: list[tuple[str, str]]) -> list[str]:
+def _align_columns(pairs: list[tuple[str, str]]) -> list[str]:
     width = min(60, max((len(left) for left, _ in pairs), default=0))
     return [f"  {left.ljust(width)}  {right}".rstrip() for left, right in pairs]

@@ -9,16 +9,16 @@ import textwrap
 from collections.abc import Sequence
 
 from harness.findings import Finding
-from harness.plan.ladder import Rung
-from harness.plan.memory import Memory
-from harness.plan.plan import Plan
-from harness.plan.rows import PHASES, TRAINING, Row, Tier
-from harness.plan.time import Part
+from harness.plan.alternatives import Alternative
+from harness.plan.memory_estimate import MemoryEstimate
+from harness.plan.memory_items import PHASES, TRAINING, MemoryItem, Tier
+from harness.plan.planner import Plan
+from harness.plan.step_time import TimePart
 from harness.units import format_bytes, format_count, format_seconds
-from harness.views.plan_choices import chosen_text
+from harness.views.plan_tuned_defaults import render_tuned_defaults
 from harness.views.style import Style
 
-_PHASES = {
+_PHASE_LABELS = {
     "load": "while the engine is built",
     "forward": "in the forward pass",
     "backward": "in the backward pass",
@@ -27,94 +27,95 @@ _PHASES = {
     "resume": "while a checkpoint is read",
     "export": "while a folder is exported",
 }
-_LAST_WORDS = "Nothing was written and no host was contacted."
-_SHORT_FORMULA = 24
+_NOTHING_WRITTEN = "Nothing was written and no host was contacted."
+_MIN_FORMULA_WIDTH = 24
 
 
-def as_text(plan: Plan, findings: Sequence[Finding], next_command: str, style: Style, width: int = 100) -> str:
+def render_plan(plan: Plan, findings: Sequence[Finding], next_command: str, style: Style, width: int = 100) -> str:
     """The whole plan. `findings` are those of the gates and the plan's own; they are counted here, not shown."""
-    blocks = [_title(plan, style), _ranks_and_batch(plan)]
+    blocks = [_format_title(plan, style), _render_ranks_and_batch(plan)]
     if plan.memory is not None:
         blocks += [
-            _memory(plan, plan.memory, "gpu", style, width),
-            _memory(plan, plan.memory, "host", style, width),
-            _memory(plan, plan.memory, "nvme", style, width),
-            _verdict(plan, plan.memory, style),
-            _time(plan, style, width),
-            chosen_text(plan.chosen, style, width),
-            _ladder("What else would fit", plan.rungs, style, width),
-            _ladder("Fastest that fits, same batch", plan.best, style, width),
+            _render_memory(plan, plan.memory, "gpu", style, width),
+            _render_memory(plan, plan.memory, "host", style, width),
+            _render_memory(plan, plan.memory, "nvme", style, width),
+            _format_fit(plan, plan.memory, style),
+            _render_time(plan, style, width),
+            render_tuned_defaults(plan.tuned_defaults_impact, style, width),
+            _render_alternatives("What else would fit", plan.alternatives, style, width),
+            _render_alternatives("Fastest that fits, same batch", plan.fastest_fitting, style, width),
         ]
-    blocks.append(_last_lines(plan, findings, next_command))
+    blocks.append(_format_footer(plan, findings, next_command))
     return "\n\n".join(block for block in blocks if block)
 
 
-def _title(plan: Plan, style: Style) -> str:
+def _format_title(plan: Plan, style: Style) -> str:
     precision = plan.run.spec.precision
     number_format = "bf16" if precision.bf16 else "fp16" if precision.fp16 else "fp32"
     size = f"{format_count(plan.model.num_parameters)} parameters" if plan.model else "a model of unknown size"
     return f"{style.paint(plan.run.name, '', bold=True)}: {size} in {number_format}, {plan.title}"
 
 
-def _ranks_and_batch(plan: Plan) -> str:
-    degrees, batch, settings = plan.run.degrees, plan.run.batch, plan.settings
-    if degrees.world is None or degrees.data is None:
+def _render_ranks_and_batch(plan: Plan) -> str:
+    degrees, batch, settings = plan.run.parallel_dims, plan.run.batch, plan.settings
+    if degrees.world_size is None or degrees.data is None:
         ranks = "unknown"
     else:
         parts = [f"{degrees.data} data", f"{degrees.tensor} tensor", f"{degrees.pipeline} pipeline"]
         parts += [f"{degrees.sequence} sequence"] if degrees.sequence > 1 else []
-        ranks = f"{degrees.world} = {' x '.join(parts)}{_where(plan)}"
+        ranks = f"{degrees.world_size} = {' x '.join(parts)}{_format_hosts(plan)}"
     lines = [f"Ranks    {ranks}"]
-    if batch.complete and degrees.data is not None and settings is not None:
-        product = f"{batch.per_device} per rank x {degrees.data} x {batch.accumulation} accumulation steps"
+    if batch.is_complete and degrees.data is not None and settings is not None:
+        product = f"{batch.micro_batch} per rank x {degrees.data} x {batch.accumulation} accumulation steps"
         lines.append(f"Batch    {batch.global_batch} = {product}, at most {settings.tokens_per_step:,} tokens a step")
     if settings is not None:
-        lines.append(f"States   {settings.recipe}")
+        lines.append(f"States   {settings.bytes_per_parameter}")
     return "\n".join(lines)
 
 
-def _where(plan: Plan) -> str:
+def _format_hosts(plan: Plan) -> str:
     if plan.settings is None:
         return ""
-    hosts, kind = plan.settings.hosts, plan.device.name if plan.device else "accelerators"
+    hosts, kind = plan.settings.num_hosts, plan.device.name if plan.device else "accelerators"
     return f", on {hosts} host{'s' if hosts > 1 else ''} x {plan.settings.ranks_per_host} {kind}"
 
 
-def _memory(plan: Plan, memory: Memory, tier: Tier, style: Style, width: int) -> str:
+def _render_memory(plan: Plan, memory: MemoryEstimate, tier: Tier, style: Style, width: int) -> str:
     phase = memory.gpu_peak_phase if tier == "gpu" or memory.pooled else memory.training_peak_phase
-    rows = [row for row in memory.of(tier) if phase in row.phases or tier == "nvme"]
+    rows = [row for row in memory.items_of(tier) if phase in row.phases or tier == "nvme"]
     if not rows:
         return ""
     times = 1 if tier == "gpu" else memory.ranks_per_host
     total = sum(row.bytes * (1 if row.shared else times) for row in rows)
     heads = {
-        "gpu": f"Memory at the peak, {_PHASES[phase]}, per rank",
-        "host": f"Memory per host, {_count(memory.ranks_per_host, 'rank')}, {_PHASES[phase]}",
+        "gpu": f"Memory at the peak, {_PHASE_LABELS[phase]}, per rank",
+        "host": f"Memory per host, {_pluralize(memory.ranks_per_host, 'rank')}, {_PHASE_LABELS[phase]}",
         "nvme": "NVMe per host",
     }
     names = {"gpu": "device" if plan.device is None or memory.pooled else "GPU", "host": "host", "nvme": "disk"}
     lines = [
-        (row.what + (" (assumed)" if row.assumed else ""), row.bytes * times, _formula(row, times)) for row in rows
+        (row.description + (" (assumed)" if row.assumed else ""), row.bytes * times, _format_formula(row, times))
+        for row in rows
     ]
-    table = _table(heads[tier], names[tier], [*lines, ("together", total, "")], style, width)
-    parts = [table, _by_phase(memory, tier, width), _pooled(plan, memory) if tier == "gpu" else ""]
+    table = _render_table(heads[tier], names[tier], [*lines, ("together", total, "")], style, width)
+    parts = [table, _format_phases(memory, tier, width), _format_pooled_note(plan, memory) if tier == "gpu" else ""]
     return "\n".join(part for part in parts if part)
 
 
-def _formula(row: Row, times: int) -> str:
+def _format_formula(row: MemoryItem, times: int) -> str:
     return row.formula if times == 1 or row.assumed else f"({row.formula}) x {times}"
 
 
-def _by_phase(memory: Memory, tier: Tier, width: int) -> str:
+def _format_phases(memory: MemoryEstimate, tier: Tier, width: int) -> str:
     """The sum of every phase, so that it is seen how far the peak stands out."""
     if tier == "nvme":
         return ""
-    sizes = {phase: memory.at(tier, phase) if tier == "gpu" else memory.host_at(phase) for phase in PHASES}
+    sizes = {phase: memory.bytes_at(tier, phase) if tier == "gpu" else memory.host_bytes_at(phase) for phase in PHASES}
     words = ", ".join(f"{phase} {format_bytes(size)}" for phase, size in sizes.items() if size)
     return textwrap.fill(f"  by phase: {words}", max(width, 40), subsequent_indent="    ", break_on_hyphens=False)
 
 
-def _pooled(plan: Plan, memory: Memory) -> str:
+def _format_pooled_note(plan: Plan, memory: MemoryEstimate) -> str:
     if memory.pooled:
         peak = format_bytes(memory.host_peak)
         return f"On the CPU accelerator this is host memory too: {peak} per host with what follows."
@@ -123,28 +124,28 @@ def _pooled(plan: Plan, memory: Memory) -> str:
     return ""
 
 
-def _table(head: str, unit: str, rows: Sequence[tuple[str, int, str]], style: Style, width: int) -> str:
+def _render_table(head: str, unit: str, rows: Sequence[tuple[str, int, str]], style: Style, width: int) -> str:
     left = max(len(head), *(len(what) + 2 for what, _, _ in rows))
     room = width - left - 16
     lines = [
-        f"{style.paint(head.ljust(left), '', bold=True)}  {unit.rjust(10)}  {'from' if room >= _SHORT_FORMULA else ''}"
+        f"{style.paint(head.ljust(left), '', bold=True)}  {unit.rjust(10)}  {'from' if room >= _MIN_FORMULA_WIDTH else ''}"
     ]
     for what, size, formula in rows:
         start = f"  {what}".ljust(left) + f"  {format_bytes(size).rjust(10)}  "
-        parts = textwrap.wrap(formula, room) if room >= _SHORT_FORMULA else []
+        parts = textwrap.wrap(formula, room) if room >= _MIN_FORMULA_WIDTH else []
         lines += [(start + (parts[0] if parts else "")).rstrip(), *(" " * len(start) + part for part in parts[1:])]
     return "\n".join(line.rstrip() for line in lines)
 
 
-def _verdict(plan: Plan, memory: Memory, style: Style) -> str:
+def _format_fit(plan: Plan, memory: MemoryEstimate, style: Style) -> str:
     parts = []
     if plan.capacity.gpu and not memory.pooled:
         parts.append(f"GPU {format_bytes(memory.gpu_peak)} of {format_bytes(plan.capacity.gpu)}")
     if plan.capacity.host:
-        when = f" {_PHASES[memory.host_peak_phase]}" if memory.host_peak_phase not in TRAINING else ""
+        when = f" {_PHASE_LABELS[memory.host_peak_phase]}" if memory.host_peak_phase not in TRAINING else ""
         parts.append(f"host {format_bytes(memory.host_peak)} of {format_bytes(plan.capacity.host)}{when}")
-    if plan.capacity.nvme and memory.nvme:
-        parts.append(f"NVMe {format_bytes(memory.nvme)} of {format_bytes(plan.capacity.nvme)}")
+    if plan.capacity.nvme and memory.nvme_bytes:
+        parts.append(f"NVMe {format_bytes(memory.nvme_bytes)} of {format_bytes(plan.capacity.nvme)}")
     if not parts:
         missing = "`cluster.host_memory`" if memory.pooled else "`cluster.gpu` and `cluster.host_memory`"
         return f"Whether it fits is not known: set {missing}."
@@ -153,38 +154,38 @@ def _verdict(plan: Plan, memory: Memory, style: Style) -> str:
     return f"{style.paint(word, colour, bold=True)}: {', '.join(parts)}"
 
 
-def _time(plan: Plan, style: Style, width: int) -> str:
+def _render_time(plan: Plan, style: Style, width: int) -> str:
     time = plan.time
     if time is None:
         return ""
-    parts = ", ".join(_part(part) for part in time.parts)
+    parts = ", ".join(_format_time_part(part) for part in time.parts)
     speed = f"{time.tokens_per_second:,.0f} tokens/s, MFU {time.mfu:.0%}"
     step = f"{style.paint('Step', '', bold=True)}     {format_seconds(time.seconds)}, {speed}"
     lines = [f"{step}, limited by {time.bottleneck}", *textwrap.wrap(parts, max(40, width - 9))]
-    if time.fixed > 0.01 * time.seconds:
-        share, half = time.fixed / time.seconds, format_count(time.break_even_tokens)
+    if time.fixed_seconds > 0.01 * time.seconds:
+        share, half = time.fixed_seconds / time.seconds, format_count(time.break_even_tokens)
         lines.append(
-            f"{format_seconds(time.fixed)} of it do not depend on the batch: {share:.0%} at {time.tokens_per_step:,}"
+            f"{format_seconds(time.fixed_seconds)} of it do not depend on the batch: {share:.0%} at {time.tokens_per_step:,}"
             f" tokens a step, half at {half}"
         )
-    lines += _long_run(plan)
+    lines += _long_run_lines(plan)
     lines.append("estimates from assumed rates; `--format json` lists them, `cluster` overrides them")
     return "\n         ".join(lines)
 
 
-def _part(part: Part) -> str:
+def _format_time_part(part: TimePart) -> str:
     hidden = "" if part.exposed == part.seconds else f" ({format_seconds(part.exposed)} not hidden)"
     return f"{part.name} {format_seconds(part.seconds)}{hidden}"
 
 
-def _long_run(plan: Plan) -> list[str]:
+def _long_run_lines(plan: Plan) -> list[str]:
     """Checkpoints, hours and money."""
     lines = []
-    if plan.saved is not None:
-        size, cost = format_bytes(plan.saved.bytes), format_seconds(plan.saved.seconds)
+    if plan.checkpoint_cost is not None:
+        size, cost = format_bytes(plan.checkpoint_cost.bytes), format_seconds(plan.checkpoint_cost.seconds)
         lines.append(
-            f"a checkpoint is {size} and takes {cost}; one every {format_seconds(plan.saved.interval)} loses least"
-            f" ({plan.saved.lost:.1%} with failures)"
+            f"a checkpoint is {size} and takes {cost}; one every {format_seconds(plan.checkpoint_cost.interval)} loses least"
+            f" ({plan.checkpoint_cost.lost:.1%} with failures)"
         )
     if plan.cost is not None:
         money = "" if plan.cost.money is None else f", {plan.cost.money:,.0f} in money"
@@ -193,7 +194,7 @@ def _long_run(plan: Plan) -> list[str]:
     return lines
 
 
-def _ladder(heading: str, rungs: Sequence[Rung], style: Style, width: int) -> str:
+def _render_alternatives(heading: str, rungs: Sequence[Alternative], style: Style, width: int) -> str:
     if not rungs:
         return ""
     timed = any(rung.time for rung in rungs)
@@ -202,26 +203,28 @@ def _ladder(heading: str, rungs: Sequence[Rung], style: Style, width: int) -> st
     head = heading.ljust(left) + "GPU/rank".rjust(13) + "host/node".rjust(13) + "NVMe/node".rjust(13)
     lines = [style.paint(head + ("step".rjust(12) if timed else ""), "", bold=True)]
     for rung in rungs:
-        sizes = "".join((format_bytes(size) if size else "-").rjust(13) for size in (rung.gpu, rung.host, rung.nvme))
+        sizes = "".join(
+            (format_bytes(size) if size else "-").rjust(13) for size in (rung.gpu_peak, rung.host_peak, rung.nvme_bytes)
+        )
         time = (format_seconds(rung.time.seconds) if rung.time else "-").rjust(12) if timed else ""
         fits = {True: "fits", False: f"no: {rung.fit.binding}", None: ""}[rung.fit.fits]
-        mark = ">" if rung.chosen else " "
-        lines.append(f"{mark} {_clip(rung.title, left - 2).ljust(left - 2)}{sizes}{time}  {fits}".rstrip())
+        mark = ">" if rung.is_current else " "
+        lines.append(f"{mark} {_truncate(rung.title, left - 2).ljust(left - 2)}{sizes}{time}  {fits}".rstrip())
     return "\n".join(lines)
 
 
-def _clip(text: str, room: int) -> str:
+def _truncate(text: str, room: int) -> str:
     return text if len(text) <= room else text[: room - 3] + "..."
 
 
-def _last_lines(plan: Plan, findings: Sequence[Finding], next_command: str) -> str:
+def _format_footer(plan: Plan, findings: Sequence[Finding], next_command: str) -> str:
     errors = sum(f.severity == "error" for f in findings)
     warnings = sum(f.severity == "warning" for f in findings)
-    world = plan.run.degrees.world
-    ranks = "unknown ranks" if world is None else _count(world, "rank")
-    summary = f"Plan: {ranks}, {_count(errors, 'error')}, {_count(warnings, 'warning')}. {_LAST_WORDS}"
+    world = plan.run.parallel_dims.world_size
+    ranks = "unknown ranks" if world is None else _pluralize(world, "rank")
+    summary = f"Plan: {ranks}, {_pluralize(errors, 'error')}, {_pluralize(warnings, 'warning')}. {_NOTHING_WRITTEN}"
     return f"{summary}\nNext: {next_command}" if next_command else summary
 
 
-def _count(number: int, word: str) -> str:
+def _pluralize(number: int, word: str) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}"

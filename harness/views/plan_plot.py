@@ -10,10 +10,10 @@ from html import escape
 from typing import Any
 
 from harness.units import format_bytes
-from harness.views.style import printable
+from harness.views.style import escape_unprintable
 
-_WIDTH, _LEFT, _BAR, _GAP, _HEAD = 860, 250, 16, 8, 56
-_ROOM = _WIDTH - _LEFT - 90
+_WIDTH, _LABEL_WIDTH, _BAR_HEIGHT, _GAP, _LEGEND_HEIGHT = 860, 250, 16, 8, 56
+_PLOT_WIDTH = _WIDTH - _LABEL_WIDTH - 90
 _COLOURS = {
     "parameters": "#4c78a8",
     "gradients": "#72b7b2",
@@ -31,7 +31,7 @@ _STYLE = (
 _TIERS = (("gpu", "GPU, a rank"), ("host", "host memory, a node"), ("nvme", "NVMe, a node"))
 
 
-def memory_svg(plan: Mapping[str, Any]) -> str:
+def render_memory_svg(plan: Mapping[str, Any]) -> str:
     """The whole picture of a plan's JSON: one group of bars a tier, one bar an alternative, the run itself marked.
 
     Nothing where the plan has no alternatives, or was written before they had kinds.
@@ -39,17 +39,17 @@ def memory_svg(plan: Mapping[str, Any]) -> str:
     rungs = [rung for rung in plan.get("alternatives") or [] if isinstance(rung, dict) and "gpu_by_kind" in rung]
     if not rungs:
         return ""
-    parts, top = [_legend()], _HEAD
+    parts, top = [_render_legend()], _LEGEND_HEIGHT
     for tier, name in _TIERS:
-        block, height = _tier(tier, name, plan.get(f"{tier}_capacity_bytes"), rungs, top)
+        block, height = _render_tier(tier, name, plan.get(f"{tier}_capacity_bytes"), rungs, top)
         parts.append(block)
         top += height
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {top}" role="img"'
-    label = escape(printable(f"Memory of {plan.get('name', 'the run')} by alternative"), quote=True)
+    label = escape(escape_unprintable(f"Memory of {plan.get('name', 'the run')} by alternative"), quote=True)
     return f'{head} aria-label="{label}"><style>{_STYLE}</style>{"".join(parts)}</svg>\n'
 
 
-def _legend() -> str:
+def _render_legend() -> str:
     parts, x = [], 8
     for name, colour in _COLOURS.items():
         parts.append(f'<rect x="{x}" y="10" width="12" height="12" fill="{colour}"/>')
@@ -58,7 +58,9 @@ def _legend() -> str:
     return "".join(parts)
 
 
-def _tier(tier: str, name: str, have: int | None, rungs: Sequence[Mapping[str, Any]], top: int) -> tuple[str, int]:
+def _render_tier(
+    tier: str, name: str, have: int | None, rungs: Sequence[Mapping[str, Any]], top: int
+) -> tuple[str, int]:
     shares = [rung.get(f"{tier}_by_kind", {}) for rung in rungs]
     totals = [sum(share.values()) for share in shares]
     if not any(totals):
@@ -70,32 +72,32 @@ def _tier(tier: str, name: str, have: int | None, rungs: Sequence[Mapping[str, A
     y = top + 14
     for rung, share, total in zip(rungs, shares, totals, strict=True):
         mark, css = ("&#9656; ", ' class="t"') if rung.get("chosen") else ("", "")
-        label = escape(printable(_short(str(rung.get("title", "")))))
-        end = _LEFT + min(total / scale, 1.0) * _ROOM
-        parts.append(f'<text{css} x="{_LEFT - 8}" y="{y + 12}" text-anchor="end">{mark}{label}</text>')
-        parts.append(_bar(share, scale, y))
+        label = escape(escape_unprintable(_shorten_title(str(rung.get("title", "")))))
+        end = _LABEL_WIDTH + min(total / scale, 1.0) * _PLOT_WIDTH
+        parts.append(f'<text{css} x="{_LABEL_WIDTH - 8}" y="{y + 12}" text-anchor="end">{mark}{label}</text>')
+        parts.append(_render_bar(share, scale, y))
         parts.append(f'<text class="q" x="{end + 5:.1f}" y="{y + 12}">{format_bytes(total) if total else "-"}</text>')
-        y += _BAR + _GAP
+        y += _BAR_HEIGHT + _GAP
     if have and have <= scale:
-        x = _LEFT + have / scale * _ROOM
+        x = _LABEL_WIDTH + have / scale * _PLOT_WIDTH
         parts.append(f'<line class="have" x1="{x:.1f}" x2="{x:.1f}" y1="{top + 10}" y2="{y - 4}"/>')
     return "".join(parts), y - top + 22
 
 
-def _bar(share: Mapping[str, int], scale: float, y: int) -> str:
-    parts, x = [], float(_LEFT)
+def _render_bar(share: Mapping[str, int], scale: float, y: int) -> str:
+    parts, x = [], float(_LABEL_WIDTH)
     for name, colour in _COLOURS.items():
         size = share.get(name, 0)
-        width = min(size / scale * _ROOM, _LEFT + _ROOM - x)
+        width = min(size / scale * _PLOT_WIDTH, _LABEL_WIDTH + _PLOT_WIDTH - x)
         if width <= 0:
             continue
         tip = escape(f"{name} {format_bytes(size)}")
-        rect = f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{_BAR}" fill="{colour}"/>'
+        rect = f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{_BAR_HEIGHT}" fill="{colour}"/>'
         parts.append(f"<g><title>{tip}</title>{rect}</g>")
         x += width
     return "".join(parts)
 
 
-def _short(title: str) -> str:
+def _shorten_title(title: str) -> str:
     text = title.replace("optimizer and parameters on", "all on").replace("optimizer on", "opt. on")
     return text if len(text) <= 38 else text[:35] + "..."

@@ -8,65 +8,65 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from harness.facts.survey import HostFacts, Survey
 from harness.findings import Finding
-from harness.launching import shm
-from harness.launching.allreduce import AllReduce
+from harness.hostinfo.host_survey import HostFacts, Survey
+from harness.launching.process import shm
+from harness.launching.programs.allreduce_check import AllReduceResult
 from harness.units import format_bytes
-from harness.views.machine_readable import finding_json
+from harness.views.findings_json import finding_as_dict
 from harness.views.style import Style
 
-_MOST_COLUMNS = 6
-_MOST_WIDTH = 24
-_NOTHING = "-"
-_WORDS = {"unreachable": "not reached", "no answer in time": "too slow", "no probe": "no probe"}
+_MAX_COLUMNS = 6
+_MAX_CELL_WIDTH = 24
+_EMPTY = "-"
+_STATE_LABELS = {"unreachable": "not reached", "no answer in time": "too slow", "no probe": "no probe"}
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _FactRow:
     """One fact: what stands in the cell of each host, and which of them are odd ones."""
 
     name: str
     cells: tuple[str, ...]
-    odd: frozenset[int]
+    outliers: frozenset[int]
 
 
-def text(survey: Survey, style: Style) -> str:
+def render_survey(survey: Survey, style: Style) -> str:
     """A row a fact, a column a host; a cell that differs from most of the others is marked. Many hosts: the odd ones
     and the first are shown, the others are counted.
     """
-    rows = [_reached(survey), *(_row(survey, *row) for row in _rows(survey))]
-    rows = [row for row in rows if set(row.cells) != {_NOTHING}]
-    shown = _columns(len(survey.hosts), set().union(*(row.odd for row in rows)))
+    rows = [_ssh_row(survey), *(_build_row(survey, *row) for row in _fact_rows(survey))]
+    rows = [row for row in rows if set(row.cells) != {_EMPTY}]
+    shown = _select_columns(len(survey.hosts), set().union(*(row.outliers for row in rows)))
     table = [["", *(survey.hosts[i].name for i in shown)]]
-    table += [[row.name, *(_cut(row.cells[i]) for i in shown)] for row in rows]
-    marks = [[False] * len(table[0]), *([False, *(i in row.odd for i in shown)] for row in rows)]
+    table += [[row.name, *(_truncate(row.cells[i]) for i in shown)] for row in rows]
+    marks = [[False] * len(table[0]), *([False, *(i in row.outliers for i in shown)] for row in rows)]
     left = len(survey.hosts) - len(shown)
     more = [f"{left} more host{'s' if left > 1 else ''} like most of these"] if left else []
-    return "\n".join([*_aligned(table, marks, style), *more, *_network(survey)])
+    return "\n".join([*_align_lines(table, marks, style), *more, *_network_lines(survey)])
 
 
-def _reached(survey: Survey) -> _Row:
+def _ssh_row(survey: Survey) -> _FactRow:
     lost = frozenset(i for i, host in enumerate(survey.hosts) if not host.ok)
-    return _Row("ssh", tuple(map(_reach, survey.hosts)), lost)
+    return _FactRow("ssh", tuple(map(_format_reachability, survey.hosts)), lost)
 
 
-def _row(survey: Survey, name: str, cell: Callable[[HostFacts], str], same: bool) -> _Row:
-    cells = tuple(cell(host) if host.ok else _NOTHING for host in survey.hosts)
-    usual = [c for c, _ in Counter(c for c in cells if c != _NOTHING).most_common(1)]
-    odd = (i for i, c in enumerate(cells) if same and c not in (_NOTHING, *usual))
-    return _Row(name, cells, frozenset(odd))
+def _build_row(survey: Survey, name: str, cell: Callable[[HostFacts], str], same: bool) -> _FactRow:
+    cells = tuple(cell(host) if host.ok else _EMPTY for host in survey.hosts)
+    usual = [c for c, _ in Counter(c for c in cells if c != _EMPTY).most_common(1)]
+    odd = (i for i, c in enumerate(cells) if same and c not in (_EMPTY, *usual))
+    return _FactRow(name, cells, frozenset(odd))
 
 
-def _columns(count: int, odd: set[int]) -> list[int]:
+def _select_columns(count: int, odd: set[int]) -> list[int]:
     """Which hosts get a column: all where they are few, else the first and the odd ones."""
-    if count <= _MOST_COLUMNS:
+    if count <= _MAX_COLUMNS:
         return list(range(count))
     first = [i for i in range(count) if i not in odd][:1]
-    return sorted({*first, *sorted(odd)[: _MOST_COLUMNS - 1]})
+    return sorted({*first, *sorted(odd)[: _MAX_COLUMNS - 1]})
 
 
-def _aligned(table: Sequence[Sequence[str]], marks: Sequence[Sequence[bool]], style: Style) -> list[str]:
+def _align_lines(table: Sequence[Sequence[str]], marks: Sequence[Sequence[bool]], style: Style) -> list[str]:
     """A star behind what is odd, in every row of its column, so that columns stay straight without colour."""
     widths = [max(len(row[column]) for row in table) + 2 for column in range(len(table[0]))]
     lines = []
@@ -79,21 +79,21 @@ def _aligned(table: Sequence[Sequence[str]], marks: Sequence[Sequence[bool]], st
     return lines
 
 
-def _reach(host: HostFacts) -> str:
-    return f"{host.seconds:.1f} s" if host.ok else _WORDS.get(host.state, host.state)
+def _format_reachability(host: HostFacts) -> str:
+    return f"{host.seconds:.1f} s" if host.ok else _STATE_LABELS.get(host.state, host.state)
 
 
-def _rows(survey: Survey) -> list[tuple[str, Callable[[HostFacts], str], bool]]:
+def _fact_rows(survey: Survey) -> list[tuple[str, Callable[[HostFacts], str], bool]]:
     """Name, what stands in a cell, and whether all hosts should have the same."""
     rows: list[tuple[str, Callable[[HostFacts], str], bool]] = [
         ("python", lambda h: h.python, True),
         ("harness", lambda h: (h.code or "none")[:8], True),
     ]
-    packages = dict.fromkeys(name for host in survey.answered for name in host.packages)
+    packages = dict.fromkeys(name for host in survey.reachable_hosts for name in host.packages)
     rows += [(name, lambda h, name=name: h.packages.get(name) or "none", True) for name in packages]  # type: ignore[misc]
     rows += [
-        ("accelerators", _devices, True),
-        ("torch can use", lambda h: _NOTHING if h.torch is None else str(h.torch.count), True),
+        ("accelerators", _format_devices, True),
+        ("torch can use", lambda h: _EMPTY if h.torch is None else str(h.torch.count), True),
         ("slots", lambda h: str(h.slots), True),
         ("cores", lambda h: str(h.cores), True),
         ("memory", lambda h: format_bytes(h.memory_total), False),
@@ -102,57 +102,59 @@ def _rows(survey: Survey) -> list[tuple[str, Callable[[HostFacts], str], bool]]:
         (str(shm.FOLDER), lambda h: "none" if h.shm is None else f"{format_bytes(h.shm)} free", False),
         ("open files", lambda h: "no limit" if h.nofile is None else str(h.nofile), True),
         ("compiler", lambda h: "yes" if h.compiler else "none", True),
-        ("libaio", lambda h: _NOTHING if h.libaio is None else "yes" if h.libaio else "none", True),
+        ("libaio", lambda h: _EMPTY if h.libaio is None else "yes" if h.libaio else "none", True),
     ]
-    for key in dict.fromkeys(key for host in survey.answered for key in host.folders):
-        rows.append((key.split(".")[-1], lambda h, key=key: _folder(h, key), False))  # type: ignore[misc]
+    for key in dict.fromkeys(key for host in survey.reachable_hosts for key in host.folders):
+        rows.append((key.split(".")[-1], lambda h, key=key: _format_folder(h, key), False))  # type: ignore[misc]
     return [
         *rows,
         ("sees it", lambda h: "yes" if h.sees_run else "no", True),
-        ("clock", _clock, False),
-        ("network", _interfaces, True),
+        ("clock", _format_clock_skew, False),
+        ("network", _format_interfaces, True),
     ]
 
 
-def _devices(host: HostFacts) -> str:
+def _format_devices(host: HostFacts) -> str:
     kinds = Counter(host.accelerators)
     return ", ".join(f"{count} x {kind}" for kind, count in kinds.items()) or "none"
 
 
-def _folder(host: HostFacts, key: str) -> str:
+def _format_folder(host: HostFacts, key: str) -> str:
     folder = host.folders.get(key)
-    return _NOTHING if folder is None or folder.free is None else f"{format_bytes(folder.free)} {folder.filesystem}"
+    return _EMPTY if folder is None or folder.free is None else f"{format_bytes(folder.free)} {folder.filesystem}"
 
 
-def _clock(host: HostFacts) -> str:
+def _format_clock_skew(host: HostFacts) -> str:
     low, high = host.skew
     if low <= 0 <= high:
         return f"+-{max(-low, high):.1f} s"
     return f"{low if low > 0 else high:+.1f} s"
 
 
-def _interfaces(host: HostFacts) -> str:
+def _format_interfaces(host: HostFacts) -> str:
     return " ".join(i.name for i in host.networks.values()) or "none"
 
 
-def _network(survey: Survey) -> list[str]:
-    if len(survey.answered) < 2:
+def _network_lines(survey: Survey) -> list[str]:
+    if len(survey.reachable_hosts) < 2:
         return []
     lines = [""]
     tried = len({link.host for link in survey.links})
     reached = sum(all(x.ok for x in survey.links if x.host == host) for host in {x.host for x in survey.links})
     if tried:
         lines.append(f"Port {survey.port} of {survey.hosts[0].name}: reached from {reached} of {tried} hosts")
-    if survey.interface:
-        lines.append(f"Network: {survey.interface} is the only one that all share; a launch sets it for gloo and NCCL")
+    if survey.shared_interface:
+        lines.append(
+            f"Network: {survey.shared_interface} is the only one that all share; a launch sets it for gloo and NCCL"
+        )
     return lines if len(lines) > 1 else []
 
 
-def _cut(cell: str) -> str:
-    return cell if len(cell) <= _MOST_WIDTH else cell[: _MOST_WIDTH - 3] + "..."
+def _truncate(cell: str) -> str:
+    return cell if len(cell) <= _MAX_CELL_WIDTH else cell[: _MAX_CELL_WIDTH - 3] + "..."
 
 
-def bandwidth(summed: AllReduce | None) -> list[str]:
+def allreduce_lines(summed: AllReduceResult | None) -> list[str]:
     """What an all-reduce over all ranks came to, a line for each size."""
     if summed is None or not summed.sizes:
         return []
@@ -164,21 +166,24 @@ def bandwidth(summed: AllReduce | None) -> list[str]:
     return lines
 
 
-def as_json(survey: Survey, findings: Sequence[Finding], code: int, summed: AllReduce | None = None) -> str:
+def survey_as_json(
+    survey: Survey, findings: Sequence[Finding], code: int, summed: AllReduceResult | None = None
+) -> str:
     """The same for programs, with everything that each host said."""
     body: dict[str, Any] = {
         "format_version": 1,
         "exit_code": code,
         "totals": {
             "hosts": len(survey.hosts),
-            "answered": len(survey.answered),
+            "answered": len(survey.reachable_hosts),
             "errors": sum(f.is_error for f in findings),
             "warnings": sum(f.severity == "warning" for f in findings),
         },
-        "findings": [finding_json(finding) for finding in findings],
-        "network": {"interface": survey.interface, "master_address": survey.master_address, "port": survey.port},
+        "findings": [finding_as_dict(finding) for finding in findings],
+        "network": {"interface": survey.shared_interface, "master_address": survey.master_address, "port": survey.port},
         "hosts": [
-            {k: v for k, v in asdict(host).items() if k != "interfaces"} | _addresses(host) for host in survey.hosts
+            {k: v for k, v in asdict(host).items() if k != "interfaces"} | _addresses_as_dict(host)
+            for host in survey.hosts
         ],
         "links": [asdict(link) for link in survey.links],
         "all_reduce": asdict(summed) if summed else None,
@@ -186,5 +191,5 @@ def as_json(survey: Survey, findings: Sequence[Finding], code: int, summed: AllR
     return json.dumps(body, indent=2)
 
 
-def _addresses(host: HostFacts) -> dict[str, Any]:
+def _addresses_as_dict(host: HostFacts) -> dict[str, Any]:
     return {"interfaces": [{"name": i.name, "address": str(i.address)} for i in host.interfaces]}

@@ -8,56 +8,56 @@ from dataclasses import asdict
 from typing import Any
 
 from harness.findings import Finding
-from harness.launching.rehearsing import Stage
-from harness.plan.plan import Plan
-from harness.rehearsal.carry import Quantity, by_tier
-from harness.rehearsal.shrink import Change, Small
+from harness.launching.programs.rehearsal_runner import RehearsalStage
+from harness.plan.planner import Plan
+from harness.rehearsal.extrapolation import Quantity, sum_by_tier
+from harness.rehearsal.small_run import KeyChange, SmallRun
 from harness.units import format_bytes, format_count, format_seconds
 
 FORMAT_VERSION = 1
-_HEAD = ("", "measured", "planned", "ratio", "carried to the whole run", "its plan", "how sure")
-_LINES = 10
+_COLUMNS = ("", "measured", "planned", "ratio", "carried to the whole run", "its plan", "how sure")
+_MAX_LINES = 10
 
 
-def text(small: Small, whole: Plan, stages: Sequence[Stage], found: Sequence[Quantity]) -> str:
+def render_rehearsal(small: SmallRun, whole: Plan, stages: Sequence[RehearsalStage], found: Sequence[Quantity]) -> str:
     """The whole report."""
-    parts = [_title(small, whole), changes(small.changes)]
+    parts = [_format_title(small, whole), render_changes(small.changes)]
     parts.append("\n".join(f"  {s.name:<8}{format_seconds(s.seconds):>10}  {s.what}" for s in stages))
     if found:
-        parts.append(table(found))
+        parts.append(render_quantities(found))
     return "\n\n".join(part for part in parts if part)
 
 
-def _title(small: Small, whole: Plan) -> str:
+def _format_title(small: SmallRun, whole: Plan) -> str:
     little, large = small.plan, whole
     counts = [format_count(plan.model.num_parameters) if plan.model else "?" for plan in (large, little)]
-    ranks = [plan.run.degrees.world for plan in (large, little)]
+    ranks = [plan.run.parallel_dims.world_size for plan in (large, little)]
     return (
         f"{large.run.name}: {counts[0]} parameters on {ranks[0]} ranks ({large.title}), rehearsed with {counts[1]} "
         f"on {ranks[1]}"
     )
 
 
-def changes(found: Sequence[Change]) -> str:
+def render_changes(found: Sequence[KeyChange]) -> str:
     """Each key that is not the spec's, one a line."""
     width = max((len(change.key) for change in found), default=0)
-    lines = [f"  {c.key:<{width}}  {_value(c.was)} -> {_value(c.now)}  ({c.why})" for c in found]
+    lines = [f"  {c.key:<{width}}  {_format_value(c.was)} -> {_format_value(c.now)}  ({c.why})" for c in found]
     return "\n".join(["Changed, and nothing else:", *lines])
 
 
-def _value(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if value is None:
         return "not set"
     told = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else json.dumps(value)
     return told if len(told) <= 48 else f"{told[:45]}..."
 
 
-def table(found: Sequence[Quantity]) -> str:
+def render_quantities(found: Sequence[Quantity]) -> str:
     """Ten lines at most: the states of a tier together, then phases, a checkpoint, a step."""
     rest = [q for q in found if not _is_state(q)]
-    chosen = [*by_tier([q for q in found if _is_state(q)]), *rest][:_LINES]
-    rows = [_HEAD, *map(_cells, chosen)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEAD))]
+    chosen = [*sum_by_tier([q for q in found if _is_state(q)]), *rest][:_MAX_LINES]
+    rows = [_COLUMNS, *map(_format_cells, chosen)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]
     align = ["<", ">", ">", ">", ">", ">", "<"]
     return "\n".join(
         "  ".join(f"{cell:{a}{w}}" for cell, a, w in zip(row, align, widths, strict=True)).rstrip() for row in rows
@@ -68,7 +68,7 @@ def _is_state(q: Quantity) -> bool:
     return q.name.partition(".")[0] in ("gpu", "host", "nvme") and " " not in q.name
 
 
-def _cells(q: Quantity) -> tuple[str, ...]:
+def _format_cells(q: Quantity) -> tuple[str, ...]:
     show = format_bytes if q.unit == "bytes" else format_seconds
     ratio = "-" if q.ratio is None else f"{q.ratio:.3f}"
     if q.low is None or q.high is None:
@@ -83,10 +83,10 @@ def _cells(q: Quantity) -> tuple[str, ...]:
     return q.name, show(q.measured), planned, ratio, carried, whole, sure
 
 
-def as_json(
-    small: Small,
+def rehearsal_as_json(
+    small: SmallRun,
     whole: Plan,
-    stages: Sequence[Stage],
+    stages: Sequence[RehearsalStage],
     found: Sequence[Quantity],
     findings: Sequence[Finding],
     folder: str,
@@ -100,7 +100,7 @@ def as_json(
             "whole": whole.model.num_parameters if whole.model else None,
             "rehearsed": small.plan.model.num_parameters if small.plan.model else None,
         },
-        "ranks": {"whole": whole.run.degrees.world, "rehearsed": small.plan.run.degrees.world},
+        "ranks": {"whole": whole.run.parallel_dims.world_size, "rehearsed": small.plan.run.parallel_dims.world_size},
         "changes": [asdict(change) for change in small.changes],
         "stages": [asdict(stage) for stage in stages],
         "quantities": [{**asdict(q), "ratio": q.ratio} for q in found],

@@ -8,61 +8,61 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 
-from harness.records.summary import Summary
+from harness.run_records.summary import RunSummary
 from harness.units import format_count
-from harness.verdicts import verdict_json
-from harness.views.style import Style, printable
+from harness.verdicts import verdict_to_json
+from harness.views.style import Style, escape_unprintable
 
 FORMAT_VERSION = 1
 _COLOURS = {"completed": "green", "running": "cyan", "failed": "red", "broken off": "red", "stopped": "yellow"}
-_HEAD = ("run", "state", "step", "loss", "held-out", "tokens/s", "MFU", "started", "attempts")
-_MOST_BROKEN = 10
-_LEFT = {0, 1, 7}
+_COLUMNS = ("run", "state", "step", "loss", "held-out", "tokens/s", "MFU", "started", "attempts")
+_MAX_BROKEN = 10
+_LEFT_ALIGNED = {0, 1, 7}
 """Columns of words; the others are figures and end at the right."""
 
 
-def listing(folder: str, runs: Sequence[Summary], style: Style) -> str:
+def render_runs(folder: str, runs: Sequence[RunSummary], style: Style) -> str:
     """One line a run, and how many there are."""
     if not runs:
         return f"no runs in {folder}"
     now = time.time()
-    rows = [_HEAD, *(_row(run, now) for run in runs)]
-    used = [i for i in range(len(_HEAD)) if any(row[i] for row in rows[1:])]
+    rows = [_COLUMNS, *(_format_row(run, now) for run in runs)]
+    used = [i for i in range(len(_COLUMNS)) if any(row[i] for row in rows[1:])]
     widths = {i: max(len(row[i]) for row in rows) for i in used}
     lines = []
     for number, row in enumerate(rows):
         cells = []
         for i in used:
-            text = row[i].ljust(widths[i]) if i in _LEFT else row[i].rjust(widths[i])
+            text = row[i].ljust(widths[i]) if i in _LEFT_ALIGNED else row[i].rjust(widths[i])
             if number == 0:
                 text = style.paint(text, "", bold=True)
             elif i == 1:
                 text = style.paint(text, _COLOURS.get(row[i], ""))
             cells.append(text)
         lines.append("  ".join(cells).rstrip())
-    broken = [f"{printable(run.name)}: {printable(text)}" for run in runs for text in run.unusable]
-    lines += broken[:_MOST_BROKEN]
-    lines += [f"and {len(broken) - _MOST_BROKEN} more files that cannot be used"] if broken[_MOST_BROKEN:] else []
+    broken = [f"{escape_unprintable(run.name)}: {escape_unprintable(text)}" for run in runs for text in run.unusable]
+    lines += broken[:_MAX_BROKEN]
+    lines += [f"and {len(broken) - _MAX_BROKEN} more files that cannot be used"] if broken[_MAX_BROKEN:] else []
     count = f"{len(runs)} run{'s' if len(runs) > 1 else ''}"
     going = sum(run.state == "running" for run in runs)
     return "\n".join([*lines, "", f"{count} in {folder}" + (f", {going} running" if going else "")])
 
 
-def _row(run: Summary, now: float) -> tuple[str, ...]:
+def _format_row(run: RunSummary, now: float) -> tuple[str, ...]:
     return (
-        printable(run.name),
-        printable(run.state),
+        escape_unprintable(run.name),
+        escape_unprintable(run.state),
         f"{run.step:,}" + (f"/{run.steps:,}" if run.steps else ""),
         "" if run.loss is None else f"{run.loss:.3f}",
         "" if run.eval_loss is None else f"{run.eval_loss:.3f}",
         "" if run.tokens_per_second is None else format_count(run.tokens_per_second),
         "" if run.mfu is None else f"{100 * run.mfu:.1f}%",
-        _ago(run.started, now),
+        _format_ago(run.started, now),
         str(run.attempts) if run.attempts > 1 else "",
     )
 
 
-def _ago(moment: float | None, now: float) -> str:
+def _format_ago(moment: float | None, now: float) -> str:
     """The date, or how long ago where that is less than a day."""
     if moment is None:
         return ""
@@ -79,26 +79,26 @@ def _ago(moment: float | None, now: float) -> str:
         return ""
 
 
-def as_json(runs: Sequence[Summary]) -> str:
+def runs_as_json(runs: Sequence[RunSummary]) -> str:
     """An object with a list; times in UTC as ISO 8601 and seconds since 1970."""
-    body = {"format_version": FORMAT_VERSION, "runs": [run_json(run) for run in runs]}
+    body = {"format_version": FORMAT_VERSION, "runs": [run_as_dict(run) for run in runs]}
     return json.dumps(body, indent=2)
 
 
-def run_json(run: Summary) -> dict[str, object]:
+def run_as_dict(run: RunSummary) -> dict[str, object]:
     """One run."""
     best = {"step": run.best_eval[0], "loss": run.best_eval[1]} if run.best_eval else None
     return {
         **asdict(run),
         "folder": str(run.folder),
         "best_eval": best,
-        "verdict": None if run.verdict is None else verdict_json(run.verdict),
-        "started_at": _iso(run.started),
+        "verdict": None if run.verdict is None else verdict_to_json(run.verdict),
+        "started_at": _format_iso(run.started),
         "seconds": run.seconds,
     }
 
 
-def _iso(moment: float | None) -> str | None:
+def _format_iso(moment: float | None) -> str | None:
     if moment is None:
         return None
     try:

@@ -5,89 +5,89 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from harness.findings import Finding, Outcome, Place
+from harness.findings import CheckOutcome, Finding, Place
 
 _LEVEL = {"error": "error", "warning": "warning", "info": "note"}
 
 
-def as_sarif(outcome: Outcome) -> str:
+def findings_as_sarif(outcome: CheckOutcome) -> str:
     """The log, with the rules that it mentions."""
-    from harness.views.gate_pages import rows
+    from harness.views.gate_pages import list_rows
 
-    pages = {row.id: row for row in rows()}
+    pages = {row.id: row for row in list_rows()}
     found = [finding for report in outcome.reports for finding in report.findings]
     used = sorted({finding.gate for finding in (*found, *outcome.general)})
     driver = {
         "name": "harness",
-        "rules": [_rule(id_, pages.get(id_)) for id_ in used],
+        "rules": [_rule_as_dict(id_, pages.get(id_)) for id_ in used],
         "properties": {"deepspeedVersion": outcome.deepspeed, "deepspeedVersionOrigin": outcome.origin},
     }
     invocation: dict[str, Any] = {"executionSuccessful": outcome.code < 2, "exitCode": outcome.code}
     if outcome.general:
-        invocation["toolConfigurationNotifications"] = [_notification(finding) for finding in outcome.general]
+        invocation["toolConfigurationNotifications"] = [_notification_as_dict(finding) for finding in outcome.general]
     run = {
         "tool": {"driver": driver},
         "invocations": [invocation],
         "columnKind": "unicodeCodePoints",
-        "results": [_result(finding, used) for finding in found],
+        "results": [_result_as_dict(finding, used) for finding in found],
     }
     schema = "https://json.schemastore.org/sarif-2.1.0.json"
     return json.dumps({"version": "2.1.0", "$schema": schema, "runs": [run]}, indent=2)
 
 
-def _rule(id_: str, row: Any) -> dict[str, Any]:
+def _rule_as_dict(id_: str, row: Any) -> dict[str, Any]:
     """The metadata of a finding's kind: title, page, and where it is true."""
     if row is None:
         return {"id": id_, "shortDescription": {"text": id_}}
-    from harness.views.gate_pages import page, severity
+    from harness.views.gate_pages import render_page, severity_of
 
     rule: dict[str, Any] = {
         "id": id_,
         "name": "".join(part.capitalize() for part in row.name.split("-")),
         "shortDescription": {"text": row.title},
-        "help": {"text": page(id_) or row.title},
+        "help": {"text": render_page(id_) or row.title},
         "properties": {"tags": [id_[:2]], "deepspeedVersions": row.versions},
     }
     if row.gate is not None:
         rule["properties"] |= {"upstream": row.gate.upstream, "needs": list(row.gate.needs)}
-        rule["defaultConfiguration"] = {"level": _LEVEL[severity(row.gate).partition(",")[0]]}
+        rule["defaultConfiguration"] = {"level": _LEVEL[severity_of(row.gate).partition(",")[0]]}
     return rule
 
 
-def _text(finding: Finding) -> str:
+def _format_message(finding: Finding) -> str:
     return "\n".join([finding.message, *finding.notes, *([f"help: {finding.fix.title}"] if finding.fix else [])])
 
 
-def _result(finding: Finding, rules: list[str]) -> dict[str, Any]:
+def _result_as_dict(finding: Finding, rules: list[str]) -> dict[str, Any]:
     result: dict[str, Any] = {
         "ruleId": finding.gate,
         "ruleIndex": rules.index(finding.gate),
         "level": _LEVEL[finding.severity],
-        "message": {"text": _text(finding)},
+        "message": {"text": _format_message(finding)},
     }
     if finding.key:
         result["properties"] = {"key": finding.key}
     if finding.place is not None:
-        result["locations"] = [_location(finding.place)]
+        result["locations"] = [_location_as_dict(finding.place)]
     if finding.related:
         result["relatedLocations"] = [
-            {**_location(label.place), "message": {"text": label.text}} for label in finding.related
+            {**_location_as_dict(label.place), "message": {"text": label.text}} for label in finding.related
         ]
     return result
 
 
-def _notification(finding: Finding) -> dict[str, Any]:
+def _notification_as_dict(finding: Finding) -> dict[str, Any]:
     notification: dict[str, Any] = {
         "associatedRule": {"id": finding.gate},
         "level": _LEVEL[finding.severity],
-        "message": {"text": _text(finding)},
+        "message": {"text": _format_message(finding)},
     }
     if finding.place is not None:
-        notification["locations"] = [_location(finding.place)]
+        notification["locations"] = [_location_as_dict(finding.place)]
     return notification
 
 
-def _location(place: Place) -> dict[str, Any]:
+def _location_as_dict(place: Place) -> dict[str, Any]:
     """A region of a file. Standard input and the command line are no files, and have only a name."""
     region: dict[str, Any] = {"startLine": place.line, "startColumn": place.column}
     if place.length:
@@ -95,10 +95,10 @@ def _location(place: Place) -> dict[str, Any]:
     if place.file in ("-", "--set"):
         name = "standard input" if place.file == "-" else "the command line"
         return {"logicalLocations": [{"name": name}]}
-    return {"physicalLocation": {"artifactLocation": {"uri": _uri(place.file)}, "region": region}}
+    return {"physicalLocation": {"artifactLocation": {"uri": _format_uri(place.file)}, "region": region}}
 
 
-def _uri(file: str) -> str:
+def _format_uri(file: str) -> str:
     """A relative reference, or a file URI for a path from the root; characters as RFC 3986 wants them."""
     from urllib.parse import quote
 

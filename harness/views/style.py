@@ -28,7 +28,7 @@ def style_for(stream: TextIO) -> Style:
     return Style(stream.isatty() and os.environ.get("TERM") != "dumb")
 
 
-def printable(text: str, keep: str = "") -> str:
+def escape_unprintable(text: str, keep: str = "") -> str:
     """The text with every character that could move a cursor or start a line as an escape, such as `\\x1b`.
 
     `keep` names characters that stay, such as a line break where the text has lines of its own.

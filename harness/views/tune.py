@@ -2,36 +2,41 @@
 
 from __future__ import annotations
 
-from harness.spec.source import dotted
-from harness.tuning.candidates import NEAR
-from harness.tuning.evidence import Evidence
-from harness.tuning.trials import DROP, Trial
-from harness.tuning.writing import told
+from harness.spec.parse.source import join_key
+from harness.tuning.candidates import MEMORY_TOLERANCE
+from harness.tuning.trials import EARLY_STOP_RATIO, Trial
+from harness.tuning.tune_report import TuneReport
+from harness.tuning.tuned_spec import format_value
 from harness.units import format_bytes, format_count, format_seconds
 from harness.views.style import Style
 
-_HEAD = ("candidate", "planned", "measured", "spread", "tokens/s", "peak memory", "state")
+_COLUMNS = ("candidate", "planned", "measured", "spread", "tokens/s", "peak memory", "state")
 _COLOURS = {"measured": "", "dropped": "yellow", "not tried": ""}
 
 
-def text(evidence: Evidence, style: Style, width: int) -> str:
+def render_tune_report(evidence: TuneReport, style: Style, width: int) -> str:
     """The table, why some have no figure, and the verdict."""
-    parts = [_title(evidence), table(evidence, style, width), _causes(evidence, width), _notes(evidence, width)]
-    parts.append(verdict(evidence, style))
+    parts = [
+        _format_title(evidence),
+        render_trials(evidence, style, width),
+        _render_causes(evidence, width),
+        _render_notes(evidence, width),
+    ]
+    parts.append(format_result(evidence, style))
     return "\n\n".join(part for part in parts if part)
 
 
-def _title(e: Evidence) -> str:
+def _format_title(e: TuneReport) -> str:
     return (
         f"{e.spec}: {len(e.trials)} of {e.searched:,} settings with the same global batch of {e.global_batch}, on "
         f"{e.ranks} rank{'' if e.ranks == 1 else 's'} of {e.machine}; {e.steps} steps each, the first {e.skip} left out"
     )
 
 
-def table(e: Evidence, style: Style, width: int) -> str:
+def render_trials(e: TuneReport, style: Style, width: int) -> str:
     """One line a trial."""
-    rows = [_HEAD, *(_cells(trial) for trial in e.trials)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(_HEAD))]
+    rows = [_COLUMNS, *(_format_cells(trial) for trial in e.trials)]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]
     widths[0] = min(widths[0], max(24, width - sum(widths[1:]) - 2 * len(widths)))
     lines = []
     for n, row in enumerate(rows):
@@ -45,12 +50,12 @@ def table(e: Evidence, style: Style, width: int) -> str:
     return "\n".join(lines)
 
 
-def _cells(trial: Trial) -> tuple[str, ...]:
+def _format_cells(trial: Trial) -> tuple[str, ...]:
     peak, of = (trial.gpu_peak, "GPU") if trial.gpu_peak else (trial.host_peak, "host")
     return (
         trial.candidate.title,
-        "-" if trial.candidate.planned is None else format_seconds(trial.candidate.planned),
-        "-" if trial.step is None else format_seconds(trial.step),
+        "-" if trial.candidate.planned_step_seconds is None else format_seconds(trial.candidate.planned_step_seconds),
+        "-" if trial.median_step_seconds is None else format_seconds(trial.median_step_seconds),
         "-" if trial.spread is None else f"{trial.spread:.0%}",
         "-" if trial.tokens_per_second is None else format_count(trial.tokens_per_second),
         "-" if not peak else f"{format_bytes(peak)} {of}",
@@ -58,7 +63,7 @@ def _cells(trial: Trial) -> tuple[str, ...]:
     )
 
 
-def _causes(e: Evidence, width: int) -> str:
+def _render_causes(e: TuneReport, width: int) -> str:
     lines = [
         f"  {t.state}: {t.candidate.title}: {t.cause}"[: max(width, 60)]
         for t in e.trials
@@ -67,45 +72,57 @@ def _causes(e: Evidence, width: int) -> str:
     return "\n".join(lines)
 
 
-def _notes(e: Evidence, width: int) -> str:
+def _render_notes(e: TuneReport, width: int) -> str:
     """What else a reader of the table must know."""
     lines = [f"  refused by {f.gate}: {title} ({f.message})"[: max(width, 60)] for title, f in e.refused[:4]]
     if any(t.state == "dropped" for t in e.trials):
-        lines.append(f"  dropped: its first measured steps each took over {DROP} times as long as the best one's")
-    if e.stand_in:
-        lines.append(f"  the plan does not know the speed of this machine: candidates are in order as on {e.stand_in}")
-    if any(t.candidate.rung.fit.fits is False for t in e.trials):
-        lines.append(f"  by plan some are up to {NEAR:.0%} short of memory, which is as far as the plan may be wrong")
+        lines.append(
+            f"  dropped: its first measured steps each took over {EARLY_STOP_RATIO} times as long as the best one's"
+        )
+    if e.reference_gpu:
+        lines.append(
+            f"  the plan does not know the speed of this machine: candidates are in order as on {e.reference_gpu}"
+        )
+    if any(t.candidate.alternative.fit.fits is False for t in e.trials):
+        lines.append(
+            f"  by plan some are up to {MEMORY_TOLERANCE:.0%} short of memory, which is as far as the plan may be wrong"
+        )
     return "\n".join(lines)
 
 
-def verdict(e: Evidence, style: Style) -> str:
+def format_result(e: TuneReport, style: Style) -> str:
     """Which is the fastest, by how much, and whether that is more than chance."""
     ranking, best = e.ranking, e.ranking.best
     ended = "" if e.complete else "Broken off; of what is known: "
     if best is None:
         return f"{ended}No candidate could be measured."
-    if not best.candidate.sets:
+    if not best.candidate.changes:
         return f"{ended}The spec as it is was the fastest; it is kept."
-    if not ranking.faster:
+    if not ranking.is_faster:
         gain = "" if ranking.gain is None else f" ({ranking.gain:.1%} a step)"
         return f"{ended}Nothing was faster than the spec as it is by more than steps scatter{gain}; it is kept."
-    speed = "the spec as it is could not be measured" if ranking.ratio is None else f"{ranking.ratio:.2f} times as fast"
-    sets = ", ".join(f"`{dotted(path)}: {told(value)}`" for path, value in best.candidate.sets.items())
+    speed = (
+        "the spec as it is could not be measured" if ranking.speedup is None else f"{ranking.speedup:.2f} times as fast"
+    )
+    sets = ", ".join(f"`{join_key(path)}: {format_value(value)}`" for path, value in best.candidate.changes.items())
     return f"{ended}{style.paint('Fastest', 'green', bold=True)}: {best.candidate.title}, {speed}\n  by {sets}"
 
 
-def progress(trial: Trial, number: int, of: int) -> str:
+def format_progress(trial: Trial, number: int, of: int) -> str:
     """One line when a trial has ended."""
-    took = format_seconds(trial.wall)
-    if trial.step is not None:
+    took = format_seconds(trial.wall_seconds)
+    if trial.median_step_seconds is not None:
         rate = "" if trial.tokens_per_second is None else f", {format_count(trial.tokens_per_second)} tokens/s"
-        said = f"{format_seconds(trial.step)} a step{rate}" + ("" if trial.state == "measured" else f", {trial.state}")
+        said = f"{format_seconds(trial.median_step_seconds)} a step{rate}" + (
+            "" if trial.state == "measured" else f", {trial.state}"
+        )
     else:
         said = f"{trial.state}" + (f": {trial.cause}" if trial.cause else "")
     return f"trial {number}/{of}: {trial.candidate.title}: {said} ({took})"
 
 
-def dry_run(e: Evidence, style: Style, width: int) -> str:
+def render_dry_run(e: TuneReport, style: Style, width: int) -> str:
     """What would be tried."""
-    return "\n\n".join(part for part in (_title(e), table(e, style, width), _notes(e, width)) if part)
+    return "\n\n".join(
+        part for part in (_format_title(e), render_trials(e, style, width), _render_notes(e, width)) if part
+    )

@@ -12,13 +12,13 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from made import make
+from sample_checkpoints import make
 
 from harness.checkpoints import manifest
-from harness.checkpoints.choosing import newest_complete, problems
-from harness.checkpoints.verify import verify
-from harness.errors import Refused
-from harness.files import replace_file
+from harness.checkpoints.latest import find_latest_verified, verify_with_name
+from harness.checkpoints.verify import verify_checkpoint
+from harness.errors import UserError
+from harness.file_io import replace_file
 
 MODEL = "global_step4/mp_rank_00_model_states.pt"
 FIRST = "global_step4/zero_pp_rank_0_mp_rank_00_optim_states.pt"
@@ -46,11 +46,11 @@ def swap(folder: Path) -> None:
 
 def edit(change: Callable[[dict], None], *, sign: bool = False) -> Callable[[Path], None]:
     def work(folder: Path) -> None:
-        body = json.loads((folder / manifest.NAME).read_text())
+        body = json.loads((folder / manifest.MANIFEST).read_text())
         change(body)
         if sign:
             body["checksum"] = manifest.checksum(body)
-        (folder / manifest.NAME).write_text(json.dumps(body))
+        (folder / manifest.MANIFEST).write_text(json.dumps(body))
 
     return work
 
@@ -78,11 +78,11 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "deleted": (lambda f: (f / MODEL).unlink(), "CK101"),
     "empty": (lambda f: (f / MODEL).write_bytes(b""), "CK101"),
     "two files swapped": (swap, "CK101"),
-    "manifest missing": (lambda f: (f / manifest.NAME).unlink(), "CK101"),
-    "manifest empty": (lambda f: (f / manifest.NAME).write_text(""), "CK108"),
-    "manifest not UTF-8": (lambda f: (f / manifest.NAME).write_bytes(b"\xff\xfe{"), "CK108"),
-    "manifest a list": (lambda f: (f / manifest.NAME).write_text("[]"), "CK108"),
-    "manifest nested deeply": (lambda f: (f / manifest.NAME).write_text("[" * 100_000), "CK108"),
+    "manifest missing": (lambda f: (f / manifest.MANIFEST).unlink(), "CK101"),
+    "manifest empty": (lambda f: (f / manifest.MANIFEST).write_text(""), "CK108"),
+    "manifest not UTF-8": (lambda f: (f / manifest.MANIFEST).write_bytes(b"\xff\xfe{"), "CK108"),
+    "manifest a list": (lambda f: (f / manifest.MANIFEST).write_text("[]"), "CK108"),
+    "manifest nested deeply": (lambda f: (f / manifest.MANIFEST).write_text("[" * 100_000), "CK108"),
     "manifest edited": (edit(lambda b: b["state"].update(step=5)), "CK108"),
     "manifest edited in a size": (edit(lambda b: b["files"][MODEL].update(bytes=1)), "CK108"),
     "manifest of another version": (edit(lambda b: b.update(format_version=9), sign=True), "CK101"),
@@ -94,7 +94,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "path with a backslash": (edit(other_name("..\\x"), sign=True), "CK112"),
     "file is a link": (link, "CK112"),
     "folder is a link": (link_folder, "CK112"),
-    "manifest is a link": (lambda f: _as_link(f / manifest.NAME), "CK112"),
+    "manifest is a link": (lambda f: _as_link(f / manifest.MANIFEST), "CK112"),
     "file is a folder": (lambda f: ((f / MODEL).unlink(), (f / MODEL).mkdir()), "CK101"),
     "tag leaves the folder": (edit(lambda b: b.update(tag="../step-00000002"), sign=True), "CK101"),
 }
@@ -109,13 +109,13 @@ def _as_link(path: Path) -> None:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_every_fault_is_found_and_the_one_before_is_taken(tmp_path: Path, fault: str) -> None:
     earlier, later = make(tmp_path, 2), make(tmp_path, 4)
-    assert newest_complete(tmp_path) == (later, [])
+    assert find_latest_verified(tmp_path) == (later, [])
     damage, gate = FAULTS[fault]
     damage(later)
-    found = [f for f in problems(later) if f.is_error]
+    found = [f for f in verify_with_name(later) if f.is_error]
     assert {f.gate for f in found} == {gate}
     assert str(later) in found[0].message
-    chosen, skipped = newest_complete(tmp_path)
+    chosen, skipped = find_latest_verified(tmp_path)
     assert chosen == earlier
     assert skipped[0] == (later, found[0].message + (f" (and {len(found) - 1} more)" if len(found) > 1 else ""))
 
@@ -123,8 +123,8 @@ def test_every_fault_is_found_and_the_one_before_is_taken(tmp_path: Path, fault:
 def test_sizes_alone_do_not_see_flipped_bits(tmp_path: Path) -> None:
     folder = make(tmp_path, 4)
     flip(folder)
-    assert verify(folder, deep=False) == []
-    (found,) = verify(folder)
+    assert verify_checkpoint(folder, deep=False) == []
+    (found,) = verify_checkpoint(folder)
     assert "sha256" in found.message
     assert FIRST in found.message
 
@@ -137,7 +137,7 @@ def test_a_stale_pointer_is_told_and_not_followed(tmp_path: Path, text: str | No
         (tmp_path / "latest").unlink()
     else:
         (tmp_path / "latest").write_text(text)
-    chosen, skipped = newest_complete(tmp_path)
+    chosen, skipped = find_latest_verified(tmp_path)
     assert chosen == later
     assert [p.name for p, _ in skipped] == ["latest"]
     assert "should name `step-00000004`" in skipped[0][1]
@@ -147,48 +147,48 @@ def test_what_a_killed_save_left_is_not_taken(tmp_path: Path) -> None:
     whole = make(tmp_path, 2)
     make(tmp_path, 4).rename(tmp_path / ".tmp-step-00000004")
     (tmp_path / "latest").write_text(whole.name)
-    chosen, skipped = newest_complete(tmp_path)
+    chosen, skipped = find_latest_verified(tmp_path)
     assert chosen == whole
     assert skipped == [(tmp_path / ".tmp-step-00000004", "a save that was not finished")]
 
 
 def test_no_checkpoint_at_all(tmp_path: Path) -> None:
-    assert newest_complete(tmp_path / "none") == (None, [])
+    assert find_latest_verified(tmp_path / "none") == (None, [])
 
 
 def test_files_that_nobody_listed_are_a_warning(tmp_path: Path) -> None:
     folder = make(tmp_path, 4)
     (folder / "global_step4" / "extra.pt").write_bytes(b"x")
-    (found,) = verify(folder)
+    (found,) = verify_checkpoint(folder)
     assert (found.gate, found.severity) == ("CK101", "warning")
     assert "extra.pt" in found.message
-    assert newest_complete(tmp_path)[0] == folder
+    assert find_latest_verified(tmp_path)[0] == folder
 
 
 def test_only_the_files_of_this_node_are_wanted_where_disks_are_not_shared(tmp_path: Path) -> None:
     folder = make(tmp_path, 4)
-    body = json.loads((folder / manifest.NAME).read_text())
+    body = json.loads((folder / manifest.MANIFEST).read_text())
     body["files"]["global_step4/of_another_host.pt"] = {"bytes": 1, "sha256": "0", "rank": 1, "node": 1}
-    manifest.write(folder, body | {"layout": "per-host", "node": 0})
-    assert verify(folder) == []
-    manifest.write(folder, body | {"layout": "shared"})
-    assert [f.gate for f in verify(folder)] == ["CK101"]
+    manifest.write_manifest(folder, body | {"layout": "per-host", "node": 0})
+    assert verify_checkpoint(folder) == []
+    manifest.write_manifest(folder, body | {"layout": "shared"})
+    assert [f.gate for f in verify_checkpoint(folder)] == ["CK101"]
 
 
 def test_a_manifest_says_where_training_stood(tmp_path: Path) -> None:
-    read = manifest.read(make(tmp_path, 4))
-    assert (read.step, read.tag, read.world, read.zero_stage, read.dtype) == (4, "global_step4", 2, 2, "bfloat16")
+    read = manifest.read_manifest(make(tmp_path, 4))
+    assert (read.step, read.tag, read.world_size, read.zero_stage, read.dtype) == (4, "global_step4", 2, 2, "bfloat16")
     assert read.bytes == sum(
-        p.stat().st_size for p in read.folder.rglob("*") if p.is_file() and p.name != manifest.NAME
+        p.stat().st_size for p in read.folder.rglob("*") if p.is_file() and p.name != manifest.MANIFEST
     )
-    with pytest.raises(Refused):
-        manifest.read(tmp_path)
+    with pytest.raises(UserError):
+        manifest.read_manifest(tmp_path)
 
 
 def test_reading_goes_on_byte_by_byte(tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
-    verify(make(tmp_path, 4), progress=lambda done, total: seen.append((done, total)))
-    assert seen[-1][0] == seen[-1][1] == manifest.read(tmp_path / "step-00000004").bytes
+    verify_checkpoint(make(tmp_path, 4), progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1][0] == seen[-1][1] == manifest.read_manifest(tmp_path / "step-00000004").bytes
     assert [d for d, _ in seen] == sorted(d for d, _ in seen)
 
 

@@ -12,26 +12,32 @@ from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from made import make
+from sample_checkpoints import make
 
 from harness.checkpoints import retention
-from harness.checkpoints.choosing import complete_in, newest_complete
 from harness.checkpoints.evaluations import Evaluations
-from harness.checkpoints.retention import outdated, point_latest, remove, steps_in, sweep
+from harness.checkpoints.latest import find_latest_verified, list_complete_manifests
+from harness.checkpoints.retention import (
+    folders_by_step,
+    remove_checkpoint,
+    remove_leftovers,
+    select_outdated,
+    update_latest,
+)
 
 
 def test_the_newest_the_round_ones_the_best_and_the_one_in_use_stay() -> None:
     steps = range(1, 11)
-    assert outdated(steps, keep_last=None) == []
-    assert outdated(steps, keep_last=2) == [1, 2, 3, 4, 5, 6, 7, 8]
-    assert outdated(steps, keep_last=1, keep_every=4) == [1, 2, 3, 5, 6, 7, 9]
-    assert outdated(steps, keep_last=2, best=3, protected={5}) == [1, 2, 4, 6, 7, 8]
+    assert select_outdated(steps, keep_last=None) == []
+    assert select_outdated(steps, keep_last=2) == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert select_outdated(steps, keep_last=1, keep_every=4) == [1, 2, 3, 5, 6, 7, 9]
+    assert select_outdated(steps, keep_last=2, best=3, protected={5}) == [1, 2, 4, 6, 7, 8]
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sets(st.integers(0, 200)), st.integers(1, 20), st.integers(1, 50), st.sets(st.integers(0, 200)))
 def test_the_newest_never_goes(steps: set[int], last: int, every: int, protected: set[int]) -> None:
-    gone = outdated(steps, keep_last=last, keep_every=every, protected=protected)
+    gone = select_outdated(steps, keep_last=last, keep_every=every, protected=protected)
     kept = steps - set(gone)
     assert len(kept) >= min(last, len(steps))
     assert not set(gone) & protected
@@ -48,36 +54,36 @@ def test_removing_is_atomic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(retention.shutil, "rmtree", killed)
     with pytest.raises(KeyboardInterrupt):
-        remove(later)
+        remove_checkpoint(later)
     monkeypatch.undo()
-    assert list(steps_in(tmp_path)) == [2]
-    assert newest_complete(tmp_path)[0] == tmp_path / "step-00000002"
-    assert [p.name[:7] for p in sweep(tmp_path)] == [".trash-"]
+    assert list(folders_by_step(tmp_path)) == [2]
+    assert find_latest_verified(tmp_path)[0] == tmp_path / "step-00000002"
+    assert [p.name[:7] for p in remove_leftovers(tmp_path)] == [".trash-"]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["latest", "step-00000002"]
-    point_latest(tmp_path)
+    update_latest(tmp_path)
     assert (tmp_path / "latest").read_text() == "step-00000002\n"
     shutil.rmtree(tmp_path / "step-00000002")
-    point_latest(tmp_path)
+    update_latest(tmp_path)
     assert not (tmp_path / "latest").exists()
 
 
 def test_a_link_is_no_checkpoint(tmp_path: Path) -> None:
     elsewhere = make(tmp_path / "elsewhere", 4)
     (tmp_path / "step-00000004").symlink_to(elsewhere)
-    assert complete_in(tmp_path) == []
-    assert steps_in(tmp_path) == {}
+    assert list_complete_manifests(tmp_path) == []
+    assert folders_by_step(tmp_path) == {}
 
 
 def test_evaluations_are_kept_beside_the_checkpoints(tmp_path: Path) -> None:
     known = Evaluations.read(tmp_path)
     assert known.to_manifest() == {"last": None, "best": None}
     for step, loss in ((2, 3.0), (4, 2.0), (6, 2.5)):
-        known = known.with_one(step, {"loss": loss, "tokens": 10})
+        known = known.with_evaluation(step, {"loss": loss, "tokens": 10})
     known.write(tmp_path)
     known = Evaluations.read(tmp_path)
-    assert known.best_of([2, 4, 6]) == 4
-    assert known.best_of([2, 6]) == 6
-    assert known.best_of([3]) is None
-    assert known.upto(4).to_manifest()["last"] == {"step": 4, "loss": 2.0, "tokens": 10}
+    assert known.best_step([2, 4, 6]) == 4
+    assert known.best_step([2, 6]) == 6
+    assert known.best_step([3]) is None
+    assert known.up_to(4).to_manifest()["last"] == {"step": 4, "loss": 2.0, "tokens": 10}
     (tmp_path / "evaluations.json").write_text('{"x": 1}')
     assert Evaluations.read(tmp_path) == Evaluations()

@@ -7,11 +7,11 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from harness.cli.app import build
+from harness.cli.app import build_app
 
 
 def run(*arguments, stdin=None):
-    return CliRunner().invoke(build(list(arguments)), list(arguments), input=stdin)
+    return CliRunner().invoke(build_app(list(arguments)), list(arguments), input=stdin)
 
 
 CONFIG = {

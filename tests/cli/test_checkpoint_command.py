@@ -16,19 +16,19 @@ from typer.testing import CliRunner, Result
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "checkpoints"))
 
-from made import make
+from sample_checkpoints import make
 
 from harness.checkpoints.evaluations import Evaluations
 from harness.checkpoints.manifest import checksum
-from harness.cli.app import build
-from harness.errors import Refused
+from harness.cli.app import build_app
+from harness.errors import UserError
 
 RUNNER = CliRunner()
 
 
 def call(*arguments: object, answer: str | None = None) -> Result:
     words = ["checkpoint", *map(str, arguments)]
-    return RUNNER.invoke(build(words), words, input=answer)
+    return RUNNER.invoke(build_app(words), words, input=answer)
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_removing_asks_and_keeps_the_last_one(run: Path) -> None:
     assert (folder / "latest").read_text() == "step-00000004\n"
     assert call("rm", folder / "step-00000002", "--yes").exit_code == 0
     refused = call("rm", folder / "step-00000004", "--yes")
-    assert isinstance(refused.exception, Refused)
+    assert isinstance(refused.exception, UserError)
     assert refused.exception.findings[0].gate == "CK114"
     assert call("rm", folder / "step-00000004", "--yes", "--force").exit_code == 0
     assert sorted(p.name for p in folder.iterdir()) == ["evaluations.json"]
@@ -133,7 +133,7 @@ def test_removing_asks_and_keeps_the_last_one(run: Path) -> None:
 def test_what_is_no_checkpoint(tmp_path: Path, action: str, name: str, gate: str) -> None:
     (tmp_path / "empty").mkdir()
     refused = call(action, tmp_path / name, *(["--yes"] if action == "rm" else []))
-    assert isinstance(refused.exception, Refused)
+    assert isinstance(refused.exception, UserError)
     assert [f.gate for f in refused.exception.findings] == [gate]
 
 
@@ -143,7 +143,7 @@ def test_a_link_is_not_removed(run: Path) -> None:
     link = run / "checkpoints" / "step-00000009"
     link.symlink_to(elsewhere)
     refused = call("rm", link, "--yes", "--force")
-    assert isinstance(refused.exception, Refused)
+    assert isinstance(refused.exception, UserError)
     assert elsewhere.is_dir()
 
 
@@ -188,7 +188,7 @@ def test_values_that_no_save_writes_cost_one_checkpoint_alone(run: Path, keys: t
     assert "error[CK101]" in verified.stderr
     assert "2 of 3 in order" in verified.stdout
     shown = call("show", run / "checkpoints" / "step-00000004")
-    assert isinstance(shown.exception, Refused)
+    assert isinstance(shown.exception, UserError)
     assert "has no usable" in str(shown.exception)
 
 

@@ -43,7 +43,7 @@ BODY: dict[str, Any] = {
 
 
 def test_the_text_has_the_numbers_and_marks_what_is_not_trained_on() -> None:
-    text = view.text("run", BODY, Style())
+    text = view.render_data("run", BODY, Style())
     for part in (
         "18 records, 500 tokens",
         "125 tokens, 25.0%",
@@ -61,8 +61,8 @@ def test_the_text_has_the_numbers_and_marks_what_is_not_trained_on() -> None:
     ):
         assert part in text, part
     assert "\x1b" not in text, "data must not steer the terminal"
-    assert "\x1b[34m[[q" in view.text("run", BODY, Style(colour=True))
-    assert json.loads(view.as_json(BODY))["tokens"]["trained_on"] == 125
+    assert "\x1b[34m[[q" in view.render_data("run", BODY, Style(colour=True))
+    assert json.loads(view.data_as_json(BODY))["tokens"]["trained_on"] == 125
 
 
 def harness(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:

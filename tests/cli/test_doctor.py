@@ -9,10 +9,10 @@ import sys
 from importlib.util import find_spec
 
 import pytest
-from made_up_gpu import CPU_BUILD, ONE_H200, made_up_gpu
+from fake_gpu import CPU_BUILD, ONE_H200, made_up_gpu
 
-from harness.launching import checkup, measuring
-from harness.launching.checkup import Row
+from harness.launching.programs import benchmark_runner, doctor_checks
+from harness.launching.programs.doctor_checks import DoctorCheck
 from harness.views import doctor as view
 from harness.views.style import Style
 
@@ -95,15 +95,15 @@ def test_torch_is_asked_whether_it_can_use_the_gpu(tmp_path, torch, accelerator,
 
 def test_rows_are_grouped_and_counted():
     rows = (
-        Row("a", "x", "1"),
-        Row("a", "y", "2", "note", "so what"),
-        Row("b", "z", "none", "missing", "no", "do this"),
+        DoctorCheck("a", "x", "1"),
+        DoctorCheck("a", "y", "2", "note", "so what"),
+        DoctorCheck("b", "z", "none", "missing", "no", "do this"),
     )
-    text = view.text(rows, Style())
+    text = view.render_checks(rows, Style())
     assert text.splitlines()[0] == "a"
     assert "help: do this" in text
     assert text.endswith("Training cannot start here: z")
-    assert json.loads(view.as_json(rows))["totals"] == {"ok": 1, "note": 1, "missing": 1}
+    assert json.loads(view.checks_as_json(rows))["totals"] == {"ok": 1, "note": 1, "missing": 1}
 
 
 MEASURED = {
@@ -120,29 +120,29 @@ MEASURED = {
 
 def test_what_was_measured_is_a_cluster_section_that_the_planner_reads() -> None:
     from harness.facts.devices import find_device
-    from harness.plan.rates import device_with, rates_of
-    from harness.spec.model import ClusterSpec
+    from harness.plan.rates import override_links, rates_of
+    from harness.spec.run_spec import ClusterSpec
 
-    cluster = ClusterSpec.model_validate(measuring.cluster_section(MEASURED))
+    cluster = ClusterSpec.model_validate(benchmark_runner.to_cluster_section(MEASURED))
     assert rates_of(cluster).host_memory == 380e9
     assert (rates_of(cluster).nvme_read, rates_of(cluster).nvme_write) == (24.5e9, 12e9)
-    device = device_with(find_device("H100"), cluster)
+    device = override_links(find_device("H100"), cluster)
     assert device is not None
     assert device.pcie * 0.8 == pytest.approx(52e9)
 
 
 def test_every_figure_is_a_row_and_the_section_can_be_pasted() -> None:
-    rows = measuring.rows_of(MEASURED)
+    rows = benchmark_runner.to_doctor_checks(MEASURED)
     assert [row.name for row in rows][:2] == ["host memory", "CPU Adam"]
     assert "13,000 M parameters/s" in rows[1].value
-    text = view.text(rows, Style(False), measuring.cluster_section(MEASURED))
+    text = view.render_checks(rows, Style(False), benchmark_runner.to_cluster_section(MEASURED))
     assert "cluster:\n  host_memory_bandwidth: 380.00GB/s" in text
 
 
 def test_what_could_not_be_measured_says_why() -> None:
-    rows = measuring.rows_of({"failed": {"disk": "no libaio"}})
+    rows = benchmark_runner.to_doctor_checks({"failed": {"disk": "no libaio"}})
     assert [(row.state, row.means) for row in rows] == [("note", "no libaio")]
-    assert measuring.cluster_section({"failed": {"disk": "no libaio"}}) == {}
+    assert benchmark_runner.to_cluster_section({"failed": {"disk": "no libaio"}}) == {}
 
 
 def test_a_disk_that_is_no_folder_is_a_finding() -> None:
@@ -153,9 +153,9 @@ def test_a_disk_that_is_no_folder_is_a_finding() -> None:
 
 
 def test_several_numa_nodes_are_worth_a_word(monkeypatch):
-    monkeypatch.setattr(checkup.machine, "numa_nodes", lambda: 2)
-    monkeypatch.setattr(checkup, "_fp16_on_cpu", lambda: None)
-    row = next(row for row in checkup.examine() if row.name == "NUMA nodes")
+    monkeypatch.setattr(doctor_checks.machine, "count_numa_nodes", lambda: 2)
+    monkeypatch.setattr(doctor_checks, "_probe_cpu_fp16", lambda: None)
+    row = next(row for row in doctor_checks.run_checks() if row.name == "NUMA nodes")
     assert row.state == "note"
     assert row.value.startswith("2, numactl")
     assert "bind_cores_to_rank" in row.means

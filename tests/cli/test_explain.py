@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from harness.cli.app import build
-from harness.views.gate_pages import rows, table_markdown
+from harness.cli.app import build_app
+from harness.views.gate_pages import list_rows, render_table_markdown
 
 
 def run(*arguments, **env):
-    return CliRunner().invoke(build(["explain"]), ["explain", *arguments], env=env)
+    return CliRunner().invoke(build_app(["explain"]), ["explain", *arguments], env=env)
 
 
 @pytest.mark.parametrize("word", ["OF001", "of001", "parameter-offload-below-stage-3"])
@@ -35,10 +35,10 @@ def test_a_family_and_several_words_at_once():
 
 def test_the_list_the_pages_and_the_table():
     listed = run().stdout
-    assert [line[:5] for line in listed.splitlines() if not line.startswith(" ")] == [row.id for row in rows()]
+    assert [line[:5] for line in listed.splitlines() if not line.startswith(" ")] == [row.id for row in list_rows()]
     pages = run("--all").stdout
-    assert all(f"{row.id} ({row.name})" in pages for row in rows())
-    assert run("--table").stdout == table_markdown()
+    assert all(f"{row.id} ({row.name})" in pages for row in list_rows())
+    assert run("--table").stdout == render_table_markdown()
 
 
 @pytest.mark.parametrize("columns", ["30", "60", "200"])

@@ -19,13 +19,13 @@ from typer.testing import CliRunner
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "checkpoints"))
 
-from made import make
-from made_up_run import evaluation, head, ranks, save, step, tiny, write_run
+from sample_checkpoints import make
+from sample_run import evaluation, head, ranks, save, step, tiny, write_run
 
 from harness.checkpoints.evaluations import Evaluations
 from harness.checkpoints.manifest import checksum
-from harness.cli.app import build
-from harness.errors import Refused
+from harness.cli.app import build_app
+from harness.errors import UserError
 
 PRIVATE = "what only the reader may know"
 DEEP = "[" * 100_000 + "]" * 100_000
@@ -65,7 +65,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     files = {
         "sample.txt": "a sample",
         "findings.json": json.dumps({"findings": [finding], "ignored": [finding], "left_out": [finding]}),
-        "attestation.json": json.dumps({"claims": [claim]}),
+        "engine_checks.json": json.dumps({"claims": [claim]}),
         "launch.json": json.dumps({"name": "tiny", "folder": str(folder), "port": 29500}),
     }
     run_dir = write_run(
@@ -81,7 +81,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 _SAID = ("straggler", "save_failed", "stop", "skip", "tracker_failed", "end")
-OF_RUNS = ("metrics.jsonl", "plan.json", "findings.json", "restarts.json", "attestation.json", "launch.json",
+OF_RUNS = ("metrics.jsonl", "plan.json", "findings.json", "restarts.json", "engine_checks.json", "launch.json",
            "spec.resolved.json", "status/rank-00000.json", "ds_config.json", "sample.txt", "lock",
            "logs/launcher.log")  # fmt: skip
 """Without `spec.yaml`, which then is all that still says that the folder is a run directory."""
@@ -125,10 +125,10 @@ KINDS: dict[str, Mutation] = {
 def call(*words: object) -> str:
     """What a command prints; a refusal is one of the ways in which it may end, an exception is not."""
     arguments = [str(word) for word in words]
-    result = CliRunner().invoke(build(arguments), arguments)
-    if result.exception is not None and not isinstance(result.exception, SystemExit | Refused):
+    result = CliRunner().invoke(build_app(arguments), arguments)
+    if result.exception is not None and not isinstance(result.exception, SystemExit | UserError):
         raise result.exception
-    return result.output + (str(result.exception) if isinstance(result.exception, Refused) else "")
+    return result.output + (str(result.exception) if isinstance(result.exception, UserError) else "")
 
 
 def call_all(run_dir: Path, of: str) -> str:

@@ -8,10 +8,10 @@ import json
 
 import pytest
 
-from harness.cli.common import check_file
-from harness.facts.deepspeed import Target
+from harness.check.check_file import check_file
+from harness.facts.deepspeed_version import DeepSpeedTarget
 
-TARGET = Target("0.19.8", "asked for")
+TARGET = DeepSpeedTarget("0.19.8", "asked for")
 OPEN = dict.fromkeys(("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping"), "auto")  # fmt: skip
 SCALING = {"loss_scale": 0, "loss_scale_window": 1000, "initial_scale_power": 16, "hysteresis": 2, "min_loss_scale": 1}
 PRECISION = {"fp16": {"enabled": "auto", **SCALING}, "bf16": {"enabled": "auto"}}
@@ -74,10 +74,10 @@ def test_a_good_configuration_has_no_error(name, write):
 
 @pytest.mark.parametrize("name", GOOD)
 def test_the_reader_is_guessed_by_what_is_open(name, write):
-    from harness.spec.load import load
+    from harness.spec.spec_loader import load_spec
 
     reader, config = GOOD[name]
-    assert load(write("a.json", json.dumps(config)), (), TARGET).consumer == reader
+    assert load_spec(write("a.json", json.dumps(config)), (), TARGET).consumer == reader
 
 
 YAMLS = {
@@ -142,7 +142,7 @@ def test_one_cause_is_one_finding(write):
 
 def test_elasticity_chose_the_batch_where_it_was_there(write):
     text = json.dumps({"elasticity": {"enabled": True, "max_train_batch_size": 2000, "micro_batch_sizes": [2, 4]}})
-    report = check_file(write("ds_config.json", text), deepspeed=Target("0.17.6", "asked for")).report
+    report = check_file(write("ds_config.json", text), deepspeed=DeepSpeedTarget("0.17.6", "asked for")).report
     assert report.errors == ()
 
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from made_up_gpu import CPU_BUILD, ONE_H200, made_up_gpu
+from fake_gpu import CPU_BUILD, ONE_H200, made_up_gpu
 
 SPEC = """\
 name: tiny
@@ -129,9 +129,9 @@ def test_an_export_of_nothing(folder):
 
 NO_ANSWER = """\
 import socket, sys, time
-from harness.facts import machine
+from harness.hostinfo import machine
 socket.getaddrinfo = lambda *a, **k: time.sleep(600)
-machine.LOOKUP_SECONDS = 2.0
+machine.NAME_LOOKUP_SECONDS = 2.0
 from harness.__main__ import start
 sys.argv = ["harness", "launch", "tiny.yaml", "--dry-run", "--hostfile", "hosts"]
 start()

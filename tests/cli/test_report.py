@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from harness.errors import Exit, Refused
-from harness.records.listing import find_run_dir
+from harness.errors import ExitCode, UserError
+from harness.run_records.listing import find_run_dir
 
 
 def run(*arguments: str) -> Any:
-    from harness.cli.app import build
+    from harness.cli.app import build_app
 
-    return CliRunner().invoke(build(list(arguments)), list(arguments))
+    return CliRunner().invoke(build_app(list(arguments)), list(arguments))
 
 
 @pytest.fixture
@@ -46,14 +46,14 @@ def test_the_folder_of_all_runs_means_the_newest(folder: Path) -> None:
 )
 def test_what_is_not_a_run_directory_is_refused(tmp_path: Path, name: str, words: str) -> None:
     (tmp_path / "file").write_text("x", encoding="utf-8")
-    with pytest.raises(Refused, match=words) as refused:
+    with pytest.raises(UserError, match=words) as refused:
         find_run_dir(str(tmp_path / name))
-    assert refused.value.code is Exit.USAGE
+    assert refused.value.code is ExitCode.USAGE
 
 
 def test_a_place_that_cannot_be_written_is_refused(folder: Path) -> None:
     result = run("report", str(folder), "--output", str(folder / "no" / "such" / "x.html"))
-    assert isinstance(result.exception, Refused)
+    assert isinstance(result.exception, UserError)
     assert "cannot be written: no such file or directory" in str(result.exception)
 
 
@@ -67,7 +67,7 @@ def test_a_name_below_runs_is_enough(folder: Path, tmp_path: Path, monkeypatch: 
         assert find_run_dir(asked).name == folder.name
     assert find_run_dir("a").name == newer.name
     assert find_run_dir("latest") == Path("runs/latest")
-    with pytest.raises(Refused, match="does not exist") as refused:
+    with pytest.raises(UserError, match="does not exist") as refused:
         find_run_dir("b")
     assert newer.name in refused.value.findings[0].notes[0]
 
@@ -81,7 +81,7 @@ def test_several_runs_make_one_comparison(folder: Path) -> None:
 
 def test_too_many_runs_are_refused(folder: Path) -> None:
     result = run("report", *[str(folder)] * 27)
-    assert isinstance(result.exception, Refused)
+    assert isinstance(result.exception, UserError)
 
 
 def test_a_link_in_its_place_is_replaced_and_not_followed(folder: Path, tmp_path: Path) -> None:

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up_run import eventful, head, step, tiny, write_run
+from sample_run import eventful, head, step, tiny, write_run
 from typer.testing import CliRunner
 
-from harness.errors import Refused
+from harness.errors import UserError
 
 
 def run(*arguments: str) -> Any:
-    from harness.cli.app import build
+    from harness.cli.app import build_app
 
-    return CliRunner().invoke(build(list(arguments)), list(arguments))
+    return CliRunner().invoke(build_app(list(arguments)), list(arguments))
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_a_run_directory_means_itself_and_an_empty_folder_none(folder: Path) -> 
     assert "1 run in" in run("runs", str(folder / "large-20260921-120000")).stdout
     assert run("runs", str(folder / "notes")).stdout == f"no runs in {folder / 'notes'}\n"
     result = run("runs", str(folder / "nowhere"))
-    assert isinstance(result.exception, Refused)
+    assert isinstance(result.exception, UserError)
     assert "no such file or directory" in str(result.exception)
 
 

@@ -7,13 +7,13 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from harness.cli.app import build
+from harness.cli.app import build_app
 
 PLAIN = {"train_micro_batch_size_per_gpu": 2, "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}}}
 
 
 def run(*arguments, input=None):
-    return CliRunner().invoke(build(["upgrade-check"]), ["upgrade-check", *map(str, arguments)], input=input)
+    return CliRunner().invoke(build_app(["upgrade-check"]), ["upgrade-check", *map(str, arguments)], input=input)
 
 
 @pytest.fixture

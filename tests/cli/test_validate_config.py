@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from harness.cli.app import COMMANDS, build
-from harness.gates.registry import gates
+from harness.cli.app import COMMANDS, build_app
+from harness.gates.registry import all_gates
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,7 +26,7 @@ zero: {stage: 1}
 
 
 def run(*arguments, stdin=None):
-    return CliRunner().invoke(build(list(arguments)), list(arguments), input=stdin)
+    return CliRunner().invoke(build_app(list(arguments)), list(arguments), input=stdin)
 
 
 def test_good_news_is_one_line(write):
@@ -162,7 +162,7 @@ except SystemExit as end:
 def test_validate_config_imports_nothing_that_it_does_not_need(write):
     good = imported([write("a.yaml", SPEC)], SLOW)
     assert good == (0, [], good[2])
-    assert good[2] < len(gates()) + 330, "modules loaded for one file, gates included"
+    assert good[2] < len(all_gates()) + 330, "modules loaded for one file, gates included"
 
 
 LIBRARIES = "import yaml; from pydantic import BaseModel; BaseModel.model_validate"

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from harness.cli import quick, validating
-from harness.cli.app import build
+from harness.cli import quick, validation
+from harness.cli.app import build_app
 
 SPEC = """\
 model: {name_or_path: x}
@@ -29,7 +29,7 @@ JSON = '{"train_batch_size": 8, "zero_optimisation": {"stage": 2}}'
 
 
 def run(*arguments, stdin=None):
-    return CliRunner().invoke(build(list(arguments)), list(arguments), input=stdin)
+    return CliRunner().invoke(build_app(list(arguments)), list(arguments), input=stdin)
 
 
 def check(*arguments, stdin=None):
@@ -253,7 +253,7 @@ def test_the_quick_reader_knows_every_option():
     options = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", help_.partition("Options:")[2])) - {"--help"}
     assert options == {*quick.TEXTS, *quick.LISTS, *quick.FLAGS}
     fields = {*quick.TEXTS.values(), *quick.LISTS.values(), *quick.FLAGS.values(), "files"}
-    assert fields == set(validating.Options._fields)
+    assert fields == set(validation.ValidateOptions._fields)
     assert quick.read(["a.yaml", "--world-size", "2", "--format", "json"]) is not None
 
 

@@ -12,13 +12,13 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from harness.cli import fixing
-from harness.cli.app import build
-from harness.cli.common import Checked, can_fix
-from harness.errors import Exit
+from harness.check import autofix
+from harness.check.check_file import CheckedFile, can_fix
+from harness.cli.app import build_app
+from harness.errors import ExitCode
 from harness.findings import Finding, Fix, Report
-from harness.gates.registry import gates
-from harness.spec.source import parse
+from harness.gates.registry import all_gates
+from harness.spec.parse.source import parse
 
 GOOD = """\
 # the model
@@ -32,7 +32,7 @@ JSON = '{\n    "train_batch_size": 8,\n    "zero_optimization": {"stage": "2", "
 
 
 def run(*arguments, stdin=None):
-    return CliRunner().invoke(build(list(arguments)), list(arguments), input=stdin)
+    return CliRunner().invoke(build_app(list(arguments)), list(arguments), input=stdin)
 
 
 def test_it_shows_a_diff_writes_and_says_what_is_left(write):
@@ -133,9 +133,9 @@ def test_what_cannot_be_written_is_told_and_left(write, tmp_path, monkeypatch):
 
 def test_a_file_that_changed_meanwhile_is_left(write):
     file = write("a.yaml", BAD)
-    original = fixing.read_original(file)
+    original = autofix.read_original(file)
     Path(file).write_text(GOOD)
-    assert fixing.write_fixed(file, original, "x: 1\n") == "it was changed meanwhile"
+    assert autofix.write_fixed(file, original, "x: 1\n") == "it was changed meanwhile"
     assert Path(file).read_text() == GOOD
 
 
@@ -223,33 +223,33 @@ def test_a_written_value_that_works_is_left(lines, write):
 def judge(*rules):
     """A check of plain texts: each rule is (id, words that are wrong, what the fix sets)."""
 
-    def check(text: str) -> Checked:
+    def check(text: str) -> CheckedFile:
         found = [
             Finding(id_, "error", f"{wrong} is wrong", "a", fix=Fix("x", sets, safe=True))
             for id_, wrong, sets in rules
             if wrong in text
         ]
-        return Checked(Report("a.yaml", tuple(found)), parse(text, "a.yaml"), object(), 0)  # type: ignore[arg-type]
+        return CheckedFile(Report("a.yaml", tuple(found)), parse(text, "a.yaml"), object(), 0)  # type: ignore[arg-type]
 
     return check
 
 
 def test_fixes_that_contradict_each_other_end_and_are_told_once():
     check = judge(("AA001", "a: 1", {"a": 2}), ("BB001", "a: 2", {"a": 1}))
-    fixed = fixing.fix("a.yaml", "a: 1\n", check, unsafe=False)
+    fixed = autofix.apply_fixes("a.yaml", "a: 1\n", check, unsafe=False)
     assert not fixed.changed
     assert fixed.refused == ("AA001: BB001 would then want `a` as it is now",)
 
 
 def test_a_fix_that_would_bring_another_error_is_not_kept():
     check = judge(("AA001", "a: 1", {"a": 2, "b": 3}), ("BB001", "b: 3", {}))
-    fixed = fixing.fix("a.yaml", "a: 1\n", check, unsafe=False)
+    fixed = autofix.apply_fixes("a.yaml", "a: 1\n", check, unsafe=False)
     assert not fixed.changed
     assert "would bring an error: BB001" in fixed.refused[0]
 
 
 def test_a_fix_that_helps_nothing_is_not_kept():
-    fixed = fixing.fix("a.yaml", "a: 1\n", judge(("AA001", "a: ", {"a": 2})), unsafe=False)
+    fixed = autofix.apply_fixes("a.yaml", "a: 1\n", judge(("AA001", "a: ", {"a": 2})), unsafe=False)
     assert not fixed.changed
     assert "the finding would still be there" in fixed.refused[0]
 
@@ -259,26 +259,28 @@ from pages import example_of  # noqa: E402
 from pages import judge as judge_example  # noqa: E402
 
 
-@pytest.mark.parametrize("gate", gates(), ids=lambda gate: gate.id)
+@pytest.mark.parametrize("gate", all_gates(), ids=lambda gate: gate.id)
 def test_the_fix_of_every_example_is_written_into_its_text(gate, write):
     example = example_of(gate, "Example")
     bare = example.text.rstrip("\n")
     text = f"{bare}\n" if example.kind == "json" else f"# first\nname: example\n{bare}\n# last\n"
     name = "a.json" if example.kind == "json" else "a.yaml"
 
-    def check(changed: str) -> Checked:
+    def check(changed: str) -> CheckedFile:
         judged = judge_example(
             gate, "Example", write, example=example._replace(text=changed), launching="a launch" in gate.needs
         )
-        return Checked(judged.report, judged.source, judged.run, Exit.OK if judged.report.ok else Exit.FINDINGS)
+        return CheckedFile(
+            judged.report, judged.source, judged.run, ExitCode.OK if judged.report.ok else ExitCode.FINDINGS
+        )
 
     if "hosts" in gate.needs and not any(can_fix(f, unsafe=True) for f in check(text).report.findings):
         return  # the hostfile must be mended, which is another file
-    fixed = fixing.fix(name, text, check, unsafe=True)
+    fixed = autofix.apply_fixes(name, text, check, unsafe=True)
     assert gate.id not in {f.gate for f in fixed.checked.report.findings}, fixed.refused
     assert fixed.changed
     assert yaml.safe_load(fixed.after) is not None
     if example.kind != "json":
         assert fixed.after.startswith("# first\n")
         assert fixed.after.endswith("# last\n")
-    assert fixing.fix(name, fixed.after, check, unsafe=True).after == fixed.after
+    assert autofix.apply_fixes(name, fixed.after, check, unsafe=True).after == fixed.after

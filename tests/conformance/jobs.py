@@ -9,28 +9,28 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from harness.plan.choices.choosing import with_choices
-from harness.plan.run import Run, resolve
-from harness.render import render
-from harness.spec.load import load
+from harness.plan.resolved_run import ResolvedRun, resolve_run
+from harness.plan.tuned_defaults.rules import with_tuned_defaults
+from harness.render import render_ds_config
+from harness.spec.spec_loader import load_spec
 
 from .shapes import small
 
 
 def from_spec(file: str, overrides: Sequence[str] = (), world: int | None = None) -> dict[str, Any]:
     """The job of a run spec. Raises ValueError when it cannot be loaded (then there is nothing to render)."""
-    loaded = load(file, overrides)
+    loaded = load_spec(file, overrides)
     if loaded.spec is None:
         raise ValueError("; ".join(f"{f.gate} {f.message}" for f in loaded.findings))
-    return of_run(resolve(loaded.spec, world_size=world or loaded.spec.launch.num_gpus or 2))
+    return of_run(resolve_run(loaded.spec, world_size=world or loaded.spec.launch.num_gpus or 2))
 
 
-def of_run(run: Run) -> dict[str, Any]:
+def of_run(run: ResolvedRun) -> dict[str, Any]:
     """The job of a resolved run: what `harness launch` would have DeepSpeed do."""
-    degrees = run.degrees
+    degrees = run.parallel_dims
     return {
-        "config": json.loads(render(with_choices(run)).text),
-        "world": degrees.world or 2,
+        "config": json.loads(render_ds_config(with_tuned_defaults(run)).json_text),
+        "world": degrees.world_size or 2,
         "model": model_of(run),
         "tensor": degrees.tensor,
         "pipeline": degrees.pipeline,
@@ -39,9 +39,9 @@ def of_run(run: Run) -> dict[str, Any]:
     }
 
 
-def model_of(run: Run) -> dict[str, Any]:
+def model_of(run: ResolvedRun) -> dict[str, Any]:
     """The small model that stands for the spec's: its kind and, where they are small, its own numbers."""
-    if run.degrees.pipeline > 1:
+    if run.parallel_dims.pipeline > 1:
         return {"kind": "pipe", "layers": 4}
     kernel = run.spec.model.attn_implementation
     return small(run.spec.model.config or {}) | ({"attn_implementation": kernel} if kernel in ("eager", "sdpa") else {})

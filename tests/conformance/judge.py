@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from harness.facts.compiled_ops import VARIABLE, extensions_root
+from harness.hostinfo.torch_extensions import VARIABLE, torch_extensions_dir
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -24,7 +24,9 @@ def environment() -> dict[str, str]:
     """
     return {
         **os.environ,
-        VARIABLE: str(extensions_root()),  # plain DeepSpeed would compile every op once more, in torch's own folder
+        VARIABLE: str(
+            torch_extensions_dir()
+        ),  # plain DeepSpeed would compile every op once more, in torch's own folder
         "WANDB_MODE": "disabled",  # it asks for an account where it happens to be installed
         "PYTHONPATH": str(ROOT),
         "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",

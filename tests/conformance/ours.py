@@ -8,15 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.errors import Refused
-from harness.facts.deepspeed import target
+from harness.errors import UserError
+from harness.facts.deepspeed_version import resolve_target
 from harness.findings import Finding
-from harness.gates import check
-from harness.gates.registry import gates
-from harness.plan.choices.choosing import with_choices
-from harness.plan.run import Run, resolve
-from harness.render import render
-from harness.spec.load import load
+from harness.gates import check_run
+from harness.gates.registry import all_gates
+from harness.plan.resolved_run import ResolvedRun, resolve_run
+from harness.plan.tuned_defaults.rules import with_tuned_defaults
+from harness.render import render_ds_config
+from harness.spec.spec_loader import load_spec
 
 from .case import Case, Json, file_text
 
@@ -58,7 +58,7 @@ def verdict(case: Case) -> Verdict:
         file.write_text(text)
         try:
             return _verdict(case, str(file))
-        except Refused as refused:
+        except UserError as refused:
             return Verdict(_told(refused.findings), None, None)
         except Exception as error:
             return Verdict((), None, None, f"{type(error).__name__}: {error}")
@@ -69,14 +69,14 @@ def _verdict(case: Case, file: str) -> Verdict:
     if case.form == "json":  # the script knows, so the gates are told as well
         overrides.append(f"parallel.pipeline_parallel_size={case.pipeline}")
     consumer: Any = case.options.get("consumer", "deepspeed") if case.form == "json" else None
-    deepspeed = target(VERSION)
-    loaded = load(file, overrides, deepspeed, consumer=consumer)
+    deepspeed = resolve_target(VERSION)
+    loaded = load_spec(file, overrides, deepspeed, consumer=consumer)
     if loaded.spec is None or loaded.source is None:
         return Verdict(_told(loaded.findings), None, None)
-    run = resolve(loaded.spec, world_size=case.world, kind=loaded.kind)
-    report = check(run, loaded.source, deepspeed=deepspeed, consumer=loaded.consumer, accelerator="cpu")
+    run = resolve_run(loaded.spec, world_size=case.world, kind=loaded.kind)
+    report = check_run(run, loaded.source, deepspeed=deepspeed, consumer=loaded.consumer, accelerator="cpu")
     crash = next((f.message for f in report.findings if f.gate == "GT001"), "")
-    rendered = json.loads(render(with_choices(run)).text)
+    rendered = json.loads(render_ds_config(with_tuned_defaults(run)).json_text)
     return Verdict(_told([*loaded.findings, *report.findings]), rendered, _degrees(run), crash)
 
 
@@ -84,14 +84,14 @@ def _told(findings: Any) -> tuple[tuple[str, str, str], ...]:
     return tuple((f.gate, f.severity, f.message) for f in findings if isinstance(f, Finding))
 
 
-def _degrees(run: Run) -> Json:
-    degrees, batch = run.degrees, run.batch
+def _degrees(run: ResolvedRun) -> Json:
+    degrees, batch = run.parallel_dims, run.batch
     return {
         "tensor": degrees.tensor,
         "pipeline": degrees.pipeline,
         "sequence": degrees.sequence,
         "data": degrees.data,
-        "micro": batch.per_device,
+        "micro": batch.micro_batch,
         "accumulation": batch.accumulation,
         "global": batch.global_batch,
     }
@@ -125,7 +125,7 @@ def job(case: Case, said: Verdict) -> Json:
 def policies() -> dict[str, str]:
     """Gates that refuse on purpose what the installed DeepSpeed runs, or whose claim needs other hardware."""
     found = {}
-    for gate in gates():
+    for gate in all_gates():
         reason = getattr(gate, "policy", "") or getattr(gate, "unseen", "")
         if reason:
             found[gate.id] = str(reason)

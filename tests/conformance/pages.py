@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from harness.errors import Refused
-from harness.facts.deepspeed import target
-from harness.gates.registry import Gate, gates
-from harness.plan.run import Run, resolve
-from harness.spec.load import load
+from harness.errors import UserError
+from harness.facts.deepspeed_version import resolve_target
+from harness.gates.registry import Gate, all_gates
+from harness.plan.resolved_run import ResolvedRun, resolve_run
+from harness.spec.spec_loader import load_spec
 
 from . import ours
 from .case import Case
@@ -39,7 +39,7 @@ READER = _reader()
 def cases() -> list[Case]:
     """Two a gate, where the release here is one that the gate is about and its claim can be seen on CPUs."""
     found = []
-    for gate in gates():
+    for gate in all_gates():
         if _visible(gate):
             found += [c for c in (_case(gate, "Example"), _case(gate, "Use instead")) if c is not None]
     return found
@@ -77,8 +77,8 @@ def _case(gate: Gate, heading: str) -> Case | None:
     run = _run(text, example.kind)
     if run is None:
         return None
-    degrees = run.degrees
-    world = degrees.world or max(2, degrees.model_parallel)
+    degrees = run.parallel_dims
+    world = degrees.world_size or max(2, degrees.model_parallel_size)
     if world > LARGEST:
         return None
     first = heading == "Example"
@@ -97,7 +97,7 @@ def _case(gate: Gate, heading: str) -> Case | None:
         page=gate.upstream if first else "instead",
         options={"load": True} if gate.id.startswith("CK") else {},
     )
-    if degrees.world is None and not first:  # the page leaves the ranks open: as many as its batch is right on
+    if degrees.world_size is None and not first:  # the page leaves the ranks open: as many as its batch is right on
         fits = [w for w in (world, 4, 3, 1) if not ours.verdict(replace(case, world=w)).refused]
         case = replace(case, world=next(iter(fits), world))
     return case
@@ -114,12 +114,12 @@ def _complete(gate: Gate, heading: str, text: str) -> str:
     return str(yaml.safe_dump(raw, sort_keys=False))
 
 
-def _run(text: str, kind: str) -> Run | None:
+def _run(text: str, kind: str) -> ResolvedRun | None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "ds_config.json" if kind == "json" else "spec.yaml")
         file.write_text(text)
         try:
-            loaded = load(str(file), (), target(".".join(map(str, VERSION))))
-        except Refused:
+            loaded = load_spec(str(file), (), resolve_target(".".join(map(str, VERSION))))
+        except UserError:
             return None
-    return resolve(loaded.spec, kind=loaded.kind) if loaded.spec is not None else None
+    return resolve_run(loaded.spec, kind=loaded.kind) if loaded.spec is not None else None

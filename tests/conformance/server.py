@@ -33,9 +33,9 @@ OPS = (
 
 def prepare() -> dict[str, Any]:
     """Import everything that ranks need and load the compiled ops (which compiles those that are not there yet)."""
-    from harness.runtime import cpu_info
+    from harness.runtime.patches import cpuinfo_cache
 
-    cpu_info.remember()  # DeepSpeed asks for it in every rank, a second of CPU time each
+    cpuinfo_cache.install_cpuinfo_cache()  # DeepSpeed asks for it in every rank, a second of CPU time each
     import torch
 
     torch.set_num_threads(1)

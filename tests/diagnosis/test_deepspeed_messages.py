@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from harness.diagnosis import diagnose
-from harness.diagnosis.diagnose import describe
+from harness.diagnosis.diagnose import describe_cause
 
 ROWS = [line.split("\t") for line in (Path(__file__).parent / "deepspeed_messages.tsv").read_text().splitlines()]
 FORMS = ["[rank{r}]: ", "worker-{r}: [rank{r}]: ", "{r}: ", "[default{r}]:", ""]
@@ -48,4 +48,4 @@ def test_every_message_leads_to_its_gate_or_cause(form):
 
 
 def test_every_cause_can_be_described():
-    assert [id_ for id_, _ in ROWS if not all(describe(id_))] == []
+    assert [id_ for id_, _ in ROWS if not all(describe_cause(id_))] == []

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from harness.facts.deepspeed_key_values import take
-from harness.facts.deepspeed_keys import MISSING, TYPED_BLOCKS, Key, block, block_paths, is_typed
+from harness.facts.deepspeed_keys import MISSING, TYPED_BLOCKS, Key, block_keys, block_paths, is_typed_block
+from harness.facts.deepspeed_values import interpret_value
 
 TYPES = set("bool int number str list dict block blocks maps switch flag python any".split())
 LATEST = (0, 19, 8)
@@ -13,20 +13,20 @@ LATEST = (0, 19, 8)
 
 @pytest.mark.parametrize("path", block_paths())
 def test_every_line_is_well_formed(path):
-    for key in block(path).values():
+    for key in block_keys(path).values():
         assert key.type in TYPES, key
-        assert key.alias is None or key.alias in block(path)
+        assert key.alias is None or key.alias in block_keys(path)
         assert not (key.since and key.gone and key.since >= key.gone), key
         if key.default not in (MISSING, None) and key.type not in ("any", "python"):
-            taken = take(key, key.default, typed=is_typed(path, LATEST), version=LATEST)
-            assert taken.how == "as written", f"{path}.{key.name}: its own default is {taken}"
+            taken = interpret_value(key, key.default, typed=is_typed_block(path, LATEST), version=LATEST)
+            assert taken.outcome == "as written", f"{path}.{key.name}: its own default is {taken}"
         if key.type in ("block", "blocks", "maps"):
-            assert block(f"{path}.{key.alias or key.name}" if path else key.alias or key.name) is not None, key
+            assert block_keys(f"{path}.{key.alias or key.name}" if path else key.alias or key.name) is not None, key
 
 
 def test_the_size_of_the_table():
     assert len(block_paths()) > 40
-    assert sum(len(block(path)) for path in block_paths()) > 400
+    assert sum(len(block_keys(path)) for path in block_paths()) > 400
     assert set(TYPED_BLOCKS) <= set(block_paths())
 
 
@@ -41,21 +41,21 @@ def test_the_size_of_the_table():
     ],
 )
 def test_defaults_that_moved(path, name, before, version):
-    key = block(path)[name]
+    key = block_keys(path)[name]
     assert key.default_at((0, 14, 5)) == before
     assert key.default_at(version) == key.default != before
 
 
 def test_a_range_that_came_with_a_release():
-    key = block("zero_optimization")["reduce_bucket_size"]
-    assert take(key, 0, typed=True, version=(0, 19, 5)).how == "as written"
-    assert take(key, 0, typed=True, version=(0, 19, 6)).range
+    key = block_keys("zero_optimization")["reduce_bucket_size"]
+    assert interpret_value(key, 0, typed=True, version=(0, 19, 5)).outcome == "as written"
+    assert interpret_value(key, 0, typed=True, version=(0, 19, 6)).out_of_range
 
 
 def test_blocks_that_were_read_by_hand_once():
-    assert not is_typed("bf16", (0, 17, 0))
-    assert is_typed("bf16", (0, 17, 1))
-    assert is_typed("zero_optimization", (0, 14, 5))
+    assert not is_typed_block("bf16", (0, 17, 0))
+    assert is_typed_block("bf16", (0, 17, 1))
+    assert is_typed_block("zero_optimization", (0, 14, 5))
 
 
 @pytest.mark.parametrize(
@@ -79,5 +79,5 @@ def test_blocks_that_were_read_by_hand_once():
     ],
 )
 def test_what_becomes_of_a_value(type_, typed, value, how, read):
-    taken = take(Key("name", type_), value, typed=typed, version=LATEST)
-    assert (taken.how, taken.value) == (how, read)
+    taken = interpret_value(Key("name", type_), value, typed=typed, version=LATEST)
+    assert (taken.outcome, taken.value) == (how, read)

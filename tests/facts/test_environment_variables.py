@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from harness.facts.environment_variables import CHOOSERS, chosen_code
+from harness.facts.environment_variables import CODE_VARIABLES, code_loading_reason
 
 CODE = """
 PYTHONPATH=./evil PYTHONHOME=/x PYTHONSTARTUP=/x.py PYTHONINSPECT=1 PYTHONUSERBASE=/x PYTHONBREAKPOINT=os.system
@@ -48,16 +48,16 @@ LANG=C.UTF-8 TZ=UTC SSL_CERT_FILE=/etc/ca.pem USE_MEGATRON=1 MY_PATH=/x
 @pytest.mark.parametrize("text", CODE)
 def test_it_chooses_code(text):
     name, _, value = text.partition("=")
-    assert chosen_code(name, value), text
+    assert code_loading_reason(name, value), text
 
 
 @pytest.mark.parametrize("text", SETTINGS)
 def test_it_is_a_setting(text):
     name, _, value = text.partition("=")
-    assert chosen_code(name, value) is None, text
+    assert code_loading_reason(name, value) is None, text
 
 
 def test_each_row_is_there_for_something():
     pairs = [text.partition("=")[::2] for text in CODE]
-    for row in CHOOSERS:
+    for row in CODE_VARIABLES:
         assert any(re.fullmatch(row.names, name) and re.search(row.values, value) for name, value in pairs), row

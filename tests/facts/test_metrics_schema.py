@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import harness.facts
-from harness.facts.metrics_schema import COMMON, LINES, page, problems
+from harness.facts.metrics_schema import COMMON, LINES, to_markdown, validate_line
 
 EVAL = {"type": "eval", "step": 4, "loss": 2.0, "perplexity": 7.4, "tokens": 10, "time": 1.0}
 
 
 def test_the_page_is_up_to_date() -> None:
-    assert (Path(harness.facts.__file__).parent / "METRICS.md").read_text() == page()
+    assert (Path(harness.facts.__file__).parent / "METRICS.md").read_text() == to_markdown()
 
 
 def test_every_field_is_told_and_named_once() -> None:
@@ -23,14 +23,14 @@ def test_every_field_is_told_and_named_once() -> None:
 
 
 def test_lines_are_judged() -> None:
-    assert problems(EVAL) == []
-    assert problems({**EVAL, "of_a_later_version": [1]}) == []
-    assert problems({**EVAL, "loss": None}) == []
-    assert problems({"type": "evaluation"}) != []
-    assert problems({k: v for k, v in EVAL.items() if k != "tokens"}) == ["`tokens` is missing"]
-    assert problems({**EVAL, "tokens": None}) == ["`tokens` is null"]
-    assert problems({**EVAL, "tokens": True}) == ["`tokens` is bool, should be a count"]
-    assert problems({**EVAL, "perplexity": "high"}) == ["`perplexity` is str, should be a number"]
+    assert validate_line(EVAL) == []
+    assert validate_line({**EVAL, "of_a_later_version": [1]}) == []
+    assert validate_line({**EVAL, "loss": None}) == []
+    assert validate_line({"type": "evaluation"}) != []
+    assert validate_line({k: v for k, v in EVAL.items() if k != "tokens"}) == ["`tokens` is missing"]
+    assert validate_line({**EVAL, "tokens": None}) == ["`tokens` is null"]
+    assert validate_line({**EVAL, "tokens": True}) == ["`tokens` is bool, should be a count"]
+    assert validate_line({**EVAL, "perplexity": "high"}) == ["`perplexity` is str, should be a number"]
 
 
 def test_lines_of_version_1_have_all_that_must_be_there() -> None:
@@ -47,4 +47,4 @@ def test_lines_of_version_1_have_all_that_must_be_there() -> None:
         "memory_host_bytes": 5,
         "skipped": 0,
     }
-    assert problems(step) == []
+    assert validate_line(step) == []

@@ -9,14 +9,14 @@ from typing import NamedTuple
 import yaml
 from surveys import survey_of
 
-from harness.facts.deepspeed import Target
+from harness.facts.deepspeed_version import DeepSpeedTarget
 from harness.findings import Finding, Report
-from harness.gates import check
+from harness.gates import check_run
 from harness.gates.registry import Gate
-from harness.plan.run import Run, resolve
-from harness.spec.cluster import read_hostfile
-from harness.spec.load import load
-from harness.spec.source import Source
+from harness.plan.resolved_run import ResolvedRun, resolve_run
+from harness.spec.hostfile import read_hostfile
+from harness.spec.parse.source import Source
+from harness.spec.spec_loader import load_spec
 
 LATEST = "0.19.8"
 Write = Callable[[str, str], str]
@@ -45,7 +45,7 @@ class Judged(NamedTuple):
     """What became of an example."""
 
     report: Report
-    run: Run
+    run: ResolvedRun
     source: Source
     loading: tuple[Finding, ...]
 
@@ -103,24 +103,24 @@ def judge(
     `version` is the DeepSpeed checked against; where it is not given, the newest that the gate speaks of.
     """
     text, kind, hostfile, answers = example or example_of(gate, heading)
-    target = Target(version or newest(gate), "asked for")
+    target = DeepSpeedTarget(version or newest(gate), "asked for")
     if kind == "json":
-        loaded = load(write("ds_config.json", text), overrides, target)
+        loaded = load_spec(write("ds_config.json", text), overrides, target)
     else:
         more = completed(text, without=ABOUT.get(gate.id, "") if heading == "Example" else "")
-        loaded = load(write("spec.yaml", text), [*more, *overrides], target)
+        loaded = load_spec(write("spec.yaml", text), [*more, *overrides], target)
     assert loaded.spec is not None, loaded.findings
     assert loaded.source is not None
     cluster = None
     if hostfile is not None:
         cluster, found = read_hostfile(write("hostfile", hostfile))
         assert not found, found
-    run = resolve(loaded.spec, cluster=cluster, kind=loaded.kind)
+    run = resolve_run(loaded.spec, cluster=cluster, kind=loaded.kind)
     consumer = getattr(loaded, "consumer", None)
     device = accelerator if run.spec.cluster.gpu is None else None
     survey = None
     if cluster is not None and "the hosts' answers" in gate.needs:
         survey = survey_of(cluster, yaml.safe_load(answers or "") or {})
     more = {"consumer": consumer, "accelerator": device, "survey": survey, "allow_code": allow_code}
-    report = check(run, loaded.source, deepspeed=target, launching=launching, **more)
+    report = check_run(run, loaded.source, deepspeed=target, launching=launching, **more)
     return Judged(report, run, loaded.source, loaded.findings)

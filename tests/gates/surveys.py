@@ -6,9 +6,9 @@ from dataclasses import replace
 from ipaddress import IPv4Interface
 from typing import Any
 
-from harness.facts.survey import Folder, HostFacts, Interface, Link, Survey
-from harness.facts.torch_devices import TorchDevices
-from harness.spec.cluster import Cluster
+from harness.hostinfo.host_survey import FolderFacts, HostFacts, Link, NetworkInterface, Survey
+from harness.hostinfo.torch_devices import TorchDevices
+from harness.spec.hostfile import Cluster
 
 PACKAGES = {"deepspeed": "0.19.8", "torch": "2.13.0", "transformers": "5.23.0"}
 
@@ -30,12 +30,12 @@ def healthy(name: str, slots: int, number: int) -> HostFacts:
         memory_available=2 * 10**12,
         nofile=65536,
         shm=10**12,
-        folders={"launch.output_dir": Folder("/runs", True, True, 10**15, "nfs4")},
+        folders={"launch.output_dir": FolderFacts("/runs", True, True, 10**15, "nfs4")},
         compiler="/usr/bin/c++",
         libaio=True,
         interfaces=(
-            Interface("lo", IPv4Interface("127.0.0.1/8"), loopback=True),
-            Interface("eth0", IPv4Interface(f"10.0.0.{number}/24")),
+            NetworkInterface("lo", IPv4Interface("127.0.0.1/8"), loopback=True),
+            NetworkInterface("eth0", IPv4Interface(f"10.0.0.{number}/24")),
         ),
         own_addresses=(f"10.0.0.{number}",),
         ports={29500: "free"},
@@ -55,11 +55,14 @@ def _told(host: HostFacts, said: dict[str, Any]) -> HostFacts:
         said["packages"] = PACKAGES | said["packages"]
     if "folders" in said:
         folders = {
-            k: Folder(**({"exists": True, "writable": True, "free": 10**15} | v)) for k, v in said["folders"].items()
+            k: FolderFacts(**({"exists": True, "writable": True, "free": 10**15} | v))
+            for k, v in said["folders"].items()
         }
         said["folders"] = {**host.folders, **folders}
     if "interfaces" in said:
-        said["interfaces"] = tuple(Interface(name, IPv4Interface(address)) for name, address in said["interfaces"])
+        said["interfaces"] = tuple(
+            NetworkInterface(name, IPv4Interface(address)) for name, address in said["interfaces"]
+        )
     if "torch" in said:
         said["torch"] = TorchDevices(**said["torch"])
     for key in ("accelerators", "skew"):

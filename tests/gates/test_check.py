@@ -8,18 +8,18 @@ from dataclasses import replace
 import pytest
 
 import harness.gates as package
-from harness.facts.deepspeed import Target
-from harness.gates import check
-from harness.gates.registry import gates
-from harness.plan.run import resolve
-from harness.spec.load import load
+from harness.facts.deepspeed_version import DeepSpeedTarget
+from harness.gates import check_run
+from harness.gates.registry import all_gates
+from harness.plan.resolved_run import resolve_run
+from harness.spec.spec_loader import load_spec
 
 
 def report(path, version="0.19.8", **kwargs):
-    target = Target(version, "asked for")
-    loaded = load(path, (), target)
+    target = DeepSpeedTarget(version, "asked for")
+    loaded = load_spec(path, (), target)
     assert loaded.spec is not None, loaded.findings
-    return check(resolve(loaded.spec, kind=loaded.kind, **kwargs), loaded.source, deepspeed=target)
+    return check_run(resolve_run(loaded.spec, kind=loaded.kind, **kwargs), loaded.source, deepspeed=target)
 
 
 def test_findings_come_in_the_order_of_the_file(write):
@@ -48,7 +48,7 @@ def test_a_gate_that_fails_is_told_and_the_others_still_look(write, monkeypatch)
         yield
 
     monkeypatch.setattr(
-        package, "gates", lambda: tuple(replace(g, check=broken) if g.id == "OF001" else g for g in gates())
+        package, "all_gates", lambda: tuple(replace(g, check=broken) if g.id == "OF001" else g for g in all_gates())
     )
     found = report(write("a.yaml", "zero: {stage: 3}\nparallel: {pipeline_parallel_size: 2}\n")).findings
     assert {"GT001", "PP001"} <= {f.gate for f in found}

@@ -9,20 +9,20 @@ from pathlib import Path
 import pytest
 from pages import Example, example_of, judge
 
-from harness.facts.deepspeed import source_folder
-from harness.gates.registry import gates
-from harness.spec.pages import pages
+from harness.facts.deepspeed_version import installed_source_folder
+from harness.finding_pages import load_pages
+from harness.gates.registry import all_gates
 
 FAMILIES = set("SP BT ZR OF TP PP SQ EX PR OP MD CK CC UT SE HO HF MM EN GT".split())
 HEADINGS = ("What it checks", "Why it fails", "Example", "Use instead")
-GATES = pytest.mark.parametrize("gate", gates(), ids=lambda g: g.id)
+GATES = pytest.mark.parametrize("gate", all_gates(), ids=lambda g: g.id)
 
 
 def report_on(gate, write, heading="Example", overrides=(), **kwargs):
     return judge(gate, heading, write, overrides, **kwargs).report
 
 
-LIMITS = {g.id for g in gates() if "a launch" in g.needs}
+LIMITS = {g.id for g in all_gates() if "a launch" in g.needs}
 
 
 COMPANIONS = {"OF032": {"CK003"}}
@@ -41,7 +41,7 @@ def test_the_page_is_complete(gate):
     assert re.fullmatch(r"[A-Z]{2}\d{3}", gate.id)
     assert gate.id[:2] in FAMILIES
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", gate.name)
-    assert gate.id not in pages()
+    assert gate.id not in load_pages()
     assert gate.page.isascii()
 
 
@@ -129,12 +129,12 @@ def test_an_ignore_with_a_reason_silences_it(gate, write):
     assert gate.id in {f.gate for f in report.ignored}
 
 
-@pytest.mark.skipif(source_folder() is None, reason="needs DeepSpeed's files")
-@pytest.mark.parametrize("cite", [pytest.param(c, id=f"{g.id}-{c.file}") for g in gates() for c in g.cites])
+@pytest.mark.skipif(installed_source_folder() is None, reason="needs DeepSpeed's files")
+@pytest.mark.parametrize("cite", [pytest.param(c, id=f"{g.id}-{c.file}") for g in all_gates() for c in g.cites])
 def test_the_quote_stands_in_the_installed_deepspeed(cite):
-    assert cite.quote in Path(source_folder(), cite.file).read_text(encoding="utf-8")
+    assert cite.quote in Path(installed_source_folder(), cite.file).read_text(encoding="utf-8")
 
 
 def test_ids_are_unique_and_names_too():
-    names = [g.name for g in gates()]
+    names = [g.name for g in all_gates()]
     assert len(set(names)) == len(names)

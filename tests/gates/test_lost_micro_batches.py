@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from harness.cli.common import check_file
-from harness.facts.deepspeed import Target, parse_version
+from harness.check.check_file import check_file
+from harness.facts.deepspeed_version import DeepSpeedTarget, parse_version
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.append(str(BENCHMARKS))
@@ -25,7 +25,7 @@ FAULTS = ("ZR040", "HF012", "OF029")
 
 def said(config: dict[str, Any], release: str, consumer: str, world: int | None = 2) -> dict[str, str]:
     """Gate -> severity, of the gates that are about lost or divided gradients."""
-    deepspeed = Target(release, "asked for")
+    deepspeed = DeepSpeedTarget(release, "asked for")
     checked = check_file("ds.json", deepspeed=deepspeed, consumer=consumer, text=json.dumps(config), world_size=world)
     return {f.gate: f.severity for f in checked.report.findings if f.gate in FAULTS}
 
@@ -102,7 +102,7 @@ def test_only_the_trainer_has_its_gradients_divided_twice(more: Any, consumer: s
 def test_the_first_right_release_depends_on_who_calls() -> None:
     for consumer, right in (("deepspeed", "0.18.3"), ("accelerate", "0.18.3"), ("hf", "0.18.4")):
         text = json.dumps({**ZERO_2, "gradient_accumulation_steps": 4})
-        checked = check_file("ds.json", deepspeed=Target("0.18.2", "asked for"), consumer=consumer, text=text)
+        checked = check_file("ds.json", deepspeed=DeepSpeedTarget("0.18.2", "asked for"), consumer=consumer, text=text)
         (finding,) = [f for f in checked.report.findings if f.gate == "ZR040"]
         assert finding.fix is not None
         assert f"upgrade to DeepSpeed {right}," in finding.fix.title

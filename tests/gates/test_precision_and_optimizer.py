@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from harness.facts.deepspeed import Target
-from harness.gates import check
-from harness.plan.run import resolve
-from harness.spec.load import load
+from harness.facts.deepspeed_version import DeepSpeedTarget
+from harness.gates import check_run
+from harness.plan.resolved_run import resolve_run
+from harness.spec.spec_loader import load_spec
 
 ADAMW = {"type": "AdamW", "params": {"lr": 1e-4, "weight_decay": 0.0}}
 FP16_CAST = {"enabled": True, "dtype": "float16"}
@@ -18,12 +18,12 @@ FP16_CAST = {"enabled": True, "dtype": "float16"}
 def said(write, config, *, version="0.19.8", consumer="deepspeed", overrides=(), accelerator="cuda"):
     """`{gate: severity}` of our two families, infos left out."""
     body = {"train_micro_batch_size_per_gpu": 1, "gradient_clipping": 1.0, **config}
-    target = Target(version, "asked for")
-    loaded = load(write("ds.json", json.dumps(body)), overrides, target, consumer=consumer)
+    target = DeepSpeedTarget(version, "asked for")
+    loaded = load_spec(write("ds.json", json.dumps(body)), overrides, target, consumer=consumer)
     assert loaded.spec is not None, loaded.findings
     assert loaded.source is not None
-    run = resolve(loaded.spec, kind=loaded.kind)
-    report = check(run, loaded.source, deepspeed=target, consumer=consumer, accelerator=accelerator)
+    run = resolve_run(loaded.spec, kind=loaded.kind)
+    report = check_run(run, loaded.source, deepspeed=target, consumer=consumer, accelerator=accelerator)
     assert not [f for f in report.findings if f.gate == "GT001"]
     return {f.gate: f.severity for f in report.findings if f.gate[:2] in ("PR", "OP") and f.severity != "info"}
 
@@ -127,11 +127,13 @@ def test_what_is_said_by_release(version, config, clipping, expected, write):
     body = {"train_micro_batch_size_per_gpu": 1, **config}
     if clipping is not None:
         body["gradient_clipping"] = clipping
-    target = Target(version, "asked for")
-    loaded = load(write("ds.json", json.dumps(body)), (), target, consumer="deepspeed")
+    target = DeepSpeedTarget(version, "asked for")
+    loaded = load_spec(write("ds.json", json.dumps(body)), (), target, consumer="deepspeed")
     assert loaded.spec is not None
     assert loaded.source is not None
-    report = check(resolve(loaded.spec, kind=loaded.kind), loaded.source, deepspeed=target, consumer="deepspeed")
+    report = check_run(
+        resolve_run(loaded.spec, kind=loaded.kind), loaded.source, deepspeed=target, consumer="deepspeed"
+    )
     ours = {f.gate: f.severity for f in report.findings if f.gate[:2] in ("PR", "OP") and f.severity != "info"}
     assert ours == expected
 
@@ -195,10 +197,12 @@ WARMUP = {"deepspeed": scheduler("WarmupLR", warmup_num_steps=2)}
 )
 def test_adagrad_follows_no_schedule_under_zero(sections, expected, write):
     body = {"optimizer": {"type": "adagrad"}, "zero": {"stage": 2}, "train": {"per_device_train_batch_size": 1}}
-    loaded = load(write("a.yaml", json.dumps({**body, **sections})), (), Target("0.19.8", "asked for"))
+    loaded = load_spec(write("a.yaml", json.dumps({**body, **sections})), (), DeepSpeedTarget("0.19.8", "asked for"))
     assert loaded.spec is not None, loaded.findings
     assert loaded.source is not None
-    report = check(resolve(loaded.spec, world_size=2), loaded.source, deepspeed=Target("0.19.8", "asked for"))
+    report = check_run(
+        resolve_run(loaded.spec, world_size=2), loaded.source, deepspeed=DeepSpeedTarget("0.19.8", "asked for")
+    )
     found = [f.message for f in report.findings if f.gate == "OP041"]
     assert len(found) == (expected is not None)
     assert all(expected in message for message in found)

@@ -15,16 +15,16 @@ from conformance.case import file_text
 from conformance.draw import draw
 from pages import LATEST, judge
 
-from harness.facts.deepspeed import Target
+from harness.facts.deepspeed_version import DeepSpeedTarget
 from harness.findings import Finding, Fix
-from harness.gates import check
-from harness.gates.registry import gates
-from harness.plan.run import resolve
-from harness.spec.edit import get, paths_of
-from harness.spec.load import load
-from harness.spec.source import Path, Source, dotted, parse
+from harness.gates import check_run
+from harness.gates.registry import all_gates
+from harness.plan.resolved_run import resolve_run
+from harness.spec.parse.source import KeyPath, Source, join_key, parse
+from harness.spec.spec_loader import load_spec
+from harness.spec.text_editor import edits_of_fix, value_at
 
-GATES = {gate.id: gate for gate in gates()}
+GATES = {gate.id: gate for gate in all_gates()}
 REFUSED = ("raises", "asserts", "crashes")
 NOT_USED = {
     "CC001": "only `engine.compile()` reads it, which is not called",
@@ -85,7 +85,7 @@ NOT_USED = {
 _TIERS = ("offload_optimizer", "offload_param")
 
 
-def leaves(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
+def leaves(path: KeyPath, value: Any) -> Iterator[tuple[KeyPath, Any]]:
     """Every value in a block that is set or removed as a whole."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
@@ -94,12 +94,12 @@ def leaves(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
         yield path, value
 
 
-def is_tier(path: Path) -> bool:
+def is_tier(path: KeyPath) -> bool:
     """Where states are: the device of an offload, and which share of them."""
     return len(path) > 1 and path[-2] in _TIERS and path[-1] in ("device", "ratio")
 
 
-def is_path(path: Path, value: Any) -> bool:
+def is_path(path: KeyPath, value: Any) -> bool:
     """A file or a folder, by the key's name or by its look."""
     named = str(path[-1]).endswith(("path", "dir", "folder", "file"))
     return isinstance(value, str) and value not in ("", "auto") and (named or PurePosixPath(value).is_absolute())
@@ -112,23 +112,23 @@ def harm(finding: Finding, source: Source) -> list[str]:
     gate = GATES[finding.gate]
     refused = finding.is_error and gate.upstream in REFUSED
     found = []
-    for path, new in paths_of(finding.fix, source).items():
-        old = get(source.data, path)
+    for path, new in edits_of_fix(finding.fix, source).items():
+        old = value_at(source.data, path)
         before, after = dict(leaves(path, old)), dict(leaves(path, new))
         for where in {**before, **after}:
             was, becomes = before.get(where), after.get(where)
             if was == becomes:
                 continue
             if is_tier(where):
-                found.append(f"moves a tier of offload: {dotted(where)} from {was} to {becomes}")
+                found.append(f"moves a tier of offload: {join_key(where)} from {was} to {becomes}")
             if is_path(where, was) or is_path(where, becomes):
-                found.append(f"touches a path: {dotted(where)} from {was} to {becomes}")
+                found.append(f"touches a path: {join_key(where)} from {was} to {becomes}")
         if old is not None and old != new and not refused and gate.id not in NOT_USED:
-            found.append(f"replaces {dotted(path)}: {old}, which works")
+            found.append(f"replaces {join_key(path)}: {old}, which works")
     return found
 
 
-@pytest.mark.parametrize("gate", gates(), ids=lambda g: g.id)
+@pytest.mark.parametrize("gate", all_gates(), ids=lambda g: g.id)
 def test_a_safe_fix_leaves_what_works(gate, write):
     judged = judge(gate, "Example", write)
     found = [f for f in judged.report.findings if f.gate == gate.id]
@@ -161,21 +161,21 @@ def test_only_gates_that_need_it_are_excused(write):
         assert gate.upstream not in REFUSED, name
         judged = judge(gate, "Example", write)
         fixes = [f.fix for f in judged.report.findings if f.gate == name and f.fix]
-        replaced = [get(judged.source.data, p) for fix in fixes for p in paths_of(fix, judged.source)]
+        replaced = [value_at(judged.source.data, p) for fix in fixes for p in edits_of_fix(fix, judged.source)]
         assert any(fix.safe for fix in fixes) or name in {"OF027", "PR005", "PR020"}, name
         assert any(value is not None for value in replaced), name
 
 
 def test_no_safe_fix_of_a_drawn_configuration_harms_it(write):
-    target, seen = Target(LATEST, "asked for"), 0
+    target, seen = DeepSpeedTarget(LATEST, "asked for"), 0
     for number in range(200):
         case = draw(1, number)
         suffix, text = file_text(case)
-        loaded = load(write(f"case-{number}{suffix}", text), (), target)
+        loaded = load_spec(write(f"case-{number}{suffix}", text), (), target)
         if loaded.spec is None or loaded.source is None:
             continue
-        run = resolve(loaded.spec, world_size=case.world, kind=loaded.kind)
-        for finding in check(run, loaded.source, deepspeed=target, consumer=loaded.consumer).findings:
+        run = resolve_run(loaded.spec, world_size=case.world, kind=loaded.kind)
+        for finding in check_run(run, loaded.source, deepspeed=target, consumer=loaded.consumer).findings:
             if finding.gate in GATES:
                 seen += finding.fix is not None and finding.fix.safe
                 assert harm(finding, loaded.source) == [], f"{finding.gate} in {case.id}"

@@ -7,13 +7,13 @@ import json
 import pytest
 from pages import Example, example_of, judge
 
-from harness.gates.registry import gates
-from harness.render.config import render
+from harness.gates.registry import all_gates
+from harness.render.ds_config import render_ds_config
 
 OF_THE_SPEC_ALONE = {"a run spec", "a launch", "the hosts' answers"}
 GATES = [
     gate
-    for gate in gates()
+    for gate in all_gates()
     if not OF_THE_SPEC_ALONE & set(gate.needs) and example_of(gate, "Example").kind == "yaml"
 ]  # fmt: skip
 
@@ -21,8 +21,8 @@ GATES = [
 def context(run):
     """What a DeepSpeed JSON cannot say, as `--set` overrides."""
     written = run.spec.model_dump(mode="json", exclude_unset=True)
-    if run.degrees.pipeline > 1:
-        yield f"parallel.pipeline_parallel_size={run.degrees.pipeline}"
+    if run.parallel_dims.pipeline > 1:
+        yield f"parallel.pipeline_parallel_size={run.parallel_dims.pipeline}"
     for section in ("model", "launch", "cluster", "export", "data"):
         for name, value in written.get(section, {}).items():
             yield f"{section}.{name}={json.dumps(value)}"
@@ -35,7 +35,7 @@ def context(run):
 def test_the_rendered_json_fires_the_gate_too(gate, write):
     example = example_of(gate, "Example")
     judged = judge(gate, "Example", write)
-    text = render(judged.run).text
+    text = render_ds_config(judged.run).json_text
     again = judge(gate, "Example", write, list(context(judged.run)), example=Example(text, "json", example.hostfile))
     told = {f.gate for f in again.report.findings} | {f.gate for f in again.loading if f.is_error}
     assert {gate.id, "SP013"} & told, text  # a key that the release does not know is told as that

@@ -7,9 +7,9 @@ import json
 import pytest
 from pages import Example, judge
 
-from harness.gates.registry import gates
+from harness.gates.registry import all_gates
 
-ANY = next(g for g in gates() if g.id == "CK009")
+ANY = next(g for g in all_gates() if g.id == "CK009")
 GPT2 = "{model_type: gpt2, vocab_size: 64, n_positions: 32, n_embd: 32, n_layer: 1, n_head: 4}"
 FAMILIES = ("CK", "CC", "UT", "SE", "MD")
 JSON = {"train_micro_batch_size_per_gpu": 1, "gradient_clipping": 1.0}

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from boxes import NEEDS_ROOT, TheBox, box_command, made_box
 
-from harness.launching import remote
+from harness.launching.hosts import ssh
 
 PORT = 29547
 SPEC = """\
@@ -244,7 +244,7 @@ def test_nothing_is_executed_by_a_shell(box, tmp_path, monkeypatch):
         monkeypatch.setenv(name, value)
     marker = tmp_path / "marker"
     script = tmp_path / "script.py"
-    script.write_text(f"import json, sys\nprint({remote.MARK.decode()!r} + json.dumps({{'got': sys.argv[1]}}))\n")
+    script.write_text(f"import json, sys\nprint({ssh.MARK.decode()!r} + json.dumps({{'got': sys.argv[1]}}))\n")
     evil = [
         f"$(touch {marker})",
         f"`touch {marker}`",
@@ -254,12 +254,13 @@ def test_nothing_is_executed_by_a_shell(box, tmp_path, monkeypatch):
         "-c",
     ]
     for word in evil:
-        answer = remote.ask_all([box.address(1)], script, {"job": word}, seconds=20)[0]
+        answer = ssh.run_on_hosts([box.address(1)], script, {"job": word}, timeout_seconds=20)[0]
         assert answer.state == "ok"
         assert word not in answer.body["got"]  # it travels as base64
         assert (
-            remote.ask_all([box.address(1)], script, {}, seconds=20, python=f"/nowhere/{word}")[0].state == "no probe"
+            ssh.run_on_hosts([box.address(1)], script, {}, timeout_seconds=20, python=f"/nowhere/{word}")[0].state
+            == "no probe"
         )
     for host in ("-oProxyCommand=touch " + str(marker), f"$(touch {marker})", f"a;touch {marker}", "x y"):
-        assert remote.ask_all([host], script, {}, seconds=20)[0].state == "unreachable"
+        assert ssh.run_on_hosts([host], script, {}, timeout_seconds=20)[0].state == "unreachable"
     assert not marker.exists()

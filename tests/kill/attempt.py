@@ -21,8 +21,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from harness.checkpoints.choosing import named_in, problems
-from harness.launching.processes import of_run, read_process
+from harness.checkpoints.latest import list_checkpoints, verify_with_name
+from harness.launching.process.processes import find_run_processes, read_process
 
 START_SECONDS = 900.0
 GONE_SECONDS = 120.0
@@ -114,7 +114,7 @@ class Launched:
             return ranks
         if target == "supervisor":
             return [self._process.pid]
-        members = {p.pid: Path(f"/proc/{p.pid}/cmdline") for p in of_run(self.run_dir, -1)}
+        members = {p.pid: Path(f"/proc/{p.pid}/cmdline") for p in find_run_processes(self.run_dir, -1)}
         if target == "everything":
             return [self._process.pid, *members]
         lines = {pid: _bytes(file) for pid, file in members.items()}
@@ -230,7 +230,7 @@ def _rank_pids(run_dir: Path) -> list[int]:
         except (OSError, ValueError, KeyError):
             continue
         process = read_process(pid)
-        found += [pid] if process is not None and not process.gone else []
+        found += [pid] if process is not None and not process.has_exited else []
     return found
 
 
@@ -251,7 +251,7 @@ def _rows(run_dir: Path) -> list[dict[str, Any]]:
 
 def _torn(run_dir: Path) -> list[str]:
     """Everything that has a checkpoint's name must be one, to the last byte."""
-    found = [f for path in named_in(run_dir / "checkpoints") for f in problems(path)]
+    found = [f for path in list_checkpoints(run_dir / "checkpoints") for f in verify_with_name(path)]
     return [f"a torn checkpoint has its final name: {f.message}" for f in found if f.is_error]
 
 
@@ -264,7 +264,7 @@ def _orphans(run_dir: Path) -> list[str]:
 
 
 def _alive(run_dir: Path) -> list[int]:
-    return sorted({*(p.pid for p in of_run(run_dir, -1)), *_rank_pids(run_dir)})
+    return sorted({*(p.pid for p in find_run_processes(run_dir, -1)), *_rank_pids(run_dir)})
 
 
 def _end(started: Started) -> None:

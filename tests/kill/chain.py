@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.checkpoints.choosing import named_in
-from harness.launching import shm
-from harness.launching.rundir import ports_of, write_run_dir
+from harness.checkpoints.latest import list_checkpoints
+from harness.launching.process import shm
+from harness.launching.setup.run_dir import read_ports, write_run_dir
 
 from .attempt import Forked, Kill, Launched, Report, Started, go
 from .spec import write_spec
@@ -72,7 +72,7 @@ def run(plan: Plan, folder: Path, tell: Callable[[str], None] = lambda _: None) 
             result.chains += 1
     finally:
         ranks.close()
-    shm.remove_unused({plan.port})
+    shm.remove_unused_buffers({plan.port})
     result.seconds = time.monotonic() - began
     return result
 
@@ -121,7 +121,7 @@ class _Chain:
     def _newest(self) -> str | None:
         """What `--resume auto` has to find: the last step of the last run that saved any."""
         for report in reversed(self.reports):
-            saved = named_in(report.run_dir / "checkpoints")
+            saved = list_checkpoints(report.run_dir / "checkpoints")
             if saved:
                 return str(saved[0].resolve())
         return None
@@ -141,17 +141,17 @@ class _Chain:
         missing = sorted(set(range(1, self.plan.steps + 1)) - steps)
         if missing:
             self.wrong.append(f"{self.folder.name}: no line for steps {missing}")
-        ends = [named_in(report.run_dir / "checkpoints")[0] for report in (self.reports[-1], self.reference)]
+        ends = [list_checkpoints(report.run_dir / "checkpoints")[0] for report in (self.reports[-1], self.reference)]
         answer = self.ranks.run(SAME, *map(str, ends), ranks=1, check=False)
         if answer["codes"] != [0]:
             self.wrong.append(f"{self.folder.name}: the final state differs: {answer['output'][0][-500:]}")
-        shm.remove_unused(ports_of(self.folder / "runs"))
-        left = [b.path.name for b in shm.buffers() if b.port in ports_of(self.folder / "runs")]
+        shm.remove_unused_buffers(read_ports(self.folder / "runs"))
+        left = [b.path.name for b in shm.find_buffers() if b.port in read_ports(self.folder / "runs")]
         self.wrong += [f"{self.folder.name}: {name} is left in {shm.FOLDER}" for name in left]
 
 
 def _fork(spec: Path, ranks: Any, *overrides: str) -> Forked:
-    from harness.cli.preparing import prepare
+    from harness.cli.launch_setup import prepare
 
     def make(file: Path) -> tuple[Path, str | None]:
         prepared = prepare(str(file), list(overrides), None, ("auto", ()), dry_run=False)

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("deepspeed")
 
-from harness.launching.here import free_port
+from harness.launching.hosts.local_host import find_free_port
 
 from . import chain
 
@@ -17,7 +17,7 @@ KILLS, LAUNCHED, STEPS, SEED = 8, 2, 70, 13
 
 def test_a_run_killed_eight_times_ends_as_one_that_nobody_touched(tmp_path: Path) -> None:
     kills = chain.draw(KILLS, LAUNCHED, SEED)
-    result = chain.run(chain.Plan(kills, STEPS, ("zero3-cpu",), free_port(), SEED), tmp_path, print)
+    result = chain.run(chain.Plan(kills, STEPS, ("zero3-cpu",), find_free_port(), SEED), tmp_path, print)
     assert result.wrong == []
     assert len(result.killed) == KILLS
     assert sum(report.mid_save for report in result.killed) >= KILLS // 4

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from harness.launching.processes import all_processes, of_run
-from harness.launching.shm import Buffer, buffers
+from harness.launching.process.processes import find_run_processes, read_process_table
+from harness.launching.process.shm import Buffer, find_buffers
 
 
 def _free_port() -> int:
@@ -33,14 +33,14 @@ PORT = _free_port()
 
 def left_over_buffers() -> list[Buffer]:
     """What runs at this process's port left in /dev/shm."""
-    return [b for b in buffers() if b.port == PORT]
+    return [b for b in find_buffers() if b.port == PORT]
 
 
 def clean_up(runs: list[Launched]) -> None:
     """End what is left of the runs, whatever a test found."""
     for run in runs:
         for pid in [run.process.pid, *run.living()]:
-            if pid in all_processes():
+            if pid in read_process_table():
                 os.kill(pid, signal.SIGKILL)
         run.process.wait()
     for buffer in left_over_buffers():
@@ -68,7 +68,7 @@ class Launched:
         return (self.output / "latest").resolve()
 
     def living(self) -> list[int]:
-        return [p.pid for p in of_run(self.run_dir, session=-1)]
+        return [p.pid for p in find_run_processes(self.run_dir, session=-1)]
 
     def status(self, rank: int) -> dict[str, object]:
         try:

@@ -17,8 +17,8 @@ import time
 from pathlib import Path
 
 from harness.checkpoints import manifest
-from harness.runtime.rundir import RunDir
-from harness.runtime.status import Status
+from harness.runtime.rank_status import RankStatusWriter
+from harness.runtime.run_config import RunDir
 from harness.runtime.watchdog import Watchdog
 
 
@@ -26,7 +26,7 @@ def save(run_dir: RunDir, step: int) -> None:
     folder = run_dir.checkpoints / f"step-{step:08d}"
     folder.mkdir(parents=True)
     body = {"state": {"step": step}, "tag": f"global_step{step}", "world": 1, "zero_stage": 0, "dtype": "float32"}
-    manifest.write(folder, {"format_version": manifest.FORMAT_VERSION, **body, "files": {}})
+    manifest.write_manifest(folder, {"format_version": manifest.FORMAT_VERSION, **body, "files": {}})
 
 
 def hold_the_interpreter() -> None:
@@ -44,12 +44,12 @@ def wait_for_oneself() -> None:
     lock.acquire()
 
 
-def take_step(run_dir: RunDir, status: Status, step: int) -> None:
+def take_step(run_dir: RunDir, status: RankStatusWriter, step: int) -> None:
     with run_dir.metrics.open("a") as file:
         file.write(json.dumps({"type": "step", "step": step, "loss": 1.0}) + "\n")
-    status.set("running", step=step)
+    status.update("running", step=step)
     time.sleep(1.05)  # a running rank writes its state once a second
-    status.set("running", step=step)
+    status.update("running", step=step)
 
 
 def write_half_a_line(run_dir: RunDir) -> None:
@@ -57,20 +57,20 @@ def write_half_a_line(run_dir: RunDir) -> None:
         file.write('{"type": "st')
 
 
-def obey(run_dir: RunDir, status: Status) -> None:
+def obey(run_dir: RunDir, status: RankStatusWriter) -> None:
     """Take steps until asked to stop."""
     while not run_dir.stop.exists():
         time.sleep(0.05)
-    status.set("stopped")
+    status.update("stopped")
     sys.exit(0)
 
 
-def end(status: Status, code: int, **said: object) -> None:
-    status.set("failed" if code else "completed", **said)
+def end(status: RankStatusWriter, code: int, **said: object) -> None:
+    status.update("failed" if code else "completed", **said)
     sys.exit(code)
 
 
-def act(word: str, run_dir: RunDir, status: Status) -> None:
+def act(word: str, run_dir: RunDir, status: RankStatusWriter) -> None:
     name, _, number = word.partition(":")
     {
         "step": lambda: take_step(run_dir, status, int(number)),
@@ -79,7 +79,7 @@ def act(word: str, run_dir: RunDir, status: Status) -> None:
         "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
         "stopped": lambda: os.kill(os.getpid(), signal.SIGSTOP),
         "raise": lambda: end(status, 1, error=f"RuntimeError: port {os.getpid()} is closed"),
-        "refuse": lambda: end(status, 1, error="no such file", refused=True),
+        "refuse": lambda: end(status, 1, error="no such file", is_user_error=True),
         "complete": lambda: end(status, 0),
         "interpreter": hold_the_interpreter,
         "deadlock": wait_for_oneself,
@@ -93,8 +93,8 @@ def main(run: str, script: str, *options: str) -> None:
     attempt = int(given.get("--attempt", "1"))
     run_dir = RunDir(Path(run))
     watchdog = Watchdog(run_dir.root / "logs", 0, attempt)
-    status = Status(run_dir, 0, on_progress=watchdog.beat)
-    status.set("starting")
+    status = RankStatusWriter(run_dir, 0, on_progress=watchdog.heartbeat)
+    status.update("starting")
     (run_dir.root / f"resumed-{attempt}").write_text(Path(given.get("--resume", "/nothing")).name)
     for word in json.loads(script)[attempt - 1]:
         act(word, run_dir, status)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from foreign import foreign, imported
 
-from harness.interpreter import python
+from harness.interpreter import python_command
 
 GPT_NEO = {
     "model_type": "gpt_neo", "hidden_size": 32, "num_layers": 2, "num_heads": 2, "vocab_size": 64,
@@ -77,6 +77,6 @@ def test_what_is_started_imports_nothing_of_the_current_folder_but_pythonpath_co
     (folder / "lib" / "only_there.py").write_text("import json; print(json.dumps('here'))\n")
     env = {**os.environ, "PYTHONPATH": str(folder / "lib")}
     for words in (("-m", "only_there"), ("-c", "import only_there")):
-        done = subprocess.run(python(*words), cwd=folder, env=env, text=True, capture_output=True, check=False)
+        done = subprocess.run(python_command(*words), cwd=folder, env=env, text=True, capture_output=True, check=False)
         assert done.stdout == '"here"\n', done.stderr
     assert imported(folder) == []

@@ -15,15 +15,15 @@ from pathlib import Path
 import pytest
 from deepspeed_words import exported
 
-from harness.gates import check
-from harness.launching.here import Here
-from harness.launching.plan import Target, make_plan
-from harness.launching.refusals import refusals
-from harness.plan.run import resolve
-from harness.spec.cluster import Cluster, parse_hostfile
+from harness.gates import check_run
+from harness.launching.hosts.local_host import LocalHost
+from harness.launching.setup.launch_checks import check_launch
+from harness.launching.setup.launch_plan import RunTarget, build_launch_plan
+from harness.plan.resolved_run import resolve_run
 from harness.spec.host_selection import parse_hosts, slurm_hosts
-from harness.spec.model import RunSpec
-from harness.spec.source import Source
+from harness.spec.hostfile import Cluster, parse_hostfile
+from harness.spec.parse.source import Source
+from harness.spec.run_spec import RunSpec
 
 EVIL = [
     "$(touch marker)",
@@ -48,10 +48,10 @@ EVIL = [
 NAMES = [word for word in EVIL if "x" * 100 not in word]
 
 
-def here(folder: Path, **environ: str) -> Here:
-    return Here(
+def here(folder: Path, **environ: str) -> LocalHost:
+    return LocalHost(
         hostname="login",
-        folder=folder,
+        cwd=folder,
         python=sys.executable,
         deepspeed=("deepspeed",),
         scripts=Path(__file__).parents[2] / "launch",
@@ -59,10 +59,10 @@ def here(folder: Path, **environ: str) -> Here:
         accelerated=False,
         num_accelerators=0,
         port=23456,
-        supervisor="login:1:2",
+        supervisor_id="login:1:2",
         environ={"PATH": os.environ["PATH"], **environ},
         local_names=frozenset(),
-        default_hostfile=False,
+        has_default_hostfile=False,
     )
 
 
@@ -81,11 +81,11 @@ def test_such_a_host_is_refused_wherever_it_is_named(name):
 def test_a_value_is_refused_or_arrives_as_it_is(tmp_path, value):
     """DeepSpeed writes `export NAME="VALUE"; ` into the remote command (`launcher/multinode_runner.py`, add_export)."""
     spec = RunSpec.model_validate({"launch": {"env": {"ODD": value}}})
-    run = resolve(spec, name="demo", cluster=Cluster.of((("a", 1), ("b", 1))))
-    found = {f.gate for f in refusals(run, here(tmp_path), tmp_path / "run")}
+    run = resolve_run(spec, name="demo", cluster=Cluster.from_pairs((("a", 1), ("b", 1))))
+    found = {f.gate for f in check_launch(run, here(tmp_path), tmp_path / "run")}
     refused = bool(found & {"EN006", "EN007"})
     assert refused or "marker" not in value or not re.search(r"[$`\"\\]", value)
-    plan = make_plan(run, {}, here(tmp_path), Target(tmp_path / "run", {}))
+    plan = build_launch_plan(run, {}, here(tmp_path), RunTarget(tmp_path / "run", {}))
     if not refused:
         lines = [line.partition("=") for line in plan.files()["deepspeed.env"].split("\n") if line]
         exports = "".join(f'export {name}="{text}"; ' for name, _, text in lines)
@@ -109,9 +109,9 @@ SHELL = [*(v for v in NAMES if "\0" not in v), 'a"; touch marker; echo "b', "$HO
 @pytest.mark.parametrize("value", SHELL)
 def test_a_value_that_the_gate_lets_through_runs_nothing_in_deepspeeds_own_command(tmp_path, value):
     spec = RunSpec.model_validate({"launch": {"env": {"ODD": value}}})
-    run = resolve(spec, name="demo", cluster=Cluster.of((("a", 1), ("b", 1))))
+    run = resolve_run(spec, name="demo", cluster=Cluster.from_pairs((("a", 1), ("b", 1))))
     source = Source("spec.yaml", "yaml", "", {})
-    refused = "SE005" in {f.gate for f in check(run, source).findings}
+    refused = "SE005" in {f.gate for f in check_run(run, source).findings}
     script = exported({"ODD": value}) + 'printf %s "$ODD"'
     done = subprocess.run(["sh", "-c", script], text=True, capture_output=True, check=False, cwd=tmp_path)
     safe = done.stdout == value.strip() and not list(tmp_path.iterdir())
@@ -123,10 +123,12 @@ def test_a_value_that_the_gate_lets_through_runs_nothing_in_deepspeeds_own_comma
 
 @pytest.mark.parametrize("name", ["$(touch marker)", "A B", "a;touch marker", "", "1A", "A=B", "A\nB", "-x"])
 def test_a_name_of_a_variable_is_one_or_refused(tmp_path, name):
-    run = resolve(
-        RunSpec.model_validate({"launch": {"env": {name: "1"}}}), name="demo", cluster=Cluster.of((("a", 1), ("b", 1)))
+    run = resolve_run(
+        RunSpec.model_validate({"launch": {"env": {name: "1"}}}),
+        name="demo",
+        cluster=Cluster.from_pairs((("a", 1), ("b", 1))),
     )
-    assert "EN006" in {f.gate for f in refusals(run, here(tmp_path), tmp_path)}
+    assert "EN006" in {f.gate for f in check_launch(run, here(tmp_path), tmp_path)}
 
 
 @pytest.mark.parametrize("value", [v for v in NAMES if "\0" not in v and re.search(r"[$`\"\\%\n]|^ ", v)])
@@ -134,16 +136,16 @@ def test_a_name_of_a_variable_is_one_or_refused(tmp_path, name):
     "name", ["PYTHONPATH", "MLFLOW_RUN", "UCX_TLS", "DS_ACCELERATOR", "HF_HOME", "PYTHON$(touch x)"]
 )
 def test_what_the_shell_exports_is_refused_where_it_would_run(tmp_path, name, value):
-    run = resolve(RunSpec.model_validate({}), name="demo", cluster=Cluster.of((("a", 1), ("b", 1))))
-    assert "EN007" in {f.gate for f in refusals(run, here(tmp_path, **{name: value}), tmp_path)}
+    run = resolve_run(RunSpec.model_validate({}), name="demo", cluster=Cluster.from_pairs((("a", 1), ("b", 1))))
+    assert "EN007" in {f.gate for f in check_launch(run, here(tmp_path, **{name: value}), tmp_path)}
 
 
 @pytest.mark.parametrize("path", ["/a b", "/a;touch marker", "/$(touch marker)", "/a'b", "/a\nb", "/a%h"])
 def test_paths_that_a_remote_shell_would_split_are_refused(tmp_path, path):
-    run = resolve(RunSpec.model_validate({}), name="demo", cluster=Cluster.of((("a", 1), ("b", 1))))
+    run = resolve_run(RunSpec.model_validate({}), name="demo", cluster=Cluster.from_pairs((("a", 1), ("b", 1))))
     there = here(tmp_path)
-    for place, run_dir in ((there, Path(path)), (replace(there, folder=Path(path)), tmp_path)):
-        assert "EN008" in {f.gate for f in refusals(run, place, run_dir)}
+    for place, run_dir in ((there, Path(path)), (replace(there, cwd=Path(path)), tmp_path)):
+        assert "EN008" in {f.gate for f in check_launch(run, place, run_dir)}
 
 
 def test_the_whole_command_runs_nothing(tmp_path):

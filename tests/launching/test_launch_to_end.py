@@ -12,9 +12,9 @@ import pytest
 from foreign import foreign, imported
 from launched import Launched, clean_up, left_over_buffers
 
-from harness.records.listing import runs_in
-from harness.records.record import read_record
-from harness.slowness import diagnose
+from harness.run_records.listing import list_run_summaries
+from harness.run_records.run_record import read_run_record
+from harness.slowness import diagnose_slowness
 
 STEPS = 4
 SPEC = f"""\
@@ -91,7 +91,7 @@ def test_the_summary_names_what_was_reached_and_what_is_kept(both):
 
 def test_its_report_and_the_list_of_runs_show_what_it_measured(both):
     run_dir = both[0][0][0]
-    record = read_record(run_dir)
+    record = read_run_record(run_dir)
     assert [x for x, _ in record.points("step", "loss")] == list(range(1, STEPS + 1))
     html = (run_dir / "report.html").read_text()
     for shown in (
@@ -101,11 +101,11 @@ def test_its_report_and_the_list_of_runs_show_what_it_measured(both):
         "Why is it slow?",
     ):
         assert shown in html
-    diagnosis = diagnose(record)
-    assert diagnosis.step > 0
+    diagnosis = diagnose_slowness(record)
+    assert diagnosis.step_seconds > 0
     known = {"data", "communication", "cpu-optimizer", "padding"}  # what a run on CPUs can suffer from
-    assert {told.slow.name for told in diagnosis.causes} <= known
-    listed = {summary.name: summary for summary in runs_in(run_dir.parent)}
+    assert {told.slowdown.name for told in diagnosis.slowdowns} <= known
+    listed = {summary.name: summary for summary in list_run_summaries(run_dir.parent)}
     assert (listed[run_dir.name].state, listed[run_dir.name].step) == ("completed", STEPS)
 
 

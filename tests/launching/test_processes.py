@@ -8,9 +8,15 @@ import time
 
 import pytest
 
-from harness.facts.machine import start_ticks
-from harness.launching.processes import end_all, holders, mapped_files, of_run, read_process
-from harness.launching.shm import buffers, remove_unused
+from harness.hostinfo.machine import process_start_ticks
+from harness.launching.process.processes import (
+    find_mapped_files,
+    find_run_processes,
+    kill_all,
+    pids_with_open_file,
+    read_process,
+)
+from harness.launching.process.shm import find_buffers, remove_unused_buffers
 
 ORPHAN = """
 import os, signal, subprocess, sys
@@ -35,14 +41,14 @@ def orphan(tmp_path):
 
 
 def test_an_orphan_that_ignores_sigterm_is_found_and_ended(orphan, tmp_path):
-    assert [p.pid for p in of_run(tmp_path, session=-1)] == [orphan]
-    assert end_all(lambda: of_run(tmp_path, session=-1), 0.3) == []
+    assert [p.pid for p in find_run_processes(tmp_path, session=-1)] == [orphan]
+    assert kill_all(lambda: find_run_processes(tmp_path, session=-1), 0.3) == []
     left = read_process(orphan)
-    assert left is None or left.gone
+    assert left is None or left.has_exited
 
 
 def test_a_run_directory_whose_name_begins_alike_is_another_run(orphan, tmp_path):
-    assert of_run(tmp_path.parent / tmp_path.name[:-1], session=-1) == []
+    assert find_run_processes(tmp_path.parent / tmp_path.name[:-1], session=-1) == []
 
 
 def test_descendants_belong_and_the_caller_does_not(tmp_path):
@@ -50,21 +56,21 @@ def test_descendants_belong_and_the_caller_does_not(tmp_path):
     child = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
     try:
         end = time.monotonic() + 10
-        while len(of_run(tmp_path, child.pid)) < 2 and time.monotonic() < end:
+        while len(find_run_processes(tmp_path, child.pid)) < 2 and time.monotonic() < end:
             time.sleep(0.05)
-        assert len(of_run(tmp_path, child.pid)) == 2
-        assert os.getpid() not in {p.pid for p in of_run(tmp_path, os.getsid(0))}
+        assert len(find_run_processes(tmp_path, child.pid)) == 2
+        assert os.getpid() not in {p.pid for p in find_run_processes(tmp_path, os.getsid(0))}
     finally:
-        end_all(lambda: of_run(tmp_path, child.pid), 1.0)
+        kill_all(lambda: find_run_processes(tmp_path, child.pid), 1.0)
         child.wait()
 
 
 def test_a_zombie_is_gone_and_tells_its_signal():
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-    assert start_ticks(child.pid) == read_process(child.pid).ticks
+    assert process_start_ticks(child.pid) == read_process(child.pid).start_ticks
     child.kill()
     end = time.monotonic() + 5
-    while not read_process(child.pid).gone and time.monotonic() < end:
+    while not read_process(child.pid).has_exited and time.monotonic() < end:
         time.sleep(0.01)
     assert read_process(child.pid).exit_signal == signal.SIGKILL
     child.wait()
@@ -74,9 +80,9 @@ def test_a_zombie_is_gone_and_tells_its_signal():
 def test_who_holds_a_file_open(tmp_path):
     file = tmp_path / "lock"
     file.write_text("")
-    assert holders(file) == []
+    assert pids_with_open_file(file) == []
     with file.open():
-        assert holders(file) == [os.getpid()]
+        assert pids_with_open_file(file) == [os.getpid()]
 
 
 def test_buffers_in_use_stay(tmp_path):
@@ -89,12 +95,12 @@ def test_buffers_in_use_stay(tmp_path):
     for name in [*names, "somebody_else", f"deepspeed_allreduce_buffer_{os.getuid() + 1}_127.0.0.1_29001_0"]:
         (tmp_path / name).write_bytes(b"x" * 4096)
     with (tmp_path / names[0]).open("r+b") as file, mmap.mmap(file.fileno(), 4096):
-        assert mapped_files(str(tmp_path)) == {str(tmp_path / names[0])}
-        assert [b.in_use for b in buffers(tmp_path)] == [True, False, False]
-        assert remove_unused({29001}, tmp_path, older_than=60) == 0
+        assert find_mapped_files(str(tmp_path)) == {str(tmp_path / names[0])}
+        assert [b.in_use for b in find_buffers(tmp_path)] == [True, False, False]
+        assert remove_unused_buffers({29001}, tmp_path, older_than=60) == 0
         os.utime(tmp_path / names[1], (time.time() - 61, time.time() - 61))
-        assert remove_unused({29001}, tmp_path, older_than=60) == 4096
-        assert remove_unused({29001}, tmp_path) == 0
+        assert remove_unused_buffers({29001}, tmp_path, older_than=60) == 4096
+        assert remove_unused_buffers({29001}, tmp_path) == 0
     assert sorted(
         p.name for p in tmp_path.iterdir() if p.name.startswith(f"deepspeed_allreduce_buffer_{os.getuid()}_")
     ) == [names[0], names[2]]

@@ -12,7 +12,7 @@ import signal
 from launched import Launched, clean_up, left_over_buffers
 from test_signals import SPEC
 
-from harness.launching.attempts import attempts_of
+from harness.launching.supervise.restart_policy import read_restarts
 from harness.verdicts import read_verdict
 
 
@@ -44,7 +44,7 @@ def test_a_run_outlives_a_killed_rank_and_a_stopped_one(tmp_path):
         assert run.living() == []
     finally:
         clean_up([run])
-    first, second, third = attempts_of(run.run_dir)
+    first, second, third = read_restarts(run.run_dir)
     assert (first["code"], first["rank"]) == (137, 1)
     assert (second["code"], second["rank"]) == (124, 0)
     assert "is stopped by a signal" in second["cause"]

@@ -13,15 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import Refused
-from harness.launching import hangs
-from harness.launching.attempts import Attempt, attempts_of, decide
-from harness.launching.execute import execute
-from harness.launching.plan import HostPlan, LaunchPlan, Variable
-from harness.launching.rundir import LOCK, hold
-from harness.locks import Held, Lock, held_by, holder_of
-from harness.plan.run import resolve
-from harness.spec.model import RunSpec
+from harness.errors import UserError
+from harness.launching.setup.launch_plan import HostPlan, LaunchPlan, Variable
+from harness.launching.setup.run_dir import LOCK, acquire_lock
+from harness.launching.supervise import hang_detector
+from harness.launching.supervise.launch_runner import run_launch
+from harness.launching.supervise.restart_policy import Attempt, decide_restart, read_restarts
+from harness.locks import Lock, LockHeld, current_holder, read_holder
+from harness.plan.resolved_run import resolve_run
+from harness.spec.run_spec import RunSpec
 from harness.verdicts import Verdict, read_verdict
 from harness.views.screen import Screen
 
@@ -30,7 +30,7 @@ RANK = Path(__file__).with_name("pretend_rank.py")
 
 @pytest.fixture(autouse=True)
 def short_floors(monkeypatch):
-    monkeypatch.setattr(hangs, "FLOOR_SECONDS", {"start": 60.0})
+    monkeypatch.setattr(hang_detector, "MIN_PHASE_SECONDS", {"start": 60.0})
 
 
 def launch(tmp_path, *attempts, **settings):
@@ -47,8 +47,8 @@ def launch(tmp_path, *attempts, **settings):
     )
     plan = LaunchPlan("a", run_dir, tmp_path, argv, (HostPlan("here", (0,), variables),), True, 1, (), {})
     settings = {"restart_delay_seconds": 0.1, "hang_timeout_seconds": None} | settings
-    run = resolve(RunSpec.model_validate({"launch": settings}), world_size=1)
-    return execute(plan, run, tmp_path, Screen("quiet")), run_dir
+    run = resolve_run(RunSpec.model_validate({"launch": settings}), world_size=1)
+    return run_launch(plan, run, tmp_path, Screen("quiet")), run_dir
 
 
 def rows(run_dir):
@@ -68,7 +68,7 @@ def test_a_killed_rank_is_started_again_from_its_last_checkpoint(tmp_path):
     assert (outcome.verdict.state, outcome.verdict.code, outcome.attempts) == ("completed", 0, 2)
     assert "started again 1 time: attempt 1 ended at step 2" in outcome.verdict.notes[-1]
     assert (run_dir / "resumed-2").read_text() == "step-00000001"
-    first, second = attempts_of(run_dir)
+    first, second = read_restarts(run_dir)
     assert (first["state"], first["step"], first["code"]) == ("failed", 2, 137)
     assert (second["state"], Path(second["resumed_from"]).name) == ("completed", "step-00000001")
     found = rows(run_dir)
@@ -86,7 +86,7 @@ def test_a_killed_rank_is_started_again_from_its_last_checkpoint(tmp_path):
 def test_without_max_restarts_nothing_is_started_again(tmp_path):
     outcome, run_dir = launch(tmp_path, ["step:1", "killed"])
     assert (outcome.verdict.state, outcome.verdict.code, outcome.attempts) == ("failed", 137, 1)
-    assert attempts_of(run_dir) == []
+    assert read_restarts(run_dir) == []
     assert read_verdict(run_dir) == outcome.verdict
     assert outcome.verdict.time == pytest.approx(time.time(), abs=60)
 
@@ -114,7 +114,7 @@ def test_a_hung_rank_is_ended_with_its_stack_and_started_again(tmp_path, how):
     )
     assert time.monotonic() - began < 30
     assert outcome.verdict.state == "completed"
-    first = attempts_of(run_dir)[0]
+    first = read_restarts(run_dir)[0]
     assert first["code"] == 124
     assert "hung in a step" in first["cause"]
     assert read_verdict(run_dir / "status" / "attempt-1").cause == "LG076"
@@ -171,48 +171,48 @@ def attempt(number, step, saved, start=0, cause="killed by SIGKILL"):
 def test_delays_double_while_nothing_is_gained_and_then_it_is_given_up():
     killed = Verdict("failed", 137, "killed by SIGKILL", step=5)
     first, idle, idler = attempt(1, 5, 4), attempt(2, 5, 4, 4), attempt(3, 4, 4, 4)
-    assert decide([first], killed, 9, 5.0).delay == 5.0
-    assert decide([first, idle], killed, 9, 5.0).delay == 5.0
-    assert decide([first, idle, idler], killed, 9, 5.0).delay == 10.0
-    end = decide([first, idle, idler, attempt(4, 5, 4, 4)], killed, 9, 5.0)
+    assert decide_restart([first], killed, 9, 5.0).delay == 5.0
+    assert decide_restart([first, idle], killed, 9, 5.0).delay == 5.0
+    assert decide_restart([first, idle, idler], killed, 9, 5.0).delay == 10.0
+    end = decide_restart([first, idle, idler, attempt(4, 5, 4, 4)], killed, 9, 5.0)
     assert end.delay is None
-    assert "3 attempts in a row made no progress beyond step 5" in end.why
-    assert decide([first, idle, idler, attempt(4, 8, 8, 4)], killed, 9, 5.0).delay == 5.0
-    assert "restart 1 of 1" in decide([first, idle], killed, 1, 5.0).why
-    assert decide([first], Verdict("stopped", 143), 9, 5.0).delay is None
+    assert "3 attempts in a row made no progress beyond step 5" in end.reason
+    assert decide_restart([first, idle, idler, attempt(4, 8, 8, 4)], killed, 9, 5.0).delay == 5.0
+    assert "restart 1 of 1" in decide_restart([first, idle], killed, 1, 5.0).reason
+    assert decide_restart([first], Verdict("stopped", 143), 9, 5.0).delay is None
 
 
 def test_a_run_directory_has_one_writer(tmp_path):
-    first = hold(tmp_path)
-    with pytest.raises(Refused) as refused:
-        hold(tmp_path)
+    first = acquire_lock(tmp_path)
+    with pytest.raises(UserError) as refused:
+        acquire_lock(tmp_path)
     assert refused.value.findings[0].gate == "EN120"
     assert f"process {os.getpid()} on " in refused.value.findings[0].message
     first.release()
-    hold(tmp_path).release()
+    acquire_lock(tmp_path).release()
     assert not (tmp_path / LOCK).exists()
 
 
 def test_a_lock_whose_holder_was_killed_is_free(tmp_path):
-    code = f"import pathlib, time; from harness.locks import Lock; l = Lock.take(pathlib.Path({str(tmp_path / 'lock')!r})); print(1, flush=True); time.sleep(60)"
+    code = f"import pathlib, time; from harness.locks import Lock; l = Lock.acquire(pathlib.Path({str(tmp_path / 'lock')!r})); print(1, flush=True); time.sleep(60)"
     child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=RANK.parents[2])
     assert child.stdout.readline()
-    assert held_by(tmp_path / "lock").pid == child.pid
-    with pytest.raises(Held):
-        Lock.take(tmp_path / "lock")
+    assert current_holder(tmp_path / "lock").pid == child.pid
+    with pytest.raises(LockHeld):
+        Lock.acquire(tmp_path / "lock")
     child.kill()
     child.wait()
     child.stdout.close()
-    assert held_by(tmp_path / "lock") is None
-    assert holder_of(tmp_path / "lock").alive is False
-    Lock.take(tmp_path / "lock").release()
+    assert current_holder(tmp_path / "lock") is None
+    assert read_holder(tmp_path / "lock").is_alive is False
+    Lock.acquire(tmp_path / "lock").release()
 
 
 def test_on_a_network_file_system_another_machine_is_believed_for_two_minutes(tmp_path, monkeypatch):
-    monkeypatch.setattr("harness.facts.machine.on_network_filesystem", lambda _: True)
+    monkeypatch.setattr("harness.hostinfo.machine.is_on_network_filesystem", lambda _: True)
     lock = tmp_path / "lock"
     lock.write_text(json.dumps({"host": "elsewhere:0000", "pid": 7, "ticks": 1, "what": ""}))
-    with pytest.raises(Held):
-        Lock.take(lock)
+    with pytest.raises(LockHeld):
+        Lock.acquire(lock)
     os.utime(lock, (time.time() - 200, time.time() - 200))
-    Lock.take(lock).release()
+    Lock.acquire(lock).release()

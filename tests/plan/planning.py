@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.plan.memory import Memory
-from harness.plan.plan import Plan, make_plan
-from harness.plan.run import Run, resolve
-from harness.plan.settings import Settings, settings_of
-from harness.spec.model import RunSpec
+from harness.plan.memory_estimate import MemoryEstimate
+from harness.plan.plan_settings import PlanSettings, settings_of
+from harness.plan.planner import Plan, make_plan
+from harness.plan.resolved_run import ResolvedRun, resolve_run
+from harness.spec.run_spec import RunSpec
 
 TINY = {
     "model_type": "llama",
@@ -21,7 +21,7 @@ TINY = {
 }
 
 
-def run_of(which: str | dict[str, Any] = "llama-3.1-70b", ranks: int | None = 8, **sections: Any) -> Run:
+def run_of(which: str | dict[str, Any] = "llama-3.1-70b", ranks: int | None = 8, **sections: Any) -> ResolvedRun:
     """A run of one host unless `cluster` says otherwise; sections are merged over bf16, micro-batch 1, ZeRO-3, and
     DeepSpeed's defaults where they are silent.
     """
@@ -33,18 +33,18 @@ def run_of(which: str | dict[str, Any] = "llama-3.1-70b", ranks: int | None = 8,
         "precision": {"bf16": True},
         "zero": {"stage": 3},
         "cluster": {"gpu": "H100", "host_memory": "2TB", "gpus_per_node": 8},
-        "choices": False,
+        "tuned_defaults": False,
     }
     for name, values in sections.items():
         raw[name] = {**raw.get(name, {}), **values} if isinstance(values, dict) else values
-    return resolve(RunSpec.model_validate(raw), world_size=ranks)
+    return resolve_run(RunSpec.model_validate(raw), world_size=ranks)
 
 
 def plan_of(*args: Any, **kwargs: Any) -> Plan:
     return make_plan(run_of(*args, **kwargs))
 
 
-def settings(*args: Any, **kwargs: Any) -> Settings:
+def settings(*args: Any, **kwargs: Any) -> PlanSettings:
     found = settings_of(run_of(*args, **kwargs))
     assert found is not None
     return found
@@ -61,7 +61,7 @@ def offload(optimizer: str = "none", parameters: str = "none", stage: int = 3, *
     return zero
 
 
-def memory_of_run(*args: Any, **kwargs: Any) -> Memory:
+def memory_of_run(*args: Any, **kwargs: Any) -> MemoryEstimate:
     """The memory of a plan that is known to have one."""
     found = plan_of(*args, **kwargs).memory
     assert found is not None

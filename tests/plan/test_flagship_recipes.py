@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli.common import check_file
-from harness.plan.plan import Plan, make_plan
+from harness.check.check_file import check_file
+from harness.plan.planner import Plan, make_plan
 
 RECIPES = sorted(
     path
@@ -48,7 +48,7 @@ def test_it_fits_its_node(path: Path) -> None:
     assert plan.fit.headroom > 0.02
     assert plan.memory.host_peak < CEILING[kind]
     assert plan.capacity.host == CEILING[kind]
-    assert plan.run.degrees.world == 8
+    assert plan.run.parallel_dims.world_size == 8
     assert ("h200" in kind) == (plan.device is not None and plan.device.name == "H200-141GB")
 
 
@@ -64,4 +64,4 @@ def test_it_fine_tunes_on_chats_and_keeps_what_it_learned(path: Path) -> None:
     settings = make_plan(checked.run).settings
     assert settings is not None
     assert settings.tokens_per_step == 1 << 20
-    assert settings.sequence_parallel == (8 if "long-context" in path.stem else 1)
+    assert settings.sequence_parallel_size == (8 if "long-context" in path.stem else 1)

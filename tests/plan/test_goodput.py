@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 from planning import plan_of, settings
 
-from harness.plan.goodput import checkpoint_bytes, checkpoints, cost_of, daly, young
+from harness.plan.goodput import (
+    checkpoint_bytes,
+    checkpoint_cost,
+    optimal_interval_daly,
+    optimal_interval_young,
+    run_cost,
+)
 from harness.plan.rates import Rates
 
 HOURS = 3600
@@ -16,12 +22,14 @@ FAILURE = 50_700 * HOURS
     ("cost", "gpus", "hours"), [(60, 8, 14.5), (60, 64, 5.1), (60, 512, 1.8), (60, 4096, 0.65), (600, 512, 5.7)]
 )
 def test_young(cost: float, gpus: int, hours: float) -> None:
-    assert young(cost, FAILURE / gpus) / HOURS == pytest.approx(hours, rel=0.03)
+    assert optimal_interval_young(cost, FAILURE / gpus) / HOURS == pytest.approx(hours, rel=0.03)
 
 
 def test_daly_corrects_young_and_gives_up_when_saving_takes_too_long() -> None:
-    assert daly(60, FAILURE / 512) == pytest.approx(young(60, FAILURE / 512) - 60, rel=0.01)
-    assert daly(100, 49) == 49
+    assert optimal_interval_daly(60, FAILURE / 512) == pytest.approx(
+        optimal_interval_young(60, FAILURE / 512) - 60, rel=0.01
+    )
+    assert optimal_interval_daly(100, 49) == 49
 
 
 def test_the_best_interval_loses_least() -> None:
@@ -30,29 +38,29 @@ def test_the_best_interval_loses_least() -> None:
     def lost(interval: float) -> float:
         return cost / interval + interval / 2 / between
 
-    best = young(cost, between)
+    best = optimal_interval_young(cost, between)
     assert lost(best) < min(lost(best * 0.9), lost(best * 1.1))
 
 
 def test_a_checkpoint_of_70b_is_most_of_a_terabyte() -> None:
     assert checkpoint_bytes(settings(), 70_553_706_496) == 12 * 70_553_706_496
     assert checkpoint_bytes(settings(zero={"stage": 2}), 70_553_706_496) == 14 * 70_553_706_496
-    found = checkpoints(settings(), 70_553_706_496, Rates())
+    found = checkpoint_cost(settings(), 70_553_706_496, Rates())
     assert found.seconds == pytest.approx(169.4, abs=0.5)
     assert found.failure_seconds == FAILURE / 8
     assert 0 < found.lost < 0.01
 
 
 def test_more_ranks_fail_more_often_and_want_shorter_intervals() -> None:
-    few = checkpoints(settings(), 8_030_261_248, Rates())
-    many = checkpoints(settings(ranks=1024), 8_030_261_248, Rates())
+    few = checkpoint_cost(settings(), 8_030_261_248, Rates())
+    many = checkpoint_cost(settings(ranks=1024), 8_030_261_248, Rates())
     assert many.interval < few.interval
     assert many.lost > few.lost
 
 
 def test_hours_and_money() -> None:
-    cost = cost_of(3600e6, 1e6, settings(), 0.0, 2.0)
+    cost = run_cost(3600e6, 1e6, settings(), 0.0, 2.0)
     assert (cost.hours, cost.gpu_hours, cost.money) == (1.0, 8.0, 16.0)
-    assert cost_of(3600e6, 1e6, settings(), 0.5, None).hours == 2.0
+    assert run_cost(3600e6, 1e6, settings(), 0.5, None).hours == 2.0
     plan = plan_of("llama-3.1-8b")
     assert plan.cost is None

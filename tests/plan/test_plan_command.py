@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from harness.cli.app import build
+from harness.cli.app import build_app
 
 SPEC = """\
 name: small
@@ -24,7 +24,9 @@ Write = Callable[[str, str], str]
 
 
 def run(*arguments: str) -> Any:
-    return CliRunner().invoke(build(list(arguments)), list(arguments), catch_exceptions=False, env={"COLUMNS": "100"})
+    return CliRunner().invoke(
+        build_app(list(arguments)), list(arguments), catch_exceptions=False, env={"COLUMNS": "100"}
+    )
 
 
 def test_a_plan_is_on_stdout_and_stderr_is_empty(write: Write) -> None:
@@ -190,18 +192,18 @@ def test_a_picture(write: Write) -> None:
     ],
 )
 def test_bad_input_is_a_finding_and_never_a_traceback(flags: str, gate: str) -> None:
-    from harness.errors import Refused
+    from harness.errors import UserError
 
-    with pytest.raises(Refused) as refused:
-        CliRunner().invoke(build(["plan"]), ["plan", *flags.split()], catch_exceptions=False)
+    with pytest.raises(UserError) as refused:
+        CliRunner().invoke(build_app(["plan"]), ["plan", *flags.split()], catch_exceptions=False)
     assert gate in [f.gate for f in refused.value.findings]
     assert all(f.severity == "error" and f.fix for f in refused.value.findings)
 
 
 def test_a_search_without_a_gpu_that_is_known_says_so(write: Write) -> None:
-    from harness.errors import Refused
+    from harness.errors import UserError
 
     spec = write("small.yaml", SPEC.replace("gpu: H100", "gpu: cpu"))
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         run("plan", spec, "--search")
     assert [f.gate for f in refused.value.findings] == ["MM007"]

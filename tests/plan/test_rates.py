@@ -54,7 +54,7 @@ def test_a_measured_rate_replaces_the_assumed_one(key: str, value: Any, part: st
     before, after = plan_of(zero=zero).time, plan_of(zero=zero, cluster={key: value}).time
     assert before is not None
     assert after is not None
-    assert after.of(part) > before.of(part)
+    assert after.seconds_of(part) > before.seconds_of(part)
 
 
 def test_measured_links_are_taken_as_they_are() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from harness.launching.rehearsing import runs_with
+from harness.launching.programs.rehearsal_runner import find_runs_with
 
 
 def test_the_link_to_the_latest_run_is_none_of_them(tmp_path: Path) -> None:
@@ -17,9 +17,9 @@ def test_the_link_to_the_latest_run_is_none_of_them(tmp_path: Path) -> None:
         os.utime(runs / name / "launch.json", (100 + age, 100 + age))
     (runs / "latest").symlink_to("demo-1")
     (runs / "empty").mkdir()
-    assert [run.name for run in runs_with(tmp_path, "launch.json")] == ["zebra-1", "host-memory-1", "demo-1"]
-    assert runs_with(tmp_path, "checkpoints/step-00000001/manifest.json") == []
+    assert [run.name for run in find_runs_with(tmp_path, "launch.json")] == ["zebra-1", "host-memory-1", "demo-1"]
+    assert find_runs_with(tmp_path, "checkpoints/step-00000001/manifest.json") == []
 
 
 def test_nothing_was_begun_yet(tmp_path: Path) -> None:
-    assert runs_with(tmp_path, "launch.json") == []
+    assert find_runs_with(tmp_path, "launch.json") == []

@@ -5,12 +5,12 @@ from __future__ import annotations
 import jsonschema
 import pytest
 
-from harness.spec.model import RunSpec
-from harness.spec.schema import field_docs, json_schema
+from harness.spec.json_schema import field_docs, run_spec_schema
+from harness.spec.run_spec import RunSpec
 
 
 def test_every_field_has_a_description_in_the_schema():
-    schema = json_schema()
+    schema = run_spec_schema()
     for name, definition in {"RunSpec": schema, **schema["$defs"]}.items():
         for key, field in definition["properties"].items():
             assert field.get("description"), f"{name}.{key}"
@@ -18,7 +18,7 @@ def test_every_field_has_a_description_in_the_schema():
 
 
 def test_the_schema_is_one():
-    jsonschema.Draft202012Validator.check_schema(json_schema())
+    jsonschema.Draft202012Validator.check_schema(run_spec_schema())
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_the_schema_is_one():
     ],
 )
 def test_the_schema_and_the_model_agree(spec, valid):
-    by_schema = jsonschema.Draft202012Validator(json_schema()).is_valid(spec)
+    by_schema = jsonschema.Draft202012Validator(run_spec_schema()).is_valid(spec)
     try:
         RunSpec.model_validate(spec)
         by_model = True

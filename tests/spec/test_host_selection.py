@@ -6,16 +6,16 @@ import time
 
 import pytest
 
-from harness.spec.cluster import Cluster, parse_hostfile
-from harness.spec.host_selection import Selection, expand, parse_hosts, select, slurm_hosts
+from harness.spec.host_selection import HostSelection, expand_nodelist, parse_hosts, select_hosts, slurm_hosts
+from harness.spec.hostfile import Cluster, parse_hostfile
 
-TWO = Cluster.of([("a", 4), ("b", 2)])
+TWO = Cluster.from_pairs([("a", 4), ("b", 2)])
 
 
 def left(**chosen):
-    cluster, findings = select(TWO, Selection(**chosen))
+    cluster, findings = select_hosts(TWO, HostSelection(**chosen))
     assert findings == []
-    return [(h.name, list(h.indices)) for h in cluster.hosts]
+    return [(h.name, list(h.device_ids)) for h in cluster.hosts]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_what_is_left(chosen, hosts):
     ],
 )
 def test_what_does_not_fit_is_said(chosen, words):
-    cluster, findings = select(TWO, Selection(**chosen))
+    cluster, findings = select_hosts(TWO, HostSelection(**chosen))
     assert cluster is None
     assert findings[0].gate == "HO024"
     assert words in findings[0].message
@@ -97,7 +97,7 @@ def test_hosts_on_the_command_line():
     ],
 )
 def test_lists_of_nodes(listed, names):
-    assert expand(listed) == names
+    assert expand_nodelist(listed) == names
 
 
 @pytest.mark.parametrize(

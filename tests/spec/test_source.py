@@ -11,9 +11,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.errors import Exit, Refused
-from harness.spec import json_source, yaml_source
-from harness.spec.source import read
+from harness.errors import ExitCode, UserError
+from harness.spec.parse import json_parser, yaml_parser
+from harness.spec.parse.source import read_source
 
 REFUSED = {
     "empty.yaml": (b"", "SP003", 1, 1),
@@ -51,8 +51,8 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_read_is_refused_with_its_place(name, write):
     content, gate, line, column = REFUSED[name]
-    with pytest.raises(Refused) as refused:
-        read(write(name, content))
+    with pytest.raises(UserError) as refused:
+        read_source(write(name, content))
     finding = refused.value.findings[0]
     assert (finding.gate, finding.place.line, finding.place.column) == (gate, line, column), finding.message
     assert finding.fix
@@ -60,14 +60,14 @@ def test_what_cannot_be_read_is_refused_with_its_place(name, write):
 
 @pytest.mark.parametrize("name", ["missing.yaml", "."])
 def test_a_file_that_is_none_is_wrong_usage(name, tmp_path):
-    with pytest.raises(Refused) as refused:
-        read(str(tmp_path / name))
-    assert refused.value.code is Exit.USAGE
+    with pytest.raises(UserError) as refused:
+        read_source(str(tmp_path / name))
+    assert refused.value.code is ExitCode.USAGE
     assert refused.value.findings[0].gate == "SP001"
 
 
 def test_numbers_are_those_of_yaml_1_2(write):
-    source = read(
+    source = read_source(
         write("n.yaml", "a: 1e-5\nb: 1:30\nc: 010\nd: 5e8\ne: .5\nf: 1_000\ng: 0x10\nh: '1'\ni: .inf\nj: -3\nk: 1.\n")
     )
     assert source.data == {
@@ -76,7 +76,7 @@ def test_numbers_are_those_of_yaml_1_2(write):
 
 
 def test_places_of_keys_and_values(write):
-    source = read(write("p.yaml", "zero:\n  stage: 2  # two\ntrain: {max_steps: 10}\n"))
+    source = read_source(write("p.yaml", "zero:\n  stage: 2  # two\ntrain: {max_steps: 10}\n"))
     assert str(source.place("zero.stage")).endswith("p.yaml:2:10")
     assert source.place("zero.stage").length == 1
     assert source.place("train.max_steps").column == 20
@@ -88,21 +88,21 @@ def test_places_of_keys_and_values(write):
 def test_a_bomb_of_aliases_ends_early(write):
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 9)]
-    with pytest.raises(Refused) as refused:
-        read(write("bomb.yaml", "\n".join(lines)))
+    with pytest.raises(UserError) as refused:
+        read_source(write("bomb.yaml", "\n".join(lines)))
     assert refused.value.findings[0].gate == "SP002"
 
 
 @pytest.mark.parametrize("text", ["[" * 5000, '{"a":' * 5000, "- " * 3000, "a: " + "[" * 500 + "]" * 500])
 def test_deep_nesting_is_refused(text, write):
     for name in ("deep.yaml", "deep.json"):
-        with pytest.raises(Refused):
-            read(write(name, text))
+        with pytest.raises(UserError):
+            read_source(write(name, text))
 
 
 def test_a_yaml_alias_to_itself_is_refused(write):
-    with pytest.raises(Refused):
-        read(write("self.yaml", "a: &a [*a]\n"))
+    with pytest.raises(UserError):
+        read_source(write("self.yaml", "a: &a [*a]\n"))
 
 
 VALUES = st.recursive(
@@ -119,7 +119,7 @@ VALUES = st.recursive(
 @given(st.dictionaries(st.text(max_size=6), VALUES, min_size=1, max_size=4), st.sampled_from([None, 1, "\t"]))
 def test_json_means_what_the_standard_library_says(value, indent):
     text = json.dumps(value, indent=indent)
-    source = json_source.parse(text, "x.json")
+    source = json_parser.parse(text, "x.json")
     assert source.data == json.loads(text)
 
 
@@ -130,8 +130,8 @@ def test_json_is_accepted_exactly_when_the_standard_library_accepts_it(text):
     except (ValueError, ZeroDivisionError):
         expected = None
     try:
-        got = json_source.parse(text, "x.json").data
-    except Refused:
+        got = json_parser.parse(text, "x.json").data
+    except UserError:
         got = None
     assert got == (expected if isinstance(expected, dict) else None)
 
@@ -148,7 +148,7 @@ WORDS = st.text("xyz \u00e9:#-[]{}'\"\n", max_size=8)  # no digits: YAML 1.1 tak
 )
 def test_yaml_means_what_pyyaml_says_where_both_speak_yaml_1_2(value):
     text = yaml.safe_dump(value)
-    got = yaml_source.parse(text, "x.yaml").data
+    got = yaml_parser.parse(text, "x.yaml").data
     assert got == value
 
 
@@ -159,6 +159,6 @@ def test_no_bytes_make_a_traceback(tmp_path_factory, content):
         file = Path(folder, name)
         file.write_bytes(content)
         try:
-            assert isinstance(read(str(file)).data, dict)
-        except Refused as refused:
+            assert isinstance(read_source(str(file)).data, dict)
+        except UserError as refused:
             assert refused.findings[0].place.line >= 1  # noqa: PT017

@@ -9,22 +9,25 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from harness.errors import Refused
-from harness.facts.deepspeed import Target
-from harness.facts.deepspeed_keys import block, block_paths
-from harness.spec import accelerate, trainers
-from harness.spec.adopted import adopt_file
-from harness.spec.load import load
+from harness.convert import trainer_config
+from harness.convert.conversion import convert_file
+from harness.errors import UserError
+from harness.facts.deepspeed_keys import block_keys, block_paths
+from harness.facts.deepspeed_version import DeepSpeedTarget
+from harness.spec import accelerate_config
+from harness.spec.spec_loader import load_spec
 
-TARGET = Target("0.19.8", "asked for")
+TARGET = DeepSpeedTarget("0.19.8", "asked for")
 ODD = st.sampled_from(
     [None, True, False, 0, 1, -1, 2, 1.5, 5e8, float("nan"), 10**30, "auto", "8", "", "cpu", "x", "\u00e9", "ds.json", "$X", [], [1], [[]], {}, {"a": 1}, {"device": "cpu"}, {"type": "Adam", "params": {"lr": "auto"}}]
 )  # fmt: skip
-KEYS = [(path, name) for path in block_paths() for name in block(path) or ()]
+KEYS = [(path, name) for path in block_paths() for name in block_keys(path) or ()]
 DS = st.lists(st.tuples(st.sampled_from(KEYS), ODD), max_size=8)
-FIELDS = st.sampled_from([*accelerate._FIELDS, *accelerate._OTHERS, "zero_optimization", "foo"])
-TOP = st.sampled_from([*accelerate._TOP, "foo"])
-FLAT = st.sampled_from([*trainers._AXOLOTL, *trainers._TRAINER, *trainers._SPECIAL, "adapter", "foo"])
+FIELDS = st.sampled_from([*accelerate_config._FIELDS, *accelerate_config._OTHER_FIELDS, "zero_optimization", "foo"])
+TOP = st.sampled_from([*accelerate_config._TOP, "foo"])
+FLAT = st.sampled_from(
+    [*trainer_config._AXOLOTL_KEYS, *trainer_config._TRAINER_KEYS, *trainer_config._SPECIAL_KEYS, "adapter", "foo"]
+)
 
 
 def nested(entries):
@@ -38,15 +41,15 @@ def nested(entries):
 
 
 def both_ways(file):
-    loaded = load(file, (), TARGET)
+    loaded = load_spec(file, (), TARGET)
     assert loaded.spec is not None or any(f.is_error for f in loaded.findings)
     assert all(f.place is not None and f.place.line >= 1 for f in loaded.findings)
     try:
-        adopted = adopt_file(file, TARGET)
-    except Refused as refused:
+        adopted = convert_file(file, TARGET)
+    except UserError as refused:
         assert refused.findings  # noqa: PT017
     else:
-        again = load("spec.yaml", (), TARGET, text=adopted.text)
+        again = load_spec("spec.yaml", (), TARGET, text=adopted.text)
         assert not [f for f in again.findings if f.is_error]
 
 

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import yaml
 
-from harness.cli.common import check_file
-from harness.plan.ladder import Rung
-from harness.plan.plan import Plan, make_plan
-from harness.plan.search import search
-from harness.plan.settings import Settings, settings_of
-from harness.tuning.candidates import NEAR, in_order
-from harness.tuning.keys import keys_for, words_for
-from harness.tuning.writing import laid_over
+from harness.check.check_file import check_file
+from harness.plan.alternatives import Alternative
+from harness.plan.plan_settings import PlanSettings, settings_of
+from harness.plan.planner import Plan, make_plan
+from harness.plan.settings_search import search_settings
+from harness.tuning.candidates import MEMORY_TOLERANCE, order_alternatives
+from harness.tuning.spec_changes import describe_changes, minimal_changes
+from harness.tuning.tuned_spec import apply_changes
 
 SPEC = """\
 model: {name_or_path: llama-3.1-8b, attn_implementation: sdpa}
@@ -42,16 +42,16 @@ def planned(batch: str = GLOBAL, zero: str = CPU) -> tuple[Plan, dict[str, Any]]
     return make_plan(checked.run, Path.cwd()), yaml.safe_load(text)
 
 
-def choices(plan: Plan) -> tuple[Rung, ...]:
+def choices(plan: Plan) -> tuple[Alternative, ...]:
     assert plan.model is not None
     assert plan.settings is not None
-    return search(plan.model, plan.settings, plan.device, plan.capacity, plan.rates, degrees=False)
+    return search_settings(plan.model, plan.settings, plan.device, plan.capacity, plan.rates, vary_parallel_dims=False)
 
 
-def ordered(plan: Plan, *, disks: bool = False) -> list[Rung]:
+def ordered(plan: Plan, *, disks: bool = False) -> list[Alternative]:
     assert plan.model is not None
     assert plan.settings is not None
-    return list(in_order(choices(plan), plan.settings, plan.model, plan.rates, disks=disks))
+    return list(order_alternatives(choices(plan), plan.settings, plan.model, plan.rates, allow_nvme=disks))
 
 
 @pytest.mark.parametrize("batch", [GLOBAL, ACCUMULATED, BOTH, DERIVED])
@@ -62,8 +62,8 @@ def test_the_keys_make_the_choice_and_keep_the_global_batch(batch: str, zero: st
     assert plan.settings is not None
     made = 0
     for choice in choices(plan)[::5]:
-        sets = keys_for(choice.settings, plan.settings, plan.model, raw)
-        text = yaml.safe_dump(laid_over(raw, sets))
+        sets = minimal_changes(choice.settings, plan.settings, plan.model, raw)
+        text = yaml.safe_dump(apply_changes(raw, sets))
         checked = check_file("spec.yaml", text=text, world_size=8)
         if checked.run is None or not checked.report.ok:
             continue
@@ -75,17 +75,25 @@ def test_the_keys_make_the_choice_and_keep_the_global_batch(batch: str, zero: st
     assert made >= 8
 
 
-def _decided(s: Settings) -> tuple[object, ...]:
-    return s.stage, s.optimizer_at, s.parameters_at, s.micro_batch, s.accumulation, s.checkpointing, s.data
+def _decided(s: PlanSettings) -> tuple[object, ...]:
+    return (
+        s.stage,
+        s.optimizer_device,
+        s.param_device,
+        s.micro_batch,
+        s.accumulation,
+        s.checkpointing,
+        s.data_parallel_size,
+    )
 
 
 def test_only_what_differs_is_changed() -> None:
     plan, raw = planned()
     assert plan.model is not None
     assert plan.settings is not None
-    assert keys_for(plan.settings, plan.settings, plan.model, raw) == {}
+    assert minimal_changes(plan.settings, plan.settings, plan.model, raw) == {}
     batch = next(r.settings for r in choices(plan) if _decided(r.settings)[:5] == (3, "cpu", "none", 4, 4))
-    sets = keys_for(batch, plan.settings, plan.model, raw)
+    sets = minimal_changes(batch, plan.settings, plan.model, raw)
     expected: dict[tuple[str, ...], Any] = {("train", "per_device_train_batch_size"): 4}
     expected |= {} if batch.checkpointing else {("train", "gradient_checkpointing"): False}
     assert sets == expected
@@ -96,7 +104,7 @@ def test_a_section_keeps_what_still_applies_and_loses_what_is_of_nvme_alone() ->
     assert plan.model is not None
     assert plan.settings is not None
     cpu = next(r.settings for r in choices(plan) if _decided(r.settings)[:4] == (3, "cpu", "none", 2))
-    changed = laid_over(raw, keys_for(cpu, plan.settings, plan.model, raw))
+    changed = apply_changes(raw, minimal_changes(cpu, plan.settings, plan.model, raw))
     assert changed["zero"]["offload_optimizer"] == {"device": "cpu", "pin_memory": False}
 
 
@@ -104,9 +112,9 @@ def test_several_kinds_are_among_the_first_and_none_is_hopeless() -> None:
     plan, _ = planned()
     found = ordered(plan)
     first = found[:5]
-    assert len({(r.settings.stage, r.settings.optimizer_at) for r in first}) >= 3
+    assert len({(r.settings.stage, r.settings.optimizer_device) for r in first}) >= 3
     assert all(r.settings != plan.settings for r in found)
-    assert all(r.fit.headroom is None or r.fit.headroom >= -NEAR for r in found)
+    assert all(r.fit.headroom is None or r.fit.headroom >= -MEMORY_TOLERANCE for r in found)
     assert len(found) < len(choices(plan)) - 1
     fastest = min(r.time.seconds for r in found if r.time and r.fit.fits)
     assert first[0].time is not None
@@ -116,19 +124,19 @@ def test_several_kinds_are_among_the_first_and_none_is_hopeless() -> None:
 def test_of_alike_times_the_larger_micro_batch_comes_first() -> None:
     plan, _ = planned()
     found = ordered(plan)
-    alike = [r for r in found if r.settings.stage == 3 and r.settings.optimizer_at == "none" and r.time]
+    alike = [r for r in found if r.settings.stage == 3 and r.settings.optimizer_device == "none" and r.time]
     same = [r for r in alike if r.time == alike[0].time and (r.fit.headroom or 0) >= 0.05]
     assert [r.settings.micro_batch for r in same] == sorted((r.settings.micro_batch for r in same), reverse=True)
 
 
 def test_nothing_goes_to_disks_that_the_spec_does_not_name() -> None:
     plan, _ = planned(zero=NVME)
-    assert not any(r.nvme for r in ordered(plan))
-    assert any(r.nvme for r in ordered(plan, disks=True))
+    assert not any(r.nvme_bytes for r in ordered(plan))
+    assert any(r.nvme_bytes for r in ordered(plan, disks=True))
 
 
 def test_words_say_what_differs() -> None:
     plan, _ = planned()
     assert plan.settings is not None
     other = next(r.settings for r in choices(plan) if _decided(r.settings)[:6] == (2, "none", "none", 4, 4, False))
-    assert words_for(other, plan.settings) == "ZeRO-2, micro-batch 4 x 4, no checkpointing"
+    assert describe_changes(other, plan.settings) == "ZeRO-2, micro-batch 4 x 4, no checkpointing"

@@ -10,11 +10,11 @@ from typing import NamedTuple
 
 import pytest
 
-from harness.cli.common import check_file
-from harness.facts.deepspeed import Target, parse_version
+from harness.check.check_file import check_file
+from harness.facts.deepspeed_version import DeepSpeedTarget, parse_version
 from harness.gates.context import Context
-from harness.upgrades import compare
-from harness.upgrades.changes import CHANGES
+from harness.upgrades import compare_releases
+from harness.upgrades.behavior_changes import BEHAVIOR_CHANGES
 
 RELEASES = """0.14.5 0.15.1 0.15.2 0.15.4 0.16.3 0.16.4 0.16.5 0.16.9 0.17.0 0.17.1 0.17.2 0.17.5 0.17.6 0.18.0 0.18.2
     0.18.3 0.18.4 0.18.5 0.18.6 0.18.8 0.18.9 0.19.0 0.19.1 0.19.2 0.19.3 0.19.4 0.19.5 0.19.6 0.19.7 0.19.8""".split()
@@ -101,16 +101,18 @@ ROWS = [
 
 @cache
 def checked(text: str, release: str):
-    return check_file("ds.json", deepspeed=Target(release, "asked for"), consumer="deepspeed", text=text, world_size=4)
+    return check_file(
+        "ds.json", deepspeed=DeepSpeedTarget(release, "asked for"), consumer="deepspeed", text=text, world_size=4
+    )
 
 
 def found(config: dict[str, object], before: str, after: str):
     """What is told of a configuration between two releases."""
     text = json.dumps(config)
     old, new = checked(text, before), checked(text, after)
-    targets = Target(before, "asked for"), Target(after, "asked for")
+    targets = DeepSpeedTarget(before, "asked for"), DeepSpeedTarget(after, "asked for")
     context = Context(new.run, new.source, targets[1], "deepspeed") if new.run and new.source else None
-    return compare(old.report.findings, new.report.findings, context, targets)
+    return compare_releases(old.report.findings, new.report.findings, context, targets)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.id} {row.words or row.release}")
@@ -131,7 +133,7 @@ def test_told_between_the_right_releases_and_no_others(row):
 
 def test_every_change_has_a_row():
     words = [row.words for row in ROWS if row.id in ("UP002", "UP005")]
-    assert [change.name for change in CHANGES if not any(w in f"{change.message}" for w in words)] == []
+    assert [change.name for change in BEHAVIOR_CHANGES if not any(w in f"{change.message}" for w in words)] == []
 
 
 def test_the_fix_of_a_moved_default_ends_it():

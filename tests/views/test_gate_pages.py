@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from harness.gates.registry import gates
+from harness.gates.registry import all_gates
 from harness.views.gate_pages import (
     FAMILIES,
-    family,
-    nearest_id,
-    page,
-    rows,
-    severity,
-    table_markdown,
-    table_text,
-    wrapped,
+    find_nearest_id,
+    list_rows,
+    render_page,
+    render_table,
+    render_table_markdown,
+    rows_of_family,
+    severity_of,
+    wrap_text,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -31,43 +31,43 @@ def used() -> set[str]:
 
 def test_every_id_in_the_source_has_a_page():
     assert len(used()) > 50
-    assert sorted(id_ for id_ in used() if page(id_) is None) == []
+    assert sorted(id_ for id_ in used() if render_page(id_) is None) == []
 
 
 def test_every_page_is_of_an_id_in_the_source():
     known = used()
-    assert sorted(row.id for row in rows() if row.id not in known) == []
+    assert sorted(row.id for row in list_rows() if row.id not in known) == []
 
 
 def test_names_are_unique_and_lead_to_their_id():
-    names = [row.name for row in rows()]
+    names = [row.name for row in list_rows()]
     assert len(set(names)) == len(names)
-    assert nearest_id("no-sutch-column") == "MD112"
-    assert page("no-such-column") == page("MD112") == page("md112")
+    assert find_nearest_id("no-sutch-column") == "MD112"
+    assert render_page("no-such-column") == render_page("MD112") == render_page("md112")
 
 
 def test_every_family_has_a_title_and_its_rows():
-    assert {row.id[:2] for row in rows()} <= set(FAMILIES)
-    assert [row.id for row in family("of")] == [row.id for row in rows() if row.id.startswith("OF")]
-    assert family("XX") == []
+    assert {row.id[:2] for row in list_rows()} <= set(FAMILIES)
+    assert [row.id for row in rows_of_family("of")] == [row.id for row in list_rows() if row.id.startswith("OF")]
+    assert rows_of_family("XX") == []
 
 
 def test_the_table_in_the_project_is_the_one_that_is_derived():
     written = (ROOT / "harness" / "gates" / "TABLE.md").read_text()
-    assert written == table_markdown(), "run: harness explain --table > harness/gates/TABLE.md"
+    assert written == render_table_markdown(), "run: harness explain --table > harness/gates/TABLE.md"
 
 
 def test_the_table_has_every_gate_with_all_its_cells():
-    lines = [line for line in table_markdown().splitlines() if re.match(r"\| [A-Z]{2}\d{3} ", line)]
+    lines = [line for line in render_table_markdown().splitlines() if re.match(r"\| [A-Z]{2}\d{3} ", line)]
     cells = {line.split(" | ")[0].removeprefix("| "): re.split(r"(?<!\\)\|", line)[1:-1] for line in lines}
-    assert set(cells) == {row.id for row in rows()}
-    for gate in gates():
+    assert set(cells) == {row.id for row in list_rows()}
+    for gate in all_gates():
         assert len(cells[gate.id]) == 7
         assert all(cell.strip() for cell in cells[gate.id][:6])
 
 
 def test_the_severity_is_read_from_the_source():
-    found = {gate.id: severity(gate) for gate in gates()}
+    found = {gate.id: severity_of(gate) for gate in all_gates()}
     assert found["OF009"] == "error, warning"
     assert found["PR001"] == "error"
     assert {"error", "warning"} <= set(found.values())
@@ -76,18 +76,18 @@ def test_the_severity_is_read_from_the_source():
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_a_page_keeps_to_the_width_of_the_terminal(width):
     free = ("##", "Seen in: ", "To put up", "Without this", "Looks only", "- ", "|", " ")
-    for row in rows():
-        text = re.sub(r"```.*?```", "", page(row.id, width) or "", flags=re.DOTALL)
+    for row in list_rows():
+        text = re.sub(r"```.*?```", "", render_page(row.id, width) or "", flags=re.DOTALL)
         for line in text.splitlines()[1:]:
             assert line.startswith(free) or len(line) <= width or " " not in line, line
-    for line in table_text(rows(), width).splitlines():
+    for line in render_table(list_rows(), width).splitlines():
         assert len(line) <= width or re.fullmatch(r"[A-Z]{2}\d{3}  \S+", line), line
 
 
 def test_wrapping_changes_no_word_and_no_code():
-    for gate in gates():
+    for gate in all_gates():
         for width in (40, 120):
-            text = wrapped(gate.page, width)
+            text = wrap_text(gate.page, width)
             assert text.split() == gate.page.split()
             assert re.findall(r"```.*?```", text, re.DOTALL) == re.findall(r"```.*?```", gate.page, re.DOTALL)
             assert re.findall(r"^## .*$", text, re.MULTILINE) == re.findall(r"^## .*$", gate.page, re.MULTILINE)

@@ -7,24 +7,24 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from made_up_run import eventful, tiny, write_run
+from sample_run import eventful, tiny, write_run
 
-from harness.launching.execute import Outcome
-from harness.records.record import read_record
+from harness.launching.supervise.launch_runner import LaunchResult
+from harness.run_records.run_record import read_run_record
 from harness.verdicts import Verdict
-from harness.views.launch import as_json, summary
+from harness.views.launch import launch_as_json, render_summary
 from harness.views.style import Style
 
 
 def outcome(run_dir: Path, verdict: Verdict, **more: Any) -> Any:
-    return Outcome(SimpleNamespace(run_dir=run_dir, name="large"), verdict, 1300.0, **more)  # type: ignore[arg-type]
+    return LaunchResult(SimpleNamespace(run_dir=run_dir, name="large"), verdict, 1300.0, **more)  # type: ignore[arg-type]
 
 
 def test_a_completed_run_is_told_in_ten_lines(tmp_path: Path) -> None:
     folder = eventful(tmp_path / "large-20260921-120000", 60)
     kept = {"checkpoint": folder / "checkpoints/step-00000060", "export": folder / "export"}
     done = outcome(folder, Verdict("completed", 0, step=60), **kept)
-    lines = summary(done, read_record(folder), "", folder / "report.html", Style()).splitlines()
+    lines = render_summary(done, read_run_record(folder), "", folder / "report.html", Style()).splitlines()
     assert len(lines) == 10
     assert lines[0] == "completed: large trained 60 steps in 21 min 40 s"
     starts = [line.split()[0] for line in lines[1:]]
@@ -44,7 +44,7 @@ def test_a_completed_run_is_told_in_ten_lines(tmp_path: Path) -> None:
 def test_a_run_that_failed_before_a_step(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "r", tiny(), None, ("failed",))
     verdict = Verdict("failed", 1, "RuntimeError: boom", rank=0)
-    text = summary(outcome(folder, verdict), read_record(folder), "", None, Style())
+    text = render_summary(outcome(folder, verdict), read_run_record(folder), "", None, Style())
     assert text.startswith("failed on rank 0 at step 3: RuntimeError: boom")
     assert "none was completed" in text
     assert str(folder) in text
@@ -53,7 +53,7 @@ def test_a_run_that_failed_before_a_step(tmp_path: Path) -> None:
 
 def test_for_programs(tmp_path: Path) -> None:
     folder = eventful(tmp_path / "r", 60)
-    body = json.loads(as_json(outcome(folder, Verdict("completed", 0, step=60)), read_record(folder), None))
+    body = json.loads(launch_as_json(outcome(folder, Verdict("completed", 0, step=60)), read_run_record(folder), None))
     assert body["last"]["step"]["step"] == 60
     assert [cause["cause"] for cause in body["slow"]] == ["cpu-optimizer", "communication"]
     assert body["slow"][0]["settings"][0]["planned_gain"] > 0.1
@@ -63,8 +63,8 @@ def test_for_programs(tmp_path: Path) -> None:
 def test_a_run_that_was_killed_is_not_told_how_to_be_quicker(tmp_path: Path) -> None:
     folder = eventful(tmp_path / "r", 60)
     killed = outcome(folder, Verdict("failed", 137, "killed by SIGKILL", 1, "node1", 60, signal="SIGKILL"))
-    text = summary(killed, read_record(folder), "", None, Style())
+    text = render_summary(killed, read_run_record(folder), "", None, Style())
     assert text.startswith("failed on rank 1 (node1) at step 60: killed by SIGKILL")
     assert "slow" not in text
-    body = json.loads(as_json(killed, read_record(folder), None))
+    body = json.loads(launch_as_json(killed, read_run_record(folder), None))
     assert (body["signal"], body["rank"], body["slow"]) == ("SIGKILL", 1, [])

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from harness.plan.plan import Plan, make_plan
-from harness.plan.run import resolve
-from harness.spec.model import RunSpec
-from harness.views.plan import as_text
+from harness.plan.planner import Plan, make_plan
+from harness.plan.resolved_run import resolve_run
+from harness.spec.run_spec import RunSpec
+from harness.views.plan import render_plan
 from harness.views.style import Style
 
 
@@ -23,11 +23,11 @@ def plan_of(ranks: int | None = 8, **sections: Any) -> Plan:
         "cluster": {"gpu": "H100", "host_memory": "2TB", "gpus_per_node": 8},
         **sections,
     }
-    return make_plan(resolve(RunSpec.model_validate(raw), name="flagship", world_size=ranks))
+    return make_plan(resolve_run(RunSpec.model_validate(raw), name="flagship", world_size=ranks))
 
 
 def shown(plan: Plan, width: int = 110) -> str:
-    return as_text(plan, plan.findings, "harness launch a.yaml --dry-run", Style(), width)
+    return render_plan(plan, plan.findings, "harness launch a.yaml --dry-run", Style(), width)
 
 
 def test_the_flagship() -> None:

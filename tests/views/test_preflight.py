@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-from harness.facts.survey import HostFacts, Survey
-from harness.facts.torch_devices import TorchDevices
+from harness.hostinfo.host_survey import HostFacts, Survey
+from harness.hostinfo.torch_devices import TorchDevices
 from harness.views import preflight as view
 from harness.views.style import Style
 
@@ -16,7 +16,7 @@ WELL = HostFacts(
 
 
 def table(*hosts):
-    lines = view.text(Survey(hosts), Style()).splitlines()
+    lines = view.render_survey(Survey(hosts), Style()).splitlines()
     return {line.split("  ")[0]: line for line in lines[1:]}, lines[0].split()
 
 
@@ -45,12 +45,12 @@ def test_a_host_without_an_answer_has_a_column_all_the_same():
 
 def test_of_many_hosts_the_odd_ones_are_shown():
     hosts = [replace(WELL, name=f"w{i}", python="3.12.0" if i in (500, 900) else "3.11.7") for i in range(1000)]
-    text = view.text(Survey(tuple(hosts)), Style())
+    text = view.render_survey(Survey(tuple(hosts)), Style())
     assert text.splitlines()[0].split() == ["w0", "w500", "w900"]
     assert "997 more hosts like most of these" in text
 
 
 def test_json_has_everything():
-    body = json.loads(view.as_json(Survey((WELL,)), (), 0))
+    body = json.loads(view.survey_as_json(Survey((WELL,)), (), 0))
     assert body["totals"] == {"hosts": 1, "answered": 1, "errors": 0, "warnings": 0}
     assert body["hosts"][0]["memory_total"] == 2**30

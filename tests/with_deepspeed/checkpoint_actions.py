@@ -13,30 +13,31 @@ from typing import Any
 import torch
 from runtime_settings import spec
 
-from harness.checkpoints import choosing, manifest
-from harness.errors import Refused
-from harness.runtime import checkpoint, loop
-from harness.runtime.checkpoint import commit, room, saver
-from harness.runtime.main import _quieten, _read_together
-from harness.runtime.ranks import Ranks
-from harness.runtime.rundir import RunDir
-from harness.runtime.state import State
-from harness.runtime.status import Status
+from harness.checkpoints import latest, manifest
+from harness.errors import UserError
+from harness.runtime import checkpoint
+from harness.runtime import train as loop
+from harness.runtime.checkpoint import commit, disk_space, saver
+from harness.runtime.distributed import Distributed
+from harness.runtime.rank_status import RankStatusWriter
+from harness.runtime.run_config import RunDir
+from harness.runtime.train_state import TrainState
+from harness.runtime.worker import _load_run_config_on_all_ranks, _set_log_levels
 
 
 class Actions:
     """One case: run directories below `folder`, an engine at a time."""
 
-    def __init__(self, ranks: Ranks, folder: Path, model: Path, case: dict[str, Any]) -> None:
+    def __init__(self, ranks: Distributed, folder: Path, model: Path, case: dict[str, Any]) -> None:
         self.ranks, self.folder, self.model, self.case = ranks, folder, model, case
         self.job: Any = None
-        if ranks.is_first:
+        if ranks.is_main_process:
             folder.mkdir(parents=True)
         ranks.barrier()
 
     def make(self, name: str, settings: dict[str, Any] | None = None) -> None:
         """A run directory with the case's settings and these on top."""
-        if self.ranks.is_first:
+        if self.ranks.is_main_process:
             write(self.folder / name, self.case["case"], self.model, self.case.get("settings"), settings)
         self.ranks.barrier()
 
@@ -45,7 +46,7 @@ class Actions:
         self.build(name)
         try:
             state = loop.train(self.job, self.folder / resume if resume else None, allowed or [])
-        except Refused as refused:
+        except UserError as refused:
             return {"refused": [[f.gate, f.message] for f in refused.findings]}
         lines = [json.loads(line) for line in (self.job.run_dir.metrics).read_text().splitlines()]
         losses = {line["step"]: line["loss"].hex() for line in lines if line["type"] == "step"}
@@ -56,13 +57,13 @@ class Actions:
         """The engine of a run directory; the one before it is given up."""
         self.close()
         run_dir = RunDir(self.folder / name)
-        orders = _read_together(run_dir, self.ranks)
-        _quieten("error")
-        self.job = loop.build(orders, run_dir, self.ranks, Status(run_dir, self.ranks.rank))
+        orders = _load_run_config_on_all_ranks(run_dir, self.ranks)
+        _set_log_levels("error")
+        self.job = loop.build_context(orders, run_dir, self.ranks, RankStatusWriter(run_dir, self.ranks.rank))
 
     def damage(self, checkpoint: str, fault: str) -> None:
         """A copy of a checkpoint at the same place below FAULT/, damaged."""
-        if self.ranks.is_first:
+        if self.ranks.is_main_process:
             copy = self.folder / fault / Path(checkpoint).name
             shutil.copytree(self.folder / checkpoint, copy)
             damage(copy, fault, self.folder / "marker")
@@ -71,15 +72,15 @@ class Actions:
     def resume(self, name: str) -> list[Any]:
         """What a restore from the one checkpoint in NAME/ was refused for, on each rank."""
         try:
-            checkpoint.restore(self.job, next((self.folder / name).iterdir()))
-        except Refused as refused:
-            return self.ranks.gather([[f.gate, f.message] for f in refused.findings])
-        return self.ranks.gather([])
+            checkpoint.restore_checkpoint(self.job, next((self.folder / name).iterdir()))
+        except UserError as refused:
+            return self.ranks.all_gather_object([[f.gate, f.message] for f in refused.findings])
+        return self.ranks.all_gather_object([])
 
     def block(self, path: str) -> None:
         """A file where a save wants a folder, in a folder that nothing can be made in."""
         target = self.folder / path
-        if self.ranks.is_first:
+        if self.ranks.is_main_process:
             target.parent.mkdir(parents=True)
         BLOCKED.add(str(target))
         self.ranks.barrier()
@@ -88,32 +89,32 @@ class Actions:
         """Save the next step on a disk with so much room left (None: enough). `look`: as ever, before writing."""
         folder = Path(disk)
         filler = folder / "filler"
-        if self.ranks.is_first:
+        if self.ranks.is_main_process:
             subprocess.run(["mount", "-o", "remount,size=64m", disk], check=True)
             filler.unlink(missing_ok=True)
             if kib is not None:
                 filler.write_bytes(b"x" * max(0, shutil.disk_usage(folder).free - kib * 1024))
         self.ranks.barrier()
         self.job.saver.run_dir = RunDir(folder)
-        step = 1 + len(choosing.complete_in(folder / "checkpoints"))
+        step = 1 + len(latest.list_complete_manifests(folder / "checkpoints"))
         self.ranks.barrier()
-        free = room.free_bytes
-        room.free_bytes = free if look else lambda _: 1 << 50
+        free = disk_space.free_bytes
+        disk_space.free_bytes = free if look else lambda _: 1 << 50
         try:
-            outcomes = self.job.saver.save(self.job, State(step=step))
+            outcomes = self.job.saver.save(self.job, TrainState(step=step))
         finally:
-            room.free_bytes = free
+            disk_space.free_bytes = free
         made = folder / "checkpoints"
         return {
             "errors": [o.error.message for o in outcomes if o.error],
-            "complete": [m.folder.name for m in choosing.complete_in(made)],
+            "complete": [m.folder.name for m in latest.list_complete_manifests(made)],
             "latest": (made / "latest").read_text(),
             "left": [p.name for p in made.iterdir() if p.name.startswith(".")],
         }
 
     def digest(self) -> list[str]:
         """sha256 of every rank's weights, master weights, optimizer states and their steps, by rank."""
-        return self.ranks.gather(digest(self.job.engine))
+        return self.ranks.all_gather_object(digest(self.job.engine))
 
     def close(self) -> None:
         """Give up the engine."""
@@ -126,7 +127,7 @@ class Actions:
 BLOCKED: set[str] = set()
 
 
-def blocked(folder: Path, make: Any = commit.make_folder) -> None:
+def blocked(folder: Path, make: Any = commit.create_empty_folder) -> None:
     """The first time, storage that is gone."""
     if str(folder) in BLOCKED:
         BLOCKED.discard(str(folder))
@@ -134,13 +135,13 @@ def blocked(folder: Path, make: Any = commit.make_folder) -> None:
     make(folder)
 
 
-saver.make_folder = blocked  # type: ignore[attr-defined]
+saver.create_empty_folder = blocked  # type: ignore[attr-defined]
 
 
 def damage(folder: Path, fault: str, marker: Path) -> None:
     """One fault."""
     first, second = sorted(folder.rglob("*optim_states.pt"))[:2]
-    manifest_file = folder / manifest.NAME
+    manifest_file = folder / manifest.MANIFEST
     if fault == "truncate":
         first.write_bytes(first.read_bytes()[:-1])
     elif fault == "flip":
@@ -165,7 +166,7 @@ def damage(folder: Path, fault: str, marker: Path) -> None:
         name = first.relative_to(folder).as_posix()
         body["files"][name]["bytes"] = first.stat().st_size
         body["files"][name]["sha256"] = hashlib.sha256(first.read_bytes()).hexdigest()
-        manifest.write(folder, body)
+        manifest.write_manifest(folder, body)
 
 
 class Evil:
@@ -180,18 +181,18 @@ class Evil:
 
 def write(folder: Path, case: str, model: Path, *settings: dict[str, Any] | None) -> None:
     """A run directory of a case of `runtime_settings`, with sections on top."""
-    from harness.plan.run import resolve
-    from harness.render import render
-    from harness.spec.model import RunSpec
+    from harness.plan.resolved_run import resolve_run
+    from harness.render import render_ds_config
+    from harness.spec.run_spec import RunSpec
 
     whole = spec(case, model)
     for sections in settings:
         for name, fields in (sections or {}).items():
             whole[name] = {**whole.get(name, {}), **fields} if isinstance(fields, dict) else fields
-    run = resolve(RunSpec.model_validate_json(json.dumps(whole)), world_size=2)
+    run = resolve_run(RunSpec.model_validate_json(json.dumps(whole)), world_size=2)
     folder.mkdir(parents=True)
     (folder / "spec.resolved.json").write_text(json.dumps(run.to_json()))
-    (folder / "ds_config.json").write_text(json.dumps(dict(render(run).config)))
+    (folder / "ds_config.json").write_text(json.dumps(dict(render_ds_config(run).config)))
 
 
 def digest(engine: Any) -> str:
@@ -209,7 +210,7 @@ def _tensors(engine: Any) -> list[torch.Tensor]:
     if getattr(optimizer, "swap_optimizer", False):
         from harness.runtime.checkpoint import nvme_states
 
-        found += list(nvme_states._swapped(optimizer).values())
+        found += list(nvme_states._map_swap_files(optimizer).values())
     for state in engine.basic_optimizer.state.values():
         for key in sorted(state):
             value = state[key]

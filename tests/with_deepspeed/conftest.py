@@ -33,7 +33,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from harness.runtime.tokens import byte_tokenizer
+    from harness.runtime.tokenizer import byte_tokenizer
 
     folder = tmp_path_factory.mktemp("tiny-model")
     torch.manual_seed(0)

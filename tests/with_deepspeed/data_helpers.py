@@ -9,31 +9,31 @@ from typing import Any
 import numpy as np
 
 from harness.findings import Finding
-from harness.plan.run import Run, resolve
-from harness.runtime.corpus.cache import cached
-from harness.runtime.corpus.prepare import Prepared
-from harness.runtime.sequences import Sequences, open_sequences
-from harness.runtime.tokens import byte_tokenizer
-from harness.spec.model import RunSpec
+from harness.plan.resolved_run import ResolvedRun, resolve_run
+from harness.runtime.dataset.cache import prepare_or_reuse
+from harness.runtime.dataset.preparation import PreparedData
+from harness.runtime.dataset.token_dataset import TokenDataset, open_token_dataset
+from harness.runtime.tokenizer import byte_tokenizer
+from harness.spec.run_spec import RunSpec
 
 TOKENIZER = byte_tokenizer()
 
 
-def run_of(folder: Path, **data: Any) -> Run:
+def run_of(folder: Path, **data: Any) -> ResolvedRun:
     """A run whose cache is below `folder`."""
-    return resolve(RunSpec.model_validate_json(json.dumps({"data": {"cache_dir": str(folder / "cache"), **data}})))
+    return resolve_run(RunSpec.model_validate_json(json.dumps({"data": {"cache_dir": str(folder / "cache"), **data}})))
 
 
-def prepared(folder: Path, tokenizer: Any = TOKENIZER, **data: Any) -> tuple[Prepared, Path]:
+def prepared(folder: Path, tokenizer: Any = TOKENIZER, **data: Any) -> tuple[PreparedData, Path]:
     """Prepare; `train` is not split unless asked."""
-    place, found, _ = cached(run_of(folder, **{"eval_fraction": 0.0, **data}), tokenizer, shown=False)
+    place, found, _ = prepare_or_reuse(run_of(folder, **{"eval_fraction": 0.0, **data}), tokenizer, show_progress=False)
     return found, place
 
 
-def sequences(folder: Path, tokenizer: Any = TOKENIZER, **data: Any) -> Sequences:
+def sequences(folder: Path, tokenizer: Any = TOKENIZER, **data: Any) -> TokenDataset:
     """The training rows."""
     found, place = prepared(folder, tokenizer, **data)
-    return open_sequences(place, found.train, data.get("max_length", 1024), found.pad)
+    return open_token_dataset(place, found.train, data.get("max_length", 1024), found.pad)
 
 
 def lines(path: Path, records: list[Any]) -> str:

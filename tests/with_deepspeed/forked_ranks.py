@@ -91,7 +91,7 @@ def _serve() -> None:
 
 def _import() -> None:
     """What every rank would import; no thread and no process group."""
-    from harness.runtime.lean import import_deepspeed
+    from harness.runtime.patches.no_mlflow import import_deepspeed
 
     import_deepspeed()
     import torch
@@ -99,9 +99,9 @@ def _import() -> None:
     torch.set_num_threads(1)
     from deepspeed.accelerator import get_accelerator
 
-    from harness.runtime.muon import import_muon
+    from harness.runtime.patches.muon_embeddings import import_muon_without_compile
 
-    import_muon()
+    import_muon_without_compile()
     for name in WARM:
         importlib.import_module(name)
     get_accelerator()

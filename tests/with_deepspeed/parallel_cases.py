@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.plan.run import resolve
-from harness.render import render
-from harness.spec.model import RunSpec
+from harness.plan.resolved_run import resolve_run
+from harness.render import render_ds_config
+from harness.spec.run_spec import RunSpec
 
 STEPS, WARMUP, LENGTH, MICRO, ACCUMULATION = 20, 4, 32, 2, 2
 OPTIMIZER = {"type": "adamw", "learning_rate": 1e-3, "weight_decay": 0.1, "betas": [0.9, 0.95], "eps": 1e-8}
@@ -208,9 +208,9 @@ def write_run(folder: Path, case: Case, models: Path, text: Path, **sections: di
     body = spec(case, models, text)
     for section, more in sections.items():
         body[section] = {**body.get(section, {}), **more}
-    run = resolve(RunSpec.model_validate_json(json.dumps(body)), world_size=case.ranks)
+    run = resolve_run(RunSpec.model_validate_json(json.dumps(body)), world_size=case.ranks)
     (folder / "spec.resolved.json").write_text(json.dumps(run.to_json()))
-    (folder / "ds_config.json").write_text(json.dumps(dict(render(run).config), indent=2))
+    (folder / "ds_config.json").write_text(json.dumps(dict(render_ds_config(run).config), indent=2))
     return folder
 
 

@@ -15,9 +15,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from harness.plan.run import resolve
-from harness.render import render
-from harness.spec.model import RunSpec
+from harness.plan.resolved_run import resolve_run
+from harness.render import render_ds_config
+from harness.spec.run_spec import RunSpec
 
 STEPS, WARMUP, LENGTH, MICRO, ACCUMULATION = 20, 4, 32, 2, 2
 GLOBAL_BATCH = 8
@@ -268,13 +268,13 @@ def _laid_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
 
 def config(body: dict[str, Any], ranks: int) -> dict[str, Any]:
     """The DeepSpeed JSON, as the harness renders it."""
-    return dict(render(resolve(RunSpec.model_validate_json(json.dumps(body)), world_size=ranks)).config)
+    return dict(render_ds_config(resolve_run(RunSpec.model_validate_json(json.dumps(body)), world_size=ranks)).config)
 
 
 def write_run(folder: Path, body: dict[str, Any], ranks: int) -> Path:
     """A run directory as the launching side makes it."""
     folder.mkdir(parents=True)
-    run = resolve(RunSpec.model_validate_json(json.dumps(body)), world_size=ranks)
+    run = resolve_run(RunSpec.model_validate_json(json.dumps(body)), world_size=ranks)
     (folder / "spec.resolved.json").write_text(json.dumps(run.to_json()))
     (folder / "ds_config.json").write_text(json.dumps(config(body, ranks), indent=2))
     return folder
@@ -305,7 +305,7 @@ def write_models(folder: Path, names: Iterable[str]) -> Path:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from harness.runtime.tokens import byte_tokenizer
+    from harness.runtime.tokenizer import byte_tokenizer
 
     for name in names:
         fields = dict(SHAPES[name.removesuffix("-wide")])

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from harness.facts.machine import libaio_links
-from harness.facts.models import ModelFacts, from_config
-from harness.plan.rows import Row
-from harness.plan.run import resolve
-from harness.plan.settings import Settings, settings_of
-from harness.plan.shards import shard
-from harness.plan.states import state_rows
-from harness.spec.model import RunSpec
+from harness.facts.model_lookup import ModelFacts, facts_from_config
+from harness.hostinfo.machine import can_link_libaio
+from harness.plan.memory_items import MemoryItem
+from harness.plan.model_states import model_state_items
+from harness.plan.plan_settings import PlanSettings, settings_of
+from harness.plan.resolved_run import resolve_run
+from harness.plan.zero_partitions import partition_model
+from harness.spec.run_spec import RunSpec
 
 _SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 _WIDE = {**_SMALL, "num_key_value_heads": 2, "intermediate_size": 96, "vocab_size": 259}
@@ -84,7 +84,7 @@ class Case:
             **self.more,
         }
 
-    def settings(self) -> Settings:
+    def settings(self) -> PlanSettings:
         """What the planner sees."""
         config = self.config()
         optimizer = config["optimizer"]
@@ -110,23 +110,23 @@ class Case:
                 "deepspeed": {**raw, **({"zero_optimization": rest} if rest else {})},
             }
         )
-        settings = settings_of(resolve(spec))
+        settings = settings_of(resolve_run(spec))
         if settings is None:
             raise ValueError(str(self))
         # of DeepSpeed without the harness
-        return replace(settings, gradients_twice=self.optimizer_at != "none", states_kept=True)
+        return replace(settings, separate_offload_grads=self.optimizer_at != "none", keeps_first_step_states=True)
 
     def facts(self) -> ModelFacts:
         """The model's sizes."""
-        facts = from_config(MODELS[self.model]).facts
+        facts = facts_from_config(MODELS[self.model]).facts
         if facts is None:
             raise ValueError(self.model)
         return facts
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[MemoryItem]:
         """The planner's rows."""
         settings = self.settings()
-        return state_rows(settings, shard(self.facts(), settings))
+        return model_state_items(settings, partition_model(self.facts(), settings))
 
 
 _ZERO_FIELDS = frozenset(RunSpec.model_fields["zero"].annotation.model_fields)  # type: ignore[union-attr]
@@ -169,7 +169,7 @@ CASES = [
             Case(3, bf16=True, optimizer_at="nvme", model="wide", decay=decay, zero={"sub_group_size": size})
             for size, decay in ((400_000, False), (10**9, False), (10**9, True))  # with decay: norms are a small group
         ]
-        if libaio_links()
+        if can_link_libaio()
         else []
     ),
     Case(1, bf16=True, more=FP32_SUMS),  # the last of its ranks: this optimizer is freed late

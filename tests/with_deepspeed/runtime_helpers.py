@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from harness.facts.compiled_ops import VARIABLE, extensions_root
+from harness.hostinfo.torch_extensions import VARIABLE, torch_extensions_dir
 
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
@@ -38,7 +38,7 @@ def rank_environment() -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "HARNESS_PROGRESS": "plain",
         # Plain DeepSpeed would compile every op once more, in torch's own folder.
-        VARIABLE: str(extensions_root()),
+        VARIABLE: str(torch_extensions_dir()),
         "PYTHONPATH": str(ROOT),
         # Two versions of ninja that share the folder of compiled ops rebuild each other's, minutes each time.
         "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
@@ -85,11 +85,11 @@ def remove_shared_buffers(port: int) -> None:
 
 def write_run(folder: Path, spec: dict[str, Any], config: dict[str, Any]) -> Path:
     """A run directory as the launching side makes it, with this DeepSpeed JSON."""
-    from harness.plan.run import resolve
-    from harness.spec.model import RunSpec
+    from harness.plan.resolved_run import resolve_run
+    from harness.spec.run_spec import RunSpec
 
     folder.mkdir(parents=True)
-    run = resolve(RunSpec.model_validate_json(json.dumps(spec)), world_size=2)
+    run = resolve_run(RunSpec.model_validate_json(json.dumps(spec)), world_size=2)
     (folder / "spec.resolved.json").write_text(json.dumps(run.to_json()))
     (folder / "ds_config.json").write_text(json.dumps(config, indent=2))
     return folder

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from harness.plan.run import resolve
-from harness.render import render
-from harness.spec.model import RunSpec
+from harness.plan.resolved_run import resolve_run
+from harness.render import render_ds_config
+from harness.spec.run_spec import RunSpec
 
 STEPS, WARMUP, LENGTH, SEED, DECAY = 6, 2, 32, 7, 0.1
 
@@ -30,7 +30,7 @@ CASES: dict[str, tuple[int, tuple[str, ...], bool]] = {
 def config(case: str) -> dict[str, Any]:
     """The DeepSpeed JSON, as the harness renders it for two ranks."""
     chosen = RunSpec.model_validate_json(json.dumps(spec(case, Path("model"))))
-    return dict(render(resolve(chosen, world_size=2)).config)
+    return dict(render_ds_config(resolve_run(chosen, world_size=2)).config)
 
 
 def spec(case: str, model: Path) -> dict[str, Any]:

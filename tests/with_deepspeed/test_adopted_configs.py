@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from deepspeed.runtime.config import DeepSpeedConfig
 
-from harness.facts.deepspeed import target
-from harness.plan.run import resolve
-from harness.render import render
-from harness.spec.adopted import adopt_file
-from harness.spec.load import load
+from harness.convert.conversion import convert_file
+from harness.facts.deepspeed_version import resolve_target
+from harness.plan.resolved_run import resolve_run
+from harness.render import render_ds_config
+from harness.spec.spec_loader import load_spec
 
 ADAM = {"type": "AdamW", "params": {"lr": 3e-4, "betas": [0.9, 0.95], "eps": 1e-8, "weight_decay": 0.1}}
 BASE = {"train_micro_batch_size_per_gpu": 2, "optimizer": ADAM}
@@ -59,7 +59,7 @@ def seen_by_deepspeed(config):
 @pytest.mark.parametrize("config", [{**BASE, **config} for config in CONFIGS], ids=range(len(CONFIGS)))
 def test_deepspeed_reads_the_same(config, write):
     file = write("ds.json", json.dumps(config))
-    text = adopt_file(file, target()).text
-    loaded = load("spec.yaml", text=text)
-    rendered = json.loads(render(resolve(loaded.spec)).text)
+    text = convert_file(file, resolve_target()).text
+    loaded = load_spec("spec.yaml", text=text)
+    rendered = json.loads(render_ds_config(resolve_run(loaded.spec)).json_text)
     assert seen_by_deepspeed(rendered) == seen_by_deepspeed(json.loads(Path(file).read_text()))

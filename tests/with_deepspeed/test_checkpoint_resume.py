@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from forked_ranks import ForkedRanks
 
-from harness.checkpoints.choosing import newest_complete, problems
-from harness.checkpoints.manifest import read
+from harness.checkpoints.latest import find_latest_verified, verify_with_name
+from harness.checkpoints.manifest import read_manifest
 
 JOB = Path(__file__).parent / "jobs" / "checkpoint_cases.py"
 SAVED = "a/checkpoints/step-00000003"
@@ -133,18 +133,18 @@ def test_states_from_nvme_go_on_on_the_cpu(results: dict[str, Any]) -> None:
 def test_an_nvme_shard_holds_values_and_no_swap_files_are_copied(results: dict[str, Any]) -> None:
     folder = results["folder"] / "nvme-optimizer" / SAVED
     assert not list(folder.rglob("*.swp"))
-    sizes = [r.bytes for n, r in read(folder).files.items() if n.endswith("optim_states.pt")]
+    sizes = [r.bytes for n, r in read_manifest(folder).files.items() if n.endswith("optim_states.pt")]
     assert len(sizes) == 2
     assert min(sizes) > 12 * 300_000
 
 
 def test_what_was_saved_is_whole_and_says_what_it_is(results: dict[str, Any]) -> None:
     run = results["folder"] / "async" / "a"
-    chosen, skipped = newest_complete(run / "checkpoints")
+    chosen, skipped = find_latest_verified(run / "checkpoints")
     assert (chosen, skipped) == (run / "checkpoints" / "step-00000005", [])
     assert sorted(p.name for p in (run / "checkpoints").glob("*step*")) == [f"step-0000000{n}" for n in (3, 4, 5)]
-    manifest = read(chosen)
-    assert problems(chosen) == []
+    manifest = read_manifest(chosen)
+    assert verify_with_name(chosen) == []
     assert manifest["degrees"] == {"data": 2, "tensor": 1, "pipeline": 1, "sequence": 1}
     assert manifest["offload"] == {"optimizer": "cpu", "param": "none"}
     assert manifest["state"]["step"] == 5

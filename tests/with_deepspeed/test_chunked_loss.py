@@ -11,10 +11,10 @@ from allocations import peak_of
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.loss.loss_utils import ForCausalLMLoss
 
-from harness.runtime.batch import MicroBatch
-from harness.runtime.chunked_loss import ChunkedHead, chunk_head, chunked_loss
-from harness.runtime.metrics import Stopwatch
-from harness.runtime.stepping import PlainStepper
+from harness.runtime.chunked_loss import ChunkedHead, chunked_loss, install_chunked_loss
+from harness.runtime.metrics import StepTimer
+from harness.runtime.micro_batch import MicroBatch
+from harness.runtime.step import DataParallelStepper
 
 SMALL = {"vocab_size": 300, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
 GATED = {**SMALL, "intermediate_size": 48, "num_key_value_heads": 2}
@@ -57,9 +57,9 @@ def test_loss_and_gradients_are_those_of_transformers(family: str) -> None:
     ids = torch.randint(3, 300, (2, 41))
     labels = ids.masked_fill(torch.arange(41) < 9, -100)
     loss, gradients = loss_and_gradients(model, ids, labels)
-    head = chunk_head(engine_of(model), 17)
+    head = install_chunked_loss(engine_of(model), 17)
     assert isinstance(head, ChunkedHead)
-    head.arm(labels, 70.0)
+    head.set_labels(labels, 70.0)
     cut, cut_gradients = loss_and_gradients(model, ids, labels)
     assert cut == pytest.approx(loss, rel=1e-6)
     assert cut_gradients.keys() == gradients.keys()
@@ -68,7 +68,7 @@ def test_loss_and_gradients_are_those_of_transformers(family: str) -> None:
     plain = model(input_ids=ids, labels=labels, use_cache=False)  # not armed: logits as ever
     assert plain.logits.shape == (2, 41, 300)
     with torch.no_grad():
-        head.arm(labels, None)
+        head.set_labels(labels, None)
         assert model(input_ids=ids, labels=labels, use_cache=False).loss.item() == pytest.approx(
             plain.loss.item(), rel=1e-6
         )
@@ -78,9 +78,9 @@ def test_in_bf16_the_loss_is_equal_within_its_rounding() -> None:
     model = model_of("llama", {**GATED}).to(torch.bfloat16)
     ids = torch.randint(3, 300, (2, 41))
     loss, gradients = loss_and_gradients(model, ids, ids)
-    head = chunk_head(engine_of(model), 17)
+    head = install_chunked_loss(engine_of(model), 17)
     assert isinstance(head, ChunkedHead)
-    head.arm(ids, 70.0)
+    head.set_labels(ids, 70.0)
     cut, cut_gradients = loss_and_gradients(model, ids, ids)
     assert cut == pytest.approx(loss, rel=1e-6)
     for name, gradient in gradients.items():
@@ -90,14 +90,14 @@ def test_in_bf16_the_loss_is_equal_within_its_rounding() -> None:
 @pytest.mark.parametrize("family", OTHERS)
 def test_other_heads_are_left_alone(family: str) -> None:
     fields, why = OTHERS[family]
-    found = chunk_head(engine_of(model_of(family, fields)), 17)
+    found = install_chunked_loss(engine_of(model_of(family, fields)), 17)
     assert isinstance(found, str)
     assert why in found
 
 
 @pytest.mark.parametrize(("mode", "why"), [("autocast", "torch_autocast"), ("fp16", "fp16")])
 def test_number_formats_that_need_the_whole_loss(mode: str, why: str) -> None:
-    found = chunk_head(engine_of(model_of("llama", GATED), **{mode: True}), 17)
+    found = install_chunked_loss(engine_of(model_of("llama", GATED), **{mode: True}), 17)
     assert isinstance(found, str)
     assert why in found
 
@@ -133,21 +133,21 @@ def test_the_stepper_trains_and_evaluates_in_chunks() -> None:
     """The same loss and gradients as without, over two micro-batches; logits for whoever watches an evaluation."""
     ids = torch.randint(3, 300, (2, 41))
     batches = [MicroBatch(ids, ids.masked_fill(torch.arange(41) < k, -100)) for k in (5, 20)]
-    predicted = sum(batch.predicted for batch in batches)
+    predicted = sum(batch.num_targets for batch in batches)
     ranks: Any = SimpleNamespace(device=torch.device("cpu"))
-    place: Any = SimpleNamespace(data_size=1, tensor_size=1, tensor_rank=0)
+    place: Any = SimpleNamespace(data_parallel_size=1, tensor_parallel_size=1, tensor_parallel_rank=0)
     found = []
     for chunk in (0, 17):
         model = model_of("llama", GATED)
         engine = engine_of(model)
         engine.backward, engine.step = torch.Tensor.backward, lambda: None
-        head = chunk_head(engine, chunk) if chunk else None
+        head = install_chunked_loss(engine, chunk) if chunk else None
         assert not isinstance(head, str)
-        stepper = PlainStepper(OneProcess(engine), ranks, place, head)
-        loss = stepper.train(batches, predicted, Stopwatch())
-        evaluated, _ = stepper.evaluate(batches[0])
-        stepper.chunked_evaluation = False
-        assert float(stepper.evaluate(batches[0])[0]) == pytest.approx(float(evaluated), rel=1e-6)
+        stepper = DataParallelStepper(OneProcess(engine), ranks, place, head)
+        loss = stepper.train_step(batches, predicted, StepTimer())
+        evaluated, _ = stepper.eval_step(batches[0])
+        stepper.use_chunked_eval_loss = False
+        assert float(stepper.eval_step(batches[0])[0]) == pytest.approx(float(evaluated), rel=1e-6)
         found.append((float(loss), float(evaluated), float(model.lm_head.weight.grad.norm())))
     assert found[1] == pytest.approx(found[0], rel=1e-6)
 

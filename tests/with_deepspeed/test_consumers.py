@@ -8,8 +8,15 @@ import pytest
 from accelerate.utils import DeepSpeedPlugin
 from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
 
-from harness.spec.consumer import BY_ACCELERATE, BY_PLUGIN, BY_TRAINER, GATHER, MATCHED, autos
-from harness.spec.source import dotted
+from harness.spec.auto_values import (
+    FILLED_BY_ACCELERATE,
+    FILLED_BY_PLUGIN,
+    FILLED_BY_TRAINER,
+    FROM_TRAINING_ARGUMENTS,
+    GATHER_16BIT_WEIGHTS,
+    find_auto_values,
+)
+from harness.spec.parse.source import join_key
 
 ARGS = SimpleNamespace(
     world_size=2, per_device_train_batch_size=4, gradient_accumulation_steps=1, max_grad_norm=1.0, learning_rate=1e-4, adam_beta1=0.9, adam_beta2=0.999, adam_epsilon=1e-8, weight_decay=0.0,
@@ -37,11 +44,15 @@ def finalized(made):
 
 
 def test_the_trainer_fills_in_its_list_and_nothing_else():
-    others = {tuple(key.split(".")) for key in OTHERS} | BY_PLUGIN - {("zero_optimization", "stage")} | {GATHER}
-    assert set(autos(finalized(config(BY_TRAINER | others)))) == others
+    others = (
+        {tuple(key.split(".")) for key in OTHERS}
+        | FILLED_BY_PLUGIN - {("zero_optimization", "stage")}
+        | {GATHER_16BIT_WEIGHTS}
+    )
+    assert set(find_auto_values(finalized(config(FILLED_BY_TRAINER | others)))) == others
 
 
-@pytest.mark.parametrize("path", sorted(MATCHED, key=dotted), ids=dotted)
+@pytest.mark.parametrize("path", sorted(FROM_TRAINING_ARGUMENTS, key=join_key), ids=join_key)
 def test_the_trainer_compares_what_it_fills_in(path):
     with pytest.raises(ValueError, match="mismatch TrainingArguments"):
         finalized(config([path], value=0.123))
@@ -51,13 +62,13 @@ def prepared(made):
     """What `Accelerator.prepare` does to the file, with DummyOptim and DummyScheduler."""
     plugin = DeepSpeedPlugin(hf_ds_config=made)
     plugin.set_mixed_precision("bf16")
-    kwargs = {dotted(path): 1 for path in BY_ACCELERATE - BY_PLUGIN if path[0] not in ("fp16", "bf16")}
+    kwargs = {join_key(path): 1 for path in FILLED_BY_ACCELERATE - FILLED_BY_PLUGIN if path[0] not in ("fp16", "bf16")}
     plugin.deepspeed_config_process(must_match=False, **kwargs)
     return plugin.deepspeed_config
 
 
 def test_accelerate_fills_in_its_list():
-    assert list(autos(prepared(config(BY_ACCELERATE)))) == []
+    assert list(find_auto_values(prepared(config(FILLED_BY_ACCELERATE)))) == []
 
 
 @pytest.mark.parametrize("key", [*OTHERS, "optimizer.params.betas", "optimizer.params.eps"])
@@ -67,8 +78,8 @@ def test_accelerate_refuses_any_other(key):
 
 
 def test_what_is_left_to_the_plugin_becomes_its_default():
-    made = prepared(config([*BY_PLUGIN, GATHER]))["zero_optimization"]
-    assert (made["stage"], made["offload_optimizer"]["device"], made[GATHER[1]]) == (2, "none", False)
+    made = prepared(config([*FILLED_BY_PLUGIN, GATHER_16BIT_WEIGHTS]))["zero_optimization"]
+    assert (made["stage"], made["offload_optimizer"]["device"], made[GATHER_16BIT_WEIGHTS[1]]) == (2, "none", False)
 
 
 def test_accelerate_wants_a_zero_block():

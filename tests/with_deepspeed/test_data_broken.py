@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from data_helpers import chat, lines, only, prepared
 
-from harness.errors import Refused
+from harness.errors import UserError
 
 GOOD = [chat("q", "a"), chat("q2", "a2")]
 TEXT = [{"text": "one"}, {"text": "two"}]
@@ -51,7 +51,7 @@ def test_a_broken_line_is_told_or_left_out_and_listed(tmp_path: Path, case: str)
     rows = [json.dumps(record).encode() for record in good]
     file = tmp_path / "x.jsonl"
     file.write_bytes(b"\n".join([rows[0], b"", broken, rows[1]]) + b"\n")
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         prepared(tmp_path, train=str(file))
     finding = only(refused)
     assert finding.gate == gate
@@ -68,7 +68,7 @@ def test_a_broken_line_is_told_or_left_out_and_listed(tmp_path: Path, case: str)
 
 
 def test_what_the_template_refuses_is_told_in_its_words(tmp_path: Path) -> None:
-    from harness.runtime.tokens import byte_tokenizer
+    from harness.runtime.tokenizer import byte_tokenizer
 
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = (
@@ -76,7 +76,7 @@ def test_what_the_template_refuses_is_told_in_its_words(tmp_path: Path) -> None:
         "{{ raise_exception('roles must alternate') }}{% endif %}{{ m.content }}\n{% endfor %}"
     )
     file = lines(tmp_path / "a.jsonl", [chat("q", "a"), {"messages": [USER, USER, ANSWER]}])
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         prepared(tmp_path, tokenizer, train=file)
     assert only(refused).gate == "MD123"
     assert "line 2" in only(refused).message
@@ -88,7 +88,7 @@ def test_too_long_records_can_be_broken_or_just_left_out(tmp_path: Path, strateg
     file = lines(tmp_path / "a.jsonl", [chat("q", "a"), chat("q", "a" * 99)])
     data: dict[str, Any] = {"train": file, "max_length": 40, "excess_length_strategy": strategy}
     if strategy == "raise":
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(UserError) as refused:
             prepared(tmp_path, **data)
         assert only(refused).gate == "MD122"
         assert "`data.max_length` is 40" in only(refused).message
@@ -103,7 +103,7 @@ def test_too_many_broken_records_end_the_run_after_all(tmp_path: Path) -> None:
         "bad-json": 3,
         "empty": 2,
     }
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         prepared(tmp_path, train=str(file), on_bad_record="skip", max_bad_records=4)
     assert only(refused).gate == "MD125"
     assert "3 bad-json, 2 empty" in only(refused).notes[0]
@@ -124,7 +124,7 @@ def test_rows_of_tables_are_named_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize("body", ['[{"text": "a"}, {"te', '[{"text": "a"} {"text": "b"}]', "[", '[{"text": "a"},'])
 def test_a_json_list_that_breaks_off_is_refused_whatever_the_policy(tmp_path: Path, body: str) -> None:
     (tmp_path / "x.json").write_text(body)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         prepared(tmp_path, train=str(tmp_path / "x.json"), on_bad_record="skip")
     assert only(refused).gate in {"MD120", "MD114"}
     assert "x.json" in only(refused).message
@@ -141,7 +141,7 @@ def test_a_long_json_list_is_read_piece_by_piece(tmp_path: Path) -> None:
 
 def test_a_text_that_is_not_utf_8_is_named_with_the_byte(tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_bytes(b"ok\n\xff\xfe")
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         prepared(tmp_path, train=str(tmp_path / "x.txt"))
     assert only(refused).gate == "MD113"
     assert "byte 3" in only(refused).message

@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 from data_helpers import TOKENIZER, chat, lines, only, run_of
 
-from harness.errors import Refused
-from harness.runtime.corpus.cache import cache_root, cached, file_sha256, read
-from harness.runtime.tokens import byte_tokenizer
+from harness.errors import UserError
+from harness.runtime.dataset.cache import cache_root, file_sha256, prepare_or_reuse, read_cache
+from harness.runtime.tokenizer import byte_tokenizer
 
 
 def folder_of(tmp_path: Path, tokenizer: Any = TOKENIZER, seed: int = 42, **data: Any) -> tuple[str, bool]:
     run = run_of(tmp_path, **data)
     if seed != 42:
         spec = run.spec.model_copy(update={"train": run.spec.train.model_copy(update={"seed": seed})})
-        run = type(run)(spec, run.name, run.cluster, run.degrees, run.batch)
-    place, _, hit = cached(run, tokenizer, shown=False)
+        run = type(run)(spec, run.name, run.cluster, run.parallel_dims, run.batch)
+    place, _, hit = prepare_or_reuse(run, tokenizer, show_progress=False)
     return place.name, hit
 
 
@@ -72,7 +72,7 @@ def test_a_hash_is_remembered_while_the_file_stays_the_same(tmp_path: Path, monk
     file = tmp_path / "a.txt"
     file.write_text("abc")
     first = file_sha256(file, tmp_path)
-    monkeypatch.setattr("harness.runtime.corpus.cache._of_bytes", lambda _: "read again".ljust(64))
+    monkeypatch.setattr("harness.runtime.dataset.cache._hash_bytes", lambda _: "read again".ljust(64))
     assert file_sha256(file, tmp_path) == first
     file.write_text("abcd")
     assert file_sha256(file, tmp_path).startswith("read again")
@@ -82,13 +82,13 @@ def test_a_hash_is_remembered_while_the_file_stays_the_same(tmp_path: Path, monk
 def test_a_damaged_folder_is_prepared_again(tmp_path: Path, harm: str) -> None:
     file = lines(tmp_path / "a.jsonl", [{"text": "abc" * 30}])
     run = run_of(tmp_path, train=file, eval_fraction=0.0)
-    place, found, _ = cached(run, TOKENIZER, shown=False)
+    place, found, _ = prepare_or_reuse(run, TOKENIZER, show_progress=False)
     target = place / ("meta.json" if harm == "no meta" else "train.npy")
     target.write_bytes(target.read_bytes()[:-2]) if harm == "cut off" else target.unlink()
-    assert read(place) is None
-    again, mended, hit = cached(run, TOKENIZER, shown=False)
+    assert read_cache(place) is None
+    again, mended, hit = prepare_or_reuse(run, TOKENIZER, show_progress=False)
     assert (again, mended, hit) == (place, found, False)
-    assert read(place) == found
+    assert read_cache(place) == found
 
 
 KILLED = """
@@ -96,9 +96,9 @@ import os, sys, threading, time
 sys.path[:0] = [{tests!r}, {root!r}]
 from pathlib import Path
 from data_helpers import TOKENIZER, run_of
-from harness.runtime.corpus import cache, prepare
+from harness.runtime.dataset import cache, prepare
 cache.prepare = lambda *a, **k: (prepare.prepare(*a, **k), os._exit(9))
-cache.cached(run_of(Path({folder!r}), train={file!r}), TOKENIZER, shown=False)
+cache.cached(run_of(Path({folder!r}), train={file!r}), TOKENIZER, show_progress=False)
 """
 
 
@@ -109,7 +109,7 @@ def test_a_killed_preparation_leaves_nothing_that_counts(tmp_path: Path) -> None
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 9
     left = [p.name for p in (tmp_path / "cache").iterdir() if p.name.endswith(".tmp")]
     assert left
-    _, _, hit = cached(run_of(tmp_path, train=file), TOKENIZER, shown=False)
+    _, _, hit = prepare_or_reuse(run_of(tmp_path, train=file), TOKENIZER, show_progress=False)
     assert not hit
     assert not [p for p in (tmp_path / "cache").iterdir() if p.name.endswith(".tmp")]
 
@@ -117,7 +117,10 @@ def test_a_killed_preparation_leaves_nothing_that_counts(tmp_path: Path) -> None
 def test_two_runs_at_once_share_one_preparation(tmp_path: Path) -> None:
     file = lines(tmp_path / "a.jsonl", [{"text": f"{i} " * 300} for i in range(300)])
     with ThreadPoolExecutor(3) as pool:
-        runs = [pool.submit(cached, run_of(tmp_path, train=file), byte_tokenizer(), shown=False) for _ in range(3)]
+        runs = [
+            pool.submit(prepare_or_reuse, run_of(tmp_path, train=file), byte_tokenizer(), show_progress=False)
+            for _ in range(3)
+        ]
         done = [run.result() for run in runs]
     assert len({str(place) for place, _, _ in done}) == 1
     assert sorted(hit for _, _, hit in done) == [False, True, True]
@@ -125,8 +128,10 @@ def test_two_runs_at_once_share_one_preparation(tmp_path: Path) -> None:
 
 def test_a_cache_that_cannot_be_made_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(Refused) as refused:
-        cached(run_of(tmp_path, train="builtin:python-docs", cache_dir=str(tmp_path / "file" / "x")), TOKENIZER)
+    with pytest.raises(UserError) as refused:
+        prepare_or_reuse(
+            run_of(tmp_path, train="builtin:python-docs", cache_dir=str(tmp_path / "file" / "x")), TOKENIZER
+        )
     assert only(refused).gate == "MD129"
 
 

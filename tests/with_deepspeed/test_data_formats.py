@@ -13,8 +13,8 @@ import pytest
 from data_helpers import TOKENIZER, chat, decoded, lines, only, prepared, sequences
 from transformers import AutoTokenizer
 
-from harness.errors import Refused
-from harness.runtime.tokens import byte_tokenizer
+from harness.errors import UserError
+from harness.runtime.tokenizer import byte_tokenizer
 
 END = "<|endoftext|>"
 
@@ -22,7 +22,7 @@ END = "<|endoftext|>"
 def seen(folder: Path, tokenizer: Any = TOKENIZER, **data: Any) -> list[tuple[str, str]]:
     """(text, what is trained on) of every row."""
     rows = sequences(folder, tokenizer, **data)
-    return [decoded(ids, labels, tokenizer) for ids, labels in rows.examples(np.arange(len(rows)))]
+    return [decoded(ids, labels, tokenizer) for ids, labels in rows.iter_examples(np.arange(len(rows)))]
 
 
 def with_template(template: str) -> Any:
@@ -59,7 +59,7 @@ def test_a_template_that_rewrites_the_past_is_refused_not_guessed(tmp_path: Path
         "{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
     )
     file = lines(tmp_path / "a.jsonl", [chat("a", "bbb", "c", "d")])
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         seen(tmp_path, with_template(forgets), train=file)
     assert only(refused).gate == "MD126"
     assert "generation" in only(refused).fix.title  # type: ignore[union-attr]
@@ -124,24 +124,24 @@ def test_a_folder_like_one_of_the_hub_is_read_whole_or_streamed(tmp_path: Path) 
     other = tmp_path / "other"
     assert seen(other, train=str(folder), streaming=True) == whole
     assert len(seen(tmp_path, train=[{"path": str(folder), "split": "test"}])) == 1
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         seen(tmp_path, train=[{"path": str(folder), "split": "nope"}])
     assert only(refused).gate == "MD116"
 
 
 def test_a_chat_without_a_template_is_refused_and_one_can_be_named(tmp_path: Path) -> None:
-    from harness.runtime.tokens import load_tokenizer
-    from harness.spec.model import ModelSpec
+    from harness.runtime.tokenizer import load_tokenizer
+    from harness.spec.run_spec import ModelSpec
 
     file = lines(tmp_path / "a.jsonl", [chat("hi", "yo")])
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         seen(tmp_path, with_template(None), train=file)  # type: ignore[arg-type]
     assert only(refused).gate == "MD127"
     named = load_tokenizer(ModelSpec(tokenizer="bytes"), "chatml")
     assert seen(tmp_path, named, train=file)[0][1] == "yo<|im_end|>\n"
     (tmp_path / "t.jinja").write_text("{% for m in messages %}{{ m.content }}/{% endfor %}")
     assert seen(tmp_path, load_tokenizer(ModelSpec(tokenizer="bytes"), str(tmp_path / "t.jinja")), train=file)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         load_tokenizer(ModelSpec(tokenizer="bytes"), str(tmp_path / "no.jinja"))
     assert only(refused).gate == "MD127"
 
@@ -164,7 +164,7 @@ def test_what_is_too_long_is_cut_off_or_cut_in_pieces(tmp_path: Path, strategy: 
 
 def test_a_record_that_is_cut_before_its_answer_counts_as_broken(tmp_path: Path) -> None:
     file = lines(tmp_path / "a.jsonl", [{"prompt": "x" * 30, "completion": "4"}, {"prompt": "a", "completion": "b"}])
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         seen(tmp_path, train=file, max_length=20)
     assert only(refused).gate == "MD124"
     assert "line 1" in only(refused).message

@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 import numpy as np
 from data_memory import measure, write_chats
 
-from harness.runtime.corpus.store import Growing, forget
+from harness.runtime.dataset.mmap_array import AppendArray, release_pages
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
@@ -26,13 +26,13 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
 
 
 def test_what_was_read_of_a_mapped_file_is_given_back(tmp_path: Path) -> None:
-    with Growing(tmp_path / "ids.npy", np.uint16) as file:
+    with AppendArray(tmp_path / "ids.npy", np.uint16) as file:
         file.append(np.arange(1 << 24, dtype=np.uint16))
-        ids = file.map()
+        ids = file.open_mapped()
     before = _of_files()
     total = int(ids.sum(dtype=np.int64))
     assert _of_files() - before > 30 << 20
-    forget(ids, None, np.zeros(3))
+    release_pages(ids, None, np.zeros(3))
     assert _of_files() - before < 4 << 20
     assert int(ids.sum(dtype=np.int64)) == total
 

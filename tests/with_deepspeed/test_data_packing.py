@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from harness.runtime.batch import IGNORED
-from harness.runtime.corpus.packing import pack
-from harness.runtime.data import EvalData, Shape, TrainData
-from harness.runtime.state import Position
+from harness.runtime.dataset.bin_packing import pack_best_fit
+from harness.runtime.dataset.sampler import BatchGeometry, EvalData, TrainData
+from harness.runtime.micro_batch import IGNORE_INDEX
+from harness.runtime.train_state import DataPosition
 
 SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -41,7 +41,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 @given(st.lists(st.integers(1, 64), max_size=300), st.integers(64, 200))
 def test_each_document_is_in_one_row_and_none_is_across(lengths: list[int], capacity: int) -> None:
     given_lengths = np.array(lengths, dtype=np.int64)
-    order, edges = pack(given_lengths, capacity)
+    order, edges = pack_best_fit(given_lengths, capacity)
     assert sorted(order.tolist()) == list(range(len(lengths)))
     fills = [int(given_lengths[order[a:b]].sum()) for a, b in pairwise(edges)]
     assert all(0 < fill <= capacity for fill in fills)
@@ -51,13 +51,13 @@ def test_each_document_is_in_one_row_and_none_is_across(lengths: list[int], capa
 
 def test_a_document_that_fits_nowhere_is_an_error_of_ours() -> None:
     with pytest.raises(ValueError, match="1 to 8"):
-        pack(np.array([3, 9]), 8)
+        pack_best_fit(np.array([3, 9]), 8)
 
 
 def test_chats_fill_almost_all_positions() -> None:
     rng = np.random.default_rng(0)
     lengths = np.clip(rng.lognormal(5.0, 0.8, 20000).astype(np.int64), 2, 1024)
-    _, edges = pack(lengths, 1024)
+    _, edges = pack_best_fit(lengths, 1024)
     assert lengths.sum() / ((len(edges) - 1) * 1024) > 0.99
 
 
@@ -70,14 +70,14 @@ def test_what_is_packed_is_what_was_there(tmp_path: Path) -> None:
     file = conversations(tmp_path)
     one = sequences(tmp_path, train=file, max_length=128)
     several = sequences(tmp_path, train=file, max_length=128, packing=True)
-    alone = sorted(tuple(ids.tolist()) for ids, _ in one.examples(np.arange(len(one))))
+    alone = sorted(tuple(ids.tolist()) for ids, _ in one.iter_examples(np.arange(len(one))))
     split = []
     for i in range(len(several)):
-        ids, _, begins = several.groups[0].row(i)
+        ids, _, begins = several.sources[0].row(i)
         assert len(ids) <= 128
         split += [tuple(piece.tolist()) for piece in np.split(ids.astype(np.int64), begins[1:])]
     assert sorted(split) == alone
-    assert several.counts.sum() == one.counts.sum()
+    assert several.num_targets.sum() == one.num_targets.sum()
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
@@ -87,17 +87,17 @@ def test_a_packed_document_has_the_loss_that_it_has_alone(tmp_path: Path, family
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(config, attn_implementation=attention, dtype=torch.float32).eval()
     rows = sequences(tmp_path, train=conversations(tmp_path), max_length=128, packing=True)
-    batch = rows.batch(np.arange(3))
+    batch = rows.make_batch(np.arange(3))
     assert batch.attention_mask is None
     assert batch.position_ids is not None
     with torch.no_grad():
-        packed = _losses(model(**batch.inputs(torch.device("cpu")), use_cache=False).logits, batch.labels)
+        packed = _losses(model(**batch.to_model_inputs(torch.device("cpu")), use_cache=False).logits, batch.labels)
         for r in range(3):
-            ids, trained, begins = rows.groups[0].row(r)
+            ids, trained, begins = rows.sources[0].row(r)
             assert len(begins) > 1, "a row of several documents is what is tested"
             for first, last in zip(begins, [*begins[1:], len(ids)], strict=True):
                 tokens = torch.from_numpy(ids[first:last].astype(np.int64))[None]
-                labels = torch.where(torch.from_numpy(np.array(trained[first:last])), tokens, IGNORED)  # type: ignore[index]
+                labels = torch.where(torch.from_numpy(np.array(trained[first:last])), tokens, IGNORE_INDEX)  # type: ignore[index]
                 alone = _losses(model(input_ids=tokens, use_cache=False).logits, labels)
                 torch.testing.assert_close(packed[r : r + 1, first : last - 1], alone, rtol=1e-5, atol=1e-6)
 
@@ -105,35 +105,35 @@ def test_a_packed_document_has_the_loss_that_it_has_alone(tmp_path: Path, family
 def _losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """(rows, length - 1); 0 where nothing counts."""
     return torch.nn.functional.cross_entropy(
-        logits[:, :-1].transpose(1, 2), labels[:, 1:], reduction="none", ignore_index=IGNORED
+        logits[:, :-1].transpose(1, 2), labels[:, 1:], reduction="none", ignore_index=IGNORE_INDEX
     )
 
 
-def drawn(folder: Path, file: str, shape: Shape, **data: Any) -> list[TrainData]:
+def drawn(folder: Path, file: str, shape: BatchGeometry, **data: Any) -> list[TrainData]:
     rows = sequences(folder, train=file, **data)
-    return [TrainData(rows, shape, rank, 3, True) for rank in range(shape.ranks)]
+    return [TrainData(rows, shape, rank, 3, True) for rank in range(shape.data_parallel_size)]
 
 
 @pytest.mark.parametrize("packing", [False, True])
 def test_every_rank_knows_what_the_whole_global_batch_predicts(tmp_path: Path, packing: bool) -> None:
-    shape = Shape(2, 2, 2)
+    shape = BatchGeometry(2, 2, 2)
     ranks = drawn(tmp_path, conversations(tmp_path, 60), shape, max_length=64, packing=packing)
-    position = Position()
+    position = DataPosition()
     for _ in range(2 * ranks[0].steps_per_epoch):
-        steps = [data.step(position) for data in ranks]
-        assert len({(s.predicted, s.tokens, s.position) for s in steps}) == 1
-        assert sum(batch.predicted for s in steps for batch in s.micro_batches) == steps[0].predicted
-        position = steps[0].position
+        steps = [data.batch_at(position) for data in ranks]
+        assert len({(s.num_targets, s.num_tokens, s.next_position) for s in steps}) == 1
+        assert sum(batch.num_targets for s in steps for batch in s.micro_batches) == steps[0].num_targets
+        position = steps[0].next_position
 
 
 def test_rows_of_like_length_are_computed_together_and_all_of_them(tmp_path: Path) -> None:
-    shape = Shape(4, 1, 2)
+    shape = BatchGeometry(4, 1, 2)
     ranks = drawn(tmp_path, conversations(tmp_path, 200), shape, max_length=64)
-    rows = ranks[0].sequences
-    position, used, places, seen = Position(), 0, 0, []
-    while position.epoch == 0 and position.offset + shape.total <= len(rows):
+    rows = ranks[0].dataset
+    position, used, places, seen = DataPosition(), 0, 0, []
+    while position.epoch == 0 and position.offset + shape.global_batch_size <= len(rows):
         for data in ranks:
-            (batch,) = data.step(position).micro_batches
+            (batch,) = data.batch_at(position).micro_batches
             masks = torch.ones_like(batch.input_ids) if batch.attention_mask is None else batch.attention_mask
             assert (batch.attention_mask is None) == bool(masks.all())
             used, places = used + int(masks.sum()), places + batch.input_ids.numel()
@@ -141,22 +141,24 @@ def test_rows_of_like_length_are_computed_together_and_all_of_them(tmp_path: Pat
                 bytes(row[mask.bool()].clamp(max=255).tolist())
                 for row, mask in zip(batch.input_ids, masks, strict=True)
             ]
-        position = data.step(position).position
+        position = data.batch_at(position).next_position
     assert len(set(seen)) == len(seen) == 200
     assert used / places > 0.95
-    middle = Position(0, 5 * shape.total)
+    middle = DataPosition(0, 5 * shape.global_batch_size)
     again = drawn(tmp_path, str(tmp_path / "chats.jsonl"), shape, max_length=64)[1]
-    assert torch.equal(again.step(middle).micro_batches[0].input_ids, ranks[1].step(middle).micro_batches[0].input_ids)
+    assert torch.equal(
+        again.batch_at(middle).micro_batches[0].input_ids, ranks[1].batch_at(middle).micro_batches[0].input_ids
+    )
 
 
 def test_padding_is_to_a_multiple_and_counts_for_nothing(tmp_path: Path) -> None:
-    from harness.runtime.sequences import open_sequences
+    from harness.runtime.dataset.token_dataset import open_token_dataset
 
     found, place = prepared(tmp_path, train=conversations(tmp_path), max_length=64)
-    batch = open_sequences(place, found.train, 64, found.pad, multiple=16).batch(np.arange(5))
+    batch = open_token_dataset(place, found.train, 64, found.pad, pad_to_multiple_of=16).make_batch(np.arange(5))
     assert batch.input_ids.shape[1] % 16 == 0
     assert batch.attention_mask is not None
-    assert (batch.labels[batch.attention_mask == 0] == IGNORED).all()
+    assert (batch.labels[batch.attention_mask == 0] == IGNORE_INDEX).all()
     assert (batch.input_ids[batch.attention_mask == 0] == 257).all()
 
 
@@ -166,19 +168,19 @@ def test_evaluation_computes_every_row_once(tmp_path: Path) -> None:
     for rank in range(2):
         batches = list(EvalData(rows, 4, rank, 2).batches(None))
         assert len(batches) == 3
-        total += sum(batch.predicted for batch in batches)
-    assert total == rows.counts.sum()
+        total += sum(batch.num_targets for batch in batches)
+    assert total == rows.num_targets.sum()
 
 
 def test_a_mixture_draws_by_weight_and_comes_to_all_of_the_larger_source(tmp_path: Path) -> None:
     small = lines(tmp_path / "s.jsonl", [chat("s", f"{i:03}") for i in range(10)])
     large = lines(tmp_path / "l.jsonl", [chat("l", f"{i:03}") for i in range(60)])
     train = [{"path": small, "weight": 0.25}, {"path": large, "weight": 0.75, "format": "messages"}]
-    (data,) = drawn(tmp_path, train, Shape(4, 1, 1), max_length=64)  # type: ignore[arg-type]
+    (data,) = drawn(tmp_path, train, BatchGeometry(4, 1, 1), max_length=64)  # type: ignore[arg-type]
     assert data.rows_per_epoch == 40
     seen: list[list[int]] = []
     for epoch in range(2):
-        order = data._order(epoch)
+        order = data._epoch_order(epoch)
         assert (order < 10).sum() == 10
         seen.append([int(i) for i in order if i >= 10])
     assert len(set(seen[0])) == len(set(seen[1])) == 30
@@ -190,16 +192,16 @@ def test_text_and_chats_in_one_mixture(tmp_path: Path) -> None:
     file = conversations(tmp_path, 10)
     found, _ = prepared(tmp_path, train=[str(tmp_path / "t.txt"), file], max_length=32)
     assert [(part.rows > 0, part.masked) for part in found.train] == [(False, False), (True, True)]
-    (data,) = drawn(tmp_path, [str(tmp_path / "t.txt"), file], Shape(2, 1, 1), max_length=32)  # type: ignore[arg-type]
-    assert len(data.sequences) == 601 // 32 + 10
-    assert all(b.input_ids.shape[1] <= 32 for b in data.step(Position()).micro_batches)
+    (data,) = drawn(tmp_path, [str(tmp_path / "t.txt"), file], BatchGeometry(2, 1, 1), max_length=32)  # type: ignore[arg-type]
+    assert len(data.dataset) == 601 // 32 + 10
+    assert all(b.input_ids.shape[1] <= 32 for b in data.batch_at(DataPosition()).micro_batches)
 
 
 def test_packed_text_is_cut_in_pieces_and_restarts(tmp_path: Path) -> None:
     (tmp_path / "t.jsonl").write_text("".join(json.dumps({"text": "x" * n}) + "\n" for n in (70, 5, 9, 20)))
     rows = sequences(tmp_path, train=str(tmp_path / "t.jsonl"), max_length=32, packing=True)
-    batch = rows.batch(np.arange(len(rows)))
+    batch = rows.make_batch(np.arange(len(rows)))
     assert batch.position_ids is not None
     assert rows.lengths.sum() == 71 + 6 + 10 + 21
     assert (batch.position_ids == 0).sum() == 3 + 3 + (rows.lengths < 32).sum()
-    assert (batch.labels[batch.position_ids == 0] == IGNORED).all()
+    assert (batch.labels[batch.position_ids == 0] == IGNORE_INDEX).all()

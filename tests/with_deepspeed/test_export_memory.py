@@ -14,7 +14,7 @@ from safetensors import safe_open
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from harness.checkpoints import manifest
-from harness.runtime.tokens import byte_tokenizer
+from harness.runtime.tokenizer import byte_tokenizer
 
 JOB = Path(__file__).parent / "jobs" / "export_memory.py"
 RANKS, FILE_BYTES = 2, 64 << 20
@@ -80,7 +80,7 @@ def write_checkpoint(folder: Path) -> tuple[Path, dict[str, torch.Size]]:
         "versions": {"deepspeed": deepspeed.__version__},
         "files": {n: {"bytes": size, "sha256": "0" * 64, "rank": 0, "node": 0} for n, size in files.items()},
     }
-    manifest.write(folder, body)
+    manifest.write_manifest(folder, body)
     return folder, shapes
 
 

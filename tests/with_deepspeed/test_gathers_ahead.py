@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 from forked_ranks import ForkedRanks
 
-from harness.facts.deepspeed import target
+from harness.facts.deepspeed_version import resolve_target
 from harness.facts.model_facts import ModelFacts
-from harness.facts.models import find, from_config
-from harness.plan.choices.choosing import with_choices
-from harness.plan.plan import make_plan
-from harness.plan.run import Run, resolve
-from harness.plan.settings import loss_chunk
-from harness.render import render
-from harness.spec.load import load
+from harness.facts.model_lookup import facts_from_config, find_model
+from harness.plan.plan_settings import loss_chunk_size_of
+from harness.plan.planner import make_plan
+from harness.plan.resolved_run import ResolvedRun, resolve_run
+from harness.plan.tuned_defaults.rules import with_tuned_defaults
+from harness.render import render_ds_config
+from harness.spec.spec_loader import load_spec
 
 JOB = Path(__file__).parent / "jobs" / "gathers_ahead.py"
 ROOT = Path(__file__).parents[2]
@@ -34,12 +34,12 @@ _SIZES = ("stage3_prefetch_bucket_size", "stage3_max_live_parameters", "stage3_m
 _DEFAULTS = {"stage3_prefetch_bucket_size": 50_000_000, "stage3_param_persistence_threshold": 100_000}
 
 
-def run_of(recipe: str, *more: str) -> tuple[Run, ModelFacts]:
+def run_of(recipe: str, *more: str) -> tuple[ResolvedRun, ModelFacts]:
     """With its choices, and more keys set. A folder that another recipe writes has that recipe's model."""
-    loaded = load(str(ROOT / "ds_configs" / f"{recipe}.yaml"), more, target())
+    loaded = load_spec(str(ROOT / "ds_configs" / f"{recipe}.yaml"), more, resolve_target())
     assert loaded.spec is not None
-    run = with_choices(resolve(loaded.spec, world_size=8), ROOT)
-    model = find(loaded.spec.model.name_or_path, loaded.spec.model.config, ROOT).facts
+    run = with_tuned_defaults(resolve_run(loaded.spec, world_size=8), ROOT)
+    model = find_model(loaded.spec.model.name_or_path, loaded.spec.model.config, ROOT).facts
     return run, run_of("pretrain-tiny")[1] if model is None else model
 
 
@@ -57,25 +57,33 @@ CASES = {name: (name,) for name in at_stage_3()} | {
 }
 LORA = {
     "LoRA": (_70B, "model.lora.r=16"),
-    "LoRA with DeepSpeed's defaults": (_70B, "model.lora.r=16", "choices=false"),
+    "LoRA with DeepSpeed's defaults": (_70B, "model.lora.r=16", "tuned_defaults=false"),
 }
-AS_ONE = [name for name, case in CASES.items() if "leaf_module" in render(run_of(*case)[0]).config["zero_optimization"]]
+AS_ONE = [
+    name
+    for name, case in CASES.items()
+    if "leaf_module" in render_ds_config(run_of(*case)[0]).config["zero_optimization"]
+]
 LARGE = [name for name in AS_ONE if run_of(*CASES[name])[1].num_layers >= LAYERS]
 
 
 def case_of(recipe: str, *more: str) -> dict[str, Any]:
     """A model as the recipe's, narrower and with fewer layers, and the rendered settings in the same shares of a layer."""
     run, model = run_of(recipe, *more)
-    zero = dict(render(run).config["zero_optimization"])
+    zero = dict(render_ds_config(run).config["zero_optimization"])
     on_disk = zero.get("offload_param", {}).get("device") == "nvme" and model.hidden > WIDTH_ON_DISK
     config = narrowed(model, *((WIDTH_ON_DISK, LAYERS_ON_DISK) if on_disk else (WIDTH, LAYERS)))
-    small = from_config(config).facts
+    small = facts_from_config(config).facts
     assert small is not None
-    factor = small.per_layer / model.per_layer
+    factor = small.largest_layer_parameters / model.largest_layer_parameters
     for key in _SIZES:
         zero[key] = max(1, int(zero.get(key, _DEFAULTS.get(key, 1_000_000_000)) * factor))
     limit = zero.get("stage3_param_persistence_threshold", _DEFAULTS["stage3_param_persistence_threshold"])
-    pairs = zip((*model.before, *model.layer, *model.after), (*small.before, *small.layer, *small.after), strict=True)
+    pairs = zip(
+        (*model.before, *model.largest_layer, *model.after),
+        (*small.before, *small.largest_layer, *small.after),
+        strict=True,
+    )
     zero["stage3_param_persistence_threshold"] = max((s.numel for m, s in pairs if m.numel <= limit), default=0)
     zero["reduce_bucket_size"] = 1_000_000
     zero.pop("offload_optimizer", None)
@@ -87,9 +95,9 @@ def case_of(recipe: str, *more: str) -> dict[str, Any]:
         "config": config,
         "zero": zero,
         "checkpointing": run.spec.train.gradient_checkpointing,
-        "chunks": loss_chunk(run) > 0,
+        "chunks": loss_chunk_size_of(run) > 0,
         "lora": run.spec.model.lora is not None,
-        "layer": small.per_layer,
+        "layer": small.largest_layer_parameters,
     }
 
 
@@ -144,5 +152,5 @@ def test_no_more_is_gathered_at_once_than_is_planned(name: str, results: dict[st
     run, model = run_of(*CASES[name])
     memory = make_plan(run, ROOT).memory
     assert memory is not None
-    planned = sum(row.bytes for row in memory.rows if row.kind in ("gathered", "persistent")) / 2
-    assert results[name]["step"]["most"] / results[name]["layer"] <= planned / model.per_layer
+    planned = sum(row.bytes for row in memory.items if row.kind in ("gathered", "persistent")) / 2
+    assert results[name]["step"]["most"] / results[name]["layer"] <= planned / model.largest_layer_parameters

@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 from runtime_helpers import ROOT, rank_environment
 
-from harness.facts.compiled_ops import VARIABLE, extensions_root
-from harness.launching.remote import encoded
+from harness.hostinfo.torch_extensions import VARIABLE, torch_extensions_dir
+from harness.launching.hosts.ssh import encode_request
 
 OP = "deepspeed_shm_comm"
 ASK = """
-from harness.runtime.lean import import_deepspeed
+from harness.runtime.patches.no_mlflow import import_deepspeed
 import_deepspeed()
 from torch.utils import cpp_extension
 print(cpp_extension._get_build_directory("cpu_adam", verbose=False))
@@ -27,7 +27,7 @@ print(cpp_extension._get_build_directory("cpu_adam", verbose=False))
 
 def build(root: Path) -> list[dict[str, object]]:
     """What a host is asked to do before ranks start, and what it says."""
-    request = encoded({"path": [str(ROOT)], "environ": {VARIABLE: str(root)}, "ops": [OP]})
+    request = encode_request({"path": [str(ROOT)], "environ": {VARIABLE: str(root)}, "ops": [OP]})
     command = [sys.executable, str(ROOT / "launch" / "build_ops.py"), "--request", request]
     done = subprocess.run(command, env=rank_environment(), text=True, capture_output=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
@@ -37,7 +37,7 @@ def build(root: Path) -> list[dict[str, object]]:
 @pytest.fixture
 def copied(tmp_path: Path) -> Path:
     """A folder of ops with what was compiled of this one."""
-    root = extensions_root()
+    root = torch_extensions_dir()
     build(root)
     shutil.copytree(root / OP, tmp_path / OP)
     return tmp_path
@@ -61,5 +61,5 @@ def test_a_rank_compiles_into_the_folder_of_its_environment(tmp_path: Path) -> N
     environ = {**rank_environment(), "XDG_CACHE_HOME": str(tmp_path)}
     del environ[VARIABLE]
     done = subprocess.run([sys.executable, "-c", ASK], env=environ, text=True, capture_output=True, check=True)
-    assert Path(done.stdout.splitlines()[-1]) == extensions_root(environ) / "cpu_adam"
-    assert (tmp_path / "torch_extensions") in extensions_root(environ).parents
+    assert Path(done.stdout.splitlines()[-1]) == torch_extensions_dir(environ) / "cpu_adam"
+    assert (tmp_path / "torch_extensions") in torch_extensions_dir(environ).parents

@@ -8,8 +8,8 @@ import random
 import pytest
 from deepspeed.launcher import runner
 
-from harness.spec.cluster import parse_hostfile
-from harness.spec.host_selection import Selection, select
+from harness.spec.host_selection import HostSelection, select_hosts
+from harness.spec.hostfile import parse_hostfile
 
 NAMES = ("a", "b", "worker-0", "10.0.0.1")
 GOOD = [f"{name} slots={slots}" for name, slots in itertools.product(NAMES, (1, 2, 8))]
@@ -71,17 +71,17 @@ def test_a_filter_leaves_the_same_hosts_and_slots(kind):
     agreed = 0
     for _ in range(1000):
         if kind == "counts":
-            chosen = Selection(num_nodes=draw.choice([None, 1, 2, 3]), num_gpus=draw.choice([None, 1, 2]))
+            chosen = HostSelection(num_nodes=draw.choice([None, 1, 2, 3]), num_gpus=draw.choice([None, 1, 2]))
         else:
             parts = [draw.choice(["a", "b", "worker-0", "c", ""]) for _ in range(draw.randint(1, 3))]
             text = "@".join(p + draw.choice(["", ":0", ":1,0", ":3", ":9", ":0,0"]) for p in parts)
-            chosen = Selection(**{kind: text})
-        ours, findings = select(cluster, chosen)
+            chosen = HostSelection(**{kind: text})
+        ours, findings = select_hosts(cluster, chosen)
         expected = filtered(pool, chosen)
         if ours is None:
             refused_here = "leaves no host" in findings[0].message
             assert not expected or refused_here, (chosen, findings[0].message, expected)
         else:
-            assert [(h.name, list(h.indices)) for h in ours.hosts] == expected, chosen
+            assert [(h.name, list(h.device_ids)) for h in ours.hosts] == expected, chosen
             agreed += 1
     assert agreed > 100

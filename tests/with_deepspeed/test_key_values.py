@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from deepspeed_models import MODELS, READ, fields
 
-from harness.facts.deepspeed import installed_version, parse_version
-from harness.facts.deepspeed_key_values import take
-from harness.facts.deepspeed_keys import MISSING, Key, block, block_paths, is_typed
+from harness.facts.deepspeed_keys import MISSING, Key, block_keys, block_paths, is_typed_block
+from harness.facts.deepspeed_values import interpret_value
+from harness.facts.deepspeed_version import installed_version, parse_version
 
 VERSION = parse_version(installed_version() or "0")
 VALUES: dict[str, list[Any]] = {
@@ -60,7 +60,7 @@ def drawn() -> list[Any]:
     for path in block_paths():
         if path == "bfloat16" or "curriculum_metrics" in path or "layer_specs" in path:
             continue
-        for key in (block(path) or {}).values():
+        for key in (block_keys(path) or {}).values():
             name = f"{path}.{key.name}" if path else key.name
             if key.gone or key.alias or key.successor or key.type == "any" or name in APART:
                 continue
@@ -130,13 +130,13 @@ def same(key: Key, ours: Any, theirs: Any) -> bool:
 
 @pytest.mark.parametrize(("path", "key", "value"), drawn())
 def test_deepspeed_takes_what_we_say(path, key, value):
-    taken = take(key, value, typed=is_typed(path, VERSION), version=VERSION)
+    taken = interpret_value(key, value, typed=is_typed_block(path, VERSION), version=VERSION)
     accepted, theirs = really(path, key, value)
     if not accepted:
-        assert taken.how in ("refused", "misread"), "DeepSpeed refuses it"
-    elif is_typed(path, VERSION) and key.type not in ("block",):
-        assert taken.how != "refused", f"DeepSpeed reads {theirs!r}"
-    if accepted and taken.how in ("as written", "converted"):
+        assert taken.outcome in ("refused", "misread"), "DeepSpeed refuses it"
+    elif is_typed_block(path, VERSION) and key.type not in ("block",):
+        assert taken.outcome != "refused", f"DeepSpeed reads {theirs!r}"
+    if accepted and taken.outcome in ("as written", "converted"):
         assert same(key, taken.value, theirs), f"DeepSpeed reads {theirs!r}"
-    if accepted and taken.how == "misread" and theirs is not MISSING:
+    if accepted and taken.outcome == "misread" and theirs is not MISSING:
         assert bool(theirs) == bool(taken.value)

@@ -13,8 +13,8 @@ import pytest
 from deepspeed_models import MODELS, READ, fields
 from pydantic_core import PydanticUndefined
 
-from harness.facts.deepspeed import installed_version, parse_version
-from harness.facts.deepspeed_keys import MISSING, TYPED_BLOCKS, block, block_paths
+from harness.facts.deepspeed_keys import MISSING, TYPED_BLOCKS, block_keys, block_paths
+from harness.facts.deepspeed_version import installed_version, parse_version
 
 VERSION = parse_version(installed_version() or "0")
 TYPES = {bool: "bool", int: "int", float: "number", str: "str", Path: "str", list: "list", dict: "dict", tuple: "list"}
@@ -22,7 +22,7 @@ TYPED = pytest.mark.parametrize("path", MODELS)
 
 
 def current(path):
-    return {k: v for k, v in block(path).items() if v.gone is None and (v.since is None or v.since <= VERSION)}
+    return {k: v for k, v in block_keys(path).items() if v.gone is None and (v.since is None or v.since <= VERSION)}
 
 
 def plain(value: Any) -> Any:
@@ -134,7 +134,7 @@ def test_the_defaults_of_writer_and_the_rest_of_the_constants():
     aliases = {"type": "writer_type", "decoupled": "writer_decoupled", "show_statistics": "io_statistics"}
     for name, key in current("checkpoint.writer").items():
         assert defaults[f"{aliases.get(name, name)}_default"] == key.default, name
-    assert defaults["tag_validation_default"] == block("checkpoint")["tag_validation"].default
+    assert defaults["tag_validation_default"] == block_keys("checkpoint")["tag_validation"].default
 
 
 class Listening(dict):
@@ -171,7 +171,7 @@ def top_level_reads():
 def test_every_name_that_deepspeed_looks_up_is_known():
     seen = top_level_reads()
     assert len(seen) > 50
-    assert seen <= set(block(""))
+    assert seen <= set(block_keys(""))
 
 
 def test_every_key_is_looked_up_or_read_elsewhere():
@@ -179,7 +179,7 @@ def test_every_key_is_looked_up_or_read_elsewhere():
     assert set(current("")) - top_level_reads() <= elsewhere
 
 
-@pytest.mark.parametrize("name", [k.name for k in block("").values() if k.gone and k.type in ("dict", "any")])
+@pytest.mark.parametrize("name", [k.name for k in block_keys("").values() if k.gone and k.type in ("dict", "any")])
 def test_a_key_that_is_gone_is_refused(name):
     from deepspeed.runtime.config import DeepSpeedConfig
 
@@ -191,7 +191,7 @@ def test_the_names_in_tables_are_blocks_of_their_parents():
     for path in block_paths():
         parent, _, name = path.rpartition(".")
         if path:
-            assert block(parent)[name].type in ("block", "blocks", "maps"), path
+            assert block_keys(parent)[name].type in ("block", "blocks", "maps"), path
 
 
 def recipes():

@@ -14,13 +14,13 @@ from runtime_helpers import write_run
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, set_seed
 
-from harness.plan.run import resolve
-from harness.render import render
-from harness.runtime.engine import parameter_groups
-from harness.runtime.models.merging import adapter_names, is_adapted, merge, plain_sources
-from harness.runtime.schedule import scheduler_factory
-from harness.runtime.tokens import byte_tokenizer
-from harness.spec.model import RunSpec
+from harness.plan.resolved_run import resolve_run
+from harness.render import render_ds_config
+from harness.runtime.engine import weight_decay_groups
+from harness.runtime.lr_schedule import scheduler_factory
+from harness.runtime.models.lora_merge import find_weight_sources, is_adapted, merge_lora, to_adapter_names
+from harness.runtime.tokenizer import byte_tokenizer
+from harness.spec.run_spec import RunSpec
 
 peft = pytest.importorskip("peft")
 
@@ -73,7 +73,7 @@ def plain(folder: Path) -> list[float]:
     model = AutoModelForCausalLM.from_pretrained(folder / "llama", dtype=torch.float32)
     set_seed(spec.train.seed)
     model = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", **LORA)).train()
-    optimizer = torch.optim.AdamW(parameter_groups(model, 0.1), lr=1e-2, betas=(0.9, 0.999), eps=1e-8)
+    optimizer = torch.optim.AdamW(weight_decay_groups(model, 0.1), lr=1e-2, betas=(0.9, 0.999), eps=1e-8)
     schedule = scheduler_factory(spec.scheduler, 4)(optimizer)
     rows = [torch.randint(0, 256, (2, 32), generator=torch.Generator().manual_seed(rank)) for rank in range(2)]
     ids, losses = torch.cat(rows), []
@@ -124,14 +124,16 @@ def test_merged_weights_and_adapter_files_compute_the_same(
     config = _adapter_config(folder / family, lora)
     assert is_adapted(tensors)
     merged = {
-        name: tensors[s.base] if s.a is None or s.b is None else merge(tensors[s.base], tensors[s.a], tensors[s.b], s)
-        for name, s in plain_sources(tensors, config).items()
+        name: tensors[s.base]
+        if s.lora_a is None or s.lora_b is None
+        else merge_lora(tensors[s.base], tensors[s.lora_a], tensors[s.lora_b], s)
+        for name, s in find_weight_sources(tensors, config).items()
     }
     plain = AutoModelForCausalLM.from_pretrained(folder / family, dtype=torch.float32).eval()
     assert not plain.load_state_dict(merged, strict=False).unexpected_keys
     plain.tie_weights()
     save_file(
-        {file_name: tensors[name].contiguous() for name, file_name in adapter_names(tensors, config).items()},
+        {file_name: tensors[name].contiguous() for name, file_name in to_adapter_names(tensors, config).items()},
         tmp_path / "adapter_model.safetensors",
     )
     (tmp_path / "adapter_config.json").write_text(json.dumps(config))
@@ -169,7 +171,7 @@ def resumed(folder: Path, forked: ForkedRanks) -> dict[str, tuple[Path, Path]]:
             "optimizer": {"learning_rate": 1e-2},
             "checkpoint": {"save_steps": 2},
         }
-        config = dict(render(resolve(RunSpec.model_validate_json(json.dumps(spec)), world_size=2)).config)
+        config = dict(render_ds_config(resolve_run(RunSpec.model_validate_json(json.dumps(spec)), world_size=2)).config)
         straight, second = (write_run(folder / f"{kind}-{way}", spec, config) for kind in ("straight", "resumed"))
         runs[way] = straight, second
         jobs.append({"run": str(straight), "resume": None})

@@ -8,7 +8,7 @@ import pytest
 
 from harness.facts.model_catalogue import CATALOGUE
 from harness.facts.model_families import FAMILIES
-from harness.facts.models import ModelFacts, from_config
+from harness.facts.model_lookup import ModelFacts, facts_from_config
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -91,7 +91,7 @@ def built(kind: str, fields: dict[str, Any]) -> Any:
 
 
 def facts(kind: str, fields: dict[str, Any]) -> ModelFacts:
-    found = from_config({"model_type": kind, **fields})
+    found = facts_from_config({"model_type": kind, **fields})
     assert found.facts is not None, found.why_not
     return found.facts
 
@@ -123,7 +123,7 @@ def test_an_untied_model_has_the_same_properties_as_the_module() -> None:
     model, mine = built("llama", CASES["llama"][0]), facts("llama", CASES["llama"][0])
     assert mine.num_parameters == sum(p.numel() for p in model.parameters())
     assert mine.largest_parameter == max(p.numel() for p in model.parameters())
-    assert mine.per_layer == sum(p.numel() for p in model.model.layers[0].parameters())
+    assert mine.largest_layer_parameters == sum(p.numel() for p in model.model.layers[0].parameters())
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_an_untied_model_has_the_same_properties_as_the_module() -> None:
     ],
 )
 def test_an_architecture_that_is_not_written_down_is_built(kind: str, fields: dict[str, Any]) -> None:
-    found = from_config({"model_type": kind, **fields}, build=True)
+    found = facts_from_config({"model_type": kind, **fields}, build=True)
     assert found.facts is not None, found.why_not
     assert found.facts.built
     assert "built by transformers on the meta device" in found.source
@@ -148,7 +148,7 @@ def test_an_architecture_that_is_not_written_down_is_built(kind: str, fields: di
 
 
 def test_what_transformers_does_not_know_either_is_said() -> None:
-    found = from_config({"model_type": "no-such-model"}, build=True)
+    found = facts_from_config({"model_type": "no-such-model"}, build=True)
     assert found.facts is None
     assert "transformers could not build it either" in found.why_not
 

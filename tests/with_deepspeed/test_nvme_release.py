@@ -10,13 +10,13 @@ import pytest
 from deepspeed.runtime.swap_tensor.pipelined_optimizer_swapper import PipelinedOptimizerSwapper
 from forked_ranks import ForkedRanks
 
-from harness.facts.machine import libaio_links
-from harness.runtime import nvme_release
-from harness.runtime.nvme_release import NAME, SWITCH, release_written_states
+from harness.hostinfo.machine import can_link_libaio
+from harness.runtime.patches import nvme_release
+from harness.runtime.patches.nvme_release import DISABLE_VARIABLE, PATCH_NAME, release_written_states
 
 JOB = Path(__file__).parent / "jobs" / "nvme_release.py"
 PIPELINED = {"device": "nvme", "pipeline_read": True}
-needs_libaio = pytest.mark.skipif(not libaio_links(), reason="needs libaio")
+needs_libaio = pytest.mark.skipif(not can_link_libaio(), reason="needs libaio")
 
 
 def config(**offload: Any) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def test_states_are_released_and_steps_are_the_same_to_the_bit(way: str, found: 
 @pytest.fixture
 def swapper(monkeypatch: pytest.MonkeyPatch) -> type:
     """DeepSpeed's class, as it was afterwards."""
-    monkeypatch.delenv(SWITCH, raising=False)
+    monkeypatch.delenv(DISABLE_VARIABLE, raising=False)
     original = PipelinedOptimizerSwapper._complete_swap_out
     monkeypatch.setattr(PipelinedOptimizerSwapper, "_complete_swap_out", original)
     return PipelinedOptimizerSwapper
@@ -75,6 +75,6 @@ def test_another_source_is_left_alone_and_that_is_said(swapper: Any, monkeypatch
 
 def test_the_switch_leaves_deepspeed_as_it_is(swapper: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     original = swapper._complete_swap_out
-    monkeypatch.setenv(SWITCH, f"another, {NAME}")
-    assert release_written_states(config()) == f"{SWITCH} names it"
+    monkeypatch.setenv(DISABLE_VARIABLE, f"another, {PATCH_NAME}")
+    assert release_written_states(config()) == f"{DISABLE_VARIABLE} names it"
     assert swapper._complete_swap_out is original

@@ -17,10 +17,10 @@ from parity_running import Result, run
 from runtime_helpers import rank_environment
 
 from harness.locks import Lock
-from harness.runtime.holding import SWAP_LOCK, release
-from harness.runtime.tune import best, settings
-from harness.spec.load import load
-from harness.swap_folders import own_folder
+from harness.nvme_dirs import run_swap_dir
+from harness.runtime.aio_sweep import pick_best, sweep_settings
+from harness.runtime.run_lock import SWAP_LOCK_FILE, release_locks
+from harness.spec.spec_loader import load_spec
 
 
 @pytest.fixture(scope="module")
@@ -43,16 +43,16 @@ def test_losses_are_those_of_one_plain_process(case: table.Case, results: dict[s
 
 
 def test_what_a_run_swapped_goes_when_it_ends(tmp_path: Path) -> None:
-    folder = Path(own_folder(str(tmp_path), Path("/runs/a")))
+    folder = Path(run_swap_dir(str(tmp_path), Path("/runs/a")))
     (folder / "zero_stage_3" / "optimizer").mkdir(parents=True)
-    release([Lock.take(folder / SWAP_LOCK, "a run")])
+    release_locks([Lock.acquire(folder / SWAP_LOCK_FILE, "a run")])
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_somebody_named_is_not_emptied(tmp_path: Path) -> None:
     """A run directory that was made by hand has the user's own `nvme_path` in its DeepSpeed JSON."""
     (tmp_path / "zero_stage_3").mkdir()
-    release([Lock.take(tmp_path / SWAP_LOCK, "a run")])
+    release_locks([Lock.acquire(tmp_path / SWAP_LOCK_FILE, "a run")])
     assert [p.name for p in tmp_path.iterdir()] == ["zero_stage_3"]
 
 
@@ -62,15 +62,15 @@ def trial(read: float, write: float, **more: Any) -> dict[str, Any]:
 
 def test_the_best_setting_reads_and_writes_in_the_shortest_time() -> None:
     found = [trial(1e9, 1e9, n=1), trial(4e9, 1.5e9, n=2), trial(3e9, 2.9e9, n=3)]
-    assert best(found)["n"] == 3
+    assert pick_best(found)["n"] == 3
 
 
 def test_of_settings_that_are_about_as_fast_the_cheaper_wins() -> None:
-    assert best([trial(1.99e9, 2e9, n=1), trial(2e9, 2e9, n=2)])["n"] == 1
+    assert pick_best([trial(1.99e9, 2e9, n=1), trial(2e9, 2e9, n=2)])["n"] == 1
 
 
 def test_settings_are_deepspeeds_own_and_the_cheap_ones_come_first() -> None:
-    found = settings()
+    found = sweep_settings()
     assert len(found) == 64
     assert [found[0]["intra_op_parallelism"], found[-1]["intra_op_parallelism"]] == [1, 8]
     assert found[0]["block_size"] == 1 << 20
@@ -88,7 +88,7 @@ def test_the_disk_at_hand_is_measured_and_the_spec_takes_the_answer(tmp_path: Pa
     assert list(tmp_path.iterdir()) == [], "nothing is left on the disk"
     spec = tmp_path / "spec.yaml"
     spec.write_text("name: a\nmodel: {name_or_path: gpt2}\nzero: {stage: 1}\n" + done.stdout)
-    assert not [f for f in load(str(spec)).findings if f.severity == "error"]
+    assert not [f for f in load_spec(str(spec)).findings if f.severity == "error"]
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import torch
 from forked_ranks import ForkedRanks
 from parity_running import Result, run
 
-from harness.runtime.muon import embeddings
+from harness.runtime.patches.muon_embeddings import embedding_weights
 
 CASES = (*table.OPTIMIZERS, *table.SPLITS)
 
@@ -52,9 +52,9 @@ def test_embeddings_are_found_by_what_they_are() -> None:
 
     config = AutoConfig.for_model("gpt2", n_embd=8, n_layer=1, n_head=1, vocab_size=16, n_positions=8)
     model = AutoModelForCausalLM.from_config(config)
-    found = {id(p) for p in embeddings(model)}
+    found = {id(p) for p in embedding_weights(model)}
     assert {n for n, p in model.named_parameters() if id(p) in found} == {
         "transformer.wte.weight",
         "transformer.wpe.weight",
     }
-    assert isinstance(embeddings(model)[0], torch.nn.Parameter)
+    assert isinstance(embedding_weights(model)[0], torch.nn.Parameter)

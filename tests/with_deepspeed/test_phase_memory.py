@@ -11,12 +11,12 @@ import pytest
 from forked_ranks import ForkedRanks
 from model_helpers import JOBS, make_big_model
 
-from harness.plan.choices.choosing import with_choices
-from harness.plan.plan import make_plan
-from harness.plan.rows import Phase
-from harness.plan.run import resolve
-from harness.render import render
-from harness.spec.model import RunSpec
+from harness.plan.memory_items import Phase
+from harness.plan.planner import make_plan
+from harness.plan.resolved_run import resolve_run
+from harness.plan.tuned_defaults.rules import with_tuned_defaults
+from harness.render import render_ds_config
+from harness.spec.run_spec import RunSpec
 
 RANKS = 2
 CPU = {"device": "cpu"}
@@ -74,12 +74,12 @@ def look(
     forked.run(JOBS / "phase_memory.py", str(second), str(first / "checkpoints" / f"step-{STEPS:08d}"), ranks=RANKS)
     runs = [json.loads((place / "told.json").read_text()) for place in (first, second)]
     shutil.rmtree(folder)
-    plan = make_plan(with_choices(resolve(spec(model, zero, 1), world_size=RANKS)), folder, "cpu")
+    plan = make_plan(with_tuned_defaults(resolve_run(spec(model, zero, 1), world_size=RANKS)), folder, "cpu")
     assert plan.memory
     assert plan.model
     memory = plan.memory
     held = {phase: sum(run[phase]) - sum(run["before"]) for phase in PHASES for run in [runs[phase == "resume"]]}
-    planned = {phase: max(memory.host_at(each) for each in before) for phase, before in PHASES.items()}
+    planned = {phase: max(memory.host_bytes_at(each) for each in before) for phase, before in PHASES.items()}
     return held, planned, 2 * plan.model.num_parameters
 
 
@@ -102,7 +102,7 @@ def prepare(folder: Path, model: Path, zero: dict[str, Any], steps: int) -> Path
     """A run directory as the launching side makes it."""
     for name in ("logs", "status", "checkpoints"):
         (folder / name).mkdir(parents=True)
-    run = with_choices(resolve(spec(model, zero, steps), world_size=RANKS), folder)
+    run = with_tuned_defaults(resolve_run(spec(model, zero, steps), world_size=RANKS), folder)
     (folder / "spec.resolved.json").write_text(json.dumps(run.to_json()))
-    (folder / "ds_config.json").write_text(render(run).text)
+    (folder / "ds_config.json").write_text(render_ds_config(run).json_text)
     return folder

@@ -13,9 +13,9 @@ import pytest
 from forked_ranks import ForkedRanks
 from runtime_helpers import TINY, metric_lines, write_run
 
-from harness.plan.run import resolve
-from harness.render import render
-from harness.spec.model import RunSpec
+from harness.plan.resolved_run import resolve_run
+from harness.render import render_ds_config
+from harness.spec.run_spec import RunSpec
 
 JOB = Path(__file__).parent / "jobs" / "train_many.py"
 STEPS, SAVED, LENGTH = 6, 3, 32
@@ -59,7 +59,7 @@ def _spec(name: str, models: Path, stages: int) -> dict[str, Any]:
 
 def _write(folder: Path, name: str, models: Path, stages: int) -> Path:
     body = _spec(name, models, stages)
-    config = render(resolve(RunSpec.model_validate_json(json.dumps(body)), world_size=2)).config
+    config = render_ds_config(resolve_run(RunSpec.model_validate_json(json.dumps(body)), world_size=2)).config
     return write_run(folder, body, dict(config))
 
 
@@ -69,7 +69,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from harness.runtime.tokens import byte_tokenizer
+    from harness.runtime.tokenizer import byte_tokenizer
 
     folder = tmp_path_factory.mktemp("models")
     for kind, dropout in (("plain", 0.0), ("dropout", 0.1)):

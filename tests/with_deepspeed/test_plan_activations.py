@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from harness.facts.models import from_config
-from harness.plan.activations import Shape, head_bytes, kept_input, layer_bytes
+from harness.facts.model_lookup import facts_from_config
+from harness.plan.activations import MicroBatchShape, checkpointed_input_bytes, head_bytes, layer_bytes
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -69,7 +69,7 @@ def saved(kind: str, fields: dict[str, Any], layers: int, e: int, attention: str
 
 
 def facts(kind: str, fields: dict[str, Any]) -> Any:
-    found = from_config({"model_type": kind, **fields})
+    found = facts_from_config({"model_type": kind, **fields})
     assert found.facts is not None
     return found.facts
 
@@ -79,13 +79,13 @@ def facts(kind: str, fields: dict[str, Any]) -> Any:
 def test_a_layer_saves_what_the_formula_says(kind: str, fields: dict[str, Any], e: int) -> None:
     attention = "eager" if kind in ("gemma2", "gpt_oss") else "sdpa"
     counted = saved(kind, fields, 3, e, attention) - saved(kind, fields, 2, e, attention)
-    expected = layer_bytes(facts(kind, fields), Shape(64, 32, e, attention))
+    expected = layer_bytes(facts(kind, fields), MicroBatchShape(64, 32, e, attention))
     assert counted == pytest.approx(expected, rel=0 if kind in _TO_THE_BYTE else 0.01)
 
 
 def test_eager_attention_of_llama_keeps_the_softmax() -> None:
     counted = saved("llama", _KV, 3, 2, "eager") - saved("llama", _KV, 2, 2, "eager")
-    assert counted == layer_bytes(facts("llama", _KV), Shape(64, 32, 2, "eager"))
+    assert counted == layer_bytes(facts("llama", _KV), MicroBatchShape(64, 32, 2, "eager"))
 
 
 @pytest.mark.parametrize("e", [2, 4])
@@ -93,9 +93,9 @@ def test_the_head_of_llama(e: int) -> None:
     """Everything but the layers: the head and once per model cos and sin (2 x sequence x head dimension)."""
     two, three = saved("llama", _KV, 2, e, "sdpa"), saved("llama", _KV, 3, e, "sdpa")
     rest = two - 2 * (three - two) - 2 * 32 * 16 * e
-    assert rest == pytest.approx(head_bytes(facts("llama", _KV), Shape(64, 32, e)), abs=64 * 8 + 16)
+    assert rest == pytest.approx(head_bytes(facts("llama", _KV), MicroBatchShape(64, 32, e)), abs=64 * 8 + 16)
 
 
 def test_checkpointing_keeps_the_input_of_a_layer() -> None:
     counted = saved("llama", _KV, 3, 2, "sdpa", True) - saved("llama", _KV, 2, 2, "sdpa", True)
-    assert counted == kept_input(facts("llama", _KV), Shape(64, 32, 2))
+    assert counted == checkpointed_input_bytes(facts("llama", _KV), MicroBatchShape(64, 32, 2))

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from plan_grid import CASES, MODELS, WORLDS, Case
 
-from harness.facts.compiled_ops import VARIABLE, extensions_root
-from harness.plan.rows import Row
+from harness.hostinfo.torch_extensions import VARIABLE, torch_extensions_dir
+from harness.plan.memory_items import MemoryItem
 
 pytest.importorskip("deepspeed")
 
@@ -43,7 +43,7 @@ def _train(folder: Path, cases: list[Case], world: int) -> list[list[dict[str, i
     common |= {"WORLD_SIZE": str(world), "LOCAL_SIZE": str(world), "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
     # Another ninja than the launcher's would compile every op again: versions hash commands differently.
     common |= {"PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
-    common |= {VARIABLE: str(extensions_root(common))}
+    common |= {VARIABLE: str(torch_extensions_dir(common))}
     command = [sys.executable, str(WORKER), str(folder / "cases.json"), str(folder)]
     logs = [(folder / f"{rank}.log").open("w") for rank in range(world)]
     ranks = [
@@ -69,11 +69,11 @@ def _train(folder: Path, cases: list[Case], world: int) -> list[list[dict[str, i
     return [json.loads((folder / f"{r}.json").read_text(encoding="utf-8")) for r in range(world)]
 
 
-def planned(rows: list[Row], kind: str) -> int:
+def planned(rows: list[MemoryItem], kind: str) -> int:
     return sum(row.bytes for row in rows if row.kind == kind and row.tier in ("gpu", "host"))
 
 
-def on_disk(rows: list[Row], kind: str) -> int:
+def on_disk(rows: list[MemoryItem], kind: str) -> int:
     return sum(row.bytes for row in rows if row.tier == "nvme" and kind == f"nvme_{row.kind}")
 
 
@@ -83,7 +83,9 @@ def unseen(case: Case) -> int:
         return 0
     settings = case.settings()
     sizes = (
-        -(-p.numel // case.world) * case.world for p in case.facts().parameters() if p.numel <= settings.persistence
+        -(-p.numel // case.world) * case.world
+        for p in case.facts().parameters()
+        if p.numel <= settings.param_persistence_threshold
     )
     return sum(size * settings.param_bytes for size in sizes if size * settings.param_bytes <= 64)
 
@@ -120,7 +122,7 @@ def test_nothing_else_is_held_between_steps(index: int, counts: Counts) -> None:
     kinds = {"parameters", "master", "states", "master_gradients", "staging", "largest", "accumulated"}
     if case.stage == 3:
         kinds |= {"bucket", "gradients", "persistent"}
-    if case.settings().bf16_optimizer:
+    if case.settings().uses_bf16_optimizer:
         kinds |= {"gradients"}
     expected = sum(row.bytes for row in case.rows() if row.kind in kinds and "step" in row.phases)
     extra = max(rank["held"] for rank in counts[index]) - expected

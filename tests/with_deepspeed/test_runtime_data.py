@@ -14,19 +14,19 @@ from data_helpers import prepared as prepare
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.errors import Refused
-from harness.plan.run import resolve
-from harness.runtime.batch import IGNORED
-from harness.runtime.corpus.prepare import Part, Prepared, unigram_cross_entropy
-from harness.runtime.corpus.split import hold_out
-from harness.runtime.data import EvalData, Shape, TrainData, open_eval, open_train
-from harness.runtime.sequences import Blocks, Sequences
-from harness.runtime.state import Position
-from harness.spec.model import RunSpec
+from harness.errors import UserError
+from harness.plan.resolved_run import resolve_run
+from harness.runtime.dataset.eval_split import split_eval
+from harness.runtime.dataset.preparation import PreparedData, PreparedGroup, unigram_cross_entropy
+from harness.runtime.dataset.sampler import BatchGeometry, EvalData, TrainData, open_eval_data, open_train_data
+from harness.runtime.dataset.token_dataset import BlockDataset, TokenDataset
+from harness.runtime.micro_batch import IGNORE_INDEX
+from harness.runtime.train_state import DataPosition
+from harness.spec.run_spec import RunSpec
 
 
 def run(**data: Any) -> Any:
-    return resolve(RunSpec.model_validate_json(json.dumps({"data": data})))
+    return resolve_run(RunSpec.model_validate_json(json.dumps({"data": data})))
 
 
 def test_tokens_are_stored_flat_with_an_end_after_each_document(tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ def test_tokens_are_stored_flat_with_an_end_after_each_document(tmp_path: Path) 
     assert tokens.dtype == np.uint16
     assert tokens.tolist() == [97, 98, 256, 99, 256]
     assert (found.train_tokens, found.eval_tokens, found.unigram_entropy) == (5, 0, None)
-    assert Prepared.read(place) == found
+    assert PreparedData.read(place) == found
 
 
 def test_a_held_out_file_of_its_own_is_used_whole(tmp_path: Path) -> None:
@@ -53,21 +53,21 @@ def test_the_split_is_by_whole_documents_about_the_share_asked_for(
     sizes: list[int], fraction: float, seed: int
 ) -> None:
     lengths = np.array(sizes)
-    held = hold_out(lengths, fraction, seed, divisible=True)
+    held = split_eval(lengths, fraction, seed, divisible=True)
     wanted = fraction * sum(sizes)
-    assert (held.cut is None) == bool(len(held.chosen)), "something is held out whenever that was asked for"
-    assert len(held.chosen) < len(sizes)
-    assert lengths[held.chosen].sum() <= max(1, 2 * wanted)
-    again = hold_out(lengths, fraction, seed, divisible=True)
-    assert again.chosen.tolist() == held.chosen.tolist()
-    whole = hold_out(lengths, fraction, seed, divisible=False)
-    assert whole.cut is None
-    assert len(whole.chosen) >= 1
+    assert (held.cut_document is None) == bool(len(held.documents)), "something is held out whenever that was asked for"
+    assert len(held.documents) < len(sizes)
+    assert lengths[held.documents].sum() <= max(1, 2 * wanted)
+    again = split_eval(lengths, fraction, seed, divisible=True)
+    assert again.documents.tolist() == held.documents.tolist()
+    whole = split_eval(lengths, fraction, seed, divisible=False)
+    assert whole.cut_document is None
+    assert len(whole.documents) >= 1
 
 
 def test_another_seed_holds_other_documents_out() -> None:
     sizes = np.full(9, 10)
-    assert len({tuple(hold_out(sizes, 0.3, seed, divisible=True).chosen) for seed in range(20)}) > 5
+    assert len({tuple(split_eval(sizes, 0.3, seed, divisible=True).documents) for seed in range(20)}) > 5
 
 
 def test_a_single_document_is_cut_at_a_line(tmp_path: Path) -> None:
@@ -88,15 +88,15 @@ def test_unigram_cross_entropy_is_in_nats_a_token() -> None:
     assert unigram_cross_entropy(train, held) == pytest.approx(by_hand, rel=1e-12)
 
 
-def train_data(blocks: int, shape: Shape, rank: int, *, seed: int = 3, shuffle: bool = True) -> TrainData:
+def train_data(blocks: int, shape: BatchGeometry, rank: int, *, seed: int = 3, shuffle: bool = True) -> TrainData:
     tokens = np.repeat(np.arange(blocks), 4).astype(np.uint16)
-    return TrainData(Sequences((Blocks(tokens, 4),), 4), shape, rank, seed, shuffle)
+    return TrainData(TokenDataset((BlockDataset(tokens, 4),), 4), shape, rank, seed, shuffle)
 
 
-def taken(data: TrainData, position: Position) -> tuple[list[Any], Position]:
+def taken(data: TrainData, position: DataPosition) -> tuple[list[Any], DataPosition]:
     """(ids of the micro-batches, the next position)."""
-    drawn = data.step(position)
-    return [batch.input_ids for batch in drawn.micro_batches], drawn.position
+    drawn = data.batch_at(position)
+    return [batch.input_ids for batch in drawn.micro_batches], drawn.next_position
 
 
 @settings(deadline=None)
@@ -104,25 +104,25 @@ def taken(data: TrainData, position: Position) -> tuple[list[Any], Position]:
 def test_an_epoch_draws_every_sequence_once_over_all_ranks(
     micro: int, parts: int, ranks: int, more: int, shuffle: bool
 ) -> None:
-    shape = Shape(micro, parts, ranks)
-    count = shape.total + more
+    shape = BatchGeometry(micro, parts, ranks)
+    count = shape.global_batch_size + more
     drawn: list[int] = []
     ends = set()
     for rank in range(ranks):
-        data, position = train_data(count, shape, rank, shuffle=shuffle), Position()
+        data, position = train_data(count, shape, rank, shuffle=shuffle), DataPosition()
         for _ in range(data.steps_per_epoch):
             batches, position = taken(data, position)
             assert [tuple(b.shape) for b in batches] == [(micro, 4)] * parts
             drawn += [int(row[0]) for b in batches for row in b]
         ends.add(position)
-    assert len(drawn) == len(set(drawn)) == count // shape.total * shape.total
+    assert len(drawn) == len(set(drawn)) == count // shape.global_batch_size * shape.global_batch_size
     assert len(ends) == 1
     assert ends.pop().epoch == 0
 
 
 def test_epochs_differ_and_positions_can_be_sought() -> None:
-    data = train_data(20, Shape(2, 1, 1), 0)
-    position, seen, places = Position(), [], []
+    data = train_data(20, BatchGeometry(2, 1, 1), 0)
+    position, seen, places = DataPosition(), [], []
     for _ in range(25):
         places.append(position)
         batches, position = taken(data, position)
@@ -130,26 +130,26 @@ def test_epochs_differ_and_positions_can_be_sought() -> None:
     assert seen[:10] != seen[10:20]
     assert sorted(chain(*seen[:10])) == sorted(chain(*seen[10:20])) == list(range(20))
     assert [taken(data, place)[0][0][:, 0].tolist() for place in places] == seen
-    assert taken(train_data(20, Shape(2, 1, 1), 0), places[12])[0][0][:, 0].tolist() == seen[12]
-    assert position == Position(2, 10)
+    assert taken(train_data(20, BatchGeometry(2, 1, 1), 0), places[12])[0][0][:, 0].tolist() == seen[12]
+    assert position == DataPosition(2, 10)
 
 
 def test_a_rest_that_is_no_whole_batch_is_dropped() -> None:
-    data = train_data(7, Shape(1, 1, 3), 0)
-    second = data.step(Position(0, 3)).position
-    assert second == Position(0, 6)
-    assert data.step(second).position == Position(1, 3)
+    data = train_data(7, BatchGeometry(1, 1, 3), 0)
+    second = data.batch_at(DataPosition(0, 3)).next_position
+    assert second == DataPosition(0, 6)
+    assert data.batch_at(second).next_position == DataPosition(1, 3)
 
 
 def test_without_shuffling_the_order_is_that_of_the_file() -> None:
-    data = train_data(6, Shape(2, 1, 1), 0, shuffle=False)
-    assert taken(data, Position(1, 2))[0][0][:, 0].tolist() == [2, 3]
+    data = train_data(6, BatchGeometry(2, 1, 1), 0, shuffle=False)
+    assert taken(data, DataPosition(1, 2))[0][0][:, 0].tolist() == [2, 3]
 
 
 @settings(deadline=None)
 @given(st.integers(1, 23), st.integers(1, 5), st.integers(1, 4))
 def test_evaluation_sees_every_sequence_once_in_equally_many_batches(count: int, micro: int, ranks: int) -> None:
-    rows = Sequences((Blocks(np.repeat(np.arange(count), 3).astype(np.uint16), 3),), 3)
+    rows = TokenDataset((BlockDataset(np.repeat(np.arange(count), 3).astype(np.uint16), 3),), 3)
     seen: list[int] = []
     numbers = set()
     for rank in range(ranks):
@@ -157,38 +157,39 @@ def test_evaluation_sees_every_sequence_once_in_equally_many_batches(count: int,
         numbers.add(len(batches))
         for batch in batches:
             assert batch.input_ids.shape == batch.labels.shape == (micro, 3)
-            seen += [int(row[0]) for row in batch.labels if row[0] != IGNORED]
+            seen += [int(row[0]) for row in batch.labels if row[0] != IGNORE_INDEX]
     assert sorted(seen) == list(range(count))
     assert len(numbers) == 1
 
 
-def prepared(train: int, held: int) -> Prepared:
+def prepared(train: int, held: int) -> PreparedData:
     parts = [
-        Part(name, 0, False, False, None, 1, count, count, "") for name, count in (("train", train), ("eval", held))
+        PreparedGroup(name, 0, False, False, None, 1, count, count, "")
+        for name, count in (("train", train), ("eval", held))
     ]
-    return Prepared(train, held, 1, 1, None, "", (parts[0],), (parts[1],))
+    return PreparedData(train, held, 1, 1, None, "", (parts[0],), (parts[1],))
 
 
 def test_too_little_text_is_refused_with_the_numbers(tmp_path: Path) -> None:
     np.save(tmp_path / "train.npy", np.zeros(70, dtype=np.uint16))
     np.save(tmp_path / "eval.npy", np.zeros(5, dtype=np.uint16))
-    with pytest.raises(Refused) as refused:
-        open_train(run(max_length=10), tmp_path, prepared(70, 5), Shape(2, 2, 2), 0)
+    with pytest.raises(UserError) as refused:
+        open_train_data(run(max_length=10), tmp_path, prepared(70, 5), BatchGeometry(2, 2, 2), 0)
     assert "70 tokens, 7 sequences of 10, a step needs 8" in refused.value.findings[0].message
-    with pytest.raises(Refused) as refused:
-        open_eval(run(max_length=10), tmp_path, prepared(70, 5), Shape(2, 2, 2), 0)
+    with pytest.raises(UserError) as refused:
+        open_eval_data(run(max_length=10), tmp_path, prepared(70, 5), BatchGeometry(2, 2, 2), 0)
     assert "5 tokens" in refused.value.findings[0].message
-    assert open_eval(run(max_length=10), tmp_path, prepared(70, 0), Shape(2, 2, 2), 0) is None
+    assert open_eval_data(run(max_length=10), tmp_path, prepared(70, 0), BatchGeometry(2, 2, 2), 0) is None
 
 
 @pytest.mark.parametrize(("data", "gate"), [({}, "MD117"), ({"train": "EMPTY"}, "MD121")])
 def test_no_text_is_refused(tmp_path: Path, data: dict[str, str], gate: str) -> None:
     (tmp_path / "empty.txt").write_text("")
     given_data = {k: str(tmp_path / "empty.txt") for k in data}
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         prepare(tmp_path, **given_data)
     assert refused.value.findings[0].gate == gate
     if data:
-        with pytest.raises(Refused) as refused:
+        with pytest.raises(UserError) as refused:
             prepare(tmp_path, **given_data, on_bad_record="skip")
         assert refused.value.findings[0].gate == "MD114"

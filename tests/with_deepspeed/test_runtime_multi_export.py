@@ -19,9 +19,9 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from harness.checkpoints import manifest
-from harness.errors import Refused
-from harness.runtime.export import export
-from harness.runtime.shards import open_weights
+from harness.errors import UserError
+from harness.runtime.checkpoint.consolidate import open_weights
+from harness.runtime.export import export_checkpoint
 
 LAST = "checkpoints/step-00000006"
 
@@ -30,7 +30,7 @@ LAST = "checkpoints/step-00000006"
 def test_exported_weights_equal_the_engines_consolidated_ones(
     case: str, straight: dict[str, Path], tmp_path: Path
 ) -> None:
-    folder = export(straight[case] / LAST, tmp_path / "out", dtype="float32")
+    folder = export_checkpoint(straight[case] / LAST, tmp_path / "out", dtype="float32")
     written = load_file(folder / "model.safetensors")
     engine = load_file(straight[case] / "weights.safetensors")
     assert written.keys() == engine.keys()
@@ -40,7 +40,7 @@ def test_exported_weights_equal_the_engines_consolidated_ones(
 
 @pytest.mark.parametrize("case", ["zero0", "zero3-cpu-bf16"])
 def test_plain_transformers_loads_it_and_its_tokenizer(case: str, straight: dict[str, Path], tmp_path: Path) -> None:
-    folder = export(straight[case] / LAST, tmp_path / "out")
+    folder = export_checkpoint(straight[case] / LAST, tmp_path / "out")
     model, info = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
     assert not info["missing_keys"]
     assert not info["unexpected_keys"]
@@ -53,7 +53,7 @@ def test_plain_transformers_loads_it_and_its_tokenizer(case: str, straight: dict
 
 
 def test_large_models_are_written_in_shards_with_an_index(straight: dict[str, Path], tmp_path: Path) -> None:
-    folder = export(straight["zero3"] / LAST, tmp_path / "out", dtype="bfloat16", shard_bytes=20_000)
+    folder = export_checkpoint(straight["zero3"] / LAST, tmp_path / "out", dtype="bfloat16", shard_bytes=20_000)
     index = json.loads((folder / "model.safetensors.index.json").read_text())
     files = sorted(set(index["weight_map"].values()))
     assert len(files) > 2
@@ -77,14 +77,14 @@ def test_a_checkpoint_with_a_missing_or_short_file_is_refused_by_name(
     checkpoint = damaged(straight, tmp_path)
     shard = next(checkpoint.rglob("*rank_1*optim_states.pt"))
     shard.write_bytes(shard.read_bytes()[:-1])
-    with pytest.raises(Refused, match=rf"`{shard.parent.name}/{shard.name}` has \d+ bytes, should have \d+"):
-        export(checkpoint, tmp_path / "out")
+    with pytest.raises(UserError, match=rf"`{shard.parent.name}/{shard.name}` has \d+ bytes, should have \d+"):
+        export_checkpoint(checkpoint, tmp_path / "out")
     shard.unlink()
-    with pytest.raises(Refused, match="is missing"):
-        export(checkpoint, tmp_path / "out")
+    with pytest.raises(UserError, match="is missing"):
+        export_checkpoint(checkpoint, tmp_path / "out")
     (checkpoint / "manifest.json").unlink()
-    with pytest.raises(Refused, match="not a complete checkpoint"):
-        export(checkpoint, tmp_path / "out")
+    with pytest.raises(UserError, match="not a complete checkpoint"):
+        export_checkpoint(checkpoint, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -92,7 +92,7 @@ def test_a_shard_that_would_run_code_is_not_loaded(straight: dict[str, Path], tm
     checkpoint, marker = damaged(straight, tmp_path), tmp_path / "marker"
     shard = next(checkpoint.rglob("*rank_1*optim_states.pt"))
     torch.save({"optimizer_state_dict": Evil(marker)}, shard)
-    with pytest.raises(Refused, match="cannot be read as a shard"):
+    with pytest.raises(UserError, match="cannot be read as a shard"):
         open_weights(shard.parent, 3)
     assert not marker.exists()
 
@@ -134,7 +134,7 @@ def trusting(checkpoint: Path, files: dict[str, str]) -> Path:
         (checkpoint / name).write_text(text)
         digest = hashlib.sha256(text.encode()).hexdigest()
         body["files"][name] = {"bytes": len(text.encode()), "sha256": digest, "rank": 0, "node": 0}
-    manifest.write(checkpoint, {k: v for k, v in body.items() if k not in ("checksum", "format_version")})
+    manifest.write_manifest(checkpoint, {k: v for k, v in body.items() if k not in ("checksum", "format_version")})
     return checkpoint
 
 
@@ -150,13 +150,13 @@ def test_code_of_a_checkpoint_is_run_when_the_user_allows_it_alone(
         "huggingface/config.json": json.dumps(config),
     }
     trusting(checkpoint, files)
-    with pytest.raises(Refused, match=r"brings Python code, and nobody allowed to run it: own\.py, the") as no:
-        export(checkpoint, tmp_path / "out", lora=lora, verify=True)
+    with pytest.raises(UserError, match=r"brings Python code, and nobody allowed to run it: own\.py, the") as no:
+        export_checkpoint(checkpoint, tmp_path / "out", lora=lora, verify=True)
     assert (no.value.findings[0].gate, no.value.code) == ("CK128", 1)
     assert not marker.exists()
     if lora == "merge":
-        with pytest.raises(Refused, match="does not fit the class `Other`") as unfit:
-            export(checkpoint, tmp_path / "out", allow_code=True)
+        with pytest.raises(UserError, match="does not fit the class `Other`") as unfit:
+            export_checkpoint(checkpoint, tmp_path / "out", allow_code=True)
         assert unfit.value.findings[0].gate == "CK125"
         assert marker.exists()
     assert not (tmp_path / "out").exists()
@@ -166,15 +166,15 @@ def test_a_checkpoint_that_trusts_and_has_no_code_needs_no_leave(straight: dict[
     checkpoint, private = trusting(damaged(straight, tmp_path), {}), tmp_path / "private"
     private.write_text("{}")
     (checkpoint / "huggingface" / "chat_template.json").symlink_to(private)  # and no link brings a file of this machine
-    folder = export(checkpoint, tmp_path / "out")
+    folder = export_checkpoint(checkpoint, tmp_path / "out")
     assert (folder / "model.safetensors").is_file()
     assert not (folder / "chat_template.json").exists()
 
 
 def test_an_existing_folder_is_not_overwritten(straight: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("keep")
-    with pytest.raises(Refused, match="exists"):
-        export(straight["zero2"] / LAST, tmp_path)
+    with pytest.raises(UserError, match="exists"):
+        export_checkpoint(straight["zero2"] / LAST, tmp_path)
     assert (tmp_path / "mine.txt").read_text() == "keep"
 
 

@@ -25,7 +25,7 @@ from runtime_helpers import (
 )
 from runtime_settings import config, spec
 
-from harness.facts.machine import host_identity
+from harness.hostinfo.machine import host_identity
 from harness.locks import Lock
 from harness.verdicts import VERDICT, Verdict, read_verdict, write_verdict
 
@@ -155,7 +155,7 @@ def test_bad_input_is_refused_once_by_name_on_all_ranks(tmp_path: Path, tiny_mod
 
 def test_a_run_directory_in_use_is_refused(tmp_path: Path, tiny_model: Path, forked: ForkedRanks) -> None:
     run = make(tmp_path / "run", tiny_model)
-    lock = Lock.take(run / "lock", "somebody")
+    lock = Lock.acquire(run / "lock", "somebody")
     write_verdict(run, Verdict("failed", 137))
     answer = forked.run(TRAIN, "--run", str(run), check=False)
     lock.release()

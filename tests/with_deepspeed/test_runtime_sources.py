@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 from data_helpers import TOKENIZER, prepared, run_of
 
-from harness.errors import Refused
-from harness.runtime.corpus.builtins import DOCSTRING_CHATS, builtin
-from harness.runtime.corpus.plan import make_plan
+from harness.errors import UserError
+from harness.runtime.dataset.builtin_sources import DOCSTRING_CHATS, open_builtin
+from harness.runtime.dataset.data_plan import build_data_plan
 
 
 def read(folder: Path, names: Any, column: str = "text") -> list[str]:
@@ -91,7 +91,7 @@ CASES = ["missing", "glob", "folder", "binary", "column", "number", "junk", "suf
 @pytest.mark.parametrize("case", CASES)
 def test_what_cannot_be_read_is_refused_by_name(tmp_path: Path, case: str) -> None:
     train, gate, named = bad(tmp_path, case)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         read(tmp_path, train)
     (finding,) = refused.value.findings
     assert finding.gate == gate
@@ -100,7 +100,7 @@ def test_what_cannot_be_read_is_refused_by_name(tmp_path: Path, case: str) -> No
 
 
 def test_docstring_chats_are_chats_of_the_standard_library() -> None:
-    records = builtin(DOCSTRING_CHATS, "data.train").read(lambda _: None)
+    records = open_builtin(DOCSTRING_CHATS, "data.train").read(lambda _: None)
     for _ in range(20):
         value: Any = next(records).value
         assert [turn["role"] for turn in value["messages"]] in (["user", "assistant"], ["user", "assistant"] * 2)
@@ -110,5 +110,5 @@ def test_docstring_chats_are_chats_of_the_standard_library() -> None:
 def test_planning_reads_one_record_of_a_source(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text('{"text": "a"}\n' * 5)
     run = run_of(tmp_path, train=[{"path": str(tmp_path / "x.jsonl"), "weight": 2}, str(tmp_path / "x.jsonl")])
-    plan = make_plan(run.spec.data, TOKENIZER, lambda path: path.name)
+    plan = build_data_plan(run.spec.data, TOKENIZER, lambda path: path.name)
     assert [(group.weight, group.stream) for group in plan.groups] == [(2.0, True), (None, True)]

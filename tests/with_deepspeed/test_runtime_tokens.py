@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from harness.errors import Refused
-from harness.runtime.tokens import byte_tokenizer, check_vocabulary, load_tokenizer
-from harness.spec.model import ModelSpec
+from harness.errors import UserError
+from harness.runtime.tokenizer import byte_tokenizer, check_vocabulary, load_tokenizer
+from harness.spec.run_spec import ModelSpec
 
 TOKENIZER = byte_tokenizer()
 
@@ -47,7 +47,7 @@ def test_saved_it_is_an_ordinary_tokenizer_folder(tmp_path: Path) -> None:
 
 def test_a_vocabulary_that_is_too_small_is_refused_with_a_size_that_fits() -> None:
     check_vocabulary(TOKENIZER, 258)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         check_vocabulary(TOKENIZER, 256)
     (finding,) = refused.value.findings
     assert finding.gate == "MD101"
@@ -58,8 +58,8 @@ def test_a_vocabulary_that_is_too_small_is_refused_with_a_size_that_fits() -> No
 
 
 def test_a_tokenizer_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(UserError) as refused:
         load_tokenizer(ModelSpec(tokenizer=str(tmp_path)))
     assert str(tmp_path) in refused.value.findings[0].message
-    with pytest.raises(Refused, match=r"model\.tokenizer"):
+    with pytest.raises(UserError, match=r"model\.tokenizer"):
         load_tokenizer(ModelSpec())

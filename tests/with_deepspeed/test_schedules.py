@@ -8,9 +8,9 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from harness.errors import Refused
-from harness.runtime.schedule import check_schedule, decay_steps, scheduler_factory, warmup_steps
-from harness.spec.model import SchedulerSpec
+from harness.errors import UserError
+from harness.runtime.lr_schedule import check_schedule, decay_steps, scheduler_factory, warmup_steps
+from harness.spec.run_spec import SchedulerSpec
 
 PEAK, STEPS, WARMUP = 3e-4, 50, 5
 
@@ -109,7 +109,7 @@ def test_groups_keep_their_own_peaks() -> None:
 
 def test_a_decay_that_does_not_fit_is_refused() -> None:
     spec = SchedulerSpec(type="warmup_stable_decay", warmup_steps=20, decay_steps=40)
-    with pytest.raises(Refused, match="a warm-up of 20 steps and a decay of 40 do not fit into 50 steps") as refused:
+    with pytest.raises(UserError, match="a warm-up of 20 steps and a decay of 40 do not fit into 50 steps") as refused:
         check_schedule(spec, 50)
     assert refused.value.findings[0].gate == "OP110"
     check_schedule(spec, 60)

@@ -12,8 +12,8 @@ import torch
 from allocations import peak_of
 from forked_ranks import ForkedRanks
 
-from harness.runtime.batch import IGNORED, MicroBatch
-from harness.runtime.sequence_parallel import causal_mask, shard
+from harness.runtime.micro_batch import IGNORE_INDEX, MicroBatch
+from harness.runtime.parallel.sequence_parallel import causal_mask, split_sequence
 
 JOBS = Path(__file__).parent / "jobs"
 
@@ -45,30 +45,30 @@ def test_sq002_groups_of_the_json_alone_leave_gradients_unreduced_below_stage_3(
 def test_shards_hold_each_token_and_its_label_once() -> None:
     ids = torch.arange(1, 15).reshape(2, 7)
     labels = ids.clone()
-    labels[:, :2] = IGNORED
+    labels[:, :2] = IGNORE_INDEX
     batch = MicroBatch(ids, labels)
-    parts = [shard(batch, 4, index) for index in range(4)]
+    parts = [split_sequence(batch, 4, index) for index in range(4)]
     assert [p[0].shape for p in parts] == [(2, 2)] * 4
     joined = [torch.cat([p[i] for p in parts], dim=1) for i in range(3)]
     assert torch.equal(joined[0][:, :7], ids)
     assert torch.equal(joined[1], torch.arange(8).expand(2, 8))
     assert torch.equal(joined[2][:, :6], labels[:, 1:])
-    assert bool((joined[2][:, 6:] == IGNORED).all())
-    assert sum(int((p[2] != IGNORED).sum()) for p in parts) == batch.predicted
+    assert bool((joined[2][:, 6:] == IGNORE_INDEX).all())
+    assert sum(int((p[2] != IGNORE_INDEX).sum()) for p in parts) == batch.num_targets
 
 
 def test_shards_of_packed_rows_keep_their_positions() -> None:
     positions = torch.tensor([[0, 1, 2, 0, 1, 2]])
     ids = torch.zeros((1, 6), dtype=torch.int64)
-    parts = [shard(MicroBatch(ids, ids, positions), 4, index)[1] for index in range(4)]
+    parts = [split_sequence(MicroBatch(ids, ids, positions), 4, index)[1] for index in range(4)]
     assert torch.cat(parts, dim=1).tolist() == [[0, 1, 2, 0, 1, 2, 3, 4]]
 
 
 def test_rows_padded_on_the_left_are_not_taken() -> None:
     ids = torch.zeros((1, 4), dtype=torch.int64)
     with pytest.raises(ValueError, match="on the left"):
-        shard(MicroBatch(ids, ids, None, torch.tensor([[0, 1, 1, 1]])), 2, 0)
-    assert shard(MicroBatch(ids, ids, None, torch.tensor([[1, 1, 1, 0]])), 2, 0)[0].shape == (1, 2)
+        split_sequence(MicroBatch(ids, ids, None, torch.tensor([[0, 1, 1, 1]])), 2, 0)
+    assert split_sequence(MicroBatch(ids, ids, None, torch.tensor([[1, 1, 1, 0]])), 2, 0)[0].shape == (1, 2)
 
 
 def test_a_mask_is_made_only_where_order_does_not_say_it_all() -> None:

@@ -18,8 +18,8 @@ from forked_ranks import ForkedRanks
 from parity_cases import WIDE, write_run
 from runtime_helpers import TINY, metric_lines
 
-from harness.facts.metrics_schema import VERSION, problems
-from harness.launching.debugging import with_profile
+from harness.facts.metrics_schema import SCHEMA_VERSION, validate_line
+from harness.launching.setup.debug_env import with_flops_profiler_output
 
 JOB = Path(__file__).parent / "jobs" / "telemetry_cases.py"
 STEPS, MICRO, ACCUMULATION, RANKS, LENGTH = 16, 2, 2, 2, 64
@@ -46,7 +46,7 @@ def runs(forked: ForkedRanks, tmp_path_factory: pytest.TempPathFactory) -> dict[
         data = write_rows(folder / f"{name}.jsonl", long_rank=case.get("long"))
         write_run(folder / name, spec(name, case, data, folder), RANKS)
         config = json.loads((folder / name / "ds_config.json").read_text())
-        (folder / name / "ds_config.json").write_text(json.dumps(with_profile(config, folder / name)))
+        (folder / name / "ds_config.json").write_text(json.dumps(with_flops_profiler_output(config, folder / name)))
         jobs.append(
             {
                 "run": str(folder / name),
@@ -115,8 +115,8 @@ def spec(name: str, case: dict[str, Any], data: Path, folder: Path) -> dict[str,
 def test_every_line_is_as_the_schema_says(runs: dict[str, Path]) -> None:
     for run in runs.values():
         lines = [json.loads(text) for text in (run / "metrics.jsonl").read_text().splitlines()]
-        assert [wrong for line in lines for wrong in problems(line)] == []
-        assert lines[0]["format_version"] == VERSION
+        assert [wrong for line in lines for wrong in validate_line(line)] == []
+        assert lines[0]["format_version"] == SCHEMA_VERSION
         assert len(metric_lines(run, "step")) == STEPS
         assert all(later["time"] >= earlier["time"] for earlier, later in itertools.pairwise(lines))
 

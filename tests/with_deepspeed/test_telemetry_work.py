@@ -10,10 +10,10 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig
 
-from harness.plan.flops import Trained
-from harness.runtime.sequences import Blocks, Documents, Sequences
-from harness.runtime.telemetry.work import Work, open_work
-from harness.spec.model import RunSpec
+from harness.plan.flops import GradientShares
+from harness.runtime.dataset.token_dataset import BlockDataset, DocumentDataset, TokenDataset
+from harness.runtime.telemetry.flops_counter import FlopsCounter, make_flops_counter
+from harness.spec.run_spec import RunSpec
 
 LENGTH, ROWS = 64, 3
 LLAMA = {
@@ -37,20 +37,20 @@ def make(fields: dict[str, Any], attention: str) -> tuple[Any, Any]:
     return config, AutoModelForCausalLM.from_config(config, attn_implementation=attention).train()
 
 
-def stream(length: int = LENGTH, count: int = 10) -> Sequences:
-    return Sequences((Blocks(np.arange(length * count, dtype=np.uint16) % 320, length),), length)
+def stream(length: int = LENGTH, count: int = 10) -> TokenDataset:
+    return TokenDataset((BlockDataset(np.arange(length * count, dtype=np.uint16) % 320, length),), length)
 
 
-def documents(lengths: list[list[int]], full: int, *, packed: bool) -> Sequences:
+def documents(lengths: list[list[int]], full: int, *, packed: bool) -> TokenDataset:
     """Rows of documents of these lengths."""
     docs = np.concatenate([[0], np.cumsum([n for row in lengths for n in row])])
     rows = np.concatenate([[0], np.cumsum([len(row) for row in lengths])])
     counts = np.array([sum(n - 1 for n in row) for row in lengths])
-    return Sequences((Documents(np.zeros(docs[-1], dtype=np.uint16), None, docs, rows, counts, packed),), full)
+    return TokenDataset((DocumentDataset(np.zeros(docs[-1], dtype=np.uint16), None, docs, rows, counts, packed),), full)
 
 
-def work(config: Any, model: Any, sequences: Sequences, **train: Any) -> Work:
-    return open_work(RunSpec.model_validate({"train": train}), config, model, sequences)
+def work(config: Any, model: Any, sequences: TokenDataset, **train: Any) -> FlopsCounter:
+    return make_flops_counter(RunSpec.model_validate({"train": train}), config, model, sequences)
 
 
 def counted(model: Any, rows: int = ROWS, length: int = LENGTH) -> float:
@@ -64,17 +64,17 @@ def counted(model: Any, rows: int = ROWS, length: int = LENGTH) -> float:
 @pytest.mark.parametrize("fields", [LLAMA, QWEN, GPT2, UNKNOWN], ids=lambda f: f["model_type"])
 def test_executed_flops_are_those_that_torch_counts(fields: dict[str, Any]) -> None:
     config, model = make(fields, "eager")
-    found = work(config, model, stream()).of(np.arange(ROWS).reshape(1, 1, ROWS))
-    assert found.executed == pytest.approx(counted(model), rel=0.005)
+    found = work(config, model, stream()).count(np.arange(ROWS).reshape(1, 1, ROWS))
+    assert found.hardware_flops == pytest.approx(counted(model), rel=0.005)
     assert (found.tokens, found.positions) == (ROWS * LENGTH, ROWS * LENGTH)
 
 
 def test_recomputation_counts_as_executed() -> None:
     config, model = make(LLAMA, "eager")
     model.gradient_checkpointing_enable({"use_reentrant": False})
-    found = work(config, model, stream(), gradient_checkpointing=True).of(np.arange(ROWS).reshape(1, 1, ROWS))
-    assert found.executed == pytest.approx(counted(model), rel=0.01)
-    assert found.needed < found.executed / 1.2
+    found = work(config, model, stream(), gradient_checkpointing=True).count(np.arange(ROWS).reshape(1, 1, ROWS))
+    assert found.hardware_flops == pytest.approx(counted(model), rel=0.01)
+    assert found.model_flops < found.hardware_flops / 1.2
 
 
 @pytest.mark.parametrize("pattern", ["model.layers.0", "model.layers.1", "lm_head", "model.layers"])
@@ -85,56 +85,56 @@ def test_frozen_matrices_cost_less(pattern: str) -> None:
     for name, parameter in model.named_parameters():
         if name.startswith(pattern) or (first and "embed" in name):
             parameter.requires_grad_(False)
-    found = work(config, model, stream()).of(np.arange(ROWS).reshape(1, 1, ROWS))
-    assert found.executed == pytest.approx(counted(model), rel=0.03)
+    found = work(config, model, stream()).count(np.arange(ROWS).reshape(1, 1, ROWS))
+    assert found.hardware_flops == pytest.approx(counted(model), rel=0.03)
 
 
 def test_needed_flops_by_hand() -> None:
     """The formula, written out for one document: 6 a matrix element and token, 12 h d a pair and layer."""
     config, model = make(LLAMA, "sdpa")
-    found = work(config, model, stream()).of(np.array([[[0]]]))
+    found = work(config, model, stream()).count(np.array([[[0]]]))
     layer = 64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 160
     matrices = 3 * layer + 64 * 320
     pairs = sum(position + 1 for position in range(LENGTH))
-    assert found.needed == 6 * matrices * LENGTH + 12 * 64 * 3 * pairs
-    assert found.executed == found.needed  # no padding, no mask, nothing computed twice
+    assert found.model_flops == 6 * matrices * LENGTH + 12 * 64 * 3 * pairs
+    assert found.hardware_flops == found.model_flops  # no padding, no mask, nothing computed twice
     parameters = matrices + 64 * 320 + 3 * 2 * 64 + 64
-    assert found.six_n == 6 * parameters * LENGTH
+    assert found.flops_6n == 6 * parameters * LENGTH
 
 
 def test_documents_of_a_packed_row_do_not_attend_to_each_other() -> None:
     config, model = make(LLAMA, "sdpa")
     alone = work(config, model, documents([[10], [30], [24]], LENGTH, packed=False))
     packed = work(config, model, documents([[10, 30, 24]], LENGTH, packed=True))
-    one, three = packed.of(np.array([[[0]]])), [alone.of(np.array([[[i]]])) for i in range(3)]
-    assert one.needed == sum(amount.needed for amount in three)
-    assert one.executed > one.needed  # with a mask `sdpa` computes the whole square
+    one, three = packed.count(np.array([[[0]]])), [alone.count(np.array([[[i]]])) for i in range(3)]
+    assert one.model_flops == sum(amount.model_flops for amount in three)
+    assert one.hardware_flops > one.model_flops  # with a mask `sdpa` computes the whole square
     assert (one.tokens, one.positions) == (64, 64)
 
 
 def test_padding_is_computed_but_not_counted_as_tokens() -> None:
     config, model = make(LLAMA, "eager")
     uneven = work(config, model, documents([[5], [40], [33], [20]], LENGTH, packed=False))
-    found = uneven.of(np.arange(4).reshape(1, 2, 2))
+    found = uneven.count(np.arange(4).reshape(1, 2, 2))
     assert found.tokens == 5 + 40 + 33 + 20
     assert found.positions == 2 * 40 + 2 * 33
-    assert found.executed == pytest.approx(counted(model, 2, 40) + counted(model, 2, 33), rel=0.005)
+    assert found.hardware_flops == pytest.approx(counted(model, 2, 40) + counted(model, 2, 33), rel=0.005)
 
 
 def test_a_window_limits_the_pairs() -> None:
     config, model = make({**LLAMA, "model_type": "mistral", "sliding_window": 8}, "sdpa")
     found = work(config, model, stream())
-    assert found.windows == {8: 3}
+    assert found.layers_by_window == {8: 3}
     pairs = sum(min(position + 1, 8) for position in range(LENGTH))
     wide, _ = make({**LLAMA, "model_type": "mistral", "sliding_window": None}, "sdpa")
-    free = work(wide, model, stream()).of(np.array([[[0]]]))
-    near = found.of(np.array([[[0]]]))
-    assert free.needed - near.needed == 12 * 64 * 3 * (LENGTH * (LENGTH + 1) // 2 - pairs)
+    free = work(wide, model, stream()).count(np.array([[[0]]]))
+    near = found.count(np.array([[[0]]]))
+    assert free.model_flops - near.model_flops == 12 * 64 * 3 * (LENGTH * (LENGTH + 1) // 2 - pairs)
 
 
 def test_nothing_frozen_is_all_trained() -> None:
     config, model = make(QWEN, "sdpa")
-    assert work(config, model, stream()).trained == Trained(1.0, 1.0)
+    assert work(config, model, stream()).trained_fractions == GradientShares(1.0, 1.0)
 
 
 def test_a_model_with_experts_that_is_not_known_has_no_flops() -> None:
@@ -146,4 +146,4 @@ def test_a_model_with_experts_that_is_not_known_has_no_flops() -> None:
     found = work(config, model, stream())
     assert found.sizes is None
     assert "home-made" in found.source
-    assert found.of(np.array([[[0]]])).needed == 0
+    assert found.count(np.array([[[0]]])).model_flops == 0

@@ -11,7 +11,7 @@ import pytest
 import torch
 from forked_ranks import ForkedRanks
 
-from harness.runtime.tensor_parallel import Cut
+from harness.runtime.parallel.tensor_parallel import TPLayout
 
 JOBS = Path(__file__).parent / "jobs"
 TORCH_ADAM = {"type": "AdamW", "params": {"lr": 1e-3, "weight_decay": 0.1, "torch_adam": True}}
@@ -70,8 +70,8 @@ def test_a_cut_joins_uneven_parts_along_either_side() -> None:
         0: {"shard_shape": [5, 2], "pieces": [{"shape": [5, 2], "source": [0, [3, 1]], "dest": [0, [2, 1]]}]},
         1: {"shard_shape": [5, 1], "pieces": [{"shape": [5, 1], "source": [2, [3, 1]], "dest": [0, [1, 1]]}]},
     }
-    assert torch.equal(Cut(whole.shape, rows).join([whole[:3], whole[3:]]), whole)
-    assert torch.equal(Cut(whole.shape, columns).join([whole[:, :2], whole[:, 2:]]), whole)
-    assert (Cut(whole.shape, rows).dim, Cut(whole.shape, columns).dim) == (0, 1)
+    assert torch.equal(TPLayout(whole.shape, rows).join_shards([whole[:3], whole[3:]]), whole)
+    assert torch.equal(TPLayout(whole.shape, columns).join_shards([whole[:, :2], whole[:, 2:]]), whole)
+    assert (TPLayout(whole.shape, rows).dim, TPLayout(whole.shape, columns).dim) == (0, 1)
     with pytest.raises(ValueError, match="part 1"):
-        Cut(whole.shape, rows).join([whole[:3], whole[2:]])
+        TPLayout(whole.shape, rows).join_shards([whole[:3], whole[2:]])

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from harness.runtime.metrics import Metrics
-from harness.runtime.telemetry import tracker_kinds, trackers
-from harness.runtime.telemetry.trackers import Tracker, Trackers
-from harness.spec.sections.telemetry import TelemetrySpec
+from harness.runtime.metrics import MetricsWriter
+from harness.runtime.telemetry import tracker_backends, trackers
+from harness.runtime.telemetry.trackers import Trackers, TrackerThread
+from harness.spec.sections.telemetry_spec import TelemetrySpec
 
 LOSSES = [3.0, 2.5, float("nan"), 2.0]
 
@@ -24,13 +24,13 @@ def train(run_dir: Path, **spec: Any) -> tuple[Trackers, list[dict[str, Any]], l
     """What a run of four steps writes; the trackers, the lines, what was said, and the seconds of the steps."""
     run_dir.mkdir(parents=True, exist_ok=True)
     said: list[str] = []
-    metrics = Metrics(run_dir / "metrics.jsonl")
+    metrics = MetricsWriter(run_dir / "metrics.jsonl")
     found = Trackers(TelemetrySpec.model_validate(spec), run_dir, "tiny", metrics, said.append)
     began = time.perf_counter()
     metrics.write("run", format_version=2, name="tiny", world=2, start_step=0)
     for step, loss in enumerate(LOSSES, 1):
         metrics.write("step", step=step, loss=loss, tokens_per_second=100.0 * step, mfu=0.4)
-        found.tell(step)
+        found.report_failures(step)
     metrics.write("eval", step=4, loss=2.2, perplexity=9.0, tokens=50, own={"correct": 0.5})
     metrics.write("straggler", step=4, state="named", ranks=[1], host="b", slower=0.3, cause="data", evidence="waits")
     metrics.write("end", step=4, state="completed")
@@ -142,8 +142,8 @@ class Bad:
 def test_a_tracker_that_fails_is_given_up(
     kind: str, error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trackers, "OPEN", {**tracker_kinds.OPEN, "wandb": lambda _: Bad(kind)})
-    monkeypatch.setattr(Tracker.close, "__defaults__", (0.3,))
+    monkeypatch.setattr(trackers, "BACKENDS", {**tracker_backends.BACKENDS, "wandb": lambda _: Bad(kind)})
+    monkeypatch.setattr(TrackerThread.close, "__defaults__", (0.3,))
     found, lines, said, seconds = train(tmp_path / "run", trackers=["wandb", "csv"])
     assert failures(lines) == {"wandb": error}
     assert len(said) == 1
@@ -151,7 +151,7 @@ def test_a_tracker_that_fails_is_given_up(
     assert len([line for line in lines if line["type"] == "step"]) == len(LOSSES)
     assert seconds < 1
     assert (tmp_path / "run/trackers/csv/step.csv").exists()
-    assert [tracker.error for tracker in found.all] == [error, None]
+    assert [tracker.error for tracker in found.threads] == [error, None]
 
 
 def test_a_library_that_is_missing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,9 +169,9 @@ def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
 
 
 def test_lines_do_not_pile_up_behind_a_slow_tracker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trackers, "_WAITING_LINES", 3)
-    tracker = Tracker("slow", lambda: Bad("hang"), _lines=__import__("queue").Queue(3))
+    monkeypatch.setattr(trackers, "_MAX_QUEUED_LINES", 3)
+    tracker = TrackerThread("slow", lambda: Bad("hang"), _lines=__import__("queue").Queue(3))
     tracker.start()
     for step in range(10):
-        tracker.take({"type": "step", "step": step})
+        tracker.enqueue({"type": "step", "step": step})
     assert tracker.error == "3 lines wait for it"

@@ -14,11 +14,11 @@ import torch
 from forked_ranks import ForkedRanks
 from runtime_helpers import TINY
 
-from harness.plan.choices.choosing import with_choices
-from harness.plan.run import resolve
-from harness.render import render
-from harness.runtime.rehearsal_files import write_model
-from harness.spec.model import RunSpec
+from harness.plan.resolved_run import resolve_run
+from harness.plan.tuned_defaults.rules import with_tuned_defaults
+from harness.render import render_ds_config
+from harness.runtime.synthetic_files import write_model
+from harness.spec.run_spec import RunSpec
 
 JOB = Path(__file__).parent / "jobs" / "trainer_equal.py"
 STEPS = 12
@@ -52,12 +52,12 @@ def losses(forked: ForkedRanks, tmp_path_factory: pytest.TempPathFactory) -> dic
             "zero": case["zero"],
             "checkpoint": {"save_at_end": False},
         }
-        run = with_choices(resolve(RunSpec.model_validate_json(json.dumps(body)), world_size=2), folder)
+        run = with_tuned_defaults(resolve_run(RunSpec.model_validate_json(json.dumps(body)), world_size=2), folder)
         place = folder / name
         for part in ("logs", "status", "checkpoints"):
             (place / part).mkdir(parents=True)
         (place / "spec.resolved.json").write_text(json.dumps(run.to_json()))
-        (place / "ds_config.json").write_text(render(run).text)
+        (place / "ds_config.json").write_text(render_ds_config(run).json_text)
         jobs.append({"run": str(place)})
     (folder / "jobs.json").write_text(json.dumps(jobs))
     forked.run(JOB, str(folder / "jobs.json"), timeout=600)

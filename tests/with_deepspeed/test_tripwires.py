@@ -18,32 +18,44 @@ SEEN_ON = "0.19.8"
 
 FAULTS: dict[int, dict[str, tuple[str, str]]] = {
     1: {
-        "hidden_step": ("16-bit stage 0 steps once while it is built", "runtime/first_step.py"),
-        "nan_step_taken": ("a NaN at stage 0 in fp32 becomes the weights", "runtime/policies.py: guard_steps"),
-        "initialisation_lost": ("`zero.Init` around `from_config`", "runtime/models/sharded.py: sharded_creation"),
-        "muon_takes_embeddings": ("Muon steps GPT-2's embeddings", "runtime/muon.py"),
-        "warmup_starts_at_nothing_twice": ("two first steps at rate 0", "runtime/schedule.py: no DeepSpeed schedules"),
+        "hidden_step": ("16-bit stage 0 steps once while it is built", "runtime/patches/stage0_hidden_step.py"),
+        "nan_step_taken": ("a NaN at stage 0 in fp32 becomes the weights", "runtime/nonfinite_policy.py: guard_steps"),
+        "initialisation_lost": (
+            "`zero.Init` around `from_config`",
+            "runtime/models/zero3_weights.py: sharded_creation",
+        ),
+        "muon_takes_embeddings": ("Muon steps GPT-2's embeddings", "runtime/patches/muon_embeddings.py"),
+        "warmup_starts_at_nothing_twice": (
+            "two first steps at rate 0",
+            "runtime/lr_schedule.py: no DeepSpeed schedules",
+        ),
         "warmup_decay_forgets_the_rate": ("a peak of 0.001", "gate OP027, claim AT021"),
         "zenflow_scrambles": ("ZenFlow scrambles matrices", "gate ZR030, claim AT011"),
-        "cpu_adam_after_a_gap": ("CPU Adam's powers of beta after a resume", "runtime/replay.py"),
+        "cpu_adam_after_a_gap": ("CPU Adam's powers of beta after a resume", "runtime/patches/cpu_adam_resume.py"),
         "nvme_below_stage_3": ("an optimizer on NVMe at stage 2 is in memory", "gate OF003, claim AT003"),
         "parameter_offload_below_stage_3": ("parameters at stage 2 are not offloaded", "gate OF001, claim AT004"),
-        "nvme_is_read_ahead_twice": ("the head on NVMe is swapped in twice at once", "runtime/nvme_prefetch.py"),
+        "nvme_is_read_ahead_twice": (
+            "the head on NVMe is swapped in twice at once",
+            "runtime/patches/nvme_prefetch_duplicate.py",
+        ),
         "nvme_pipelining_keeps_states": (
             "the first step's states stay in memory",
-            "runtime/nvme_release.py, gate OF032",
+            "runtime/patches/nvme_release.py, gate OF032",
         ),
         "stage_auto_is_none": ("a stage of `auto` is 0", "gate ZR001, claim AT001"),
         "bf16_auto_is_fp32": ("`bf16.enabled: auto` is off", "gate PR004, claim AT005"),
-        "checkpoint_runs_code": ("a checkpoint's pickle runs code", "runtime/safe_loading.py"),
+        "checkpoint_runs_code": ("a checkpoint's pickle runs code", "runtime/patches/torch_safe_globals.py"),
         "nothing_to_load_is_no_error": ("nothing to load is no error", "runtime/checkpoint/restore.py: CK104"),
-        "stale_lock_waits": ("a lock left behind is waited for without end", "launching/build.py"),
+        "stale_lock_waits": ("a lock left behind is waited for without end", "launching/ops/local_build.py"),
     },
     2: {
-        "autotp_counts_the_world": ("AutoTP's batch counts tensor ranks", "render/config.py: no `train_batch_size`"),
+        "autotp_counts_the_world": ("AutoTP's batch counts tensor ranks", "render/ds_config.py: no `train_batch_size`"),
         "autotp_saves_a_part": ("AutoTP's 16-bit file is a part", "runtime/export"),
         "autotp_looks_at_data_once": ("other data on a tensor rank after the first step", "claim AT025"),
-        "sequence_key_alone_makes_no_group": ("`sequence_parallel_size` alone", "runtime/sequence_parallel.py"),
+        "sequence_key_alone_makes_no_group": (
+            "`sequence_parallel_size` alone",
+            "runtime/parallel/sequence_parallel.py",
+        ),
         "pipeline_clips_by_stage": ("in fp32 at stage 0 pipeline stages clip by norms of their own", "gate PP002"),
     },
 }

@@ -11,9 +11,9 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from harness.cli import trying
-from harness.cli.app import build
-from harness.records.record import read_record
+from harness.cli import candidate_search
+from harness.cli.app import build_app
+from harness.run_records.run_record import read_run_record
 
 SPEC = """\
 # slow on purpose
@@ -38,15 +38,15 @@ launch: {num_gpus: 2, env: {OMP_NUM_THREADS: "1"}}
 """
 
 
-def _with_one_that_fails(*arguments: Any, **options: Any) -> trying.Search:
+def _with_one_that_fails(*arguments: Any, **options: Any) -> candidate_search.TuneSearch:
     """What is looked up, with the last candidate made to train on data that is not there."""
     found = looked_up(*arguments, **options)
     last = found.candidates[-1]
-    broken = replace(last, title="broken", sets={**last.sets, ("data", "train"): "nowhere/*.jsonl"})
+    broken = replace(last, title="broken", changes={**last.changes, ("data", "train"): "nowhere/*.jsonl"})
     return replace(found, candidates=(*found.candidates[:-1], broken))
 
 
-looked_up = trying.looked_up
+looked_up = candidate_search.find_candidates
 
 
 @pytest.fixture(scope="module")
@@ -57,8 +57,8 @@ def tuned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setenv("DS_ACCELERATOR", "cpu")
-        patch.setattr("harness.cli.tune.looked_up", _with_one_that_fails)
-        done = CliRunner().invoke(build(words), words)
+        patch.setattr("harness.cli.tune.find_candidates", _with_one_that_fails)
+        done = CliRunner().invoke(build_app(words), words)
     assert done.exit_code == 0, done.output
     return folder, json.loads(done.stdout)
 
@@ -88,16 +88,16 @@ def test_the_fastest_is_written_validates_and_keeps_the_global_batch(tuned: tupl
     assert 2 * train["per_device_train_batch_size"] * train["gradient_accumulation_steps"] == 32
     assert train["per_device_train_batch_size"] == best["micro_batch"] > 1
     words = ["validate-config", str(folder / "best.yaml"), "--world-size", "2"]
-    assert CliRunner().invoke(build(words), words).exit_code == 0
+    assert CliRunner().invoke(build_app(words), words).exit_code == 0
 
 
 def test_trials_saw_the_same_rows_and_left_nothing_but_figures(tuned: tuple[Path, dict[str, Any]]) -> None:
     _, body = tuned
-    records = [read_record(Path(t["run_dir"])) for t in body["trials"] if t["state"] == "measured"]
+    records = [read_run_record(Path(t["run_dir"])) for t in body["trials"] if t["state"] == "measured"]
     tokens = {tuple(tokens for _, tokens in record.points("step", "tokens")) for record in records}
     assert len(tokens) == 1
     losses = [record.points("step", "loss")[0][1] for record in records]
-    assert all([line["step"] for line in record.of("eval")] == [6] for record in records), "at the end alone"
+    assert all([line["step"] for line in record.lines_of("eval")] == [6] for record in records), "at the end alone"
     assert max(losses) - min(losses) < 0.2
     for record in records:
         assert not list(record.folder.glob("checkpoints/step-*"))

@@ -1,22 +1,42 @@
-"""The catalogue of known causes, one module a family, one row a cause. Gates are in `harness.diagnosis.upstream`."""
+"""The catalogue of known causes, one module a family, one row a cause. Gates are in `harness.diagnosis.deepspeed_messages`."""
 
 from __future__ import annotations
 
 from functools import cache
 
-from harness.diagnosis.values import Cause
+from harness.diagnosis.diagnosis_types import FailureCause
 
 
 @cache
-def causes() -> tuple[Cause, ...]:
+def all_causes() -> tuple[FailureCause, ...]:
     """Every known cause, in the order in which they are tried."""
-    from harness.diagnosis.causes import checkpoints, code, communication, devices, files, hosts, memory, models, ops
+    from harness.diagnosis.causes import (
+        checkpoint_failures,
+        communication_failures,
+        device_failures,
+        file_failures,
+        host_failures,
+        memory_failures,
+        model_failures,
+        op_failures,
+        script_failures,
+    )
 
-    modules = (memory, devices, ops, checkpoints, models, files, hosts, communication, code)
+    modules = (
+        memory_failures,
+        device_failures,
+        op_failures,
+        checkpoint_failures,
+        model_failures,
+        file_failures,
+        host_failures,
+        communication_failures,
+        script_failures,
+    )
     return tuple(cause for module in modules for cause in module.CAUSES)
 
 
 @cache
-def by_id() -> dict[str, Cause]:
+def causes_by_id() -> dict[str, FailureCause]:
     """Every known cause by its id."""
-    return {cause.id: cause for cause in causes()}
+    return {cause.id: cause for cause in all_causes()}

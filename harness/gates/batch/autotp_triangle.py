@@ -43,16 +43,18 @@ from harness.gates.registry import Cite, Context, gate
     upstream="silent",
     cites=(Cite("runtime/config.py", "micro_batch_per_gpu * gradient_acc_step * world_size"),),
     since="0.16.4",
-    when=lambda ctx: ctx.tensor > 1 and ctx.run.kind == "deepspeed-json" and ctx.wrote("train_batch_size"),
+    when=lambda ctx: (
+        ctx.tensor_parallel_size > 1 and ctx.run.kind == "deepspeed-json" and ctx.has_key("train_batch_size")
+    ),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """DeepSpeed's product has the world where the data-parallel ranks belong."""
-    train, world, key = ctx.run.spec.train, ctx.world, "train.global_batch_size"
+    train, world, key = ctx.run.spec.train, ctx.world_size, "train.global_batch_size"
     total, micro, steps = train.global_batch_size, train.per_device_train_batch_size, train.gradient_accumulation_steps
     if total is None:
         return
     refused = world is not None and not _accepted(total, micro, steps, world)
-    consumed = "" if world is None or refused else f": a step consumes {total // ctx.tensor}"
+    consumed = "" if world is None or refused else f": a step consumes {total // ctx.tensor_parallel_size}"
     yield ctx.finding(
         f"DeepSpeed makes a global batch of {total} over all {world} ranks, and refuses it"
         if refused
@@ -60,7 +62,7 @@ def check(ctx: Context) -> Iterator[Finding]:
         key,
         label="not the sequences of a step",
         related=[("parallel.tensor_parallel_size", "these ranks work on the same samples")],
-        notes=[f"sample counts come out {ctx.tensor} times too large"],
+        notes=[f"sample counts come out {ctx.tensor_parallel_size} times too large"],
         fix=Fix(
             f"remove {ctx.key(key)} and set {ctx.key('train.gradient_accumulation_steps')}",
             _instead(ctx, total, micro, steps, refused=refused),
@@ -77,7 +79,7 @@ def _accepted(total: int, micro: int | None, steps: int | None, world: int) -> b
 
 def _instead(ctx: Context, total: int, micro: int | None, steps: int | None, *, refused: bool) -> dict[str, int | None]:
     """Without the key: the sequences that were asked for where DeepSpeed refuses, else what it trains today."""
-    ranks = ctx.world if ctx.world is not None and not refused else ctx.data
+    ranks = ctx.world_size if ctx.world_size is not None and not refused else ctx.data_parallel_size
     micro = micro or max(1, total // ((ranks or 1) * (steps or 1)))
     wanted = steps or max(1, total // (micro * (ranks or 1)))
     return {

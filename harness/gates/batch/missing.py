@@ -45,7 +45,7 @@ def check(ctx: Context) -> Iterator[Finding]:
         return
     if ctx.run.kind == "deepspeed-json" and any(ctx.source.data.get(key) == "auto" for key in _KEYS):
         return  # whoever fills in "auto" brings it
-    if ctx.on("elasticity") and ctx.target.version < (0, 19, 8):
+    if ctx.is_enabled("elasticity") and ctx.target.version < (0, 19, 8):
         return  # elasticity chooses it
     part = ctx.run.kind == "deepspeed-json" and list(ctx.source.data) == ["zero_optimization"]
     yield ctx.finding(

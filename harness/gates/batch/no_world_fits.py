@@ -44,7 +44,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     train = ctx.run.spec.train
     unit = (train.per_device_train_batch_size or 1) * (train.gradient_accumulation_steps or 1)
     total = train.global_batch_size
-    if ctx.run.degrees.world is not None or total is None or total % unit == 0:
+    if ctx.run.parallel_dims.world_size is not None or total is None or total % unit == 0:
         return
     better = max(unit, total // unit * unit)
     yield ctx.finding(

@@ -42,11 +42,11 @@ from harness.gates.registry import Cite, Context, gate
     upstream="asserts",
     cites=(Cite("runtime/config.py", "Check batch related parameters. train_batch_size is not equal"),),
     needs=("world size",),
-    when=lambda ctx: ctx.tensor == 1 or ctx.run.kind == "spec",
+    when=lambda ctx: ctx.tensor_parallel_size == 1 or ctx.run.kind == "spec",
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """global = micro x data-parallel ranks x accumulation."""
-    train, data = ctx.run.spec.train, ctx.run.degrees.data
+    train, data = ctx.run.spec.train, ctx.run.parallel_dims.data
     total, micro, steps = train.global_batch_size, train.per_device_train_batch_size, train.gradient_accumulation_steps
     if data is None or total is None:
         return
@@ -107,6 +107,6 @@ def _ranks(count: int) -> str:
 
 
 def _world(ctx: Context) -> str:
-    d = ctx.run.degrees
+    d = ctx.run.parallel_dims
     degrees = f"tensor {d.tensor} x pipeline {d.pipeline} x sequence {d.sequence}"
-    return f"{d.world} {_ranks(d.world or 0)} / ({degrees}) = {d.data} data-parallel"
+    return f"{d.world_size} {_ranks(d.world_size or 0)} / ({degrees}) = {d.data} data-parallel"

@@ -47,23 +47,23 @@ _DEGREES = ("tensor", "pipeline", "sequence")
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """world = data x tensor x pipeline x sequence."""
-    degrees = ctx.run.degrees
-    if degrees.data is not None or degrees.world is None:
+    degrees = ctx.run.parallel_dims
+    if degrees.data is not None or degrees.world_size is None:
         return
     used = [name for name in _DEGREES if getattr(degrees, name) > 1]
     product = " x ".join(f"{name} {getattr(degrees, name)}" for name in used)
     first, *rest = (f"parallel.{name}_parallel_size" for name in used)
-    short = degrees.world < degrees.model_parallel
-    have = f"{degrees.world} {'rank is' if degrees.world == 1 else 'ranks are'}"
+    short = degrees.world_size < degrees.model_parallel_size
+    have = f"{degrees.world_size} {'rank is' if degrees.world_size == 1 else 'ranks are'}"
     yield ctx.finding(
         f"{have} {'fewer than' if short else 'no multiple of'} {product}"
-        + (f" = {degrees.model_parallel}" if len(used) > 1 else ""),
+        + (f" = {degrees.model_parallel_size}" if len(used) > 1 else ""),
         first,
         related=[(key, "and here") for key in rest] + [("launch.num_gpus", "the ranks are set here")],
         notes=["DeepSpeed fails on this when it makes its process groups, on every rank"],
         fix=Fix(
             "choose degrees whose product divides the ranks",
-            {first: _divisor(degrees.world), **dict.fromkeys(rest, 1)},
+            {first: _divisor(degrees.world_size), **dict.fromkeys(rest, 1)},
             effect="other memory and speed",
         ),
     )

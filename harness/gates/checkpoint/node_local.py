@@ -52,7 +52,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     hosts = len(ctx.slots or ())
     if hosts < 2:
         return
-    key = ctx.home("checkpoint.use_node_local_storage")
+    key = ctx.spec_key("checkpoint.use_node_local_storage")
     yield ctx.finding(
         f"with {ctx.key(key)} none of the {hosts} hosts has a whole checkpoint",
         key,

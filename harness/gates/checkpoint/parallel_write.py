@@ -43,11 +43,11 @@ from harness.gates.registry import Cite, Context, gate
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """A switch of the pipeline's."""
-    if ctx.pipeline > 1 or ctx.ds("checkpoint.parallel_write.pipeline_stage") is not True:
+    if ctx.pipeline_parallel_size > 1 or ctx.ds("checkpoint.parallel_write.pipeline_stage") is not True:
         return
-    if ctx.run.kind == "deepspeed-json" and ctx.wrote("pipeline"):
+    if ctx.run.kind == "deepspeed-json" and ctx.has_key("pipeline"):
         return  # the script brings the stages
-    key = ctx.home("checkpoint.parallel_write.pipeline_stage")
+    key = ctx.spec_key("checkpoint.parallel_write.pipeline_stage")
     yield ctx.finding(
         f"{ctx.key(key)} is read by a pipeline only, and this run has one stage",
         key,

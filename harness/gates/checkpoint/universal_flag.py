@@ -40,7 +40,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     """The flag is for one resume after a conversion."""
     if ctx.ds("checkpoint.load_universal") is not True:
         return
-    key = ctx.home("checkpoint.load_universal")
+    key = ctx.spec_key("checkpoint.load_universal")
     ours = ctx.run.kind == "spec"
     yield ctx.finding(
         f"{ctx.key(key)} refuses every checkpoint that was not converted to a universal one",

@@ -48,15 +48,15 @@ from harness.gates.registry import Cite, Context, gate
         ),
     ),
     since="0.19.8",
-    when=lambda ctx: ctx.wrote("checkpoint.writer"),
+    when=lambda ctx: ctx.has_key("checkpoint.writer"),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """The default writer works."""
     writer = ctx.ds("checkpoint.writer")
-    key = ctx.home("checkpoint.writer")
+    key = ctx.spec_key("checkpoint.writer")
     if not isinstance(writer, dict):
         return
-    if writer.get("data_parallel") or ctx.stage == 3 or ctx.tensor > 1 or ctx.pipeline > 1:
+    if writer.get("data_parallel") or ctx.stage == 3 or ctx.tensor_parallel_size > 1 or ctx.pipeline_parallel_size > 1:
         if ctx.accelerator != "cpu":
             return
         message = f"{ctx.key(key)} needs an accelerator, and this run is on the CPU"

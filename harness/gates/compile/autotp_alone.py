@@ -44,7 +44,7 @@ from harness.gates.registry import Cite, Context, gate
     upstream="raises",
     cites=(Cite("runtime/engine.py", "The AutoTP compile pass cannot yet be combined with AutoSP or the ZeRO "),),
     since="0.19.7",
-    when=lambda ctx: ctx.wrote("compile"),
+    when=lambda ctx: ctx.has_key("compile"),
     unseen="refused by engine.compile(), which needs CUDA",
 )
 def check(ctx: Context) -> Iterator[Finding]:
@@ -52,7 +52,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     passes = ctx.ds("compile.passes")
     if not isinstance(passes, list) or "autotp" not in passes or len(set(map(str, passes))) == 1:
         return
-    key = ctx.home("compile.passes")
+    key = ctx.spec_key("compile.passes")
     others = ", ".join(f"`{name}`" for name in passes if name != "autotp")
     yield ctx.finding(
         f"the pass `autotp` cannot run together with {others}",

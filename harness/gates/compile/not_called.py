@@ -45,7 +45,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     if ctx.run.spec.train.torch_compile:
         return
     for name in ("deepcompile", "autoep_non_moe"):
-        key = ctx.home(f"compile.{name}")
+        key = ctx.spec_key(f"compile.{name}")
         if ctx.ds(f"compile.{name}") is True:
             yield ctx.finding(
                 f"{ctx.key(key)} has no effect without `train.torch_compile: true`",

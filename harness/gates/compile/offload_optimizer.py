@@ -44,16 +44,16 @@ from harness.gates.registry import Cite, Context, gate
     upstream="raises",
     cites=(Cite("compile/init_z3.py", "compile.offload_opt_states cannot be combined with ZeRO's "),),
     since="0.19.4",
-    when=lambda ctx: ctx.wrote("compile"),
+    when=lambda ctx: ctx.has_key("compile"),
     unseen="refused by engine.compile(), which needs CUDA",
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """One of the two."""
     if ctx.ds("compile.offload_opt_states") is not True or ctx.ds("compile.deepcompile") is not True:
         return
-    if ctx.stage != 3 or ctx.offload("offload_optimizer") == "none":
+    if ctx.stage != 3 or ctx.offload_device("offload_optimizer") == "none":
         return
-    key = ctx.home("compile.offload_opt_states")
+    key = ctx.spec_key("compile.offload_opt_states")
     yield ctx.finding(
         f"{ctx.key(key)} and {ctx.key('zero.offload_optimizer')} both offload the optimizer states",
         key,

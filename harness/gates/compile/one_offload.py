@@ -45,7 +45,7 @@ from harness.gates.registry import Cite, Context, gate
         Cite("compile/init_z3.py", "offload_parameters and offload_opt_states cannot be enabled together; "),
     ),
     since="0.19.7",
-    when=lambda ctx: ctx.wrote("compile"),
+    when=lambda ctx: ctx.has_key("compile"),
     unseen="refused by engine.compile(), which needs CUDA",
 )
 def check(ctx: Context) -> Iterator[Finding]:
@@ -57,13 +57,15 @@ def check(ctx: Context) -> Iterator[Finding]:
     ]
     if len(names) < 2:
         return
-    key = ctx.home(f"compile.{names[1]}")
+    key = ctx.spec_key(f"compile.{names[1]}")
     yield ctx.finding(
         f"{' and '.join(f'`{name}`' for name in names)} of {ctx.key('deepspeed.compile')} exclude each other",
         key,
-        related=[(ctx.home(f"compile.{names[0]}"), "the other one")],
+        related=[(ctx.spec_key(f"compile.{names[0]}"), "the other one")],
         notes=["each plans the whole free memory for itself"],
         fix=Fix(
-            f"keep `{names[0]}` alone", {ctx.home(f"compile.{n}"): None for n in names[1:]}, effect="the others stay"
+            f"keep `{names[0]}` alone",
+            {ctx.spec_key(f"compile.{n}"): None for n in names[1:]},
+            effect="the others stay",
         ),
     )

@@ -51,7 +51,7 @@ _OPTIONS = (
     upstream="silent",
     cites=(Cite("runtime/engine.py", "compile_config = self._config.compile_config"),),
     since="0.16.6",
-    when=lambda ctx: ctx.wrote("compile"),
+    when=lambda ctx: ctx.has_key("compile"),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Options of something that is off."""
@@ -60,12 +60,14 @@ def check(ctx: Context) -> Iterator[Finding]:
     names = [name for name in _OPTIONS if ctx.ds(f"compile.{name}") is True]
     if not names:
         return
-    key = ctx.home(f"compile.{names[0]}")
+    key = ctx.spec_key(f"compile.{names[0]}")
     yield ctx.finding(
         f"{ctx.key(key)} is read only when `deepcompile` is true",
         key,
         severity="warning",
         label="has no effect",
-        related=[(ctx.home(f"compile.{name}"), "nor has this") for name in names[1:]],
-        fix=Fix("set `deepcompile` to true, or remove it", {ctx.home(f"compile.{n}"): None for n in names}, safe=True),
+        related=[(ctx.spec_key(f"compile.{name}"), "nor has this") for name in names[1:]],
+        fix=Fix(
+            "set `deepcompile` to true, or remove it", {ctx.spec_key(f"compile.{n}"): None for n in names}, safe=True
+        ),
     )

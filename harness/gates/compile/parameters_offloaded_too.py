@@ -50,20 +50,20 @@ from harness.gates.registry import Cite, Context, gate
     upstream="silent",
     cites=(Cite("runtime/engine.py", "compile_config.offload_parameters = True"),),
     since="0.19.8",
-    when=lambda ctx: ctx.wrote("compile"),
+    when=lambda ctx: ctx.has_key("compile"),
     unseen="needs CUDA",
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """A switch that is thrown elsewhere."""
-    both = ctx.offload("offload_param") == ctx.offload("offload_optimizer") == "cpu"
+    both = ctx.offload_device("offload_param") == ctx.offload_device("offload_optimizer") == "cpu"
     if ctx.stage != 3 or not both or ctx.ds("compile.deepcompile") is not True:
         return
-    key = ctx.home("compile.offload_parameters")
+    key = ctx.spec_key("compile.offload_parameters")
     if ctx.ds("compile.offload_parameters") is True:
         return
     yield ctx.finding(
         f"{ctx.key(key)} is switched on by DeepSpeed itself, since both offloads are `cpu`",
-        ctx.home("compile.deepcompile"),
+        ctx.spec_key("compile.deepcompile"),
         severity="info",
         related=[("zero.offload_param.device", "offloaded here")],
         fix=Fix(f"write {ctx.key(key)}: true, which is what happens", {key: True}, safe=True),

@@ -42,15 +42,15 @@ from harness.gates.registry import Cite, Context, gate
     upstream="silent",
     cites=(Cite("runtime/engine.py", "AutoTP compile pass requires tensor_parallel.autotp_size > 1. "),),
     since="0.19.7",
-    when=lambda ctx: ctx.wrote("compile"),
+    when=lambda ctx: ctx.has_key("compile"),
     unseen="seen in a log line of engine.compile(), which needs CUDA",
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Degrees are set elsewhere."""
     passes = ctx.ds("compile.passes")
-    if passes != ["autotp"] or ctx.tensor > 1:
+    if passes != ["autotp"] or ctx.tensor_parallel_size > 1:
         return
-    key = ctx.home("compile.passes")
+    key = ctx.spec_key("compile.passes")
     yield ctx.finding(
         f"the pass `autotp` shards nothing while {ctx.key('parallel.tensor_parallel_size')} is 1",
         key,

@@ -38,13 +38,13 @@ from harness.gates.registry import Cite, Context, gate
     upstream="silent",
     cites=(Cite("runtime/engine.py", "Currently DeepCompile supports ZeRO stage 1, 2, or 3 only"),),
     since="0.16.6",
-    when=lambda ctx: ctx.wrote("compile"),
+    when=lambda ctx: ctx.has_key("compile"),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Nothing to schedule at stage 0."""
     if ctx.stage != 0 or ctx.ds("compile.deepcompile") is not True or ctx.ds("compile.passes"):
         return
-    key = ctx.home("compile.deepcompile")
+    key = ctx.spec_key("compile.deepcompile")
     yield ctx.finding(
         f"{ctx.key(key)} falls back to the plain torch compiler at ZeRO stage 0",
         key,

@@ -45,14 +45,14 @@ def check(ctx: Context) -> Iterator[Finding]:
     """Typed blocks lose their "auto" values."""
     import json
 
-    from harness.facts.deepspeed_keys import MISSING, block
+    from harness.facts.deepspeed_keys import MISSING, block_keys
 
     for name in left_to_deepspeed(ctx, "default"):
         parent, _, last = name.rpartition(".")
-        known = (block(parent) or {}).get(last)
+        known = (block_keys(parent) or {}).get(last)
         default = known.default_at(ctx.target.version) if known is not None else MISSING
         shown = "" if default is MISSING or isinstance(default, (dict, list)) else f", `{json.dumps(default)}`"
-        key, moves = ctx.home(name), last in ("device", "nvme_path")
+        key, moves = ctx.spec_key(name), last in ("device", "nvme_path")
         yield ctx.finding(
             f'{ctx.key(key)} is "auto", which DeepSpeed drops in silence for its default{shown}',
             key,

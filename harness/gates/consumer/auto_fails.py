@@ -50,7 +50,7 @@ _WHEN = {
 def check(ctx: Context) -> Iterator[Finding]:
     """Values that have to be there."""
     for name in left_to_deepspeed(ctx, "fails"):
-        key = ctx.home(name)
+        key = ctx.spec_key(name)
         note = _WHEN.get(name.split(".")[0], "DeepSpeed takes the text as it stands and fails on it later")
         yield ctx.finding(
             f'{ctx.key(key)} is "auto", which DeepSpeed itself does not fill in',
@@ -58,5 +58,5 @@ def check(ctx: Context) -> Iterator[Finding]:
             notes=[note],
             fix=Fix("write the value, or remove the key", {key: None}, effect="DeepSpeed's default, if it has one"),
             # only a PipelineModule reads this block
-            severity="warning" if name.startswith("pipeline.") and ctx.pipeline == 1 else "error",
+            severity="warning" if name.startswith("pipeline.") and ctx.pipeline_parallel_size == 1 else "error",
         )

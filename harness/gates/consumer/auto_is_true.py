@@ -40,7 +40,7 @@ from harness.gates.registry import Cite, Context, gate
 def check(ctx: Context) -> Iterator[Finding]:
     """Switches that are read by truth."""
     for name in left_to_deepspeed(ctx, "true"):
-        key = ctx.home(name)
+        key = ctx.spec_key(name)
         yield ctx.finding(
             f'{ctx.key(key)} is "auto", which DeepSpeed takes for true as it does any text',
             key,

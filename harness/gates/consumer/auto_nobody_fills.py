@@ -49,20 +49,26 @@ from harness.gates.registry import Context, gate
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Every "auto" must be one that the reader replaces."""
-    from harness.spec.consumer import NAMES, OWN_WORD, autos, by_deepspeed, filled_by
-    from harness.spec.source import dotted
+    from harness.spec.auto_values import (
+        CONSUMER_NAMES,
+        NATIVE_AUTO_KEYS,
+        auto_in_deepspeed,
+        find_auto_values,
+        keys_filled_by,
+    )
+    from harness.spec.parse.source import join_key
 
-    filled = filled_by(ctx.consumer or "hf")
-    for path in autos(ctx.source.data):
-        if path in filled or by_deepspeed(path, ctx.target.version) == "unknown":
+    filled = keys_filled_by(ctx.consumer or "hf")
+    for path in find_auto_values(ctx.source.data):
+        if path in filled or auto_in_deepspeed(path, ctx.target.version) == "unknown":
             continue
-        name = dotted(path)
-        key = ctx.home(name)
+        name = join_key(path)
+        key = ctx.spec_key(name)
         notes = [f'accelerate ends with "`{name}` not found in kwargs" when the model is prepared']
-        if path in OWN_WORD:
+        if path in NATIVE_AUTO_KEYS:
             notes.append('"auto" is a word of DeepSpeed\'s own here, but accelerate does not let it through')
         yield ctx.finding(
-            f'{ctx.key(key)} is "auto", which {NAMES[ctx.consumer or "hf"]} does not fill in',
+            f'{ctx.key(key)} is "auto", which {CONSUMER_NAMES[ctx.consumer or "hf"]} does not fill in',
             key,
             notes=notes,
             fix=Fix("write the value, or remove the key", {key: None}, effect="DeepSpeed's default"),

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.gates.registry import Context
-from harness.spec.consumer import autos, by_deepspeed
-from harness.spec.source import dotted
+from harness.spec.auto_values import auto_in_deepspeed, find_auto_values
+from harness.spec.parse.source import join_key
 
 
 def read_by_deepspeed(ctx: Context) -> bool:
@@ -20,6 +20,6 @@ def read_by_deepspeed(ctx: Context) -> bool:
 def left_to_deepspeed(ctx: Context, meaning: str) -> Iterator[str]:
     """The DeepSpeed keys that are "auto" where DeepSpeed makes `meaning` of it (see `by_deepspeed`)."""
     data = ctx.source.data if ctx.run.kind == "deepspeed-json" else ctx.run.spec.deepspeed
-    for path in autos(data):
-        if by_deepspeed(path, ctx.target.version) == meaning:
-            yield dotted(path)
+    for path in find_auto_values(data):
+        if auto_in_deepspeed(path, ctx.target.version) == meaning:
+            yield join_key(path)

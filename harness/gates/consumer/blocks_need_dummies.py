@@ -49,7 +49,7 @@ _DUMMIES = {"optimizer": "DummyOptim", "scheduler": "DummyScheduler"}
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """What the script has to pass in their place."""
-    blocks = [name for name in _DUMMIES if ctx.wrote(name)]
+    blocks = [name for name in _DUMMIES if ctx.has_key(name)]
     if not blocks:
         return
     keys = [f"deepspeed.{name}" for name in blocks]

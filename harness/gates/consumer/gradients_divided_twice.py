@@ -58,7 +58,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     steps = ctx.accumulation
     if steps == 1:
         return
-    unclipped = ctx.clipping == 0 and not ctx.is_auto("gradient_clipping")
+    unclipped = ctx.gradient_clipping == 0 and not ctx.is_auto("gradient_clipping")
     by_norm_only = unclipped and ctx.optimizer.name in ("adam", "adamw")
     yield ctx.finding(
         f"DeepSpeed {ctx.target.text} divides the gradients of the Trainer by the accumulation steps a second time",

@@ -44,7 +44,7 @@ from harness.gates.registry import Context, gate
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """The block must be there, even for stage 0."""
-    if ctx.wrote("zero_optimization") or ctx.ds("autotuning.enabled") is True:
+    if ctx.has_key("zero_optimization") or ctx.ds("autotuning.enabled") is True:
         return  # the autotuner writes the block into each file that it tries
     yield ctx.finding(
         "there is no `zero_optimization` block, without which accelerate and the Trainer refuse the file",

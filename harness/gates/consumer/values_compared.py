@@ -46,11 +46,13 @@ from harness.gates.registry import Context, gate
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """One line about all of them."""
-    from harness.spec.consumer import MATCHED
-    from harness.spec.source import dotted
+    from harness.spec.auto_values import FROM_TRAINING_ARGUMENTS
+    from harness.spec.parse.source import join_key
 
-    written = [path for path in MATCHED if ctx.wrote(dotted(path)) and not ctx.is_auto(dotted(path))]
-    keys = sorted((ctx.home(dotted(path)) for path in written), key=lambda key: _order(ctx, key))
+    written = [
+        path for path in FROM_TRAINING_ARGUMENTS if ctx.has_key(join_key(path)) and not ctx.is_auto(join_key(path))
+    ]
+    keys = sorted((ctx.spec_key(join_key(path)) for path in written), key=lambda key: _order(ctx, key))
     if not keys:
         return
     more = f" and {len(keys) - 1} more" if len(keys) > 2 else f" and {ctx.key(keys[1])}" if len(keys) == 2 else ""

@@ -52,7 +52,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     key = "zero.stage3_gather_16bit_weights_on_model_save"
     if ctx.run.spec.zero.stage3_gather_16bit_weights_on_model_save:
         return
-    written = ctx.source.has(key)
+    written = ctx.source.has_key(key)
     on_purpose = written and not ctx.is_auto("zero_optimization.stage3_gather_16bit_weights_on_model_save")
     yield ctx.finding(
         f"{'with' if written else 'without'} {ctx.key(key)}{_SAID[written, on_purpose]} no whole model is saved at"

@@ -51,14 +51,14 @@ _BECOMES = {"stage": 2, "device": "none", "nvme_path": "none"}
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """The sharding is not for TrainingArguments to say."""
-    from harness.spec.consumer import BY_PLUGIN, autos
-    from harness.spec.source import dotted
+    from harness.spec.auto_values import FILLED_BY_PLUGIN, find_auto_values
+    from harness.spec.parse.source import join_key
 
     hf = ctx.consumer == "hf"
-    for path in autos(ctx.source.data):
-        if path not in BY_PLUGIN:
+    for path in find_auto_values(ctx.source.data):
+        if path not in FILLED_BY_PLUGIN:
             continue
-        key, becomes = ctx.home(dotted(path)), _BECOMES[str(path[-1])]
+        key, becomes = ctx.spec_key(join_key(path)), _BECOMES[str(path[-1])]
         effect = "" if path[-1] == "stage" else "nothing is offloaded, as now"
         yield ctx.finding(
             f'{ctx.key(key)} is "auto", which becomes {becomes}'

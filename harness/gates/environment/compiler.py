@@ -37,7 +37,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.naming import names
+from harness.gates.host_names import format_hosts
 from harness.gates.registry import Context, gate
 
 
@@ -51,10 +51,10 @@ from harness.gates.registry import Context, gate
 def check(ctx: Context) -> Iterator[Finding]:
     """Nothing to compile with."""
     survey = ctx.survey
-    lacking = [host for host in survey.answered if host.compiler is None] if survey and survey.ops else []
+    lacking = [host for host in survey.reachable_hosts if host.compiler is None] if survey and survey.ops else []
     if survey and lacking:
         yield ctx.finding(
-            f"{names(lacking)} has no C++ compiler, and the ranks load {names(survey.ops)}",
+            f"{format_hosts(lacking)} has no C++ compiler, and the ranks load {format_hosts(survey.ops)}",
             "launch.hostfile",
             notes=["where they were compiled before, that is enough"],
             fix=Fix("install one there: apt install g++"),

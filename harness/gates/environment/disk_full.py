@@ -37,7 +37,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.naming import names
+from harness.gates.host_names import format_hosts
 from harness.gates.registry import Context, gate
 from harness.units import format_bytes
 
@@ -54,14 +54,14 @@ _LEAST = 256 * 2**20
 def check(ctx: Context) -> Iterator[Finding]:
     """No room left."""
     survey = ctx.survey
-    need = max(_LEAST, 2 * (ctx.plan.saved.bytes if ctx.plan.saved else 0))
+    need = max(_LEAST, 2 * (ctx.plan.checkpoint_cost.bytes if ctx.plan.checkpoint_cost else 0))
     key = "launch.output_dir"
-    found = [(host, host.folders[key]) for host in (survey.answered if survey else ()) if key in host.folders]
+    found = [(host, host.folders[key]) for host in (survey.reachable_hosts if survey else ()) if key in host.folders]
     full = [(host, folder) for host, folder in found if folder.free is not None and folder.free < need]
     if full:
         _, folder = min(full, key=lambda pair: pair[1].free or 0)
         yield ctx.finding(
-            f"`{folder.path}` has {format_bytes(folder.free or 0)} free on {names(h for h, _ in full)}, "
+            f"`{folder.path}` has {format_bytes(folder.free or 0)} free on {format_hosts(h for h, _ in full)}, "
             f"two checkpoints take {format_bytes(need)}",
             key,
             fix=Fix("make room there, or set `launch.output_dir` to a larger disk"),

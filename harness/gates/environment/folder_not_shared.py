@@ -37,7 +37,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.naming import names
+from harness.gates.host_names import format_hosts
 from harness.gates.registry import Context, gate
 
 
@@ -51,13 +51,13 @@ from harness.gates.registry import Context, gate
 def check(ctx: Context) -> Iterator[Finding]:
     """Everybody must see it."""
     survey = ctx.survey
-    blind = [host for host in survey.answered if not host.sees_run] if survey else []
+    blind = [host for host in survey.reachable_hosts if not host.sees_run] if survey else []
     if not blind:
         return
     path = blind[0].folders["launch.output_dir"].path if "launch.output_dir" in blind[0].folders else "it"
     kinds = {host.folders["launch.output_dir"].filesystem for host in blind if "launch.output_dir" in host.folders}
     yield ctx.finding(
-        f"{names(blind)} does not see what is written to `{path}` here",
+        f"{format_hosts(blind)} does not see what is written to `{path}` here",
         "launch.output_dir",
         notes=[f"there it is on {' or '.join(sorted(kinds)) or 'another disk'}"],
         fix=Fix("set `launch.output_dir` to a folder that all hosts share, such as one on NFS or Lustre"),

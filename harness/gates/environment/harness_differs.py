@@ -37,7 +37,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.naming import names
+from harness.gates.host_names import format_hosts
 from harness.gates.registry import Context, gate
 
 
@@ -50,16 +50,16 @@ from harness.gates.registry import Context, gate
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Another one there."""
-    hosts = ctx.survey.answered if ctx.survey else ()
+    hosts = ctx.survey.reachable_hosts if ctx.survey else ()
     usual = Counter(host.code for host in hosts).most_common(1)[0][0] if hosts else None
     without = [host for host in hosts if host.code is None]
     other = [host for host in hosts if host.code is not None and host.code != usual]
     fix = Fix("install the same harness at the same path on every host, or on a disk that they share")
     if without:
         yield ctx.finding(
-            f"the harness is not on {names(without)}, at the path that it has here", "launch.hostfile", fix=fix
+            f"the harness is not on {format_hosts(without)}, at the path that it has here", "launch.hostfile", fix=fix
         )
     if other:
         yield ctx.finding(
-            f"the harness on {names(other)} is another one than on the other hosts", "launch.hostfile", fix=fix
+            f"the harness on {format_hosts(other)} is another one than on the other hosts", "launch.hostfile", fix=fix
         )

@@ -43,7 +43,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.naming import names
+from harness.gates.host_names import format_hosts
 from harness.gates.registry import Context, gate
 from harness.units import format_bytes
 
@@ -58,11 +58,11 @@ from harness.units import format_bytes
 def check(ctx: Context) -> Iterator[Finding]:
     """The plan does not fit."""
     need = ctx.plan.memory.host_peak if ctx.plan.memory else 0
-    short = [host for host in (ctx.survey.answered if ctx.survey else ()) if host.memory_total < need]
+    short = [host for host in (ctx.survey.reachable_hosts if ctx.survey else ()) if host.memory_total < need]
     if short:
         least = min(short, key=lambda host: host.memory_total)
         yield ctx.finding(
-            f"{names(short)} has {format_bytes(least.memory_total)} of memory, the plan needs {format_bytes(need)}",
+            f"{format_hosts(short)} has {format_bytes(least.memory_total)} of memory, the plan needs {format_bytes(need)}",
             "launch.hostfile",
             notes=["`harness plan` says what it is for"],
             fix=Fix("choose a row of `harness plan` that fits, take larger hosts, or more of them"),

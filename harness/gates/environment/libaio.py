@@ -44,7 +44,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.naming import names
+from harness.gates.host_names import format_hosts
 from harness.gates.registry import Context, gate
 
 
@@ -58,15 +58,15 @@ from harness.gates.registry import Context, gate
 def check(ctx: Context) -> Iterator[Finding]:
     """Its op cannot be compiled."""
     survey = ctx.survey
-    lacking = [host for host in survey.answered if host.libaio is False] if survey else []
+    lacking = [host for host in survey.reachable_hosts if host.libaio is False] if survey else []
     if lacking:
         key = (
             "zero.offload_optimizer.device"
-            if ctx.offload("offload_optimizer") == "nvme"
+            if ctx.offload_device("offload_optimizer") == "nvme"
             else "zero.offload_param.device"
         )
         yield ctx.finding(
-            f"{names(lacking)} has no libaio, which offload to nvme needs",
+            f"{format_hosts(lacking)} has no libaio, which offload to nvme needs",
             key,
             fix=Fix("install it there: apt install libaio-dev (or libaio-devel)"),
         )

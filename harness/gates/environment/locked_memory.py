@@ -44,7 +44,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.naming import names
+from harness.gates.host_names import format_hosts
 from harness.gates.registry import Context, gate
 from harness.units import format_bytes
 
@@ -56,17 +56,17 @@ _ENOUGH = 2**30
     "little-lockable-memory",
     upstream="raises",
     needs=("the hosts' answers", "hosts"),
-    when=lambda ctx: "nvme" in (ctx.offload("offload_optimizer"), ctx.offload("offload_param")),
+    when=lambda ctx: "nvme" in (ctx.offload_device("offload_optimizer"), ctx.offload_device("offload_param")),
     unseen="needs several hosts",
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Not to be pinned."""
     survey = ctx.survey
-    small = [h for h in survey.answered if h.memlock is not None and h.memlock < _ENOUGH] if survey else []
+    small = [h for h in survey.reachable_hosts if h.memlock is not None and h.memlock < _ENOUGH] if survey else []
     if small:
         least = min(small, key=lambda host: host.memlock or 0)
         yield ctx.finding(
-            f"a process on {names(small)} may lock {format_bytes(least.memlock or 0)} of memory",
+            f"a process on {format_hosts(small)} may lock {format_bytes(least.memlock or 0)} of memory",
             "launch.hostfile",
             notes=["DeepSpeed's aio locks the buffers that it reads and writes through"],
             fix=Fix("set `memlock` to unlimited in /etc/security/limits.conf there"),

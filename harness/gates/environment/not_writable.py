@@ -36,7 +36,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.naming import names
+from harness.gates.host_names import format_hosts
 from harness.gates.registry import Context, gate
 
 
@@ -49,13 +49,13 @@ from harness.gates.registry import Context, gate
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Not allowed there."""
-    hosts = ctx.survey.answered if ctx.survey else ()
+    hosts = ctx.survey.reachable_hosts if ctx.survey else ()
     for key in dict.fromkeys(key for host in hosts for key in host.folders):
         closed = [host for host in hosts if key in host.folders and not host.folders[key].writable]
         if closed:
             path = closed[0].folders[key].path
             yield ctx.finding(
-                f"{names(closed)} cannot write to `{path}`",
+                f"{format_hosts(closed)} cannot write to `{path}`",
                 key,
                 fix=Fix("give the user of the run the right to write there"),
             )

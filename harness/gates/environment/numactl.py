@@ -36,7 +36,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.naming import names
+from harness.gates.host_names import format_hosts
 from harness.gates.registry import Cite, Context, gate
 
 
@@ -50,10 +50,10 @@ from harness.gates.registry import Cite, Context, gate
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Its ranks cannot be started so."""
-    lacking = [host for host in ctx.survey.answered if host.numactl is False] if ctx.survey else []
+    lacking = [host for host in ctx.survey.reachable_hosts if host.numactl is False] if ctx.survey else []
     if lacking:
         yield ctx.finding(
-            f"{names(lacking)} has no numactl, through which ranks are bound to cores",
+            f"{format_hosts(lacking)} has no numactl, through which ranks are bound to cores",
             "launch.bind_cores_to_rank",
             fix=Fix("install it there: apt install numactl"),
         )

@@ -44,7 +44,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.naming import names
+from harness.gates.host_names import format_hosts
 from harness.gates.registry import Context, gate
 from harness.units import format_bytes
 
@@ -59,14 +59,14 @@ from harness.units import format_bytes
 def check(ctx: Context) -> Iterator[Finding]:
     """The states do not fit."""
     memory = ctx.plan.memory
-    if memory is None or not memory.nvme:
+    if memory is None or not memory.nvme_bytes:
         return
-    for host in ctx.survey.answered if ctx.survey else ():
+    for host in ctx.survey.reachable_hosts if ctx.survey else ():
         for key, folder in host.folders.items():
-            if key.endswith("nvme_path") and folder.free is not None and folder.free < memory.nvme:
+            if key.endswith("nvme_path") and folder.free is not None and folder.free < memory.nvme_bytes:
                 yield ctx.finding(
-                    f"`{folder.path}` has {format_bytes(folder.free)} free on {names([host])}, "
-                    f"the plan needs {format_bytes(memory.nvme)} a host",
+                    f"`{folder.path}` has {format_bytes(folder.free)} free on {format_hosts([host])}, "
+                    f"the plan needs {format_bytes(memory.nvme_bytes)} a host",
                     key,
                     fix=Fix("make room there, or spread the states over more hosts"),
                 )

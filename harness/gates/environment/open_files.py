@@ -36,7 +36,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.naming import names
+from harness.gates.host_names import format_hosts
 from harness.gates.registry import Context, gate
 
 
@@ -50,11 +50,11 @@ from harness.gates.registry import Context, gate
 def check(ctx: Context) -> Iterator[Finding]:
     """Connections are files."""
     survey = ctx.survey
-    need = 256 + 4 * (ctx.world or 0)
-    few = [h for h in survey.answered if h.nofile is not None and h.nofile < need] if survey else []
+    need = 256 + 4 * (ctx.world_size or 0)
+    few = [h for h in survey.reachable_hosts if h.nofile is not None and h.nofile < need] if survey else []
     if few:
         yield ctx.finding(
-            f"a process on {names(few)} may have {min(h.nofile or 0 for h in few)} files open, {need} are wanted",
+            f"a process on {format_hosts(few)} may have {min(h.nofile or 0 for h in few)} files open, {need} are wanted",
             "launch.hostfile",
             notes=["every connection between ranks is one"],
             fix=Fix("raise `nofile` in /etc/security/limits.conf there"),

@@ -36,7 +36,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.naming import names
+from harness.gates.host_names import format_hosts
 from harness.gates.registry import Context, gate
 from harness.units import format_bytes
 
@@ -53,11 +53,11 @@ _PER_RANK = 66 * 2**20
 def check(ctx: Context) -> Iterator[Finding]:
     """A small tmpfs."""
     survey = ctx.survey
-    small = [h for h in survey.answered if h.shm is not None and h.shm < h.slots * _PER_RANK] if survey else []
+    small = [h for h in survey.reachable_hosts if h.shm is not None and h.shm < h.slots * _PER_RANK] if survey else []
     if small:
         least = min(small, key=lambda host: host.shm or 0)
         yield ctx.finding(
-            f"`/dev/shm` of {names(small)} has {format_bytes(least.shm or 0)} free for {least.slots} ranks",
+            f"`/dev/shm` of {format_hosts(small)} has {format_bytes(least.shm or 0)} free for {least.slots} ranks",
             "launch.hostfile",
             notes=["ranks that find it full are killed by SIGBUS"],
             fix=Fix("give the container more, such as docker run --shm-size=8g"),

@@ -38,13 +38,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from harness.facts.torch_devices import Trouble, kinds, trouble
 from harness.findings import Finding, Fix
-from harness.gates.naming import names
+from harness.gates.host_names import format_hosts
 from harness.gates.registry import Cite, Context, gate
+from harness.hostinfo.torch_devices import TorchProblem, find_torch_problem, format_device_names
 
 if TYPE_CHECKING:
-    from harness.facts.survey import HostFacts
+    from harness.hostinfo.host_survey import HostFacts
 
 
 @gate(
@@ -57,17 +57,17 @@ if TYPE_CHECKING:
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """One finding for all hosts with the same trouble."""
-    found: dict[Trouble, list[HostFacts]] = {}
-    for host in ctx.survey.answered if ctx.survey else ():
+    found: dict[TorchProblem, list[HostFacts]] = {}
+    for host in ctx.survey.reachable_hosts if ctx.survey else ():
         wanted = min(host.slots, len(host.accelerators))
-        told = trouble(host.torch, wanted) if host.torch is not None else None
+        told = find_torch_problem(host.torch, wanted) if host.torch is not None else None
         if told is not None:
             found.setdefault(told, []).append(host)
     for told, hosts in found.items():
         yield ctx.finding(
-            f"on {names(hosts)} {told.why}",
+            f"on {format_hosts(hosts)} {told.reason}",
             "launch.hostfile",
-            notes=[f"{names(hosts[:1])} has {kinds(hosts[0].accelerators)}; {told.then}"],
+            notes=[f"{format_hosts(hosts[:1])} has {format_device_names(hosts[0].accelerators)}; {told.consequence}"],
             fix=Fix(told.fix),
             severity="error" if told.certain else "warning",
         )

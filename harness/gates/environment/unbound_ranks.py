@@ -46,7 +46,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.naming import names
+from harness.gates.host_names import format_hosts
 from harness.gates.registry import Cite, Context, gate
 
 _KEY = "launch.bind_cores_to_rank"
@@ -63,10 +63,15 @@ _KEY = "launch.bind_cores_to_rank"
 def check(ctx: Context) -> Iterator[Finding]:
     """Only a hint: which is faster is to be measured there."""
     launch = ctx.run.spec.launch
-    several = [host for host in ctx.survey.answered if host.numa_nodes > 1] if ctx.survey else []
-    if several and ctx.offload("offload_optimizer") and not launch.bind_cores_to_rank and launch.launcher == "pdsh":
+    several = [host for host in ctx.survey.reachable_hosts if host.numa_nodes > 1] if ctx.survey else []
+    if (
+        several
+        and ctx.offload_device("offload_optimizer")
+        and not launch.bind_cores_to_rank
+        and launch.launcher == "pdsh"
+    ):
         yield ctx.finding(
-            f"{names(several)} has {several[0].numa_nodes} NUMA nodes, and the optimizer's threads may run on any",
+            f"{format_hosts(several)} has {several[0].numa_nodes} NUMA nodes, and the optimizer's threads may run on any",
             _KEY,
             fix=Fix("try it with ranks bound to cores", {_KEY: True}, effect="each rank keeps to its own cores"),
             severity="info",

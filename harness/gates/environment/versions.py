@@ -39,11 +39,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from harness.findings import Finding, Fix
-from harness.gates.naming import names
+from harness.gates.host_names import format_hosts
 from harness.gates.registry import Context, gate
 
 if TYPE_CHECKING:
-    from harness.facts.survey import HostFacts
+    from harness.hostinfo.host_survey import HostFacts
 
 
 def _versions(host: HostFacts) -> dict[str, str]:
@@ -59,14 +59,14 @@ def _versions(host: HostFacts) -> dict[str, str]:
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """The odd one out."""
-    hosts = ctx.survey.answered if ctx.survey else ()
+    hosts = ctx.survey.reachable_hosts if ctx.survey else ()
     for what in _versions(hosts[0]) if hosts else ():
         by_version = Counter(_versions(host)[what] for host in hosts)
         usual = by_version.most_common(1)[0][0]
         for version in sorted(set(by_version) - {usual}):
             odd = [host for host in hosts if _versions(host)[what] == version]
             yield ctx.finding(
-                f"{names(odd)} has {what} {version}, {by_version[usual]} of {len(hosts)} hosts have {usual}",
+                f"{format_hosts(odd)} has {what} {version}, {by_version[usual]} of {len(hosts)} hosts have {usual}",
                 "launch.hostfile",
                 notes=["ranks of different releases hang, or train different things"],
                 fix=Fix("install the same environment on every host, or on a disk that they share"),

@@ -57,11 +57,11 @@ def check(ctx: Context) -> Iterator[Finding]:
         "zero.stage": (ctx.stage == 3, "ZeRO stage 3"),
         "deepspeed.compile.deepcompile": (ctx.ds("compile.deepcompile") is True, "DeepCompile"),
         "deepspeed.expert_parallel.comm_backend": (ctx.ds("expert_parallel.comm_backend") == "deepep", "DeepEP"),
-        "parallel.tensor_parallel_size": (ctx.tensor > 1, "tensor parallelism"),
-        "parallel.pipeline_parallel_size": (ctx.pipeline > 1, "a pipeline"),
-        "parallel.sequence_parallel_size": (ctx.sequence > 1, "sequence parallelism"),
-        "zero.offload_optimizer": (ctx.offload("offload_optimizer") != "none", "an offloaded optimizer"),
-        "zero.offload_param": (ctx.offload("offload_param") != "none", "offloaded parameters"),
+        "parallel.tensor_parallel_size": (ctx.tensor_parallel_size > 1, "tensor parallelism"),
+        "parallel.pipeline_parallel_size": (ctx.pipeline_parallel_size > 1, "a pipeline"),
+        "parallel.sequence_parallel_size": (ctx.sequence_parallel_size > 1, "sequence parallelism"),
+        "zero.offload_optimizer": (ctx.offload_device("offload_optimizer") != "none", "an offloaded optimizer"),
+        "zero.offload_param": (ctx.offload_device("offload_param") != "none", "offloaded parameters"),
     }
     found = {place: what for place, (there, what) in faults.items() if there}
     if not found:

@@ -71,7 +71,7 @@ def _faults(ctx: Context) -> Iterator[tuple[str, str, dict[str, Any], str]]:
 
     deepep, size = of("comm_backend") == "deepep", value(ctx, "autoep_size")
     if deepep and value(ctx, "comm_max_tokens_per_rank", 0) < 1:
-        tokens = (ctx.run.batch.per_device or 1) * ctx.run.spec.data.max_length
+        tokens = (ctx.run.batch.micro_batch or 1) * ctx.run.spec.data.max_length
         what = "the backend `deepep` wants `comm_max_tokens_per_rank`, micro-batch x sequence length"
         yield "comm_backend", what, {"comm_max_tokens_per_rank": tokens}, f"buffers for {tokens} tokens"
     if of("row_weighting_impl") == "fused" and not (deepep and size > 1):

@@ -58,7 +58,12 @@ _BLOCK = "deepspeed.expert_parallel"
         Cite("module_inject/auto_ep_folding.py", "AutoEP+AutoTP folding requires expert_parallel.autoep_size > 1"),
     ),
     since="0.19.2",
-    when=lambda ctx: enabled(ctx) and ctx.tensor > 1 and ctx.pipeline == 1 and ctx.sequence == 1,
+    when=lambda ctx: (
+        enabled(ctx)
+        and ctx.tensor_parallel_size > 1
+        and ctx.pipeline_parallel_size == 1
+        and ctx.sequence_parallel_size == 1
+    ),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """What the authors have not tried is refused."""
@@ -66,7 +71,7 @@ def check(ctx: Context) -> Iterator[Finding]:
         if not there:
             continue
         yield ctx.finding(
-            f"AutoEP with AutoTP over {ctx.tensor} ranks does not take {what}",
+            f"AutoEP with AutoTP over {ctx.tensor_parallel_size} ranks does not take {what}",
             key,
             related=[("parallel.tensor_parallel_size", "the tensor degree"), (f"{_BLOCK}.enabled", "AutoEP")],
             notes=["DeepSpeed raises ValueError at initialisation"],
@@ -84,7 +89,7 @@ def _refusals(ctx: Context) -> Iterator[Refusal]:
     yield (
         size == 1,
         "an `autoep_size` of 1",
-        key if ctx.source.has(key) else degree,
+        key if ctx.source.has_key(key) else degree,
         {degree: 1, key: 2},
         "experts alone",
     )

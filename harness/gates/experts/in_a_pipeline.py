@@ -48,13 +48,13 @@ from harness.gates.registry import Cite, Context, gate
     upstream="silent",
     cites=(Cite("module_inject/auto_ep_folding.py", "folding currently supports pp_size=1 only"),),
     since="0.19.2",
-    when=lambda ctx: enabled(ctx) and ctx.pipeline > 1,
+    when=lambda ctx: enabled(ctx) and ctx.pipeline_parallel_size > 1,
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Presets name the layers of Hugging Face models."""
     key = "deepspeed.expert_parallel.enabled"
     yield ctx.finding(
-        f"AutoEP finds no layers to replace in a pipeline of {ctx.pipeline} stages",
+        f"AutoEP finds no layers to replace in a pipeline of {ctx.pipeline_parallel_size} stages",
         key,
         related=[("parallel.pipeline_parallel_size", "the pipeline is asked for here")],
         fix=Fix(f"set {ctx.key(key)} to false", {key: False}, effect="every rank of a stage owns all its experts"),

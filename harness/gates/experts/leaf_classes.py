@@ -61,7 +61,7 @@ _KEY = "deepspeed.zero_optimization.leaf_module"
     upstream="hangs",
     cites=(Cite("runtime/zero/leaf_module_config.py", "DEFAULT_LEAF_MODULE_CLASSES: List[str] = ["),),
     since="0.18.0",
-    when=lambda ctx: ctx.stage == 3 and ctx.wrote("zero_optimization.leaf_module.classes"),
+    when=lambda ctx: ctx.stage == 3 and ctx.has_key("zero_optimization.leaf_module.classes"),
     unseen="transformers 5 keeps all experts in one weight, which cannot deadlock",
 )
 def check(ctx: Context) -> Iterator[Finding]:

@@ -62,7 +62,7 @@ _KNOWN = ("mixtral", "qwen2_moe", "qwen3_moe")
     upstream="hangs",
     cites=(Cite("runtime/zero/leaf_module_config.py", "DEFAULT_LEAF_MODULE_CLASSES: List[str] = ["),),
     needs=("model facts",),
-    when=lambda ctx: ctx.stage == 3 and not ctx.wrote("zero_optimization.leaf_module") and not enabled(ctx),
+    when=lambda ctx: ctx.stage == 3 and not ctx.has_key("zero_optimization.leaf_module") and not enabled(ctx),
     unseen="transformers 5 keeps all experts in one weight, which cannot deadlock",
 )
 def check(ctx: Context) -> Iterator[Finding]:

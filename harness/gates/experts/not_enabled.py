@@ -38,7 +38,7 @@ from harness.gates.registry import Cite, Context, gate
     upstream="silent",
     cites=(Cite("module_inject/auto_ep_config.py", 'config.enabled = param_dict.get("enabled", False)'),),
     since="0.19.2",
-    when=lambda ctx: ctx.wrote("expert_parallel") and not ctx.wrote("expert_parallel.enabled"),
+    when=lambda ctx: ctx.has_key("expert_parallel") and not ctx.has_key("expert_parallel.enabled"),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Off unless switched on."""

@@ -50,14 +50,14 @@ from harness.gates.registry import Cite, Context, gate
         Cite("runtime/engine.py", "AutoEP with ZeRO Stage 3 does not support sequence parallelism yet"),
     ),
     since="0.19.2",
-    when=lambda ctx: enabled(ctx) and ctx.sequence > 1,
+    when=lambda ctx: enabled(ctx) and ctx.sequence_parallel_size > 1,
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Ulysses' mpu is one too many."""
     key = "parallel.sequence_parallel_size"
     mesh_alone = ctx.run.kind == "deepspeed-json" and ctx.stage < 3
     yield ctx.finding(
-        f"AutoEP does not run with a sequence degree of {ctx.sequence}",
+        f"AutoEP does not run with a sequence degree of {ctx.sequence_parallel_size}",
         key,
         related=[("deepspeed.expert_parallel.enabled", "AutoEP is switched on here"), ("zero.stage", "the stage")],
         notes=["DeepSpeed refuses it at initialisation, after every rank has built the model"],

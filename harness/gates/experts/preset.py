@@ -35,7 +35,7 @@ from collections.abc import Iterator
 from harness.findings import Finding, Fix
 from harness.gates.experts.autoep import PRESETS, enabled
 from harness.gates.registry import Cite, Context, gate
-from harness.spec.suggest import nearest
+from harness.spec.suggestions import nearest_name
 
 
 @gate(
@@ -51,7 +51,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     preset, key = ctx.ds("expert_parallel.preset_model"), "deepspeed.expert_parallel.preset_model"
     known = [p for p in PRESETS if p != "minimax_m3" or ctx.target.version >= (0, 19, 8)]
     if preset not in known:
-        better = nearest(preset, known)
+        better = nearest_name(preset, known)
         what = f"`{preset}` is none of AutoEP's presets: {', '.join(f'`{p}`' for p in known)}"
         note = "DeepSpeed raises ValueError at initialisation"
     elif ctx.model is not None and ctx.model.experts and ctx.model.family not in PRESETS[preset]:

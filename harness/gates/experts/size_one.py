@@ -38,16 +38,16 @@ from harness.gates.registry import Cite, Context, gate
     upstream="silent",
     cites=(Cite("module_inject/auto_ep_config.py", "autoep_size=1 means every rank owns all experts"),),
     since="0.19.2",
-    when=lambda ctx: enabled(ctx) and ctx.tensor == 1,
+    when=lambda ctx: enabled(ctx) and ctx.tensor_parallel_size == 1,
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """One rank shares with nobody."""
-    if value(ctx, "autoep_size") != 1 or ctx.world == 1:
+    if value(ctx, "autoep_size") != 1 or ctx.world_size == 1:
         return
     key, switch = "deepspeed.expert_parallel.autoep_size", "deepspeed.expert_parallel.enabled"
     yield ctx.finding(
         f"AutoEP is on, but {ctx.key(key)} is 1: every rank owns all experts",
-        key if ctx.wrote("expert_parallel.autoep_size") else switch,
+        key if ctx.has_key("expert_parallel.autoep_size") else switch,
         fix=Fix(f"set {ctx.key(key)}", {key: 2}, effect="deals the experts out to two ranks"),
         severity="warning",
     )

@@ -51,14 +51,14 @@ from harness.gates.registry import Cite, Context, gate
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """The ranks of one pipeline stage."""
-    size, world = value(ctx, "autoep_size"), ctx.world or 1
-    if world % ctx.pipeline:
+    size, world = value(ctx, "autoep_size"), ctx.world_size or 1
+    if world % ctx.pipeline_parallel_size:
         return
-    stage = world // ctx.pipeline
+    stage = world // ctx.pipeline_parallel_size
     if size >= 1 and stage % size == 0:
         return
     key, better = "deepspeed.expert_parallel.autoep_size", divisors(stage, max(size, 1))[0]
-    of = f" in each of {ctx.pipeline} pipeline stages" if ctx.pipeline > 1 else ""
+    of = f" in each of {ctx.pipeline_parallel_size} pipeline stages" if ctx.pipeline_parallel_size > 1 else ""
     yield ctx.finding(
         f"expert groups of {size} do not divide {stage} {'rank' if stage == 1 else 'ranks'}{of}",
         key,

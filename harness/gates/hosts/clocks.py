@@ -36,7 +36,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.naming import names
+from harness.gates.host_names import format_hosts
 from harness.gates.registry import Context, gate
 
 _MOST_SECONDS = 5.0
@@ -52,12 +52,14 @@ _MOST_SECONDS = 5.0
 def check(ctx: Context) -> Iterator[Finding]:
     """What time is it."""
     survey = ctx.survey
-    off = [h for h in survey.answered if h.skew[0] > _MOST_SECONDS or h.skew[1] < -_MOST_SECONDS] if survey else []
+    off = (
+        [h for h in survey.reachable_hosts if h.skew[0] > _MOST_SECONDS or h.skew[1] < -_MOST_SECONDS] if survey else []
+    )
     for host in off:
         ahead = host.skew[0] > 0
         seconds = host.skew[0] if ahead else -host.skew[1]
         yield ctx.finding(
-            f"the clock of {names([host])} is {seconds:.0f} s {'ahead' if ahead else 'behind'}",
+            f"the clock of {format_hosts([host])} is {seconds:.0f} s {'ahead' if ahead else 'behind'}",
             "launch.hostfile",
             notes=["which rank failed first is told by the time that each wrote down"],
             fix=Fix("keep time on every host (chrony, systemd-timesyncd)"),

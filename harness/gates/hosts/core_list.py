@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.facts.core_lists import read_core_list
+from harness.facts.core_lists import parse_core_list
 from harness.findings import Finding, Fix
 from harness.gates.registry import Cite, Context, gate
 
@@ -53,7 +53,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     """As the launcher would, before any host is asked."""
     text = ctx.run.spec.launch.bind_core_list or ""
     try:
-        cores = read_core_list(text)
+        cores = parse_core_list(text)
     except ValueError as error:
         yield ctx.finding(f"{ctx.key(_KEY)}: {error}", _KEY, fix=_ALL)
         return

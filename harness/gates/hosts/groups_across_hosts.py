@@ -41,15 +41,15 @@ from harness.gates.registry import Cite, Context, gate
     "parallel-group-across-hosts",
     upstream="silent",
     cites=(Cite("utils/groups.py", "def _init_tp_mesh_device("),),
-    when=lambda ctx: ctx.tensor > 1 or ctx.sequence > 1,
+    when=lambda ctx: ctx.tensor_parallel_size > 1 or ctx.sequence_parallel_size > 1,
     unseen="needs several hosts",
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Consecutive ranks make a group."""
     slots = ctx.slots or _planned(ctx)
-    if len(slots) < 2 or ctx.data is None:
+    if len(slots) < 2 or ctx.data_parallel_size is None:
         return
-    for name, degree in (("tensor", ctx.tensor), ("sequence", ctx.sequence)):
+    for name, degree in (("tensor", ctx.tensor_parallel_size), ("sequence", ctx.sequence_parallel_size)):
         if degree < 2 or not _crosses(slots, degree):
             continue
         key, better = f"parallel.{name}_parallel_size", _degree(slots, degree)

@@ -35,7 +35,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.naming import names
+from harness.gates.host_names import format_hosts
 from harness.gates.registry import Context, gate
 
 
@@ -53,7 +53,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     if not lost:
         return
     yield ctx.finding(
-        f"{names(lost)} refuses the ssh key",
+        f"{format_hosts(lost)} refuses the ssh key",
         "launch.hostfile",
         notes=[f"`{host.name}`: {host.words or 'ssh said nothing'}" for host in lost[:8]],
         fix=Fix("put the public key into `~/.ssh/authorized_keys` there: ssh-copy-id HOST"),

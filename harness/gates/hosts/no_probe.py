@@ -36,7 +36,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.naming import names
+from harness.gates.host_names import format_hosts
 from harness.gates.registry import Context, gate
 
 
@@ -54,7 +54,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     if not lost:
         return
     yield ctx.finding(
-        f"the probe does not run on {names(lost)}",
+        f"the probe does not run on {format_hosts(lost)}",
         "launch.hostfile",
         notes=[f"`{host.name}`: {host.words or 'ssh said nothing'}" for host in lost[:8]],
         fix=Fix("install the same environment at the same path on every host, or on a disk that they share"),

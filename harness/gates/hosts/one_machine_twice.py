@@ -36,7 +36,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.naming import names
+from harness.gates.host_names import format_hosts
 from harness.gates.registry import Context, gate
 
 
@@ -50,12 +50,12 @@ from harness.gates.registry import Context, gate
 def check(ctx: Context) -> Iterator[Finding]:
     """The same one again."""
     seen: dict[str, list[str]] = {}
-    for host in ctx.survey.answered if ctx.survey else ():
+    for host in ctx.survey.reachable_hosts if ctx.survey else ():
         seen.setdefault(host.machine, []).append(host.name)
     for same in seen.values():
         if len(same) > 1:
             yield ctx.finding(
-                f"{names(same)} are one machine",
+                f"{format_hosts(same)} are one machine",
                 "launch.hostfile",
                 notes=["their ranks would share its devices and its memory"],
                 fix=Fix("keep one of the lines, with the slots that the machine has"),

@@ -37,7 +37,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.naming import names
+from harness.gates.host_names import format_hosts
 from harness.gates.registry import Context, gate
 
 
@@ -63,7 +63,7 @@ def check(ctx: Context) -> Iterator[Finding]:
         port = f"port {survey.port}" if rendezvous else "a port that the kernel chose"
         why = next(x for x in survey.links if x.host == cut[0] and (x.port == survey.port) is rendezvous)
         yield ctx.finding(
-            f"{names(cut)} cannot reach {port} of the first host, `{survey.hosts[0].name}`: {why.state}",
+            f"{format_hosts(cut)} cannot reach {port} of the first host, `{survey.hosts[0].name}`: {why.state}",
             "launch.hostfile",
             notes=[f"tried {why.address}", "gloo and NCCL use ports that the kernel chooses, on every host"],
             fix=Fix("open all ports between the hosts of a run"),

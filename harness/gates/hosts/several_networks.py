@@ -55,7 +55,7 @@ _VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 def check(ctx: Context) -> Iterator[Finding]:
     """Which of them."""
     survey = ctx.survey
-    found = survey.candidates if survey else {}
+    found = survey.shared_networks if survey else {}
     if len(found) < 2:
         return
     listed = ", ".join(f"{name or 'by several names'} ({network})" for network, name in found.items())

@@ -36,7 +36,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.naming import names
+from harness.gates.host_names import format_hosts
 from harness.gates.registry import Context, gate
 
 
@@ -50,10 +50,14 @@ from harness.gates.registry import Context, gate
 def check(ctx: Context) -> Iterator[Finding]:
     """Ranks without a device."""
     survey = ctx.survey
-    few = [h for h in survey.answered if len(h.accelerators) < h.slots] if survey and survey.accelerated else []
+    few = (
+        [h for h in survey.reachable_hosts if len(h.accelerators) < h.slots]
+        if survey and survey.has_accelerators
+        else []
+    )
     for host in few:
         yield ctx.finding(
-            f"{names([host])} has {host.slots} slots and {len(host.accelerators)} accelerators",
+            f"{format_hosts([host])} has {host.slots} slots and {len(host.accelerators)} accelerators",
             "launch.hostfile",
             notes=["the ranks beyond them fail with `invalid device ordinal` once the others wait for them"],
             fix=Fix(

@@ -36,7 +36,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.naming import names
+from harness.gates.host_names import format_hosts
 from harness.gates.registry import Context, gate
 
 
@@ -54,7 +54,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     if not lost:
         return
     yield ctx.finding(
-        f"{names(lost)} does not answer in time",
+        f"{format_hosts(lost)} does not answer in time",
         "launch.hostfile",
         notes=[f"`{host.name}`: {host.words or 'ssh said nothing'}" for host in lost[:8]],
         fix=Fix(

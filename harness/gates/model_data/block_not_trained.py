@@ -50,8 +50,10 @@ _BLOCKS = (
 def check(ctx: Context) -> Iterator[Finding]:
     """The loop trains what it was tested with."""
     section = ctx.run.spec.deepspeed
-    found = [name for name in _BLOCKS if name in section and not (name == "pipeline" and ctx.pipeline > 1)]
-    if ctx.wrote("zero_optimization.zenflow"):
+    found = [
+        name for name in _BLOCKS if name in section and not (name == "pipeline" and ctx.pipeline_parallel_size > 1)
+    ]
+    if ctx.has_key("zero_optimization.zenflow"):
         found.append("zero_optimization.zenflow")
     for name in found:
         key = f"deepspeed.{name}"

@@ -40,7 +40,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.facts.pipelines import FAMILIES
+from harness.facts.pipeline_support import PIPELINE_FAMILIES
 from harness.findings import Finding, Fix
 from harness.gates.registry import Context, gate
 
@@ -53,12 +53,12 @@ from harness.gates.registry import Context, gate
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Only families that have been compared."""
-    if ctx.pipeline < 2 or ctx.model is None or ctx.model.family in FAMILIES:
+    if ctx.pipeline_parallel_size < 2 or ctx.model is None or ctx.model.family in PIPELINE_FAMILIES:
         return
     key = "parallel.pipeline_parallel_size"
-    known = ", ".join(f"`{family}`" for family in FAMILIES)
+    known = ", ".join(f"`{family}`" for family in PIPELINE_FAMILIES)
     yield ctx.finding(
-        f"`{ctx.model.family}` models cannot be cut into {ctx.pipeline} pipeline stages, only {known}",
+        f"`{ctx.model.family}` models cannot be cut into {ctx.pipeline_parallel_size} pipeline stages, only {known}",
         key,
         notes=["ZeRO stage 3 is the way to large models of other families"],
         fix=Fix(f"set {ctx.key(key)} to 1", {key: 1}, effect="more data-parallel ranks, other memory"),

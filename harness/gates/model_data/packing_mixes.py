@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.facts.packing import MIXES
+from harness.facts.packing_support import MIXES_PACKED_DOCUMENTS
 from harness.findings import Finding, Fix
 from harness.gates.registry import Context, gate
 
@@ -44,7 +44,7 @@ def check(ctx: Context) -> Iterator[Finding]:
         return
     kind = (spec.model.config or {}).get("model_type") or (ctx.model.family if ctx.model else None)
     off = Fix("set `data.packing: false`", {"data.packing": False}, effect="more padding, fewer tokens a step")
-    if kind in MIXES:
+    if kind in MIXES_PACKED_DOCUMENTS:
         yield ctx.finding(
             f"models of type `{kind}` attend across the documents of a packed row",
             "data.packing",

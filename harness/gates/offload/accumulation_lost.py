@@ -44,7 +44,7 @@ from harness.gates.registry import Context, gate
     upstream="wrong",
     since="0.15.2",
     until="0.18.9",
-    when=lambda ctx: ctx.stage == 2 and ctx.offload("offload_optimizer") != "none",
+    when=lambda ctx: ctx.stage == 2 and ctx.offload_device("offload_optimizer") != "none",
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Only two micro-batches count."""

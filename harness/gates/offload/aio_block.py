@@ -52,7 +52,9 @@ from harness.gates.registry import Cite, Context, gate
         Cite("ops/csrc/aio/common/deepspeed_aio_common.cpp", "assert(n_completes >= min_completes);"),
         Cite("ops/csrc/aio/common/deepspeed_aio_common.cpp", "O_DIRECT"),
     ),
-    when=lambda ctx: "nvme" in (ctx.offload("offload_optimizer"), ctx.offload("offload_param")) and ctx.stage == 3,
+    when=lambda ctx: (
+        "nvme" in (ctx.offload_device("offload_optimizer"), ctx.offload_device("offload_param")) and ctx.stage == 3
+    ),
     unseen="needs shards of 1 MiB and more",
 )
 def check(ctx: Context) -> Iterator[Finding]:
@@ -60,7 +62,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     block, depth = ctx.ds("aio.block_size", 1 << 20), ctx.ds("aio.queue_depth", 8)
     notes = ["the write is counted as done, the read aborts the process or finds an earlier run's data"]
     if isinstance(block, int) and (block < 1 or block % 512):
-        key, better = ctx.home("aio.block_size"), max(1, round(block / (1 << 17))) << 17
+        key, better = ctx.spec_key("aio.block_size"), max(1, round(block / (1 << 17))) << 17
         yield ctx.finding(
             f"{ctx.key(key)} is {block}, no multiple of 512: nothing is written to the disk",
             key,
@@ -69,7 +71,7 @@ def check(ctx: Context) -> Iterator[Finding]:
             fix=Fix(f"set {ctx.key(key)} to {better}", {key: better}, safe=True),
         )
     if isinstance(depth, int) and depth < 1:
-        key = ctx.home("aio.queue_depth")
+        key = ctx.spec_key("aio.queue_depth")
         yield ctx.finding(
             f"{ctx.key(key)} is {depth}: nothing is written to the disk",
             key,

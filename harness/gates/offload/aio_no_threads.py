@@ -46,11 +46,13 @@ from harness.gates.registry import Cite, Context, gate
     upstream="crashes",
     cites=(Cite("runtime/swap_tensor/optimizer_utils.py", "AIO_ALIGNED_BYTES * aio_config[AIO_INTRA_OP_PARALLELISM]"),),
     since="0.16.4",
-    when=lambda ctx: "nvme" in (ctx.offload("offload_optimizer"), ctx.offload("offload_param")) and ctx.stage == 3,
+    when=lambda ctx: (
+        "nvme" in (ctx.offload_device("offload_optimizer"), ctx.offload_device("offload_param")) and ctx.stage == 3
+    ),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Lengths are multiples of the threads."""
-    threads, key = ctx.ds("aio.intra_op_parallelism", 1), ctx.home("aio.intra_op_parallelism")
+    threads, key = ctx.ds("aio.intra_op_parallelism", 1), ctx.spec_key("aio.intra_op_parallelism")
     if not isinstance(threads, int) or threads > 0:
         return
     yield ctx.finding(

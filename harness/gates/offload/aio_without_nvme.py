@@ -45,11 +45,13 @@ from harness.gates.registry import Cite, Context, gate
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Only swapping reads it."""
-    if "nvme" in (ctx.offload("offload_optimizer"), ctx.offload("offload_param")) or ctx.ds("checkpoint.writer"):
+    if "nvme" in (ctx.offload_device("offload_optimizer"), ctx.offload_device("offload_param")) or ctx.ds(
+        "checkpoint.writer"
+    ):
         return  # below stage 3 OF001 or OF003 speaks
     if ctx.ds("aio.use_gds") or ctx.is_auto("zero_optimization.offload_param.device"):
         return
-    key = ctx.home("aio")
+    key = ctx.spec_key("aio")
     yield ctx.finding(
         f"{ctx.key(key)} is read when something is on NVMe, and nothing is",
         key,

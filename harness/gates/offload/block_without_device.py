@@ -47,7 +47,7 @@ from harness.gates.registry import Cite, Context, gate
 
 def _given(ctx: Context, section: str) -> bool:
     """Is there a block with at least one key?"""
-    if not ctx.wrote(f"zero_optimization.{section}"):
+    if not ctx.has_key(f"zero_optimization.{section}"):
         return False  # `cpu_offload: false` is a block without a device, too, once it is translated
     ours, rest = getattr(ctx.run.spec.zero, section), ctx.ds(f"zero_optimization.{section}")
     return ours.device == "none" if ours is not None else isinstance(rest, dict) and bool(rest)
@@ -63,12 +63,14 @@ def _given(ctx: Context, section: str) -> bool:
 def check(ctx: Context) -> Iterator[Finding]:
     """Nothing is offloaded without a device."""
     for section in ("offload_optimizer", "offload_param"):
-        if not _given(ctx, section) or ctx.wrote(f"zero_optimization.{section}.device"):
+        if not _given(ctx, section) or ctx.has_key(f"zero_optimization.{section}.device"):
             continue
         if section == "offload_param" and ctx.stage < 3:
             continue  # nothing would be offloaded in any case: OF001 once there is a device
-        key = ctx.home(f"zero_optimization.{section}.device")
-        device = "nvme" if section == "offload_param" and ctx.wrote(f"zero_optimization.{section}.nvme_path") else "cpu"
+        key = ctx.spec_key(f"zero_optimization.{section}.device")
+        device = (
+            "nvme" if section == "offload_param" and ctx.has_key(f"zero_optimization.{section}.nvme_path") else "cpu"
+        )
         yield ctx.finding(
             f"{ctx.key(f'zero.{section}')} has no `device`, so nothing is offloaded",
             key,

@@ -41,7 +41,7 @@ from harness.gates.registry import Cite, Context, gate
     cites=(
         Cite("runtime/zero/stage_1_and_2.py", "self.contiguous_gradients = contiguous_gradients or self.cpu_offload"),
     ),
-    when=lambda ctx: ctx.stage in (1, 2) and ctx.offload("offload_optimizer") != "none",
+    when=lambda ctx: ctx.stage in (1, 2) and ctx.offload_device("offload_optimizer") != "none",
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Offload copies out of that buffer."""

@@ -46,8 +46,8 @@ from harness.gates.registry import Cite, Context, gate
 def check(ctx: Context) -> Iterator[Finding]:
     """Only SuperOffload reads it."""
     section = "zero_optimization.offload_optimizer"
-    key = ctx.home(f"{section}.cpuadam_cores_perc")
-    if ctx.ds(f"{section}.cpuadam_cores_perc") is None or ctx.offload("offload_optimizer") == "none":
+    key = ctx.spec_key(f"{section}.cpuadam_cores_perc")
+    if ctx.ds(f"{section}.cpuadam_cores_perc") is None or ctx.offload_device("offload_optimizer") == "none":
         return
     if ctx.ds(f"{section}.super_offload") is True:
         return

@@ -53,7 +53,7 @@ from harness.gates.registry import Cite, Context, gate
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """The worker needs cores."""
-    key = ctx.home("zero_optimization.offload_optimizer.cpuadam_cores_perc")
+    key = ctx.spec_key("zero_optimization.offload_optimizer.cpuadam_cores_perc")
     if ctx.ds("zero_optimization.offload_optimizer.cpuadam_cores_perc", 0.8) != 0:
         return
     yield ctx.finding(

@@ -81,7 +81,7 @@ from harness.gates.registry import Cite, Context, gate
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """A sub-group has to fit into a parameter buffer."""
-    if {ctx.offload("offload_optimizer"), ctx.offload("offload_param")} != {"nvme"}:
+    if {ctx.offload_device("offload_optimizer"), ctx.offload_device("offload_param")} != {"nvme"}:
         return
     parts = shares(ctx)
     if parts is None or fits_in_host_memory(ctx, parts):

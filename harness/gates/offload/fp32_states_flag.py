@@ -51,7 +51,7 @@ from harness.gates.registry import Cite, Context, gate
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """States follow the master weights."""
-    offloaded = ctx.stage > 0 and ctx.offload("offload_optimizer") != "none"
+    offloaded = ctx.stage > 0 and ctx.offload_device("offload_optimizer") != "none"
     if ctx.optimizer.name not in ("adam", "adamw") or ctx.optimizer.params.get("torch_adam"):
         return
     if offloaded and (ctx.ds("bf16.bf16_master_weights_and_grads") or ctx.ds("fp16.fp16_master_weights_and_grads")):

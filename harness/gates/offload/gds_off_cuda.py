@@ -57,7 +57,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     """The disk is read into GPU memory."""
     if ctx.accelerator == "cuda":
         return
-    key = ctx.home("aio.use_gds")
+    key = ctx.spec_key("aio.use_gds")
     yield ctx.finding(
         f"{ctx.key(key)} needs CUDA, this run is on `{ctx.accelerator}`",
         key,

@@ -37,7 +37,7 @@ _NVME = ("nvme_path", "buffer_count", "buffer_size", "max_in_cpu", "pipeline_rea
 
 
 def _asked(ctx: Context, key: str) -> bool:
-    return ctx.wrote(key) and ctx.ds(key) not in (None, False, "none", "")
+    return ctx.has_key(key) and ctx.ds(key) not in (None, False, "none", "")
 
 
 @gate(
@@ -54,7 +54,7 @@ def _asked(ctx: Context, key: str) -> bool:
 def check(ctx: Context) -> Iterator[Finding]:
     """Nothing is swapped to a disk."""
     for section in ("offload_optimizer", "offload_param"):
-        if ctx.offload(section) != "cpu" or (section == "offload_param" and ctx.stage < 3):
+        if ctx.offload_device(section) != "cpu" or (section == "offload_param" and ctx.stage < 3):
             continue
         names = [name for name in _NVME if _asked(ctx, f"zero_optimization.{section}.{name}")]
         if not names:

@@ -52,7 +52,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     """The folder is made wherever the path leads."""
     for section in ("offload_optimizer", "offload_param"):
         path = ctx.ds(f"zero_optimization.{section}.nvme_path")
-        if ctx.offload(section) != "nvme" or not isinstance(path, str) or not path:
+        if ctx.offload_device(section) != "nvme" or not isinstance(path, str) or not path:
             continue
         no_folder, in_memory = path.startswith(("/proc/", "/sys/")), path.startswith(("/dev/shm", "/run/"))  # noqa: S108
         if path.startswith("/") and not in_memory and not no_folder:

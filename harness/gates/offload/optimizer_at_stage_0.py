@@ -37,11 +37,11 @@ from harness.gates.registry import Cite, Context, gate
     "optimizer-offload-without-zero",
     upstream="wrong",
     cites=(Cite("ops/adam/cpu_adam.py", "CPUAdam param is on"),),
-    when=lambda ctx: ctx.wrote("zero_optimization.stage") and not ctx.is_auto("zero_optimization.stage"),
+    when=lambda ctx: ctx.has_key("zero_optimization.stage") and not ctx.is_auto("zero_optimization.stage"),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Optimizer offload starts at stage 1."""
-    device = ctx.offload("offload_optimizer")
+    device = ctx.offload_device("offload_optimizer")
     if device == "none" or ctx.stage != 0:
         return
     stage = 3 if device == "nvme" else 1

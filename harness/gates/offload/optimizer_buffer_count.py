@@ -47,7 +47,7 @@ from harness.gates.registry import Cite, Context, gate
     cites=(
         Cite("runtime/swap_tensor/partitioned_optimizer_swapper.py", "required_buffer_count = swap_info.num_tensors()"),
     ),
-    when=lambda ctx: ctx.stage == 3 and ctx.offload("offload_optimizer") == "nvme",
+    when=lambda ctx: ctx.stage == 3 and ctx.offload_device("offload_optimizer") == "nvme",
     policy="a model of a few thousand parameters runs: nothing of it is swapped",
 )
 def check(ctx: Context) -> Iterator[Finding]:

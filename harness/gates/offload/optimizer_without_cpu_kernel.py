@@ -42,7 +42,7 @@ _WITH_KERNEL = ("", "adam", "adamw", "adagrad", "lion", "muon")
     "offloaded-optimizer-without-a-cpu-kernel",
     upstream="silent",
     cites=(Cite("runtime/engine.py", "torch_optimizer = getattr(torch.optim, self.optimizer_name())"),),
-    when=lambda ctx: ctx.stage > 0 and ctx.offload("offload_optimizer") != "none",
+    when=lambda ctx: ctx.stage > 0 and ctx.offload_device("offload_optimizer") != "none",
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """DeepSpeed has CPU kernels for five."""

@@ -43,11 +43,11 @@ from harness.gates.registry import Cite, Context, gate
     "parameter-offload-below-stage-3",
     upstream="silent",
     cites=(Cite("runtime/engine.py", "offload_param_config=self.zero_offload_param()"),),
-    when=lambda ctx: ctx.wrote("zero_optimization.stage") and not ctx.is_auto("zero_optimization.stage"),
+    when=lambda ctx: ctx.has_key("zero_optimization.stage") and not ctx.is_auto("zero_optimization.stage"),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Parameter offload is a feature of stage 3."""
-    device = ctx.offload("offload_param")
+    device = ctx.offload_device("offload_param")
     if device == "none" or ctx.stage == 3:
         return
     yield ctx.finding(

@@ -9,7 +9,7 @@ Every parameter that is gathered or fetched ahead holds a swap buffer, and `zero
 elements by default) keeps them gathered for long: "Not enough buffers 0 for swapping 1" in the forward pass. One Llama
 layer of width 2048 on two ranks failed with the default 5 and with 8 and ran with 12; two layers failed with 12 and ran
 with 16 (run on 0.19.8). For models larger than the reuse distance the number is an estimate and the finding a warning.
-A run spec that does not say it gets as many as are needed, unless `choices: false`.
+A run spec that does not say it gets as many as are needed, unless `tuned_defaults: false`.
 
 ## Example
 ```yaml
@@ -73,7 +73,7 @@ from harness.gates.registry import Cite, Context, gate
     upstream="asserts",
     cites=(Cite("runtime/swap_tensor/partitioned_param_swapper.py", "Not enough buffers"),),
     needs=("world size", "model facts"),
-    when=lambda ctx: ctx.stage == 3 and ctx.offload("offload_param") == "nvme",
+    when=lambda ctx: ctx.stage == 3 and ctx.offload_device("offload_param") == "nvme",
     unseen="needs shards of 1 MiB and more",
 )
 def check(ctx: Context) -> Iterator[Finding]:
@@ -91,7 +91,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     key, certain = "zero.offload_param.buffer_count", live == total
     yield ctx.finding(
         f"{ctx.key(key)} is {have}, about {needed} parameters are gathered at the same time",
-        key if ctx.source.has(key) else "zero.offload_param.device",
+        key if ctx.source.has_key(key) else "zero.offload_param.device",
         label="each holds a swap buffer",
         notes=[f"a smaller {ctx.key('zero.stage3_max_reuse_distance')} lets parameters go sooner"],
         fix=Fix(f"set {ctx.key(key)} to {needed}", {key: needed}, safe=certain, effect="more host memory for buffers"),

@@ -69,7 +69,7 @@ from harness.gates.registry import Cite, Context, gate
     upstream="asserts",
     cites=(Cite("runtime/swap_tensor/partitioned_param_swapper.py", "than buffer size"),),
     needs=("world size", "model facts"),
-    when=lambda ctx: ctx.stage == 3 and ctx.offload("offload_param") == "nvme",
+    when=lambda ctx: ctx.stage == 3 and ctx.offload_device("offload_param") == "nvme",
     unseen="needs shards of 1 MiB and more",
 )
 def check(ctx: Context) -> Iterator[Finding]:
@@ -85,7 +85,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     key = "zero.offload_param.buffer_size"
     yield ctx.finding(
         f"{ctx.key(key)} is {size:,} elements, the largest parameter has a shard of {largest:,}",
-        key if ctx.source.has(key) else "zero.offload_param.device",
+        key if ctx.source.has_key(key) else "zero.offload_param.device",
         label="too small",
         notes=["DeepSpeed asserts this while it builds the model"],
         fix=Fix(f"set {ctx.key(key)} to {enough}", {key: enough}, safe=True, effect="larger buffers in host memory"),

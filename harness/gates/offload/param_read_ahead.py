@@ -51,7 +51,9 @@ from harness.gates.registry import Cite, Context, gate
     "parameters-read-ahead-twice",
     upstream="asserts",
     cites=(Cite("runtime/zero/partitioned_param_coordinator.py", "swap_in_params.append(param)"),),
-    when=lambda ctx: ctx.stage == 3 and ctx.offload("offload_param") == "nvme" and ctx.run.kind == "deepspeed-json",
+    when=lambda ctx: (
+        ctx.stage == 3 and ctx.offload_device("offload_param") == "nvme" and ctx.run.kind == "deepspeed-json"
+    ),
     unseen="needs shards of 1 MiB and more",
 )
 def check(ctx: Context) -> Iterator[Finding]:
@@ -62,7 +64,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     key = "zero.stage3_prefetch_bucket_size"
     yield ctx.finding(
         "parameters on NVMe are read ahead, and one that is used twice within reach ends the run",
-        key if ctx.source.has(key) else "zero.offload_param.device",
+        key if ctx.source.has_key(key) else "zero.offload_param.device",
         severity="warning",
         notes=["DeepSpeed asserts `param ... already assigned swap buffer id ...` in the second step or later"],
         fix=Fix(f"set {ctx.key(key)} to 0", {key: 0}, effect="each read is waited for"),

@@ -43,9 +43,11 @@ from harness.gates.registry import Cite, Context, gate
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """The optimizer is the larger part."""
-    if ctx.offload("offload_param") == "none" or ctx.offload("offload_optimizer") != "none":
+    if ctx.offload_device("offload_param") == "none" or ctx.offload_device("offload_optimizer") != "none":
         return
-    if ctx.wrote("zero_optimization.offload_optimizer") and not ctx.wrote("zero_optimization.offload_optimizer.device"):
+    if ctx.has_key("zero_optimization.offload_optimizer") and not ctx.has_key(
+        "zero_optimization.offload_optimizer.device"
+    ):
         return  # OF006
     yield ctx.finding(
         f"{ctx.key('zero.offload_param')} moves 2 bytes a parameter, the optimizer's 12 stay on the device",

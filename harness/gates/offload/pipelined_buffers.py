@@ -49,7 +49,7 @@ from harness.gates.registry import Cite, Context, gate
     "too-few-buffers-for-pipelined-swapping",
     upstream="asserts",
     cites=(Cite("runtime/swap_tensor/pipelined_optimizer_swapper.py", "ran out of swap buffers"),),
-    when=lambda ctx: ctx.stage == 3 and ctx.offload("offload_optimizer") == "nvme",
+    when=lambda ctx: ctx.stage == 3 and ctx.offload_device("offload_optimizer") == "nvme",
     policy="a model of one sub-group runs: nothing of it overlaps",
 )
 def check(ctx: Context) -> Iterator[Finding]:

@@ -39,7 +39,7 @@ from harness.gates.registry import Cite, Context, gate
     "partial-offload-below-stage-3",
     upstream="raises",
     cites=(Cite("runtime/zero/config.py", "Partial offloading only supported for ZeRO Stage 3."),),
-    when=lambda ctx: ctx.wrote("zero_optimization.stage") and not ctx.is_auto("zero_optimization.stage"),
+    when=lambda ctx: ctx.has_key("zero_optimization.stage") and not ctx.is_auto("zero_optimization.stage"),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """A share of the optimizer on the CPU is a feature of stage 3."""

@@ -49,7 +49,7 @@ from harness.gates.registry import Cite, Context, gate
     "partial-offload-without-cpu-adam",
     upstream="asserts",
     cites=(Cite("runtime/zero/stage3.py", "Hybrid Optimizer Only Supports DeepSpeedCPUAdam"),),
-    when=lambda ctx: ctx.stage == 3 and ctx.offload("offload_optimizer") != "none",
+    when=lambda ctx: ctx.stage == 3 and ctx.offload_device("offload_optimizer") != "none",
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """The other part is stepped by a copy of its settings."""

@@ -69,7 +69,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     """Sub-groups are what is divided."""
     parts, limit = shares(ctx), sub_group_limit(ctx)
     ratio = ctx.ds("zero_optimization.offload_optimizer.ratio")
-    if parts is None or limit < 1 or ctx.offload("offload_optimizer") == "none":
+    if parts is None or limit < 1 or ctx.offload_device("offload_optimizer") == "none":
         return
     groups = -(-sum(parts) // limit)
     if groups * min(ratio, 1 - ratio) >= 1:

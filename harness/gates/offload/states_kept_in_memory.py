@@ -69,7 +69,9 @@ _STATES = {"adagrad": 1}
     "pipelined-swapping-keeps-states",
     upstream="silent",
     cites=(Cite("runtime/swap_tensor/pipelined_optimizer_swapper.py", "buffer = torch.Tensor()"),),
-    when=lambda ctx: ctx.run.kind == "deepspeed-json" and ctx.stage == 3 and ctx.offload("offload_optimizer") == "nvme",
+    when=lambda ctx: (
+        ctx.run.kind == "deepspeed-json" and ctx.stage == 3 and ctx.offload_device("offload_optimizer") == "nvme"
+    ),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Host memory after the first step."""

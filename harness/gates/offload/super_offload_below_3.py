@@ -52,7 +52,7 @@ from harness.gates.registry import Cite, Context, gate
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """SuperOffload is a class of stage 3."""
-    key = ctx.home("zero_optimization.offload_optimizer.super_offload")
+    key = ctx.spec_key("zero_optimization.offload_optimizer.super_offload")
     if ctx.ds("zero_optimization.offload_optimizer.super_offload") is not True:
         return
     yield ctx.finding(

@@ -55,9 +55,9 @@ from harness.gates.registry import Cite, Context, gate
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """It is made for superchips."""
-    if ctx.accelerator == "cuda" or ctx.offload("offload_optimizer") == "none":
+    if ctx.accelerator == "cuda" or ctx.offload_device("offload_optimizer") == "none":
         return
-    key = ctx.home("zero_optimization.offload_optimizer.super_offload")
+    key = ctx.spec_key("zero_optimization.offload_optimizer.super_offload")
     yield ctx.finding(
         f"{ctx.key(key)} needs CUDA, this run is on `{ctx.accelerator}`",
         key,

@@ -56,9 +56,9 @@ from harness.gates.registry import Cite, Context, gate
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Its worker knows Adam alone."""
-    if ctx.optimizer.name in ("", "adam", "adamw") or ctx.offload("offload_optimizer") == "none":
+    if ctx.optimizer.name in ("", "adam", "adamw") or ctx.offload_device("offload_optimizer") == "none":
         return
-    key = ctx.home("zero_optimization.offload_optimizer.super_offload")
+    key = ctx.spec_key("zero_optimization.offload_optimizer.super_offload")
     yield ctx.finding(
         f"{ctx.key(key)} steps with Adam alone, this is {ctx.optimizer.type}",
         key,

@@ -17,10 +17,10 @@ BUFFERS = {"": 0, "adagrad": 3, "lion": 4, "adam": 4, "adamw": 4}
 
 def shares(ctx: Context) -> tuple[int, ...] | None:
     """Elements of each parameter that one rank keeps at stage 3; None where model or ranks are not known."""
-    model, data = ctx.model, ctx.data
-    if model is None or data is None or ctx.tensor > 1 or ctx.pipeline > 1:
+    model, data = ctx.model, ctx.data_parallel_size
+    if model is None or data is None or ctx.tensor_parallel_size > 1 or ctx.pipeline_parallel_size > 1:
         return None
-    ranks = data * ctx.sequence
+    ranks = data * ctx.sequence_parallel_size
     return tuple(-(-parameter.numel // ranks) for parameter in model.parameters())
 
 
@@ -28,7 +28,7 @@ def swapped(ctx: Context, parts: tuple[int, ...]) -> tuple[int, ...]:
     """Those of the shares that go to the disk: smaller ones than 1 MiB or one block stay in memory."""
     block = ctx.ds("aio.block_size", 0)
     least = max(_MIN_BYTES, block if isinstance(block, int) else 0)
-    width = 2 if ctx.on("bf16") or ctx.on("fp16") else 4
+    width = 2 if ctx.is_enabled("bf16") or ctx.is_enabled("fp16") else 4
     return tuple(part for part in parts if part * width >= least)
 
 
@@ -39,12 +39,12 @@ def fits_in_host_memory(ctx: Context, parts: tuple[int, ...]) -> bool:
 
 def value(ctx: Context, key: str, default: Any) -> Any:
     """Of `zero_optimization`: what is written, else what is chosen for a run spec, else DeepSpeed's default."""
-    from harness.plan.choices.choosing import choices_for
+    from harness.plan.tuned_defaults.rules import tuned_defaults_for
 
     whole = f"zero_optimization.{key}"
-    if ctx.wrote(whole):
+    if ctx.has_key(whole):
         return ctx.ds(whole, default)
-    return next((c.value for c in choices_for(ctx.run, ctx.model) if c.key == whole), ctx.ds(whole, default))
+    return next((c.value for c in tuned_defaults_for(ctx.run, ctx.model) if c.key == whole), ctx.ds(whole, default))
 
 
 def sub_group_limit(ctx: Context) -> int:

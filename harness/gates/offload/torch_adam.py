@@ -50,7 +50,7 @@ from harness.gates.registry import Cite, Context, gate
     "torch-adam-offloaded",
     upstream="silent",
     cites=(Cite("runtime/engine.py", "torch_adam = optimizer_parameters.pop(TORCH_ADAM_PARAM, False)"),),
-    when=lambda ctx: ctx.stage > 0 and ctx.offload("offload_optimizer") != "none",
+    when=lambda ctx: ctx.stage > 0 and ctx.offload_device("offload_optimizer") != "none",
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """DeepSpeed's own kernel is the reason to offload."""

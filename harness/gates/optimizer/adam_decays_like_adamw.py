@@ -48,13 +48,13 @@ from harness.gates.registry import Cite, Context, gate
     cites=(
         Cite("runtime/engine.py", "Optimizer name of Adam forces AdamW logic unless adam_w_mode is explicitly set"),
     ),
-    when=lambda ctx: ctx.optimizer.name == "adam" and (ctx.run.kind == "deepspeed-json" or ctx.wrote("optimizer")),
+    when=lambda ctx: ctx.optimizer.name == "adam" and (ctx.run.kind == "deepspeed-json" or ctx.has_key("optimizer")),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """The name says Adam, the default says AdamW."""
     optimizer = ctx.optimizer
     decay = optimizer.params.get("weight_decay")
-    if (ctx.run.kind == "spec" and optimizer.key == "optimizer") or ctx.wrote("optimizer.params.adam_w_mode"):
+    if (ctx.run.kind == "spec" and optimizer.key == "optimizer") or ctx.has_key("optimizer.params.adam_w_mode"):
         return
     if isinstance(decay, bool) or not isinstance(decay, (int, float)) or decay <= 0:
         return

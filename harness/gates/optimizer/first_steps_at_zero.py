@@ -64,7 +64,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     place, low = f"deepspeed.scheduler.params.{key}", 0.1 if cosine else 1e-6
     yield ctx.finding(
         f"the first 2 of {steps} steps run at a learning rate of 0",
-        place if ctx.wrote(f"scheduler.params.{key}") else "deepspeed.scheduler.type",
+        place if ctx.has_key(f"scheduler.params.{key}") else "deepspeed.scheduler.type",
         notes=[f"the scheduler starts at `{key}`, and its index 0 is there too"],
         fix=Fix(f"set {ctx.key(place)} to {low:g}", {place: low}, effect="the first steps train a little"),
         severity="info",

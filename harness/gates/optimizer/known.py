@@ -113,7 +113,7 @@ def number(value: object) -> float | None:
 
 def offloaded(ctx: Context) -> bool:
     """Does DeepSpeed pick its CPU class? (It looks at the block alone, whatever the stage.)"""
-    return ctx.offload("offload_optimizer") != "none"
+    return ctx.offload_device("offload_optimizer") != "none"
 
 
 def accepted(ctx: Context) -> tuple[str, frozenset[str]] | None:

@@ -46,7 +46,7 @@ from harness.gates.registry import Cite, Context, gate
 def check(ctx: Context) -> Iterator[Finding]:
     """Lamb wants a scale that moves."""
     scale = ctx.run.spec.precision.loss_scale
-    rendered = ctx.run.kind == "deepspeed-json" or ctx.on("fp16")
+    rendered = ctx.run.kind == "deepspeed-json" or ctx.is_enabled("fp16")
     if scale == 0 or not rendered:
         return
     yield ctx.finding(

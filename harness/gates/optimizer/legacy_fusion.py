@@ -54,8 +54,8 @@ def check(ctx: Context) -> Iterator[Finding]:
     """Nothing reads it that could use it."""
     params = ctx.optimizer.params
     own = ctx.optimizer.name in ("adam", "adamw") and not params.get("torch_adam")
-    fused = own and ctx.offload("offload_optimizer") == "none"
-    crashes = fused and ctx.stage == 0 and (ctx.on("fp16") or ctx.on("bf16"))
+    fused = own and ctx.offload_device("offload_optimizer") == "none"
+    crashes = fused and ctx.stage == 0 and (ctx.is_enabled("fp16") or ctx.is_enabled("bf16"))
     place = "deepspeed.optimizer.legacy_fusion"
     yield ctx.finding(
         f"{ctx.key(place)} makes the first step fail"

@@ -51,11 +51,11 @@ from harness.gates.registry import Cite, Context, gate
 def check(ctx: Context) -> Iterator[Finding]:
     """It has a key of its own."""
     place, own = "deepspeed.optimizer.params.max_grad_norm", "train.max_grad_norm"
-    if not ctx.wrote("optimizer.params.max_grad_norm"):
+    if not ctx.has_key("optimizer.params.max_grad_norm"):
         return
     norm = ctx.ds("optimizer.params.max_grad_norm")
     number = isinstance(norm, (int, float)) and not isinstance(norm, bool) and norm >= 0
-    move = number and not ctx.wrote("gradient_clipping")
+    move = number and not ctx.has_key("gradient_clipping")
     yield ctx.finding(
         f"{ctx.key(place)} is no parameter of an optimizer",
         place,

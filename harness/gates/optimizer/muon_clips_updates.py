@@ -41,7 +41,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.number_formats import accumulation_format, model_format
+from harness.gates.dtypes import grad_accum_dtype, model_dtype
 from harness.gates.registry import Cite, Context, gate
 
 
@@ -59,13 +59,13 @@ from harness.gates.registry import Cite, Context, gate
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """The norm of an update says nothing."""
-    other = ctx.stage == 1 and model_format(ctx) == "bf16" and accumulation_format(ctx) == "fp32"
-    if ctx.clipping <= 0 or (other and ctx.offload("offload_optimizer") != "cpu"):
+    other = ctx.stage == 1 and model_dtype(ctx) == "bf16" and grad_accum_dtype(ctx) == "fp32"
+    if ctx.gradient_clipping <= 0 or (other and ctx.offload_device("offload_optimizer") != "cpu"):
         return
     norm = "train.max_grad_norm"
     yield ctx.finding(
-        f"at ZeRO stage {ctx.stage} Muon's updates are clipped at {ctx.clipping:g}, not its gradients",
-        norm if ctx.source.has(norm) else "deepspeed.optimizer.type",
+        f"at ZeRO stage {ctx.stage} Muon's updates are clipped at {ctx.gradient_clipping:g}, not its gradients",
+        norm if ctx.source.has_key(norm) else "deepspeed.optimizer.type",
         related=[("zero.stage", "the stage is set here")],
         notes=["an orthogonalised update has a norm far above 1, so that every step is divided by it"],
         fix=Fix(f"set {ctx.key(norm)} to 0", {norm: 0.0}, effect="nothing is clipped"),

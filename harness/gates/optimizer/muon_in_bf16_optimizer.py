@@ -48,7 +48,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.number_formats import accumulation_format, model_format
+from harness.gates.dtypes import grad_accum_dtype, model_dtype
 from harness.gates.registry import Cite, Context, gate
 
 
@@ -62,9 +62,13 @@ from harness.gates.registry import Cite, Context, gate
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """One combination is unlike all others."""
-    if model_format(ctx) != "bf16" or accumulation_format(ctx) != "fp32" or ctx.offload("offload_optimizer") == "cpu":
+    if (
+        model_dtype(ctx) != "bf16"
+        or grad_accum_dtype(ctx) != "fp32"
+        or ctx.offload_device("offload_optimizer") == "cpu"
+    ):
         return
-    split = ctx.tensor > 1
+    split = ctx.tensor_parallel_size > 1
     place = "deepspeed.data_types.grad_accum_dtype"
     yield ctx.finding(
         "`Muon` in bf16 with fp32 accumulation at ZeRO stage 1 "

@@ -61,7 +61,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     place = "optimizer.betas" if own else "deepspeed.optimizer.params.betas"
     betas = ctx.optimizer.params.get("betas")
     cycled = ctx.ds("scheduler.params.cycle_momentum", True)
-    if not cycled or not ctx.source.has(place) or not isinstance(betas, (list, tuple)) or len(betas) != 2:
+    if not cycled or not ctx.source.has_key(place) or not isinstance(betas, (list, tuple)) or len(betas) != 2:
         return
     switch = "deepspeed.scheduler.params.cycle_momentum"
     yield ctx.finding(

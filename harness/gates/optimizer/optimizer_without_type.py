@@ -46,7 +46,7 @@ from harness.gates.registry import Cite, Context, gate
         Cite("runtime/config.py", "return OPTIMIZER_TYPE_DEFAULT"),
         Cite("runtime/engine.py", "zero stage {} requires an optimizer"),
     ),
-    when=lambda ctx: ctx.wrote("optimizer"),
+    when=lambda ctx: ctx.has_key("optimizer"),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """A block needs a name."""

@@ -60,7 +60,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     name = schedule(ctx)
     inherits = name == "WarmupLR" and ctx.target.version >= (0, 17, 2)
     rate = ctx.optimizer.params.get("lr")
-    if inherits or ctx.wrote("scheduler.params.warmup_max_lr") or rate == 0.001:
+    if inherits or ctx.has_key("scheduler.params.warmup_max_lr") or rate == 0.001:
         return
     known = isinstance(rate, (int, float)) and not isinstance(rate, bool)
     place = "deepspeed.scheduler.params.warmup_max_lr"

@@ -48,18 +48,18 @@ _DEFAULTS |= {"rmsprop": 0.01, "rprop": 0.01, "muon": 0.02}
     "rate-left-to-the-optimizer",
     upstream="silent",
     cites=(Cite("ops/adam/fused_adam.py", "lr=1e-3,"),),
-    when=lambda ctx: ctx.wrote("optimizer.type") and not ctx.wrote("optimizer.params.lr"),
+    when=lambda ctx: ctx.has_key("optimizer.type") and not ctx.has_key("optimizer.params.lr"),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Write the rate."""
     params = ctx.optimizer.params
     ours = ctx.run.kind == "spec" and ctx.optimizer.key == "optimizer"
     scheduled = any(
-        ctx.wrote(f"scheduler.params.{key}") for key in ("warmup_max_lr", "cycle_max_lr", "lr_range_test_min_lr")
+        ctx.has_key(f"scheduler.params.{key}") for key in ("warmup_max_lr", "cycle_max_lr", "lr_range_test_min_lr")
     )
     if ours or scheduled or accepted(ctx) is None or {"muon_lr", "adam_lr", "learning_rate"} & set(params):
         return
-    if any(ctx.wrote(key) for key in ("optimizer.lr", "optimizer.learning_rate", "learning_rate", "lr")):
+    if any(ctx.has_key(key) for key in ("optimizer.lr", "optimizer.learning_rate", "learning_rate", "lr")):
         return  # in the wrong place, which is told there
     rate = _DEFAULTS.get(ctx.optimizer.name, 0.001)
     place = "deepspeed.optimizer.params.lr"

@@ -66,7 +66,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     both = all(isinstance(n, (int, float)) and not isinstance(n, bool) and n > 0 for n in (peak, rate))
     own = ctx.optimizer.key == "optimizer"
     place = "optimizer.learning_rate" if own else "deepspeed.optimizer.params.lr"
-    if not both or peak is None or rate is None or abs(peak - rate) <= 1e-6 * rate or not ctx.source.has(place):
+    if not both or peak is None or rate is None or abs(peak - rate) <= 1e-6 * rate or not ctx.source.has_key(place):
         return
     yield ctx.finding(
         f"the optimizer's rate of {rate:g} is replaced by the scheduler's {peak:g}",

@@ -41,10 +41,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from harness.findings import Finding, Fix
-from harness.gates.number_formats import model_format
+from harness.gates.dtypes import model_dtype
 from harness.gates.optimizer.known import REQUIRED, SCHEDULERS, schedule
 from harness.gates.registry import Cite, Context, gate
-from harness.spec.suggest import Suggestions
+from harness.spec.suggestions import Suggestions
 
 _LIKELY: dict[str, Any] = {
     "total_num_steps": 1000,
@@ -63,7 +63,7 @@ _LIKELY: dict[str, Any] = {
 def _takes(ctx: Context) -> bool:
     """Is it one of DeepSpeed's, or one of torch's where those run (OP025 says where not)?"""
     name = schedule(ctx)
-    return name in SCHEDULERS or (name in REQUIRED and ctx.stage == 0 and model_format(ctx) == "fp32")
+    return name in SCHEDULERS or (name in REQUIRED and ctx.stage == 0 and model_dtype(ctx) == "fp32")
 
 
 @gate(
@@ -76,13 +76,13 @@ def _takes(ctx: Context) -> bool:
 def check(ctx: Context) -> Iterator[Finding]:
     """The class decides."""
     name, place = schedule(ctx), "deepspeed.scheduler"
-    missing = [key for key in REQUIRED.get(name, ()) if not ctx.wrote(f"scheduler.params.{key}")]
-    if missing or not ctx.wrote("scheduler.params"):
+    missing = [key for key in REQUIRED.get(name, ()) if not ctx.has_key(f"scheduler.params.{key}")]
+    if missing or not ctx.has_key("scheduler.params"):
         lacks = " and ".join(f"`{key}`" for key in missing) or "a `params` block, even an empty one"
         sets: dict[str, Any] = {f"{place}.params.{key}": _given(ctx, key) for key in missing}
         yield ctx.finding(
             f"{ctx.key(place)} lacks {lacks}, which `{name}` cannot do without",
-            f"{place}.params" if ctx.wrote("scheduler.params") else place,
+            f"{place}.params" if ctx.has_key("scheduler.params") else place,
             of_key=True,
             fix=Fix(
                 f"add {lacks}", sets or {f"{place}.params": {}}, effect="runs with these values; put in what is meant"
@@ -103,9 +103,9 @@ def _given(ctx: Context, key: str) -> Any:
 
 def _unknown(ctx: Context, key: str, name: str, known: list[str], value: object, suggestions: Suggestions) -> Finding:
     place = f"deepspeed.scheduler.params.{key}"
-    better = suggestions.nearest(key, known)
+    better = suggestions.nearest_name(key, known)
     better = better if better is not None and ("max" in key) == ("max" in better) else None
-    usable = better is not None and not ctx.wrote(f"scheduler.params.{better}")
+    usable = better is not None and not ctx.has_key(f"scheduler.params.{better}")
     return ctx.finding(
         f"{ctx.key(place)} is no parameter of `{name}`",
         place,

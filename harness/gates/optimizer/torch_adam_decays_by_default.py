@@ -51,7 +51,7 @@ from harness.gates.registry import Cite, Context, gate
 def check(ctx: Context) -> Iterator[Finding]:
     """Write the decay."""
     params = ctx.optimizer.params
-    if params.get("torch_adam") is not True or ctx.wrote("optimizer.params.weight_decay"):
+    if params.get("torch_adam") is not True or ctx.has_key("optimizer.params.weight_decay"):
         return
     if ctx.optimizer.name == "adam" and params.get("adam_w_mode") is False:
         return  # torch's Adam does not decay by default

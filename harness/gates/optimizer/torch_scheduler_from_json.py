@@ -40,7 +40,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.number_formats import model_format
+from harness.gates.dtypes import model_dtype
 from harness.gates.optimizer.known import schedule
 from harness.gates.registry import Cite, Context, gate
 
@@ -63,7 +63,7 @@ _NEEDS = {
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Some things cannot be written in JSON."""
-    if ctx.stage > 0 or model_format(ctx) in ("bf16", "fp16"):
+    if ctx.stage > 0 or model_dtype(ctx) in ("bf16", "fp16"):
         return  # no scheduler of torch's runs there
     name, place = schedule(ctx), "deepspeed.scheduler"
     yield ctx.finding(

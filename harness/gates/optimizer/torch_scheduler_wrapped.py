@@ -39,7 +39,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.number_formats import model_format
+from harness.gates.dtypes import model_dtype
 from harness.gates.optimizer.known import TORCH_SCHEDULERS, schedule
 from harness.gates.registry import Cite, Context, gate
 
@@ -53,7 +53,7 @@ from harness.gates.registry import Cite, Context, gate
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """torch wants an optimizer of torch's."""
-    name, model = schedule(ctx), model_format(ctx)
+    name, model = schedule(ctx), model_dtype(ctx)
     if ctx.stage == 0 and model in (None, "fp32"):
         return
     place = "deepspeed.scheduler"

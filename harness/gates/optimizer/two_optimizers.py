@@ -52,7 +52,7 @@ _OWN = ("type", "learning_rate", "weight_decay", "betas", "eps", "momentum")
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """One of the two."""
-    written = [f"optimizer.{name}" for name in _OWN if ctx.source.has(f"optimizer.{name}")]
+    written = [f"optimizer.{name}" for name in _OWN if ctx.source.has_key(f"optimizer.{name}")]
     if not written:
         return
     yield ctx.finding(

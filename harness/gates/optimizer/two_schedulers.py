@@ -46,7 +46,7 @@ from harness.gates.registry import Cite, Context, gate
     upstream="silent",
     cites=(Cite("runtime/engine.py", "load lr scheduler from json configuration if lr scheduler is not defined"),),
     needs=("a run spec",),
-    when=lambda ctx: bool(ctx.scheduler) and ctx.source.has("scheduler.type"),
+    when=lambda ctx: bool(ctx.scheduler) and ctx.source.has_key("scheduler.type"),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """One of the two."""

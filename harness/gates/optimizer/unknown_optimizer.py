@@ -65,7 +65,7 @@ _CLASSES = {
     "unknown-optimizer",
     upstream="asserts",
     cites=(Cite("runtime/engine.py", "{} is not a supported DeepSpeed Optimizer"),),
-    when=lambda ctx: ctx.wrote("optimizer.type"),
+    when=lambda ctx: ctx.has_key("optimizer.type"),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """A name that DeepSpeed or torch has."""
@@ -110,9 +110,9 @@ def _known(ctx: Context) -> list[str]:
 def _nearest(name: str, known: list[str]) -> str:
     if "adam" in name.lower():
         return "AdamW"
-    from harness.spec.suggest import nearest
+    from harness.spec.suggestions import nearest_name
 
-    return nearest(name, [*TORCH, *known]) or "AdamW"
+    return nearest_name(name, [*TORCH, *known]) or "AdamW"
 
 
 def _why(name: str) -> list[str]:

@@ -38,7 +38,7 @@ from collections.abc import Iterator
 from harness.findings import Finding, Fix
 from harness.gates.optimizer.known import accepted
 from harness.gates.registry import Cite, Context, gate
-from harness.spec.suggest import Suggestions
+from harness.spec.suggestions import Suggestions
 
 _OFTEN = {"learning_rate": "lr", "wd": "weight_decay", "epsilon": "eps", "beta": "betas", "adamw_mode": "adam_w_mode"}
 
@@ -83,4 +83,4 @@ def check(ctx: Context) -> Iterator[Finding]:
 def _better(key: str, known: frozenset[str], suggestions: Suggestions) -> str | None:
     if _OFTEN.get(key.lower()) in known:
         return _OFTEN[key.lower()]
-    return suggestions.nearest(key, sorted(known))
+    return suggestions.nearest_name(key, sorted(known))

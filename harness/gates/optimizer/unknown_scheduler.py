@@ -76,6 +76,6 @@ def _better(name: str) -> str:
     often = next((known for word, known in _OFTEN.items() if word in name.lower()), None)
     if same or often:
         return same or often or ""
-    from harness.spec.suggest import nearest
+    from harness.spec.suggestions import nearest_name
 
-    return nearest(name, SCHEDULERS) or "WarmupLR"
+    return nearest_name(name, SCHEDULERS) or "WarmupLR"

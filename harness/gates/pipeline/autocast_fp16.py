@@ -48,7 +48,7 @@ from harness.gates.registry import Cite, Context, gate
     upstream="crashes",
     cites=(Cite("runtime/engine.py", "# grad scaler only for Z0 (no ZeRO) + fp16 + torch_autocast"),),
     since="0.18.0",
-    when=lambda ctx: ctx.pipeline > 1 and ctx.stage == 0 and ctx.on("torch_autocast"),
+    when=lambda ctx: ctx.pipeline_parallel_size > 1 and ctx.stage == 0 and ctx.is_enabled("torch_autocast"),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """The scaler sees no loss."""

@@ -46,14 +46,14 @@ from harness.gates.registry import Cite, Context, gate
     upstream="crashes",
     cites=(Cite("runtime/bf16_optimizer.py", "current_rank_sd = state_dict_list[dp_rank]"),),
     needs=("a run spec",),
-    when=lambda ctx: ctx.pipeline > 1 and ctx.stage == 0,
+    when=lambda ctx: ctx.pipeline_parallel_size > 1 and ctx.stage == 0,
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """A checkpoint that nothing else can read."""
     if not ctx.run.spec.precision.bf16:
         return
     yield ctx.finding(
-        f"checkpoints of a bf16 pipeline of {ctx.pipeline} stages at ZeRO stage 0 cannot be exported",
+        f"checkpoints of a bf16 pipeline of {ctx.pipeline_parallel_size} stages at ZeRO stage 0 cannot be exported",
         "precision.bf16",
         related=[("parallel.pipeline_parallel_size", "the pipeline is asked for here"), ("zero.stage", "the stage")],
         notes=["DeepSpeed shards the optimizer all the same, and fails to load what it saved: `KeyError: 0`"],

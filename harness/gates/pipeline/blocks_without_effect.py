@@ -48,15 +48,15 @@ _CURRICULUM = "data_efficiency.data_sampling.curriculum_learning"
     "block-that-a-pipeline-ignores",
     upstream="silent",
     cites=(Cite("__init__.py", "if not isinstance(model, PipelineModule):"),),
-    when=lambda ctx: ctx.pipeline > 1,
+    when=lambda ctx: ctx.pipeline_parallel_size > 1,
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Accepted, and without effect."""
     found = {
-        "hybrid_engine": ctx.on("hybrid_engine"),
+        "hybrid_engine": ctx.is_enabled("hybrid_engine"),
         "compile.deepcompile": ctx.ds("compile.deepcompile") is True,
         "activation_checkpointing": bool(ctx.ds("activation_checkpointing")),
-        "data_efficiency": ctx.on("data_efficiency") and ctx.on(_CURRICULUM),
+        "data_efficiency": ctx.is_enabled("data_efficiency") and ctx.is_enabled(_CURRICULUM),
     }
     for name, there in found.items():
         if not there:

@@ -47,11 +47,11 @@ from harness.gates.registry import Cite, Context, gate
     upstream="asserts",
     cites=(Cite("utils/timer.py", "timer has already been started"),),
     since="0.15.2",
-    when=lambda ctx: ctx.pipeline > 1,
+    when=lambda ctx: ctx.pipeline_parallel_size > 1,
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Either switch starts the timers."""
-    breakdown, profiler = ctx.ds("wall_clock_breakdown") is True, ctx.on("flops_profiler")
+    breakdown, profiler = ctx.ds("wall_clock_breakdown") is True, ctx.is_enabled("flops_profiler")
     if not breakdown and not profiler:
         return
     if (0, 15, 2) <= ctx.target.version < (0, 18, 3) and ctx.ds("steps_per_print"):

@@ -42,14 +42,14 @@ from harness.gates.registry import Cite, Context, gate
     "fewer-micro-batches-than-stages",
     upstream="silent",
     cites=(Cite("runtime/pipe/schedule.py", "class TrainSchedule(PipeSchedule):"),),
-    when=lambda ctx: ctx.pipeline > 1,
+    when=lambda ctx: ctx.pipeline_parallel_size > 1,
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """The bubble: (S - 1) / (M + S - 1)."""
-    stages, steps = ctx.pipeline, ctx.run.batch.accumulation
+    stages, steps = ctx.pipeline_parallel_size, ctx.run.batch.accumulation
     if ctx.run.kind == "deepspeed-json" and steps is None and not ctx.is_auto("gradient_accumulation_steps"):
         steps = 1
-    if steps is None or steps >= stages or (ctx.data is None and ctx.run.spec.train.global_batch_size):
+    if steps is None or steps >= stages or (ctx.data_parallel_size is None and ctx.run.spec.train.global_batch_size):
         return
     key, better = "train.gradient_accumulation_steps", 4 * stages
     idle, then = (stages - 1) / (steps + stages - 1), (stages - 1) / (better + stages - 1)

@@ -43,15 +43,15 @@ from harness.gates.registry import Cite, Context, gate
     "each-pipeline-stage-clips-by-itself",
     upstream="silent",
     cites=(Cite("runtime/engine.py", "def clip_fp32_gradients(self):"),),
-    when=lambda ctx: ctx.pipeline > 1 and ctx.stage == 0,
+    when=lambda ctx: ctx.pipeline_parallel_size > 1 and ctx.stage == 0,
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """The norm of a pipeline is that of all stages."""
-    if ctx.clipping <= 0 or ctx.on("bf16") or ctx.on("bfloat16") or ctx.on("fp16"):
+    if ctx.gradient_clipping <= 0 or ctx.is_enabled("bf16") or ctx.is_enabled("bfloat16") or ctx.is_enabled("fp16"):
         return
-    norm, unwritten = "train.max_grad_norm", not ctx.source.has("train.max_grad_norm")
+    norm, unwritten = "train.max_grad_norm", not ctx.source.has_key("train.max_grad_norm")
     yield ctx.finding(
-        f"each of {ctx.pipeline} pipeline stages clips at {ctx.clipping:g} by the norm of its own layers alone",
+        f"each of {ctx.pipeline_parallel_size} pipeline stages clips at {ctx.gradient_clipping:g} by the norm of its own layers alone",
         "zero.stage",
         label="at stage 0",
         related=[("parallel.pipeline_parallel_size", "the pipeline is asked for here"), (norm, "clipped at this norm")],

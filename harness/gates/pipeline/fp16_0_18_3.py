@@ -46,7 +46,7 @@ from harness.gates.registry import Context, gate
     upstream="raises",
     since="0.18.3",
     until="0.18.4",
-    when=lambda ctx: ctx.pipeline > 1 and ctx.on("fp16"),
+    when=lambda ctx: ctx.pipeline_parallel_size > 1 and ctx.is_enabled("fp16"),
     unseen="needs an older DeepSpeed",
 )
 def check(ctx: Context) -> Iterator[Finding]:

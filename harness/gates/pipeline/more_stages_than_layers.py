@@ -47,18 +47,18 @@ from harness.gates.registry import Context, gate
     "pipeline-stage-without-parameters",
     upstream="crashes",
     needs=("model facts",),
-    when=lambda ctx: ctx.pipeline > 1,
+    when=lambda ctx: ctx.pipeline_parallel_size > 1,
     unseen="the harness refuses it itself (PP103) before DeepSpeed can fail",
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Every stage needs something to train."""
-    layers = ctx.model.num_layers if ctx.model else ctx.pipeline
-    if ctx.pipeline <= layers + 2:
+    layers = ctx.model.num_layers if ctx.model else ctx.pipeline_parallel_size
+    if ctx.pipeline_parallel_size <= layers + 2:
         return
     key = "parallel.pipeline_parallel_size"
-    better = _divisor(layers, ctx.pipeline)
+    better = _divisor(layers, ctx.pipeline_parallel_size)
     yield ctx.finding(
-        f"{ctx.pipeline} pipeline stages for {layers} {'layer' if layers == 1 else 'layers'}, embedding and head",
+        f"{ctx.pipeline_parallel_size} pipeline stages for {layers} {'layer' if layers == 1 else 'layers'}, embedding and head",
         key,
         label="some stage stays empty",
         related=[("model.name_or_path", "the model"), ("model.config.num_hidden_layers", "the layers")],

@@ -42,7 +42,7 @@ from harness.gates.registry import Cite, Context, gate
     "overlapped-communication-in-a-pipeline",
     upstream="silent",
     cites=(Cite("runtime/engine.py", "Pipeline parallelism does not support overlapped communication"),),
-    when=lambda ctx: ctx.pipeline > 1 and ctx.stage == 1,
+    when=lambda ctx: ctx.pipeline_parallel_size > 1 and ctx.stage == 1,
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Switched off with a warning."""

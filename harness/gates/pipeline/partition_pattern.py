@@ -52,8 +52,8 @@ def check(ctx: Context) -> Iterator[Finding]:
     key = "parallel.pipeline_partition_method"
     method = ctx.run.spec.parallel.pipeline_partition_method
     fix = Fix(f"remove {ctx.key(key)}", {key: None}, effect="stages of about as many parameters each")
-    if ctx.pipeline == 1:
-        if ctx.source.has(key):
+    if ctx.pipeline_parallel_size == 1:
+        if ctx.source.has_key(key):
             yield ctx.finding(
                 f"{ctx.key(key)} is set, but there are no pipeline stages",
                 key,

@@ -54,7 +54,7 @@ from harness.gates.registry import Cite, Context, gate
         Cite("runtime/pipe/module.py", "otherwise, the backward of the embedding layer won't receive gradients"),
         Cite("runtime/pipe/engine.py", "self._config.pipeline['use_reentrant'] = True"),
     ),
-    when=lambda ctx: ctx.pipeline > 1,
+    when=lambda ctx: ctx.pipeline_parallel_size > 1,
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Token ids carry no gradient."""

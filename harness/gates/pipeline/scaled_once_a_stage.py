@@ -39,7 +39,7 @@ from harness.gates.registry import Context, gate
     upstream="wrong",
     since="0.18.5",
     until="0.19.2",
-    when=lambda ctx: ctx.pipeline > 1,
+    when=lambda ctx: ctx.pipeline_parallel_size > 1,
     unseen="needs an older DeepSpeed",
 )
 def check(ctx: Context) -> Iterator[Finding]:
@@ -50,7 +50,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     stages = "parallel.pipeline_parallel_size"
     yield ctx.finding(
         f"DeepSpeed {ctx.target.text} divides the first stage's gradients by {steps} once on each of the"
-        f" {ctx.pipeline} stages, instead of once",
+        f" {ctx.pipeline_parallel_size} stages, instead of once",
         stages,
         related=[("train.gradient_accumulation_steps", "the accumulation steps")],
         notes=["every stage divides what the next one has already divided; 0.19.3 repaired it"],

@@ -45,12 +45,12 @@ from harness.gates.registry import Context, gate
     "uneven-pipeline-stages",
     upstream="silent",
     needs=("model facts",),
-    when=lambda ctx: ctx.pipeline > 1,
+    when=lambda ctx: ctx.pipeline_parallel_size > 1,
     unseen="a matter of speed alone",
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """The fullest stage sets the pace."""
-    layers, stages = (ctx.model.num_layers if ctx.model else 0), ctx.pipeline
+    layers, stages = (ctx.model.num_layers if ctx.model else 0), ctx.pipeline_parallel_size
     if layers % stages == 0 or stages > layers + 2:
         return
     key, most = "parallel.pipeline_parallel_size", -(-layers // stages)

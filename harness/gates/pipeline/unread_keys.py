@@ -41,7 +41,7 @@ _UNREAD = {"stages": "auto", "partition": "best", "seed_layers": False}
     "pipeline-key-that-nothing-reads",
     upstream="silent",
     cites=(Cite("runtime/config.py", '"partition": "best",'),),
-    when=lambda ctx: ctx.wrote("pipeline"),
+    when=lambda ctx: ctx.has_key("pipeline"),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """The PipelineModule decides."""

@@ -48,7 +48,7 @@ from harness.gates.registry import Context, gate
     "pipeline-with-what-needs-the-whole-model",
     upstream="silent",
     needs=("a run spec",),
-    when=lambda ctx: ctx.pipeline > 1,
+    when=lambda ctx: ctx.pipeline_parallel_size > 1,
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Each of them is for a model that one rank has whole."""
@@ -62,7 +62,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     for key, there in found.items():
         if there:
             yield ctx.finding(
-                f"{ctx.key(key)} is not built for {ctx.pipeline} pipeline stages",
+                f"{ctx.key(key)} is not built for {ctx.pipeline_parallel_size} pipeline stages",
                 key,
                 related=[("parallel.pipeline_parallel_size", "the pipeline is asked for here")],
                 notes=["`zero.stage: 3` divides a large model and works with it"],

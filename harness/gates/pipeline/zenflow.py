@@ -53,13 +53,15 @@ from harness.gates.registry import Context, gate
     since="0.17.5",
     until="0.19.6",
     unseen="needs an older DeepSpeed",
-    when=lambda ctx: ctx.pipeline > 1 and ctx.stage > 0 and ctx.ds("zero_optimization.zenflow") is not None,
+    when=lambda ctx: (
+        ctx.pipeline_parallel_size > 1 and ctx.stage > 0 and ctx.ds("zero_optimization.zenflow") is not None
+    ),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """One loop or the other."""
     key = "deepspeed.zero_optimization.zenflow"
     yield ctx.finding(
-        f"{ctx.key(key)} does not run in a pipeline of {ctx.pipeline} stages",
+        f"{ctx.key(key)} does not run in a pipeline of {ctx.pipeline_parallel_size} stages",
         key,
         related=[("parallel.pipeline_parallel_size", "the pipeline is asked for here")],
         notes=["DeepSpeed ends in a bare AssertionError at initialisation"],

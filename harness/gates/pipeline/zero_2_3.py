@@ -45,12 +45,12 @@ _SHARDS = {2: "shards gradients", 3: "shards gradients and parameters"}
     "zero-sharded-gradients-in-a-pipeline",
     upstream="asserts",
     cites=(Cite("runtime/pipe/engine.py", "ZeRO-2 and ZeRO-3 are incompatible with pipeline parallelism"),),
-    when=lambda ctx: ctx.pipeline > 1 and ctx.stage > 1,
+    when=lambda ctx: ctx.pipeline_parallel_size > 1 and ctx.stage > 1,
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Pipelines take stages 0 and 1."""
     yield ctx.finding(
-        f"ZeRO stage {ctx.stage} cannot run under a PipelineModule of {ctx.pipeline} stages",
+        f"ZeRO stage {ctx.stage} cannot run under a PipelineModule of {ctx.pipeline_parallel_size} stages",
         "zero.stage",
         label=_SHARDS[ctx.stage],
         related=[("parallel.pipeline_parallel_size", "the pipeline is asked for here")],

@@ -34,7 +34,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.number_formats import accumulation_format, model_format
+from harness.gates.dtypes import grad_accum_dtype, model_dtype
 from harness.gates.registry import Cite, Context, gate
 
 
@@ -43,11 +43,11 @@ from harness.gates.registry import Cite, Context, gate
     "accumulation-format-at-stage-0",
     upstream="raises",
     cites=(Cite("runtime/engine.py", "unsupported mix of {model_dtype=} and {grad_accum_dtype=}"),),
-    when=lambda ctx: ctx.stage == 0 and ctx.wrote("data_types.grad_accum_dtype"),
+    when=lambda ctx: ctx.stage == 0 and ctx.has_key("data_types.grad_accum_dtype"),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """The model's format, or ZeRO."""
-    model, asked = model_format(ctx), accumulation_format(ctx)
+    model, asked = model_dtype(ctx), grad_accum_dtype(ctx)
     if model is None or asked is None or asked == model:
         return
     if (model, asked) == ("bf16", "fp32") and ctx.target.version < (0, 18, 5):

@@ -38,7 +38,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.number_formats import format_of
+from harness.gates.dtypes import dtype_of
 from harness.gates.registry import Cite, Context, gate
 
 
@@ -48,11 +48,16 @@ from harness.gates.registry import Cite, Context, gate
     upstream="silent",
     since="0.19.8",
     cites=(Cite("runtime/zero/stage_1_and_2.py", "self.torch_autocast_gradscaler.update()"),),
-    when=lambda ctx: ctx.on("torch_autocast") and ctx.stage > 0,
+    when=lambda ctx: ctx.is_enabled("torch_autocast") and ctx.stage > 0,
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """The scaler is not told of skipped steps."""
-    if format_of(ctx.ds("torch_autocast.dtype")) != "fp16" or ctx.on("fp16") or ctx.on("bf16") or ctx.clipping > 0:
+    if (
+        dtype_of(ctx.ds("torch_autocast.dtype")) != "fp16"
+        or ctx.is_enabled("fp16")
+        or ctx.is_enabled("bf16")
+        or ctx.gradient_clipping > 0
+    ):
         return
     place = "deepspeed.torch_autocast.dtype"
     yield ctx.finding(

@@ -43,7 +43,7 @@ from harness.gates.registry import Cite, Context, gate
     upstream="silent",
     since="0.17.2",
     cites=(Cite("runtime/zero/stage_1_and_2.py", "comm_dtypes = get_all_comm_dtypes("),),
-    when=lambda ctx: ctx.on("torch_autocast") and ctx.stage > 0,
+    when=lambda ctx: ctx.is_enabled("torch_autocast") and ctx.stage > 0,
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Autocast brings its own."""

@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.number_formats import format_of
+from harness.gates.dtypes import dtype_of
 from harness.gates.registry import Cite, Context, gate
 
 
@@ -39,11 +39,11 @@ from harness.gates.registry import Cite, Context, gate
     upstream="silent",
     since="0.17.2",
     cites=(Cite("runtime/torch_autocast.py", "dtype=engine.torch_autocast_dtype()"),),
-    when=lambda ctx: ctx.on("torch_autocast"),
+    when=lambda ctx: ctx.is_enabled("torch_autocast"),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Autocast is for 16-bit formats."""
-    if format_of(ctx.ds("torch_autocast.dtype")) not in ("fp32", "int8"):
+    if dtype_of(ctx.ds("torch_autocast.dtype")) not in ("fp32", "int8"):
         return
     place = "deepspeed.torch_autocast.dtype"
     yield ctx.finding(

@@ -40,7 +40,7 @@ from harness.gates.registry import Cite, Context, gate
     upstream="raises",
     since="0.17.2",
     cites=(Cite("runtime/torch_autocast.py", "package_name, class_name = module_name.rsplit('.', 1)"),),
-    when=lambda ctx: ctx.on("torch_autocast"),
+    when=lambda ctx: ctx.is_enabled("torch_autocast"),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """A class needs its package."""

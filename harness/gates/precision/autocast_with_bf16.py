@@ -34,7 +34,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.number_formats import format_of
+from harness.gates.dtypes import dtype_of
 from harness.gates.registry import Cite, Context, gate
 
 
@@ -44,11 +44,11 @@ from harness.gates.registry import Cite, Context, gate
     upstream="silent",
     since="0.17.2",
     cites=(Cite("runtime/torch_autocast.py", "the engine will follow the settings in bf16/fp16 section"),),
-    when=lambda ctx: ctx.on("torch_autocast") and ctx.on("bf16") and not ctx.on("fp16"),
+    when=lambda ctx: ctx.is_enabled("torch_autocast") and ctx.is_enabled("bf16") and not ctx.is_enabled("fp16"),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """One of the two."""
-    scaled = format_of(ctx.ds("torch_autocast.dtype")) == "fp16"
+    scaled = dtype_of(ctx.ds("torch_autocast.dtype")) == "fp16"
     yield ctx.finding(
         f"{ctx.key('deepspeed.torch_autocast.enabled')} beside {ctx.key('precision.bf16')}: "
         + ("bf16 gradients are scaled as if they were fp16" if scaled else "the weights are bf16 already"),

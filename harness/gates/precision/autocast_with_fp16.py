@@ -41,7 +41,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.number_formats import format_of
+from harness.gates.dtypes import dtype_of
 from harness.gates.registry import Cite, Context, gate
 
 
@@ -51,11 +51,11 @@ from harness.gates.registry import Cite, Context, gate
     upstream="silent",
     since="0.17.2",
     cites=(Cite("runtime/engine.py", "self.torch_autocast_z0_gradscaler.step(self.optimizer)"),),
-    when=lambda ctx: ctx.on("torch_autocast") and ctx.on("fp16"),
+    when=lambda ctx: ctx.is_enabled("torch_autocast") and ctx.is_enabled("fp16"),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """One of the two."""
-    twice = format_of(ctx.ds("torch_autocast.dtype")) == "fp16"
+    twice = dtype_of(ctx.ds("torch_autocast.dtype")) == "fp16"
     does = "the first step fails" if ctx.stage == 0 else "gradients are divided by the loss scale twice"
     yield ctx.finding(
         f"{ctx.key('deepspeed.torch_autocast.enabled')} and {ctx.key('precision.fp16')} are both on"

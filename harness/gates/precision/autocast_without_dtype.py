@@ -38,7 +38,7 @@ from harness.gates.registry import Cite, Context, gate
     upstream="silent",
     since="0.17.2",
     cites=(Cite("runtime/engine.py", "self.torch_autocast_dtype() == torch.float16"),),
-    when=lambda ctx: ctx.on("torch_autocast"),
+    when=lambda ctx: ctx.is_enabled("torch_autocast"),
     unseen="needs CUDA, where torch's default is fp16",
 )
 def check(ctx: Context) -> Iterator[Finding]:

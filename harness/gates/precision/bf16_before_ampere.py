@@ -43,7 +43,7 @@ _OLD = ("v100", "t4", "p100", "rtx 20", "rtx20", "titan")
     "bf16-on-an-old-gpu",
     upstream="silent",
     cites=(Cite("runtime/engine.py", "Type bf16 is not supported on your device."),),
-    when=lambda ctx: ctx.on("bf16") and ctx.run.spec.cluster.gpu is not None,
+    when=lambda ctx: ctx.is_enabled("bf16") and ctx.run.spec.cluster.gpu is not None,
     unseen="needs a GPU older than Ampere",
 )
 def check(ctx: Context) -> Iterator[Finding]:

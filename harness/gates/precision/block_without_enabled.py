@@ -41,19 +41,19 @@ _BLOCKS = ("bf16", "bfloat16", "fp16", "torch_autocast")
         Cite("runtime/precision_config.py", "enabled: bool = False"),
         Cite("runtime/constants.py", "TORCH_AUTOCAST_ENABLED_DEFAULT = False"),
     ),
-    when=lambda ctx: any(ctx.wrote(block) for block in _BLOCKS),
+    when=lambda ctx: any(ctx.has_key(block) for block in _BLOCKS),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """A block needs its switch."""
-    if any(ctx.on(block) or ctx.is_auto(f"{block}.enabled") for block in _BLOCKS):
+    if any(ctx.is_enabled(block) or ctx.is_auto(f"{block}.enabled") for block in _BLOCKS):
         return
     for block in _BLOCKS:
         written = ctx.ds(block)
-        if not ctx.wrote(block) or ctx.wrote(f"{block}.enabled"):
+        if not ctx.has_key(block) or ctx.has_key(f"{block}.enabled"):
             continue
         if not isinstance(written, dict) or any(str(name).startswith("enable") for name in written):
             continue  # another kind of value, or a misspelt `enabled`: told with the keys
-        switch = ctx.home(f"{block}.enabled")
+        switch = ctx.spec_key(f"{block}.enabled")
         yield ctx.finding(
             f"{ctx.key('deepspeed.' + block)} has no `enabled`, so the model is trained in fp32",
             f"deepspeed.{block}",

@@ -44,9 +44,9 @@ from harness.gates.registry import Cite, Context, gate
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Write the norm, so that it means the same tomorrow."""
-    if ctx.wrote("gradient_clipping") or ctx.optimizer.type is None:
+    if ctx.has_key("gradient_clipping") or ctx.optimizer.type is None:
         return
-    now = ctx.clipping
+    now = ctx.gradient_clipping
     clips = f"clips at {now:g}" if now else "does not clip"
     yield ctx.finding(
         f"no `gradient_clipping`: DeepSpeed {ctx.target.text} {clips}",

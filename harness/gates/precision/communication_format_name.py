@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.number_formats import format_of
+from harness.gates.dtypes import dtype_of
 from harness.gates.registry import Cite, Context, gate
 
 _KEYS = ("communication_data_type", "seq_parallel_communication_data_type")
@@ -43,7 +43,7 @@ def check(ctx: Context) -> Iterator[Finding]:
         name = ctx.ds(key)
         if not isinstance(name, str) or name.lower() in ("fp32", "fp16", "bf16"):
             continue
-        better = format_of(name.lower())
+        better = dtype_of(name.lower())
         place = f"deepspeed.{key}"
         short = better if better in ("fp32", "fp16", "bf16") else "fp32"
         yield ctx.finding(

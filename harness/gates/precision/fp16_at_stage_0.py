@@ -68,4 +68,4 @@ def check(ctx: Context) -> Iterator[Finding]:
 
 def _may_be_a_pipeline(ctx: Context) -> bool:
     """A JSON does not say whether its script builds a PipelineModule, which is not affected."""
-    return ctx.consumer == "deepspeed" and not ctx.source.has("parallel.pipeline_parallel_size")
+    return ctx.consumer == "deepspeed" and not ctx.source.has_key("parallel.pipeline_parallel_size")

@@ -43,7 +43,7 @@ from harness.gates.registry import Cite, Context, gate
     upstream="raises",
     cites=(Cite("runtime/engine.py", "Type fp16 is not supported on your device."),),
     needs=("the accelerator",),
-    when=lambda ctx: ctx.on("fp16") and not ctx.on("bf16"),
+    when=lambda ctx: ctx.is_enabled("fp16") and not ctx.is_enabled("bf16"),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Few processors compute in fp16."""

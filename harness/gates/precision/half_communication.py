@@ -33,7 +33,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.number_formats import model_format
+from harness.gates.dtypes import model_dtype
 from harness.gates.registry import Cite, Context, gate
 
 
@@ -42,11 +42,15 @@ from harness.gates.registry import Cite, Context, gate
     "unscaled-fp16-communication",
     upstream="silent",
     cites=(Cite("runtime/zero/stage_1_and_2.py", "tensor_to_allreduce = tensor.to(communication_data_type)"),),
-    when=lambda ctx: ctx.wrote("communication_data_type") and not ctx.on("torch_autocast") and ctx.sequence == 1,
+    when=lambda ctx: (
+        ctx.has_key("communication_data_type")
+        and not ctx.is_enabled("torch_autocast")
+        and ctx.sequence_parallel_size == 1
+    ),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """fp16 has no range to spare."""
-    model, asked = model_format(ctx), ctx.ds("communication_data_type")
+    model, asked = model_dtype(ctx), ctx.ds("communication_data_type")
     if model in (None, "fp16") or not isinstance(asked, str) or asked.lower() != "fp16":
         return
     place = "deepspeed.communication_data_type"

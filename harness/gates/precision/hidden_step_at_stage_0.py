@@ -48,7 +48,13 @@ def check(ctx: Context) -> Iterator[Finding]:
     if ctx.run.kind == "spec":
         return
     stateful = ctx.optimizer.name != "sgd" or bool(ctx.optimizer.params.get("momentum"))
-    if ctx.pipeline > 1 or spec.zero.stage != 0 or spec.precision.fp16 or not spec.precision.bf16 or not stateful:
+    if (
+        ctx.pipeline_parallel_size > 1
+        or spec.zero.stage != 0
+        or spec.precision.fp16
+        or not spec.precision.bf16
+        or not stateful
+    ):
         return  # fp16 at stage 0 is PR002
     yield ctx.finding(
         "bf16 at ZeRO stage 0 takes a hidden optimizer step before the first one",

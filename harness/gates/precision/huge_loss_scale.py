@@ -40,7 +40,7 @@ from harness.gates.registry import Cite, Context, gate
     "huge-loss-scale",
     upstream="silent",
     cites=(Cite("runtime/precision_config.py", "return 2**self.initial_scale_power"),),
-    when=lambda ctx: ctx.on("fp16"),
+    when=lambda ctx: ctx.is_enabled("fp16"),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """A scale that gradients in fp16 survive."""

@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.number_formats import accumulation_format
+from harness.gates.dtypes import grad_accum_dtype
 from harness.gates.registry import Cite, Context, gate
 
 
@@ -42,13 +42,13 @@ from harness.gates.registry import Cite, Context, gate
     upstream="silent",
     since="0.18.5",
     cites=(Cite("runtime/bf16_optimizer.py", "self.immediate_grad_update = bfloat16_config.immediate_grad_update"),),
-    when=lambda ctx: ctx.on("bf16"),
+    when=lambda ctx: ctx.is_enabled("bf16"),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """BF16_Optimizer's own."""
-    if ctx.ds("bf16.immediate_grad_update") is not True or (ctx.stage == 0 and ctx.pipeline > 1):
+    if ctx.ds("bf16.immediate_grad_update") is not True or (ctx.stage == 0 and ctx.pipeline_parallel_size > 1):
         return
-    if ctx.stage == 1 and accumulation_format(ctx) == "fp32" and ctx.offload("offload_optimizer") != "cpu":
+    if ctx.stage == 1 and grad_accum_dtype(ctx) == "fp32" and ctx.offload_device("offload_optimizer") != "cpu":
         return
     place = "deepspeed.bf16.immediate_grad_update"
     yield ctx.finding(

@@ -44,7 +44,7 @@ from harness.gates.registry import Cite, Context, gate
     upstream="raises",
     since="0.19.7",
     cites=(Cite("runtime/config.py", "data_types.{KEEP_IN_FP32_MODULES} must be"),),
-    when=lambda ctx: ctx.wrote("data_types.keep_in_fp32_modules"),
+    when=lambda ctx: ctx.has_key("data_types.keep_in_fp32_modules"),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """A list, even of one."""

@@ -50,12 +50,12 @@ from harness.gates.registry import Cite, Context, gate
     "many-micro-batches-summed-in-bf16",
     upstream="silent",
     cites=(Cite("runtime/engine.py", "BF16 gradient accumulation is not safe numerically"),),
-    when=lambda ctx: ctx.on("bf16") and ctx.stage > 0,
+    when=lambda ctx: ctx.is_enabled("bf16") and ctx.stage > 0,
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Long sums want more digits."""
     steps = ctx.run.batch.accumulation
-    if steps is None or steps < 64 or ctx.wrote("data_types.grad_accum_dtype"):
+    if steps is None or steps < 64 or ctx.has_key("data_types.grad_accum_dtype"):
         return
     place = "deepspeed.data_types.grad_accum_dtype"
     yield ctx.finding(

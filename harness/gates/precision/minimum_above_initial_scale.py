@@ -42,7 +42,7 @@ from harness.gates.registry import Cite, Context, gate
     "loss-scale-cannot-fall",
     upstream="silent",
     cites=(Cite("runtime/fp16/loss_scaler.py", "max(self.cur_scale / self.scale_factor, self.min_scale)"),),
-    when=lambda ctx: ctx.on("fp16"),
+    when=lambda ctx: ctx.is_enabled("fp16"),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """The scale must have room to fall."""

@@ -35,7 +35,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.number_formats import accumulation_format, model_format
+from harness.gates.dtypes import grad_accum_dtype, model_dtype
 from harness.gates.registry import Cite, Context, gate
 
 
@@ -44,11 +44,11 @@ from harness.gates.registry import Cite, Context, gate
     "odd-accumulation-format",
     upstream="silent",
     cites=(Cite("runtime/engine.py", "model_dtype, gradient_accumulation_dtype = self.get_data_types()"),),
-    when=lambda ctx: ctx.stage > 0 and ctx.wrote("data_types.grad_accum_dtype"),
+    when=lambda ctx: ctx.stage > 0 and ctx.has_key("data_types.grad_accum_dtype"),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """fp32, or the model's own."""
-    model, asked = model_format(ctx), accumulation_format(ctx)
+    model, asked = model_dtype(ctx), grad_accum_dtype(ctx)
     if model is None or asked in (None, "fp32", model):
         return
     place = "deepspeed.data_types.grad_accum_dtype"

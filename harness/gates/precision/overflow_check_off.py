@@ -42,7 +42,7 @@ from harness.gates.registry import Cite, Context, gate
     upstream="silent",
     since="0.19.3",
     cites=(Cite("runtime/engine.py", "check_grad_overflow = self._config.bfloat16_config.check_grad_overflow"),),
-    when=lambda ctx: ctx.on("bf16"),
+    when=lambda ctx: ctx.is_enabled("bf16"),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """One bad batch should not end a run."""

@@ -32,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.number_formats import format_of, model_format
+from harness.gates.dtypes import dtype_of, model_dtype
 from harness.gates.registry import Cite, Context, gate
 
 
@@ -42,11 +42,11 @@ from harness.gates.registry import Cite, Context, gate
     upstream="asserts",
     since="0.19.2",
     cites=(Cite("runtime/engine.py", "conflicts with the"),),
-    when=lambda ctx: ctx.wrote("data_types.param_dtype"),
+    when=lambda ctx: ctx.has_key("data_types.param_dtype"),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """It follows the precision, it does not set it."""
-    model, asked = model_format(ctx), format_of(ctx.ds("data_types.param_dtype"))
+    model, asked = model_dtype(ctx), dtype_of(ctx.ds("data_types.param_dtype"))
     if model is None or asked in (None, model):
         return
     place = "deepspeed.data_types.param_dtype"

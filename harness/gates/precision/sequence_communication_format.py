@@ -47,7 +47,7 @@ from harness.gates.registry import Cite, Context, gate
     cites=(
         Cite("runtime/engine.py", "self.communication_data_type = self._config.seq_parallel_communication_data_type"),
     ),
-    when=lambda ctx: ctx.sequence > 1 and not ctx.on("torch_autocast"),
+    when=lambda ctx: ctx.sequence_parallel_size > 1 and not ctx.is_enabled("torch_autocast"),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Another key counts."""
@@ -57,7 +57,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     if not isinstance(asked, str) or asked.lower() == str(ctx.ds(counts, "fp32")).lower():
         return
     place, other = "deepspeed.communication_data_type", f"deepspeed.{counts}"
-    sets = {place: None} | ({} if ctx.wrote(counts) else {other: asked})
+    sets = {place: None} | ({} if ctx.has_key(counts) else {other: asked})
     yield ctx.finding(
         f"{ctx.key(place)} is not read with sequence parallelism; {ctx.key(other)} is",
         place,

@@ -37,7 +37,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.number_formats import model_format
+from harness.gates.dtypes import model_dtype
 from harness.gates.registry import Cite, Context, gate
 
 
@@ -50,7 +50,7 @@ from harness.gates.registry import Cite, Context, gate
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """The masters' format is the model's."""
-    model = model_format(ctx)
+    model = model_dtype(ctx)
     for block in ("bf16", "fp16"):
         flag = f"{block}.{block}_master_weights_and_grads"
         if model in (None, block) or ctx.ds(flag) is not True:

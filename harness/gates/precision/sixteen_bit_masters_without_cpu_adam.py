@@ -38,7 +38,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.number_formats import model_format
+from harness.gates.dtypes import model_dtype
 from harness.gates.registry import Cite, Context, gate
 
 
@@ -51,11 +51,11 @@ from harness.gates.registry import Cite, Context, gate
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """CPU Adam or nothing."""
-    kind = model_format(ctx)
+    kind = model_dtype(ctx)
     flag = {"bf16": "bf16.bf16_master_weights_and_grads", "fp16": "fp16.fp16_master_weights_and_grads"}.get(kind or "")
     if flag is None or ctx.ds(flag) is not True:
         return
-    offloaded = ctx.offload("offload_optimizer") != "none"
+    offloaded = ctx.offload_device("offload_optimizer") != "none"
     if kind == "bf16" and ctx.ds("bf16.bf16_optimizer_states") is True and not offloaded:
         return
     optimizer = ctx.optimizer

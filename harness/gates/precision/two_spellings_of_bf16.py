@@ -44,12 +44,12 @@ from harness.gates.registry import Cite, Context, gate
     "two-spellings-of-bf16",
     upstream="silent",
     cites=(Cite("runtime/precision_config.py", "bf16_config_dict = param_dict.get(BFLOAT16_OLD, {})"),),
-    when=lambda ctx: ctx.wrote("bf16") and ctx.wrote("bfloat16"),
+    when=lambda ctx: ctx.has_key("bf16") and ctx.has_key("bfloat16"),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """One of the two names."""
-    asked = ctx.on("bfloat16")
-    lost = asked and not ctx.on("bf16") and not ctx.is_auto("bf16.enabled")
+    asked = ctx.is_enabled("bfloat16")
+    lost = asked and not ctx.is_enabled("bf16") and not ctx.is_auto("bf16.enabled")
     effect = "; it is off, so the model is trained in fp32" if lost else ""
     yield ctx.finding(
         f"{ctx.key('deepspeed.bfloat16')} is dropped because `bf16` is there too{effect}",

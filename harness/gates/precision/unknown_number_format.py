@@ -33,7 +33,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.number_formats import NAMES, format_of
+from harness.gates.dtypes import DTYPE_NAMES, dtype_of
 from harness.gates.registry import Cite, Context, gate
 
 _KEYS = (
@@ -52,17 +52,17 @@ _KEYS = (
         Cite("runtime/config.py", "return DtypeEnum(param_dict[TORCH_AUTOCAST][TORCH_AUTOCAST_DTYPE]).value"),
         Cite("runtime/engine.py", "grad_accum_dtype = DtypeEnum(self._config.grad_accum_dtype).value"),
     ),
-    when=lambda ctx: ctx.wrote("torch_autocast") or ctx.wrote("data_types"),
+    when=lambda ctx: ctx.has_key("torch_autocast") or ctx.has_key("data_types"),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """A format has one of DeepSpeed's names."""
-    from harness.spec.suggest import nearest
+    from harness.spec.suggestions import nearest_name
 
     for key, since in _KEYS:
         name = ctx.ds(key)
-        if not isinstance(name, str) or format_of(name) or ctx.target.version < since:
+        if not isinstance(name, str) or dtype_of(name) or ctx.target.version < since:
             continue
-        better = nearest(name, (n for names in NAMES.values() for n in names)) or "bf16"
+        better = nearest_name(name, (n for names in DTYPE_NAMES.values() for n in names)) or "bf16"
         place = f"deepspeed.{key}"
         yield ctx.finding(
             f"{ctx.key(place)} is `{name[:30]}`, which is no number format of DeepSpeed's",

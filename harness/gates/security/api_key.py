@@ -47,7 +47,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     """Secrets stay out of files."""
     if not ctx.ds("comet.api_key"):
         return
-    key = ctx.home("comet.api_key")
+    key = ctx.spec_key("comet.api_key")
     yield ctx.finding(
         f"{ctx.key(key)} puts a secret into the file and into the log of every run",
         key,

@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.facts.environment_variables import chosen_code
+from harness.facts.environment_variables import code_loading_reason
 from harness.findings import Finding, Fix
 from harness.gates.registry import Context, gate
 
@@ -47,7 +47,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     if ctx.allow_code:
         return
     for name, value in ctx.run.spec.launch.env.items():
-        why = chosen_code(name, value)
+        why = code_loading_reason(name, value)
         if why is None:
             continue
         key = f"launch.env.{name}"

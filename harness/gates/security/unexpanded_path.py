@@ -35,7 +35,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     paths = [("model.name_or_path", spec.model.name_or_path), ("model.tokenizer", spec.model.tokenizer)]
     paths += [("data.train", source.path) for source in spec.data.train or ()]
     paths += [("data.eval", source.path) for source in spec.data.eval or ()]
-    paths += [(ctx.home(f"{n}.output_path"), ctx.ds(f"{n}.output_path")) for n in ("csv_monitor", "tensorboard")]
+    paths += [(ctx.spec_key(f"{n}.output_path"), ctx.ds(f"{n}.output_path")) for n in ("csv_monitor", "tensorboard")]
     for key, text in paths:
         if not isinstance(text, str) or ("$" not in text and text.isprintable()):
             continue

@@ -44,7 +44,7 @@ from harness.gates.registry import Cite, Context, gate
     upstream="silent",
     cites=(Cite("compile/init_sp.py", "sp_size, dp_size = extract_mesh_size(config._param_dict)"),),
     since="0.18.9",
-    when=lambda ctx: ctx.sequence == 1 and "autosp" in (ctx.ds("compile.passes") or ()),
+    when=lambda ctx: ctx.sequence_parallel_size == 1 and "autosp" in (ctx.ds("compile.passes") or ()),
     unseen="DeepCompile needs CUDA",
 )
 def check(ctx: Context) -> Iterator[Finding]:

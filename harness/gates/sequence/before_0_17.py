@@ -33,7 +33,9 @@ from harness.gates.registry import Context, gate
     "sequence-parallelism-before-0-17",
     upstream="silent",
     until="0.16.9",
-    when=lambda ctx: ctx.sequence > 1 and (ctx.run.kind == "spec" or not ctx.wrote("data_parallel_size")),
+    when=lambda ctx: (
+        ctx.sequence_parallel_size > 1 and (ctx.run.kind == "spec" or not ctx.has_key("data_parallel_size"))
+    ),
     unseen="needs an older DeepSpeed",
 )
 def check(ctx: Context) -> Iterator[Finding]:

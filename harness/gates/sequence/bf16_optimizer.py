@@ -40,7 +40,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.number_formats import accumulation_format, model_format
+from harness.gates.dtypes import grad_accum_dtype, model_dtype
 from harness.gates.registry import Cite, Context, gate
 
 
@@ -54,14 +54,16 @@ from harness.gates.registry import Cite, Context, gate
     ),
     since="0.17.0",
     needs=("a run spec",),
-    when=lambda ctx: ctx.sequence > 1 and ctx.stage == 1 and ctx.wrote("data_types.grad_accum_dtype"),
+    when=lambda ctx: ctx.sequence_parallel_size > 1 and ctx.stage == 1 and ctx.has_key("data_types.grad_accum_dtype"),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """ZeRO-2 accumulates in fp32 as well."""
-    if (model_format(ctx), accumulation_format(ctx)) != ("bf16", "fp32") or ctx.offload("offload_optimizer") != "none":
+    if (model_dtype(ctx), grad_accum_dtype(ctx)) != ("bf16", "fp32") or ctx.offload_device(
+        "offload_optimizer"
+    ) != "none":
         return
     yield ctx.finding(
-        f"fp32 accumulation of bf16 at ZeRO stage 1 does not run over {ctx.sequence} sequence ranks",
+        f"fp32 accumulation of bf16 at ZeRO stage 1 does not run over {ctx.sequence_parallel_size} sequence ranks",
         "deepspeed.data_types.grad_accum_dtype",
         related=[("parallel.sequence_parallel_size", "sequence parallelism is asked for here")],
         notes=["DeepSpeed takes another optimizer class for it, which fails at the first step"],

@@ -39,7 +39,7 @@ from harness.gates.registry import Cite, Context, gate
     upstream="raises",
     cites=(Cite("runtime/sequence_parallel/ulysses_sp.py", "isn't currently supported by Ulysses"),),
     since="0.17.0",
-    when=lambda ctx: ctx.sequence > 1,
+    when=lambda ctx: ctx.sequence_parallel_size > 1,
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Masks are thrown away."""
@@ -47,7 +47,7 @@ def check(ctx: Context) -> Iterator[Finding]:
         return
     key = "model.attn_implementation"
     yield ctx.finding(
-        f"eager attention does not run over {ctx.sequence} sequence ranks",
+        f"eager attention does not run over {ctx.sequence_parallel_size} sequence ranks",
         key,
         related=[("parallel.sequence_parallel_size", "sequence parallelism is asked for here")],
         notes=["DeepSpeed raises ValueError when the attention is registered"],

@@ -43,11 +43,11 @@ from harness.gates.registry import Cite, Context, gate
     ),
     since="0.17.0",
     needs=("model facts",),
-    when=lambda ctx: ctx.sequence > 1,
+    when=lambda ctx: ctx.sequence_parallel_size > 1,
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Whole heads on every rank."""
-    model, degree = ctx.model, ctx.sequence
+    model, degree = ctx.model, ctx.sequence_parallel_size
     if model is None or _fits(model.heads, model.kv_heads, degree):
         return
     key = "parallel.sequence_parallel_size"

@@ -41,21 +41,21 @@ from harness.gates.registry import Cite, Context, gate
     cites=(Cite("runtime/sequence_parallel/ulysses_sp.py", "isn't divisible by sp-size={self.sp_world_size}"),),
     since="0.17.0",
     needs=("a run spec",),
-    when=lambda ctx: ctx.sequence > 1,
+    when=lambda ctx: ctx.sequence_parallel_size > 1,
     unseen="the harness does not use the adapter",
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Equal parts."""
     length, key = ctx.run.spec.data.max_length, "data.max_length"
-    if length % ctx.sequence == 0:
+    if length % ctx.sequence_parallel_size == 0:
         return
-    better = max(ctx.sequence, length // ctx.sequence * ctx.sequence)
+    better = max(ctx.sequence_parallel_size, length // ctx.sequence_parallel_size * ctx.sequence_parallel_size)
     yield ctx.finding(
-        f"sequences of {length} tokens do not divide over {ctx.sequence} sequence ranks",
+        f"sequences of {length} tokens do not divide over {ctx.sequence_parallel_size} sequence ranks",
         key,
         related=[("parallel.sequence_parallel_size", "the sequence degree")],
         notes=[
-            f"each is lengthened to {-(-length // ctx.sequence) * ctx.sequence} positions",
+            f"each is lengthened to {-(-length // ctx.sequence_parallel_size) * ctx.sequence_parallel_size} positions",
             "DeepSpeed's own data loader adapter would raise ValueError at the first batch",
         ],
         fix=Fix(f"set {ctx.key(key)} to {better}", {key: better}, effect="changes what is trained"),

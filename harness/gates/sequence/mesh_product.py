@@ -43,17 +43,17 @@ from harness.gates.registry import Cite, Context, gate
     cites=(Cite("__init__.py", "config to Initialize mesh device"),),
     since="0.15.0",
     needs=("world size",),
-    when=lambda ctx: ctx.sequence > 1 and ctx.ds("data_parallel_size") is not None,
+    when=lambda ctx: ctx.sequence_parallel_size > 1 and ctx.ds("data_parallel_size") is not None,
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """data x sequence = world."""
-    size, world = ctx.ds("data_parallel_size"), ctx.world or 0
-    if not isinstance(size, int) or size * ctx.sequence == world or world % ctx.sequence:
+    size, world = ctx.ds("data_parallel_size"), ctx.world_size or 0
+    if not isinstance(size, int) or size * ctx.sequence_parallel_size == world or world % ctx.sequence_parallel_size:
         return
     key, degree = "deepspeed.data_parallel_size", "parallel.sequence_parallel_size"
-    more, better = size * ctx.sequence > world, world // ctx.sequence
+    more, better = size * ctx.sequence_parallel_size > world, world // ctx.sequence_parallel_size
     yield ctx.finding(
-        f"a mesh of {size} x {ctx.sequence} = {size * ctx.sequence} ranks in a world of {world}",
+        f"a mesh of {size} x {ctx.sequence_parallel_size} = {size * ctx.sequence_parallel_size} ranks in a world of {world}",
         key,
         label=f"{better}?",
         related=[(degree, "times this"), ("launch.num_gpus", "the ranks are set here")],

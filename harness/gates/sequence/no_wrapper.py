@@ -49,7 +49,9 @@ from harness.gates.registry import Cite, Context, gate
         Cite("utils/groups.py", 'return mesh_device.get_group(mesh_dim="data_parallel")'),
     ),
     since="0.17.0",
-    when=lambda ctx: ctx.sequence > 1 and ctx.run.kind == "deepspeed-json" and ctx.wrote("data_parallel_size"),
+    when=lambda ctx: (
+        ctx.sequence_parallel_size > 1 and ctx.run.kind == "deepspeed-json" and ctx.has_key("data_parallel_size")
+    ),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Groups are not a split."""
@@ -57,7 +59,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     if ctx.source.user_key(key).startswith("parallelism_config"):
         return  # accelerate makes the groups and wraps the attention
     yield ctx.finding(
-        f"{ctx.key(key)} {ctx.sequence} splits no sequence by itself, the script must",
+        f"{ctx.key(key)} {ctx.sequence_parallel_size} splits no sequence by itself, the script must",
         key,
         related=[(other, "makes the groups, with the degree")],
         notes=[

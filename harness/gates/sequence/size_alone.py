@@ -40,7 +40,9 @@ from harness.gates.registry import Cite, Context, gate
     upstream="silent",
     cites=(Cite("__init__.py", 'if "sequence_parallel_size" in config and "data_parallel_size" in config:'),),
     since="0.17.0",
-    when=lambda ctx: ctx.sequence > 1 and ctx.run.kind == "deepspeed-json" and not ctx.wrote("data_parallel_size"),
+    when=lambda ctx: (
+        ctx.sequence_parallel_size > 1 and ctx.run.kind == "deepspeed-json" and not ctx.has_key("data_parallel_size")
+    ),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Both keys make the mesh."""
@@ -48,7 +50,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     if ctx.source.user_key(key).startswith("parallelism_config"):
         return  # accelerate makes the groups and wraps the attention
     yield ctx.finding(
-        f"{ctx.key(key)} {ctx.sequence} makes no sequence groups without `data_parallel_size`",
+        f"{ctx.key(key)} {ctx.sequence_parallel_size} makes no sequence groups without `data_parallel_size`",
         key,
         label="divides the batch, splits nothing",
         notes=[

@@ -37,15 +37,21 @@ from harness.gates.registry import Cite, Context, gate
     upstream="silent",
     cites=(Cite("utils/groups.py", "def _get_sequence_parallel_world_size():"),),
     since="0.17.0",
-    when=lambda ctx: ctx.sequence > 1 and (ctx.tensor > 1 or ctx.pipeline > 1),
+    when=lambda ctx: (
+        ctx.sequence_parallel_size > 1 and (ctx.tensor_parallel_size > 1 or ctx.pipeline_parallel_size > 1)
+    ),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Groups that overlap instead of multiplying."""
     key = "parallel.sequence_parallel_size"
-    name, size = ("tensor", ctx.tensor) if ctx.tensor > 1 else ("pipeline", ctx.pipeline)
+    name, size = (
+        ("tensor", ctx.tensor_parallel_size)
+        if ctx.tensor_parallel_size > 1
+        else ("pipeline", ctx.pipeline_parallel_size)
+    )
     other = f"parallel.{name}_parallel_size"
     yield ctx.finding(
-        f"a sequence degree of {ctx.sequence} and a {name} degree of {size} overlap instead of multiplying",
+        f"a sequence degree of {ctx.sequence_parallel_size} and a {name} degree of {size} overlap instead of multiplying",
         key,
         related=[(other, f"the {name} degree")],
         notes=["DeepSpeed accepts it in silence and puts the same ranks into both groups"],

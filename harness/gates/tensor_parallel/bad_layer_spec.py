@@ -56,7 +56,9 @@ _SPECS = "deepspeed.tensor_parallel.partition_config.layer_specs"
     upstream="raises",
     cites=(Cite("module_inject/autotp_config.py", "AutoTP shape must contain only integers or a tuple at"),),
     since="0.18.6",
-    when=lambda ctx: ctx.tensor > 1 and isinstance(ctx.ds("tensor_parallel.partition_config.layer_specs"), list),
+    when=lambda ctx: (
+        ctx.tensor_parallel_size > 1 and isinstance(ctx.ds("tensor_parallel.partition_config.layer_specs"), list)
+    ),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Patterns compile, shapes make sense."""

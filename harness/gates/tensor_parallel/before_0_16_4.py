@@ -34,14 +34,14 @@ from harness.gates.registry import Context, gate
     "autotp-before-0-16-4",
     upstream="silent",
     until="0.16.3",
-    when=lambda ctx: ctx.tensor > 1 and ctx.run.kind == "spec",
+    when=lambda ctx: ctx.tensor_parallel_size > 1 and ctx.run.kind == "spec",
     unseen="needs an older DeepSpeed",
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """The block came with 0.16.4. (In a JSON the key itself is refused.)"""
     key = "parallel.tensor_parallel_size"
     yield ctx.finding(
-        f"DeepSpeed {ctx.target.text} does not train with AutoTP, {ctx.key(key)} {ctx.tensor} has no effect",
+        f"DeepSpeed {ctx.target.text} does not train with AutoTP, {ctx.key(key)} {ctx.tensor_parallel_size} has no effect",
         key,
         label="needs 0.16.4",
         notes=["every rank keeps whole layers and trains data parallel, with another global batch"],

@@ -39,7 +39,7 @@ from harness.gates.registry import Context, gate
     since="0.16.4",
     until="0.16.9",
     needs=("the accelerator",),
-    when=lambda ctx: ctx.tensor > 1,
+    when=lambda ctx: ctx.tensor_parallel_size > 1,
     unseen="needs an older DeepSpeed",
 )
 def check(ctx: Context) -> Iterator[Finding]:

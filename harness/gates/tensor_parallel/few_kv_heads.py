@@ -41,11 +41,11 @@ from harness.gates.tensor_parallel.shapes import common_degree
     cites=(Cite("runtime/engine.py", "ranks beyond the head count hold no attention shard"),),
     since="0.19.6",
     needs=("model facts",),
-    when=lambda ctx: ctx.tensor > 1,
+    when=lambda ctx: ctx.tensor_parallel_size > 1,
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Heads are not copied."""
-    model, degree = ctx.model, ctx.tensor
+    model, degree = ctx.model, ctx.tensor_parallel_size
     if model is None or model.kv_heads >= degree:
         return
     key, better = "parallel.tensor_parallel_size", common_degree(degree, model.kv_heads, model.intermediate)

@@ -48,7 +48,7 @@ from harness.gates.tensor_parallel.shapes import PRESETS, SPLIT_HEAD_NORMS, comp
     cites=(Cite("module_inject/autotp_config.py", "so the gradients must be summed across the"),),
     since="0.16.4",
     needs=("model facts",),
-    when=lambda ctx: ctx.tensor > 1,
+    when=lambda ctx: ctx.tensor_parallel_size > 1,
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Replicated weights need whole gradients."""
@@ -67,7 +67,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     where = degree if old else own if partition else key
     why = f"DeepSpeed {ctx.target.text}" if old else "the `partition_config`" if partition else f"the preset `{preset}`"
     yield ctx.finding(
-        f"{why} does not sum the gradients of `q_norm` and `k_norm` over {ctx.tensor} tensor ranks",
+        f"{why} does not sum the gradients of `q_norm` and `k_norm` over {ctx.tensor_parallel_size} tensor ranks",
         where,
         label="the ranks' copies drift apart",
         related=[("model.name_or_path", f"a `{model.family}` model"), (degree, "the heads are split here")],

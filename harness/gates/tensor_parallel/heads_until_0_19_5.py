@@ -41,17 +41,19 @@ from harness.gates.tensor_parallel.shapes import common_degree
     since="0.19.3",
     until="0.19.5",
     needs=("model facts",),
-    when=lambda ctx: ctx.tensor > 1,
+    when=lambda ctx: ctx.tensor_parallel_size > 1,
     unseen="needs an older DeepSpeed",
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Whole heads on every rank."""
     model = ctx.model
-    if model is None or (model.heads % ctx.tensor == 0 and model.kv_heads % ctx.tensor == 0):
+    if model is None or (
+        model.heads % ctx.tensor_parallel_size == 0 and model.kv_heads % ctx.tensor_parallel_size == 0
+    ):
         return
-    key, better = "parallel.tensor_parallel_size", common_degree(ctx.tensor, model.heads, model.kv_heads)
+    key, better = "parallel.tensor_parallel_size", common_degree(ctx.tensor_parallel_size, model.heads, model.kv_heads)
     yield ctx.finding(
-        f"{model.heads} query and {model.kv_heads} key-value heads do not divide over {ctx.tensor} tensor ranks",
+        f"{model.heads} query and {model.kv_heads} key-value heads do not divide over {ctx.tensor_parallel_size} tensor ranks",
         key,
         related=[("model.name_or_path", "the model")],
         notes=[f"DeepSpeed {ctx.target.text} fails in the first forward pass"],

@@ -44,7 +44,7 @@ from harness.gates.registry import Cite, Context, gate
     upstream="raises",
     cites=(Cite("runtime/engine.py", "requires a no-gather vocabulary-parallel LM head"),),
     since="0.19.8",
-    when=lambda ctx: ctx.tensor > 1 and ctx.ds("tensor_parallel.vocab_parallel_ce_backend") == "liger",
+    when=lambda ctx: ctx.tensor_parallel_size > 1 and ctx.ds("tensor_parallel.vocab_parallel_ce_backend") == "liger",
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """The loss is the head's."""

@@ -41,7 +41,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.number_formats import model_format
+from harness.gates.dtypes import model_dtype
 from harness.gates.registry import Cite, Context, gate
 
 
@@ -54,11 +54,11 @@ from harness.gates.registry import Cite, Context, gate
         Cite("runtime/utils.py", "if (tensor_mp_rank > 0) and not is_model_parallel_parameter(p):"),
     ),
     since="0.16.4",
-    when=lambda ctx: ctx.tensor > 1 and ctx.stage == 0,
+    when=lambda ctx: ctx.tensor_parallel_size > 1 and ctx.stage == 0,
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Stage 1 counts every shard."""
-    number_format, optimizer = model_format(ctx), ctx.optimizer
+    number_format, optimizer = model_dtype(ctx), ctx.optimizer
     if number_format not in ("bf16", "fp16") or not ctx.run.spec.train.max_grad_norm:
         return
     if optimizer.type is None or (optimizer.name in ("adam", "adamw") and not optimizer.params.get("torch_adam")):

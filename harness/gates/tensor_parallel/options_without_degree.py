@@ -47,7 +47,7 @@ _OPTIONS = (
     upstream="silent",
     cites=(Cite("runtime/engine.py", "if self.autotp_size() > 1:"),),
     since="0.16.6",
-    when=lambda ctx: ctx.tensor == 1 and bool(ctx.ds("tensor_parallel")),
+    when=lambda ctx: ctx.tensor_parallel_size == 1 and bool(ctx.ds("tensor_parallel")),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """The degree switches the block on."""

@@ -57,7 +57,7 @@ from harness.gates.tensor_parallel.shapes import PRESETS, layer_specs, roles
     cites=(Cite("module_inject/auto_tp.py", "With partition_config, rely only on explicit specs and skip unmatched"),),
     since="0.18.6",
     needs=("model facts",),
-    when=lambda ctx: ctx.tensor > 1 and isinstance(ctx.ds("tensor_parallel.partition_config"), dict),
+    when=lambda ctx: ctx.tensor_parallel_size > 1 and isinstance(ctx.ds("tensor_parallel.partition_config"), dict),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Both halves, or the layer stays whole."""

@@ -57,7 +57,7 @@ _WORKS = {"mixtral": "mixtral", "qwen2_moe": "qwen2"}
     cites=(Cite("module_inject/tp_plan_converter.py", "HuggingFace tp_plan contains unsupported partition style(s)"),),
     since="0.19.6",
     needs=("model facts",),
-    when=lambda ctx: ctx.tensor > 1 and not ctx.ds("tensor_parallel.partition_config"),
+    when=lambda ctx: ctx.tensor_parallel_size > 1 and not ctx.ds("tensor_parallel.partition_config"),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """One unknown style rejects the plan."""

@@ -51,7 +51,9 @@ from harness.gates.tensor_parallel.shapes import PRESETS
     upstream="silent",
     cites=(Cite("runtime/tensor_parallel/config.py", "if config and custom_config.use_default_specs:"),),
     since="0.18.6",
-    when=lambda ctx: ctx.tensor > 1 and ctx.ds("tensor_parallel.partition_config.use_default_specs") is False,
+    when=lambda ctx: (
+        ctx.tensor_parallel_size > 1 and ctx.ds("tensor_parallel.partition_config.use_default_specs") is False
+    ),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """One or the other."""

@@ -43,7 +43,7 @@ _REFUSED = frozenset("deberta flaubert fsmt gpt2 led longformer xlm xlnet".split
     cites=(Cite("module_inject/auto_tp.py", "AutoTP not supported for model. Please provide policy."),),
     since="0.16.4",
     needs=("model facts",),
-    when=lambda ctx: ctx.tensor > 1 and not ctx.ds("tensor_parallel.partition_config"),
+    when=lambda ctx: ctx.tensor_parallel_size > 1 and not ctx.ds("tensor_parallel.partition_config"),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """DeepSpeed's own list, by the name of the model's class."""
@@ -52,7 +52,7 @@ def check(ctx: Context) -> Iterator[Finding]:
         return
     key = "parallel.tensor_parallel_size"
     yield ctx.finding(
-        f"AutoTP does not support `{ctx.model.family}` models, {ctx.key(key)} is {ctx.tensor}",
+        f"AutoTP does not support `{ctx.model.family}` models, {ctx.key(key)} is {ctx.tensor_parallel_size}",
         key,
         label="refused for this model",
         related=[("model.name_or_path", "the model"), ("model.config", "the model")],

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from harness.facts.models import ModelFacts
+from harness.facts.model_lookup import ModelFacts
 
 
 def common_degree(most: int, *sizes: int) -> int:

@@ -36,7 +36,7 @@ from harness.gates.registry import Cite, Context, gate
     upstream="silent",
     cites=(Cite("runtime/engine.py", "return self._config.tensor_parallel_config.autotp_size"),),
     since="0.16.4",
-    when=lambda ctx: ctx.tensor == 1,
+    when=lambda ctx: ctx.tensor_parallel_size == 1,
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """`tp_size` is inference's."""

@@ -38,17 +38,17 @@ from harness.gates.registry import Cite, Context, gate
     upstream="raises",
     cites=(Cite("runtime/engine.py", 'f"does not match tensor_parallel.autotp_size ({tp_size})."'),),
     since="0.18.6",
-    when=lambda ctx: ctx.tensor > 1,
+    when=lambda ctx: ctx.tensor_parallel_size > 1,
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """One degree, one place."""
     for block in ("tp", "tensor_parallel"):
         size = ctx.ds(f"tensor_parallel.{block}.tp_size")
-        if not isinstance(size, int) or size in (1, ctx.tensor):
+        if not isinstance(size, int) or size in (1, ctx.tensor_parallel_size):
             continue
         key, degree = f"deepspeed.tensor_parallel.{block}.tp_size", "parallel.tensor_parallel_size"
         yield ctx.finding(
-            f"{ctx.key(key)} is {size}, {ctx.key(degree)} is {ctx.tensor}",
+            f"{ctx.key(key)} is {size}, {ctx.key(degree)} is {ctx.tensor_parallel_size}",
             key,
             related=[(degree, "this one counts")],
             notes=["DeepSpeed raises ValueError at initialisation"],

@@ -42,11 +42,11 @@ from harness.gates.tensor_parallel.shapes import common_degree
     cites=(Cite("module_inject/tp_shard.py", "def get_shard_size_list("),),
     since="0.19.6",
     needs=("model facts",),
-    when=lambda ctx: ctx.tensor > 1,
+    when=lambda ctx: ctx.tensor_parallel_size > 1,
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """The largest share sets the pace."""
-    model, degree = ctx.model, ctx.tensor
+    model, degree = ctx.model, ctx.tensor_parallel_size
     if model is None or model.kv_heads < degree:
         return
     sizes = {"key-value heads": model.kv_heads, "rows of the MLP": model.intermediate}

@@ -33,7 +33,7 @@ from collections.abc import Iterator
 from harness.findings import Finding, Fix
 from harness.gates.registry import Cite, Context, gate
 from harness.gates.tensor_parallel.shapes import PRESETS
-from harness.spec.suggest import nearest
+from harness.spec.suggestions import nearest_name
 
 
 @gate(
@@ -42,14 +42,14 @@ from harness.spec.suggest import nearest
     upstream="silent",
     cites=(Cite("module_inject/autotp_config.py", "preset_fn = presets.get(model_type.lower())"),),
     since="0.18.6",
-    when=lambda ctx: ctx.tensor > 1,
+    when=lambda ctx: ctx.tensor_parallel_size > 1,
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Seven names."""
     preset = ctx.ds("tensor_parallel.preset_model")
     if not isinstance(preset, str) or not preset or preset.lower() in PRESETS:
         return
-    key, better = "deepspeed.tensor_parallel.preset_model", nearest(preset.lower(), PRESETS)
+    key, better = "deepspeed.tensor_parallel.preset_model", nearest_name(preset.lower(), PRESETS)
     yield ctx.finding(
         f"`{preset}` is none of AutoTP's presets: {', '.join(f'`{name}`' for name in PRESETS)}",
         key,

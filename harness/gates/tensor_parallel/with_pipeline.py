@@ -46,13 +46,13 @@ from harness.gates.registry import Cite, Context, gate
         Cite("module_inject/auto_tp.py", "Not able to determine model policy automatically. Please provide policy."),
     ),
     since="0.16.4",
-    when=lambda ctx: ctx.tensor > 1 and ctx.pipeline > 1,
+    when=lambda ctx: ctx.tensor_parallel_size > 1 and ctx.pipeline_parallel_size > 1,
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """One of the two."""
     tensor, stages = "parallel.tensor_parallel_size", "parallel.pipeline_parallel_size"
     yield ctx.finding(
-        f"AutoTP over {ctx.tensor} ranks finds no layers in a PipelineModule of {ctx.pipeline} stages",
+        f"AutoTP over {ctx.tensor_parallel_size} ranks finds no layers in a PipelineModule of {ctx.pipeline_parallel_size} stages",
         tensor,
         related=[(stages, "the pipeline is asked for here")],
         notes=["DeepSpeed asserts this at initialisation, after every rank has its weights"],

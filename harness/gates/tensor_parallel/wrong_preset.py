@@ -51,7 +51,7 @@ from harness.gates.tensor_parallel.shapes import PRESETS, SPLIT_HEAD_NORMS
     since="0.18.6",
     needs=("model facts",),
     when=lambda ctx: (
-        ctx.tensor > 1
+        ctx.tensor_parallel_size > 1
         and str(ctx.ds("tensor_parallel.preset_model", "")).lower() in PRESETS
         and not ctx.ds("tensor_parallel.partition_config")
     ),

@@ -40,12 +40,12 @@ from harness.gates.registry import Context, gate
     upstream="raises",
     since="0.16.4",
     until="0.19.3",
-    when=lambda ctx: ctx.tensor > 1 and ctx.stage == 3,
+    when=lambda ctx: ctx.tensor_parallel_size > 1 and ctx.stage == 3,
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Refused until it was supported."""
     yield ctx.finding(
-        f"AutoTP over {ctx.tensor} ranks does not run at ZeRO stage 3 before DeepSpeed 0.19.4",
+        f"AutoTP over {ctx.tensor_parallel_size} ranks does not run at ZeRO stage 3 before DeepSpeed 0.19.4",
         "zero.stage",
         label="shards parameters a second time",
         related=[("parallel.tensor_parallel_size", "tensor parallelism is asked for here")],

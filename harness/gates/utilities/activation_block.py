@@ -47,7 +47,7 @@ _SWITCHES = ("partition_activations", "cpu_checkpointing", "contiguous_memory_op
     "activation-checkpointing-block-that-is-not-read",
     upstream="silent",
     cites=(Cite("runtime/activation_checkpointing/checkpointing.py", "def configure("),),
-    when=lambda ctx: ctx.wrote("activation_checkpointing"),
+    when=lambda ctx: ctx.has_key("activation_checkpointing"),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Another mechanism."""
@@ -59,11 +59,11 @@ def check(ctx: Context) -> Iterator[Finding]:
         asked.remove("cpu_checkpointing")
     if not asked:
         return
-    key = ctx.home("activation_checkpointing")
+    key = ctx.spec_key("activation_checkpointing")
     own = "`train.gradient_checkpointing`" if ctx.run.kind == "spec" else "the Trainer's `gradient_checkpointing`"
     yield ctx.finding(
-        f"{ctx.key(ctx.home(f'activation_checkpointing.{asked[0]}'))} does nothing for Hugging Face models",
-        ctx.home(f"activation_checkpointing.{asked[0]}"),
+        f"{ctx.key(ctx.spec_key(f'activation_checkpointing.{asked[0]}'))} does nothing for Hugging Face models",
+        ctx.spec_key(f"activation_checkpointing.{asked[0]}"),
         severity="warning",
         label="has no effect",
         notes=["only a model that calls `deepspeed.checkpointing.checkpoint` itself reads the block"],

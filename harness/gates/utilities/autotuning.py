@@ -36,13 +36,13 @@ from harness.gates.registry import Cite, Context, gate
     "autotuning-in-a-training-run",
     upstream="silent",
     cites=(Cite("runtime/engine.py", "def autotuning_enabled(self):"),),
-    when=lambda ctx: ctx.wrote("autotuning"),
+    when=lambda ctx: ctx.has_key("autotuning"),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """A profile, not a training."""
     if ctx.ds("autotuning.enabled") is not True:
         return
-    key = ctx.home("autotuning.enabled")
+    key = ctx.spec_key("autotuning.enabled")
     last = ctx.ds("autotuning.end_profile_step", 5)
     yield ctx.finding(
         f"{ctx.key(key)} ends the training after step {last + 1 if isinstance(last, int) else last}, with exit code 0",
@@ -50,6 +50,8 @@ def check(ctx: Context) -> Iterator[Finding]:
         notes=["it belongs in a file for `deepspeed --autotuning` alone"],
         severity="error" if ctx.consumer is None else "warning",
         fix=Fix(
-            f"remove {ctx.key(ctx.home('autotuning'))}", {ctx.home("autotuning"): None}, effect="trains to the end"
+            f"remove {ctx.key(ctx.spec_key('autotuning'))}",
+            {ctx.spec_key("autotuning"): None},
+            effect="trains to the end",
         ),
     )

@@ -46,7 +46,7 @@ from harness.gates.registry import Cite, Context, gate
             "Contiguous Checkpointing is only available with partitioned activations.",
         ),
     ),
-    when=lambda ctx: ctx.wrote("activation_checkpointing"),
+    when=lambda ctx: ctx.has_key("activation_checkpointing"),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Three keys or none."""
@@ -59,7 +59,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     lacks += [] if ctx.ds(f"{block}.number_checkpoints") else ["`number_checkpoints`"]
     if not lacks:
         return
-    key = ctx.home(f"{block}.contiguous_memory_optimization")
+    key = ctx.spec_key(f"{block}.contiguous_memory_optimization")
     yield ctx.finding(
         f"{ctx.key(key)} needs {' and '.join(lacks)} beside it",
         key,

@@ -47,14 +47,14 @@ _NEEDED = ("min_difficulty", "max_difficulty", "schedule_type")
     "curriculum-without-metrics",
     upstream="asserts",
     cites=(Cite("runtime/data_pipeline/config.py", "must be specified"),),
-    when=lambda ctx: ctx.wrote("data_efficiency.data_sampling.curriculum_learning"),
+    when=lambda ctx: ctx.has_key("data_efficiency.data_sampling.curriculum_learning"),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """What is difficult, and how it grows."""
     block = "data_efficiency.data_sampling.curriculum_learning"
-    if not ctx.on(block):
+    if not ctx.is_enabled(block):
         return
-    key = ctx.home(f"{block}.enabled")
+    key = ctx.spec_key(f"{block}.enabled")
     fix = Fix("complete the block, or switch the curriculum off", {key: False}, effect="trains without a curriculum")
     metrics = ctx.ds(f"{block}.curriculum_metrics")
     if metrics is None:
@@ -62,10 +62,10 @@ def check(ctx: Context) -> Iterator[Finding]:
         return
     for name, metric in metrics.items() if isinstance(metrics, dict) else ():
         lacks = [n for n in _NEEDED if isinstance(metric, dict) and n not in metric]
-        if lacks and ctx.on("data_efficiency"):
+        if lacks and ctx.is_enabled("data_efficiency"):
             yield ctx.finding(
                 f"the curriculum's metric `{name}` lacks {', '.join(f'`{n}`' for n in lacks)}",
-                ctx.home(f"{block}.curriculum_metrics.{name}"),
+                ctx.spec_key(f"{block}.curriculum_metrics.{name}"),
                 of_key=True,
                 severity="warning",
                 fix=fix,

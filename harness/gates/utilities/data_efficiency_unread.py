@@ -36,13 +36,13 @@ from harness.gates.registry import Cite, Context, gate
     upstream="silent",
     cites=(Cite("runtime/engine.py", "def data_efficiency_enabled(self):"),),
     needs=("a run spec",),
-    when=lambda ctx: ctx.wrote("data_efficiency"),
+    when=lambda ctx: ctx.has_key("data_efficiency"),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """It is the loader's business."""
     if ctx.ds("data_efficiency.enabled") is not True:
         return
-    key = ctx.home("data_efficiency")
+    key = ctx.spec_key("data_efficiency")
     yield ctx.finding(
         f"{ctx.key(key)} works in DeepSpeed's own data loader, which the harness does not use",
         key,

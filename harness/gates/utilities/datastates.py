@@ -41,12 +41,12 @@ from harness.gates.registry import Cite, Context, gate
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """On unless it is false."""
-    if not ctx.wrote("datastates_ckpt"):
+    if not ctx.has_key("datastates_ckpt"):
         return
     value = ctx.run.spec.deepspeed.get("datastates_ckpt", None)
     if value is False or (isinstance(value, dict) and value):
         return
-    key = ctx.home("datastates_ckpt")
+    key = ctx.spec_key("datastates_ckpt")
     yield ctx.finding(
         f"{ctx.key(key)} is on for anything but `false`, and needs the package DataStates",
         key,

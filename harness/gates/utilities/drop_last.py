@@ -37,8 +37,8 @@ from harness.gates.registry import Cite, Context, gate
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Every batch is full."""
-    key = ctx.home("dataloader_drop_last")
-    if not ctx.wrote("dataloader_drop_last"):
+    key = ctx.spec_key("dataloader_drop_last")
+    if not ctx.has_key("dataloader_drop_last"):
         return
     yield ctx.finding(
         f"{ctx.key(key)} is read by DeepSpeed's own data loader, which the harness does not use",

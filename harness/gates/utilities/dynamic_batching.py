@@ -43,14 +43,14 @@ from harness.gates.registry import Cite, Context, gate
     "dynamic-batching-without-max-tokens",
     upstream="asserts",
     cites=(Cite("runtime/data_pipeline/config.py", "Dynamic batching is enabled, so "),),
-    when=lambda ctx: ctx.wrote("data_efficiency.data_sampling.dynamic_batching"),
+    when=lambda ctx: ctx.has_key("data_efficiency.data_sampling.dynamic_batching"),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """A batch needs a size."""
     block = "data_efficiency.data_sampling.dynamic_batching"
-    if not ctx.on(block) or ctx.wrote(f"{block}.max_tokens"):
+    if not ctx.is_enabled(block) or ctx.has_key(f"{block}.max_tokens"):
         return
-    key = ctx.home(f"{block}.enabled")
+    key = ctx.spec_key(f"{block}.enabled")
     yield ctx.finding(
         f"{ctx.key(key)} is true and `max_tokens` is not given",
         key,

@@ -38,13 +38,13 @@ from harness.gates.registry import Cite, Context, gate
     upstream="raises",
     cites=(Cite("ops/op_builder/cpu/no_impl.py", "This op had not been implemented on CPU backend."),),
     needs=("the accelerator",),
-    when=lambda ctx: ctx.on("hybrid_engine"),
+    when=lambda ctx: ctx.is_enabled("hybrid_engine"),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Its kernels are for GPUs."""
     if ctx.accelerator != "cpu":
         return
-    key = ctx.home("hybrid_engine.enabled")
+    key = ctx.spec_key("hybrid_engine.enabled")
     yield ctx.finding(
         f"{ctx.key(key)} needs kernels that DeepSpeed does not have for the CPU",
         key,

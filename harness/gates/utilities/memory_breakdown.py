@@ -39,7 +39,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     """For a look only."""
     if ctx.ds("memory_breakdown") is not True:
         return
-    key = ctx.home("memory_breakdown")
+    key = ctx.spec_key("memory_breakdown")
     yield ctx.finding(
         f"{ctx.key(key)} prints a memory report four times a micro-batch",
         key,

@@ -43,9 +43,9 @@ def check(ctx: Context) -> Iterator[Finding]:
     import importlib.util
 
     for name, package in (("tensorboard", "tensorboard"), ("wandb", "wandb"), ("comet", "comet_ml")):
-        if not ctx.on(name) or importlib.util.find_spec(package) is not None:
+        if not ctx.is_enabled(name) or importlib.util.find_spec(package) is not None:
             continue
-        key = ctx.home(f"{name}.enabled")
+        key = ctx.spec_key(f"{name}.enabled")
         yield ctx.finding(
             f"{ctx.key(key)} needs the package `{package}`, which is not installed here",
             key,

@@ -45,7 +45,7 @@ def check(ctx: Context) -> Iterator[Finding]:
         block = ctx.ds(name)
         if not isinstance(block, dict) or not block or _MEANT.intersection(block):
             continue
-        key = ctx.home(name)
+        key = ctx.spec_key(name)
         yield ctx.finding(
             f"{ctx.key(key)} has no `enabled: true`, so nothing in it is read",
             key,

@@ -42,12 +42,12 @@ from harness.gates.registry import Cite, Context, gate
 def check(ctx: Context) -> Iterator[Finding]:
     """Name the folder."""
     for name in ("tensorboard", "csv_monitor"):
-        if not ctx.on(name) or ctx.ds(f"{name}.output_path"):
+        if not ctx.is_enabled(name) or ctx.ds(f"{name}.output_path"):
             continue
-        key = ctx.home(f"{name}.output_path")
+        key = ctx.spec_key(f"{name}.output_path")
         yield ctx.finding(
             f"{ctx.key(key)} is not given, so the files go to a folder of DeepSpeed's choice",
-            ctx.home(name),
+            ctx.spec_key(name),
             severity="warning",
             of_key=True,
             notes=["runs without a path of their own mix"],

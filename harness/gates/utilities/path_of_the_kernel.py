@@ -43,12 +43,12 @@ def check(ctx: Context) -> Iterator[Finding]:
     for name in ("csv_monitor", "tensorboard"):
         path = ctx.ds(f"{name}.output_path")
         if (
-            not ctx.on(name)
+            not ctx.is_enabled(name)
             or not isinstance(path, str)
             or not f"{path}/".startswith(("/proc/", "/sys/", "/dev/null/"))
         ):
             continue
-        key = ctx.home(f"{name}.output_path")
+        key = ctx.spec_key(f"{name}.output_path")
         yield ctx.finding(
             f"{ctx.key(key)} is `{path[:60]}`, where no folder can be made",
             key,

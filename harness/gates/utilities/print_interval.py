@@ -39,7 +39,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     value = ctx.ds("steps_per_print")
     if isinstance(value, bool) or value != 0:
         return
-    key = ctx.home("steps_per_print")
+    key = ctx.spec_key("steps_per_print")
     yield ctx.finding(
         f"{ctx.key(key)} is 0, by which DeepSpeed divides at the first step",
         key,

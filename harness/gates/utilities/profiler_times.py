@@ -40,12 +40,12 @@ from harness.gates.registry import Cite, Context, gate
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """A switch that is thrown elsewhere."""
-    if not ctx.on("flops_profiler") or ctx.wrote("wall_clock_breakdown"):
+    if not ctx.is_enabled("flops_profiler") or ctx.has_key("wall_clock_breakdown"):
         return
-    key = ctx.home("wall_clock_breakdown")
+    key = ctx.spec_key("wall_clock_breakdown")
     yield ctx.finding(
-        f"{ctx.key(ctx.home('flops_profiler.enabled'))} switches {ctx.key(key)} on for the whole run",
-        ctx.home("flops_profiler.enabled"),
+        f"{ctx.key(ctx.spec_key('flops_profiler.enabled'))} switches {ctx.key(key)} on for the whole run",
+        ctx.spec_key("flops_profiler.enabled"),
         severity="info",
         notes=["each phase of each step then waits for the device, also long after the profiled step"],
         fix=Fix(f"write {ctx.key(key)}: true", {key: True}, effect="says what happens anyway"),

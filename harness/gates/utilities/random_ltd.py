@@ -43,17 +43,17 @@ from harness.gates.registry import Cite, Context, gate
     "token-dropping-that-is-on-after-all",
     upstream="wrong",
     cites=(Cite("runtime/engine.py", "def random_ltd_enabled(self):"),),
-    when=lambda ctx: ctx.wrote("data_efficiency.data_routing.random_ltd"),
+    when=lambda ctx: ctx.has_key("data_efficiency.data_routing.random_ltd"),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Only the innermost switch counts."""
     inner = "data_efficiency.data_routing.random_ltd"
     off = [b for b in ("data_efficiency", "data_efficiency.data_routing") if not ctx.ds(f"{b}.enabled")]
-    if not ctx.on(inner) or not off:
+    if not ctx.is_enabled(inner) or not off:
         return
-    key = ctx.home(f"{inner}.enabled")
+    key = ctx.spec_key(f"{inner}.enabled")
     yield ctx.finding(
-        f"{ctx.key(key)} drops tokens although {ctx.key(ctx.home(f'{off[0]}.enabled'))} is not true",
+        f"{ctx.key(key)} drops tokens although {ctx.key(ctx.spec_key(f'{off[0]}.enabled'))} is not true",
         key,
         label="this switch alone is looked at",
         fix=Fix(f"set {ctx.key(key)} to false", {key: False}, effect="no tokens are dropped, as the outer switch says"),

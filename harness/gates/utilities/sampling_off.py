@@ -42,7 +42,7 @@ from harness.gates.registry import Cite, Context, gate
     "inner-switch-without-the-outer",
     upstream="silent",
     cites=(Cite("runtime/data_pipeline/constants.py", "DATA_EFFICIENCY_ENABLED_DEFAULT = False"),),
-    when=lambda ctx: ctx.wrote("data_efficiency.data_sampling"),
+    when=lambda ctx: ctx.has_key("data_efficiency.data_sampling"),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """From the outside in."""
@@ -53,14 +53,16 @@ def check(ctx: Context) -> Iterator[Finding]:
         ("data_efficiency.data_sampling.dynamic_batching", 2),
     ):
         off = [block for block in outer[:depth] if not ctx.ds(f"{block}.enabled")]
-        if not ctx.on(inner) or not off:
+        if not ctx.is_enabled(inner) or not off:
             continue
-        key = ctx.home(f"{inner}.enabled")
+        key = ctx.spec_key(f"{inner}.enabled")
         yield ctx.finding(
-            f"{ctx.key(key)} is true, but {ctx.key(ctx.home(f'{off[0]}.enabled'))} is not",
+            f"{ctx.key(key)} is true, but {ctx.key(ctx.spec_key(f'{off[0]}.enabled'))} is not",
             key,
             severity="warning",
             label="has no effect",
-            fix=Fix(f"set {ctx.key(ctx.home(f'{off[0]}.enabled'))} to true, or this to false", {key: False}, safe=True),
+            fix=Fix(
+                f"set {ctx.key(ctx.spec_key(f'{off[0]}.enabled'))} to true, or this to false", {key: False}, safe=True
+            ),
         )
         return

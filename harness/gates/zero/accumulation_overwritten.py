@@ -43,7 +43,7 @@ from harness.gates.registry import Context, gate
     upstream="wrong",
     since="0.17.6",
     until="0.18.2",
-    when=lambda ctx: ctx.stage == 2 and ctx.offload("offload_optimizer") == "none",
+    when=lambda ctx: ctx.stage == 2 and ctx.offload_device("offload_optimizer") == "none",
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """One micro-batch of each step counts."""

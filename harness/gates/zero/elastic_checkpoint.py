@@ -43,7 +43,7 @@ from harness.gates.registry import Cite, Context, gate
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """The universal checkpoint took its place."""
-    key = ctx.home("zero_optimization.elastic_checkpoint")
+    key = ctx.spec_key("zero_optimization.elastic_checkpoint")
     if ctx.ds("zero_optimization.elastic_checkpoint") is not True:
         return
     unloadable = ctx.stage < 3 and ctx.optimizer.name not in ("", "adam", "adamw")

@@ -47,15 +47,15 @@ def _needed_by(ctx: Context) -> tuple[str, str] | None:
     """What cannot do without the norm, and the key that asks for it."""
     if ctx.stage not in (1, 2):
         return f"only stages 1 and 2 can do without the norm, this is stage {ctx.stage}", "zero.stage"
-    if ctx.clipping > 0 and not ctx.is_auto("gradient_clipping"):
-        return f"gradients are clipped at {ctx.clipping:g}", "train.max_grad_norm"
+    if ctx.gradient_clipping > 0 and not ctx.is_auto("gradient_clipping"):
+        return f"gradients are clipped at {ctx.gradient_clipping:g}", "train.max_grad_norm"
     if ctx.ds("zero_optimization.zenflow") is not None:
-        return "ZenFlow needs the norm", ctx.home("zero_optimization.zenflow")
-    if ctx.offload("offload_optimizer") != "none":
+        return "ZenFlow needs the norm", ctx.spec_key("zero_optimization.zenflow")
+    if ctx.offload_device("offload_optimizer") != "none":
         return "an offloaded optimizer needs the norm", "zero.offload_optimizer.device"
     accumulation = str(ctx.ds("data_types.grad_accum_dtype", "")).lower()
-    if ctx.stage == 1 and ctx.on("bf16") and accumulation in ("fp32", "torch.float32"):
-        return "the bf16 optimizer of stage 1 needs the norm", ctx.home("data_types.grad_accum_dtype")
+    if ctx.stage == 1 and ctx.is_enabled("bf16") and accumulation in ("fp32", "torch.float32"):
+        return "the bf16 optimizer of stage 1 needs the norm", ctx.spec_key("data_types.grad_accum_dtype")
     return None
 
 
@@ -76,7 +76,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     if reason is None:
         return
     what, where = reason
-    key = ctx.home("zero_optimization.compute_grad_norm")
+    key = ctx.spec_key("zero_optimization.compute_grad_norm")
     yield ctx.finding(
         f"{ctx.key(key)} is `false`, but {what}",
         key,

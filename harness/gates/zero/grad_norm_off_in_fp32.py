@@ -45,11 +45,16 @@ from harness.gates.registry import Cite, Context, gate
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """fp32 has no other check."""
-    if ctx.clipping > 0 or ctx.on("bf16") or ctx.on("fp16") or ctx.offload("offload_optimizer") != "none":
+    if (
+        ctx.gradient_clipping > 0
+        or ctx.is_enabled("bf16")
+        or ctx.is_enabled("fp16")
+        or ctx.offload_device("offload_optimizer") != "none"
+    ):
         return
     if ctx.is_auto("bf16.enabled") or ctx.is_auto("fp16.enabled") or ctx.ds("zero_optimization.zenflow") is not None:
         return
-    key = ctx.home("zero_optimization.compute_grad_norm")
+    key = ctx.spec_key("zero_optimization.compute_grad_norm")
     yield ctx.finding(
         f"{ctx.key(key)} is `false` in fp32: an inf gradient makes the weights NaN and no step is skipped",
         key,

@@ -49,12 +49,12 @@ from harness.gates.registry import Cite, Context, gate
 def check(ctx: Context) -> Iterator[Finding]:
     """Sizes do not say what can be a leaf."""
     name = "stage3_module_granularity_threshold"
-    if not ctx.wrote(f"zero_optimization.{name}"):
+    if not ctx.has_key(f"zero_optimization.{name}"):
         name = "module_granularity_threshold"
     value = ctx.ds(f"zero_optimization.{name}", 0)
     if not isinstance(value, int) or value <= 0:
         return
-    key = ctx.home(f"zero_optimization.{name}")
+    key = ctx.spec_key(f"zero_optimization.{name}")
     yield ctx.finding(
         f"{ctx.key(key)} is {value}, which may pick a module that cannot be a leaf",
         key,

@@ -58,12 +58,12 @@ from harness.gates.registry import Cite, Context, gate
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """A group should stay inside a host."""
-    size, world = ctx.ds("zero_optimization.zero_hpz_partition_size"), ctx.world
+    size, world = ctx.ds("zero_optimization.zero_hpz_partition_size"), ctx.world_size
     if ctx.slots is None or world is None or size >= world or world % size:
         return  # ZR016 and ZR017
     if all(slots % size == 0 for slots in ctx.slots):
         return
-    key, least = ctx.home("zero_optimization.zero_hpz_partition_size"), min(ctx.slots)
+    key, least = ctx.spec_key("zero_optimization.zero_hpz_partition_size"), min(ctx.slots)
     best = max(d for d in range(1, least + 1) if all(slots % d == 0 for slots in ctx.slots))
     yield ctx.finding(
         f"{ctx.key(key)} is {size}, so groups reach over hosts with {least} ranks",

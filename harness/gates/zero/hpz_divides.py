@@ -48,10 +48,10 @@ from harness.gates.registry import Cite, Context, gate
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """The ranks are cut into equal groups."""
-    size, world = ctx.ds("zero_optimization.zero_hpz_partition_size"), ctx.world
+    size, world = ctx.ds("zero_optimization.zero_hpz_partition_size"), ctx.world_size
     if world is None or size > world or world % size == 0:
         return
-    key = ctx.home("zero_optimization.zero_hpz_partition_size")
+    key = ctx.spec_key("zero_optimization.zero_hpz_partition_size")
     best = max(d for d in range(1, size) if world % d == 0)
     yield ctx.finding(
         f"{ctx.key(key)} is {size}, which does not divide {world} ranks",

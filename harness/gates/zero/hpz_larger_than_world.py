@@ -46,10 +46,10 @@ from harness.gates.registry import Cite, Context, gate
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """One group of all ranks is what there was before."""
-    size, world = ctx.ds("zero_optimization.zero_hpz_partition_size"), ctx.world
+    size, world = ctx.ds("zero_optimization.zero_hpz_partition_size"), ctx.world_size
     if world is None or size < world:
         return
-    key = ctx.home("zero_optimization.zero_hpz_partition_size")
+    key = ctx.spec_key("zero_optimization.zero_hpz_partition_size")
     yield ctx.finding(
         f"{ctx.key(key)} is {size} on {world} ranks: a second shard of all parameters, and nothing won",
         key,

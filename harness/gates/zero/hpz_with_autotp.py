@@ -45,19 +45,19 @@ from harness.gates.registry import Cite, Context, gate
     "hpz-with-tensor-parallelism",
     upstream="wrong",
     cites=(Cite("utils/groups.py", "zero_param_parallel_size_ = min(group_size, world_size)"),),
-    when=lambda ctx: ctx.stage == 3 and ctx.tensor > 1,
+    when=lambda ctx: ctx.stage == 3 and ctx.tensor_parallel_size > 1,
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """hpZ does not know of tensor shards."""
     size = ctx.ds("zero_optimization.zero_hpz_partition_size", 1)
     if size <= 1:
         return
-    key = ctx.home("zero_optimization.zero_hpz_partition_size")
+    key = ctx.spec_key("zero_optimization.zero_hpz_partition_size")
     yield ctx.finding(
         f"{ctx.key(key)} groups ranks that hold different tensor shards",
         key,
         label="cuts the whole world",
-        related=[("parallel.tensor_parallel_size", f"{ctx.tensor} ranks share each layer")],
+        related=[("parallel.tensor_parallel_size", f"{ctx.tensor_parallel_size} ranks share each layer")],
         notes=["DeepSpeed trains with wrong weights, without an error"],
         fix=Fix("remove it", {key: None}, safe=True, effect="the weights are right; parameters cross nodes more often"),
     )

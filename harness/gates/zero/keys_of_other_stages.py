@@ -46,7 +46,7 @@ _SHARDED = {"overlap_comm": False, "reduce_bucket_size": None}
     "keys-that-this-stage-does-not-read",
     upstream="silent",
     cites=(Cite("runtime/engine.py", "round_robin_gradients = self.zero_round_robin_gradients()"),),
-    when=lambda ctx: ctx.stage in (0, 3) and ctx.wrote("zero_optimization.stage"),
+    when=lambda ctx: ctx.stage in (0, 3) and ctx.has_key("zero_optimization.stage"),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Stage 3 and stage 0 do not read these."""
@@ -56,7 +56,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     names = [name for name, idle in keys.items() if ctx.ds(f"zero_optimization.{name}", idle) != idle]
     if not names:
         return
-    first, more = ctx.home(f"zero_optimization.{names[0]}"), len(names) - 1
+    first, more = ctx.spec_key(f"zero_optimization.{names[0]}"), len(names) - 1
     what = ctx.key(first) + (f" and {more} other key{'s' if more > 1 else ''}" if more else "")
     yield ctx.finding(
         f"{what} {'are' if more else 'is'} not read at ZeRO stage {ctx.stage}",
@@ -66,7 +66,7 @@ def check(ctx: Context) -> Iterator[Finding]:
         notes=[f"not read: {', '.join(f'`{name}`' for name in names)}"] if more else [],
         fix=Fix(
             f"remove {'them' if more else 'it'}",
-            {ctx.home(f"zero_optimization.{name}"): None for name in names},
+            {ctx.spec_key(f"zero_optimization.{name}"): None for name in names},
             safe=True,
         ),
         severity="info",

@@ -52,7 +52,7 @@ def _asked(ctx: Context, name: str) -> bool:
     value = ctx.ds(key)
     if name == "zero_hpz_partition_size":
         return isinstance(value, int) and value > 1
-    return ctx.wrote(key) and value not in (None, False, {})
+    return ctx.has_key(key) and value not in (None, False, {})
 
 
 @gate(
@@ -60,7 +60,7 @@ def _asked(ctx: Context, name: str) -> bool:
     "keys-of-stage-3-below-it",
     upstream="silent",
     cites=(Cite("runtime/engine.py", "zero_quantized_weights=self.zero_quantized_weights()"),),
-    when=lambda ctx: ctx.stage < 3 and ctx.wrote("zero_optimization.stage"),
+    when=lambda ctx: ctx.stage < 3 and ctx.has_key("zero_optimization.stage"),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Below stage 3 nothing reads these."""
@@ -69,7 +69,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     names = [name for name in _KEYS if _asked(ctx, name)]
     if not names:
         return
-    first, more = ctx.home(f"zero_optimization.{names[0]}"), len(names) - 1
+    first, more = ctx.spec_key(f"zero_optimization.{names[0]}"), len(names) - 1
     what = ctx.key(first) + (f" and {more} other key{'s' if more > 1 else ''}" if more else "")
     yield ctx.finding(
         f"{what} of stage 3 {'are' if more else 'is'} not read at ZeRO stage {ctx.stage}",
@@ -79,7 +79,7 @@ def check(ctx: Context) -> Iterator[Finding]:
         notes=[f"not read: {', '.join(f'`{name}`' for name in names)}"] if more else [],
         fix=Fix(
             f"remove {'them' if more else 'it'}, or set {ctx.key('zero.stage')} to 3",
-            {ctx.home(f"zero_optimization.{name}"): None for name in names},
+            {ctx.spec_key(f"zero_optimization.{name}"): None for name in names},
             safe=True,
         ),
         severity="warning",

@@ -40,7 +40,7 @@ from harness.gates.registry import Cite, Context, gate
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """It is gone for good."""
-    key = ctx.home("zero_optimization.legacy_stage1")
+    key = ctx.spec_key("zero_optimization.legacy_stage1")
     if ctx.ds("zero_optimization.legacy_stage1") is not True:
         return
     yield ctx.finding(

@@ -43,7 +43,7 @@ from harness.gates.registry import Cite, Context, gate
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """The factor divides."""
-    key = ctx.home("gradient_predivide_factor")
+    key = ctx.spec_key("gradient_predivide_factor")
     if ctx.ds("prescale_gradients", False) or str(ctx.ds("gradient_allreduce_op", "mean")).lower() == "sum":
         return
     if ctx.stage > 0 and ctx.ds("zero_optimization.reduce_scatter", True) is not False:

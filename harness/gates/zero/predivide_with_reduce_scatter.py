@@ -56,7 +56,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     wrong = [name for name, idle in _KEYS.items() if ctx.ds(name, idle) != idle]
     if not wrong:
         return
-    key = ctx.home(wrong[0])
+    key = ctx.spec_key(wrong[0])
     yield ctx.finding(
         f"{ctx.key(key)} does not go with reduce-scatter at ZeRO stage {ctx.stage}",
         key,
@@ -65,7 +65,7 @@ def check(ctx: Context) -> Iterator[Finding]:
         notes=["DeepSpeed asserts this only when the engine is built, after every rank has its weights"],
         fix=Fix(
             f"remove {'it' if len(wrong) == 1 else 'both'}: the average of the gradients is the same",
-            {ctx.home(name): None for name in wrong},
+            {ctx.spec_key(name): None for name in wrong},
             safe=True,
         ),
     )

@@ -58,7 +58,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     """Each rank counts its own devices."""
     if ctx.slots is None or len(set(ctx.slots)) < 2:
         return
-    key = ctx.home("zero_optimization.zero_quantized_gradients")
+    key = ctx.spec_key("zero_optimization.zero_quantized_gradients")
     slots = ", ".join(map(str, ctx.slots[:8]))
     yield ctx.finding(
         f"{ctx.key(key)} needs the same number of ranks on every host, the hostfile has {slots}",

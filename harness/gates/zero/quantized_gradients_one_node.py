@@ -51,7 +51,7 @@ def check(ctx: Context) -> Iterator[Finding]:
         return
     if ctx.ds("zero_optimization.reduce_scatter", True) is not True or ctx.optimizer.name == "muon":
         return  # refused: ZR022
-    key = ctx.home("zero_optimization.zero_quantized_gradients")
+    key = ctx.spec_key("zero_optimization.zero_quantized_gradients")
     yield ctx.finding(
         f"{ctx.key(key)} has no effect on one host with {ctx.slots[0]} ranks",
         key,

@@ -48,7 +48,7 @@ from harness.gates.registry import Cite, Context, gate
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """They replace reduce-scatter."""
-    key = ctx.home("zero_optimization.zero_quantized_gradients")
+    key = ctx.spec_key("zero_optimization.zero_quantized_gradients")
     if ctx.optimizer.name == "muon":
         what, where = "Muon", f"{ctx.optimizer.key}.type"
         fix = Fix(f"remove {ctx.key(key)}", {key: None}, effect="gradients cross the nodes in full precision")

@@ -57,14 +57,14 @@ def check(ctx: Context) -> Iterator[Finding]:
     name = _asked(ctx)
     if name is None or ctx.accelerator == "cuda":
         return
-    key = ctx.home(f"zero_optimization.{name}")
+    key = ctx.spec_key(f"zero_optimization.{name}")
     yield ctx.finding(
         f"{ctx.key(key)} needs CUDA, this run is on `{ctx.accelerator}`",
         key,
         label="a CUDA kernel",
         fix=Fix(
             "remove it",
-            {ctx.home(f"zero_optimization.{n}"): None for n in _NAMES},
+            {ctx.spec_key(f"zero_optimization.{n}"): None for n in _NAMES},
             effect="weights are gathered in full precision",
         ),
     )

@@ -70,14 +70,14 @@ from harness.gates.registry import Cite, Context, gate
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Eight elements make a group."""
-    model, data = ctx.model, ctx.data
-    if model is None or data is None or ctx.tensor > 1:
+    model, data = ctx.model, ctx.data_parallel_size
+    if model is None or data is None or ctx.tensor_parallel_size > 1:
         return
-    ranks = data * ctx.sequence
+    ranks = data * ctx.sequence_parallel_size
     odd = next((p for p in model.parameters() if -(-p.numel // ranks) % 8), None)
     if odd is None:
         return
-    key = ctx.home("zero_optimization.zero_quantized_weights")
+    key = ctx.spec_key("zero_optimization.zero_quantized_weights")
     yield ctx.finding(
         f"{ctx.key(key)} needs shards of a multiple of 8, `{odd.name}` has {-(-odd.numel // ranks):,} on {ranks} ranks",
         key,

@@ -53,7 +53,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     if size and size % 2 == 0 and ctx.stage in {1, 2} and not ctx.ds("zero_optimization.zenflow"):  # odd: ZR004
         idle.append(_BUCKET)
     for name in idle:
-        key = ctx.home(name)
+        key = ctx.spec_key(name)
         yield ctx.finding(
             f"{ctx.key(key)} is used by nothing in DeepSpeed",
             key,

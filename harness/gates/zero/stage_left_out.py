@@ -52,9 +52,9 @@ _OF_STAGE_3 = (
 
 def _misspelt(block: object) -> bool:
     """Is there a key that is nearly `stage`?"""
-    from harness.spec.suggest import nearest
+    from harness.spec.suggestions import nearest_name
 
-    return isinstance(block, dict) and any(nearest(str(name), ("stage",)) for name in block)
+    return isinstance(block, dict) and any(nearest_name(str(name), ("stage",)) for name in block)
 
 
 @gate(
@@ -62,17 +62,17 @@ def _misspelt(block: object) -> bool:
     "zero-without-a-stage",
     upstream="silent",
     cites=(Cite("runtime/zero/config.py", "stage: ZeroStageEnum = 0"),),
-    when=lambda ctx: ctx.wrote("zero_optimization") and not ctx.wrote("zero_optimization.stage"),
+    when=lambda ctx: ctx.has_key("zero_optimization") and not ctx.has_key("zero_optimization.stage"),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """The stage has to be written."""
-    if ctx.source.has("zero.stage"):
+    if ctx.source.has_key("zero.stage"):
         return  # the old form `zero_optimization: true`, which is a stage of its own
     if _misspelt(ctx.ds("zero_optimization")):
         return  # told at that key
-    names = [name for name in _OF_STAGE_3 if ctx.wrote(f"zero_optimization.{name}")]
+    names = [name for name in _OF_STAGE_3 if ctx.has_key(f"zero_optimization.{name}")]
     stage = 3 if names else 2
-    where = ctx.home("zero_optimization.stage")
+    where = ctx.spec_key("zero_optimization.stage")
     yield ctx.finding(
         f"{ctx.key('zero')} does not say its stage, so DeepSpeed takes 0: no ZeRO",
         where,

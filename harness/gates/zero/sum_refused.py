@@ -41,13 +41,13 @@ from harness.gates.registry import Cite, Context, gate
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Three features only average."""
-    key = ctx.home("gradient_allreduce_op")
+    key = ctx.spec_key("gradient_allreduce_op")
     if ctx.stage == 3:
         other, where = "ZeRO stage 3", "zero.stage"
     elif ctx.ds("zero_optimization.zenflow") is not None:
-        other, where = "ZenFlow", ctx.home("zero_optimization.zenflow")
+        other, where = "ZenFlow", ctx.spec_key("zero_optimization.zenflow")
     elif ctx.ds("compile.deepcompile") is True:
-        other, where = "DeepCompile", ctx.home("compile.deepcompile")
+        other, where = "DeepCompile", ctx.spec_key("compile.deepcompile")
     else:
         return
     yield ctx.finding(

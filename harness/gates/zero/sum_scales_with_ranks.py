@@ -45,8 +45,8 @@ def check(ctx: Context) -> Iterator[Finding]:
     """A sum depends on the ranks."""
     if ctx.ds("zero_optimization.zenflow") is not None or ctx.ds("compile.deepcompile") is True:
         return  # refused: ZR007
-    key = ctx.home("gradient_allreduce_op")
-    times = f", {ctx.data} times the average here" if ctx.data else ""
+    key = ctx.spec_key("gradient_allreduce_op")
+    times = f", {ctx.data_parallel_size} times the average here" if ctx.data_parallel_size else ""
     yield ctx.finding(
         f"{ctx.key(key)} is `sum`: gradients grow with the number of data-parallel ranks{times}",
         key,

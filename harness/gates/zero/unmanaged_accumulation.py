@@ -49,7 +49,7 @@ from harness.gates.registry import Cite, Context, gate
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Three features want the engine to count micro-batches."""
-    key = ctx.home("managed_gradient_accumulation")
+    key = ctx.spec_key("managed_gradient_accumulation")
     fix: dict[str, bool | None]
     if ctx.stage < 2 and ctx.ds("zero_optimization.overlap_comm") is True:
         what, where, fix = (
@@ -57,10 +57,10 @@ def check(ctx: Context) -> Iterator[Finding]:
             "zero.overlap_comm",
             {"zero.overlap_comm": False},
         )
-    elif ctx.pipeline > 1:
+    elif ctx.pipeline_parallel_size > 1:
         what, where, fix = "a pipeline", "parallel.pipeline_parallel_size", {key: None}
     elif ctx.ds("compile.deepcompile") is True:
-        what, where = "DeepCompile", ctx.home("compile.deepcompile")
+        what, where = "DeepCompile", ctx.spec_key("compile.deepcompile")
         fix = {where: None}
     else:
         return

@@ -42,14 +42,14 @@ from harness.gates.registry import Cite, Context, gate
     upstream="silent",
     cites=(Cite("runtime/engine.py", "``managed_gradient_accumulation=false``, every ``step()`` is the accumulation"),),
     since="0.19.4",
-    when=lambda ctx: ctx.ds("managed_gradient_accumulation") is False and ctx.pipeline == 1,
+    when=lambda ctx: ctx.ds("managed_gradient_accumulation") is False and ctx.pipeline_parallel_size == 1,
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """The caller counts micro-batches."""
     steps = ctx.run.batch.accumulation
     if steps is None or steps < 2:
         return
-    key, ours = ctx.home("managed_gradient_accumulation"), ctx.run.kind == "spec"
+    key, ours = ctx.spec_key("managed_gradient_accumulation"), ctx.run.kind == "spec"
     yield ctx.finding(
         f"{ctx.key(key)} is `false`: each `engine.step()` is an optimizer step, {steps} accumulation steps or not",
         key,

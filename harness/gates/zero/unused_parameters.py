@@ -41,9 +41,9 @@ from harness.gates.registry import Cite, Context, gate
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """The check is in the code of offloaded gradients alone."""
-    if ctx.stage in (1, 2) and ctx.offload("offload_optimizer") != "none":
+    if ctx.stage in (1, 2) and ctx.offload_device("offload_optimizer") != "none":
         return
-    key = ctx.home("zero_optimization.ignore_unused_parameters")
+    key = ctx.spec_key("zero_optimization.ignore_unused_parameters")
     yield ctx.finding(
         f"{ctx.key(key)} is `false`, but DeepSpeed looks for unused parameters only at stages 1 and 2 with offload",
         key,

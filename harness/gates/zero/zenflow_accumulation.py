@@ -66,10 +66,10 @@ def check(ctx: Context) -> Iterator[Finding]:
     steps = ctx.run.batch.accumulation
     if not isinstance(every, int) or steps is None or steps == every:
         return
-    key = ctx.home("zero_optimization.zenflow.update_interval")
+    key = ctx.spec_key("zero_optimization.zenflow.update_interval")
     sets = {key: steps}
     if ctx.ds("zero_optimization.zenflow.select_strategy") == "step":
-        sets[ctx.home("zero_optimization.zenflow.select_interval")] = steps
+        sets[ctx.spec_key("zero_optimization.zenflow.select_interval")] = steps
     yield ctx.finding(
         f"{ctx.key(key)} is {every}, so DeepSpeed accumulates {every} micro-batches instead of {steps}",
         key,

@@ -40,11 +40,11 @@ from harness.gates.registry import Cite, Context, gate
     upstream="crashes",
     cites=(Cite("runtime/zenflow/engine.py", "engine.zenflow = True"),),
     since="0.17.5",
-    when=lambda ctx: ctx.stage == 0 and ctx.wrote("zero_optimization.stage"),
+    when=lambda ctx: ctx.stage == 0 and ctx.has_key("zero_optimization.stage"),
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """Stage 0 has none of its parts."""
-    key = ctx.home("zero_optimization.zenflow")
+    key = ctx.spec_key("zero_optimization.zenflow")
     if ctx.ds("zero_optimization.zenflow") is None or ctx.is_auto("zero_optimization.stage"):
         return
     yield ctx.finding(

@@ -59,7 +59,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     """`auto` is 0 accumulation steps."""
     if isinstance(ctx.ds("zero_optimization.zenflow.update_interval"), int):
         return
-    key = ctx.home("zero_optimization.zenflow")
+    key = ctx.spec_key("zero_optimization.zenflow")
     steps = ctx.ds("gradient_accumulation_steps", 1)
     values = {"select_strategy": "step", "select_interval": steps, "update_interval": steps}
     yield ctx.finding(

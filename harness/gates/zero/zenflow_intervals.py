@@ -66,7 +66,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     zenflow = "zero_optimization.zenflow"
     strategy = ctx.ds(f"{zenflow}.select_strategy", "auto")
     interval, every = ctx.ds(f"{zenflow}.select_interval"), ctx.ds(f"{zenflow}.update_interval")
-    selected, key = ctx.home(f"{zenflow}.select_strategy"), ctx.home(f"{zenflow}.select_interval")
+    selected, key = ctx.spec_key(f"{zenflow}.select_strategy"), ctx.spec_key(f"{zenflow}.select_interval")
     if not isinstance(every, int):
         return  # ZR032 names values for all three
     if strategy == "auto" and isinstance(interval, int):
@@ -80,7 +80,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     new = max(every, interval or 1)
     yield ctx.finding(
         message,
-        key if ctx.wrote(f"{zenflow}.select_interval") else selected,
+        key if ctx.has_key(f"{zenflow}.select_interval") else selected,
         fix=Fix(
             f"set `select_strategy` to `step` and `select_interval` to {new}",
             {selected: "step", key: new},

@@ -67,7 +67,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     """Stage 3 allocates on CUDA by name."""
     if ctx.accelerator == "cuda":
         return
-    key = ctx.home("zero_optimization.zenflow")
+    key = ctx.spec_key("zero_optimization.zenflow")
     yield ctx.finding(
         f"{ctx.key(key)} at stage 3 needs CUDA, this run is on `{ctx.accelerator}`",
         key,

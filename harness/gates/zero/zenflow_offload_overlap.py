@@ -65,7 +65,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     """Copies and reductions have to overlap."""
     if ctx.ds("zero_optimization.overlap_comm", ctx.stage == 3) is True:
         return
-    key = ctx.home("zero_optimization.zenflow.offload")
+    key = ctx.spec_key("zero_optimization.zenflow.offload")
     yield ctx.finding(
         f"{ctx.key(key)} needs {ctx.key('zero.overlap_comm')}",
         key,

@@ -65,7 +65,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     """ZenFlow brings an AdamW of its own."""
     if ctx.optimizer.name in ("", "adam", "adamw"):
         return
-    key = ctx.home("zero_optimization.zenflow")
+    key = ctx.spec_key("zero_optimization.zenflow")
     yield ctx.finding(
         f"{ctx.key(key)} steps its share of the gradients with AdamW, the rest with {ctx.optimizer.type}",
         key,

@@ -76,9 +76,9 @@ _OWN = ("adam_w_mode", "adamw_mode", "torch_adam", "bias_correction", "fp32_opti
 def check(ctx: Context) -> Iterator[Finding]:
     """ZenFlow passes the parameters on as they are."""
     optimizer = ctx.optimizer
-    if optimizer.name not in ("adam", "adamw") or ctx.offload("offload_optimizer") == "none":
+    if optimizer.name not in ("adam", "adamw") or ctx.offload_device("offload_optimizer") == "none":
         return
-    if ctx.wrote("optimizer.type") and not ctx.wrote("optimizer.params"):
+    if ctx.has_key("optimizer.type") and not ctx.has_key("optimizer.params"):
         yield ctx.finding(
             f"{ctx.key(optimizer.key)} has no `params`, which ZenFlow needs for an AdamW of its own",
             f"{optimizer.key}.type",
@@ -96,7 +96,7 @@ def check(ctx: Context) -> Iterator[Finding]:
         f"{ctx.key(key)} is no parameter of the torch AdamW that ZenFlow builds",
         key,
         label="a TypeError when the engine is built",
-        related=[(ctx.home("zero_optimization.zenflow"), "ZenFlow is asked for here")],
+        related=[(ctx.spec_key("zero_optimization.zenflow"), "ZenFlow is asked for here")],
         fix=Fix(
             f"set {ctx.key(f'{optimizer.key}.type')} to `AdamW` and remove {', '.join(f'`{name}`' for name in wrong)}",
             {f"{optimizer.key}.type": "AdamW", **{f"{optimizer.key}.params.{name}": None for name in wrong}},

@@ -57,9 +57,9 @@ from harness.gates.registry import Cite, Context, gate
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """The weights come back transposed."""
-    if ctx.offload("offload_optimizer") == "none":
+    if ctx.offload_device("offload_optimizer") == "none":
         return  # refused: ZR031
-    key = ctx.home("zero_optimization.zenflow")
+    key = ctx.spec_key("zero_optimization.zenflow")
     yield ctx.finding(
         f"{ctx.key(key)} at ZeRO stage {ctx.stage} scrambles every weight matrix on DeepSpeed {ctx.target.text}",
         key,

@@ -44,9 +44,9 @@ from harness.gates.registry import Cite, Context, gate
 )
 def check(ctx: Context) -> Iterator[Finding]:
     """ZenFlow shares the step with the CPU."""
-    if ctx.offload("offload_optimizer") != "none":
+    if ctx.offload_device("offload_optimizer") != "none":
         return
-    key = ctx.home("zero_optimization.zenflow")
+    key = ctx.spec_key("zero_optimization.zenflow")
     yield ctx.finding(
         f"{ctx.key(key)} needs the optimizer on the CPU, and it is not offloaded",
         key,

@@ -4,9 +4,9 @@ A folder without a manifest, or with another name, is not a checkpoint. What nee
 choosing, retention) is in `harness.checkpoints`; export is in `export.py`.
 """
 
-from harness.checkpoints.manifest import NAME as MANIFEST
-from harness.runtime.checkpoint.contents import HUGGING_FACE
-from harness.runtime.checkpoint.restore import read_manifest, restore
-from harness.runtime.checkpoint.saver import Outcome, Saver
+from harness.checkpoints.manifest import MANIFEST as MANIFEST
+from harness.runtime.checkpoint.metadata import HUGGING_FACE
+from harness.runtime.checkpoint.restore import read_checked_manifest, restore_checkpoint
+from harness.runtime.checkpoint.saver import CheckpointSaver, SaveOutcome
 
-__all__ = ["HUGGING_FACE", "MANIFEST", "Outcome", "Saver", "read_manifest", "restore"]
+__all__ = ["HUGGING_FACE", "MANIFEST", "CheckpointSaver", "SaveOutcome", "read_checked_manifest", "restore_checkpoint"]

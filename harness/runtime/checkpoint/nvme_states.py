@@ -15,18 +15,18 @@ from typing import Any
 import torch
 
 
-def swaps(optimizer: Any) -> bool:
+def uses_nvme(optimizer: Any) -> bool:
     """Does this ZeRO-3 optimizer keep states, or parameters, on NVMe?"""
     return bool(getattr(optimizer, "swap_optimizer", False) or getattr(optimizer, "params_in_nvme_and_cpu", False))
 
 
-def filled(optimizer: Any, state_dict: Any) -> Any:
+def with_swapped_tensors(optimizer: Any, state_dict: Any) -> Any:
     """`state_dict` with every swapped-out tensor replaced by a read-only view of its swap file; nothing is read yet."""
-    files = _swapped(optimizer)
-    return _replace(state_dict, files) if files else state_dict
+    files = _map_swap_files(optimizer)
+    return _replace_tensors(state_dict, files) if files else state_dict
 
 
-def _swapped(optimizer: Any) -> dict[int, torch.Tensor]:
+def _map_swap_files(optimizer: Any) -> dict[int, torch.Tensor]:
     """id of a swapped-out tensor -> the values in its swap file.
 
     Between steps no transfer is on its way, and everything that is ever swapped is out. Its tensors are empty with the
@@ -44,25 +44,25 @@ def _swapped(optimizer: Any) -> dict[int, torch.Tensor]:
     }
 
 
-def _replace(value: Any, files: dict[int, torch.Tensor]) -> Any:
+def _replace_tensors(value: Any, files: dict[int, torch.Tensor]) -> Any:
     if isinstance(value, torch.Tensor):
         return files.get(id(value), value)
     if isinstance(value, dict):
-        return {k: _replace(v, files) for k, v in value.items()}
+        return {k: _replace_tensors(v, files) for k, v in value.items()}
     if isinstance(value, list):
-        return [_replace(v, files) for v in value]
+        return [_replace_tensors(v, files) for v in value]
     return value
 
 
 @contextmanager
-def loading(optimizer: Any) -> Iterator[None]:
+def patch_load_state_dict(optimizer: Any) -> Iterator[None]:
     """For the time of `engine.load_checkpoint`, an optimizer that swaps takes its shard by `put`."""
-    if not swaps(optimizer):
+    if not uses_nvme(optimizer):
         yield
         return
 
     def load_state_dict(state_dict_list: list[Any], *_: Any, **__: Any) -> None:
-        _take(optimizer, next(state for state in state_dict_list if state is not None))
+        _load_shard(optimizer, next(state for state in state_dict_list if state is not None))
 
     optimizer.load_state_dict = load_state_dict
     try:
@@ -71,7 +71,7 @@ def loading(optimizer: Any) -> Iterator[None]:
         del optimizer.load_state_dict
 
 
-def _take(optimizer: Any, saved: dict[str, Any]) -> None:
+def _load_shard(optimizer: Any, saved: dict[str, Any]) -> None:
     """A whole shard: scaler, hyper-parameters of the groups, and every sub-group."""
     optimizer.loss_scaler = saved["loss_scaler"]
     optimizer.dynamic_loss_scale = saved["dynamic_loss_scale"]
@@ -82,12 +82,12 @@ def _take(optimizer: Any, saved: dict[str, Any]) -> None:
     # torch numbers states group after group; a sub-group's number is its place in that order.
     order = sorted(range(len(optimizer.fp16_groups)), key=lambda i: (optimizer.sub_group_to_group_id[i], i))
     for number, sub_group in enumerate(order):
-        put(optimizer, sub_group, saved["fp32_flat_groups"][sub_group], inner["state"].get(number, {}))
+        fill_sub_group(optimizer, sub_group, saved["fp32_flat_groups"][sub_group], inner["state"].get(number, {}))
     if optimizer.persistent_parameters:  # gathered anew by `checkpoint_event_epilogue`
         optimizer.persistent_parameters[0].partition(optimizer.persistent_parameters)
 
 
-def put(optimizer: Any, sub_group: int, fp32: torch.Tensor, states: dict[str, Any]) -> None:
+def fill_sub_group(optimizer: Any, sub_group: int, fp32: torch.Tensor, states: dict[str, Any]) -> None:
     """Give sub-group `sub_group` of a ZeRO-3 optimizer these master weights (flat fp32) and optimizer states (flat
     tensors and plain values by name); its 16-bit partition follows. Swapped in before and out after, where it swaps.
     """

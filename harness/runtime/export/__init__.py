@@ -10,7 +10,7 @@ most; the checkpoint's files are mapped, so that what was read of them is the ke
 `sample.py`.
 """
 
-from harness.runtime.export.exporting import Options, export
-from harness.runtime.export.writing import SHARD_BYTES
+from harness.runtime.export.hf_export import ExportOptions, export_checkpoint
+from harness.runtime.export.safetensors_writer import SHARD_BYTES
 
-__all__ = ["SHARD_BYTES", "Options", "export"]
+__all__ = ["SHARD_BYTES", "ExportOptions", "export_checkpoint"]

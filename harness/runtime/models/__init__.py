@@ -12,8 +12,8 @@
 It does not touch optimizers or data.
 """
 
-from harness.runtime.models.adapters import adapter_files
-from harness.runtime.models.configuration import load_config
-from harness.runtime.models.creation import build_model
+from harness.runtime.models.lora import adapter_files
+from harness.runtime.models.model_builder import build_model
+from harness.runtime.models.model_config import load_config
 
 __all__ = ["adapter_files", "build_model", "load_config"]

@@ -13,15 +13,15 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM
 
-from harness.runtime.models.configuration import first_line
-from harness.runtime.models.problems import refuse_missing, refuse_other_shapes
-from harness.runtime.models.sharded import load_sharded, made_in_shards, sharded_creation
-from harness.runtime.models.stored import open_stored
-from harness.runtime.refusals import refusal
-from harness.spec.model import ModelSpec
+from harness.runtime.models.model_config import first_error_line
+from harness.runtime.models.safetensors_reader import open_safetensors
+from harness.runtime.models.weight_errors import check_missing_weights, check_weight_shapes
+from harness.runtime.models.zero3_weights import load_zero3_model, uses_zero3_init, zero3_init
+from harness.runtime.user_errors import user_error
+from harness.spec.run_spec import ModelSpec
 
 
-def training_format(ds_config: dict[str, Any]) -> torch.dtype:
+def training_dtype(ds_config: dict[str, Any]) -> torch.dtype:
     """The number format that DeepSpeed casts the weights to."""
     for block, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16)):
         if ds_config.get(block, {}).get("enabled"):
@@ -34,14 +34,14 @@ def load_pretrained(spec: ModelSpec, config: Any, ds_config: dict[str, Any], arg
 
     Raises Refused (MD102 nothing to load, MD150 weights missing, MD151 weights of another shape).
     """
-    dtype = training_format(ds_config)
+    dtype = training_dtype(ds_config)
     try:
-        stored = open_stored(spec)
-        if stored is not None and made_in_shards(ds_config):
-            model = load_sharded(stored, spec, config, ds_config, dtype, arguments)
+        stored = open_safetensors(spec)
+        if stored is not None and uses_zero3_init(ds_config):
+            model = load_zero3_model(stored, spec, config, ds_config, dtype, arguments)
             if model is not None:
                 return model
-        with sharded_creation(ds_config):
+        with zero3_init(ds_config):
             model, report = AutoModelForCausalLM.from_pretrained(
                 spec.name_or_path,
                 config=config,
@@ -52,12 +52,12 @@ def load_pretrained(spec: ModelSpec, config: Any, ds_config: dict[str, Any], arg
                 **arguments,
             )
     except (OSError, ValueError, SafetensorError) as error:
-        raise refusal(
+        raise user_error(
             "MD102",
             f"no weights could be loaded from `{spec.name_or_path}`",
             key="model.name_or_path",
-            notes=(first_line(error),),
+            notes=(first_error_line(error),),
         ) from None
-    refuse_other_shapes(spec, {name: (tuple(found), tuple(made)) for name, found, made in report["mismatched_keys"]})
-    refuse_missing(spec, report["missing_keys"])
+    check_weight_shapes(spec, {name: (tuple(found), tuple(made)) for name, found, made in report["mismatched_keys"]})
+    check_missing_weights(spec, report["missing_keys"])
     return model

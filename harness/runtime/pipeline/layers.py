@@ -14,13 +14,13 @@ from torch import nn
 from torch.nn import functional
 from transformers.masking_utils import create_causal_mask, create_sliding_window_causal_mask
 
-from harness.runtime.batch import MicroBatch
+from harness.runtime.micro_batch import MicroBatch
 
-Passed = tuple[torch.Tensor, torch.Tensor]
+LayerTensors = tuple[torch.Tensor, torch.Tensor]
 """Hidden states (rows, length, hidden), or token ids (rows, length) before the embedding; and positions."""
 
 
-def positions_of(batch: MicroBatch) -> torch.Tensor:
+def encode_positions(batch: MicroBatch) -> torch.Tensor:
     """What goes along with the hidden states, on the host."""
     ids = batch.position_ids
     if ids is None:
@@ -30,47 +30,47 @@ def positions_of(batch: MicroBatch) -> torch.Tensor:
     return torch.where(batch.attention_mask.bool(), ids, -1 - ids)
 
 
-class Surroundings:
+class SharedInputs:
     """What every decoder layer of a stage is given beside the hidden states; made once for each micro-batch."""
 
     def __init__(self, config: Any) -> None:
         self._config = config
         self._positions: torch.Tensor | None = None
-        self._made: dict[str, Any] = {}
+        self._cache: dict[str, Any] = {}
 
-    def look_at(self, hidden: torch.Tensor, positions: torch.Tensor) -> None:
+    def update(self, hidden: torch.Tensor, positions: torch.Tensor) -> None:
         """Turn to this micro-batch, unless it is the one that was looked at last."""
         if positions is self._positions:
             return
         padding = positions < 0
         attended = (~padding).long() if bool(padding.any()) else None
         ids = torch.where(padding, -1 - positions, positions)
-        self._positions, self._made = positions, {"ids": ids, "attended": attended, "like": hidden.detach()}
+        self._positions, self._cache = positions, {"ids": ids, "attended": attended, "like": hidden.detach()}
 
     @property
     def position_ids(self) -> torch.Tensor:
         """int64 (rows, length)."""
-        ids: torch.Tensor = self._made["ids"]
+        ids: torch.Tensor = self._cache["ids"]
         return ids
 
-    def mask(self, kind: str) -> Any:
+    def attention_mask(self, kind: str) -> Any:
         """As `transformers` makes it for this kind of layer; None where its attention needs none."""
-        if kind not in self._made:
+        if kind not in self._cache:
             make = create_sliding_window_causal_mask if kind == "sliding_attention" else create_causal_mask
-            self._made[kind] = make(
+            self._cache[kind] = make(
                 config=self._config,
-                inputs_embeds=self._made["like"],
-                attention_mask=self._made["attended"],
+                inputs_embeds=self._cache["like"],
+                attention_mask=self._cache["attended"],
                 past_key_values=None,
                 position_ids=self.position_ids,
             )
-        return self._made[kind]
+        return self._cache[kind]
 
-    def rotated(self, rotary: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
+    def position_embeddings(self, rotary: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
         """Cosine and sine of each position, in the number format of the hidden states."""
-        if "rotary" not in self._made:
-            self._made["rotary"] = rotary(self._made["like"], position_ids=self.position_ids)
-        pair: tuple[torch.Tensor, torch.Tensor] = self._made["rotary"]
+        if "rotary" not in self._cache:
+            self._cache["rotary"] = rotary(self._cache["like"], position_ids=self.position_ids)
+        pair: tuple[torch.Tensor, torch.Tensor] = self._cache["rotary"]
         return pair
 
 
@@ -81,20 +81,20 @@ class Embedding(nn.Module):
         super().__init__()
         self.module = module
 
-    def forward(self, inputs: Passed) -> Passed:
+    def forward(self, inputs: LayerTensors) -> LayerTensors:
         """(ids, positions) to (hidden states, positions)."""
         ids, positions = inputs
         return self.module(ids), positions
 
 
-class Positions(nn.Module):
+class PositionEmbedding(nn.Module):
     """Learned position embeddings added to those of the tokens, and dropout."""
 
     def __init__(self, module: nn.Module, dropout: nn.Module) -> None:
         super().__init__()
         self.module, self.dropout = module, dropout
 
-    def forward(self, inputs: Passed) -> Passed:
+    def forward(self, inputs: LayerTensors) -> LayerTensors:
         """Hidden states with their positions in them."""
         hidden, positions = inputs
         ids = torch.where(positions < 0, -1 - positions, positions)
@@ -104,19 +104,22 @@ class Positions(nn.Module):
 class Decoder(nn.Module):
     """One decoder layer."""
 
-    def __init__(self, module: nn.Module, rotary: nn.Module | None, surroundings: Surroundings, mask: str) -> None:
+    def __init__(self, module: nn.Module, rotary: nn.Module | None, shared_inputs: SharedInputs, mask: str) -> None:
         super().__init__()
         self.module, self.rotary = module, rotary
-        self._surroundings, self._mask = surroundings, mask
+        self._shared_inputs, self._mask = shared_inputs, mask
 
-    def forward(self, inputs: Passed) -> Passed:
+    def forward(self, inputs: LayerTensors) -> LayerTensors:
         """Attention and MLP."""
         hidden, positions = inputs
-        around = self._surroundings
-        around.look_at(hidden, positions)
-        given: dict[str, Any] = {"attention_mask": around.mask(self._mask), "position_ids": around.position_ids}
+        around = self._shared_inputs
+        around.update(hidden, positions)
+        given: dict[str, Any] = {
+            "attention_mask": around.attention_mask(self._mask),
+            "position_ids": around.position_ids,
+        }
         if self.rotary is not None:
-            given["position_embeddings"] = around.rotated(self.rotary)
+            given["position_embeddings"] = around.position_embeddings(self.rotary)
         return self.module(hidden, **given), positions
 
 
@@ -127,7 +130,7 @@ class Norm(nn.Module):
         super().__init__()
         self.module = module
 
-    def forward(self, inputs: Passed) -> torch.Tensor:
+    def forward(self, inputs: LayerTensors) -> torch.Tensor:
         """Hidden states for the head."""
         hidden: torch.Tensor = self.module(inputs[0])
         return hidden
@@ -146,7 +149,7 @@ class Head(nn.Module):
         return logits
 
 
-def tied_head(embedding: Embedding, hidden: torch.Tensor) -> torch.Tensor:
+def apply_tied_head(embedding: Embedding, hidden: torch.Tensor) -> torch.Tensor:
     """The head whose weight is the embedding's."""
     weight: Any = embedding.module.weight
     return functional.linear(hidden, weight)

@@ -9,20 +9,20 @@ from transformers.loss.loss_utils import ForCausalLMLoss
 class TokenLoss:
     """Called by the engine for each micro-batch of the last stage; keeps the sum until it is taken."""
 
-    def __init__(self, vocabulary: int) -> None:
-        self._vocabulary = vocabulary
+    def __init__(self, vocab_size: int) -> None:
+        self._vocab_size = vocab_size
         self._sum: torch.Tensor | None = None
         self.__name__ = "token-weighted cross entropy"  # DeepSpeed prints it
 
     def __call__(self, logits: torch.Tensor, labels: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         """Sum of the token losses over `share`: `labels` is (labels (rows, length), share (a scalar))."""
         targets, share = labels
-        loss: torch.Tensor = ForCausalLMLoss(logits, targets, self._vocabulary, num_items_in_batch=share)
+        loss: torch.Tensor = ForCausalLMLoss(logits, targets, self._vocab_size, num_items_in_batch=share)
         seen = loss.detach().double()
         self._sum = seen if self._sum is None else self._sum + seen
         return loss
 
-    def take(self, device: torch.device) -> torch.Tensor:
+    def pop_loss(self, device: torch.device) -> torch.Tensor:
         """The sum since it was taken last, a float64 scalar; 0 on a rank that computes no loss."""
         taken, self._sum = self._sum, None
         return torch.zeros((), dtype=torch.float64, device=device) if taken is None else taken

@@ -14,41 +14,41 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from harness.runtime.metrics import Metrics
-from harness.runtime.telemetry.tracker_kinds import OPEN, Sink, Target
-from harness.spec.sections.telemetry import TelemetrySpec
+from harness.runtime.metrics import MetricsWriter
+from harness.runtime.telemetry.tracker_backends import BACKENDS, TrackerBackend, TrackerTarget
+from harness.spec.sections.telemetry_spec import TelemetrySpec
 
-_WAITING_LINES = 1000
+_MAX_QUEUED_LINES = 1000
 """Lines that may wait for a slow tracker; beyond, it is given up."""
-_CLOSE_SECONDS = 15.0
+_CLOSE_TIMEOUT_SECONDS = 15.0
 
 
 @dataclass(slots=True)
-class Tracker:
+class TrackerThread:
     """One of them, at work in its thread."""
 
     name: str
-    open: Callable[[], Sink]
+    open_backend: Callable[[], TrackerBackend]
     error: str | None = None
-    told: bool = False
-    _lines: queue.Queue[Mapping[str, Any] | None] = field(default_factory=lambda: queue.Queue(_WAITING_LINES))
+    is_reported: bool = False
+    _lines: queue.Queue[Mapping[str, Any] | None] = field(default_factory=lambda: queue.Queue(_MAX_QUEUED_LINES))
     _thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Begin to take lines."""
-        self._thread = threading.Thread(target=self._work, name=f"tracker-{self.name}", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"tracker-{self.name}", daemon=True)
         self._thread.start()
 
-    def take(self, line: Mapping[str, Any]) -> None:
+    def enqueue(self, line: Mapping[str, Any]) -> None:
         """Hand a line over; returns at once."""
         if self.error is not None:
             return
         try:
             self._lines.put_nowait(line)
         except queue.Full:
-            self.error = f"{_WAITING_LINES} lines wait for it"
+            self.error = f"{_MAX_QUEUED_LINES} lines wait for it"
 
-    def close(self, seconds: float = _CLOSE_SECONDS) -> None:
+    def close(self, seconds: float = _CLOSE_TIMEOUT_SECONDS) -> None:
         """Let it take what waits, for so long at most."""
         if self._thread is None or self.error is not None:
             return
@@ -58,17 +58,17 @@ class Tracker:
         if self._thread.is_alive() and self.error is None:
             self.error = f"it was not done after {seconds:.0f} s"
 
-    def _work(self) -> None:
+    def _run(self) -> None:
         try:
-            sink = self.open()
+            sink = self.open_backend()
             while (line := self._lines.get()) is not None:
-                sink.take(line)
+                sink.log(line)
             sink.close()
         except BaseException as error:  # whatever a library raises, an exit of its own too: training goes on
-            self.error = _words(error)
+            self.error = _describe_error(error)
 
 
-def _words(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     """The first line of it, and for a library that is not there how to get it."""
     lines = str(error).strip().splitlines()
     text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
@@ -79,27 +79,27 @@ class Trackers:
     """All of a run; on ranks other than 0 there are none."""
 
     def __init__(
-        self, spec: TelemetrySpec, run_dir: Path, name: str, metrics: Metrics, say: Callable[[str], None]
+        self, spec: TelemetrySpec, run_dir: Path, name: str, metrics: MetricsWriter, say: Callable[[str], None]
     ) -> None:
-        self._metrics, self._say = metrics, say
+        self._metrics, self._log = metrics, say
         folder = Path(spec.tracker_dir) if spec.tracker_dir else run_dir / "trackers"
-        target = Target(spec, folder, run_dir.name, name)
-        kinds = dict.fromkeys(spec.trackers) if metrics.writes else {}
-        self.all = [Tracker(kind, lambda kind=kind: OPEN[kind](target)) for kind in kinds]
-        for tracker in self.all:
+        target = TrackerTarget(spec, folder, run_dir.name, name)
+        kinds = dict.fromkeys(spec.trackers) if metrics.is_writer else {}
+        self.threads = [TrackerThread(kind, lambda kind=kind: BACKENDS[kind](target)) for kind in kinds]
+        for tracker in self.threads:
             tracker.start()
-            metrics.listeners.append(tracker.take)
+            metrics.listeners.append(tracker.enqueue)
 
-    def tell(self, step: int) -> None:
+    def report_failures(self, step: int) -> None:
         """Say which have been given up since the last time."""
-        for tracker in self.all:
-            if tracker.error is not None and not tracker.told:
-                tracker.told = True
+        for tracker in self.threads:
+            if tracker.error is not None and not tracker.is_reported:
+                tracker.is_reported = True
                 self._metrics.write("tracker_failed", step=step, tracker=tracker.name, error=tracker.error)
-                self._say(f"warning: the tracker `{tracker.name}` is given up, training goes on: {tracker.error}")
+                self._log(f"warning: the tracker `{tracker.name}` is given up, training goes on: {tracker.error}")
 
     def close(self, step: int) -> None:
         """Let all of them end, and tell what went wrong."""
-        for tracker in self.all:
+        for tracker in self.threads:
             tracker.close()
-        self.tell(step)
+        self.report_failures(step)

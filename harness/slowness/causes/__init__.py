@@ -2,27 +2,27 @@
 
 from collections.abc import Callable
 
-from harness.slowness.case import Case, Slow
 from harness.slowness.causes import (
-    bubble,
-    communication,
     cpu_optimizer,
-    data,
-    nvme,
+    data_wait,
+    exposed_communication,
+    nvme_swap,
     padding,
-    pcie,
-    recompute,
-    small_batch,
+    pcie_copies,
+    pipeline_bubble,
+    recomputation,
+    small_micro_batch,
 )
+from harness.slowness.run_measurements import RunMeasurements, Slowdown
 
-LOOKS: tuple[Callable[[Case], Slow | None], ...] = (
-    data.look,
-    communication.look,
-    cpu_optimizer.look,
-    pcie.look,
-    nvme.look,
-    bubble.look,
-    recompute.look,
-    small_batch.look,
-    padding.look,
+DETECTORS: tuple[Callable[[RunMeasurements], Slowdown | None], ...] = (
+    data_wait.detect,
+    exposed_communication.detect,
+    cpu_optimizer.detect,
+    pcie_copies.detect,
+    nvme_swap.detect,
+    pipeline_bubble.detect,
+    recomputation.detect,
+    small_micro_batch.detect,
+    padding.detect,
 )

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from harness.slowness.case import Case, Setting, Slow, percent
+from harness.slowness.run_measurements import RunMeasurements, SettingChange, Slowdown, format_percent
 
 LIMIT = 0.15
 
 
-def look(case: Case) -> Slow | None:
+def detect(case: RunMeasurements) -> Slowdown | None:
     """More than 15% of the positions."""
-    tokens, positions = case.measured.get("step_tokens"), case.measured.get("step_positions")
+    tokens, positions = case.medians.get("step_tokens"), case.medians.get("step_positions")
     if not tokens or not positions or tokens > (1 - LIMIT) * positions:
         return None
-    computing = sum(case.share(part) or 0.0 for part in ("forward", "backward", "pipeline")) or 1.0
+    computing = sum(case.measured_share(part) or 0.0 for part in ("forward", "backward", "pipeline")) or 1.0
     share = (1 - tokens / positions) * computing
     evidence = (
-        f"{positions:,.0f} positions a step hold {tokens:,.0f} tokens: {percent(1 - tokens / positions)} is padding",
+        f"{positions:,.0f} positions a step hold {tokens:,.0f} tokens: {format_percent(1 - tokens / positions)} is padding",
     )
     run = case.plan.run if case.plan else None
     settings = []
     if run is None or not run.spec.data.packing:
         effect = "several records share a sequence, a step has more tokens"
-        settings.append(Setting("several records in a sequence", {"data.packing": True}, effect))
-    return Slow("padding", "padding", share, evidence, tuple(settings))
+        settings.append(SettingChange("several records in a sequence", {"data.packing": True}, effect))
+    return Slowdown("padding", "padding", share, evidence, tuple(settings))

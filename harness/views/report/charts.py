@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from harness.views.report.html import Cell, escape, num, table
+from harness.views.report.html_elements import Cell, escape, number_cell, render_table
 
 Point = tuple[float, float]
-Kind = Literal["line", "thin", "dots", "rule", "area"]
-_ROWS = 8
+SeriesKind = Literal["line", "thin", "dots", "rule", "area"]
+_MAX_ROWS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Series:
 
     name: str
     points: Sequence[Point]
-    kind: Kind = "line"
+    kind: SeriesKind = "line"
     colour: int = 1
     dash: int = 0
 
@@ -51,7 +51,7 @@ class Chart:
     x_label: str = "step"
 
 
-def figures(charts: Sequence[Chart], points: int, first: int = 0) -> tuple[str, list[dict[str, Any]]]:
+def render_charts(charts: Sequence[Chart], points: int, first: int = 0) -> tuple[str, list[dict[str, Any]]]:
     """The HTML of charts, and for the script what to draw in it. `points` is how many a series may have, `first` the
     number of the first.
     """
@@ -64,38 +64,38 @@ def figures(charts: Sequence[Chart], points: int, first: int = 0) -> tuple[str, 
                 f'<figure class="card"><h3>{escape(chart.title)}</h3><p class="quiet">nothing was recorded</p></figure>'
             )
             continue
-        body.append(_figure(chart, series, f"chart{index}"))
-        data.append({"id": f"chart{index}", **_json(chart, series, points)})
+        body.append(_render_figure(chart, series, f"chart{index}"))
+        data.append({"id": f"chart{index}", **_chart_as_dict(chart, series, points)})
     return "".join(body), data
 
 
-def _figure(chart: Chart, series: Sequence[Series], name: str) -> str:
-    words = " ".join(part for part in (sentence(series, chart.unit, chart.x_label), chart.note) if part)
+def _render_figure(chart: Chart, series: Sequence[Series], name: str) -> str:
+    words = " ".join(part for part in (describe_series(series, chart.unit, chart.x_label), chart.note) if part)
     return (
         f'<figure class="card" aria-labelledby="{name}-title" aria-describedby="{name}-words">'
-        f'<h3 id="{name}-title">{escape(chart.title)}</h3>{_legend(series, chart.marks)}'
+        f'<h3 id="{name}-title">{escape(chart.title)}</h3>{_render_legend(series, chart.marks)}'
         f'<div class="plot" id="{name}" role="img" aria-labelledby="{name}-title {name}-words"></div>'
         f'<figcaption id="{name}-words">{escape(words)}</figcaption>'
         f'<details class="numbers"><summary>numbers</summary><div class="scroll" tabindex="0">'
-        f"{_numbers(chart, series)}</div></details></figure>"
+        f"{_render_numbers(chart, series)}</div></details></figure>"
     )
 
 
-def _legend(series: Sequence[Series], marks: Sequence[Mark]) -> str:
+def _render_legend(series: Sequence[Series], marks: Sequence[Mark]) -> str:
     """A key for each series with a place for its value under the pointer."""
     keys = [
         f'<span class="key c{s.colour} {s.kind} d{s.dash}"><i></i>{escape(s.name)} <output></output></span>'
         for s in series
     ]
     kinds = {mark.kind for mark in marks}
-    keys += [f'<span class="key mark {k}"><i></i>{w}</span>' for k, w in _MARKS if k in kinds]
+    keys += [f'<span class="key mark {k}"><i></i>{w}</span>' for k, w in _MARK_LABELS if k in kinds]
     return f'<p class="legend">{"".join(keys)}</p>'
 
 
-_MARKS = (("save", "checkpoint"), ("restart", "restart"))
+_MARK_LABELS = (("save", "checkpoint"), ("restart", "restart"))
 
 
-def sentence(series: Sequence[Series], unit: str, x_label: str = "step") -> str:
+def describe_series(series: Sequence[Series], unit: str, x_label: str = "step") -> str:
     """Where each series starts, where it ends, and what it reaches."""
     parts = []
     for s in series:
@@ -103,20 +103,20 @@ def sentence(series: Sequence[Series], unit: str, x_label: str = "step") -> str:
             continue
         values = [y for _, y in s.points]
         if s.kind == "rule" or len(values) == 1:
-            parts.append(f"{s.name} {value(values[-1], unit)}")
+            parts.append(f"{s.name} {format_value(values[-1], unit)}")
             continue
-        low, high = value(min(values), unit), value(max(values), unit)
+        low, high = format_value(min(values), unit), format_value(max(values), unit)
         if low == high:
             parts.append(f"{s.name} steady at {low}")
             continue
-        first, last = value(values[0]), value(values[-1], unit)
+        first, last = format_value(values[0]), format_value(values[-1], unit)
         ends = f"{first} at {x_label} {s.points[0][0]:g}, {last} at {s.points[-1][0]:g}"
-        parts.append(f"{s.name} {ends}; between {value(min(values))} and {high}")
+        parts.append(f"{s.name} {ends}; between {format_value(min(values))} and {high}")
     text = ". ".join(part[:1].upper() + part[1:] for part in parts)
     return text + "." if text else ""
 
 
-def value(number: float, unit: str = "") -> str:
+def format_value(number: float, unit: str = "") -> str:
     """A figure of a chart: four digits, a letter for thousands, its unit."""
     text = f"{number:.4g}"
     for limit, suffix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k")):
@@ -126,62 +126,68 @@ def value(number: float, unit: str = "") -> str:
     return text + ("%" if unit == "%" else f" {unit}" if unit else "")
 
 
-def _numbers(chart: Chart, series: Sequence[Series]) -> str:
+def _render_numbers(chart: Chart, series: Sequence[Series]) -> str:
     """A few of the points, evenly spread; an area's own height, not where it ends."""
     longest = max((s for s in series if s.kind != "rule"), key=lambda s: len(s.points)).points
-    picked = sorted({round(i * (len(longest) - 1) / (_ROWS - 1)) for i in range(_ROWS)})
+    picked = sorted({round(i * (len(longest) - 1) / (_MAX_ROWS - 1)) for i in range(_MAX_ROWS)})
     shown = [s for s in series if s.kind != "rule"]
     at = [dict(s.points) for s in shown]
     rows: list[list[str | Cell]] = []
     for x in (longest[i][0] for i in picked):
         rows.append(
-            [num(f"{x:g}"), *(num(value(points[x], chart.unit)) if x in points else Cell("", "num") for points in at)]
+            [
+                number_cell(f"{x:g}"),
+                *(
+                    number_cell(format_value(points[x], chart.unit)) if x in points else Cell("", "num")
+                    for points in at
+                ),
+            ]
         )
-    return table(
+    return render_table(
         [chart.x_label, *(s.name for s in shown)], rows, f"{chart.title}, {len(rows)} of {len(longest)} points"
     )
 
 
-def _json(chart: Chart, series: Sequence[Series], points: int) -> dict[str, Any]:
+def _chart_as_dict(chart: Chart, series: Sequence[Series], points: int) -> dict[str, Any]:
     stacked: list[Series] = []
     for s in series:
-        stacked.append(_on(stacked[-1], s) if s.kind == "area" and stacked and stacked[-1].kind == "area" else s)
+        stacked.append(_stack_on(stacked[-1], s) if s.kind == "area" and stacked and stacked[-1].kind == "area" else s)
     return {
         "title": chart.title,
         "unit": chart.unit,
         "zero": chart.zero,
         "x": chart.x_label,
         "marks": [{"x": mark.x, "kind": mark.kind} for mark in chart.marks[:500]],
-        "series": [_series_json(s, points, stacked) for s in stacked],
+        "series": [_series_as_dict(s, points, stacked) for s in stacked],
     }
 
 
-def _on(below: Series, s: Series) -> Series:
+def _stack_on(below: Series, s: Series) -> Series:
     """An area on top of another; both have the same x."""
     heights = dict(below.points)
     return Series(s.name, [(x, y + heights.get(x, 0.0)) for x, y in s.points], "area", s.colour, s.dash)
 
 
-def _series_json(s: Series, points: int, stacked: Sequence[Series]) -> dict[str, Any]:
+def _series_as_dict(s: Series, points: int, stacked: Sequence[Series]) -> dict[str, Any]:
     areas = sum(other.kind == "area" for other in stacked)
-    kept = every(s.points, points) if s.kind == "area" and areas else thinned(s.points, points)
+    kept = pick_evenly(s.points, points) if s.kind == "area" and areas else thin_points(s.points, points)
     kept = [s.points[-1]] if s.kind == "rule" else kept
     return {
         "name": s.name,
         "kind": s.kind,
         "colour": s.colour,
         "dash": s.dash,
-        "xs": [_short(x) for x, _ in kept],
-        "ys": [_short(y) for _, y in kept],
+        "xs": [_round_short(x) for x, _ in kept],
+        "ys": [_round_short(y) for _, y in kept],
     }
 
 
-def _short(number: float) -> float:
+def _round_short(number: float) -> float:
     short = float(f"{number:.6g}")
     return int(short) if short == int(short) and abs(short) < 1e15 else short
 
 
-def thinned(points: Sequence[Point], most: int) -> Sequence[Point]:
+def thin_points(points: Sequence[Point], most: int) -> Sequence[Point]:
     """At most about `most` points: the lowest and the highest of each stretch, so that no spike is lost."""
     if len(points) <= most:
         return points
@@ -194,13 +200,13 @@ def thinned(points: Sequence[Point], most: int) -> Sequence[Point]:
     return kept
 
 
-def every(points: Sequence[Point], most: int) -> Sequence[Point]:
+def pick_evenly(points: Sequence[Point], most: int) -> Sequence[Point]:
     """Evenly many of them, the same x of each series that has the same."""
     size = -(-len(points) // most)
     return points[::size] if size > 1 else points
 
 
-def smoothed(points: Sequence[Point], window: int) -> list[Point]:
+def smooth_points(points: Sequence[Point], window: int) -> list[Point]:
     """The mean of `window` points around each."""
     sums, total = [0.0], 0.0
     for _, y in points:
@@ -214,7 +220,7 @@ def smoothed(points: Sequence[Point], window: int) -> list[Point]:
     return found
 
 
-def averaged(points: Sequence[Point], most: int) -> list[Point]:
+def average_points(points: Sequence[Point], most: int) -> list[Point]:
     """At most `most` points, each the mean of a stretch at its last x."""
     size = -(-len(points) // most) or 1
     chunks = (points[i : i + size] for i in range(0, len(points), size))

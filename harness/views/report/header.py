@@ -4,31 +4,31 @@ from __future__ import annotations
 
 import time
 
-from harness.records.files import number
-from harness.records.record import Record
-from harness.records.summary import Summary, summarise
+from harness.run_records.run_files import finite_number
+from harness.run_records.run_record import RunRecord
+from harness.run_records.summary import RunSummary, summarise_run
 from harness.units import format_count, format_seconds
-from harness.views.report.html import escape
-from harness.views.report.training import entropy_of
+from harness.views.report.html_elements import escape
+from harness.views.report.training_charts import entropy_of
 
 _COLOURS = {"completed": "good", "failed": "bad", "broken off": "bad", "running": "on"}
 _SIGNS = {"completed": "&#10003; ", "failed": "&#10007; ", "broken off": "&#10007; ", "running": "&#9654; "}
 
 
-def badge(state: str) -> str:
+def render_badge(state: str) -> str:
     """The state, told by a sign and a word as well as by a colour."""
     return f'<span class="state {_COLOURS.get(state, "odd")}">{_SIGNS.get(state, "")}{escape(state)}</span>'
 
 
-def header(record: Record) -> str:
+def render_header(record: RunRecord) -> str:
     """Name, state, and what kind of run it is."""
-    return f"<header><h1>{escape(record.name)}{badge(record.state)}</h1><p>{escape(subtitle(record))}</p></header>"
+    return f"<header><h1>{escape(record.name)}{render_badge(record.state)}</h1><p>{escape(format_subtitle(record))}</p></header>"
 
 
-def subtitle(record: Record) -> str:
+def format_subtitle(record: RunRecord) -> str:
     """Parameters, number format, ZeRO, ranks, when."""
-    start, parts = record.start, []
-    if parameters := number(start.get("parameters")):
+    start, parts = record.header, []
+    if parameters := finite_number(start.get("parameters")):
         parts.append(f"{format_count(parameters)} parameters")
     if record.run is not None:
         precision = record.run.spec.precision
@@ -36,17 +36,17 @@ def subtitle(record: Record) -> str:
         parts.append(f"ZeRO stage {record.run.spec.zero.stage}")
         offload = record.run.spec.zero.offload_optimizer
         parts += [f"optimizer on {offload.device}"] if offload and offload.device != "none" else []
-    if world := number(start.get("world")):
+    if world := finite_number(start.get("world")):
         parts.append(f"{world:.0f} rank{'s' if world > 1 else ''}")
     if isinstance(start.get("device"), str):
         parts.append(str(start["device"]))
-    summary = summarise(record)
+    summary = summarise_run(record)
     if summary.started is not None:
-        parts.append("started " + when(summary.started))
+        parts.append("started " + format_time(summary.started))
     return ", ".join(parts)
 
 
-def when(seconds: float) -> str:
+def format_time(seconds: float) -> str:
     """A moment in the local time of who writes the report."""
     try:
         return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
@@ -54,23 +54,23 @@ def when(seconds: float) -> str:
         return "at an unknown time"
 
 
-def facts(record: Record) -> str:
+def render_facts(record: RunRecord) -> str:
     """The figures."""
-    if not record.of("step") and not record.of("eval"):
+    if not record.lines_of("step") and not record.lines_of("eval"):
         return '<p class="card quiet spaced">No step was recorded.</p>'
     cells = (
         f"<div><dt>{escape(name)}</dt><dd>{escape(value)}{f'<small>{escape(note)}</small>' if note else ''}</dd></div>"
-        for name, value, note in _facts(record, summarise(record))
+        for name, value, note in _fact_rows(record, summarise_run(record))
     )
     return f'<dl class="facts">{"".join(cells)}</dl>'
 
 
-def _facts(record: Record, s: Summary) -> list[tuple[str, str, str]]:
+def _fact_rows(record: RunRecord, s: RunSummary) -> list[tuple[str, str, str]]:
     steps = ("steps", f"{s.step:,}", f"of {s.steps:,}" if s.steps else "")
-    return [steps, *_losses(record, s), *_speeds(s), *_course(s)]
+    return [steps, *_loss_facts(record, s), *_speed_facts(s), *_progress_facts(s)]
 
 
-def _losses(record: Record, s: Summary) -> list[tuple[str, str, str]]:
+def _loss_facts(record: RunRecord, s: RunSummary) -> list[tuple[str, str, str]]:
     found = []
     if s.loss is not None:
         found.append(("training loss", f"{s.loss:.4f}", f"from {s.first_loss:.4f}" if s.first_loss is not None else ""))
@@ -86,7 +86,7 @@ def _losses(record: Record, s: Summary) -> list[tuple[str, str, str]]:
     return found + ([("perplexity", f"{perplexity[-1][1]:.4g}", "held-out")] if perplexity else [])
 
 
-def _speeds(s: Summary) -> list[tuple[str, str, str]]:
+def _speed_facts(s: RunSummary) -> list[tuple[str, str, str]]:
     found = []
     if s.tokens_per_second is not None:
         found.append(("throughput", f"{s.tokens_per_second:,.0f}", "tokens/s, median"))
@@ -97,7 +97,7 @@ def _speeds(s: Summary) -> list[tuple[str, str, str]]:
     return found
 
 
-def _course(s: Summary) -> list[tuple[str, str, str]]:
+def _progress_facts(s: RunSummary) -> list[tuple[str, str, str]]:
     found = []
     if s.tokens is not None:
         found.append(("tokens", format_count(s.tokens), "trained on"))

@@ -14,33 +14,33 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from harness.files import replace_file, write_atomically
-from harness.records.record import Record, read_record
-from harness.views.report.attestation import attestation
-from harness.views.report.charts import figures
-from harness.views.report.compare import comparison, names_of
-from harness.views.report.configuration import configuration, sample
-from harness.views.report.header import badge, facts, header
-from harness.views.report.html import escape
-from harness.views.report.memory import memory_bars, memory_charts, plan_tables
-from harness.views.report.ranks import ranks_section
-from harness.views.report.speed import median_step
-from harness.views.report.timeline import timeline
-from harness.views.report.training import compared_charts, learning_charts, speed_charts
-from harness.views.report.trouble import trouble
-from harness.views.report.why_slow import why_slow
+from harness.file_io import replace_file, write_atomically
+from harness.run_records.run_record import RunRecord, read_run_record
+from harness.views.report.charts import render_charts
+from harness.views.report.comparison_section import names_of, render_comparison
+from harness.views.report.config_section import render_config, render_sample
+from harness.views.report.engine_checks_section import render_engine_checks
+from harness.views.report.header import render_badge, render_facts, render_header
+from harness.views.report.html_elements import escape
+from harness.views.report.memory_section import build_memory_charts, render_memory_bars, render_plan_tables
+from harness.views.report.problems_section import render_problems
+from harness.views.report.ranks_section import render_ranks
+from harness.views.report.slowness_section import render_slowness
+from harness.views.report.speed_section import render_median_step
+from harness.views.report.timeline_section import render_timeline
+from harness.views.report.training_charts import build_comparison_charts, build_learning_charts, build_speed_charts
 
-MOST_BYTES = 1_900_000
-_POINTS, _TEXT = 900, 100_000
+MAX_BYTES = 1_900_000
+_MAX_POINTS, _MAX_TEXT = 900, 100_000
 _NO_SCRIPT = "Curves are drawn by a script, which does not run here; below each title stand its figures."
 
 
-def write(runs: Path | Sequence[Path], output: Path | None = None) -> Path:
+def write_report(runs: Path | Sequence[Path], output: Path | None = None) -> Path:
     """Write the report of one or more run directories, by default to the (first) one's `report.html`, or where there
     are several to its `comparison.html`, and return its path. Raises OSError.
     """
     folders = [runs] if isinstance(runs, Path) else list(runs)
-    text = page([read_record(folder) for folder in folders])
+    text = render_report([read_run_record(folder) for folder in folders])
     if output is not None:
         write_atomically(output, text)
         return output
@@ -49,27 +49,27 @@ def write(runs: Path | Sequence[Path], output: Path | None = None) -> Path:
     return target
 
 
-def page(records: Sequence[Record], *, live: str = "") -> str:
+def render_report(records: Sequence[RunRecord], *, live: str = "") -> str:
     """The whole document, below two megabytes however long the run was. `live` is its version at the server that it
     came from, which it then asks for newer ones.
     """
     share = max(1, len(records))
-    points, text = max(60, _POINTS // share), _TEXT // share
-    made = _page(records, points, text, live=live)
-    while len(made.encode()) > MOST_BYTES and points > 10:
+    points, text = max(60, _MAX_POINTS // share), _MAX_TEXT // share
+    made = _render_page(records, points, text, live=live)
+    while len(made.encode()) > MAX_BYTES and points > 10:
         points, text = points // 2, text // 4
-        made = _page(records, points, text, live=live)
+        made = _render_page(records, points, text, live=live)
     return made
 
 
-def _page(records: Sequence[Record], points: int, text: int, *, live: str) -> str:
+def _render_page(records: Sequence[RunRecord], points: int, text: int, *, live: str) -> str:
     data: list[dict[str, Any]] = []
     if len(records) == 1:
-        body = [header(records[0]), *_run(records[0], points, text, data)]
+        body = [render_header(records[0]), *_run_sections(records[0], points, text, data)]
     else:
-        body = _compared(records, points, text, data)
+        body = _comparison_sections(records, points, text, data)
     title = " against ".join(record.name for record in records[:3])
-    script = _script()
+    script = _load_script()
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; img-src data:; "
     policy += "base-uri 'none'; form-action 'none'; connect-src " + ("'self'" if live else "'none'")
@@ -78,73 +78,77 @@ def _page(records: Sequence[Record], points: int, text: int, *, live: str) -> st
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)} - harness report</title><style>{_style()}</style></head>\n"
+        f"<title>{escape(title)} - harness report</title><style>{_load_style()}</style></head>\n"
         f'<body{asks}><main>\n<noscript><p class="card">{_NO_SCRIPT}</p></noscript>\n'
         + "\n".join(section for section in body if section)
-        + f'\n</main>\n<script type="application/json" id="charts">{_embedded(data)}</script>'
+        + f'\n</main>\n<script type="application/json" id="charts">{_embed_json(data)}</script>'
         + f"\n<script>{script}</script></body></html>\n"
     )
 
 
-def _run(record: Record, points: int, text: int, data: list[dict[str, Any]]) -> list[str]:
+def _run_sections(record: RunRecord, points: int, text: int, data: list[dict[str, Any]]) -> list[str]:
     """Everything about one run; what its charts draw is added to `data`."""
-    trained = bool(record.of("step") or record.of("eval"))
-    learning, drawn = figures(learning_charts(record), points, len(data)) if trained else ("", [])
+    trained = bool(record.lines_of("step") or record.lines_of("eval"))
+    learning, drawn = render_charts(build_learning_charts(record), points, len(data)) if trained else ("", [])
     data += drawn
-    speed, drawn = figures(speed_charts(record), points, len(data)) if trained else ("", [])
+    speed, drawn = render_charts(build_speed_charts(record), points, len(data)) if trained else ("", [])
     data += drawn
-    memory, drawn = figures(memory_charts(record), points, len(data))
+    memory, drawn = render_charts(build_memory_charts(record), points, len(data))
     data += drawn
-    bars = memory_bars(record)
-    planned = plan_tables(record)
+    bars = render_memory_bars(record)
+    planned = render_plan_tables(record)
     return [
-        facts(record),
-        trouble(record),
+        render_facts(record),
+        render_problems(record),
         f'<h2>Training</h2><div class="grid2">{learning}</div>' if learning else "",
-        f'<h2>Speed</h2><div class="grid2">{speed}</div>{median_step(record)}' if speed else "",
+        f'<h2>Speed</h2><div class="grid2">{speed}</div>{render_median_step(record)}' if speed else "",
         f'<h2>Memory, planned and measured</h2><div class="grid2">{bars}{memory}</div>{planned}'
         if bars or planned
         else "",
-        ranks_section(record),
-        timeline(record),
-        attestation(record),
-        sample(record, text),
-        configuration(record, text),
-        why_slow(record),
+        render_ranks(record),
+        render_timeline(record),
+        render_engine_checks(record),
+        render_sample(record, text),
+        render_config(record, text),
+        render_slowness(record),
     ]
 
 
-def _compared(records: Sequence[Record], points: int, text: int, data: list[dict[str, Any]]) -> list[str]:
+def _comparison_sections(records: Sequence[RunRecord], points: int, text: int, data: list[dict[str, Any]]) -> list[str]:
     """What is beside each other first, then each run by itself, folded."""
     names = names_of(records)
-    curves, drawn = figures([c for c in compared_charts(records, names) if any(s.points for s in c.series)], points)
+    curves, drawn = render_charts(
+        [c for c in build_comparison_charts(records, names) if any(s.points for s in c.series)], points
+    )
     data += drawn
     words = f"{len(records)} runs compared"
     body = [
         f"<header><h1>{words}</h1></header>",
-        comparison(records),
+        render_comparison(records),
         f'<h2>Curves</h2><div class="grid2">{curves}</div>',
     ]
     for record, name in zip(records, names, strict=True):
-        inner = "\n".join(part for part in _run(record, points, text, data) if part)
-        body.append(f'<details class="run"><summary>{escape(name)} {badge(record.state)}</summary>{inner}</details>')
+        inner = "\n".join(part for part in _run_sections(record, points, text, data) if part)
+        body.append(
+            f'<details class="run"><summary>{escape(name)} {render_badge(record.state)}</summary>{inner}</details>'
+        )
     return body
 
 
-def _embedded(data: list[dict[str, Any]]) -> str:
+def _embed_json(data: list[dict[str, Any]]) -> str:
     """JSON inside of a script element: nothing in it can end the element."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
 @cache
-def _asset(name: str) -> str:
+def _read_asset(name: str) -> str:
     return resources.files("harness.views").joinpath("assets", name).read_text(encoding="utf-8")
 
 
-def _script() -> str:
-    return _asset("uPlot.iife.min.js") + "\n" + _asset("report.js")
+def _load_script() -> str:
+    return _read_asset("uPlot.iife.min.js") + "\n" + _read_asset("report.js")
 
 
-def _style() -> str:
-    return _asset("uPlot.min.css") + _asset("report.css")
+def _load_style() -> str:
+    return _read_asset("uPlot.min.css") + _read_asset("report.css")

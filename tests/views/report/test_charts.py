@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
-from harness.views.report.charts import Chart, Series, averaged, figures, sentence, smoothed, thinned, value
+from harness.views.report.charts import (
+    Chart,
+    Series,
+    average_points,
+    describe_series,
+    format_value,
+    render_charts,
+    smooth_points,
+    thin_points,
+)
 
 
 def test_thinning_keeps_every_spike_and_the_order() -> None:
     points = [(float(x), 1.0) for x in range(10_000)]
     points[4321], points[7000] = (4321.0, 99.0), (7000.0, -5.0)
-    kept = thinned(points, 500)
+    kept = thin_points(points, 500)
     assert len(kept) <= 501
     assert (4321.0, 99.0) in kept
     assert (7000.0, -5.0) in kept
     assert [x for x, _ in kept] == sorted(x for x, _ in kept)
-    assert thinned(points[:100], 500) == points[:100]
+    assert thin_points(points[:100], 500) == points[:100]
 
 
 def test_a_mean_keeps_the_length_and_an_average_the_mean() -> None:
     points = [(float(x), float(x % 2)) for x in range(1000)]
-    smooth = smoothed(points, 100)
+    smooth = smooth_points(points, 100)
     assert len(smooth) == 1000
     assert all(abs(y - 0.5) < 0.02 for _, y in smooth)
-    assert [y for _, y in averaged(points, 10)] == [0.5] * 10
+    assert [y for _, y in average_points(points, 10)] == [0.5] * 10
 
 
 def test_areas_lie_on_each_other_and_their_table_has_their_own_heights() -> None:
     one, two = [(1.0, 2.0), (2.0, 3.0)], [(1.0, 0.5), (2.0, 0.25)]
-    html, data = figures([Chart("Split", [Series("a", one, "area"), Series("b", two, "area")], "s")], 100, first=3)
+    html, data = render_charts(
+        [Chart("Split", [Series("a", one, "area"), Series("b", two, "area")], "s")], 100, first=3
+    )
     assert data[0]["id"] == "chart3"
     assert data[0]["series"][1]["ys"] == [2.5, 3.25]
     assert '<td class="num">0.25 s</td>' in html
@@ -34,23 +45,23 @@ def test_areas_lie_on_each_other_and_their_table_has_their_own_heights() -> None
 
 def test_the_sentence_says_where_a_series_starts_and_ends() -> None:
     series = [Series("loss", [(1, 5.0), (2, 7.0), (3, 2.0)]), Series("entropy", [(0, 3.29)], "rule")]
-    assert sentence(series, "") == "Loss 5 at step 1, 2 at 3; between 2 and 7. Entropy 3.29."
-    assert sentence([Series("memory", [(1, 20.0), (2, 20.0001)])], "GiB") == "Memory steady at 20 GiB."
+    assert describe_series(series, "") == "Loss 5 at step 1, 2 at 3; between 2 and 7. Entropy 3.29."
+    assert describe_series([Series("memory", [(1, 20.0), (2, 20.0001)])], "GiB") == "Memory steady at 20 GiB."
 
 
 def test_values_are_short() -> None:
-    assert [value(v) for v in (0.00012345, 12.3456, 65_505, 7.86e7)] == ["0.0001234", "12.35", "65.5k", "78.6M"]
-    assert value(38.04, "%") == "38.04%"
-    assert value(4.02, "s") == "4.02 s"
+    assert [format_value(v) for v in (0.00012345, 12.3456, 65_505, 7.86e7)] == ["0.0001234", "12.35", "65.5k", "78.6M"]
+    assert format_value(38.04, "%") == "38.04%"
+    assert format_value(4.02, "s") == "4.02 s"
 
 
 def test_titles_and_names_are_escaped() -> None:
-    html, _ = figures([Chart("<b>", [Series("<i>x", [(1, 1)], "dots")])], 10)
+    html, _ = render_charts([Chart("<b>", [Series("<i>x", [(1, 1)], "dots")])], 10)
     assert "<b>" not in html
     assert "<i>x" not in html
 
 
 def test_a_chart_without_points_says_so() -> None:
-    html, data = figures([Chart("Loss", [Series("rule", [(0, 1)], "rule")])], 10)
+    html, data = render_charts([Chart("Loss", [Series("rule", [(0, 1)], "rule")])], 10)
     assert "nothing was recorded" in html
     assert data == []

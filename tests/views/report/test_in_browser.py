@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 from browser import CHROMIUM, Browser
-from made_up_run import eventful, step
+from sample_run import eventful, step
 
-from harness.views.report import write
-from harness.views.report.watch import server
+from harness.views.report import write_report
+from harness.views.report.live_server import create_server
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
 WIDER = """[...document.querySelectorAll('main *')].filter(e => e.getBoundingClientRect().right > innerWidth + 1
@@ -40,7 +40,7 @@ def run_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_it_is_drawn_and_fits(browser: Browser, run_dir: Path, tmp_path: Path, width: int, dark: bool) -> None:
     browser.trouble.clear()
     browser.requests.clear()
-    url = write(run_dir).as_uri()
+    url = write_report(run_dir).as_uri()
     browser.open(url, width, dark=dark)
     assert browser.ask("innerWidth") == width
     assert browser.ask("document.querySelectorAll('.plot canvas').length") == 8
@@ -64,7 +64,7 @@ def test_a_hostile_name_runs_no_script(browser: Browser, tmp_path: Path) -> None
         file.write(json.dumps({"type": "stop", "step": 60, "reason": evil}) + "\n")
     folder = folder.rename(tmp_path / "<img src=x onerror=alert(1)>")
     browser.trouble.clear()
-    browser.open(write(folder).as_uri())
+    browser.open(write_report(folder).as_uri())
     assert browser.ask("document.title").startswith("<img src=x")
     assert browser.ask("document.querySelectorAll('img').length") == 0
     assert browser.ask(UNDRAWN) == []
@@ -73,7 +73,7 @@ def test_a_hostile_name_runs_no_script(browser: Browser, tmp_path: Path) -> None
 
 def test_a_watched_run_is_drawn_anew_by_itself(browser: Browser, tmp_path: Path) -> None:
     folder = eventful(tmp_path / "run", 60)
-    made = server([folder], 0)
+    made = create_server([folder], 0)
     thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
     try:

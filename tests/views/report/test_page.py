@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up_run import RESET, eventful, lost_a_rank, tiny, write_run
+from sample_run import RESET, eventful, lost_a_rank, tiny, write_run
 
-from harness.plan.plan import make_plan
-from harness.records.record import read_record
+from harness.plan.planner import make_plan
+from harness.run_records.run_record import read_run_record
 from harness.units import format_bytes
 from harness.verdicts import Verdict
-from harness.views.report import page, write
-from harness.views.report.page import MOST_BYTES
+from harness.views.report import render_report, write_report
+from harness.views.report.page import MAX_BYTES
 
 VOID = {"meta", "br", "line", "polyline", "rect", "path"}
 MakeRun = Callable[..., Path]
@@ -83,7 +83,7 @@ def make_run(tmp_path: Path) -> MakeRun:
 
 
 def report(folder: Path) -> Document:
-    document = Document(write(folder).read_text(encoding="utf-8"))
+    document = Document(write_report(folder).read_text(encoding="utf-8"))
     assert document.open == []
     assert document.loads == []
     assert document.tags.count("script") == 2
@@ -176,14 +176,14 @@ def test_values_that_cannot_be_drawn(make_run: MakeRun, value: object) -> None:
 def test_a_long_run_stays_a_small_file_and_is_quick(make_run: MakeRun) -> None:
     folder = make_run(metrics(100_000))
     began = time.process_time()
-    assert write(folder).stat().st_size < 600_000
+    assert write_report(folder).stat().st_size < 600_000
     assert time.process_time() - began < 20
 
 
 def test_many_long_runs_stay_below_two_megabytes(make_run: MakeRun) -> None:
-    record = read_record(make_run(metrics(700), **{"spec.yaml": "#" * 3_000_000, "sample.txt": "x" * 3_000_000}))
-    assert len(page([record])) < MOST_BYTES
-    assert len(page([record] * 26)) < MOST_BYTES
+    record = read_run_record(make_run(metrics(700), **{"spec.yaml": "#" * 3_000_000, "sample.txt": "x" * 3_000_000}))
+    assert len(render_report([record])) < MAX_BYTES
+    assert len(render_report([record] * 26)) < MAX_BYTES
 
 
 def test_everything_a_user_can_write_is_escaped(make_run: MakeRun) -> None:
@@ -212,7 +212,7 @@ def test_everything_a_user_can_write_is_escaped(make_run: MakeRun) -> None:
 
 
 def test_another_place_for_the_file(make_run: MakeRun, tmp_path: Path) -> None:
-    target = write(make_run(metrics(2)), tmp_path / "r.html")
+    target = write_report(make_run(metrics(2)), tmp_path / "r.html")
     assert target == tmp_path / "r.html"
     assert not (tmp_path / "tiny-20260101-000000" / "report.html").exists()
 
@@ -247,7 +247,7 @@ def test_an_eventful_run_shows_all_of_it(tmp_path: Path) -> None:
 def test_two_runs_are_compared(tmp_path: Path) -> None:
     one = eventful(tmp_path / "a-20260921-120000", 60)
     two = eventful(tmp_path / "b-20260922-120000", 60, changes={"optimizer": {"learning_rate": 3e-5}})
-    document = Document(write([one, two], tmp_path / "x.html").read_text())
+    document = Document(write_report([one, two], tmp_path / "x.html").read_text())
     assert document.open == []
     assert "optimizer.learning_rate" in document.text
     assert "3e-05" in document.text
@@ -265,7 +265,7 @@ def test_the_policy_lets_nothing_be_loaded_and_only_our_script_run(make_run: Mak
 
 
 def failures(folder: Path) -> str:
-    text = page([read_record(folder)])
+    text = render_report([read_run_record(folder)])
     return text[text.index("What to know") :].partition("</ul>")[0]
 
 
@@ -288,7 +288,7 @@ def test_a_rank_that_named_its_own_error_is_named_once(tmp_path: Path) -> None:
 
 def test_a_verdict_is_text_like_any_other(tmp_path: Path) -> None:
     odd = Verdict("failed", 1, "<script>", 1, "<b>", notes=("<i>",))
-    text = page([read_record(lost_a_rank(tmp_path / "r", odd))])
+    text = render_report([read_run_record(lost_a_rank(tmp_path / "r", odd))])
     Document(text)
     assert "&lt;script&gt;" in text
     assert "on &lt;b&gt; at step" in text

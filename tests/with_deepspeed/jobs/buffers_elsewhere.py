@@ -9,30 +9,33 @@ from types import SimpleNamespace
 import torch
 from deepspeed.accelerator import get_accelerator
 
-from harness.plan.run import resolve
-from harness.runtime.models import build_model, sharded
-from harness.runtime.models.configuration import load_config
-from harness.runtime.ranks import Ranks, join, leave
-from harness.runtime.tokens import byte_tokenizer
-from harness.spec.model import RunSpec
+from harness.plan.resolved_run import resolve_run
+from harness.runtime.distributed import Distributed, destroy_process_group, init_process_group
+from harness.runtime.models import build_model, zero3_weights
+from harness.runtime.models.model_config import load_config
+from harness.runtime.tokenizer import byte_tokenizer
+from harness.spec.run_spec import RunSpec
 
 
-def load(folder: str, ranks: Ranks) -> torch.nn.Module:
+def load(folder: str, ranks: Distributed) -> torch.nn.Module:
     body = {"model": {"name_or_path": folder, "tokenizer": "bytes"}, "zero": {"stage": 3}}
-    run = resolve(RunSpec.model_validate(body), world_size=ranks.world)
-    ds_config = {"train_batch_size": ranks.world, "zero_optimization": {"stage": 3}}
+    run = resolve_run(RunSpec.model_validate(body), world_size=ranks.world_size)
+    ds_config = {"train_batch_size": ranks.world_size, "zero_optimization": {"stage": 3}}
     return build_model(run, ds_config, load_config(run.spec.model, byte_tokenizer()))
 
 
-ranks = join()
+ranks = init_process_group()
 for folder in sys.argv[1:]:
     here = {name: buffer.clone() for name, buffer in load(folder, ranks).named_buffers()}
     assert here, f"{folder} has no buffers"
     assert {str(buffer.device) for buffer in here.values()} == {get_accelerator().current_device_name()}
-    real, sharded.get_accelerator = sharded.get_accelerator, lambda: SimpleNamespace(current_device_name=lambda: "meta")
+    real, zero3_weights.get_accelerator = (
+        zero3_weights.get_accelerator,
+        lambda: SimpleNamespace(current_device_name=lambda: "meta"),
+    )
     there = load(folder, ranks)
-    sharded.get_accelerator = real
+    zero3_weights.get_accelerator = real
     found = {name: (str(buffer.device), buffer.dtype, buffer.shape) for name, buffer in there.named_buffers()}
     assert found == {name: ("meta", buffer.dtype, buffer.shape) for name, buffer in here.items()}
     assert {str(parameter.ds_tensor.device) for parameter in there.parameters()} == {"cpu"}
-leave()
+destroy_process_group()

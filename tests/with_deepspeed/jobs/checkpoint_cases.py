@@ -13,20 +13,20 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 
 import checkpoint_actions
 
-from harness.runtime.ranks import join, leave
+from harness.runtime.distributed import destroy_process_group, init_process_group
 
 
 def main() -> None:
-    ranks = join()
+    ranks = init_process_group()
     plan = json.loads(Path(sys.argv[-1]).read_text())
     for case in plan["cases"]:
         folder = Path(plan["folder"]) / case["name"]
         actions = checkpoint_actions.Actions(ranks, folder, Path(plan["model"]), case)
         results = [getattr(actions, name)(*arguments) for name, *arguments in case["actions"]]
         actions.close()
-        if ranks.is_first:
+        if ranks.is_main_process:
             (folder / "results.json").write_text(json.dumps(results))
-    leave()
+    destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -10,12 +10,12 @@ from pathlib import Path
 import deepspeed
 import torch
 
-from harness.plan.run import resolve
+from harness.plan.resolved_run import resolve_run
+from harness.runtime.distributed import Distributed, destroy_process_group, init_process_group
 from harness.runtime.engine import build_engine
 from harness.runtime.models import build_model, load_config
-from harness.runtime.ranks import Ranks, join, leave
-from harness.runtime.tokens import load_tokenizer
-from harness.spec.model import RunSpec
+from harness.runtime.tokenizer import load_tokenizer
+from harness.spec.run_spec import RunSpec
 
 peak = {"gathered": 0}
 _enter = deepspeed.zero.GatheredParameters.__enter__
@@ -30,9 +30,9 @@ def _count(self: deepspeed.zero.GatheredParameters) -> None:
 deepspeed.zero.GatheredParameters.__enter__ = _count
 
 
-def build(job: dict, ranks: Ranks) -> None:
+def build(job: dict, ranks: Distributed) -> None:
     peak["gathered"] = 0
-    run = resolve(RunSpec.model_validate_json(json.dumps({"model": job["spec"]})), world_size=2)
+    run = resolve_run(RunSpec.model_validate_json(json.dumps({"model": job["spec"]})), world_size=2)
     config = load_config(run.spec.model, load_tokenizer(run.spec.model))
     model = build_model(run, job["config"], config)
     named = dict(model.named_parameters())
@@ -52,17 +52,17 @@ def build(job: dict, ranks: Ranks) -> None:
     created["shapes"] = {n: list(t.shape) for n, t in tensors.items()}
     created["std"] = {n: float(t.float().std(correction=0)) for n, t in tensors.items()}
     created["mean"] = {n: float(t.float().mean()) for n, t in tensors.items()}
-    if ranks.is_first:
+    if ranks.is_main_process:
         Path(job["out"]).with_suffix(".pt").unlink(missing_ok=True)
         torch.save({n: t.float().clone() for n, t in tensors.items()}, Path(job["out"]).with_suffix(".pt"))
-    everyone = ranks.gather(created)
-    if ranks.is_first:
+    everyone = ranks.all_gather_object(created)
+    if ranks.is_main_process:
         Path(job["out"]).write_text(json.dumps(everyone))
     engine.destroy()
 
 
 if __name__ == "__main__":
-    ranks = join()
+    ranks = init_process_group()
     for job in json.loads(Path(sys.argv[-1]).read_text()):
         build(job, ranks)
-    leave()
+    destroy_process_group()

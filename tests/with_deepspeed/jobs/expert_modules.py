@@ -4,8 +4,8 @@ import deepspeed
 import torch
 from torch import nn
 
-from harness.runtime.experts import mark_experts
-from harness.runtime.ranks import join, leave
+from harness.runtime.distributed import destroy_process_group, init_process_group
+from harness.runtime.moe_leaf_modules import mark_moe_leaf_modules
 
 WIDTH, EXPERTS, STEPS, RATE = 16, 4, 4, 0.1
 
@@ -41,9 +41,9 @@ def inputs(step: int, rank: int) -> torch.Tensor:
     return torch.randn(3, WIDTH, generator=torch.Generator().manual_seed(10 * step + rank))
 
 
-ranks = join()
+ranks = init_process_group()
 model = make()
-assert mark_experts(model) == ["Block"]
+assert mark_moe_leaf_modules(model) == ["Block"]
 config = {
     "train_micro_batch_size_per_gpu": 1,
     "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0},
@@ -59,8 +59,8 @@ for step in range(STEPS):
     engine.backward(loss)
     engine.step()
     optimizer.zero_grad()
-    losses = [plain(inputs(step, rank), (step + rank) % EXPERTS) for rank in range(ranks.world)]
+    losses = [plain(inputs(step, rank), (step + rank) % EXPERTS) for rank in range(ranks.world_size)]
     torch.stack(losses).mean().backward()
     optimizer.step()
     assert abs(loss.item() - losses[ranks.rank].item()) <= 1e-5 * abs(loss.item()), (step, loss, losses)
-leave()
+destroy_process_group()

@@ -13,7 +13,7 @@ from pathlib import Path
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from harness.runtime.export import export
+from harness.runtime.export import export_checkpoint
 
 
 def anonymous() -> int:
@@ -37,6 +37,6 @@ class Peak(threading.Thread):
 if __name__ == "__main__":
     before, peak = anonymous(), Peak()
     peak.start()
-    export(Path(sys.argv[1]), Path(sys.argv[2]), "float32", int(sys.argv[3]))
+    export_checkpoint(Path(sys.argv[1]), Path(sys.argv[2]), "float32", int(sys.argv[3]))
     peak.over = True
     print("peak", peak.bytes - before)

@@ -18,10 +18,10 @@ sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 
 from counting import gathers
 
-from harness.runtime.chunked_loss import ChunkedHead, chunk_head
-from harness.runtime.fewer_calls import call_less
-from harness.runtime.nvme_prefetch import read_ahead_once
-from harness.runtime.ranks import join, leave
+from harness.runtime.chunked_loss import ChunkedHead, install_chunked_loss
+from harness.runtime.distributed import destroy_process_group, init_process_group
+from harness.runtime.patches.nvme_prefetch_duplicate import drop_duplicate_prefetches
+from harness.runtime.patches.zero3_leaf_params import cache_leaf_parameters
 
 LENGTH = 16
 
@@ -46,14 +46,14 @@ def counted(case: dict[str, Any], folder: str) -> dict[str, Any]:
     }
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     engine, *_ = deepspeed.initialize(model=model, model_parameters=trained, config=settings)
-    read_ahead_once(engine.module)
-    head = chunk_head(engine, 8) if case["chunks"] else None
+    drop_duplicate_prefetches(engine.module)
+    head = install_chunked_loss(engine, 8) if case["chunks"] else None
     assert head is None or isinstance(head, ChunkedHead), head
     ids = torch.arange(LENGTH).view(1, LENGTH)
 
     def loss() -> Any:
         if head is not None:
-            head.arm(ids, LENGTH - 1.0)
+            head.set_labels(ids, LENGTH - 1.0)
         return engine(input_ids=ids, labels=ids, use_cache=False, num_items_in_batch=LENGTH - 1.0).loss
 
     def step() -> None:
@@ -74,11 +74,11 @@ def counted(case: dict[str, Any], folder: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    ranks = join()
-    call_less()
+    ranks = init_process_group()
+    cache_leaf_parameters()
     deepspeed.utils.logger.setLevel("ERROR")
     with tempfile.TemporaryDirectory() as place:
         results = [counted(case, place) for case in json.loads(sys.argv[2])]
-    if ranks.is_first:
+    if ranks.is_main_process:
         Path(sys.argv[1]).write_text(json.dumps(results))
-    leave()
+    destroy_process_group()

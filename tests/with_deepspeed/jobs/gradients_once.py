@@ -13,10 +13,10 @@ import torch
 from deepspeed.ops.op_builder import AsyncIOBuilder
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from harness.runtime.host_gradients import cast_when_stepped, gradients_held_once
-from harness.runtime.nvme_gradients import keep_gradients
-from harness.runtime.ranks import join, leave
-from harness.runtime.telemetry.swapping import SWAPPED, counted
+from harness.runtime.distributed import destroy_process_group, init_process_group
+from harness.runtime.patches.cpu_offload_single_grad import cast_grads_on_step, skip_cpu_grad_copies
+from harness.runtime.patches.nvme_offload_no_grad_swap import keep_grads_in_host_memory
+from harness.runtime.telemetry.nvme_io import NVME_COUNTERS, counting_handle_class
 
 LLAMA = {
     "vocab_size": 1024,
@@ -63,16 +63,16 @@ def trained(case, folder, once):
         parameter.ds_tensor.data.normal_(std=0.02, generator=generator)
     matrices, vectors = ([p for p in model.parameters() if (len(p.ds_shape) > 1) is wide] for wide in (True, False))
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
-    with gradients_held_once(once):
+    with skip_cpu_grad_copies(once):
         engine, *_ = deepspeed.initialize(model=model, model_parameters=groups, config=config(case, folder))
-    cast_when_stepped(engine)
+    cast_grads_on_step(engine)
     if once:
-        keep_gradients(engine)
+        keep_grads_in_host_memory(engine)
     ids = torch.randint(0, 1024, (1, 32), generator=generator)
     losses, norms = [], []
     for micro in range(STEPS * ACCUMULATION):
         if micro == (STEPS - 1) * ACCUMULATION:
-            SWAPPED.read = SWAPPED.written = 0
+            NVME_COUNTERS.bytes_read = NVME_COUNTERS.bytes_written = 0
         loss = engine(input_ids=ids, labels=ids, use_cache=False).loss
         engine.backward(loss)
         engine.step()
@@ -87,20 +87,20 @@ def trained(case, folder, once):
     found = {"losses": losses, "norms": norms, "weights": digest.hexdigest(), "files": len(files)}
     found["left"] = left(engine.optimizer)
     found["masters_gradients"] = sum(m.grad.nbytes for m in masters if m.grad is not None)
-    found |= {"read": SWAPPED.read, "written": SWAPPED.written}
+    found |= {"read": NVME_COUNTERS.bytes_read, "written": NVME_COUNTERS.bytes_written}
     found["shard"] = sum(parameter.ds_tensor.numel() for parameter in model.parameters())
     engine.destroy()
     return found
 
 
-ranks = join()
+ranks = init_process_group()
 op = AsyncIOBuilder().load(verbose=False)
-op.aio_handle = counted(op.aio_handle)
+op.aio_handle = counting_handle_class(op.aio_handle)
 results = []
 for number, case in enumerate(json.loads(sys.argv[3])):
     place = Path(sys.argv[2]) / str(number)
     results.append({name: trained(case, place / name, name == "once") for name in ("twice", "once")})
-everyone = ranks.gather(results)
-if ranks.is_first:
+everyone = ranks.all_gather_object(results)
+if ranks.is_main_process:
     Path(sys.argv[1]).write_text(json.dumps(everyone))
-leave()
+destroy_process_group()

@@ -13,12 +13,12 @@ from pathlib import Path
 import torch
 from safetensors import safe_open
 
-from harness.plan.run import resolve
+from harness.plan.resolved_run import resolve_run
+from harness.runtime.distributed import Distributed, destroy_process_group, init_process_group
 from harness.runtime.models import build_model
-from harness.runtime.models.configuration import load_config
-from harness.runtime.ranks import Ranks, join, leave
-from harness.runtime.tokens import byte_tokenizer
-from harness.spec.model import RunSpec
+from harness.runtime.models.model_config import load_config
+from harness.runtime.tokenizer import byte_tokenizer
+from harness.spec.run_spec import RunSpec
 
 
 def kilobytes(name: str) -> int:
@@ -66,12 +66,12 @@ def check_values(model: torch.nn.Module, folder: Path, rank: int, world: int) ->
     return wrong
 
 
-def main(ranks: Ranks, folder: Path, out: Path) -> None:
+def main(ranks: Distributed, folder: Path, out: Path) -> None:
     spec = {"model": {"name_or_path": str(folder), "tokenizer": "bytes"}, "precision": {"bf16": True}}
-    run = resolve(RunSpec.model_validate_json(json.dumps(spec)), world_size=ranks.world)
+    run = resolve_run(RunSpec.model_validate_json(json.dumps(spec)), world_size=ranks.world_size)
     config = load_config(run.spec.model, byte_tokenizer())
-    ds_config = {"train_batch_size": ranks.world, "bf16": {"enabled": True}, "zero_optimization": {"stage": 3}}
-    ranks.sum(1.0)  # the group's own buffers
+    ds_config = {"train_batch_size": ranks.world_size, "bf16": {"enabled": True}, "zero_optimization": {"stage": 3}}
+    ranks.all_reduce_sum(1.0)  # the group's own buffers
     watch, began = Watch(), time.monotonic()
     read = {name: counted(name) for name in ("rchar", "read_bytes")}
     watch.start()
@@ -79,13 +79,13 @@ def main(ranks: Ranks, folder: Path, out: Path) -> None:
     mine = {**watch.grown(), "seconds": time.monotonic() - began}
     mine |= {name: counted(name) - before for name, before in read.items()}
     mine["model"] = sum(p.ds_numel for p in model.parameters()) * 2
-    mine["wrong"] = check_values(model, folder, ranks.rank, ranks.world)
-    everyone = ranks.gather(mine)
-    if ranks.is_first:
+    mine["wrong"] = check_values(model, folder, ranks.rank, ranks.world_size)
+    everyone = ranks.all_gather_object(mine)
+    if ranks.is_main_process:
         out.write_text(json.dumps(everyone))
 
 
 if __name__ == "__main__":
-    ranks = join()
+    ranks = init_process_group()
     main(ranks, Path(sys.argv[1]), Path(sys.argv[2]))
-    leave()
+    destroy_process_group()

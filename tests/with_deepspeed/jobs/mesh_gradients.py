@@ -11,9 +11,9 @@ import deepspeed
 import torch
 from torch import nn
 
-from harness.runtime.ranks import join, leave
+from harness.runtime.distributed import destroy_process_group, init_process_group
 
-ranks = join()
+ranks = init_process_group()
 found = {}
 for stage in (0, 1, 2, 3):
     model = nn.Linear(2, 1, bias=False)
@@ -34,6 +34,6 @@ for stage in (0, 1, 2, 3):
     with deepspeed.zero.GatheredParameters(weights, enabled=stage == 3):
         found[stage] = (-weights[0].detach()[0]).tolist()
     engine.destroy()
-if ranks.is_first:
+if ranks.is_main_process:
     Path(sys.argv[-1]).write_text(json.dumps(found))
-leave()
+destroy_process_group()

@@ -6,8 +6,8 @@ import deepspeed
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, set_seed
 
-from harness.runtime.models.sharded import sharded_creation
-from harness.runtime.ranks import join, leave
+from harness.runtime.distributed import destroy_process_group, init_process_group
+from harness.runtime.models.zero3_weights import zero3_init
 
 SIZES = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 4}
 EXPERTS = {"num_experts": 4, "num_local_experts": 4, "moe_intermediate_size": 32, "shared_expert_intermediate_size": 64}
@@ -20,10 +20,10 @@ def new(family: str) -> torch.nn.Module:
     return AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **sizes), dtype=torch.float32)
 
 
-ranks = join()
+ranks = init_process_group()
 for family in sys.argv[1:]:
     whole = dict(new(family).named_parameters())
-    with sharded_creation({"train_micro_batch_size_per_gpu": 1, "zero_optimization": ZERO}):
+    with zero3_init({"train_micro_batch_size_per_gpu": 1, "zero_optimization": ZERO}):
         sharded = new(family)
     fused = 0
     for name, parameter in sharded.named_parameters():
@@ -34,4 +34,4 @@ for family in sys.argv[1:]:
             assert abs(ours.mean() - plain.mean()) <= 0.01, name
             fused += ours.dim() > 2
     assert fused, f"{family} has no experts in one weight"
-leave()
+destroy_process_group()

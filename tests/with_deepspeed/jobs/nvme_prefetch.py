@@ -11,18 +11,18 @@ sys.path.insert(0, str(Path(__file__).parent))
 import torch
 import tripwires
 
-from harness.runtime.nvme_prefetch import read_ahead_once
-from harness.runtime.ranks import join, leave
+from harness.runtime.distributed import destroy_process_group, init_process_group
+from harness.runtime.patches.nvme_prefetch_duplicate import drop_duplicate_prefetches
 
 
 def main(out: Path) -> None:
-    join()
+    init_process_group()
     with tempfile.TemporaryDirectory() as folder:
         engine = tripwires.engine_with_parameters_on_nvme(folder)
         swapper = engine.module.lm_head.weight.nvme_swapper
         found: dict[str, Any] = {"asked": 0, "read": 0, "losses": []}
         _count(swapper, found, "read")
-        read_ahead_once(engine.module)
+        drop_duplicate_prefetches(engine.module)
         _count(swapper, found, "asked")
         ids = torch.arange(16).view(1, 16)
         for _ in range(6):
@@ -32,7 +32,7 @@ def main(out: Path) -> None:
             found["losses"].append(float(loss.detach()))
         found["losses"] = found["losses"][::2]  # the weights change after every second
         out.write_text(json.dumps(found))
-    leave()
+    destroy_process_group()
 
 
 def _count(swapper: Any, found: dict[str, Any], name: str) -> None:

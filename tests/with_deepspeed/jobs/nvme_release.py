@@ -12,8 +12,8 @@ import deepspeed
 import torch
 from deepspeed.ops.op_builder import AsyncIOBuilder
 
-from harness.runtime.nvme_release import release_written_states
-from harness.runtime.ranks import join, leave
+from harness.runtime.distributed import destroy_process_group, init_process_group
+from harness.runtime.patches.nvme_release import release_written_states
 
 SIZE, LAYERS, STEPS = 512, 4, 3
 WAYS = {"neither": (False, False), "read": (True, False), "write": (False, True), "both": (True, True)}
@@ -70,7 +70,7 @@ def trained(way, folder):
     return {"losses": losses, "weights": weights.hexdigest(), "files": files, "kept": [held[0], held[-1]]}
 
 
-ranks = join()
+ranks = init_process_group()
 AsyncIOBuilder().load(verbose=False)
 found = {}
 for name in ("bare", "released"):  # a patch holds for the rest of the process
@@ -80,4 +80,4 @@ for name in ("bare", "released"):  # a patch holds for the rest of the process
             release_written_states(config(way, place))
         found[f"{way}, {name}"] = trained(way, place)
 Path(sys.argv[1]).write_text(json.dumps({"bytes": 8 * SIZE * SIZE * LAYERS, **found}))
-leave()
+destroy_process_group()

@@ -19,16 +19,16 @@ import torch
 from parallel_cases import ACCUMULATION, CLIP, LENGTH, MICRO, OPTIMIZER, SEED, STEPS, WARMUP
 from plain_reference import Rows, Settings, train_plainly
 
-from harness.runtime.batch import IGNORED, MicroBatch
-from harness.runtime.engine import build_engine, find_place, mend_engine
-from harness.runtime.main import _quieten, _read_together
-from harness.runtime.metrics import Stopwatch
+from harness.runtime.distributed import Distributed, destroy_process_group, init_process_group
+from harness.runtime.engine import apply_engine_patches, build_engine, resolve_topology
+from harness.runtime.metrics import StepTimer
+from harness.runtime.micro_batch import IGNORE_INDEX, MicroBatch
 from harness.runtime.models import build_model, load_config
-from harness.runtime.ranks import Ranks, join, leave
-from harness.runtime.rundir import Orders, RunDir
-from harness.runtime.stepping import Stepper, make_stepper
-from harness.runtime.tokens import load_tokenizer
+from harness.runtime.run_config import RunConfig, RunDir
+from harness.runtime.step import Stepper, make_stepper
+from harness.runtime.tokenizer import load_tokenizer
 from harness.runtime.topology import Topology
+from harness.runtime.worker import _load_run_config_on_all_ranks, _set_log_levels
 
 SETTINGS = Settings(OPTIMIZER, STEPS, WARMUP, CLIP)
 _plain: dict[tuple[Any, ...], tuple[list[float], list[float], float]] = {}
@@ -44,7 +44,7 @@ class Built:
 
 
 def main() -> None:
-    ranks = join()
+    ranks = init_process_group()
     for job in json.loads(Path(sys.argv[-1]).read_text()):
         began, outcome = time.perf_counter(), {}
         try:
@@ -52,51 +52,51 @@ def main() -> None:
         except Exception as raised:  # other ranks may stand in other collectives: all end with this one
             traceback.print_exc()
             outcome = {"error": f"{type(raised).__name__}: {raised}"}
-        if ranks.is_first or outcome["error"]:
+        if ranks.is_main_process or outcome["error"]:
             outcome["seconds"] = round(time.perf_counter() - began, 2)
             (Path(job["run"]) / "outcome.json").write_text(json.dumps(outcome))
         if outcome["error"]:
             sys.stderr.flush()
             os._exit(1)
-    leave()
+    destroy_process_group()
 
 
-def build(ranks: Ranks, orders: Orders) -> Built:
-    run, place = orders.run, find_place(orders.run, ranks)
+def build(ranks: Distributed, orders: RunConfig) -> Built:
+    run, place = orders.run, resolve_topology(orders.run, ranks)
     config = load_config(run.spec.model, load_tokenizer(run.spec.model))
     engine = build_engine(run, orders.ds_config, build_model(run, orders.ds_config, config), STEPS)
-    mend_engine(engine, ranks, place)
+    apply_engine_patches(engine, ranks, place)
     return Built(engine, make_stepper(engine, ranks, place, run), place)
 
 
-def _case(ranks: Ranks, job: dict[str, Any]) -> dict[str, Any]:
-    orders = _read_together(RunDir(Path(job["run"])), ranks)
-    _quieten("error")
+def _case(ranks: Distributed, job: dict[str, Any]) -> dict[str, Any]:
+    orders = _load_run_config_on_all_ranks(RunDir(Path(job["run"])), ranks)
+    _set_log_levels("error")
     built = build(ranks, orders)
     place = built.topology
-    steps = [rows_of(job, step, place.data_size) for step in range(STEPS)]
-    held_out = rows_of(job, STEPS, place.data_size)
+    steps = [rows_of(job, step, place.data_parallel_size) for step in range(STEPS)]
+    held_out = rows_of(job, STEPS, place.data_parallel_size)
     losses, norms = [], []
     for rows in steps:
-        part = built.stepper.train(mine(rows, place.data_rank), predicted(rows), Stopwatch())
-        losses.append(ranks.sum(part)[0] / (ACCUMULATION * place.data_size))
+        part = built.stepper.train_step(mine(rows, place.data_parallel_rank), predicted(rows), StepTimer())
+        losses.append(ranks.all_reduce_sum(part)[0] / (ACCUMULATION * place.data_parallel_size))
         norm = built.engine.get_global_grad_norm()
         norms.append(None if norm is None else float(norm))
-    evaluated = _evaluate(built, ranks, mine(held_out, place.data_rank))
+    evaluated = _evaluate(built, ranks, mine(held_out, place.data_parallel_rank))
     outcome = {"losses": losses, "norms": norms, "eval": evaluated}
     outcome["in_chunks"] = getattr(built.stepper, "_head", None) is not None
     built.engine.destroy()
-    if ranks.is_first:
-        outcome |= _beside(job, steps, held_out, place.data_size)
+    if ranks.is_main_process:
+        outcome |= _beside(job, steps, held_out, place.data_parallel_size)
     return outcome
 
 
-def _evaluate(built: Built, ranks: Ranks, batches: list[MicroBatch]) -> float:
+def _evaluate(built: Built, ranks: Distributed, batches: list[MicroBatch]) -> float:
     built.engine.eval()
     with torch.no_grad():
-        parts = [built.stepper.evaluate(batch) for batch in batches]
+        parts = [built.stepper.eval_step(batch) for batch in batches]
     built.engine.train()
-    total, count = ranks.sum(torch.stack([p[0] for p in parts]).sum(), sum(p[1] for p in parts))
+    total, count = ranks.all_reduce_sum(torch.stack([p[0] for p in parts]).sum(), sum(p[1] for p in parts))
     return total / count
 
 
@@ -131,11 +131,11 @@ def rows_of(job: dict[str, Any], step: int, data_size: int) -> list[MicroBatch]:
             at = int(torch.randint(2, LENGTH - 2, (1,), generator=draw))
             if job["packed"]:
                 positions[row, at:] = torch.arange(LENGTH - at)
-                labels[row, at] = labels[row, 0] = IGNORED
+                labels[row, at] = labels[row, 0] = IGNORE_INDEX
             else:
-                labels[row, :at] = IGNORED
+                labels[row, :at] = IGNORE_INDEX
         if index == 0 and step % 3 == 0:
-            labels[:] = IGNORED
+            labels[:] = IGNORE_INDEX
         batches.append(MicroBatch(ids, labels, positions if job["packed"] else None))
     return batches
 
@@ -145,7 +145,7 @@ def mine(rows: list[MicroBatch], data_rank: int) -> list[MicroBatch]:
 
 
 def predicted(rows: list[MicroBatch]) -> int:
-    return sum(batch.predicted for batch in rows)
+    return sum(batch.num_targets for batch in rows)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import torch
 from parallel_cases import SEED, SHAPES
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from harness.runtime.tokens import byte_tokenizer
+from harness.runtime.tokenizer import byte_tokenizer
 
 folder, *shapes = sys.argv[1:]
 for shape in shapes:

@@ -17,17 +17,17 @@ from typing import Any
 import torch
 from torch import distributed as dist
 
-from harness.runtime import loop
-from harness.runtime.main import _quieten, _read_together
-from harness.runtime.ranks import Ranks, join, leave
-from harness.runtime.rundir import RunDir
-from harness.runtime.state import State
-from harness.runtime.status import Status
+from harness.runtime import train
+from harness.runtime.distributed import Distributed, destroy_process_group, init_process_group
+from harness.runtime.rank_status import RankStatusWriter
+from harness.runtime.run_config import RunDir
+from harness.runtime.train_state import TrainState
+from harness.runtime.worker import _load_run_config_on_all_ranks, _set_log_levels
 
 
 def main() -> None:
     os.environ["TORCHDYNAMO_DISABLE"] = "1"  # Muon's module compiles its kernels when it is imported, minutes here
-    ranks = join()
+    ranks = init_process_group()
     for job in json.loads(Path(sys.argv[-1]).read_text()):
         began, error, facts = time.perf_counter(), None, {}
         try:
@@ -35,22 +35,22 @@ def main() -> None:
         except Exception as raised:
             traceback.print_exc()
             error = f"{type(raised).__name__}: {raised}"
-        if ranks.is_first:
+        if ranks.is_main_process:
             seconds = round(time.perf_counter() - began, 2)
             outcome = {"seconds": seconds, "error": error, **facts}
             (Path(job["run"]) / "outcome.json").write_text(json.dumps(outcome))
-        errors = ranks.gather(error)
+        errors = ranks.all_gather_object(error)
         if any(errors) and not all(errors):
             break  # the ranks may stand in different collectives
-    leave()
+    destroy_process_group()
 
 
-def _train(ranks: Ranks, job: dict[str, Any]) -> dict[str, Any]:
+def _train(ranks: Distributed, job: dict[str, Any]) -> dict[str, Any]:
     run_dir = RunDir(Path(job["run"]))
-    orders = _read_together(run_dir, ranks)
-    _quieten("error")
-    built = loop.build(orders, run_dir, ranks, Status(run_dir, ranks.rank))
-    loop.train(built, None)
+    orders = _load_run_config_on_all_ranks(run_dir, ranks)
+    _set_log_levels("error")
+    built = train.build_context(orders, run_dir, ranks, RankStatusWriter(run_dir, ranks.rank))
+    train.train(built, None)
     built.metrics.close()
     swapped = sum(_swapped(orders.ds_config))
     facts = {"optimizer": type(built.engine.optimizer).__name__, "swapped": swapped, "data": _drawn(built, job)}
@@ -64,11 +64,11 @@ def _swapped(config: dict[str, Any]) -> list[int]:
     return [f.stat().st_size for path in paths for f in Path(path).rglob("*") if f.is_file()]
 
 
-def _drawn(built: loop.Job, job: dict[str, Any]) -> str:
+def _drawn(built: train.TrainContext, job: dict[str, Any]) -> str:
     """Draw all steps again, on every rank; returns a digest of the rows in the order of the global batch."""
-    state, steps = State(), []
-    for _ in range(built.steps):
-        drawn = built.train.step(state.position)
+    state, steps = TrainState(), []
+    for _ in range(built.total_steps):
+        drawn = built.train_data.batch_at(state.position)
         mine = [
             {
                 "input_ids": b.input_ids,
@@ -78,13 +78,13 @@ def _drawn(built: loop.Job, job: dict[str, Any]) -> str:
             }
             for b in drawn.micro_batches
         ]
-        state = state.advance(samples=0, tokens=0, position=drawn.position)
+        state = state.advance(samples=0, tokens=0, position=drawn.next_position)
         steps.append(mine)
-    sharers = built.ranks.gather((built.topology.data_rank, steps))
+    sharers = built.distributed.all_gather_object((built.topology.data_parallel_rank, steps))
     by_data_rank = dict(reversed(sharers))
     together = [
         [by_data_rank[r][step][m] for m in range(len(steps[step])) for r in sorted(by_data_rank)]
-        for step in range(built.steps)
+        for step in range(built.total_steps)
     ]
     if job["drawn"] and dist.get_rank() == 0:
         torch.save(together, job["drawn"])

@@ -15,25 +15,25 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from harness.runtime import loop
-from harness.runtime.main import _quieten, _read_together
-from harness.runtime.ranks import Ranks, join, leave
-from harness.runtime.rundir import RunDir
-from harness.runtime.status import Status
-from harness.runtime.telemetry.memory import memory_of_phase
+from harness.runtime import train
+from harness.runtime.distributed import Distributed, destroy_process_group, init_process_group
+from harness.runtime.rank_status import RankStatusWriter
+from harness.runtime.run_config import RunDir
+from harness.runtime.telemetry.memory_usage import read_and_reset_peak_memory
+from harness.runtime.worker import _load_run_config_on_all_ranks, _set_log_levels
 
 M_MMAP_THRESHOLD = -3
 """mallopt(3)."""
 
 
-def main(ranks: Ranks, place: Path, resume: Path | None) -> None:
+def main(ranks: Distributed, place: Path, resume: Path | None) -> None:
     run_dir = RunDir(place)
-    orders = _read_together(run_dir, ranks)
-    before = ranks.gather(memory_of_phase()["memory_host_bytes"])
-    job = loop.build(orders, run_dir, ranks, Status(run_dir, ranks.rank))
-    loop.train(job, resume)
+    orders = _load_run_config_on_all_ranks(run_dir, ranks)
+    before = ranks.all_gather_object(read_and_reset_peak_memory()["memory_host_bytes"])
+    job = train.build_context(orders, run_dir, ranks, RankStatusWriter(run_dir, ranks.rank))
+    train.train(job, resume)
     job.metrics.close()
-    if ranks.is_first:
+    if ranks.is_main_process:
         lines = map(json.loads, run_dir.metrics.read_text().splitlines())
         told = {line["phase"]: line["memory_host_peak_bytes"] for line in lines if line["type"] == "memory"}
         (place / "told.json").write_text(json.dumps({"before": before, **told}))
@@ -41,7 +41,7 @@ def main(ranks: Ranks, place: Path, resume: Path | None) -> None:
 
 if __name__ == "__main__":
     ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 64 * 2**10)
-    ranks = join()
-    _quieten("error")
+    ranks = init_process_group()
+    _set_log_levels("error")
     main(ranks, Path(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) > 2 else None)
-    leave()
+    destroy_process_group()

@@ -17,17 +17,17 @@ import torch
 from torch import distributed as dist
 from transformers import AutoConfig, AutoModelForCausalLM, set_seed
 
-from harness.plan.run import resolve
-from harness.render import render
-from harness.runtime.batch import MicroBatch
-from harness.runtime.metrics import Stopwatch
-from harness.runtime.models.stored import Stored
-from harness.runtime.pipeline.module import build_pipeline
-from harness.runtime.pipeline.names import transformers_parameter
-from harness.runtime.ranks import Ranks, join, leave
-from harness.runtime.stepping import make_stepper
+from harness.plan.resolved_run import resolve_run
+from harness.render import render_ds_config
+from harness.runtime.distributed import Distributed, destroy_process_group, init_process_group
+from harness.runtime.metrics import StepTimer
+from harness.runtime.micro_batch import MicroBatch
+from harness.runtime.models.safetensors_reader import SafetensorsFiles
+from harness.runtime.pipeline.parameter_names import to_transformers_parameter
+from harness.runtime.pipeline.pipeline_module import build_pipeline
+from harness.runtime.step import make_stepper
 from harness.runtime.topology import Topology
-from harness.spec.model import RunSpec
+from harness.spec.run_spec import RunSpec
 
 STAGES, STEPS, ACCUMULATION, ROWS, RATE, DECAY, CLIP, SEED = 2, 4, 3, 2, 1e-3, 0.01, 0.5, 5
 VOCABULARY = 96
@@ -72,15 +72,15 @@ WAYS: dict[str, dict[str, Any]] = {
 
 def main() -> None:
     out, models = Path(sys.argv[1]), Path(sys.argv[2])
-    ranks = join()
+    ranks = init_process_group()
     found = {name: _compare(name, ranks) for name in FAMILIES}
-    found["pretrained"] = {"read": ranks.gather(_read_by_stage(models, ranks))}
-    if ranks.is_first:
+    found["pretrained"] = {"read": ranks.all_gather_object(_read_by_stage(models, ranks))}
+    if ranks.is_main_process:
         out.write_text(json.dumps(found))
-    leave()
+    destroy_process_group()
 
 
-def _spec(name: str, model: dict[str, Any], ranks: Ranks) -> Any:
+def _spec(name: str, model: dict[str, Any], ranks: Distributed) -> Any:
     body: dict[str, Any] = {
         "name": name,
         "model": {**model, "tokenizer": "bytes"},
@@ -98,10 +98,10 @@ def _spec(name: str, model: dict[str, Any], ranks: Ranks) -> Any:
         body[section] = {**body.get(section, {}), **more}
     if body.get("zero", {}).get("stage", 0) == 0:
         body["train"]["max_grad_norm"] = 0.0
-    return resolve(RunSpec.model_validate_json(json.dumps(body)), world_size=ranks.world)
+    return resolve_run(RunSpec.model_validate_json(json.dumps(body)), world_size=ranks.world_size)
 
 
-def _compare(name: str, ranks: Ranks) -> dict[str, Any]:
+def _compare(name: str, ranks: Distributed) -> dict[str, Any]:
     fields = dict(FAMILIES[name])
     config = AutoConfig.for_model(fields.pop("model_type"), use_cache=False, **fields)
     run = _spec(name, {"config": FAMILIES[name]}, ranks)
@@ -109,26 +109,28 @@ def _compare(name: str, ranks: Ranks) -> dict[str, Any]:
     whole = AutoModelForCausalLM.from_config(copy.deepcopy(config), dtype=torch.float32)
     pipeline = build_pipeline(run, config)
     weights = dict(whole.named_parameters())
-    start = [n for n, p in pipeline.named_parameters() if not p.equal(weights[transformers_parameter(config, n)])]
+    start = [n for n, p in pipeline.named_parameters() if not p.equal(weights[to_transformers_parameter(config, n)])]
     engine, *_ = deepspeed.initialize(
-        model=pipeline, model_parameters=list(pipeline.parameters()), config=dict(render(run).config)
+        model=pipeline, model_parameters=list(pipeline.parameters()), config=dict(render_ds_config(run).config)
     )
-    topology = Topology.of(run.degrees, ranks.world, ranks.rank)
+    topology = Topology.from_dims(run.parallel_dims, ranks.world_size, ranks.rank)
     stepper = make_stepper(engine, ranks, topology)
     optimizer = torch.optim.AdamW(whole.parameters(), lr=RATE, weight_decay=DECAY)
     clip = run.spec.train.max_grad_norm or float("inf")
     loss_gap = norm_gap = 0.0
     for step in range(STEPS):
-        batches = _batches(step, topology.data_size)
-        predicted = sum(b.predicted for b in batches)
-        mine = batches[topology.data_rank :: topology.data_size]
-        loss = ranks.sum(stepper.train(mine, predicted, Stopwatch()))[0] / (ACCUMULATION * topology.data_size)
+        batches = _batches(step, topology.data_parallel_size)
+        predicted = sum(b.num_targets for b in batches)
+        mine = batches[topology.data_parallel_rank :: topology.data_parallel_size]
+        loss = ranks.all_reduce_sum(stepper.train_step(mine, predicted, StepTimer()))[0] / (
+            ACCUMULATION * topology.data_parallel_size
+        )
         plain, norm = _plain_step(whole, optimizer, batches, predicted, clip)
         loss_gap = max(loss_gap, abs(loss - plain) / plain)
         ours = engine.get_global_grad_norm()
         norm_gap = max(norm_gap, 0.0 if ours is None else abs(float(ours) - norm) / norm)
     return {
-        "start": ranks.gather(start),
+        "start": ranks.all_gather_object(start),
         "loss": loss_gap,
         "norm": norm_gap,
         "eval": _evaluation_gap(whole, stepper, ranks),
@@ -161,7 +163,9 @@ def _plain_step(
 ) -> tuple[float, float]:
     total = 0.0
     for batch in batches:
-        loss = whole(**batch.inputs(torch.device("cpu")), labels=batch.labels, num_items_in_batch=predicted).loss
+        loss = whole(
+            **batch.to_model_inputs(torch.device("cpu")), labels=batch.labels, num_items_in_batch=predicted
+        ).loss
         loss.backward()
         total += float(loss.detach())
     norm = float(torch.nn.utils.clip_grad_norm_(whole.parameters(), clip))
@@ -170,31 +174,31 @@ def _plain_step(
     return total, norm
 
 
-def _evaluation_gap(whole: Any, stepper: Any, ranks: Ranks) -> float:
+def _evaluation_gap(whole: Any, stepper: Any, ranks: Distributed) -> float:
     """On one batch of other rows and length than training; every data rank computes it."""
     batch = _batches(99, 1)[1]
     batch = MicroBatch(batch.input_ids[:1], batch.labels[:1], batch.position_ids[:1])
     loss, tokens = stepper.evaluate(batch)
-    total, count = ranks.sum(loss, tokens)
+    total, count = ranks.all_reduce_sum(loss, tokens)
     with torch.no_grad():
-        plain = float(whole(**batch.inputs(torch.device("cpu")), labels=batch.labels).loss)
+        plain = float(whole(**batch.to_model_inputs(torch.device("cpu")), labels=batch.labels).loss)
     return abs(total / count - plain) / plain
 
 
-def _read_by_stage(models: Path, ranks: Ranks) -> list[str]:
+def _read_by_stage(models: Path, ranks: Distributed) -> list[str]:
     """Names of the tensors that this rank reads, once they are known to arrive where they belong."""
     folder = models / "llama"
     run = _spec("pretrained", {"name_or_path": str(folder)}, ranks)
     whole = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     read: list[str] = []
-    original = Stored.read
-    Stored.read = lambda self, name, out: (read.append(name), original(self, name, out))[1]
+    original = SafetensorsFiles.read_into
+    SafetensorsFiles.read_into = lambda self, name, out: (read.append(name), original(self, name, out))[1]
     config = AutoConfig.from_pretrained(folder)
     pipeline = build_pipeline(run, config)
-    Stored.read = original
+    SafetensorsFiles.read_into = original
     weights = dict(whole.named_parameters())
     for name, parameter in pipeline.named_parameters():
-        assert parameter.equal(weights[transformers_parameter(config, name)]), name
+        assert parameter.equal(weights[to_transformers_parameter(config, name)]), name
     dist.barrier()
     return read
 

@@ -13,20 +13,20 @@ from typing import Any
 
 import torch
 
-from harness.errors import Refused
-from harness.runtime import loop
-from harness.runtime.main import _quieten, _read_together
-from harness.runtime.ranks import Ranks, join, leave
-from harness.runtime.rundir import RunDir
-from harness.runtime.status import Status
+from harness.errors import UserError
+from harness.runtime import train as loop
+from harness.runtime.distributed import Distributed, destroy_process_group, init_process_group
+from harness.runtime.rank_status import RankStatusWriter
+from harness.runtime.run_config import RunDir
+from harness.runtime.worker import _load_run_config_on_all_ranks, _set_log_levels
 
 
 class Spoiled:
     """A stepper whose steps are spoiled now and then, and that says whether weights changed."""
 
-    def __init__(self, built: loop.Job, job: dict[str, Any]) -> None:
+    def __init__(self, built: loop.TrainContext, job: dict[str, Any]) -> None:
         self._stepper, self._module = built.stepper, built.engine.module
-        self._job, self._rank, self._step, self._spoiling = job, built.ranks.rank, 0, False
+        self._job, self._rank, self._step, self._spoiling = job, built.distributed.rank, 0, False
         self.changed: list[bool] = []
         self._module.register_forward_hook(self._spoil)
 
@@ -34,13 +34,13 @@ class Spoiled:
         self._step += 1
         self._spoiling = self._step in self._job["bad"] and self._rank == self._job["rank"]
         before = self._digest()
-        losses = self._stepper.train(micro_batches, predicted, watch)
+        losses = self._stepper.train_step(micro_batches, predicted, watch)
         self.changed.append(self._digest() != before)
         self._spoiling = False
         return losses
 
     def evaluate(self, batch: Any) -> tuple[torch.Tensor, int]:
-        return self._stepper.evaluate(batch)
+        return self._stepper.eval_step(batch)
 
     def _spoil(self, _module: Any, _inputs: Any, output: Any) -> Any:
         if self._spoiling and self._job["kind"] == "loss":
@@ -57,25 +57,25 @@ class Spoiled:
 
 
 def main() -> None:
-    ranks = join()
+    ranks = init_process_group()
     for job in json.loads(Path(sys.argv[-1]).read_text()):
         outcome = _train(ranks, job)
-        if ranks.is_first:
+        if ranks.is_main_process:
             (Path(job["run"]) / "outcome.json").write_text(json.dumps(outcome))
-    leave()
+    destroy_process_group()
 
 
-def _train(ranks: Ranks, job: dict[str, Any]) -> dict[str, Any]:
+def _train(ranks: Distributed, job: dict[str, Any]) -> dict[str, Any]:
     run_dir = RunDir(Path(job["run"]))
-    orders = _read_together(run_dir, ranks)
-    _quieten("error")
-    built = loop.build(orders, run_dir, ranks, Status(run_dir, ranks.rank))
+    orders = _load_run_config_on_all_ranks(run_dir, ranks)
+    _set_log_levels("error")
+    built = loop.build_context(orders, run_dir, ranks, RankStatusWriter(run_dir, ranks.rank))
     spoiled = Spoiled(built, job)
     built = dataclasses.replace(built, stepper=spoiled)
     refused, state = None, None
     try:
         state = loop.train(built, None)
-    except Refused as error:
+    except UserError as error:
         finding = error.findings[0]
         refused = [finding.gate, finding.message, list(finding.notes)]
     built.metrics.close()

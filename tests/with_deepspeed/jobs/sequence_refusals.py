@@ -5,11 +5,15 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from harness.errors import Refused
-from harness.plan.run import Degrees
-from harness.runtime.batch import MicroBatch
-from harness.runtime.ranks import join, leave
-from harness.runtime.sequence_parallel import SequenceStepper, attend_over_group, sequence_groups
+from harness.errors import UserError
+from harness.plan.resolved_run import ParallelDims
+from harness.runtime.distributed import destroy_process_group, init_process_group
+from harness.runtime.micro_batch import MicroBatch
+from harness.runtime.parallel.sequence_parallel import (
+    SequenceParallelStepper,
+    init_sequence_groups,
+    install_ulysses_attention,
+)
 from harness.runtime.topology import Topology
 
 SIZES = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}
@@ -20,16 +24,16 @@ def refused(family: str, attention: str = "sdpa", **more: object) -> str:
     config = AutoConfig.for_model(family, **SIZES, **more)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=attention)
     try:
-        attend_over_group(model, groups.get_sequence_parallel_group())
-    except Refused as error:
+        install_ulysses_attention(model, groups.get_sequence_parallel_group())
+    except UserError as error:
         (finding,) = error.findings
         assert finding.gate == "SQ101", finding
         return finding.message
     return ""
 
 
-ranks = join()
-groups = sequence_groups(2)
+ranks = init_process_group()
+groups = init_sequence_groups(2)
 assert "eager" in refused("llama", "eager", intermediate_size=64)
 assert "output_router_logits" in refused(
     "mixtral", intermediate_size=64, num_local_experts=2, output_router_logits=True
@@ -42,8 +46,8 @@ model.config.num_hidden_layers = 2
 engine, *_ = deepspeed.initialize(
     model=model, mpu=groups, config={"train_micro_batch_size_per_gpu": 1, "optimizer": OPTIMIZER}
 )
-stepper = SequenceStepper(engine, ranks, Topology.of(Degrees(2, 1, 1, 2), 2, ranks.rank))
+stepper = SequenceParallelStepper(engine, ranks, Topology.from_dims(ParallelDims(2, 1, 1, 2), 2, ranks.rank))
 ids = torch.ones((1, 8), dtype=torch.int64)
-with pytest.raises(Refused, match="1 of the model's 2 layers attend"):
-    stepper.evaluate(MicroBatch(ids, ids))
-leave()
+with pytest.raises(UserError, match="1 of the model's 2 layers attend"):
+    stepper.eval_step(MicroBatch(ids, ids))
+destroy_process_group()

@@ -17,13 +17,13 @@ from typing import Any
 import psutil
 import torch
 
-from harness.runtime import loop
-from harness.runtime.main import _quieten, _read_together
-from harness.runtime.ranks import Ranks, join, leave
-from harness.runtime.rundir import RunDir
-from harness.runtime.status import Status
-from harness.runtime.telemetry import memory
-from harness.runtime.telemetry.telemetry import Telemetry
+from harness.runtime import train
+from harness.runtime.distributed import Distributed, destroy_process_group, init_process_group
+from harness.runtime.rank_status import RankStatusWriter
+from harness.runtime.run_config import RunDir
+from harness.runtime.telemetry import memory_usage
+from harness.runtime.telemetry.run_telemetry import Telemetry
+from harness.runtime.worker import _load_run_config_on_all_ranks, _set_log_levels
 
 
 class Slow(torch.autograd.Function):
@@ -40,17 +40,17 @@ class Slow(torch.autograd.Function):
         return gradient, None
 
 
-def slow_down(built: loop.Job, kind: str, seconds: float) -> None:
+def slow_down(built: train.TrainContext, kind: str, seconds: float) -> None:
     """Make this rank slow in one way."""
     engine = built.engine
     if kind == "data":
-        original = type(built.train.sequences).batch
+        original = type(built.train_data.dataset).make_batch
 
         def batch(self: Any, *args: Any, **kw: Any) -> Any:
             time.sleep(seconds)
             return original(self, *args, **kw)
 
-        built.train.sequences.__dict__["batch"] = batch.__get__(built.train.sequences)
+        built.train_data.dataset.__dict__["batch"] = batch.__get__(built.train_data.dataset)
     elif kind == "forward":
         engine.module.register_forward_pre_hook(lambda *_: time.sleep(seconds))
     elif kind == "backward":
@@ -82,26 +82,26 @@ def slow_disk(seconds: float) -> None:
 
 
 def main() -> None:
-    ranks = join()
+    ranks = init_process_group()
     for job in json.loads(Path(sys.argv[-1]).read_text()):
         outcome = _train(ranks, job)
-        if ranks.is_first:
+        if ranks.is_main_process:
             (Path(job["run"]) / "outcome.json").write_text(json.dumps(outcome))
-    leave()
+    destroy_process_group()
 
 
-def _train(ranks: Ranks, job: dict[str, Any]) -> dict[str, Any]:
+def _train(ranks: Distributed, job: dict[str, Any]) -> dict[str, Any]:
     run_dir = RunDir(Path(job["run"]))
-    orders = _read_together(run_dir, ranks)
-    _quieten("error")
+    orders = _load_run_config_on_all_ranks(run_dir, ranks)
+    _set_log_levels("error")
     slow = job["slow"] if job["slow"] and job["slow"]["rank"] == ranks.rank else None
     if slow and slow["kind"] == "disk":
         slow_disk(slow["seconds"])
-    built = loop.build(orders, run_dir, ranks, Status(run_dir, ranks.rank))
+    built = train.build_context(orders, run_dir, ranks, RankStatusWriter(run_dir, ranks.rank))
     if slow:
         slow_down(built, slow["kind"], slow["seconds"])
     wall: list[float] = []
-    original = loop._step
+    original = train._run_and_log_step
 
     def step(*args: Any, **kw: Any) -> Any:
         began = time.perf_counter()
@@ -111,14 +111,14 @@ def _train(ranks: Ranks, job: dict[str, Any]) -> dict[str, Any]:
             wall.append(time.perf_counter() - began)
 
     resident: list[tuple[int, int]] = []
-    host_memory = memory.host_memory
+    host_memory = memory_usage.host_memory_usage
 
     def looked() -> dict[str, int]:
         found = host_memory()
         resident.append((found["memory_host_bytes"], psutil.Process().memory_info().rss))
         return found
 
-    loop._step, memory.host_memory, init = step, looked, Telemetry.__init__
+    train._run_and_log_step, memory_usage.host_memory_usage, init = step, looked, Telemetry.__init__
 
     def late(self: Any, *args: Any) -> None:
         init(self, *args)
@@ -128,11 +128,11 @@ def _train(ranks: Ranks, job: dict[str, Any]) -> dict[str, Any]:
         Telemetry.__init__ = late  # type: ignore[method-assign]
     error = None
     try:
-        loop.train(built, None)
+        train.train(built, None)
     except Exception:
         error = traceback.format_exc()
     finally:
-        loop._step, memory.host_memory = original, host_memory
+        train._run_and_log_step, memory_usage.host_memory_usage = original, host_memory
         Telemetry.__init__ = init  # type: ignore[method-assign]
     built.metrics.close()
     swapped = sum(path.stat().st_size for path in Path(job["swap"]).rglob("*") if f"rank{ranks.rank}" in str(path))

@@ -11,32 +11,32 @@ from pathlib import Path
 import deepspeed
 from safetensors.torch import save_file
 
-from harness.runtime import loop
-from harness.runtime.main import _quieten, _read_together
-from harness.runtime.ranks import join, leave
-from harness.runtime.rundir import RunDir
-from harness.runtime.status import Status
+from harness.runtime import train
+from harness.runtime.distributed import destroy_process_group, init_process_group
+from harness.runtime.rank_status import RankStatusWriter
+from harness.runtime.run_config import RunDir
+from harness.runtime.worker import _load_run_config_on_all_ranks, _set_log_levels
 
 
 def main() -> None:
-    ranks = join()
+    ranks = init_process_group()
     for job in json.loads(Path(sys.argv[-1]).read_text()):
         run_dir = RunDir(Path(job["run"]))
-        orders = _read_together(run_dir, ranks)
-        _quieten("error")
-        built = loop.build(orders, run_dir, ranks, Status(run_dir, ranks.rank))
-        loop.train(built, Path(job["resume"]) if job["resume"] else None)
+        orders = _load_run_config_on_all_ranks(run_dir, ranks)
+        _set_log_levels("error")
+        built = train.build_context(orders, run_dir, ranks, RankStatusWriter(run_dir, ranks.rank))
+        train.train(built, Path(job["resume"]) if job["resume"] else None)
         module = built.engine.module
         weights = {n: deepspeed.utils.safe_get_full_fp32_param(p) for n, p in module.named_parameters()}
         if None in weights.values():  # stage 0 in fp32 keeps no master copy: the parameters are it
             weights = dict(module.named_parameters())
-        if ranks.is_first:
+        if ranks.is_main_process:
             save_file(
                 {n: w.detach().clone().contiguous() for n, w in weights.items()}, run_dir.root / "weights.safetensors"
             )
         built.metrics.close()
         built.engine.destroy()
-    leave()
+    destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -10,30 +10,31 @@ from pathlib import Path
 import peer_sides
 import torch
 
-from harness.runtime import loop, stepping
-from harness.runtime.main import _quieten, _read_together
-from harness.runtime.ranks import join, leave
-from harness.runtime.rundir import RunDir
-from harness.runtime.status import Status
+from harness.runtime import step
+from harness.runtime import train as loop
+from harness.runtime.distributed import destroy_process_group, init_process_group
+from harness.runtime.rank_status import RankStatusWriter
+from harness.runtime.run_config import RunDir
+from harness.runtime.worker import _load_run_config_on_all_ranks, _set_log_levels
 
 
 def main() -> None:
-    ranks = join()
+    ranks = init_process_group()
     seen: list[dict[str, torch.Tensor]] = []
-    train = stepping.PlainStepper.train
+    train = step.DataParallelStepper.train_step
 
     def training(stepper, micro_batches, *rest):
         (one,) = micro_batches
-        seen.append({**one.inputs(torch.device("cpu")), "labels": one.labels})
+        seen.append({**one.to_model_inputs(torch.device("cpu")), "labels": one.labels})
         return train(stepper, micro_batches, *rest)
 
-    stepping.PlainStepper.train = training
+    step.DataParallelStepper.train_step = training
     for job in json.loads(Path(sys.argv[-1]).read_text()):
         run_dir = RunDir(Path(job["run"]))
-        orders = _read_together(run_dir, ranks)
-        _quieten("error")
+        orders = _load_run_config_on_all_ranks(run_dir, ranks)
+        _set_log_levels("error")
         seen.clear()
-        built = loop.build(orders, run_dir, ranks, Status(run_dir, ranks.rank))
+        built = loop.build_context(orders, run_dir, ranks, RankStatusWriter(run_dir, ranks.rank))
         loop.train(built, None)
         built.metrics.close()
         built.engine.destroy()
@@ -48,11 +49,11 @@ def main() -> None:
             out=run_dir.root / "trainer",
         )
         theirs = peer_sides.trainer(work)
-        if ranks.is_first:
+        if ranks.is_main_process:
             rows = map(json.loads, run_dir.metrics.read_text().splitlines())
             ours = [row["loss"] for row in rows if row["type"] == "step"]
             (run_dir.root / "losses.json").write_text(json.dumps({"harness": ours, "trainer": theirs}))
-    leave()
+    destroy_process_group()
 
 
 if __name__ == "__main__":

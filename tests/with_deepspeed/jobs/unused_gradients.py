@@ -9,8 +9,8 @@ from pathlib import Path
 import deepspeed
 import torch
 
-from harness.runtime.host_gradients import cast_when_stepped, gradients_held_once
-from harness.runtime.ranks import join, leave
+from harness.runtime.distributed import destroy_process_group, init_process_group
+from harness.runtime.patches.cpu_offload_single_grad import cast_grads_on_step, skip_cpu_grad_copies
 
 CONFIG = {
     "train_micro_batch_size_per_gpu": 1,
@@ -38,9 +38,9 @@ def moved(once):
     """Largest change of the unused part's fp32 masters in the second step."""
     torch.manual_seed(0)
     model = TwoParts()
-    with gradients_held_once(once):
+    with skip_cpu_grad_copies(once):
         engine, *_ = deepspeed.initialize(model=model, model_parameters=list(model.parameters()), config=CONFIG)
-    cast_when_stepped(engine)
+    cast_grads_on_step(engine)
     x, weights = torch.ones(1, 8, dtype=torch.bfloat16), []
     for both in (True, False):
         engine.backward(engine(x, both))
@@ -50,8 +50,8 @@ def moved(once):
     return float((weights[1] - weights[0]).abs().max())
 
 
-ranks = join()
+ranks = init_process_group()
 found = {"twice": moved(False), "once": moved(True)}
-if ranks.is_first:
+if ranks.is_main_process:
     Path(sys.argv[1]).write_text(json.dumps(found))
-leave()
+destroy_process_group()

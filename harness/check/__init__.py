@@ -1,0 +1,1 @@
+"""From a file to findings: loading, gates, fixes, and the selection of rules."""

@@ -1,0 +1,99 @@
+"""The files that a command line names: files, whole folders, standard input. Reads folders; checks nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from harness.errors import ExitCode, UserError
+from harness.findings import Finding, Fix, Place
+from harness.spec.parse.source import MAX_BYTES
+
+EXTENSIONS = (".yaml", ".yml", ".json")
+_SKIPPED_FOLDERS = frozenset(("node_modules", "__pycache__", "site-packages", "venv", "build", "dist"))
+
+
+class DiscoveredFiles(NamedTuple):
+    """What is to be checked, in the order given, once each; `passed_over` are files in folders that are something
+    else; `problems` are folders that cannot be read or hold nothing.
+    """
+
+    files: tuple[str, ...]
+    passed_over: tuple[str, ...] = ()
+    problems: tuple[Finding, ...] = ()
+
+
+def discover_files(arguments: Sequence[str]) -> DiscoveredFiles:
+    """Files as they are; of folders, everything below that looks like a run spec or a DeepSpeed configuration.
+
+    Hidden folders, virtual environments and `node_modules` are not entered, links to folders not followed.
+    """
+    files: dict[str, str] = {}
+    passed_over: dict[str, str] = {}
+    problems: list[Finding] = []
+    for argument in arguments:
+        if argument == "-" or not os.path.isdir(argument):  # noqa: PTH112  (pathlib would drop a leading `./`)
+            files.setdefault(_real_path(argument), argument)
+            continue
+        before = len(files)
+        found = False
+        for path in _walk_folder(argument, problems):
+            if _looks_like_config(path):
+                found = True
+                files.setdefault(_real_path(path), path)
+            else:
+                passed_over.setdefault(_real_path(path), path)
+        if not found and len(files) == before and not problems:
+            problems.append(_empty_folder_finding(argument))
+    others = tuple(path for key, path in passed_over.items() if key not in files)
+    return DiscoveredFiles(tuple(files.values()), others, tuple(problems))
+
+
+def _real_path(path: str) -> str:
+    return path if path == "-" else os.path.realpath(path)
+
+
+def _walk_folder(folder: str, problems: list[Finding]) -> Iterator[str]:
+    def unreadable(error: OSError) -> None:
+        reason = (error.strerror or str(error)).lower()
+        message = f"folder `{error.filename}` cannot be read: {reason}"
+        problems.append(
+            Finding("SP001", "error", message, place=Place(str(error.filename), 1, 1), fix=Fix("check the path"))
+        )
+
+    for here, folders, names in os.walk(folder, onerror=unreadable):
+        folders[:] = sorted(name for name in folders if _should_enter(here, name))
+        for name in sorted(names):
+            if name.lower().endswith(EXTENSIONS) and not name.startswith("."):
+                yield os.path.join(here, name)  # noqa: PTH118
+
+
+def _should_enter(here: str, name: str) -> bool:
+    if name.startswith(".") or name in _SKIPPED_FOLDERS:
+        return False
+    return not os.path.exists(os.path.join(here, name, "pyvenv.cfg"))  # noqa: PTH110, PTH118
+
+
+def _looks_like_config(path: str) -> bool:
+    from harness.spec.config_detection import looks_like_config
+    from harness.spec.parse.source import read_text
+
+    try:
+        if not os.path.isfile(path) or os.path.getsize(path) > MAX_BYTES:  # noqa: PTH113, PTH202
+            return False
+        return looks_like_config(read_text(path), path)
+    except (UserError, OSError) as error:
+        # What cannot be opened at all may be what was meant; what is no text is not.
+        return isinstance(error, UserError) and error.code is ExitCode.USAGE
+
+
+def _empty_folder_finding(folder: str) -> Finding:
+    return Finding(
+        "SP001",
+        "error",
+        f"no run spec and no DeepSpeed configuration is below `{folder}`",
+        place=Place(folder, 1, 1),
+        notes=("files that end in .yaml, .yml or .json are looked at; hidden folders are not entered",),
+        fix=Fix("name the file itself, which is then checked whatever it looks like"),
+    )

@@ -1,0 +1,1 @@
+"""Configurations of other programs, converted to a run spec."""

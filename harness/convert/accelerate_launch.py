@@ -1,0 +1,83 @@
+"""What an accelerate YAML says beside its DeepSpeed part, for `harness adopt`. Its DeepSpeed part is `accelerate`'s."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from harness.spec.parse.source import KeyPath, parse
+from harness.spec.spec_loader import LoadedSpec
+
+if TYPE_CHECKING:
+    from harness.convert.conversion import Draft
+
+_UNREMARKABLE_VALUES: dict[str, tuple[Any, ...]] = {
+    "machine_rank": (0,),
+    "gpu_ids": ("all",),
+    "downcast_bf16": ("no", False),
+    "dynamo_backend": ("no", "NO", False),
+    "use_cpu": (False,),
+    "debug": (False,),
+    "enable_cpu_affinity": (False,),
+    "rdzv_backend": ("static", "c10d"),
+    "tpu_use_cluster": (False,),
+    "tpu_use_sudo": (False,),
+    "main_training_function": ("main",),
+    "same_network": (True, False),
+    "num_machines": (1,),
+}
+"""Values that say nothing of interest."""
+_KNOWN_KEYS = frozenset("compute_environment distributed_type deepspeed_config num_processes mixed_precision".split())
+_MAPPED_FIELDS = frozenset(
+    """zero_stage gradient_accumulation_steps gradient_clipping offload_optimizer_device offload_param_device
+    offload_optimizer_nvme_path offload_param_nvme_path zero3_save_16bit_model deepspeed_config_file""".split()
+)
+
+
+def add_accelerate_fields(draft: Draft, loaded: LoadedSpec) -> None:
+    """Hosts, ranks, port and hostfile; notes for the rest."""
+    if loaded.source is None or loaded.spec is None:
+        return
+    data = parse(loaded.source.text, loaded.source.file).data
+    cluster = loaded.spec.cluster
+    if cluster.gpus_per_node and (cluster.num_nodes or 1) == 1:
+        draft.put("launch.num_gpus", cluster.gpus_per_node)
+    elif cluster.gpus_per_node:
+        draft.put("cluster.num_nodes", cluster.num_nodes)
+        draft.put("cluster.gpus_per_node", cluster.gpus_per_node)
+    if loaded.spec.parallel.sequence_parallel_size > 1:
+        draft.put("parallel.sequence_parallel_size", loaded.spec.parallel.sequence_parallel_size)
+        draft.drop(("deepspeed", "data_parallel_size"))  # the groups are made from the one degree
+    if data.get("main_process_port"):
+        draft.put("launch.master_port", data["main_process_port"])
+    for name, value in data.items():
+        if name not in _KNOWN_KEYS | {"main_process_port", "parallelism_config"} and _is_noteworthy(name, value):
+            _add_note(draft, loaded, (name,))
+    if data.get("mixed_precision") == "fp8":
+        _add_note(draft, loaded, ("mixed_precision",), "fp8 is mapped to bf16")
+    section = data.get("deepspeed_config")
+    for name, value in section.items() if isinstance(section, dict) else ():
+        _add_field(draft, loaded, name, value)
+
+
+def _add_field(draft: Draft, loaded: LoadedSpec, name: str, value: Any) -> None:
+    path = ("deepspeed_config", name)
+    if name in _MAPPED_FIELDS or value is None:
+        return
+    if name == "deepspeed_hostfile":
+        draft.put("launch.hostfile", str(value))
+    elif name in ("deepspeed_moe_layer_cls_names", "transformer_moe_cls_names"):
+        classes = [part.strip() for part in str(value).split(",") if part.strip()]
+        draft.put("deepspeed.zero_optimization.leaf_module.classes", classes)
+    elif name == "zero3_init_flag":
+        return  # whether weights are sharded while they are loaded is decided by the stage here
+    elif name != "deepspeed_multinode_launcher" or value != "standard":
+        _add_note(draft, loaded, path)
+
+
+def _is_noteworthy(name: str, value: Any) -> bool:
+    return value not in (None, "", {}, []) and value not in _UNREMARKABLE_VALUES.get(name, ())
+
+
+def _add_note(draft: Draft, loaded: LoadedSpec, path: KeyPath, words: str = "has no place in a run spec") -> None:
+    if loaded.source is not None:
+        draft.add_note(loaded.source.place(path), f"`{'.'.join(map(str, path))}` {words}")

@@ -1,0 +1,110 @@
+"""Ways of training in the YAML of axolotl, LLaMA-Factory and TRL that a run spec does not have: other losses, quantised
+weights, other adapters and parts of a model. `harness adopt` refuses them, since what it could make of such a file
+would train something else.
+
+The keys are those of axolotl 0.12 to 0.17, LLaMA-Factory 0.9 and TRL 0.20 to 0.29 (read, not run).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from harness.findings import Finding, Fix
+from harness.spec.parse.source import Source
+from harness.spec.text_editor import value_at
+
+_OFF_VALUES = ("", "none", "null", "false", "no", "off", "0")
+"""A value that switches nothing on, as text."""
+
+
+class _TrainingMethod(NamedTuple):
+    """One way in which training differs: what the file does, what a run spec has, and the keys that ask for it."""
+
+    description: str
+    supported: str
+    keys: Mapping[str, tuple[str, ...]]
+    """Key -> values that a run spec has; every other value that is not off is refused."""
+    refused: Mapping[str, str] = {}
+    """Key -> the one value that is refused."""
+
+
+def _without_known_values(keys: str) -> dict[str, tuple[str, ...]]:
+    return dict.fromkeys(keys.split(), ())
+
+
+_METHODS = (
+    _TrainingMethod(
+        "trains by another loss",
+        "pre-training and supervised fine-tuning",
+        {
+            "stage": ("sft", "pt"),
+            "loss_type": ("nll", "chunked_nll"),
+            **_without_known_values(
+                """rl reward_model process_reward_model kd_trainer use_dft_loss use_asft_loss use_eaft_loss diffusion
+                reward_funcs reward_model_path reward_model_name_or_path num_generations max_prompt_length
+                max_completion_length beta desirable_weight undesirable_weight precompute_ref_log_probs rpo_alpha"""
+            ),
+        },
+    ),
+    _TrainingMethod(
+        "trains over quantised weights",
+        "weights of 16 and 32 bit",
+        _without_known_values(
+            """load_in_4bit load_in_8bit quantization_bit quantization_method quantization_config gptq qat
+            model_quantization_config peft.weight_dtype peft.loftq_config"""
+        ),
+        {"adapter": "qlora"},
+    ),
+    _TrainingMethod(
+        "trains other weights than full fine-tuning and plain LoRA",
+        "these two",
+        {
+            "adapter": ("lora", "qlora"),
+            "finetuning_type": ("full", "lora"),
+            "peft_init_lora_weights": ("true",),
+            **_without_known_values(
+                """use_peft use_dora peft_use_dora pissa_init use_llama_pro relora relora_steps lisa_n_layers
+                unfrozen_parameters peft_layers_to_transform lora_target_parameters peft_trainable_token_indices
+                loraplus_lr_ratio use_galore use_apollo use_badam mixture_of_depths"""
+            ),
+        },
+    ),
+)
+
+
+def find_unsupported_methods(source: Source) -> tuple[Finding, ...]:
+    """One error for each way in which the file trains otherwise than a run spec can."""
+    return tuple(finding for kind in _METHODS for finding in _first_finding(kind, source))
+
+
+def _first_finding(kind: _TrainingMethod, source: Source) -> Iterator[Finding]:
+    for key in (*kind.refused, *kind.keys):
+        path = tuple(key.split("."))
+        value = value_at(source.data, path)
+        known = kind.keys.get(key, ())
+        if (
+            _is_off(value)
+            or _normalized(value) in known
+            or _normalized(value) != kind.refused.get(key, _normalized(value))
+        ):
+            continue
+        message = f"`{key}: {_display_value(value)}` {kind.description}, a run spec has {kind.supported} only"
+        words = f"with {' or '.join(f'`{key}: {v}`' for v in known)}" if known else f"without `{key}`"
+        fix = Fix(f"train it with the program that it is for; a file {words} trains something else and can be adopted")
+        yield Finding("SP040", "error", message, key, source.place(path), fix=fix)
+        return
+
+
+def _is_off(value: Any) -> bool:
+    return not value or _normalized(value) in _OFF_VALUES
+
+
+def _normalized(value: Any) -> str:
+    return str(value).strip().lower()
+
+
+def _display_value(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{...}"
+    return _normalized(value)[:40] if isinstance(value, bool) else str(value)[:40]

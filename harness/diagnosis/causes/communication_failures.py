@@ -1,0 +1,148 @@
+"""Collectives: most of what they say is an echo of what happened on another rank."""
+
+from __future__ import annotations
+
+from harness.diagnosis.diagnosis_types import FailureCause, FailureSignature
+
+_TIMED_OUT = (
+    "look at what the rank named was doing: a longer data, checkpoint or evaluation step, a batch more or less "
+)
+
+CAUSES = (
+    FailureCause(
+        "LG070",
+        "collective-timed-out",
+        "ranks waited in a collective for one that did not come",
+        _TIMED_OUT
+        + "than the others, a lock, a dead host; `py-spy dump` there shows it; a longer time-out only where the "
+        "wait is meant",
+        (
+            FailureSignature(
+                r"Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(?P<seq>\d+), OpType=(?P<op>\w+)",
+            ),
+            FailureSignature(
+                r"Timeout at NCCL work: (?P<seq>\d+), last enqueued NCCL work: (?P<enqueued>-?\d+), "
+                r"last completed NCCL work: (?P<done>-?\d+)"
+            ),
+            FailureSignature(
+                r"[Cc]ollective operation timeout|Some NCCL operations have failed or timed out|"
+                r"wait timeout after \d+ms, keys"
+            ),
+            FailureSignature(r"Timed out waiting \d+ms for (?:recv|send) operation to complete"),
+            FailureSignature(
+                r"(?:ProcessGroupNCCL's )?watchdog (?:got stuck|is stuck|thread (?:got|is) stuck)|"
+                r"Could not acquire GIL",
+                False,
+            ),
+            FailureSignature(
+                r"Monitored ?[Bb]arrier.*(?P<rank>\d+) failed|"
+                r"Rank(?:s)? (?P<ranks>[\d, ]+) failed to pass monitoredBarrier"
+            ),
+            FailureSignature(r"Timed ?out waiting for|store->get.*[Tt]imeout|DistStoreError", sure=False),
+            FailureSignature(r"Socket Timeout", sure=False),
+        ),
+        level="echo",
+    ),
+    FailureCause(
+        "LG071",
+        "ranks-disagree",
+        "the ranks did not do the same collective: another operation, another shape, or another order",
+        "look for a branch that only some ranks take (saving, evaluation, an empty batch, an expert without "
+        "tokens), and "
+        "for shapes that differ; TORCH_DISTRIBUTED_DEBUG=DETAIL names the first one",
+        (
+            FailureSignature(r"Is there a distributed collective mismatch in your code"),
+            FailureSignature(r"op\.preamble\.length <= op\.nbytes"),
+            FailureSignature(r"Detected mismatch between collectives on ranks|Mismatch between collective"),
+            FailureSignature(r"mismatch between ranks for .*|disagreement (?:between|on|for) rank", sure=False),
+            FailureSignature(r"tracing error at step \d+|'status': '(?:INFLIGHT|NOT_AVAILABLE)'", sure=False),
+        ),
+    ),
+    FailureCause(
+        "LG072",
+        "network-failed",
+        "the network between ranks failed",
+        "look at the interface that NCCL took (NCCL_DEBUG=INFO, NCCL_SOCKET_IFNAME, NCCL_IB_HCA), at links "
+        "and switches "
+        "(`ibstat`), and at memlock limits for InfiniBand (`ulimit -l`)",
+        (
+            FailureSignature(r"NCCL WARN NET/IB ?: ?Got completion .*(?:error|status)"),
+            FailureSignature(r"NCCL WARN (?:Call to ibv_|ibv_)\w+ failed"),
+            FailureSignature(r"NCCL WARN .*(?:No route to host|Network is unreachable|link down|port error)"),
+            FailureSignature(
+                r"NCCL WARN .*(?:Connection refused|connect to .* failed|Connect to .* failed)", sure=False
+            ),
+            FailureSignature(
+                r"(?:socketStartConnect|socketPollConnect|ncclSocketConnect).*(?:failed|timed out)", sure=False
+            ),
+            FailureSignature(r"No route to host|Network is unreachable", sure=False),
+        ),
+    ),
+    FailureCause(
+        "LG073",
+        "peer-was-lost",
+        "a rank lost another one, which had ended or was cut off",
+        "look for the rank that ended first: its host's log, `dmesg`, the scheduler; what is here only says "
+        "that it is gone",
+        (
+            FailureSignature(
+                r"Connection closed by peer|Connection reset by peer|[Bb]roken pipe|Errno (?:32|104)\b", sure=False
+            ),
+            FailureSignature(
+                r"ncclRemoteError|remote process (?:exiting prematurely|exited)|NCCL communicator was aborted",
+                sure=False,
+            ),
+            FailureSignature(
+                r"ncclSystemError|ncclUnhandledCudaError|ncclInternalError|ncclInvalidUsage|NCCL error", sure=False
+            ),
+            FailureSignature(
+                r"NCCL WARN .*(?:socketProgress|Connection closed|closed by remote peer|misc/socket)", sure=False
+            ),
+            FailureSignature(r"terminate called after throwing|Fatal Python error: Aborted|what\(\):", sure=False),
+            FailureSignature(r"DistBackendError|DistNetworkError|gloo/transport|recvBytes|failed to recv", sure=False),
+            FailureSignature(r"To avoid data inconsistency, we are taking the entire process down", sure=False),
+            FailureSignature(r"Process group watchdog thread terminated|ncclCommAbort|Aborting due to", sure=False),
+        ),
+        level="echo",
+    ),
+    FailureCause(
+        "LG074",
+        "launcher-says-it-failed",
+        "a rank ended with an error that this log does not hold",
+        "look into the log of that rank or host; with torchrun, `@record` or `--redirects 3` keeps what it said",
+        (
+            FailureSignature(r"exits with return code = (?P<code>-?\d+)", sure=False),
+            FailureSignature(r"ChildFailedError|failed \(exitcode: (?P<exit>-?\d+)\)", sure=False),
+            FailureSignature(r"ssh exited with exit code \d+|Exited with exit code \d+", sure=False),
+            FailureSignature(
+                r"MPI_ABORT|mpirun (?:noticed|detected)|BAD TERMINATION|Primary job +terminated", sure=False
+            ),
+            FailureSignature(r"subprocess\.CalledProcessError|returned non-zero exit status", sure=False),
+        ),
+        level="end",
+    ),
+    FailureCause(
+        "LG076",
+        "run-hung",
+        "nothing moved for longer than `launch.hang_timeout_seconds`, so the run was ended",
+        "read the stacks of the ranks in the run's `logs/stacks-*.txt`: the rank named, or the one that is not in the "
+        "collective of the others, holds them up; a longer `launch.hang_timeout_seconds` only where the wait is meant",
+        (FailureSignature(r"^harness hung in .*nothing moved for .*; ending the run"),),
+    ),
+    FailureCause(
+        "LG077",
+        "host-cut-off",
+        "nothing was heard of a host any more: it was switched off, or cut off from the network",
+        "look whether it is up, and at its link and its log (`last -x`, `dmesg`); `launch.max_restarts` with "
+        "`launch.min_hosts` goes on without it",
+        (FailureSignature(r"^harness nothing is heard of host (?P<host>\S+) any more; ending the run"),),
+    ),
+    FailureCause(
+        "LG075",
+        "trained-on-this-node-alone",
+        "the hostfile was not found, so the launcher used this node alone",
+        "give the hostfile's path with `--hostfile`",
+        (FailureSignature(r"Unable to find hostfile, will proceed with training with local resources only"),),
+        level="hint",
+    ),
+)

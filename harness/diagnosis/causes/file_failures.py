@@ -1,0 +1,80 @@
+"""Disks, files and rights."""
+
+from __future__ import annotations
+
+from harness.diagnosis.diagnosis_types import FailureCause, FailureSignature
+
+CAUSES = (
+    FailureCause(
+        "LG050",
+        "disk-full",
+        "a disk is full, or a quota used up",
+        "make room (old checkpoints, ~/.cache), or write elsewhere; `harness plan` counts a checkpoint's bytes",
+        (
+            FailureSignature(r"No space left on device|Errno 28\b|ENOSPC"),
+            FailureSignature(r"Disk quota exceeded|Errno 122\b|EDQUOT"),
+            FailureSignature(
+                r"PytorchStreamWriter failed writing file|inline_container\.cc.*unexpected pos \d+ vs \d+", sure=False
+            ),
+            FailureSignature(r"basic_ios::clear: iostream error", sure=False),
+        ),
+    ),
+    FailureCause(
+        "LG051",
+        "permission-denied",
+        "a rank may not read or write a file",
+        "give the user of the job the right, on every host, or name another place",
+        (
+            FailureSignature(r"PermissionError: \[Errno 1?3?\] ?.*|\[Errno 13\] Permission denied"),
+            FailureSignature(r"^(?:bash|sh|/\S+): (?:line \d+: )?\S+: Permission denied"),
+            FailureSignature(r"Read-only file system|Errno 30\b"),
+            # DeepSpeed goes on where the folder of a checkpoint could not be made, and then torch cannot open the file.
+            FailureSignature(r"RuntimeError: Parent directory (?P<path>\S+) does not exist", sure=False),
+        ),
+    ),
+    FailureCause(
+        "LG052",
+        "file-system-failed",
+        "the file system failed under a rank",
+        "look at the disk or the network file system of that host; go on from the last checkpoint",
+        (
+            FailureSignature(r"Stale file handle|Errno 116\b"),
+            FailureSignature(r"\[Errno 5\] Input/output error|Remote I/O error|Errno 121\b"),
+            FailureSignature(r"Transport endpoint is not connected|Errno 107\b"),
+        ),
+    ),
+    FailureCause(
+        "LG053",
+        "too-many-open-files",
+        "a rank may not open more files",
+        "raise `ulimit -n` on that host, use fewer data loader workers, or "
+        "`torch.multiprocessing.set_sharing_strategy('file_system')`",
+        (FailureSignature(r"Too many open files|Errno 24\b"), FailureSignature(r"received 0 items of ancdata")),
+    ),
+    FailureCause(
+        "LG054",
+        "file-not-found",
+        "a file that a rank needs is not there",
+        "check the path on the host of that rank: all hosts must see it under the same name",
+        (
+            FailureSignature(r"can't open file '(?P<path>[^']+)': \[Errno 2\]"),
+            FailureSignature(
+                r"FileNotFoundError: \[Errno 2\] No such file or directory: '?(?P<path>[^']*)", sure=False
+            ),
+            FailureSignature(r"(?:IsADirectoryError|NotADirectoryError|FileExistsError): \[Errno \d+\]"),
+            FailureSignature(r"^(?:bash|sh): (?:line \d+: )?(?:cd: )?\S+: No such file or directory"),
+        ),
+    ),
+    FailureCause(
+        "LG055",
+        "nvme-io-failed",
+        "reading or writing swapped tensors on NVMe failed",
+        "look at free space, the disk and `aio` of the configuration; `harness doctor --tune-nvme` measures the disk",
+        (
+            FailureSignature(
+                r"(?:async_io|aio|deepspeed_aio|swap\w*).*(?:Input/output error|failed|Invalid argument)", sure=False
+            ),
+            FailureSignature(r"AssertionError", sure=False, frames=r"swap_tensor/", frames_required=True),
+        ),
+    ),
+)

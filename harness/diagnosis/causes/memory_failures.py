@@ -1,0 +1,109 @@
+"""Memory that ran out: on the device, on the host, in shared memory."""
+
+from __future__ import annotations
+
+from harness.diagnosis.diagnosis_types import FailureCause, FailureSignature
+
+CAUSES = (
+    FailureCause(
+        "LG001",
+        "gpu-out-of-memory",
+        "the GPU ran out of memory",
+        "lower `train_micro_batch_size_per_gpu` and raise `gradient_accumulation_steps`, recompute "
+        "activations, or take a "
+        "higher ZeRO stage or offload; `harness plan` counts what each would save",
+        (
+            FailureSignature(
+                r"(?:CUDA|HIP|XPU|NPU) out of memory\. Tried to allocate (?P<wanted>[\d.]+ [KMGT]iB)"
+                r"(?:.*?GPU (?P<device>\d+)(?: has a total capacity of|;) (?P<total>[\d.]+ [KMGT]iB))?"
+                r"(?:.*?of which (?P<free>[\d.]+ [KMGT]iB) is free)?"
+                r"(?:.*?(?:this process has|Process \d+ has) (?P<used>[\d.]+ [KMGT]iB) memory in use)?"
+                r"(?:.*?(?P<allocated>[\d.]+ [KMGT]iB) is allocated by PyTorch, and (?P<reserved>[\d.]+ [KMGT]iB))?"
+            ),
+            FailureSignature(r"OutOfMemoryError: (?:CUDA|HIP|XPU|NPU|Allocation)"),
+            FailureSignature(r"CUDA error: out of memory"),
+            FailureSignature(r"NCCL WARN.*Cuda failure.*out of memory"),
+            FailureSignature(r"CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED", sure=False),
+        ),
+        page="The numbers in the message are set against the plan where a run directory is given. Memory that is "
+        "reserved and not allocated is fragmentation: `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`.",
+    ),
+    FailureCause(
+        "LG002",
+        "host-out-of-memory",
+        "the kernel killed a rank because the host's memory had run out",
+        "give the job more host memory, or need less: fewer ranks a host, no `pin_memory`, optimizer on "
+        "NVMe, fewer data "
+        "loader workers; `harness plan` counts the bytes per host",
+        (
+            FailureSignature(r"[Oo]ut of memory: Kill(?:ed)? process (?P<pid>\d+)"),
+            FailureSignature(r"oom[-_]kill(?::constraint|er)|oom_reaper|[Mm]emory cgroup out of memory"),
+            FailureSignature(
+                r"Detected \d+ oom[-_]kill event|oom_kill event in|Some of the step tasks have been OOM Killed"
+            ),
+            FailureSignature(r"task (?P<rank>\d+): Out Of Memory"),
+            FailureSignature(r"OOMKilled|Memory limit exceeded, kill"),
+            FailureSignature(r"DataLoader worker \(pid\(?s?\)? \d+\) is killed by signal: Killed", sure=False),
+        ),
+        page="Linux ends the process that uses most memory with SIGKILL: no message and no traceback, exit code -9 or "
+        "137. `dmesg` on that host, or the scheduler's log, says so for certain.",
+    ),
+    FailureCause(
+        "LG003",
+        "killed",
+        "a rank was killed from outside (SIGKILL), most often by the kernel because the host's memory had run out",
+        "look at `dmesg` on that host for `Killed process`; if it is there, need less host memory (`harness "
+        "plan` counts "
+        "it), else ask who killed it: a limit of the scheduler, a person",
+        (
+            FailureSignature(r"exits with return code = (?:-9|137)\b", sure=False),
+            FailureSignature(r"failed \(exitcode: -9\) local_rank: (?P<local>\d+)", sure=False),
+            FailureSignature(r"Signal 9 \(SIGKILL\) received by PID", sure=False),
+            FailureSignature(r"rank (?P<rank>\d+) with PID \d+ on node \S+ exited on signal 9", sure=False),
+            FailureSignature(r"task (?P<rank>\d+): Killed\s*$", sure=False),
+            FailureSignature(r"^(?:.*: line \d+: +)?\d* ?Killed( +.*)?$", sure=False),
+            FailureSignature(
+                r"terminated by signal SIGKILL|EXIT CODE: 9\b|exited with exit code 137|exit status 137", sure=False
+            ),
+        ),
+        level="end",
+    ),
+    FailureCause(
+        "LG004",
+        "host-allocation-refused",
+        "the host refused memory to a rank",
+        "raise the limit (`ulimit -v`, `ulimit -l` for pinned memory, the container's), or need less: fewer ranks a "
+        "host, no `pin_memory`, a smaller batch; `harness plan` counts the bytes per host",
+        (
+            FailureSignature(
+                r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory).*?(?P<bytes>\d+) bytes"
+            ),
+            FailureSignature(r"DefaultCPUAllocator: can't allocate memory|Cannot allocate memory"),
+            FailureSignature(r"std::bad_alloc"),
+            FailureSignature(r"(?:^|[\s.])_?(?:Array)?MemoryError\b"),
+            FailureSignature(r"cudaHostAlloc|CUDA error: out of memory.*pin", sure=False),
+            FailureSignature(
+                r"failed to (?:mlock|pin)|mlock.*failed|can't start new thread|pthread_create.*failed", sure=False
+            ),
+        ),
+    ),
+    FailureCause(
+        "LG005",
+        "shared-memory-full",
+        "shared memory (/dev/shm) is too small or full",
+        "make /dev/shm larger (`docker run --shm-size=16g` or `--ipc=host`; a `Memory` volume in "
+        "Kubernetes), or remove "
+        "what dead runs left there",
+        (
+            FailureSignature(r"It is possible that dataloader's workers are out of shared memory"),
+            FailureSignature(r"DataLoader worker.*(?:Bus error|shared memory)"),
+            FailureSignature(r"unable to (?:allocate|open|resize|write).*shared memory"),
+            FailureSignature(
+                r"(?:Error while creating shared memory segment|shm_open|/dev/shm/\S+).*(?:No space|size \d+)"
+            ),
+            FailureSignature(r"exits with return code = (?:-7|135)\b", sure=False),
+            FailureSignature(r"exited on signal 7|Signal 7 \(SIGBUS\)", sure=False),
+            FailureSignature(r"\bBus error\b", sure=False),
+        ),
+    ),
+)

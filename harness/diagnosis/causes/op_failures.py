@@ -1,0 +1,106 @@
+"""Ops that DeepSpeed compiles when they are first used."""
+
+from __future__ import annotations
+
+from harness.diagnosis.diagnosis_types import FailureCause, FailureSignature
+
+CAUSES = (
+    FailureCause(
+        "LG020",
+        "cuda-versions-differ",
+        "the CUDA toolkit that compiles is not the one that torch was built with",
+        "install the toolkit of torch's CUDA version and point CUDA_HOME at it, or take a torch for the "
+        "toolkit that is "
+        "there; DS_SKIP_CUDA_CHECK=1 only where the two are known to go together",
+        (
+            FailureSignature(
+                r"Installed CUDA version (?P<have>[\d.]+) does not match the version torch was compiled with"
+            ),
+            FailureSignature(r"CUDAMismatchException"),
+            FailureSignature(
+                r"The detected CUDA version \((?P<have>[\d.]+)\) mismatches the version that was used to compile"
+            ),
+        ),
+    ),
+    FailureCause(
+        "LG021",
+        "no-cuda-toolkit",
+        "an op must be compiled and there is no CUDA toolkit",
+        "install the toolkit (nvcc) on every host, or build the ops in the image (`DS_BUILD_OPS=1 pip "
+        "install deepspeed`)",
+        (
+            FailureSignature(r"CUDA_HOME does not exist, unable to compile CUDA op"),
+            FailureSignature(r"MissingCUDAException|CUDA_HOME environment variable is not set"),
+            FailureSignature(r"No such file or directory: '[^']*/nvcc'|nvcc: (?:command )?not found|which: no nvcc"),
+        ),
+    ),
+    FailureCause(
+        "LG022",
+        "no-compiler",
+        "an op must be compiled and a compiler, ninja or the headers of Python are missing",
+        "install `ninja`, a C++ compiler and the headers of this Python (python3-dev) on every host",
+        (
+            FailureSignature(r"Ninja is required to load C\+\+ extensions|No such file or directory: 'ninja'"),
+            FailureSignature(
+                r"(?:No such file or directory: ')(?:c\+\+|g\+\+|gcc|cc|clang\+\+|x86_64\S*-g(?:cc|\+\+))'"
+            ),
+            FailureSignature(
+                r"(?:c\+\+|g\+\+|gcc|cc1plus|ninja): (?:command )?not found|command '\S*(?:gcc|g\+\+|cc)' failed"
+            ),
+            FailureSignature(r"Python\.h: No such file or directory"),
+            FailureSignature(r"Error checking compiler version for|Command '\['which', '(?:c\+\+|g\+\+|ninja)'\]'"),
+        ),
+    ),
+    FailureCause(
+        "LG023",
+        "libaio-missing",
+        "asynchronous I/O needs libaio, which is missing or cannot be used on a host",
+        "install `libaio-dev` (Debian, Ubuntu) or `libaio-devel` on every host, or offload to `cpu` instead of `nvme`",
+        (
+            FailureSignature(r"Unable to JIT load the async_io op"),
+            FailureSignature(r"libaio\.so\S*: cannot open shared object file"),
+            FailureSignature(r"undefined symbol: io_(?:setup|submit|getevents|pgetevents)"),
+            FailureSignature(r"io_setup.*(?:failed|error)|errno:? ?11.*io_setup", sure=False),
+        ),
+    ),
+    FailureCause(
+        "LG024",
+        "op-does-not-build",
+        "one of DeepSpeed's ops does not compile here",
+        "read the compiler's first error below; `ds_report` and `harness doctor` say what is missing; build it alone, "
+        "before the job, with MAX_JOBS set where memory is short",
+        (
+            FailureSignature(r"Error building extension '(?P<op>\w+)'"),
+            FailureSignature(r"ninja: build stopped", sure=False),
+            FailureSignature(r"Command '\['ninja'[^\]]*\]' (?:returned non-zero|died with)", sure=False),
+            FailureSignature(r"Unable to JIT load the (?P<op>\w+) op due to it not being compatible"),
+            FailureSignature(r"fatal error: \S+\.(?:h|hpp|cuh): No such file or directory", sure=False),
+        ),
+    ),
+    FailureCause(
+        "LG025",
+        "op-of-another-build",
+        "a compiled op does not go with this Python, torch or C library",
+        "remove the op's folder below TORCH_EXTENSIONS_DIR (~/.cache/torch_extensions) so that it is built "
+        "anew; do not "
+        "share that folder between machines that differ",
+        (
+            FailureSignature(r"ImportError: \S+\.so: (?:undefined symbol|cannot open shared object file)"),
+            FailureSignature(r"(?:GLIBCXX|GLIBC|CXXABI)_[\d.]+' not found"),
+            FailureSignature(r"undefined symbol: _ZN?K?(?:\d*c10|\d*at|\d*torch|3c10|2at|5torch)"),
+        ),
+    ),
+    FailureCause(
+        "LG026",
+        "stale-lock-of-an-op",
+        "ranks wait for a compiled op's lock that nobody holds any more",
+        "remove the file `lock` in the folder named, with no job running that builds it; `harness launch` "
+        "builds ops in "
+        "one process beforehand",
+        (FailureSignature(r"(?:[Ww]aiting for|stale|held).*torch_extensions\S*/lock"),),
+        page="torch makes a file `lock` in the op's folder below TORCH_EXTENSIONS_DIR while it builds. A "
+        "build that was "
+        "killed leaves it there, and every later run waits for it for ever and without a word: the last thing said is "
+        "`Using ... as PyTorch extensions root`.",
+    ),
+)

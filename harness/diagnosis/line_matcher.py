@@ -1,0 +1,150 @@
+"""A line's words -> the cause that they tell of. Gates' messages are tried before the catalogue."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import NamedTuple
+
+from harness.diagnosis.causes import all_causes
+from harness.diagnosis.deepspeed_messages import deepspeed_causes, match_own_finding
+from harness.diagnosis.diagnosis_types import EventLevel, FailureCause, Frame
+from harness.diagnosis.pydantic_messages import match_pydantic_error
+
+_EXCEPTION = re.compile(
+    r"^(?:[A-Za-z_]\w*\.)*_?[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Iteration|Timeout|Warning|Failure|Expired)\b(?::|$)"
+)
+_TRACEBACK_END = re.compile(r"^(?:(?:[A-Za-z_]\w*|<\w+>)\.)*[A-Z]\w*(?::|$)")
+_WARNING_LINE = re.compile(
+    r"^(?:\w+\.)*\w*Warning\b|^Exception ignored in|ERROR: ld\.so|^\s*warnings\.warn"
+    r"|^(?:\[\w+\] )*\[?(?:WARNING|WARN|INFO|DEBUG)\b|\b(?:Warning|INFO|WARNING):"
+)
+"""Words of warnings and of what Python says at its end; they tell of no failure."""
+
+
+class Match(NamedTuple):
+    """What a line tells of; an empty `cause` is an exception that nobody knows."""
+
+    cause: str
+    level: EventLevel
+    sure: bool
+    details: Mapping[str, str]
+
+
+class _Rule(NamedTuple):
+    cause: FailureCause
+    literal: str
+    pattern: re.Pattern[str]
+    frames: re.Pattern[str] | None
+    sure: bool
+    frames_required: bool
+
+
+@cache
+def _compile_rules() -> tuple[_Rule, ...]:
+    return tuple(
+        _Rule(
+            cause,
+            longest_literal(sign.pattern),
+            re.compile(sign.pattern),
+            re.compile(sign.frames) if sign.frames else None,
+            sign.sure,
+            sign.frames_required,
+        )
+        for cause in (*deepspeed_causes(), *all_causes())
+        for sign in cause.signatures
+    )
+
+
+def match_line(text: str, frames: Sequence[Frame], *, in_traceback: bool) -> Match | None:
+    """What the line tells of; None for nothing. `frames` are those of the traceback that it ends, if it ends one."""
+    id_ = match_own_finding(text)
+    if id_:
+        return Match(id_, "root", True, {})
+    known = _match_known_cause(text, frames)
+    if known is not None:
+        return known
+    if _WARNING_LINE.search(text):
+        return None
+    if _EXCEPTION.match(text) or (in_traceback and _TRACEBACK_END.match(text)):
+        return Match("", "root", False, {})
+    return None
+
+
+def is_exception_line(text: str) -> bool:
+    """Is the line an exception's last one, such as `ValueError: ...`?"""
+    return bool(_EXCEPTION.match(text))
+
+
+def _match_known_cause(text: str, frames: Sequence[Frame]) -> Match | None:
+    typed = match_pydantic_error(text)
+    if typed is not None:
+        return Match(typed, "root", True, {})
+    quiet = bool(_WARNING_LINE.search(text))
+    for rule in _compile_rules():
+        if rule.literal not in text or (
+            quiet and rule.cause.level != "hint" and rule.cause.id not in _CAUSES_IN_WARNINGS
+        ):
+            continue
+        found = rule.pattern.search(text)
+        if found is None:
+            continue
+        sure = rule.sure
+        if rule.frames is not None:
+            if not frames:
+                if rule.frames_required:
+                    continue
+                sure = False
+            elif not any(rule.frames.search(f"{f.file} {f.function}") for f in frames):
+                continue
+        details = {key: value for key, value in found.groupdict().items() if value is not None}
+        return Match(rule.cause.id, rule.cause.level, sure, details)
+    return None
+
+
+_CAUSES_IN_WARNINGS = frozenset({"LG016", "LG023", "LG069", "LG072", "ZR032"})
+"""Causes that are told as warnings or less: DeepSpeed's missing libaio, the kernel's and NCCL's words, a signal that
+the launcher got."""
+
+
+def longest_literal(pattern: str) -> str:
+    """The longest text that every match of the pattern holds; empty where there is none to be sure of."""
+    flat = _strip_groups(pattern)
+    if "|" in flat:
+        return ""
+    flat = re.sub(r"\[(?:\\.|[^\]\\])*\](?:[?*+]|\{[^}]*\})?", "\0", flat)
+    flat = re.sub(r"\\([wWdDsSbB])(?:[?*+]|\{[^}]*\})?", "\0", flat)
+    flat = re.sub(r"(?:\\.|[^\\])(?:[?*]|\{[^}]*\})", "\0", flat)
+    flat = re.sub(r"(?<!\\)[.^$+]", "\0", flat)
+    flat = re.sub(r"\\(.)", r"\1", flat)
+    return max(flat.split("\0"), key=len)
+
+
+def _strip_groups(pattern: str) -> str:
+    """The pattern with every group, and what repeats it, left out."""
+    out, depth, index = [], 0, 0
+    while index < len(pattern):
+        char = pattern[index]
+        if char == "\\":
+            if not depth:
+                out.append(pattern[index : index + 2])
+            index += 2
+            continue
+        if char == "(":
+            depth += 1
+        elif char == ")":
+            depth -= 1
+            if not depth:
+                out.append("\0")
+                rest = re.match(r"[?*+]|\{[^}]*\}", pattern[index + 1 :])
+                index += len(rest[0]) if rest else 0
+        elif char == "[":
+            end = pattern.index("]", index + 2)
+            if not depth:
+                out.append(pattern[index : end + 1])
+            index = end
+        elif not depth:
+            out.append(char)
+        index += 1
+    return "".join(out)

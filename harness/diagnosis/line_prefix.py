@@ -1,0 +1,94 @@
+"""What stands before a line's own words: host, rank and time, as launchers, schedulers and loggers write them."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07]*\x07")
+_HOST = re.compile(r"([A-Za-z][\w.-]{0,80}|\d{1,3}(?:\.\d{1,3}){3}): (?=\S| )")
+_TORCH = re.compile(r"\[(?:rank|default|worker_?)(\d+)\]: ?", re.IGNORECASE)
+_SLURM = re.compile(r"(\d{1,5}): ?(?=\S|\s)")
+_MPI = re.compile(r"\[\d+,(\d+)\]<std(?:out|err)>: ?")
+_POD = re.compile(r"\[?(?:pod/)?([a-z0-9][a-z0-9.-]*-(?:worker|master|launcher)[a-z0-9.-]*)(?:/[\w-]+)?[\]:|]\s")
+_ISO = re.compile(r"\[?(\d{4})-(\d\d)-(\d\d)[T ](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,9}))?(?:Z|[+-]\d\d:?\d\d)?\]?:?\s?")
+_GLOG = re.compile(r"\[?([EWIF])(\d\d)(\d\d) (\d\d):(\d\d):(\d\d)\.(\d{1,9}) ?")
+_SYSLOG = re.compile(r"\[?(?:\w{3} )?(\w{3}) +(\d{1,2}) (\d\d):(\d\d):(\d\d)(?:\.(\d+))?(?: \d{4})?\]?\s?")
+_CLOCK = re.compile(r"\[?(\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?\]?\s")
+_RANK_IN_TEXT = re.compile(r"\[[Rr]ank[ :]?(\d+)\]|\bRANK[=: ](\d+)|\b[Gg]lobal[ _]?rank[=: ]+(\d+)|\b[Rr]ank (\d+)\b")
+_NOT_HOST_NAMES = frozenset(
+    """error warning info note fatal debug usage message what raise assert return file exception traceback nvidia
+    epoch step loss srun slurmstepd mpirun deepspeed torchrun python bash sh ssh pdsh ninja kernel launcher critical
+    mkdir cat c++ g++ gcc nvcc ld cc1plus help hint running exec time host rank exitcode error_file train default
+    caused root hostname name details reason code import""".split()
+)
+_MONTHS = {m: i for i, m in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), 1)}
+
+
+class ParsedLine(NamedTuple):
+    """A line's own words, and what stood before them. `stream` tells apart who wrote it, as far as can be seen."""
+
+    text: str
+    host: str = ""
+    rank: int | None = None
+    time: float | None = None
+    stream: str = ""
+    has_rank_tag: bool = False
+
+
+def parse_line(raw: bytes) -> ParsedLine:
+    """Take a line apart. Bytes that are not UTF-8 become `?`-like signs; colours are dropped."""
+    text = raw.decode("utf-8", "replace")
+    if "\x1b" in text:
+        text = _ANSI.sub("", text)
+    text = text.rstrip()
+    host, rank, time, tagged = "", None, None, False
+    for _ in range(5):  # prefixes stand in any order: pdsh's host, a clock, torch's rank
+        if match := _TORCH.match(text):
+            rank, tagged = int(match[1]), True
+        elif match := _MPI.match(text):
+            rank = int(match[1])
+        elif found := _parse_time(text):
+            time, text = found[0], text[found[1] :]
+            continue
+        elif (match := _POD.match(text)) or (
+            not host and (match := _HOST.match(text)) and _is_host_name(match[1], text[match.end() :])
+        ):
+            host = match[1]
+        elif rank is None and not tagged and (match := _SLURM.match(text)):
+            rank = int(match[1])
+        else:
+            break
+        text = text[match.end() :]
+    if rank is None and (match := _RANK_IN_TEXT.search(text[:200])):
+        named: int | None = int(next(group for group in match.groups() if group))
+    else:
+        named = rank
+    stream = f"{host}|{'' if rank is None else rank}"
+    return ParsedLine(text, host, named, time, stream, tagged)
+
+
+def _is_host_name(word: str, rest: str) -> bool:
+    """`worker-0: ` is a host, `ValueError: ` and `OSError: ` are none."""
+    lower = word.lower()
+    if lower in _NOT_HOST_NAMES or lower.endswith(("error", "exception", "warning", "interrupt", "exit", "iteration")):
+        return False
+    if "." in word and not re.search(r"\d|\.(?:com|net|org|internal|local|cluster)", word):
+        return False  # a module's name
+    return bool(re.search(r"[\d.-]", word)) or rest.startswith(("[", "Traceback", "  File "))
+
+
+def _parse_time(text: str) -> tuple[float, int] | None:
+    """(seconds, where the words begin): months count 31 days and years nothing, which is enough to compare."""
+    if (match := _ISO.match(text)) or (match := _GLOG.match(text)):
+        _, month, day, *clock = match.groups()
+    elif (match := _SYSLOG.match(text)) and match[1] in _MONTHS:
+        month, day, *clock = str(_MONTHS[match[1]]), *match.groups()[1:]
+    elif match := _CLOCK.match(text):
+        month, day, clock = "0", "0", list(match.groups())
+    else:
+        return None
+    hours, minutes, seconds, part = clock
+    days = int(month) * 31 + int(day)
+    fraction = float(f"0.{part}") if part else 0.0
+    return days * 86400 + int(hours) * 3600 + int(minutes) * 60 + int(seconds) + fraction, match.end()

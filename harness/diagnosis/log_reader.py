@@ -1,0 +1,140 @@
+"""Bytes -> the few lines that may tell of a failure, in bounded memory and mostly at the speed of a memory search.
+
+A chunk is searched for words that stand in every line of interest; only the lines around a hit are looked at.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import BinaryIO, NamedTuple
+
+_SINGLE_WORDS = """rror raceback xception xit ail illed imeout NaN nan denied refused ignal bort ssert minimum CANCELLED
+    oom OOM memory Xid what(): nterrupt StopIteration nable global_rank_mapping xtension permitted onnect Bus
+    exceeded Evicted Elasticity TERMINATION mpirun ABORT nreachable Read-only cannot ndefined ninja: erminat SIG
+    reempt xchange_id"""
+_PHRASES = (
+    *("NCCL WARN", "imed out", "Warning: ", "not found", "No s", "No module", "o route", "in use", "Root Cause"),
+    *("n fault", "Out Of", "fallen off", "Could not", "REMOTE HOST", "roken pipe", "Stale file", "low on", "Illegal i"),
+    *("thing moved for", "thing is heard of"),
+)
+FAILURE_WORDS = tuple(word.encode() for word in (*_SINGLE_WORDS.split(), *_PHRASES))
+"""Every line that tells of a failure holds one of these, or stands below one that does."""
+CHUNK_BYTES = 1 << 18
+MAX_LINE_BYTES = 1 << 12
+"""Longer lines are cut: their first 3 KiB and their last one are kept. Patterns are quick on what is left."""
+LINES_AFTER_TRACEBACK = 80
+"""So many lines below a traceback's first line, or a message's, are read whatever they hold."""
+_LINES_AFTER_EXCEPTION = 6
+"""And so many below an exception's last line, whose message may go on."""
+_RATE_WORDS = (b"it/s", b"s/it", b"SamplesPerSec=", b"samples/s")
+_WRITER_PREFIX = re.compile(rb"(?:[A-Za-z][\w.-]*: )?(?:\[[a-z]+\d+\]: ?)?")
+_LOSS = re.compile(rb"oss['\"]?\s?[=:]\s?\d")
+_MESSAGE_START = re.compile(
+    rb"Traceback \(most|alidation error|Root Cause|Error\(s\) in loading|building extension|incompatible |Error: $"
+)
+
+
+class LogLine(NamedTuple):
+    """A line that holds one of the words, or stands below one that does. `number` counts from 1."""
+
+    number: int
+    raw: bytes
+    progress: int
+
+
+class LogReader:
+    """Iterates over the lines of interest of a stream; afterwards `size`, `lines`, `progress` and `tail` are known, and
+    `talkers`, the prefixes of lines that show progress.
+    """
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self.size = self.lines = self.progress = self.nulls = 0
+        self.head = self.tail = b""
+        self.writers: set[bytes] = set()
+        self._lines_to_keep = 0
+
+    def __iter__(self) -> Iterator[LogLine]:
+        rest = b""
+        while chunk := self._stream.read(CHUNK_BYTES):
+            self.head = self.head or chunk[:16]
+            self.size += len(chunk)
+            self.nulls += chunk.count(b"\0")
+            if b"\r" in chunk:
+                chunk = chunk.replace(b"\r", b"\n")
+            cut = chunk.rfind(b"\n") + 1
+            if not cut:
+                rest = _truncate(rest + chunk)
+                continue
+            whole, rest = rest + chunk[:cut], chunk[cut:]
+            self.tail = (self.tail + whole)[-CHUNK_BYTES:] if len(whole) < CHUNK_BYTES else whole[-CHUNK_BYTES:]
+            yield from self._scan_block(whole)
+        if rest:
+            self.tail = (self.tail + rest)[-CHUNK_BYTES:]
+            yield from self._scan_block(rest + b"\n")
+
+    def _scan_block(self, block: bytes) -> Iterator[LogLine]:
+        """The lines of interest of whole lines."""
+        marks = _find_progress(block)
+        for mark in marks[:50] if len(self.writers) < 128 else ():
+            found = _WRITER_PREFIX.match(block, mark)
+            self.writers.add(found[0] if found else b"")
+        hits = _find_failure_words(block)
+        position, number, index, passed = 0, self.lines, 0, 0
+        while position < len(block):
+            if not self._lines_to_keep:
+                while index < len(hits) and hits[index] < position:
+                    index += 1
+                if index == len(hits):
+                    break
+                start = max(position, block.rfind(b"\n", position, hits[index]) + 1)
+                number += block.count(b"\n", position, start)
+                position = start
+            while passed < len(marks) and marks[passed] < position:
+                passed += 1
+            end = block.find(b"\n", position)
+            raw = _truncate(block[position:end])
+            number += 1
+            if _MESSAGE_START.search(raw):
+                self._lines_to_keep = LINES_AFTER_TRACEBACK
+            else:
+                self._lines_to_keep = max(
+                    self._lines_to_keep - 1, _LINES_AFTER_EXCEPTION if b"Error: " in raw or b"Exception: " in raw else 0
+                )
+            yield LogLine(number, raw, self.progress + passed)
+            position = end + 1
+        self.lines += block.count(b"\n")
+        self.progress += len(marks)
+
+
+def _find_progress(block: bytes) -> list[int]:
+    """Where lines stand that only a job that goes on writes: a rate, a loss."""
+    found = set()
+    for word in _RATE_WORDS:
+        at = block.find(word)
+        while at >= 0:
+            found.add(block.rfind(b"\n", 0, at) + 1)
+            at = block.find(word, at + 200)
+    at = block.find(b"oss")
+    while at >= 0:
+        if _LOSS.match(block, at):
+            found.add(block.rfind(b"\n", 0, at) + 1)
+        at = block.find(b"oss", at + 3)
+    return sorted(found)
+
+
+def _find_failure_words(block: bytes) -> list[int]:
+    """Where the words stand, one place a line and word, in order."""
+    found: set[int] = set()
+    for word in FAILURE_WORDS:
+        at = block.find(word)
+        while at >= 0:
+            found.add(at)
+            end = block.find(b"\n", at)
+            at = block.find(word, end) if end >= 0 else -1
+    return sorted(found)
+
+
+def _truncate(raw: bytes) -> bytes:
+    return raw if len(raw) <= MAX_LINE_BYTES else raw[: MAX_LINE_BYTES * 3 // 4] + raw[-MAX_LINE_BYTES // 4 :]

@@ -1,0 +1,236 @@
+"""Lines of interest -> events, told apart by who wrote them. Of a thousand equal lines, one a rank is kept."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from harness.diagnosis.diagnosis_types import Frame, LogEvent
+from harness.diagnosis.line_matcher import Match, is_exception_line, match_line
+from harness.diagnosis.line_prefix import ParsedLine, parse_line
+from harness.diagnosis.log_reader import LogLine
+
+MAX_EVENTS = 6000
+MAX_EVENTS_WITH_FRAMES = 300
+MAX_FRAMES = 60
+_MAX_DISTINCT_LINES = 20_000
+_MAX_EQUAL_LINES = 4096
+"""So many lines that differ in digits alone are looked at: one a rank of a large job."""
+_FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+)(?:, in (.+))?$')
+_MULTI_LINE_START = re.compile(
+    r"validation errors? for \w+|Error\(s\) in loading state_dict|Error building extension|"
+    r"incompatible (?:constructor|function) arguments|Error: $"
+)
+_CHAINED = re.compile(r"^(?:During handling of the above exception|The above exception was the direct cause)")
+_RANK_MAPPING = re.compile(r"global_rank_mapping=defaultdict\([^,]*, (\{.*\})\)")
+_HOST_RANKS = re.compile(r"'([^']+)': \[([\d, ]*)\]")
+_WRAPPED_CAUSES = ("", "LG054", "LG067", "LG072", "LG073")
+"""What an outer exception says more of: an unknown one, a file, the network."""
+_LOCAL_RANK = re.compile(r"--local_rank=(\d+)")
+_ROOT_CAUSE_FIELD = re.compile(r"^\s+(host|rank|time|exitcode)\s+: (\S+)(?: \(local_rank: (\d+)\))?")
+
+
+@dataclass(slots=True)
+class _LogStream:
+    """What is known of one writer: its open traceback, its clock, the message that is still going on."""
+
+    frames: list[Frame] = field(default_factory=list)
+    in_traceback: bool = False
+    is_uncaught: bool = False
+    time: float | None = None
+    last_event: LogEvent | None = None
+    message_lines: list[str] = field(default_factory=list)
+    message_start: tuple[LogLine, ParsedLine] | None = None
+    is_chained: bool = False
+
+
+class LogScanner:
+    """Collects events. Afterwards `events`, `ranks`, `hosts` (rank -> host), `root` (torchrun's own word on the first
+    failure), `counts` and `went_back` (the clock went back: logs that were put one after the other) are known.
+    """
+
+    def __init__(self, hosts: Mapping[int, str]) -> None:
+        self.events: list[LogEvent] = []
+        self.ranks: set[int] = set()
+        self.hosts = dict(hosts)
+        self.ranks_by_host: dict[str, list[int]] = {}
+        self.counts: Counter[str] = Counter()
+        self.torchrun_root_cause: dict[str, str] = {}
+        self.clock_went_back = False
+        self.world_size = 0
+        self.op_loads: dict[str, tuple[LogLine, str]] = {}
+        self.num_clean_exits = 0
+        self._streams: dict[str, _LogStream] = {}
+        self._line_counts: dict[tuple[bytes, bool], int] = {}
+        self._event_keys: set[tuple[str, str, int | None, str]] = set()
+        self._clock: float | None = None
+        self._log_index, self._lines_before = -1, 0
+        self._rank_of_log: int | None = None
+        self._root_cause_lines_left = 0
+
+    def start_log(self, lines: int, rank: int | None) -> None:
+        """A log begins, after `lines` lines of others; it is one rank's where `rank` is known."""
+        self._log_index, self._lines_before, self._rank_of_log = self._log_index + 1, lines, rank
+        self._streams, self._clock = {}, None
+
+    def scan_line(self, line: LogLine) -> None:
+        """Look at one line."""
+        key = (line.raw.translate(None, b"0123456789"), False)
+        if self._line_counts.get(key, 0) > _MAX_EQUAL_LINES and b"Traceback" not in line.raw:
+            return
+        said = parse_line(line.raw)
+        stream = self._streams.get(said.stream)
+        if stream is None:
+            stream = self._streams[said.stream] = _LogStream()
+            if len(self._streams) > 8192:
+                self._streams.clear()
+                self._streams[said.stream] = stream
+        self._update_ranks_and_hosts(said, stream)
+        self._process_line(line, said, stream)
+        if len(self._line_counts) < _MAX_DISTINCT_LINES and not stream.in_traceback:
+            self._line_counts[key] = self._line_counts.get(key, 0) + 1
+
+    def finish_log(self) -> None:
+        """Nothing more comes from this log."""
+        for stream in self._streams.values():
+            self._finish_message(stream)
+
+    def _update_ranks_and_hosts(self, said: ParsedLine, stream: _LogStream) -> None:
+        """Clocks, ranks and hosts."""
+        if said.time is not None:
+            if self._clock is not None and said.time < self._clock - 60:
+                self.clock_went_back = True
+            self._clock = stream.time = said.time
+        if said.rank is not None and said.rank < 1 << 16:
+            self.ranks.add(said.rank)
+            if said.host and said.has_rank_tag:
+                self.hosts.setdefault(said.rank, said.host)
+        if "global_rank_mapping" in said.text and (found := _RANK_MAPPING.search(said.text)):
+            for host, numbers in _HOST_RANKS.findall(found[1]):
+                ranks = [int(n) for n in numbers.split(",") if n.strip()]
+                self.ranks_by_host[host] = ranks
+                self.world_size = max([self.world_size, *(rank + 1 for rank in ranks)])
+                self.hosts.update({} if host == "localhost" else dict.fromkeys(ranks, host))
+        if "exits successfully" in said.text:
+            self.num_clean_exits += 1
+        if "PyTorch extensions root" in said.text:
+            self.op_loads[said.stream] = (LogLine(0, b"", 0), said.text)
+        elif "Loading extension module" in said.text or "Time to load" in said.text:
+            self.op_loads.clear()
+
+    def _process_line(self, line: LogLine, said: ParsedLine, stream: _LogStream) -> None:
+        """Tracebacks, messages of several lines, and what is left: a line that may tell of a failure."""
+        text = said.text
+        if text.startswith(("Traceback (most recent call last)", "Error executing job")):
+            self._finish_message(stream)
+            stream.frames, stream.in_traceback, stream.is_uncaught = [], True, said.has_rank_tag
+        elif found := _FRAME.match(text):
+            if len(stream.frames) >= MAX_FRAMES:
+                del stream.frames[MAX_FRAMES // 2]
+            stream.frames.append(Frame(found[1], int(found[2]), found[3] or ""))
+        elif _CHAINED.match(text):
+            self._finish_message(stream)
+            stream.is_chained = True
+        elif not self._read_root_cause(text) and not self._continues_message(text, stream):
+            if _MULTI_LINE_START.search(text):
+                stream.message_start, stream.message_lines = (line, said), [text]
+            elif not stream.in_traceback or (text and text[0] not in " \t^~"):
+                self._add_event(line, said, stream, text)
+
+    def _continues_message(self, text: str, stream: _LogStream) -> bool:
+        """Does the line belong to the message above it?"""
+        if stream.message_start is None:
+            return False
+        if len(stream.message_lines) < 14 and text and not self._starts_message(text):
+            stream.message_lines.append(text.strip())
+            return True
+        self._finish_message(stream)
+        return False
+
+    def _starts_message(self, text: str) -> bool:
+        """Does the line belong to no message above it?"""
+        return (
+            text.startswith(("[", "Traceback", "E1", "W1"))
+            or bool(_CHAINED.match(text))
+            or bool(_MULTI_LINE_START.search(text))
+        )
+
+    def _finish_message(self, stream: _LogStream) -> None:
+        """The message that went on over several lines is complete."""
+        if stream.message_start is None:
+            return
+        (line, said), parts = stream.message_start, stream.message_lines
+        stream.message_start, stream.message_lines = None, []
+        self._add_event(line, said, stream, " | ".join(parts))
+
+    def _read_root_cause(self, text: str) -> bool:
+        """torchrun's block on the first failure that it saw."""
+        if text.startswith("Root Cause (first observed failure)"):
+            self._root_cause_lines_left = 10
+            return True
+        if self._root_cause_lines_left:
+            self._root_cause_lines_left -= 1
+            if found := _ROOT_CAUSE_FIELD.match(text):
+                self.torchrun_root_cause.setdefault(found[1], found[2])
+                return True
+        return False
+
+    def _add_event(self, line: LogLine, said: ParsedLine, stream: _LogStream, text: str) -> None:
+        in_traceback, frames = stream.in_traceback, tuple(stream.frames)
+        found = match_line(text, frames if in_traceback else (), in_traceback=in_traceback)
+        if found is None:
+            if in_traceback and text and not said.text.startswith(" "):
+                stream.in_traceback = False
+            return
+        chained, stream.is_chained = stream.is_chained, False
+        event = self._make_event(line, said, stream, found, text)
+        stream.in_traceback, stream.frames = False, []
+        self.counts[found.cause or "unknown"] += 1
+        if chained and stream.last_event is not None and stream.last_event.cause in _WRAPPED_CAUSES and found.cause:
+            self.events = [e for e in self.events if e is not stream.last_event]  # the outer exception says more
+        stream.last_event = event
+        more = ",".join(sorted(found.details)) if found.cause else text[:80]
+        kept = (found.cause, event.host, event.rank, more)
+        if kept in self._event_keys or len(self.events) >= MAX_EVENTS:
+            return
+        self._event_keys.add(kept)
+        self.events.append(event)
+
+    def _make_event(self, line: LogLine, said: ParsedLine, stream: _LogStream, found: Match, text: str) -> LogEvent:
+        rank, host = said.rank if said.rank is not None else self._rank_of_log, said.host
+        local = found.details.get("local") or (m[1] if (m := _LOCAL_RANK.search(text)) else None)
+        if "rank" in found.details:
+            rank = int(found.details["rank"])
+        elif rank is None and local is not None:
+            rank = self._global_rank_of(host, int(local))
+        if rank is not None and rank < 1 << 16:
+            self.ranks.add(rank)
+        if not host and rank is not None:
+            host = self.hosts.get(rank, "")
+        return LogEvent(
+            line_number=self._lines_before + line.number,
+            log_index=self._log_index,
+            text=text,
+            cause=found.cause,
+            level=found.level,
+            sure=found.sure and (said.has_rank_tag or bool(stream.frames) or not is_exception_line(text)),
+            host=host,
+            rank=rank,
+            time=said.time if said.time is not None else stream.time,
+            has_own_time=said.time is not None,
+            progress=line.progress,
+            frames=tuple(stream.frames) if stream.in_traceback and len(self.events) < MAX_EVENTS_WITH_FRAMES else (),
+            is_uncaught=stream.is_uncaught and stream.in_traceback,
+            details=found.details,
+        )
+
+    def _global_rank_of(self, host: str, local: int) -> int | None:
+        """The rank of a local one, by the launcher's own table; without one, of a single host."""
+        ranks = self.ranks_by_host.get(host) or (
+            next(iter(self.ranks_by_host.values())) if len(self.ranks_by_host) == 1 else None
+        )
+        if ranks is None:
+            return local if not host and not self.ranks_by_host else None
+        return ranks[local] if local < len(ranks) else None

@@ -1,0 +1,37 @@
+"""The numbers in a message about memory, set against what the plan had counted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from harness.units import format_bytes, parse_bytes
+
+
+def compare_with_plan(details: Mapping[str, str], plan: Mapping[str, Any]) -> tuple[str, ...]:
+    """Notes on a GPU that ran out of memory; `plan` is a run's `plan.json`. Empty where nothing can be compared."""
+    peak, capacity = plan.get("gpu_peak_bytes"), plan.get("gpu_capacity_bytes")
+    if not isinstance(peak, int) or not peak:
+        return ()
+    notes = [f"the plan counted {format_bytes(peak)} per GPU at the peak, in {plan.get('gpu_peak_phase') or 'a step'}"]
+    total, used = _parse_detail(details, "total"), _parse_detail(details, "allocated") or _parse_detail(details, "used")
+    wanted = _parse_detail(details, "wanted")
+    if total and isinstance(capacity, int) and abs(total - capacity) > capacity // 10:
+        notes.append(f"this GPU has {format_bytes(total)}, the plan took {format_bytes(capacity)}: set `cluster.gpu`")
+    if used and wanted:
+        need = used + wanted
+        words = "more" if need > peak else "less"
+        notes.append(f"torch held {format_bytes(used)} and wanted {format_bytes(wanted)} more, {words} than the plan")
+    free, reserved = _parse_detail(details, "free"), _parse_detail(details, "reserved")
+    if reserved and wanted and reserved >= wanted:
+        notes.append("torch had as much reserved and not allocated: fragments; try `expandable_segments:True`")
+    if total and used and total - used - (free or 0) - (reserved or 0) > total // 8:
+        notes.append("another process holds memory of this GPU: look at `nvidia-smi`")
+    return tuple(notes)
+
+
+def _parse_detail(details: Mapping[str, str], name: str) -> int:
+    try:
+        return parse_bytes(details.get(name, "0"))
+    except ValueError:
+        return 0

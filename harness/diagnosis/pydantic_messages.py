@@ -1,0 +1,36 @@
+"""What pydantic says of a DeepSpeed JSON -> the finding that says the same before the job."""
+
+from __future__ import annotations
+
+import re
+
+_ERROR_TYPE = re.compile(r"\[type=(\w+), input_value=")
+_ERROR_TYPES_BY_FINDING = {
+    "SP005": {"extra_forbidden"},
+    "SP007": {
+        "greater_than",
+        "greater_than_equal",
+        "less_than",
+        "less_than_equal",
+        "literal_error",
+        "string_too_short",
+        "finite_number",
+    },
+    "SP008": {"missing"},
+}
+_DEEPSPEED_MODELS = re.compile(
+    r"validation errors? for (?:DeepSpeed\w*|\w*(?:TP|Compile|Comms|Hybrid|Monitor|Zen|Quant|Config)\w*)"
+)
+
+
+def match_pydantic_error(text: str) -> str | None:
+    """The id of the finding; None where the line is no refusal of pydantic's. The line holds the whole message."""
+    kinds = _ERROR_TYPE.findall(text)
+    if not kinds or not _DEEPSPEED_MODELS.search(text):
+        return None
+    kind = kinds[0]
+    if kind == "value_error":
+        return None  # its own words say more
+    if kind == "enum":
+        return "SP006" if re.search(r"input_type=(?:NoneType|float|bool|list|dict)", text) else "SP007"
+    return next((id_ for id_, words in _ERROR_TYPES_BY_FINDING.items() if kind in words), "SP006")

@@ -1,0 +1,48 @@
+"""The supervisor's verdict comes before the log: it saw which rank ended first, of which the log may say nothing."""
+
+from __future__ import annotations
+
+from harness.diagnosis.diagnosis_types import Diagnosis, LogEvent
+from harness.diagnosis.first_cause import CauseSelection
+from harness.verdicts import VERDICT, Verdict
+
+_COMPARED_CHARS = 60
+"""Characters by which an error in the log is known as the verdict's; the log may have its first line alone."""
+_LOST_PEER_CAUSE = "LG073"
+VERDICT_NOTE = f"`{VERDICT}` of the run says so: its supervisor saw the ranks end"
+"""A note on an answer that no line of the log gives."""
+
+
+def select_by_verdict(verdict: Verdict, choice: CauseSelection) -> CauseSelection:
+    """The line of the log that tells of what the verdict says, or the verdict itself where no line does."""
+    told = [e for e in choice.others if e.level == "root" and e.rank == verdict.rank and e.rank is not None]
+    if verdict.crashed or verdict.refused:
+        begins = " ".join(verdict.reason.split())[:_COMPARED_CHARS]
+        same = [e for e in choice.others if begins and begins in " ".join(e.text.split())]
+        first = choice.first
+        if first is not None and (first in same or (first.rank is not None and first.rank == verdict.rank)):
+            return choice
+        if same and all(e.cause == _LOST_PEER_CAUSE for e in same):
+            return choice  # nobody knows better than the log who was lost
+        told = same or told
+    elif verdict.cause:
+        told = [e for e in told if e.cause and e.sure]
+    elif verdict.rank is None:
+        return choice
+    first = told[0] if told else _event_of_verdict(verdict)
+    return CauseSelection(first, False, choice.survived_errors, tuple(e for e in choice.others if e is not first))
+
+
+def diagnose_clean_end(verdict: Verdict, notes: tuple[str, ...]) -> Diagnosis | None:
+    """The answer where the run did not fail; None where it did."""
+    if verdict.state == "completed":
+        return Diagnosis("completed", "certain", title="the job ended well", notes=(*notes, *verdict.notes))
+    if verdict.state == "stopped":
+        by = f" by {verdict.signal}" if verdict.signal else ""
+        title = f"the job was stopped{by} after step {verdict.step}"
+        return Diagnosis("stopped", "certain", "LG069", title, verdict.reason, notes=(*notes, *verdict.notes))
+    return None
+
+
+def _event_of_verdict(verdict: Verdict) -> LogEvent:
+    return LogEvent(0, verdict.reason, verdict.cause, "root", bool(verdict.cause), verdict.host, verdict.rank)

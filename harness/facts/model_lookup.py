@@ -1,0 +1,240 @@
+"""What a model is like, as numbers: parameters in order, layers, heads, vocabulary. From a configuration alone.
+
+Loads no weights and asks no network: a Hub name is known when the catalogue or the local Hugging Face cache has it.
+Builds no module, unless it is asked to for an architecture that is not written down.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from harness.facts.model_catalogue import catalogue_config, closest_name
+from harness.facts.model_facts import LatentAttention, ModelFacts
+from harness.facts.model_families import FAMILIES, Family
+from harness.facts.model_parts import BadConfig, ConfigFields, Parameter
+from harness.file_io import read_regular
+
+_MAX_CONFIG_BYTES, _MAX_REF_BYTES = 16 * 2**20, 4096
+"""Bytes; the largest configurations that people publish have some hundred thousand."""
+
+__all__ = [
+    "LatentAttention",
+    "ModelFacts",
+    "ModelLookup",
+    "Parameter",
+    "facts_from_config",
+    "find_configuration",
+    "find_model",
+]
+
+
+class ModelLookup(NamedTuple):
+    """The outcome of a search: facts and where they come from, or `facts` None and the reason why in `why_not`."""
+
+    facts: ModelFacts | None
+    source: str = ""
+    why_not: str = ""
+
+
+def facts_from_config(
+    config: Mapping[str, Any], source: str = "its configuration", *, build: bool = False
+) -> ModelLookup:
+    """Facts from a `transformers` configuration; fields that it leaves out are those of `transformers`.
+
+    `build`: let `transformers`, where it is installed, build an architecture that is not written down here, on the
+    meta device and in a process of its own (seconds).
+    """
+    kind = config.get("model_type")
+    if not isinstance(kind, str):
+        return ModelLookup(None, why_not=f"{source} has no `model_type`")
+    family = FAMILIES.get(kind)
+    if family is None:
+        return (
+            _build_with_transformers(config, kind, source)
+            if build
+            else ModelLookup(None, why_not=_unknown_family(kind))
+        )
+    try:
+        inner = config.get(family.text_config_key) if family.text_config_key else None
+        merged = {**config, **inner} if isinstance(inner, Mapping) else config
+        return ModelLookup(
+            _facts_of_family(kind, family, ConfigFields(merged, family.defaults, family.aliases)), source
+        )
+    except BadConfig as error:
+        return ModelLookup(None, why_not=f"{source}: {error}")
+
+
+def _unknown_family(kind: str) -> str:
+    return f"`model_type: {kind}` is not among the families that are counted: {', '.join(FAMILIES)}"
+
+
+def _build_with_transformers(config: Mapping[str, Any], kind: str, source: str) -> ModelLookup:
+    from harness.facts.model_probe import BuiltModel, build_model
+
+    probed = build_model(config)
+    if not isinstance(probed, BuiltModel):
+        return ModelLookup(None, why_not=f"{_unknown_family(kind)}; {probed}")
+    facts = ModelFacts(
+        family=kind,
+        **probed.sizes,
+        layer_path=probed.layer_path,
+        before=probed.before,
+        layers=probed.layers,
+        after=probed.after,
+        built=True,
+    )
+    return ModelLookup(facts, f"{source}, built by transformers on the meta device")
+
+
+def _facts_of_family(kind: str, family: Family, fields: ConfigFields) -> ModelFacts:
+    before, layers, after = family.build(fields)
+    hidden = fields.count("hidden_size")
+    experts = fields.count("num_local_experts") if "num_local_experts" in family.defaults else 0
+    latent = _latent_attention(fields) if "kv_lora_rank" in family.defaults else None
+    return ModelFacts(
+        family=kind,
+        hidden=hidden,
+        heads=fields.count("num_attention_heads"),
+        kv_heads=_num_kv_heads(fields),
+        head_dim=(latent.plain + latent.rope + latent.value) // 2 if latent else fields.head_dim,
+        intermediate=_intermediate_size(fields, hidden),
+        vocab=fields.count("vocab_size"),
+        tied=fields.flag("tie_word_embeddings"),
+        experts=experts,
+        experts_per_token=fields.count("num_experts_per_tok") if experts else 0,
+        layer_path=family.layer_path,
+        before=before,
+        layers=layers,
+        after=after,
+        shared=_shared_expert_size(fields),
+        latent=latent,
+    )
+
+
+def _intermediate_size(fields: ConfigFields, hidden: int) -> int:
+    for key in ("moe_intermediate_size", "ffn_hidden_size", "n_inner"):
+        if fields.get(key) is not None:
+            return fields.count(key)
+    return fields.count("intermediate_size", 4 * hidden)
+
+
+def _num_kv_heads(fields: ConfigFields) -> int:
+    if fields.flag("multi_query") and not fields.flag("new_decoder_architecture"):
+        return 1
+    return fields.kv_heads
+
+
+def _shared_expert_size(fields: ConfigFields) -> int:
+    if fields.get("shared_expert_intermediate_size") is not None:
+        return fields.count("shared_expert_intermediate_size")
+    if fields.get("n_shared_experts") is None:
+        return 0
+    return fields.count("n_shared_experts") * fields.count("moe_intermediate_size")
+
+
+def _latent_attention(fields: ConfigFields) -> LatentAttention:
+    return LatentAttention(
+        fields.count("q_lora_rank") if fields.get("q_lora_rank") is not None else 0,
+        fields.count("kv_lora_rank"),
+        fields.count("qk_nope_head_dim"),
+        fields.count("qk_rope_head_dim"),
+        fields.count("v_head_dim"),
+    )
+
+
+def find_model(
+    name_or_path: str | None,
+    config: Mapping[str, Any] | None = None,
+    base_dir: Path | None = None,
+    revision: str | None = None,
+    *,
+    build: bool = False,
+) -> ModelLookup:
+    """Facts of the model of a run spec. Looked at in this order: the written-out `config`, a folder (relative to
+    `base_dir`), the local Hugging Face cache, the catalogue. `build` is that of `from_config`.
+    """
+    if config is not None:
+        return facts_from_config(config, "`model.config`", build=build)
+    if not name_or_path:
+        return ModelLookup(None, why_not="neither `model.name_or_path` nor `model.config` is given")
+    folder = _find_folder(name_or_path, base_dir)
+    if folder is not None:
+        return _facts_from_file(folder / "config.json", build)
+    cached = _cached_config(name_or_path, revision or "main")
+    if cached is not None:
+        return _facts_from_file(cached, build)
+    known = catalogue_config(name_or_path)
+    if known is not None:
+        return facts_from_config(known, "the catalogue")
+    close = closest_name(name_or_path)
+    mean = f"; did you mean `{close}`?" if close else ""
+    return ModelLookup(
+        None,
+        why_not=f"`{name_or_path}` is not a folder, not in the local Hugging Face cache and not in the catalogue{mean}",
+    )
+
+
+def find_configuration(
+    name_or_path: str | None,
+    config: Mapping[str, Any] | None = None,
+    base_dir: Path | None = None,
+    revision: str | None = None,
+) -> dict[str, Any] | None:
+    """The configuration itself, looked for where `find` looks; None where it is not at hand."""
+    if config is not None or not name_or_path:
+        return None if config is None else dict(config)
+    folder = _find_folder(name_or_path, base_dir)
+    file = folder / "config.json" if folder is not None else _cached_config(name_or_path, revision or "main")
+    if file is None:
+        known = catalogue_config(name_or_path)
+        return None if known is None else dict(known)
+    body = _read_config(file)
+    return body if isinstance(body, dict) else None
+
+
+def _find_folder(name: str, base_dir: Path | None) -> Path | None:
+    try:
+        folder = (base_dir or Path()) / Path(name).expanduser()
+        return folder if folder.is_dir() else None
+    except (OSError, ValueError, RuntimeError):  # a name that no file system takes, or `~nobody`
+        return None
+
+
+def _facts_from_file(path: Path, build: bool) -> ModelLookup:
+    config = _read_config(path)
+    if isinstance(config, str):
+        return ModelLookup(None, why_not=config)
+    return facts_from_config(config, f"`{path}`", build=build)
+
+
+def _read_config(path: Path) -> dict[str, Any] | str:
+    """The object in a `config.json`, which may be a link into the cache's blobs; or why there is none."""
+    try:
+        config = json.loads(read_regular(path, _MAX_CONFIG_BYTES).decode())
+    except OSError as error:
+        return f"`{path}` cannot be read: {(error.strerror or str(error)).lower()}"
+    except RecursionError:
+        return f"`{path}` is nested too deeply"
+    except ValueError:
+        return f"`{path}` is not JSON"
+    return config if isinstance(config, dict) else f"`{path}` is not a JSON object"
+
+
+def _cached_config(name: str, revision: str) -> Path | None:
+    """`config.json` of a Hub repository in the local cache, laid out as by `huggingface_hub`: refs name snapshots."""
+    home = os.environ.get("HF_HOME", "~/.cache/huggingface")
+    hub = Path(os.environ.get("HF_HUB_CACHE", f"{home}/hub")).expanduser()
+    repository = hub / ("models--" + name.replace("/", "--"))
+    try:
+        commit = read_regular(repository / "refs" / revision, _MAX_REF_BYTES).decode("ascii").strip()
+    except (OSError, ValueError):
+        commit = revision
+    path = repository / "snapshots" / commit / "config.json"
+    try:
+        return path if path.is_file() else None
+    except (OSError, ValueError):  # a name that no file system takes
+        return None

@@ -1,0 +1,44 @@
+"""Which compiled DeepSpeed ops a configuration makes the ranks load. Pure; `harness.launching.ops.local_build` compiles them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+COMPILE_SECONDS = {
+    "deepspeed_shm_comm": 40,
+    "cpu_adam": 60,
+    "cpu_adagrad": 60,
+    "cpu_lion": 60,
+    "fused_adam": 90,
+    "fused_lion": 90,
+    "fused_lamb": 90,
+    "pin_memory": 36,
+    "async_io": 230,
+}
+"""What each op took on two cores with gcc at -O3; only to tell people how long they will wait."""
+
+
+def required_ops(config: Mapping[str, Any], *, accelerated: bool) -> tuple[str, ...]:
+    """Names of the ops in the order in which they are to be built, from a rendered DeepSpeed JSON.
+
+    Source: `runtime/engine.py` `_configure_basic_optimizer` (which Adam), `comm/torch.py` `build_shm_op` (only on the
+    CPU accelerator), `runtime/swap_tensor/*` (NVMe). `accelerated` is false where ranks run on the CPU accelerator.
+    """
+    zero = config.get("zero_optimization") or {}
+    stage = zero.get("stage", 0)
+    optimizer_device = (zero.get("offload_optimizer") or {}).get("device", "none")
+    param_device = (zero.get("offload_param") or {}).get("device", "none") if stage == 3 else "none"
+    ops = [] if accelerated else ["deepspeed_shm_comm"]
+    optimizer = config.get("optimizer") or {}
+    offloaded = optimizer_device in {"cpu", "nvme"}
+    name = str(optimizer.get("type", "")).lower()
+    if name in {"adam", "adamw", "muon"} and not (optimizer.get("params") or {}).get("torch_adam"):
+        ops.append("cpu_adam" if offloaded else "fused_adam")
+    elif name == "lion" or (name == "adagrad" and offloaded):  # on the device Adagrad is torch's
+        ops.append(f"cpu_{name}" if offloaded else "fused_lion")
+    elif name == "lamb":
+        ops.append("fused_lamb")
+    if "nvme" in {optimizer_device if stage == 3 else "none", param_device}:
+        ops += ["pin_memory", "async_io"]
+    return tuple(ops)

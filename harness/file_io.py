@@ -1,0 +1,135 @@
+"""Files that other hands may have made, read with a bound; files of our own, written whole or not at all.
+
+`read_regular` is for every file that somebody else may have put there. `write_atomically` is for files of a user's,
+whose links and modes it respects; `replace_file` for a run's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any, BinaryIO
+
+_MAX_DEPTH = 64
+"""Levels of JSON; what DeepSpeed, transformers and the harness write has at most ten."""
+
+
+def read_regular(path: Path, limit: int, *, follow: bool = True) -> bytes:
+    """The bytes of a regular file of at most `limit` bytes. Never waits and never reads without an end.
+
+    Raises OSError: EINVAL for a pipe, a device, a socket or a folder, EFBIG for a larger file, ELOOP for a link where
+    `follow` is false, and what opening and reading raise. Raises ValueError for a name that no file can have.
+    """
+    with open_regular(path, follow=follow) as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise OSError(errno.EFBIG, f"larger than {limit:,} bytes", str(path))
+    return content
+
+
+def open_regular(path: Path, *, follow: bool = True) -> BinaryIO:
+    """A regular file, open for reading: for one that is read piece by piece. Never waits.
+
+    Raises OSError: EINVAL for what is no regular file, ELOOP for a link where `follow` is false, and what opening
+    raises. Raises ValueError for a name that no file can have.
+    """
+    # Without O_NONBLOCK the open of a pipe waits for a writer; it changes nothing for a regular file.
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY | (0 if follow else os.O_NOFOLLOW)
+    descriptor = os.open(path, flags)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value in a JSON text. Raises ValueError for any other text, and for one nested deeper than anything that
+    programs write: who walks through the value would run out of stack.
+    """
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    opened = text.count("[") + text.count("{") if isinstance(text, str) else text.count(b"[") + text.count(b"{")
+    if opened > _MAX_DEPTH and _is_deeper_than(value, _MAX_DEPTH):
+        raise ValueError("nested too deeply")
+    return value
+
+
+def _is_deeper_than(value: Any, levels: int) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return inner is not None and (not levels or any(_is_deeper_than(v, levels - 1) for v in inner))
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write `text` as UTF-8 beside `path`, flush it to the disk, then rename. Raises OSError; the old file stays
+    then.
+
+    A link is followed, and the mode of the old file kept. What is there and is no regular file (a device, a folder) is
+    never replaced: that is an OSError.
+    """
+    import tempfile  # here, since `validate-config` reads with this module and writes nothing
+
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EEXIST, "it is there and is not a regular file")
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        Path(name).chmod(_file_mode(path))
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _file_mode(path: Path) -> int:
+    """The old file's permissions, or those that any new file gets."""
+    if path.exists():
+        return path.stat().st_mode & 0o7777
+    umask = os.umask(0)
+    os.umask(umask)
+    return 0o666 & ~umask
+
+
+def replace_file(path: Path, text: str, *, durable: bool = True) -> None:
+    """Replace `path` by a file with this text: readers see the old or the new; `durable`: also after a power cut.
+
+    Raises OSError; the old file stays then, and nothing beside it.
+    """
+    import secrets
+
+    # Threads of one process, and processes with one number on two hosts, may write the same file at once.
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    try:
+        with temporary.open("x", encoding="utf-8") as file:
+            file.write(text)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):  # a name that is too long cannot be removed either
+            temporary.unlink(missing_ok=True)
+        raise
+    if durable:
+        fsync_folder(path.parent)
+
+
+def fsync_folder(folder: Path) -> None:
+    """Make renames and new names in `folder` survive a power cut. Raises OSError."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,48 @@
+"""What the findings of loading, comparing and launching mean, at length. Gates carry their pages themselves."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from typing import NamedTuple
+
+
+class Page(NamedTuple):
+    """A name and the text that `harness explain` prints."""
+
+    name: str
+    text: str
+
+
+@cache
+def load_pages() -> dict[str, Page]:
+    """Every page by the finding's id. The texts are imported only here: no start-up waits for them."""
+    from harness.finding_pages import (
+        checkpoint_pages,
+        data_pages,
+        engine_check_pages,
+        file_pages,
+        launch_pages,
+        plan_pages,
+        upgrade_pages,
+    )
+
+    text = "\n".join(
+        module.TEXT
+        for module in (
+            file_pages,
+            data_pages,
+            checkpoint_pages,
+            launch_pages,
+            engine_check_pages,
+            plan_pages,
+            upgrade_pages,
+        )
+    )
+    found = re.findall(r"^## (\S+) (\S+)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    return {id_: Page(name, text.strip()) for id_, name, text in found}
+
+
+def is_engine_check(name: str) -> bool:
+    """Is it the id of something that a run asks its own engine, which nothing before the run can say?"""
+    return name.startswith("AT") and name in load_pages()

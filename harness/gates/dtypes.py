@@ -1,0 +1,35 @@
+"""Number formats as DeepSpeed names them, and the one that the model is trained in. Judges nothing.
+
+Source: `DtypeEnum` in `runtime/config.py`, `get_data_types` in `runtime/engine.py`.
+"""
+
+from __future__ import annotations
+
+from harness.gates.registry import Context
+
+DTYPE_NAMES = {
+    "fp16": ("torch.float16", "fp16", "float16", "half"),
+    "fp32": ("torch.float32", "fp32", "float32", "float"),
+    "int8": ("torch.int8", "int8"),
+    "bf16": ("torch.bfloat16", "bf16", "bfloat16"),
+}
+_DTYPE_BY_NAME = {name: kind for kind, names in DTYPE_NAMES.items() for name in names}
+
+
+def dtype_of(name: object) -> str | None:
+    """`fp16`, `bf16`, `fp32` or `int8` for one of DeepSpeed's names of it; None for anything else."""
+    return _DTYPE_BY_NAME.get(name) if isinstance(name, str) else None
+
+
+def model_dtype(ctx: Context) -> str | None:
+    """What the engine takes the model to be: `fp16`, `bf16` or `fp32`; None where an `auto` leaves it open."""
+    if ctx.is_auto("fp16.enabled") or ctx.is_auto("bf16.enabled") or ctx.is_auto("bfloat16.enabled"):
+        return None
+    if ctx.is_enabled("fp16"):
+        return "fp16"
+    return "bf16" if ctx.is_enabled("bf16") or (ctx.is_enabled("bfloat16") and not ctx.has_key("bf16")) else "fp32"
+
+
+def grad_accum_dtype(ctx: Context) -> str | None:
+    """The format of `data_types.grad_accum_dtype`; None where it is absent or no format at all."""
+    return dtype_of(ctx.ds("data_types.grad_accum_dtype"))

@@ -1,0 +1,1 @@
+"""Facts of this machine and of hosts: devices, memory, filesystems, installed packages."""

@@ -1,0 +1,215 @@
+"""What the hosts of a cluster said of themselves: one value that gates look at. Contacts no host.
+
+`harness.launching.hosts.preflight_survey` makes it from the answers of `launch/probe.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from ipaddress import IPv4Interface, IPv4Network
+from typing import Any, Literal
+
+from harness.hostinfo.torch_devices import TorchDevices, parse_torch_devices
+
+HostState = Literal["ok", "unreachable", "key refused", "host key", "no answer in time", "no probe"]
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkInterface:
+    """A network interface with an IPv4 address."""
+
+    name: str
+    address: IPv4Interface
+    loopback: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FolderFacts:
+    """A folder of the run as one host sees it; `free` is bytes."""
+
+    path: str
+    exists: bool
+    writable: bool
+    free: int | None
+    filesystem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HostFacts:
+    """One host's answer. Bytes and seconds; None where it does not say. Everything is empty unless `state` is ok."""
+
+    name: str
+    slots: int
+    state: HostState = "ok"
+    words: str = ""
+    """What ssh said, where there was no answer."""
+    seconds: float = 0.0
+    """How long it took to answer."""
+    skew: tuple[float, float] = (0.0, 0.0)
+    """Its clock minus ours lies between these."""
+    machine: str = ""
+    hostname: str = ""
+    python: str = ""
+    packages: Mapping[str, str | None] = field(default_factory=dict)
+    code: str | None = None
+    accelerators: tuple[str, ...] = ()
+    torch: TorchDevices | None = None
+    """What torch says of them; None where it was not asked."""
+    cores: int = 0
+    memory_total: int = 0
+    memory_available: int = 0
+    memlock: int | None = None
+    nofile: int | None = None
+    shm: int | None = None
+    folders: Mapping[str, FolderFacts] = field(default_factory=dict)
+    sees_run: bool = True
+    """Whether it sees a file that was just made where the run directory will be."""
+    compiler: str | None = None
+    libaio: bool | None = None
+    numactl: bool | None = None
+    """Whether ranks can be bound to cores there; None where nobody asked."""
+    numa_nodes: int = 1
+    interfaces: tuple[NetworkInterface, ...] = ()
+    own_addresses: tuple[str, ...] = ()
+    """What its own name resolves to there."""
+    ports: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """It answered."""
+        return self.state == "ok"
+
+    @property
+    def networks(self) -> dict[IPv4Network, NetworkInterface]:
+        """Its interfaces by network, loopback left out."""
+        return {i.address.network: i for i in self.interfaces if not i.loopback}
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """An attempt of a host to reach a port of the first host."""
+
+    host: str
+    address: str
+    port: int
+    state: str
+
+    @property
+    def ok(self) -> bool:
+        """The connection came about."""
+        return self.state == "ok"
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """All answers, in the order of the hostfile."""
+
+    hosts: tuple[HostFacts, ...]
+    links: tuple[Link, ...] = ()
+    port: int | None = None
+    """The port of the rendezvous on the first host."""
+    has_accelerators: bool = False
+    """Whether ranks run on accelerators, as far as any host has one."""
+    ops: tuple[str, ...] = ()
+    """Ops that ranks would compile at first use."""
+
+    @property
+    def reachable_hosts(self) -> tuple[HostFacts, ...]:
+        """The hosts that can be judged."""
+        return tuple(host for host in self.hosts if host.ok)
+
+    def without(self, names: Collection[str]) -> Survey:
+        """The same without these hosts."""
+        hosts = tuple(host for host in self.hosts if host.name not in names)
+        links = tuple(x for x in self.links if x.host not in names) if hosts[:1] == self.hosts[:1] else ()
+        return replace(self, hosts=hosts, links=links)
+
+    @property
+    def shared_networks(self) -> dict[IPv4Network, str]:
+        """The networks that all hosts are in, each with another address, and the name of its interface.
+
+        A network in which two hosts have one address is another one on each of them, such as docker's bridge. One
+        where the first host was not reached, though it was on others, does not count either.
+        """
+        hosts = self.reachable_hosts
+        if len(hosts) < 2:
+            return {}
+        tried = {link.address for link in self.links}
+        reached = {a for a in tried if all(link.ok for link in self.links if link.address == a)}
+        found = {}
+        for network, interface in hosts[0].networks.items():
+            mine = [host.networks.get(network) for host in hosts]
+            addresses = {i.address for i in mine if i is not None}
+            first = str(interface.address.ip)
+            if len(addresses) == len(hosts) and (first not in tried or first in reached or not reached):
+                names = {i.name for i in mine if i is not None}
+                found[network] = names.pop() if len(names) == 1 else ""
+        return found
+
+    @property
+    def shared_interface(self) -> str | None:
+        """The one interface that all hosts are reached through, by the same name everywhere; else None."""
+        found = set(self.shared_networks.values())
+        return found.pop() or None if len(self.shared_networks) == 1 else None
+
+    @property
+    def master_address(self) -> str | None:
+        """The first host's address in the one network that all share; else None."""
+        networks = list(self.shared_networks)
+        return str(self.hosts[0].networks[networks[0]].address.ip) if len(networks) == 1 and self.hosts[0].ok else None
+
+
+def parse_host_facts(
+    name: str, slots: int, raw: Mapping[str, Any], seconds: float, skew: tuple[float, float]
+) -> HostFacts:
+    """One host's facts from what its probe printed. Raises KeyError, TypeError or ValueError when it is not that."""
+    memory = raw["memory"]
+    marks = raw.get("marks") or {}
+    digests = list((raw.get("code") or {}).values())
+    return HostFacts(
+        name,
+        slots,
+        seconds=seconds,
+        skew=skew,
+        machine=str(raw["machine"]),
+        hostname=str(raw["hostname"]),
+        python=str(raw["python"]),
+        packages={str(k): None if v is None else str(v) for k, v in raw["packages"].items()},
+        code=None if None in digests or not digests else " ".join(map(str, digests)),
+        accelerators=tuple(str(a["name"]) for a in raw["accelerators"]),
+        torch=_parse_torch(raw.get("torch")),
+        cores=int(raw["cores"]),
+        memory_total=int(memory["total"]),
+        memory_available=int(memory["available"]),
+        memlock=_optional_int(raw["memlock"]),
+        nofile=_optional_int(raw["nofile"]),
+        shm=_optional_int(raw["shm"]),
+        folders={str(k): _parse_folder(v) for k, v in raw["folders"].items()},
+        sees_run=all(marks.values()),
+        compiler=raw["compiler"] and str(raw["compiler"]),
+        libaio=raw.get("libaio"),
+        numactl=raw.get("numactl"),
+        numa_nodes=int(raw.get("numa_nodes") or 1),
+        interfaces=tuple(_parse_interface(i) for i in raw["interfaces"]),
+        own_addresses=tuple(map(str, raw["own_addresses"])),
+        ports={int(k): str(v) for k, v in raw["ports"].items()},
+    )
+
+
+def _parse_torch(raw: Mapping[str, Any] | None) -> TorchDevices | None:
+    return None if raw is None else parse_torch_devices(raw["answer"], raw["driver"], raw["visible"], raw["seconds"])
+
+
+def _optional_int(value: Any) -> int | None:
+    return None if value is None else int(value)
+
+
+def _parse_folder(raw: Mapping[str, Any]) -> FolderFacts:
+    return FolderFacts(
+        str(raw["path"]), bool(raw["exists"]), bool(raw["writable"]), _optional_int(raw["free"]), str(raw["filesystem"])
+    )
+
+
+def _parse_interface(raw: Mapping[str, Any]) -> NetworkInterface:
+    return NetworkInterface(str(raw["name"]), IPv4Interface(f"{raw['address']}/{raw['prefix']}"), bool(raw["loopback"]))

@@ -1,0 +1,176 @@
+"""What torch says of a machine's accelerators, and what keeps it from using them. Asks nobody.
+
+The answer is that of `launch/torch_devices.py`. Without a device that torch can use, DeepSpeed trains on the CPU and
+says so in one line of its log (`accelerator/real_accelerator.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+_MIN_DRIVERS = {11: 450, 12: 525, 13: 580}
+"""The first driver that runs programs of a CUDA major release. Source: NVIDIA's "CUDA Compatibility", minor version
+compatibility, table 1.
+"""
+_ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)")
+
+
+_TRAINS_ON_CPU = "DeepSpeed would train on the CPU, with one warning in its log"
+
+
+class TorchProblem(NamedTuple):
+    """Why torch cannot use the devices, as a clause of its own, what ranks would do then, and what to do about it."""
+
+    reason: str
+    fix: str
+    consequence: str = _TRAINS_ON_CPU
+    certain: bool = True
+    """False where torch gave no answer in time, which a slow disk may explain."""
+
+
+@dataclass(frozen=True, slots=True)
+class TorchDevices:
+    """One answer. `words`: why torch cannot be imported or can use no device, or why nothing was answered."""
+
+    version: str | None = None
+    cuda: str | None = None
+    """The release of CUDA that it was built for; None for a build without."""
+    hip: str | None = None
+    count: int = 0
+    """Devices that it can use."""
+    capabilities: tuple[tuple[int, int], ...] = ()
+    """Compute capability of each."""
+    built_for: tuple[str, ...] = ()
+    """What it has machine code for, such as `sm_90`."""
+    driver: str | None = None
+    """The version of NVIDIA's driver, where that says it."""
+    visible: str | None = None
+    """CUDA_VISIBLE_DEVICES; None where it is not set."""
+    answered: bool = True
+    words: str = ""
+
+    @property
+    def build(self) -> str:
+        """`torch 2.13.0 for CUDA 13.0`."""
+        kind = f" for CUDA {self.cuda}" if self.cuda else f" for ROCm {self.hip}" if self.hip else ", a CPU build"
+        return f"torch {self.version}{kind}"
+
+
+def parse_torch_devices(
+    raw: Mapping[str, Any] | None, driver: str | None, visible: str | None, seconds: float
+) -> TorchDevices:
+    """`raw` is the probe's answer, None when there was none in so many seconds.
+
+    Raises TypeError or ValueError when it is no such answer.
+    """
+    if raw is None:
+        words = f"no answer within {seconds:.0f} s"
+        return TorchDevices(driver=driver, visible=visible, answered=False, words=words)
+    return TorchDevices(
+        version=_optional_text(raw.get("version")),
+        cuda=_optional_text(raw.get("cuda")),
+        hip=_optional_text(raw.get("hip")),
+        count=int(raw.get("count", 0)),
+        capabilities=tuple((int(major), int(minor)) for major, minor in raw.get("capabilities", ())),
+        built_for=tuple(map(str, raw.get("built_for", ()))),
+        driver=driver,
+        visible=visible,
+        words=str(raw.get("words", ""))[:400],
+    )
+
+
+def _optional_text(value: Any) -> str | None:
+    return None if value is None else str(value)
+
+
+def format_device_names(names: Sequence[str]) -> str:
+    """`8 NVIDIA H100`, for people."""
+    return " and ".join(f"{count} {name}" for name, count in Counter(names).items())
+
+
+def find_torch_problem(torch: TorchDevices, wanted: int = 1) -> TorchProblem | None:
+    """What keeps `wanted` ranks from a machine's NVIDIA devices; None where nothing does."""
+    if not torch.answered:
+        return TorchProblem(
+            f"torch gave {torch.words}",
+            "see whether `nvidia-smi` and `python -c 'import torch; torch.cuda.init()'` end there: a driver that hangs "
+            "needs a restart of the machine",
+            "ranks would wait for torch in the same way",
+            certain=False,
+        )
+    if torch.version is None:
+        return TorchProblem(
+            f"torch cannot be imported: {torch.words}", "reinstall torch, a build for CUDA", "no rank would start"
+        )
+    if torch.cuda is None:
+        return TorchProblem(
+            f"torch {torch.version} is a {'ROCm' if torch.hip else 'CPU'} build", _other_build_fix(torch.driver)
+        )
+    if torch.count == 0:
+        return _explain_no_devices(torch)
+    return _check_device_count(torch, wanted)
+
+
+def _check_device_count(torch: TorchDevices, wanted: int) -> TorchProblem | None:
+    without = [c for c in torch.capabilities if not _can_run_on(c, torch.built_for)]
+    if without:
+        ours = ", ".join(torch.built_for)
+        return TorchProblem(
+            f"{torch.build} has no code for compute capability {without[0][0]}.{without[0][1]} (it has {ours})",
+            "install a build of torch that has",
+            "the ranks there would fail at the first operation on the device",
+        )
+    if torch.count < wanted:
+        hidden = f" (CUDA_VISIBLE_DEVICES is {torch.visible})" if torch.visible else ""
+        return TorchProblem(
+            f"{wanted} ranks are asked for, and {torch.build} can use {torch.count} of the devices{hidden}",
+            "start fewer ranks, or look at what hides the others: the container, the scheduler, CUDA_VISIBLE_DEVICES",
+            "the ranks beyond them would fail once CUDA is touched, and the others wait for them",
+        )
+    return None
+
+
+def _explain_no_devices(torch: TorchDevices) -> TorchProblem:
+    major = int(torch.cuda.partition(".")[0]) if torch.cuda and torch.cuda.partition(".")[0].isdigit() else 0
+    least, has = _MIN_DRIVERS.get(major), _driver_major(torch.driver)
+    if least is not None and has is not None and has < least:
+        runs = max((m for m, oldest in _MIN_DRIVERS.items() if oldest <= has), default=None)
+        other = f", or install a build of torch for CUDA {runs}" if runs else ""
+        return TorchProblem(
+            f"driver {torch.driver} is older than CUDA {torch.cuda} of torch {torch.version} needs ({least})",
+            f"install driver {least} or newer{other}",
+        )
+    if torch.visible is not None and torch.visible.strip() in ("", "-1"):
+        value = f"`{torch.visible.strip()}`" if torch.visible.strip() else "empty"
+        return TorchProblem(f"CUDA_VISIBLE_DEVICES is {value}, so that torch sees none", "unset CUDA_VISIBLE_DEVICES")
+    said = f": {torch.words}" if torch.words else ""
+    return TorchProblem(
+        f"{torch.build} can use none of them{said}",
+        "in a container, start it with `--gpus all` and with `compute` in NVIDIA_DRIVER_CAPABILITIES; else "
+        "reinstall the driver",
+    )
+
+
+def _other_build_fix(driver: str | None) -> str:
+    """Where one build is installed pip takes another for the same, unless it is forced."""
+    has = _driver_major(driver)
+    runs = max((m for m, oldest in _MIN_DRIVERS.items() if has is not None and oldest <= has), default=None)
+    which = f"for CUDA {runs}, which driver {driver} runs" if runs else "for the CUDA that the driver runs"
+    return f"install a build of torch {which} (pip install --force-reinstall torch, from the index of that build)"
+
+
+def _driver_major(driver: str | None) -> int | None:
+    head = (driver or "").partition(".")[0]
+    return int(head) if head.isdigit() else None
+
+
+def _can_run_on(capability: tuple[int, int], built_for: Sequence[str]) -> bool:
+    """Machine code runs on its own major release from its minor one on; `compute_` is translated for all later ones."""
+    found = [m.groups() for name in built_for if (m := _ARCHITECTURE.fullmatch(name))]
+    codes = [(kind, (int(major), int(minor))) for kind, major, minor in found]
+    fits = any(code <= capability and (kind == "compute" or code[0] == capability[0]) for kind, code in codes)
+    return fits or len(found) < len(built_for) or not built_for

@@ -1,0 +1,59 @@
+"""Asks torch what it can use of this machine's accelerators, in a process of its own and within a time limit."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from harness.hostinfo import machine
+from harness.hostinfo.torch_devices import TorchDevices, parse_torch_devices
+from harness.interpreter import python_command
+
+SCRIPT = "torch_devices.py"
+MARK = "HARNESS-TORCH "
+TIMEOUT_SECONDS = 60.0
+"""Importing torch from a cold disk takes ten; a driver that hangs takes for ever."""
+
+
+def build_request(scripts: Path, python_path: str, variables: Mapping[str, str], seconds: float) -> dict[str, Any]:
+    """What `launch/probe.py` needs to ask torch on its host, with these variables of the spec (`launch.env`)."""
+    source = (scripts / SCRIPT).read_text(encoding="utf-8")
+    given = {name: value for name, value in variables.items() if name not in ("PATH", "PYTHONPATH")}
+    return {"source": source, "mark": MARK, "path": python_path, "environ": given, "seconds": seconds}
+
+
+def probe_torch(
+    scripts: Path, seconds: float = TIMEOUT_SECONDS, variables: Mapping[str, str] | None = None
+) -> TorchDevices:
+    """The answer of this Python's torch, with this process's environment and these variables of the spec
+    (`launch.env`). Nothing of the current folder is imported.
+    """
+    environ = {**os.environ, **{k: v for k, v in (variables or {}).items() if k != "PATH"}}
+    answer = _run_probe(python_command(str(scripts / SCRIPT)), environ, seconds)
+    return parse_torch_devices(answer, machine.nvidia_driver(), environ.get("CUDA_VISIBLE_DEVICES"), seconds)
+
+
+def _run_probe(command: list[str], environ: Mapping[str, str], seconds: float) -> dict[str, Any] | None:
+    """What the probe printed, None where it did not end in time."""
+    child = subprocess.Popen(  # noqa: S603
+        command, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    try:
+        out, _ = child.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        if child.poll() is None:
+            child.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.wait(1.0)  # one that the driver holds in the kernel cannot be ended
+        if child.stdout is not None:
+            child.stdout.close()
+    lines = [line.removeprefix(MARK) for line in out.splitlines() if line.startswith(MARK)]
+    ended = {"words": f"its process ended with code {child.returncode}"}
+    return dict(json.loads(lines[-1])) if lines else ended

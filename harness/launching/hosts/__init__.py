@@ -1,0 +1,1 @@
+"""This host and the others of a hostfile: ssh, the survey before a launch."""

@@ -1,0 +1,164 @@
+"""Asks every host what it is and has, and who reaches whom: answers of `launch/probe.py` -> a Survey. Judges nothing.
+
+Two rounds: facts of all hosts at once, then connections from all to the first host's rendezvous port.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from ipaddress import IPv4Network
+from pathlib import Path
+from typing import Any
+
+import harness
+from harness.hostinfo import machine, torch_probe
+from harness.hostinfo.host_survey import HostFacts, Link, Survey, parse_host_facts
+from harness.launching.hosts import ssh
+from harness.launching.hosts.local_host import LocalHost
+from harness.launching.hosts.ssh import HostResult
+from harness.launching.setup.launch_plan import DEFAULT_PORT
+from harness.plan.resolved_run import ResolvedRun
+from harness.spec.hostfile import Cluster, Host
+
+PACKAGES = ("deepspeed", "torch", "transformers", "accelerate", "safetensors")
+OUTPUT_KEY, OPTIMIZER_KEY, PARAMETERS_KEY = (
+    "launch.output_dir",
+    "zero.offload_optimizer.nvme_path",
+    "zero.offload_param.nvme_path",
+)
+"""Folders of a run that are looked at, by the key of the spec that names them."""
+_CONNECT_SECONDS = 3.0
+_MAX_ADDRESSES = 4
+_TORCH_TIME_SHARE = 0.6
+"""Of the time that a host has: so long torch may take, so that the host answers when torch does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyOptions:
+    """How hosts are asked; `tell` is told what goes on."""
+
+    timeout_seconds: float = ssh.HOST_TIMEOUT_SECONDS
+    fan_out: int = ssh.FAN_OUT
+    log: Callable[[str], object] = str
+
+
+def survey_hosts(run: ResolvedRun, here: LocalHost, ops: Sequence[str], options: SurveyOptions | None = None) -> Survey:
+    """Ask every host of the run's cluster. Nothing is left on them, nor here."""
+    options = options or SurveyOptions()
+    cluster = run.cluster or Cluster(())
+    port = run.spec.launch.master_port or DEFAULT_PORT
+    script = here.scripts / "probe.py"
+    names = [host.name for host in cluster.hosts]
+    options.log(
+        f"asking {len(names)} host{'s' if len(names) != 1 else ''}, within {options.timeout_seconds:.0f} s each"
+    )
+    with _shared_fs_marker(here.cwd / run.spec.launch.output_dir) as mark:
+        request = _facts_request(run, here, port, mark)
+        if not _uses_cpu(run, here):
+            limit = _TORCH_TIME_SHARE * options.timeout_seconds
+            request["torch"] = torch_probe.build_request(
+                here.scripts, _python_path(run, here), run.spec.launch.env, limit
+            )
+        answers = ssh.run_on_hosts(
+            names, script, request, timeout_seconds=options.timeout_seconds, fan_out=options.fan_out, python=here.python
+        )
+    hosts = tuple(map(_to_host_facts, cluster.hosts, answers))
+    accelerated = not _uses_cpu(run, here) and any(h.accelerators for h in hosts)
+    survey = Survey(hosts, port=port, has_accelerators=accelerated, ops=tuple(ops))
+    return replace(survey, links=tuple(_probe_links(survey, script, options)))
+
+
+def _uses_cpu(run: ResolvedRun, here: LocalHost) -> bool:
+    """Whether ranks are told to take the CPU: the variable reaches every host."""
+    return machine.is_cpu_forced({**here.environ, **run.spec.launch.env})
+
+
+def _python_path(run: ResolvedRun, here: LocalHost) -> str:
+    return run.spec.launch.env.get("PYTHONPATH", here.environ.get("PYTHONPATH", ""))
+
+
+def _facts_request(run: ResolvedRun, here: LocalHost, port: int, mark: Path | None) -> dict[str, Any]:
+    zero = run.spec.zero
+    folders = {OUTPUT_KEY: str(here.cwd / run.spec.launch.output_dir)}
+    for key, block in ((OPTIMIZER_KEY, zero.offload_optimizer), (PARAMETERS_KEY, zero.offload_param)):
+        if block is not None and block.device == "nvme" and block.nvme_path:
+            folders[key] = str(block.nvme_path)
+    return {
+        "job": "facts",
+        "packages": list(PACKAGES),
+        "code": [str(Path(harness.__file__ or "").resolve().parent), str(here.scripts)],
+        "path": [str(here.cwd), *[p for p in _python_path(run, here).split(os.pathsep) if p]],
+        "folders": folders,
+        "marks": [str(mark)] if mark else [],
+        "ports": [port],
+        "numactl": run.spec.launch.bind_cores_to_rank,
+        "libaio": any(key in folders for key in (OPTIMIZER_KEY, PARAMETERS_KEY)),
+    }
+
+
+@contextlib.contextmanager
+def _shared_fs_marker(output_dir: Path) -> Iterator[Path | None]:
+    """A file that all hosts see if they share the folder of the run directories; None where none can be made."""
+    there = next((p for p in (output_dir, *output_dir.parents) if p.is_dir()), None)
+    try:
+        handle, name = tempfile.mkstemp(prefix=".harness-seen-by-", dir=there)
+    except OSError:
+        yield None
+        return
+    os.close(handle)
+    try:
+        yield Path(name)
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+def _to_host_facts(host: Host, answer: HostResult) -> HostFacts:
+    seconds = answer.ended_at - answer.started_at
+    if answer.state != "ok":
+        return HostFacts(host.name, host.slots, answer.state, answer.message, seconds)
+    try:
+        then, took = float(answer.body["time"]), float(answer.body["took"])
+        skew = (then - (answer.ended_at - took), then - answer.started_at)
+        return parse_host_facts(host.name, host.slots, answer.body, seconds, skew)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        words = f"its answer is not what the probe says: {type(error).__name__} {error}"
+        return HostFacts(host.name, host.slots, "no probe", words[:200], seconds)
+
+
+def _probe_links(survey: Survey, script: Path, asking: SurveyOptions) -> Iterator[Link]:
+    """From every host to the first one's rendezvous port and to another port, by each network that they share."""
+    hosts, port = survey.reachable_hosts, survey.port or 0
+    if len(hosts) < 2 or not survey.hosts[0].ok or hosts[0].ports.get(port) != "free":
+        return
+    asking.log(f"from {len(hosts) - 1} of them to port {port} of {hosts[0].name}")
+    patience = _CONNECT_SECONDS * 2 * _MAX_ADDRESSES + asking.timeout_seconds
+    with ssh.run_listener(hosts[0].name, script, [port, 0], patience) as ports:
+        if not ports:
+            return
+        targets = {host.name: [(a, p) for a in _shared_addresses(hosts[0], host) for p in ports] for host in hosts[1:]}
+
+        def request(name: str) -> Mapping[str, Any]:
+            return {"job": "connect", "targets": targets[name], "seconds": _CONNECT_SECONDS}
+
+        answers = ssh.run_on_hosts([*targets], script, request, timeout_seconds=patience, fan_out=asking.fan_out)
+    for answer in answers:
+        yield from _to_links(answer)
+
+
+def _shared_addresses(first: HostFacts, other: HostFacts) -> list[str]:
+    """The first host's addresses in the networks that the other is in too; where there are none, all of its own."""
+    mine = first.networks
+    shared: list[IPv4Network] = [
+        n for n in mine if n in other.networks and other.networks[n].address != mine[n].address
+    ]
+    return [str(mine[network].address.ip) for network in shared or [*mine]][:_MAX_ADDRESSES]
+
+
+def _to_links(answer: HostResult) -> Iterator[Link]:
+    for row in answer.body.get("links") or ():
+        with contextlib.suppress(KeyError, TypeError, ValueError):
+            yield Link(answer.host, str(row["address"]), int(row["port"]), str(row["state"]))

@@ -1,0 +1,197 @@
+"""Runs one Python script on many hosts at once through ssh. No shell here sees anything that a user wrote.
+
+ssh joins its arguments into a line for the remote shell, so that line is made of quoted words only; the script goes
+through stdin and its request as base64. Decides nothing about what is said.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from harness.hostinfo.host_survey import HostState
+from harness.interpreter import SAFE_PATH
+
+MARK = b"HARNESS-PROBE "
+FAN_OUT = 64
+"""Connections at the same time."""
+HOST_TIMEOUT_SECONDS = 20.0
+"""How long one host may take; it holds up nobody else."""
+CONNECT_TIMEOUT_SECONDS = 8
+_MAX_BYTES = 8 * 2**20
+"""More than a probe says; a host that talks without end is cut off."""
+_SSH_ERRORS: tuple[tuple[str, HostState], ...] = (
+    ("REMOTE HOST IDENTIFICATION HAS CHANGED", "host key"),
+    ("Host key verification failed", "host key"),
+    ("No matching host key", "host key"),
+    ("Permission denied", "key refused"),
+    ("Too many authentication failures", "key refused"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HostResult:
+    """What came back from one host: the probe's JSON, or why there is none. Times are seconds since 1970."""
+
+    host: str
+    state: HostState
+    body: Mapping[str, Any]
+    message: str
+    started_at: float
+    ended_at: float
+
+
+def ssh_command(host: str, words: Sequence[str], connect: int = CONNECT_TIMEOUT_SECONDS) -> list[str]:
+    """The command that runs `words` on a host: keys only, no questions, each word as it is."""
+    options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={connect}", "-o", "ServerAliveInterval=5", "-T"]
+    return ["ssh", *options, "--", host, "exec " + shlex.join(words)]
+
+
+def encode_request(request: Mapping[str, Any]) -> str:
+    """A request as one word that no shell changes."""
+    return base64.urlsafe_b64encode(json.dumps(request).encode()).decode()
+
+
+def probe_command(host: str, python: str, request: Mapping[str, Any]) -> list[str]:
+    """The command whose stdin is the probe script. A variable, not `-P`: another Python may lie there, and it is to
+    say so.
+    """
+    return ssh_command(host, ["env", f"{SAFE_PATH}=1", python, "-", encode_request(request)])
+
+
+def run_on_hosts(
+    hosts: Sequence[str],
+    script: Path,
+    request: Mapping[str, Any] | Callable[[str], Mapping[str, Any]],
+    *,
+    timeout_seconds: float = HOST_TIMEOUT_SECONDS,
+    fan_out: int = FAN_OUT,
+    python: str = sys.executable,
+) -> list[HostResult]:
+    """Put a request to every host, `fan_out` at a time, each within `seconds`; answers in the order of the hosts.
+
+    When this is broken off (Ctrl-C), every ssh is ended first.
+    """
+    source, living, lock = script.read_bytes(), set[subprocess.Popen[bytes]](), Lock()
+
+    def ask(host: str) -> HostResult:
+        asked = request(host) if callable(request) else request
+        return _run_on_host(host, probe_command(host, python, asked), source, timeout_seconds, living, lock)
+
+    with ThreadPoolExecutor(max(1, min(fan_out, len(hosts)))) as pool:
+        waiting = [pool.submit(ask, host) for host in hosts]
+        try:
+            return [one.result() for one in waiting]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            with lock:
+                for child in living:
+                    _kill_process_group(child)
+            raise
+
+
+def _run_on_host(
+    host: str,
+    command: Sequence[str],
+    source: bytes,
+    seconds: float,
+    living: set[subprocess.Popen[bytes]],
+    lock: Lock,
+) -> HostResult:
+    began = time.time()
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    try:
+        child = subprocess.Popen(command, env=_ssh_environ(), start_new_session=True, **pipes)  # type: ignore[call-overload]  # noqa: S603
+    except OSError as error:
+        words = f"ssh cannot be started: {error.strerror}"
+        return HostResult(host, "unreachable", {}, words, began, time.time())
+    with lock:
+        living.add(child)
+    try:
+        out, err = child.communicate(source, timeout=seconds)
+    except subprocess.TimeoutExpired:
+        _kill_process_group(child)
+        child.communicate()
+        return HostResult(host, "no answer in time", {}, f"nothing within {seconds:.0f} s", began, time.time())
+    finally:
+        with lock:
+            living.discard(child)
+    return parse_result(host, child.returncode, out, err, (began, time.time()))
+
+
+def parse_result(host: str, code: int, out: bytes, err: bytes, when: tuple[float, float]) -> HostResult:
+    """What ssh's exit code, stdout and stderr mean."""
+    words = err.decode("utf-8", "replace").strip()
+    line = next((x for x in reversed(out[-_MAX_BYTES:].split(b"\n")) if x.startswith(MARK)), None)
+    if line is not None:
+        try:
+            body = json.loads(line.removeprefix(MARK))
+        except ValueError:
+            body = None
+        if isinstance(body, dict):
+            return HostResult(host, "ok", body, words, *when)
+    if code == 255:  # ssh's own
+        state: HostState = next((state for text, state in _SSH_ERRORS if text in words), "unreachable")
+        return HostResult(host, state, {}, _last_line(words), *when)
+    said = _last_line(words) or f"it ended with code {code} and printed {len(out)} bytes"
+    return HostResult(host, "no probe", {}, said, *when)
+
+
+@contextlib.contextmanager
+def run_listener(host: str, script: Path, ports: Sequence[int], seconds: float) -> Iterator[list[int]]:
+    """While entered, a host accepts connections on these ports (0: any); yields them, nothing when it cannot."""
+    request = {"job": "listen", "ports": list(ports), "seconds": seconds}
+    command = probe_command(host, sys.executable, request)
+    with subprocess.Popen(  # noqa: S603
+        command,
+        env=_ssh_environ(),
+        start_new_session=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as child:
+        try:
+            yield _read_ports(child, script)
+        finally:
+            _kill_process_group(child)
+
+
+def _read_ports(child: subprocess.Popen[bytes], script: Path) -> list[int]:
+    if child.stdin is None or child.stdout is None:
+        return []
+    with contextlib.suppress(OSError):
+        child.stdin.write(script.read_bytes())
+        child.stdin.close()
+    for line in child.stdout:
+        if line.startswith(MARK):
+            with contextlib.suppress(ValueError, KeyError):
+                return [int(port) for port in json.loads(line.removeprefix(MARK))["listening"]]
+    return []
+
+
+def _ssh_environ() -> dict[str, str]:
+    """ssh's words are recognised in English only."""
+    return dict(os.environ) | {"LC_ALL": "C"}
+
+
+def _last_line(words: str) -> str:
+    lines = [line.strip() for line in words.splitlines() if line.strip() and not line.startswith("@")]
+    return lines[-1][:200].rstrip(".") if lines else ""
+
+
+def _kill_process_group(child: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(child.pid, signal.SIGKILL)

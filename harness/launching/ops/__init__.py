@@ -1,0 +1,1 @@
+"""DeepSpeed's compiled ops: building them here and on the other hosts."""

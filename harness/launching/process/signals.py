@@ -1,0 +1,66 @@
+"""Signals as something to look at instead of something that happens. Sends none."""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType, TracebackType
+from typing import Any
+
+
+class SignalInterrupt(Exception):
+    """A stage was broken off because a signal came; `signum` says which."""
+
+    def __init__(self, signum: int) -> None:
+        self.signum = signum
+        super().__init__(signal.Signals(signum).name)
+
+
+class Signals:
+    """While entered, SIGINT, SIGTERM, SIGHUP and SIGUSR1 are noted in `received` and do nothing else.
+
+    SIGUSR1 is what a scheduler announces a pre-emption with: it will kill later, by itself.
+
+    SIGHUP stays ignored where it was (nohup). Must be entered in the main thread.
+    """
+
+    def __init__(self) -> None:
+        self.received: list[int] = []
+        self._previous_handlers: dict[int, Any] = {}
+
+    def __enter__(self) -> Signals:
+        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+            if signum == signal.SIGHUP and signal.getsignal(signum) == signal.SIG_IGN:
+                continue
+            self._previous_handlers[signum] = signal.signal(signum, self._on_signal)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for signum, handler in self._previous_handlers.items():
+            signal.signal(signum, handler if handler is not None else signal.SIG_DFL)
+
+    @property
+    def first(self) -> int | None:
+        """The signal that asked for the stop."""
+        return self.received[0] if self.received else None
+
+    @property
+    def is_repeated(self) -> bool:
+        """A second signal came: no more waiting."""
+        return len(self.received) > 1
+
+    def raise_if_received(self) -> None:
+        """Raise Interrupted when a signal has come."""
+        if self.received:
+            raise SignalInterrupt(self.received[0])
+
+    def _on_signal(self, signum: int, _frame: FrameType | None) -> None:
+        self.received.append(signum)
+
+
+def signal_name(signum: int) -> str:
+    """What a person calls it."""
+    if signum == signal.SIGUSR1:
+        return "SIGUSR1 (notice of a pre-emption)"
+    return "Ctrl-C" if signum == signal.SIGINT else signal.Signals(signum).name

@@ -1,0 +1,1 @@
+"""Programs of our own that run as child processes: rehearsals, trials, benchmarks, previews."""

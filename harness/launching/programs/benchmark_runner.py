@@ -1,0 +1,82 @@
+"""Starts the measuring program and turns what it says into rows and a `cluster` section. Measures nothing itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from harness.hostinfo import machine
+from harness.interpreter import python_command
+from harness.launching.programs.doctor_checks import DoctorCheck
+
+_PROGRAM = "harness.runtime.hardware_benchmark"
+_TIMEOUT_SECONDS = 900.0
+_AREA = "measured"
+_ADAM_BYTES_PER_PARAMETER = 28
+
+
+def benchmark_host(folder: Path | None) -> dict[str, Any]:
+    """What the program found, or `failed` alone. `folder`: where the disk is measured."""
+    missing = [name for name in ("torch", "deepspeed") if machine.package_version(name) is None]
+    if missing:
+        return {"failed": {"all": f"{' and '.join(missing)} not installed"}}
+    root = str(Path(__file__).parents[3])
+    path = os.pathsep.join(part for part in (root, os.environ.get("PYTHONPATH", "")) if part)
+    # the interpreter's own folder first: another ninja would compile every op again
+    tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    command = python_command("-m", _PROGRAM, *([str(folder)] if folder else []))
+    try:
+        done = subprocess.run(  # noqa: S603
+            command,
+            env={**os.environ, "PYTHONPATH": path, "PATH": tools},
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_SECONDS,
+            check=False,
+        )
+        body = json.loads(done.stdout.strip().splitlines()[-1]) if done.returncode == 0 else None
+    except (OSError, subprocess.TimeoutExpired, ValueError, IndexError):
+        body = None
+    return body if isinstance(body, dict) else {"failed": {"all": "the measuring program did not end well"}}
+
+
+def to_doctor_checks(found: Mapping[str, Any]) -> tuple[DoctorCheck, ...]:
+    """One row a figure, and one for each that could not be measured."""
+    rows = [DoctorCheck(_AREA, name, text) for key, name, text in _measurement_texts(found) if key in found]
+    for name, reason in (found.get("failed") or {}).items():
+        rows.append(DoctorCheck(_AREA, name.replace("_", " "), "could not be measured", "note", str(reason)[:160]))
+    return tuple(rows)
+
+
+def _measurement_texts(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    def rate(key: str, unit: float = 1e9) -> float:
+        return float(found.get(key) or 0.0) / unit
+
+    adam = rate("cpu_adam", 1e6)
+    return [
+        ("host_memory", "host memory", f"{rate('host_memory'):.1f} GB/s, a stream of additions"),
+        ("cpu_adam", "CPU Adam", f"{adam:,.0f} M parameters/s ({adam * _ADAM_BYTES_PER_PARAMETER / 1e3:.1f} GB/s)"),
+        ("disk_read", "disk read", f"{rate('disk_read'):.2f} GB/s by DeepSpeed's aio"),
+        ("disk_write", "disk write", f"{rate('disk_write'):.2f} GB/s by DeepSpeed's aio"),
+        ("gpu_up", "host to GPU", f"{rate('gpu_up'):.1f} GB/s"),
+        ("gpu_down", "GPU to host", f"{rate('gpu_down'):.1f} GB/s"),
+        ("gpu_flops_16", "bf16 product", f"{rate('gpu_flops_16', 1e12):.0f} TFLOP/s"),
+    ]
+
+
+def to_cluster_section(found: Mapping[str, Any]) -> dict[str, str]:
+    """What `cluster` of a run spec would say: the rates that the plan otherwise assumes."""
+    keys = {
+        "host_memory": "host_memory_bandwidth",
+        "disk_read": "nvme_read_bandwidth",
+        "disk_write": "nvme_write_bandwidth",
+    }
+    section = {name: f"{found[key] / 1e9:.2f}GB/s" for key, name in keys.items() if found.get(key)}
+    if found.get("gpu_up") and found.get("gpu_down"):
+        section["pcie_bandwidth"] = f"{min(found['gpu_up'], found['gpu_down']) / 1e9:.2f}GB/s"
+    return section

@@ -1,0 +1,215 @@
+"""Plays a rehearsal: makes its files, trains, kills, goes on and exports, each by the command that a user would type.
+
+What it is to be made of is decided in `harness.rehearsal`; everything that it starts has ended when it returns.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from harness.findings import Finding, Fix
+from harness.interpreter import python_command
+from harness.launching.process.child_process import spawn_child, terminate_child
+from harness.launching.process.processes import find_run_processes
+from harness.rehearsal.extrapolation import RehearsalMeasurements
+from harness.run_records.run_record import RunRecord, read_run_record
+
+_TIMEOUT_SECONDS = 1800.0
+Log = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RehearsalStage:
+    """One command of the rehearsal, or the making of its files."""
+
+    name: str
+    seconds: float
+    code: int
+    what: str
+
+
+@dataclass(slots=True)
+class RehearsalRun:
+    """What came of it. `findings` say why it ended early."""
+
+    folder: Path
+    scripts: Path
+    log: Log
+    launch_options: Sequence[str] = ()
+    """Of `harness launch`, beyond those that every rehearsal needs."""
+    stages: list[RehearsalStage] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    killed_record: RunRecord | None = None
+    resumed_record: RunRecord | None = None
+    export_peak_bytes: int | None = None
+
+    @property
+    def measurements(self) -> RehearsalMeasurements:
+        """The lines to compare with the plan."""
+        records = [record for record in (self.killed_record, self.resumed_record) if record is not None]
+        lines = {kind: [line for record in records for line in record.lines_of(kind)] for kind in ("memory", "save")}
+        seconds = [value for record in records for value in record.values("seconds")]
+        return RehearsalMeasurements(lines["memory"], seconds, lines["save"], self.export_peak_bytes)
+
+
+def run_rehearsal(
+    folder: Path, scripts: Path, orders: Mapping[str, Any], save_at: int, log: Log, launch_options: Sequence[str] = ()
+) -> RehearsalRun:
+    """All phases in order; the first that fails ends it. `spec.yaml` must be in `folder`; `options` are more of
+    `harness launch`. Raises nothing.
+    """
+    played = RehearsalRun(folder, scripts, log, launch_options)
+    parts: tuple[Callable[[], None], ...] = (
+        partial(_make_files, played, orders),
+        partial(_train_and_kill, played, save_at),
+        partial(_resume_training, played, save_at),
+        partial(_export_model, played),
+    )
+    for part in parts:
+        part()
+        if played.findings:
+            break
+    return played
+
+
+def _make_files(played: RehearsalRun, orders: Mapping[str, Any]) -> None:
+    file = played.folder / "orders.json"
+    file.write_text(json.dumps(orders, indent=2), encoding="utf-8")
+    command = [sys.executable, str(played.scripts / "rehearsal_files.py"), "--orders", str(file)]
+    code, seconds, _ = _run_command(played, command, "files")
+    _add_stage(played, RehearsalStage("files", seconds, code, "a sharded model folder of random weights, and records"))
+    if code:
+        _add_failure(played, "files", code, "the model folder could not be made")
+
+
+def _train_and_kill(played: RehearsalRun, save_at: int) -> None:
+    """Train, and kill a rank once a checkpoint is complete and the next step has begun."""
+    began, rank, code = time.monotonic(), None, 1
+    with (played.folder / "train.log").open("ab") as log:
+        child = spawn_child(_launch_command(played), played.folder, log)
+        try:
+            rank = _wait_for_checkpoint(played, child, save_at)
+            if rank is not None:
+                os.kill(rank, signal.SIGKILL)
+            code = child.wait(_TIMEOUT_SECONDS)
+        except (subprocess.TimeoutExpired, ProcessLookupError):
+            rank = None
+        finally:
+            terminate_child(child)
+    played.killed_record = _read_newest_record(played)
+    seconds = time.monotonic() - began
+    if rank is None:
+        code = code or 1
+        _add_stage(played, RehearsalStage("train", seconds, code, "load, train, save"))
+        _add_failure(played, "train", code, "it ended before it could be killed")
+        return
+    _add_stage(played, RehearsalStage("train", seconds, 0, f"load, train, save; a rank killed after step {save_at}"))
+    if code == 0:
+        _add_failure(played, "train", 1, "a rank was killed, and the launch says that all is well")
+
+
+def _resume_training(played: RehearsalRun, save_at: int) -> None:
+    code, seconds, _ = _run_command(played, [*_launch_command(played), "--resume", "auto"], "resume")
+    record = played.resumed_record = _read_newest_record(played)
+    start = int(record.header.get("start_step", 0)) if record else 0
+    _add_stage(played, RehearsalStage("resume", seconds, code, f"went on from step {start}, trained to the end"))
+    if code:
+        _add_failure(played, "resume", code, "it did not go on to the end")
+    elif start < save_at:
+        _add_failure(played, "resume", 1, f"it went on from step {start}, the checkpoint was of step {save_at}")
+
+
+def _export_model(played: RehearsalRun) -> None:
+    run_dir = played.resumed_record.folder if played.resumed_record else played.folder / "runs" / "latest"
+    # the rehearsal's own checkpoint: the spec has said whether the model's code runs
+    words = ("-m", "harness", "export", str(run_dir), str(played.folder / "export"), "--allow-local-code")
+    command = python_command(*words)
+    code, seconds, peak = _run_command(played, command, "export")
+    played.export_peak_bytes = peak or None
+    size = sum(path.stat().st_size for path in (played.folder / "export").glob("*.safetensors"))
+    _add_stage(played, RehearsalStage("export", seconds, code, f"{size:,} bytes of weights for transformers"))
+    if code or not size:
+        _add_failure(played, "export", code or 1, "nothing was exported")
+
+
+def _launch_command(played: RehearsalRun) -> list[str]:
+    words = python_command("-m", "harness", "launch", "spec.yaml", "--progress", "plain", "--format", "json")
+    return [*words, *played.launch_options]
+
+
+def _run_command(played: RehearsalRun, command: Sequence[str], name: str) -> tuple[int, float, int]:
+    """Exit code, seconds, and the largest resident set of the process and of what it waited for."""
+    began = time.monotonic()
+    with (played.folder / f"{name}.log").open("ab") as log:
+        child = spawn_child(command, played.folder, log)
+        try:
+            _, status, usage = os.wait4(child.pid, 0)
+            child.returncode = os.waitstatus_to_exitcode(status)
+        finally:
+            terminate_child(child)
+    code = child.returncode
+    return (128 - code if code < 0 else code), time.monotonic() - began, usage.ru_maxrss * 1024
+
+
+def _wait_for_checkpoint(played: RehearsalRun, child: subprocess.Popen[bytes], step: int) -> int | None:
+    """The pid of a rank once the run has a complete checkpoint of this step; None when the launch ends before."""
+    until = time.monotonic() + _TIMEOUT_SECONDS
+    while child.poll() is None and time.monotonic() < until:
+        found = find_runs_with(played.folder, f"checkpoints/step-{step:08d}/manifest.json")
+        if found:
+            return _find_last_rank_pid(found[-1])
+        time.sleep(0.02)
+    return None
+
+
+def find_runs_with(folder: Path, name: str) -> list[Path]:
+    """Run directories that have this file, the one whose file is newest last; without `latest`, which is a link to one
+    of them: ranks are known by the directory's own name.
+    """
+    runs = [run for run in (folder / "runs").glob("*") if not run.is_symlink() and (run / name).is_file()]
+    return sorted(runs, key=lambda run: (run / name).stat().st_mtime)
+
+
+def _find_last_rank_pid(run_dir: Path) -> int | None:
+    """The last rank: one that is not the first, where there are several."""
+    ranks = {}
+    for process in find_run_processes(run_dir, session=-1):
+        try:
+            command = Path(f"/proc/{process.pid}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        local = [part for part in command if part.startswith(b"--local_rank=")]  # the launcher gives it to ranks alone
+        if local and any(part.endswith(b"train.py") for part in command):
+            ranks[int(local[0].partition(b"=")[2])] = process.pid
+    return ranks[max(ranks)] if ranks else None
+
+
+def _read_newest_record(played: RehearsalRun) -> RunRecord | None:
+    found = find_runs_with(played.folder, "launch.json")
+    return read_run_record(found[-1]) if found else None
+
+
+def _add_stage(played: RehearsalRun, stage: RehearsalStage) -> None:
+    played.stages.append(stage)
+    played.log(f"{stage.name}: {stage.what} ({stage.seconds:.0f} s, code {stage.code})")
+
+
+def _add_failure(played: RehearsalRun, name: str, code: int, why: str) -> None:
+    log = played.folder / f"{name}.log"
+    try:
+        tail = [line for line in log.read_text(errors="replace").splitlines() if line.strip()][-8:]
+    except OSError:
+        tail = []
+    fix = Fix(f"read `{log}`; `harness explain --log {log}` names the cause")
+    message = f"the rehearsal ended in the phase `{name}` with code {code}: {why}"
+    played.findings.append(Finding("MM012", "error", message, notes=tuple(line[:200] for line in tail), fix=fix))

@@ -1,0 +1,151 @@
+"""Runs one candidate of `harness tune` by the command that a user would type, and looks on while it takes its steps.
+
+What is tried, and what its steps mean, is decided in `harness.tuning`.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from harness.errors import UserError
+from harness.interpreter import python_command
+from harness.launching.process.child_process import spawn_child, terminate_child
+from harness.launching.supervise.run_diagnosis import diagnose_run
+from harness.plan.resolved_run import ResolvedRun
+from harness.run_records.run_files import json_of, read_metrics
+from harness.run_records.run_record import read_run_record
+from harness.spec.parse.source import join_key
+from harness.tuning.candidates import Candidate
+from harness.tuning.spec_changes import SpecChanges
+from harness.tuning.trials import Trial, TrialState, is_far_behind, measurements_of, state_of_launch, step_seconds
+
+_POLL_SECONDS = 0.25
+_TRIAL_OVERRIDES: dict[str, Any] = {
+    "train.num_train_epochs": None,
+    "checkpoint.save_steps": None,
+    "checkpoint.save_at_end": False,
+    "checkpoint.keep_best": False,
+    "eval.eval_steps": None,
+    "eval.eval_on_start": False,
+    "eval.early_stopping_patience": None,
+    "eval.max_batches": 1,
+    "export": None,
+    "logging.logging_steps": 1,
+    "telemetry.trackers": None,
+    "telemetry.profile_steps": None,
+    "telemetry.flops_profiler": False,
+    "telemetry.comms_logger": False,
+    "launch.max_restarts": 0,
+    "launch.min_hosts": None,
+}
+"""What every trial has otherwise than the run: it measures steps, keeps nothing and tells no tracker. Every run
+evaluates at its end; here one batch, when all steps are over.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class TrialSettings:
+    """How trials are run: the spec with the user's own options, `options` for `harness launch` itself, the folder for
+    what they leave, how many steps, how many of these are not measured, and seconds a trial may take.
+    """
+
+    spec: str
+    overrides: Sequence[str]
+    launch_options: Sequence[str]
+    folder: Path
+    steps: int
+    skip: int
+    timeout: float
+
+
+def run_trial(plan: TrialSettings, run: ResolvedRun, candidate: Candidate, number: int, best: Trial | None) -> Trial:
+    """One trial, `number` from 0. Ended early when it is far behind `best`, or out of time. Raises nothing of its own;
+    at a KeyboardInterrupt everything that was started has ended.
+    """
+    output = plan.folder / f"trial-{number}"
+    output.mkdir(parents=True, exist_ok=True)
+    began = time.monotonic()
+    answer = output / "launch.json"
+    with answer.open("wb") as stdout, (output / "launch.log").open("ab") as stderr:
+        child = spawn_child(launch_command(plan, run, candidate.changes, output), Path.cwd(), stdout, stderr)
+        try:
+            ended = _monitor_trial(child, plan, output, best, began + plan.timeout)
+        finally:
+            terminate_child(child, immediately=True)
+    state, cause = (ended, "") if ended else state_of_launch(json_of(answer))
+    return _with_measurements(Trial(candidate, state, cause=cause, wall_seconds=time.monotonic() - began), plan, output)
+
+
+def launch_command(plan: TrialSettings, run: ResolvedRun, sets: SpecChanges, output: Path) -> list[str]:
+    """`harness launch` of the spec with the user's changes, then the candidate's, then those of every trial."""
+    changes = [*plan.overrides]
+    changes += [f"{join_key(path)}={json.dumps(value)}" for path, value in sets.items()]
+    alike = {**_TRIAL_OVERRIDES, "train.max_steps": plan.steps, "launch.output_dir": str(output)}
+    for key in ("warmup_steps", "decay_steps"):
+        if getattr(run.spec.scheduler, key) is not None:
+            alike[f"scheduler.{key}"] = 1
+    changes += [f"{key}={json.dumps(value)}" for key, value in alike.items()]
+    words = python_command("-m", "harness", "launch", plan.spec, "--progress", "plain", "--format", "json")
+    return [*words, *plan.launch_options, *(word for change in changes for word in ("--set", change))]
+
+
+def _monitor_trial(
+    child: subprocess.Popen[bytes], plan: TrialSettings, output: Path, best: Trial | None, until: float
+) -> TrialState | None:
+    """Until the launch has ended (None), is out of time, or is far behind the best."""
+    while child.poll() is None:
+        if time.monotonic() > until:
+            return "timed out"
+        run_dir = find_run_dir(output) if best is not None else None
+        if run_dir is not None and is_far_behind(step_seconds(read_metrics(run_dir)[0], plan.skip), best):
+            return "dropped"
+        time.sleep(_POLL_SECONDS)
+    return None
+
+
+def _with_measurements(trial: Trial, plan: TrialSettings, output: Path) -> Trial:
+    """With what the run directory has, and a cause where there is no measurement."""
+    run_dir = find_run_dir(output)
+    if run_dir is None:
+        return replace(
+            trial, state=_failed_state(trial.state), cause=trial.cause or _read_launch_error(output / "launch.log")
+        )
+    trial = replace(trial, run_dir=str(run_dir), **measurements_of(read_run_record(run_dir), plan.skip))
+    if trial.state == "measured" and not trial.seconds:
+        return replace(trial, state="failed", cause="it ended before a step was measured")
+    if trial.state == "timed out":
+        return replace(trial, cause=f"not done after {plan.timeout:.0f} s" + _diagnose_failure(run_dir))
+    if trial.state == "dropped":
+        return replace(trial, cause="its first steps were far behind the best so far")
+    return trial
+
+
+def _failed_state(state: TrialState) -> TrialState:
+    return "failed" if state in ("measured", "dropped") else state
+
+
+def find_run_dir(output: Path) -> Path | None:
+    """The run directory of a trial; None before there is one."""
+    found = sorted(path.parent for path in output.glob("*/spec.resolved.json") if not path.parent.is_symlink())
+    return found[0] if found else None
+
+
+def _diagnose_failure(run_dir: Path) -> str:
+    try:
+        found = diagnose_run(run_dir)
+    except (OSError, UserError):
+        return ""
+    return f": {found.title}" if found.state == "failed" and found.title else ""
+
+
+def _read_launch_error(log: Path) -> str:
+    """What a launch said that began nothing."""
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
+    said = [line.strip() for line in lines if line.strip()]
+    return next((line for line in said if line.startswith("error")), said[-1] if said else "it began nothing")[:300]

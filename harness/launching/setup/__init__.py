@@ -1,0 +1,1 @@
+"""From a checked run to a launch plan: back end, environment, run directory, resume."""

@@ -1,0 +1,38 @@
+"""What a look inside asks for: variables that make torch and NCCL tell, and a place for DeepSpeed's profile.
+
+torch's own profiler is the ranks' business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from harness.spec.sections.telemetry_spec import TelemetrySpec
+
+_DEBUG_VARIABLES = {
+    "TORCH_DISTRIBUTED_DEBUG": "DETAIL",
+    "TORCH_SHOW_CPP_STACKTRACES": "1",
+    "TORCH_CPP_LOG_LEVEL": "INFO",
+    "NCCL_DEBUG": "INFO",
+    "TORCH_NCCL_TRACE_BUFFER_SIZE": "20000",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+}
+"""Collectives are checked for agreeing shapes and kinds, NCCL tells what it connects, and a collective that times out
+leaves the last ones of each rank in a file."""
+
+
+def distributed_debug_env(spec: TelemetrySpec, run_dir: Path) -> dict[str, str]:
+    """Variables of `telemetry.debug_distributed`; none where it is off."""
+    if not spec.debug_distributed:
+        return {}
+    return {**_DEBUG_VARIABLES, "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": str(run_dir / "logs" / "nccl-trace-rank-")}
+
+
+def with_flops_profiler_output(config: Mapping[str, Any], run_dir: Path) -> dict[str, Any]:
+    """The DeepSpeed JSON with a file in the run directory for its FLOPs profiler, where that is on and has none."""
+    profiler = config.get("flops_profiler")
+    if not isinstance(profiler, Mapping) or not profiler.get("enabled") or profiler.get("output_file"):
+        return dict(config)
+    return {**config, "flops_profiler": {**profiler, "output_file": str(run_dir / "profile" / "flops.txt")}}

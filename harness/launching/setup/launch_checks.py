@@ -1,0 +1,283 @@
+"""What stops a launch before anything is written: the environment of this machine and of the ranks.
+
+Not gates: they judge where and how a run is started, not what it trains.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from harness.findings import Finding, Fix
+from harness.hostinfo import machine
+from harness.hostinfo.torch_devices import find_torch_problem, format_device_names
+from harness.hostinfo.torch_probe import probe_torch
+from harness.launching.hosts.local_host import LocalHost, find_program
+from harness.launching.setup import core_binding
+from harness.launching.setup.backends import BACKENDS, PDSH, LauncherBackend
+from harness.launching.setup.launch_plan import FORWARDED_BY_DEEPSPEED, FORWARDED_BY_HARNESS, is_local
+from harness.plan.resolved_run import ResolvedRun
+
+INSTALLABLE = {"EN002", "EN009", "EN014", "MD154"}
+"""Findings about programs that this machine lacks."""
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_UNQUOTABLE = re.compile(r"""["`$\\%\n\r]|^\s|\s$""")
+_UNQUOTABLE_BY_BACKEND = {"openmpi": re.compile(r"[^\w@%+=:,./-]"), "slurm": re.compile(r"[^\w@%+=:./-]")}
+"""What DeepSpeed puts between quotes for these (`add_export`); a comma ends a value of srun's `--export`."""
+_SAFE_PATH_TEXT = re.compile(r"[A-Za-z0-9_@+=:,./-]+")
+
+
+def check_launch(run: ResolvedRun, here: LocalHost, run_dir: Path, node_rank: int | None = None) -> tuple[Finding, ...]:
+    """Every reason why this launch must not be started from here; empty when there is none. `node`: this host of a job
+    whose hosts start their own ranks.
+    """
+    found = [
+        *_check_python_optimize(run, here),
+        *_check_installed(here),
+        *_check_peft(run, here),
+        *_check_variable_names(run),
+    ]
+    ranks_here = _local_rank_count(run, here, node_rank)
+    found += [*_check_device_ids(here, ranks_here), *core_binding.check_core_binding(run, here, ranks_here)]
+    if not {f.gate for f in found} & {"EN003", "EN004", "EN005"}:
+        found += _check_torch_devices(run, here, ranks_here)
+    if node_rank is not None:
+        found += _check_no_ssh(run)
+    elif not is_local(run, here):
+        starter = BACKENDS[run.spec.launch.launcher]
+        found += [
+            *_check_quoting(run, starter),
+            *_check_forwarded_variables(run, here, starter),
+            *_check_paths(here, run_dir),
+        ]
+        found += [*_check_backend_program(run, starter), *_check_rank_placement(run, here, starter)]
+    return tuple(found)
+
+
+def _local_rank_count(run: ResolvedRun, here: LocalHost, node: int | None) -> int | None:
+    """The ranks that this machine starts itself; None: others do."""
+    if node is not None and run.cluster is not None:
+        return run.cluster.hosts[node].slots
+    return run.parallel_dims.world_size or 1 if is_local(run, here) else None
+
+
+def _check_python_optimize(run: ResolvedRun, here: LocalHost) -> Iterator[Finding]:
+    asked = run.spec.launch.env.get("PYTHONOPTIMIZE", "")
+    if sys.flags.optimize or here.environ.get("PYTHONOPTIMIZE") or asked:
+        where = "`launch.env`" if asked else "the environment" if here.environ.get("PYTHONOPTIMIZE") else "`python -O`"
+        yield Finding(
+            "EN001",
+            "error",
+            f"assertions are switched off by {where}",
+            key="launch.env.PYTHONOPTIMIZE" if asked else "",
+            notes=("DeepSpeed refuses wrong batch sizes by `assert`; without assertions it trains something else",),
+            fix=Fix("unset PYTHONOPTIMIZE and start Python without -O"),
+        )
+
+
+def _check_installed(here: LocalHost) -> Iterator[Finding]:
+    missing = [name for name in ("torch", "deepspeed", "transformers") if machine.package_version(name) is None]
+    if missing:
+        names = " and ".join(f"`{name}`" for name in missing)
+        yield Finding(
+            "EN002",
+            "error",
+            f"{names} cannot be found by {here.python}",
+            notes=("validating, planning and rendering do without; training does not",),
+            fix=Fix("install the training extra there: pip install 'deepspeed-harness[train]'"),
+        )
+    elif not (here.scripts / "train.py").is_file():
+        yield Finding(
+            "EN003",
+            "error",
+            f"the launch scripts are not in {here.scripts}",
+            fix=Fix("install the project anew, or run from a checkout that has `launch/`"),
+        )
+
+
+def _check_peft(run: ResolvedRun, here: LocalHost) -> Iterator[Finding]:
+    if run.spec.model.lora is not None and machine.package_version("peft") is None:
+        yield Finding(
+            "MD154",
+            "error",
+            f"`model.lora` needs the package `peft`, which {here.python} does not find",
+            key="model.lora",
+            fix=Fix("install it there and on every host: pip install 'deepspeed-harness[lora]'"),
+        )
+
+
+def _check_torch_devices(run: ResolvedRun, here: LocalHost, wanted: int | None) -> list[Finding]:
+    """Where torch can use no device DeepSpeed trains on the CPU. Asked only where devices are counted: the answer takes
+    seconds.
+    """
+    if not here.accelerated or wanted is None or machine.package_version("torch") is None:
+        return []
+    found = find_torch_problem(probe_torch(here.scripts, variables=run.spec.launch.env), wanted)
+    if found is None:
+        return []
+    message = f"{found.reason}, and this machine has {format_device_names(here.device_names)}"
+    on_purpose = "to train on the CPU on purpose: DS_ACCELERATOR=cpu, in the shell or in `launch.env`"
+    return [Finding("EN015", "error", message, notes=(found.consequence, on_purpose), fix=Fix(found.fix))]
+
+
+def _check_device_ids(here: LocalHost, wanted: int | None) -> Iterator[Finding]:
+    if not here.accelerated or wanted is None:
+        return
+    visible = [d.strip() for d in here.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if d.strip()]
+    if any(not device.isdigit() for device in visible):
+        yield Finding(
+            "EN004",
+            "error",
+            f"`CUDA_VISIBLE_DEVICES={','.join(visible)}` names devices by something other than a number",
+            notes=("the `deepspeed` launcher replaces it by numbers, which would pick other devices",),
+            fix=Fix("give device numbers, as `nvidia-smi -L` counts them"),
+        )
+    elif wanted > here.num_accelerators:
+        yield Finding(
+            "EN005",
+            "error",
+            f"{wanted} ranks are asked for and this machine has {here.num_accelerators} accelerators",
+            key="launch.num_gpus",
+            notes=("DeepSpeed starts all the ranks; those without a device fail once CUDA is touched",),
+            fix=Fix(
+                f"set `launch.num_gpus: {here.num_accelerators}`",
+                {"launch.num_gpus": here.num_accelerators},
+                effect="the batch is spread otherwise",
+            ),
+        )
+
+
+def _check_variable_names(run: ResolvedRun) -> Iterator[Finding]:
+    for name, value in run.spec.launch.env.items():
+        if not _VARIABLE_NAME.fullmatch(name) or "\0" in value:
+            what = (
+                f"`{name}` is not the name of an environment variable"
+                if "\0" not in value
+                else f"the value of `{name}` holds a NUL byte"
+            )
+            yield Finding(
+                "EN006",
+                "error",
+                what,
+                key=f"launch.env.{name}",
+                fix=Fix("use letters, digits and underscores, and text without NUL"),
+            )
+
+
+def _check_quoting(run: ResolvedRun, starter: LauncherBackend) -> Iterator[Finding]:
+    for name, value in run.spec.launch.env.items():
+        lost = _find_unquotable(value, starter)
+        if lost and starter.literal:
+            yield Finding(
+                "EN007",
+                "error",
+                f"the value of `{name}` would reach the ranks changed, because of {lost[0]!r}",
+                key=f"launch.env.{name}",
+                notes=(f"for {starter.program} DeepSpeed puts it between quotes that nobody takes off",),
+                fix=Fix("set it in the login environment of the hosts, or start the ranks by pdsh"),
+            )
+        elif lost:
+            yield Finding(
+                "EN007",
+                "error",
+                f"the value of `{name}` would reach the other hosts changed, because of {lost[0]!r}",
+                key=f"launch.env.{name}",
+                notes=(
+                    "DeepSpeed puts it into a remote shell command between double quotes, and pdsh replaces `%` words",
+                ),
+                fix=Fix(
+                    "set it in the login environment of the hosts, or avoid quotes, `$`, backticks, backslashes and `%`"
+                ),
+            )
+
+
+def _find_unquotable(value: str, starter: LauncherBackend) -> re.Match[str] | None:
+    """The first character that would not arrive."""
+    return (_UNQUOTABLE_BY_BACKEND[starter.name] if starter.literal else _UNQUOTABLE).search(value)
+
+
+def _check_forwarded_variables(run: ResolvedRun, here: LocalHost, starter: LauncherBackend) -> Iterator[Finding]:
+    """The shell's own variables that are sent along, into the same kind of remote command."""
+    prefixes = (*FORWARDED_BY_DEEPSPEED, "NCCL") if here.accelerated else FORWARDED_BY_DEEPSPEED
+    for name, value in sorted(here.environ.items()):
+        if (
+            (name.startswith(prefixes) or name in FORWARDED_BY_HARNESS)
+            and name not in run.spec.launch.env
+            and (_find_unquotable(value, starter) or not _VARIABLE_NAME.fullmatch(name))
+        ):
+            yield Finding(
+                "EN007",
+                "error",
+                f"`{name[:60]}` of the environment would be sent to the other hosts changed, or run there as a command",
+                notes=(
+                    "DeepSpeed sends it along and puts its value into a remote shell command between double quotes",
+                ),
+                fix=Fix("unset it where the run is launched, or set it in `launch.env` without quotes, `$` and `%`"),
+            )
+
+
+def _check_paths(here: LocalHost, run_dir: Path) -> Iterator[Finding]:
+    for what, path in (
+        ("the current folder", here.cwd),
+        ("the run directory", run_dir),
+        ("the launch scripts' folder", here.scripts),
+    ):
+        if not _SAFE_PATH_TEXT.fullmatch(str(path)):
+            yield Finding(
+                "EN008",
+                "error",
+                f"{what} `{path}` has a character that a remote shell would not leave alone",
+                notes=("DeepSpeed writes paths into the remote command without quoting them",),
+                fix=Fix("use paths of letters, digits and `@+=:,./-_` when there is more than one host"),
+            )
+
+
+def _check_backend_program(run: ResolvedRun, starter: LauncherBackend) -> Iterator[Finding]:
+    if find_program(starter.program) is None:
+        hosts = len(run.cluster.hosts) if run.cluster else 0
+        others = "a host that is not this machine" if hosts == 1 else f"{hosts} hosts"
+        over = "pdsh over ssh" if starter is PDSH else starter.program
+        yield Finding(
+            "EN009",
+            "error",
+            f"`{starter.program}` is not on PATH and the hostfile names {others}",
+            notes=(f"DeepSpeed starts ranks on other hosts through {over}",),
+            fix=Fix(
+                f"install {starter.package} (apt install {starter.package}), or use a hostfile of this machine alone; "
+                "without any such program each host starts its own ranks by `harness launch --no-ssh`"
+            ),
+        )
+
+
+def _check_rank_placement(run: ResolvedRun, here: LocalHost, starter: LauncherBackend) -> Iterator[Finding]:
+    """mpirun and srun count: they take a host's first slots, and srun the same number on each."""
+    hosts = run.cluster.hosts if run.cluster else ()
+    why = ""
+    if starter.literal and any(tuple(host.device_ids) != tuple(range(host.slots)) for host in hosts):
+        why = "it takes the first devices of a host, and others were chosen"
+    elif starter.name == "slurm" and len({host.slots for host in hosts}) > 1:
+        why = "it starts as many ranks on each host, and the hosts have different numbers of slots"
+    elif starter.name == "slurm" and "SLURM_JOB_ID" not in here.environ:
+        why = "this is no job of Slurm, so srun would ask for other hosts, and wait for them"
+    if why:
+        yield Finding(
+            "EN012",
+            "error",
+            f"`{starter.program}` cannot start these ranks: {why}",
+            key="launch.launcher",
+            fix=Fix("start them by pdsh (`launch.launcher: pdsh`)"),
+        )
+
+
+def _check_no_ssh(run: ResolvedRun) -> Iterator[Finding]:
+    if run.spec.launch.max_restarts:
+        yield Finding(
+            "EN012",
+            "error",
+            "a run whose hosts start their own ranks cannot be started again by one of them",
+            key="launch.max_restarts",
+            notes=("no host can tell another to start its ranks once more",),
+            fix=Fix("let what starts the hosts start all of them again, with `--resume auto` on the first"),
+        )

@@ -1,0 +1,109 @@
+"""Hosts that start their own ranks, where none reaches another by ssh: the same command on each of them.
+
+The first host makes the run directory, on a file system that all see; the others wait for it and do what it says.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from harness.errors import ExitCode, UserError
+from harness.findings import Finding, Fix
+from harness.launching.hosts.local_host import LocalHost
+from harness.launching.setup.launch_plan import LaunchPlan, Variable
+from harness.launching.supervise.run_verdict import read_statuses
+from harness.plan.resolved_run import ResolvedRun
+from harness.run_records.run_files import text_of
+from harness.units import format_seconds
+
+LEADER_VARIABLE = "HARNESS_LEADER"
+"""What ranks on the other hosts get: who holds the run directory, if not their own supervisor."""
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_IDENTICAL_FILES = ("spec.resolved.json", "ds_config.json")
+_POLL_SECONDS = 0.5
+_LOG_SECONDS = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class PerNodeLaunch:
+    """What each host is told: the name that the job has on all of them, which host this is if names do not tell, the
+    address of the first, and how long to wait for its run directory.
+    """
+
+    run_id: str
+    node_rank: int | None = None
+    master_addr: str | None = None
+    wait_seconds: float = 600.0
+
+
+def resolve_node_rank(asked: PerNodeLaunch, run: ResolvedRun, here: LocalHost) -> int:
+    """Which of the hosts this is, counted from 0. Raises Refused (EN013)."""
+    hosts = run.cluster.hosts if run.cluster else ()
+    if len(hosts) < 2:
+        raise _no_ssh_error("`--no-ssh` is for several hosts, and there are not two", "give `--hostfile` or `--hosts`")
+    if not _RUN_ID.fullmatch(asked.run_id):
+        message = f"`--run-id {asked.run_id[:70]}` cannot be a part of a folder's name"
+        raise _no_ssh_error(message, "use up to 64 letters, digits and `._-`, such as the number of the job")
+    if asked.node_rank is not None:
+        if asked.node_rank >= len(hosts):
+            message = f"`--node-rank {asked.node_rank}`: there are {len(hosts)} hosts, counted from 0"
+            raise _no_ssh_error(message, f"give 0 to {len(hosts) - 1}, in the order of the hosts")
+        return asked.node_rank
+    mine = [index for index, host in enumerate(hosts) if host.name in here.local_names]
+    if len(mine) != 1:
+        what = "none" if not mine else "more than one"
+        raise _no_ssh_error(
+            f"this machine, {here.hostname}, is {what} of the hosts that are named", "give `--node-rank`"
+        )
+    return mine[0]
+
+
+def shared_run_dir(asked: PerNodeLaunch, output_dir: Path, name: str, node: int) -> Path:
+    """The run directory of this job. Raises Refused (EN013) on the first host when it is there already."""
+    run_dir = output_dir / f"{name}-{asked.run_id}"
+    if node == 0 and run_dir.exists():
+        message = f"`{run_dir}` is there already: another job had this `--run-id`"
+        raise _no_ssh_error(message, "give each job, also one that goes on from another, a name of its own")
+    return run_dir
+
+
+def wait_for_leader(plan: LaunchPlan, seconds: float, log: Callable[[str], None]) -> LaunchPlan:
+    """On another host than the first: wait for the run directory, and go on from where the first host does.
+
+    Raises Refused (EN013) when it does not come, is one of a job that has ended, or says something else than is asked
+    for here.
+    """
+    began = said = time.monotonic()
+    while not (plan.run_dir / "launch.json").is_file():
+        now = time.monotonic()
+        if now - began > seconds:
+            first = plan.hosts[0].name
+            message = f"{first} has not made `{plan.run_dir}` within {format_seconds(seconds)}"
+            fix = "start the same command there, with a folder that all hosts share as `launch.output_dir`"
+            raise _no_ssh_error(message, fix)
+        if said == began or now - said > _LOG_SECONDS:
+            log(f"waiting for {plan.hosts[0].name} to make {plan.run_dir}")
+            said = now
+        time.sleep(_POLL_SECONDS)
+    if any(status.is_final for status in read_statuses(plan.run_dir).values()):
+        raise _no_ssh_error(f"the run in `{plan.run_dir}` has ended", "give each job a `--run-id` of its own")
+    for name in _IDENTICAL_FILES:
+        if text_of(plan.run_dir / name) != plan.documents.get(name):
+            message = f"`{name}` of {plan.hosts[0].name} is not what this host makes of the spec"
+            raise _no_ssh_error(message, "give the same command, spec and harness on every host")
+    first = json.loads(text_of(plan.run_dir / "launch.json") or "{}")
+    supervisor = next((v["value"] for v in first.get("environment", ()) if v["name"] == "HARNESS_SUPERVISOR"), "")
+    leader = Variable(LEADER_VARIABLE, str(supervisor), "the first host, whose supervisor holds the run directory")
+    plan = replace(plan, hosts=tuple(replace(host, variables=(*host.variables, leader)) for host in plan.hosts))
+    if first.get("resume") is None:
+        return plan
+    return replace(plan, argv=(*plan.argv, "--resume", str(first["resume"])), resume=Path(first["resume"]))
+
+
+def _no_ssh_error(message: str, fix: str) -> UserError:
+    return UserError([Finding("EN013", "error", message, fix=Fix(fix))], ExitCode.PREFLIGHT)

@@ -1,0 +1,44 @@
+"""The user's own code: whether a launch may run it, and which bytes. Code that `launch.env` chooses is gate SE008's."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from harness.errors import ExitCode, UserError
+from harness.file_io import read_regular
+from harness.findings import Finding, Fix
+from harness.plan.resolved_run import ResolvedRun
+from harness.spec.parse.source import MAX_BYTES
+
+ALLOWED_CODE_VARIABLE = "HARNESS_ALLOWED_CODE"
+"""What the ranks read: the sha256 of the one file that they may run."""
+
+
+def verify_plugin_allowed(run: ResolvedRun, folder: Path, *, allow_local_code: bool) -> str | None:
+    """The sha256 of `plugins.file`, seen from `folder`; None where the spec names no code.
+
+    Raises Refused (MD157 not allowed, MD158 not to be read).
+    """
+    file = run.spec.plugins.file
+    if file is None:
+        return None
+    try:
+        code = read_regular(folder / file, MAX_BYTES)
+    except (OSError, ValueError) as error:
+        reason = (getattr(error, "strerror", None) or str(error)).lower()
+        message = f"`{file}` cannot be read: {reason}"
+        raise UserError(
+            [Finding("MD158", "error", message, key="plugins.file", fix=Fix("name a Python file"))]
+        ) from None
+    if not allow_local_code:
+        finding = Finding(
+            "MD157",
+            "error",
+            f"`{file}` is code, and nobody allowed to run it",
+            key="plugins.file",
+            notes=("it would run with all rights that you have, on every host",),
+            fix=Fix("read the file, then start with `harness launch --allow-local-code`"),
+        )
+        raise UserError([finding], ExitCode.FINDINGS)
+    return hashlib.sha256(code).hexdigest()

@@ -1,0 +1,112 @@
+"""A launch as a job of Slurm: the batch script, and `sbatch`. In the job, `harness launch --slurm` is run again.
+
+What is judged before a job waits in a queue for hours is judged by the command; nothing here looks at the spec.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.errors import ExitCode, UserError
+from harness.findings import Finding, Fix
+
+NOTICE_SECONDS = 120
+"""How long before the end of its time, or a pre-emption, the job is told. A save has to fit."""
+_SUBMIT_SECONDS = 60.0
+_SCRIPT = """\
+#!/bin/bash
+#SBATCH --job-name={name}
+#SBATCH --requeue
+#SBATCH --open-mode=append
+#SBATCH --signal=B:USR1@{notice}
+# Made by `harness launch --slurm`. {notice} s before its time is over, or when it has to make room, the job is told:
+# the ranks finish their step and save, and Slurm starts it again, to go on from there.
+cd {folder} || exit 2
+resume={resume}
+if [ "${{SLURM_RESTART_COUNT:-0}}" -gt 0 ]; then resume=auto; fi
+{command} --resume "$resume" &
+run=$!
+trap 'kill -USR1 "$run" 2>/dev/null' USR1 TERM
+while kill -0 "$run" 2>/dev/null; do
+  wait "$run"
+  code=$?
+done
+wait "$run" 2>/dev/null
+last=$?
+if [ "$last" != 127 ]; then code=$last; fi
+if [ "$code" = {stopped} ] && scontrol requeue "$SLURM_JOB_ID"; then exit 0; fi
+exit "$code"
+"""
+PREEMPTED_EXIT_CODE = 138
+"""The exit code of `harness launch` after SIGUSR1."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmJob:
+    """A job as it would be submitted: its script, where that is written, and the command that submits it."""
+
+    script: str
+    file: Path
+    argv: tuple[str, ...]
+
+
+def is_outside_job(environ: Mapping[str, str]) -> bool:
+    """Whether this process is no part of a job yet."""
+    return not any(environ.get(name) for name in ("SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_NODELIST"))
+
+
+def build_job(
+    name: str, folder: Path, output_dir: Path, command: Sequence[str], resume: str, options: Sequence[str], stamp: str
+) -> SlurmJob:
+    """The job for a run of this name. `command` is the harness's own without `--resume`; `options` are sbatch's, which
+    win over those of the script. Every word is quoted; the name is cut down to what sbatch takes as one.
+    """
+    plain = re.sub(r"[^A-Za-z0-9_.-]", "-", name).lstrip("-") or "run"
+    file = output_dir / "slurm" / f"{plain}-{stamp}.sh"
+    script = _SCRIPT.format(
+        name=plain,
+        notice=NOTICE_SECONDS,
+        folder=shlex.quote(str(folder)),
+        resume=shlex.quote("auto" if resume == "never" else resume),
+        command=shlex.join(command),
+        stopped=PREEMPTED_EXIT_CODE,
+    )
+    log = str(file.with_suffix("")).replace("%", "%%") + "-%j.log"
+    return SlurmJob(script, file, ("sbatch", "--parsable", f"--output={log}", *options, str(file)))
+
+
+def submit_job(job: SlurmJob) -> str:
+    """Write the script and hand it in; returns the number of the job. Raises Refused (exit code 4)."""
+    try:
+        job.file.parent.mkdir(parents=True, exist_ok=True)
+        job.file.write_text(job.script, encoding="utf-8")
+        job.file.chmod(0o755)
+    except OSError as error:
+        raise _submit_error(
+            "EN011", f"`{job.file}` cannot be written: {(error.strerror or str(error)).lower()}"
+        ) from None
+    try:
+        done = subprocess.run(  # noqa: S603
+            job.argv, text=True, capture_output=True, check=False, timeout=_SUBMIT_SECONDS, stdin=subprocess.DEVNULL
+        )
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise _submit_error("HO028", f"`sbatch` cannot be started: {reason}") from None
+    except subprocess.TimeoutExpired:
+        raise _submit_error("HO028", f"`sbatch` did not answer within {_SUBMIT_SECONDS:.0f} s") from None
+    if done.returncode:
+        words = " / ".join((done.stderr or done.stdout).strip().splitlines()[-2:]).removeprefix("sbatch: ")
+        raise _submit_error("HO028", f"`sbatch` has refused the job: {words[:300].rstrip('.')}")
+    return done.stdout.strip().partition(";")[0]
+
+
+def _submit_error(gate: str, message: str) -> UserError:
+    fix = Fix("give what the cluster asks for, such as `--sbatch=--partition=gpu --sbatch=--nodes=2`; `sinfo` lists it")
+    if gate == "EN011":
+        fix = Fix("set `launch.output_dir` to a folder that can be written")
+    return UserError([Finding(gate, "error", message, fix=fix)], ExitCode.PREFLIGHT)

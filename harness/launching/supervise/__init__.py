@@ -1,0 +1,1 @@
+"""A started run until its verdict: monitor, restarts, hangs, logs."""

@@ -1,0 +1,20 @@
+"""What the log of a run directory tells of its end, with what its supervisor and its ranks wrote."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from harness.diagnosis import Diagnosis, diagnose
+from harness.diagnosis.log_files import find_logs
+from harness.launching.supervise.run_verdict import read_statuses
+from harness.verdicts import read_verdict
+
+
+def diagnose_run(name: str | Path) -> Diagnosis:
+    """The first cause that a log, or a run directory's newest log, tells; of a run directory, what its supervisor saw
+    comes first. Raises Refused where there is no log to read, OSError where reading it fails.
+    """
+    logs = find_logs(str(name))
+    verdict = read_verdict(logs.run_dir) if logs.run_dir else None
+    hosts = {rank: s.host for rank, s in read_statuses(logs.run_dir).items() if s.host} if logs.run_dir else {}
+    return diagnose(logs.streams(), plan=logs.plan, hosts=hosts, verdict=verdict)

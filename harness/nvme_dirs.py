@@ -1,0 +1,91 @@
+"""A folder of its own below `nvme_path` for what a run swaps, so that it can be removed: DeepSpeed removes nothing.
+
+The launching side writes its name into the run's DeepSpeed JSON; the first rank of each node holds a lock in it and
+removes it at the end. What a killed run left is found by its name, and by the lock that nobody holds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import hashlib
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.locks import Lock, LockHeld
+
+PREFIX = "harness-swap-"
+LOCK = ".harness-lock"
+_MIN_AGE_SECONDS = 60.0
+"""A folder without a lock may be that of a run that has just made it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedSwapDir:
+    """A folder that is gone, and the bytes that it held."""
+
+    folder: Path
+    size: int
+
+
+def run_swap_dir(nvme_path: str, run_dir: Path) -> str:
+    """The run's folder below `nvme_path`: named after the run directory, the same at each start of the run."""
+    digest = hashlib.sha256(str(run_dir).encode()).hexdigest()[:8]
+    return str(Path(nvme_path) / f"{PREFIX}{run_dir.name}-{digest}")
+
+
+def with_run_swap_dirs(config: Mapping[str, Any], run_dir: Path) -> dict[str, Any]:
+    """The DeepSpeed JSON with each `nvme_path` that is swapped to replaced by the run's own folder below it."""
+    changed = copy.deepcopy(dict(config))
+    for block in _nvme_blocks(changed):
+        block["nvme_path"] = run_swap_dir(block["nvme_path"], run_dir)
+    return changed
+
+
+def swap_dirs_of(config: Mapping[str, Any]) -> list[Path]:
+    """The folders in a run's DeepSpeed JSON that are its own."""
+    paths = {Path(block["nvme_path"]) for block in _nvme_blocks(config)}
+    return sorted(path for path in paths if is_swap_dir(path))
+
+
+def is_swap_dir(folder: Path) -> bool:
+    """Is this a folder that the harness made for one run?"""
+    return folder.name.startswith(PREFIX)
+
+
+def clear_swap_dir(folder: Path) -> None:
+    """Remove what was swapped to a run's folder; whoever calls this holds its lock."""
+    if is_swap_dir(folder):
+        shutil.rmtree(folder / "zero_stage_3", ignore_errors=True)
+
+
+def remove_stale_swap_dirs(parent: Path) -> list[RemovedSwapDir]:
+    """Remove the folders below `parent` that no living run holds. What cannot be removed stays, without a word."""
+    gone = []
+    for folder in sorted(parent.glob(f"{PREFIX}*")) if parent.is_dir() else []:
+        with contextlib.suppress(OSError, LockHeld):
+            if folder.is_symlink() or not folder.is_dir():
+                continue
+            if not (folder / LOCK).exists() and time.time() - folder.stat().st_mtime < _MIN_AGE_SECONDS:
+                continue
+            lock = Lock.acquire(folder / LOCK, "removing what a killed run left")
+            size = sum(f.stat().st_size for f in (folder / "zero_stage_3").rglob("*") if f.is_file())
+            clear_swap_dir(folder)
+            lock.release()
+            folder.rmdir()  # fails, and leaves it, when somebody has put other files there
+            gone.append(RemovedSwapDir(folder, size))
+    return gone
+
+
+def _nvme_blocks(config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    zero = config.get("zero_optimization")
+    if not isinstance(zero, Mapping) or zero.get("stage") != 3:
+        return
+    for section in ("offload_optimizer", "offload_param"):
+        block = zero.get(section)
+        if isinstance(block, dict) and block.get("device") == "nvme" and isinstance(block.get("nvme_path"), str):
+            yield block

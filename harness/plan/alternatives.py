@@ -1,0 +1,143 @@
+"""The same run at other stages and offloads: what would fit, and how fast each would be. Choices that the gates refuse
+(pipeline above stage 1) are left out. Other batches and degrees are in `harness.plan.settings_search`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from harness.facts.devices import Device
+from harness.facts.model_lookup import ModelFacts
+from harness.plan.memory_estimate import Capacity, Fit, MemoryEstimate, check_fit, estimate_memory, replace_settings
+from harness.plan.plan_settings import OffloadDevice, PlanSettings
+from harness.plan.rates import Rates
+from harness.plan.step_time import StepTime, estimate_step_time
+
+STAGES_AND_OFFLOADS: tuple[tuple[int, OffloadDevice, OffloadDevice], ...] = (
+    (0, "none", "none"),
+    (1, "none", "none"),
+    (2, "none", "none"),
+    (2, "cpu", "none"),
+    (3, "none", "none"),
+    (3, "cpu", "none"),
+    (3, "cpu", "cpu"),
+    (3, "nvme", "none"),
+    (3, "nvme", "nvme"),
+)
+SMALL_SUB_GROUP = 100_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """One alternative: bytes a GPU, a host, a host's NVMe; seconds a step; `chosen` marks the run itself."""
+
+    title: str
+    settings: PlanSettings
+    gpu_peak: int
+    host_peak: int
+    nvme_bytes: int
+    fit: Fit
+    time: StepTime | None
+    is_current: bool
+    memory: MemoryEstimate = field(repr=False, compare=False)
+
+
+def list_alternatives(
+    model: ModelFacts, settings: PlanSettings, device: Device | None, capacity: Capacity, rates: Rates | None = None
+) -> tuple[Alternative, ...]:
+    """The run among its alternatives, in rising order of stage and offload."""
+    return tuple(
+        evaluate_alternative(model, settings, other, device, capacity, rates)
+        for other in _alternative_settings(settings)
+    )
+
+
+def evaluate_alternative(
+    model: ModelFacts,
+    run: PlanSettings,
+    other: PlanSettings,
+    device: Device | None,
+    capacity: Capacity,
+    rates: Rates | None = None,
+    memory: MemoryEstimate | None = None,
+) -> Alternative:
+    """One alternative, counted. `run` is what its title is told against."""
+    memory = memory or estimate_memory(model, other, device)
+    return Alternative(
+        title=title_of(other, run),
+        settings=other,
+        gpu_peak=memory.gpu_peak,
+        host_peak=memory.host_peak,
+        nvme_bytes=memory.nvme_bytes,
+        fit=check_fit(memory, capacity),
+        time=estimate_step_time(model, other, device, rates),
+        is_current=other == run,
+        memory=memory,
+    )
+
+
+def _alternative_settings(run: PlanSettings) -> Iterator[PlanSettings]:
+    here = (run.stage, run.optimizer_device, run.param_device)
+    rungs = [rung for rung in STAGES_AND_OFFLOADS if is_stage_supported(rung[0], run)]
+    if here not in rungs:
+        rungs = sorted([*rungs, here], key=lambda rung: (rung[0], rung[1] != "none", rung[2] != "none"))
+    for stage, optimizer_device, param_device in rungs:
+        if (stage, optimizer_device, param_device) != here:
+            yield with_offload(run, stage, optimizer_device, param_device)
+            continue
+        yield run
+        if not run.checkpointing:
+            yield replace_settings(run, checkpointing=True)
+
+
+def with_offload(
+    run: PlanSettings, stage: int, optimizer_device: OffloadDevice, param_device: OffloadDevice
+) -> PlanSettings:
+    """The run at another stage with other places; on NVMe with small sub-groups and pipelined swapping."""
+    changes: dict[str, object] = {"stage": stage, "optimizer_device": optimizer_device, "param_device": param_device}
+    if optimizer_device == "nvme":
+        changes |= {
+            "sub_group_size": min(run.sub_group_size, SMALL_SUB_GROUP),
+            "pipeline_read": True,
+            "pipeline_write": True,
+        }
+        changes |= {"optimizer_buffers": max(run.optimizer_buffers, 3 * run.swap_buffers_per_sub_group)}
+    if param_device == "nvme":
+        changes |= {
+            "sub_group_size": min(run.sub_group_size, SMALL_SUB_GROUP),
+            "parameter_buffers": max(run.parameter_buffers, 16),
+        }
+    return replace_settings(run, **changes)
+
+
+def is_stage_supported(stage: int, run: PlanSettings) -> bool:
+    """Does DeepSpeed train at this stage with the run's degrees?"""
+    return stage <= (1 if run.pipeline_parallel_size > 1 else 3)
+
+
+def title_of(s: PlanSettings, run: PlanSettings | None = None) -> str:
+    """`ZeRO-3, optimizer and parameters on cpu`; against a run also what else differs from it."""
+    text = f"ZeRO-{s.stage}" if s.stage else "no ZeRO (stage 0)"
+    if s.optimizer_device == s.param_device != "none":
+        text += f", optimizer and parameters on {s.optimizer_device}"
+    elif s.optimizer_device != "none":
+        text += f", optimizer on {s.optimizer_device}"
+        text += f", parameters on {s.param_device}" if s.param_device != "none" else ""
+    elif s.param_device != "none":
+        text += f", parameters on {s.param_device}"
+    return text if run is None else text + "".join(f", {words}" for words in _differences(s, run))
+
+
+def _differences(s: PlanSettings, run: PlanSettings) -> Iterator[str]:
+    for name, mine, theirs in (
+        ("tensor", s.tensor_parallel_size, run.tensor_parallel_size),
+        ("pipeline", s.pipeline_parallel_size, run.pipeline_parallel_size),
+        ("sequence", s.sequence_parallel_size, run.sequence_parallel_size),
+    ):
+        if mine != theirs:
+            yield f"{name} {mine}"
+    if s.micro_batch != run.micro_batch:
+        yield f"micro-batch {s.micro_batch}"
+    if s.checkpointing != run.checkpointing:
+        yield "gradient checkpointing" if s.checkpointing else "no checkpointing"

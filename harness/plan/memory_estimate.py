@@ -1,0 +1,192 @@
+"""Memory of a run, as rows: GPU a rank, host a node, NVMe a node; the peak of each and whether it fits.
+
+Arithmetic on settings and model facts; asks no machine what it has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from harness.facts.devices import Device
+from harness.facts.model_lookup import ModelFacts
+from harness.plan.activation_items import activation_items
+from harness.plan.memory_items import PHASES, TRAINING, MemoryItem, Phase, Tier, pinned_rounding_bytes
+from harness.plan.model_states import model_state_items
+from harness.plan.plan_settings import PlanSettings
+from harness.plan.transient_memory import allocator_slack_item, cpu_process_items, gpu_overhead_items, transient_items
+from harness.plan.zero_partitions import partition_model
+
+HOST_RESERVE = 0.05
+_STATES = ("parameters", "gradients", "gradients_whole", "master", "master_gradients", "states", "accumulated")
+
+
+ITEM_GROUPS: Mapping[str, tuple[str, ...]] = {
+    "parameters": ("parameters", "persistent", "gathered", "secondary", "staging", "model", "cache"),
+    "gradients": (
+        "gradients",
+        "gradients_whole",
+        "gradient_largest",
+        "accumulated",
+        "master_gradients",
+        "largest",
+        "small_gradients",
+    ),
+    "masters": ("master",),
+    "optimizer states": ("states",),
+    "activations": ("activations", "logits", "recompute"),
+    "buffers and temporaries": ("bucket", "temporary", "swap", "save", "resume", "rounding"),
+    "assumed": ("context", "nccl", "slack", "process", "export"),
+}
+"""Kinds of rows in a few groups, for pictures."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryEstimate:
+    """All rows of one run. `gpu_peak` is bytes a rank, `host_peak` and `nvme` are bytes a host of `ranks_per_host`.
+
+    On the CPU accelerator (`pooled`) the GPU rows lie in host memory too, and `host_peak` includes them.
+    """
+
+    items: tuple[MemoryItem, ...]
+    ranks_per_host: int
+    pooled: bool
+
+    def items_of(self, tier: Tier) -> tuple[MemoryItem, ...]:
+        """The rows of one tier."""
+        return tuple(row for row in self.items if row.tier == tier)
+
+    def bytes_at(self, tier: Tier, phase: Phase) -> int:
+        """Bytes a rank on this tier in this phase; what the ranks of a host share is left out."""
+        return sum(row.bytes for row in self.items if row.tier == tier and phase in row.phases and not row.shared)
+
+    def host_bytes_at(self, phase: Phase) -> int:
+        """Bytes of a host in this phase, device memory included where it is host memory."""
+        shared = sum(row.bytes for row in self.items if row.tier == "host" and phase in row.phases and row.shared)
+        if phase == "export":  # one process a host
+            return shared + self.bytes_at("host", phase)
+        return (
+            self.ranks_per_host * (self.bytes_at("host", phase) + (self.bytes_at("gpu", phase) if self.pooled else 0))
+            + shared
+        )
+
+    @property
+    def gpu_peak_phase(self) -> Phase:
+        """When a GPU holds most."""
+        return max(PHASES, key=lambda phase: self.bytes_at("gpu", phase))
+
+    @property
+    def gpu_peak(self) -> int:
+        """Bytes a rank on its device at that moment."""
+        return self.bytes_at("gpu", self.gpu_peak_phase)
+
+    @property
+    def host_peak_phase(self) -> Phase:
+        """When a host holds most."""
+        return max(PHASES, key=self.host_bytes_at)
+
+    @property
+    def training_peak_phase(self) -> Phase:
+        """The same among forward, backward, step and save; the latest of equals."""
+        return max(reversed(TRAINING), key=self.host_bytes_at)
+
+    @property
+    def host_peak(self) -> int:
+        """Bytes a host at that moment."""
+        return self.host_bytes_at(self.host_peak_phase)
+
+    @property
+    def nvme_bytes(self) -> int:
+        """Bytes on the disks of a host."""
+        return self.ranks_per_host * sum(row.bytes for row in self.items_of("nvme"))
+
+    def bytes_by_group(self, tier: Tier) -> dict[str, int]:
+        """Bytes by group at the tier's peak: of a rank for the GPU, of a host for the others."""
+        phase = self.gpu_peak_phase if tier == "gpu" else self.host_peak_phase
+        rows = [row for row in self.items_of(tier) if tier == "nvme" or phase in row.phases]
+        times = 1 if tier == "gpu" or phase == "export" else self.ranks_per_host
+        return {
+            name: sum(row.bytes * (1 if row.shared else times) for row in rows if row.kind in kinds)
+            for name, kinds in ITEM_GROUPS.items()
+        }
+
+    @property
+    def model_state_bytes(self) -> int:
+        """Bytes a rank of parameters, gradients, master weights and optimizer states, in GPU and host memory."""
+        rows = [row for row in self.items if row.kind in _STATES and row.tier != "nvme"]
+        return max(sum(row.bytes for row in rows if phase in row.phases) for phase in ("backward", "step"))
+
+
+def estimate_memory(model: ModelFacts, settings: PlanSettings, device: Device | None) -> MemoryEstimate:
+    """Count a run. Without a known device it is taken for a GPU of unknown size."""
+    pooled = device is not None and device.is_cpu
+    shards = partition_model(model, settings)
+    if pooled:  # host pages that nothing is written to cost nothing: of a bucket, what the gradients fill
+        settings = replace(settings, reduce_bucket_size=min(settings.reduce_bucket_size, shards.total))
+    found = [
+        *model_state_items(settings, shards),
+        *activation_items(model, settings),
+        *transient_items(settings, shards),
+    ]
+    rows = [row for row in found if row.bytes and not (pooled and row.kind == "cache")]  # nothing is page-locked there
+    rows += (
+        cpu_process_items(settings, shards)
+        if pooled
+        else gpu_overhead_items(settings, rows, pinned_rounding_bytes(rows))
+    )
+    return MemoryEstimate(tuple(rows), settings.ranks_per_host, pooled)
+
+
+def with_activations(memory: MemoryEstimate, activations: Sequence[MemoryItem]) -> MemoryEstimate:
+    """The same run with another micro-batch: activations exchanged, the allocator's share counted anew."""
+    kinds = ("activations", "logits", "recompute", "slack")
+    kept = [row for row in memory.items if row.kind not in kinds]
+    rows = [*kept, *(row for row in activations if row.bytes)]
+    slack = [allocator_slack_item(rows)] if any(row.kind == "slack" for row in memory.items) else []
+    return MemoryEstimate((*rows, *slack), memory.ranks_per_host, memory.pooled)
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """What there is: bytes a GPU, a host and the disks of a host; None where nobody said."""
+
+    gpu: int | None
+    host: int | None
+    nvme: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Whether a plan fits (None: what is not known may still be too small) and which tier is fullest."""
+
+    fits: bool | None
+    binding: str
+    headroom: float | None = None
+    """Share of the fullest tier that is left; negative where it is too small."""
+
+
+def check_fit(memory: MemoryEstimate, capacity: Capacity) -> Fit:
+    """Compare peaks with what there is; 5 % of a host is left to the system."""
+    host = None if capacity.host is None else capacity.host * (1 - HOST_RESERVE)
+    gpu = None if memory.pooled else capacity.gpu
+    shares = {
+        "gpu memory": (memory.gpu_peak, gpu),
+        "host memory": (memory.host_peak, host),
+        "nvme": (memory.nvme_bytes, capacity.nvme),
+    }
+    known = {name: need / have for name, (need, have) in shares.items() if have}
+    if not known:
+        return Fit(None, "")
+    binding = max(known, key=lambda name: known[name])
+    headroom = 1 - known[binding]
+    if headroom < 0:
+        return Fit(False, binding, headroom)
+    unknown = (gpu is None and not memory.pooled) or host is None or (memory.nvme_bytes > 0 and capacity.nvme is None)
+    return Fit(None if unknown else True, binding, headroom)
+
+
+def replace_settings(settings: PlanSettings, **changes: object) -> PlanSettings:
+    """The same settings with some of them changed, `overlap` following the stage as DeepSpeed's default does."""
+    if "stage" in changes:
+        changes.setdefault("overlap_comm", changes["stage"] == 3)
+    return replace(settings, **changes)  # type: ignore[arg-type]

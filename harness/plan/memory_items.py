@@ -1,0 +1,85 @@
+"""A row of the memory table: bytes of one kind, on one tier, for one rank, with its formula and where it was seen.
+
+Rows are made by `harness.plan.model_states`, `zero3` and `memory`; nothing is computed here but products and rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+Tier = Literal["gpu", "host", "nvme"]
+Phase = Literal["load", "forward", "backward", "step", "save", "resume", "export"]
+PHASES: tuple[Phase, ...] = ("load", "forward", "backward", "step", "save", "resume", "export")
+"""In the order of a run: building the model and the engine, a micro-batch, the step, a checkpoint written and read,
+the Hugging Face folder made from it.
+"""
+ENGINE: tuple[Phase, ...] = ("load", "forward", "backward", "step", "save", "resume")
+"""From `deepspeed.initialize` on."""
+TRAINING: tuple[Phase, ...] = ("forward", "backward", "step", "save")
+"""From the first step on."""
+MICRO_BATCH: tuple[Phase, ...] = ("forward", "backward")
+BACKWARD: tuple[Phase, ...] = ("backward",)
+STEP: tuple[Phase, ...] = ("step",)
+SAVE: tuple[Phase, ...] = ("save",)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryItem:
+    """Bytes of one kind on one tier, for one rank, or for all ranks of a host together where it is `shared`.
+
+    `pinned`: sizes of the page-locked blocks that it is made of.
+    """
+
+    tier: Tier
+    kind: str
+    description: str
+    bytes: int
+    formula: str
+    source: str
+    phases: tuple[Phase, ...] = ENGINE
+    pinned_blocks: tuple[int, ...] = ()
+    assumed: bool = False
+    shared: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ElementBytes:
+    """`width` bytes for each of `count` elements, which the formula calls `name`."""
+
+    width: int
+    count: int
+    name: str
+
+    @property
+    def bytes(self) -> int:
+        """The product."""
+        return self.width * self.count
+
+    def __str__(self) -> str:
+        return f"{self.width} {'' if self.name.startswith('P') else 'x '}{self.name}"
+
+
+def memory_item(
+    tier: Tier, what: tuple[str, str], amount: ElementBytes, source: str, phases: tuple[Phase, ...] = ENGINE
+) -> MemoryItem:
+    """A row of (kind, description) whose formula is the amount's own."""
+    return MemoryItem(tier, *what, amount.bytes, str(amount), source, phases)
+
+
+def pinned_item(
+    what: tuple[str, str],
+    amount: ElementBytes,
+    source: str,
+    blocks: tuple[int, ...] = (),
+    phases: tuple[Phase, ...] = ENGINE,
+) -> MemoryItem:
+    """The same in page-locked host memory; `blocks` in elements, one of the whole amount unless said."""
+    sizes = tuple(amount.width * count for count in blocks or (amount.count,))
+    return MemoryItem("host", *what, amount.bytes, str(amount), source, phases, pinned_blocks=sizes)
+
+
+def pinned_rounding_bytes(rows: Iterable[MemoryItem]) -> int:
+    """Bytes that torch's pinned allocator adds: it rounds every block up to a power of two (CachingHostAllocator.h)."""
+    return sum((1 << (block - 1).bit_length()) - block for row in rows for block in row.pinned_blocks if block)

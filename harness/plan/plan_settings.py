@@ -1,0 +1,320 @@
+"""The settings that memory and time depend on, with DeepSpeed's defaults filled in. Reads a Run; counts nothing.
+
+Defaults: `deepspeed/runtime/zero/config.py` and `zero/offload_config.py` of 0.19.8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from harness.plan.resolved_run import ResolvedRun
+from harness.spec.run_spec import RunSpec
+
+OffloadDevice = Literal["none", "cpu", "nvme"]
+_ACTIVATION_CHECKPOINTING = "activation_checkpointing"
+_BF16_STATE_KEYS = ("bf16_master_weights_and_grads", "bf16_optimizer_states")
+
+
+@dataclass(frozen=True, slots=True)
+class BytesPerParameter:
+    """Bytes a parameter of the model states, by kind, however many ranks share each of them."""
+
+    parameters: int
+    gradients: int
+    master: int
+    states: int
+
+    @property
+    def total(self) -> int:
+        """All of them: 16 with 16-bit weights, fp32 masters and Adam."""
+        return self.parameters + self.gradients + self.master + self.states
+
+    def per_rank(self, parameters: float, ranks: int, stage: int) -> float:
+        """Bytes a rank of the states alone, as in table 1 of the ZeRO paper (arXiv 1910.02054): what a stage shards is
+        divided by the ranks. No buffers and no padding.
+        """
+        whole = {0: self.total, 1: self.parameters + self.gradients, 2: self.parameters, 3: 0}[stage]
+        return parameters * (whole + (self.total - whole) / ranks)
+
+    def __str__(self) -> str:
+        parts = (self.parameters, "parameters"), (self.gradients, "gradients"), (self.master, "master weights")
+        words = " + ".join(f"{width} {name}" for width, name in (*parts, (self.states, "optimizer states")) if width)
+        return f"{words} = {self.total} bytes a parameter"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanSettings:
+    """What the planner looks at. `*_bytes` are bytes an element; sizes of buckets and thresholds are in elements.
+
+    `secondary`: ranks that share ZeRO++'s second shard of the parameters (`zero_hpz_partition_size`), 1 for none.
+    `activations_at`: where the inputs of checkpointed layers wait; `partition_activations`: each tensor-parallel rank
+    keeps its part of them. `whole_layers`: ZeRO-3 gathers a decoder layer as one (`leaf_module`).
+    `packed`: rows hold several documents. `loss_chunk`: tokens whose logits exist at once, 0 for all of a micro-batch.
+    `whole_head`, `whole_tied_head`: AutoTP leaves the head as it is, always or where it is the embedding.
+    `gradients_twice`: an optimizer on the CPU or on NVMe has fp32 gradients of its own, as DeepSpeed has it without the
+    harness (`runtime/patches/cpu_offload_single_grad.py`, `nvme_gradients.py`). `states_kept`: what the first step makes stays in
+    host memory where swapping is pipelined, as DeepSpeed has it without the harness (`runtime/patches/nvme_release.py`).
+    """
+
+    stage: int
+    optimizer_device: OffloadDevice
+    param_device: OffloadDevice
+    mixed_precision: bool
+    param_bytes: int
+    grad_bytes: int
+    comm_bytes: int
+    master_bytes: int
+    state_bytes: int
+    num_states: int
+    micro_batch: int
+    accumulation: int
+    seq_length: int
+    checkpointing: bool
+    attention: str
+    data_parallel_size: int
+    tensor_parallel_size: int
+    pipeline_parallel_size: int
+    sequence_parallel_size: int
+    ranks_per_host: int
+    decay_groups: bool
+    overlap_comm: bool
+    contiguous_gradients: bool
+    pin_memory: bool
+    reduce_bucket_size: int
+    sub_group_size: int
+    prefetch_bucket_size: int
+    param_persistence_threshold: int
+    max_live_parameters: int
+    max_reuse_distance: int
+    optimizer_buffers: int
+    parameter_buffers: int
+    parameter_buffer_size: int
+    max_in_cpu: int
+    hpz_partition_size: int = 1
+    activation_device: OffloadDevice = "none"
+    partition_activations: bool = False
+    quantized_weights: bool = False
+    quantized_gradients: bool = False
+    multi_rank_bucket_allreduce: bool = True
+    pipeline_read: bool = False
+    pipeline_write: bool = False
+    offload_ratio: float = 1.0
+    leaf_decoder_layers: bool = False
+    packing: bool = False
+    loss_chunk_size: int = 0
+    unsharded_head: bool = False
+    unsharded_tied_head: bool = False
+    separate_offload_grads: bool = False
+    keeps_first_step_states: bool = False
+
+    @property
+    def bytes_per_parameter(self) -> BytesPerParameter:
+        """Bytes a parameter. Without 16-bit weights there are no masters at stage 0, a second copy above it."""
+        master = self.master_bytes if self.mixed_precision or self.stage else 0
+        return BytesPerParameter(self.param_bytes, self.grad_bytes, master, self.state_bytes * self.num_states)
+
+    @property
+    def swap_buffers_per_sub_group(self) -> int:
+        """Swap buffers of one sub-group of the optimizer: its master weights, its states, its gradient."""
+        return self.num_states + 2
+
+    @property
+    def zero_world_size(self) -> int:
+        """Ranks that ZeRO divides over: data-parallel ranks, and with Ulysses the sequence-parallel ones too."""
+        return self.data_parallel_size * self.sequence_parallel_size
+
+    @property
+    def world_size(self) -> int:
+        """All ranks."""
+        return self.zero_world_size * self.tensor_parallel_size * self.pipeline_parallel_size
+
+    @property
+    def num_hosts(self) -> int:
+        """Hosts that they fill."""
+        return -(-self.world_size // self.ranks_per_host)
+
+    @property
+    def tokens_per_micro_batch(self) -> int:
+        """Tokens that one rank holds activations for."""
+        return self.micro_batch * -(-self.seq_length // self.sequence_parallel_size)
+
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens of one optimizer step over all ranks."""
+        return self.micro_batch * self.accumulation * self.data_parallel_size * self.seq_length
+
+    @property
+    def uses_bf16_optimizer(self) -> bool:
+        """Stage 1 with fp32 gradient accumulation under 16-bit weights is another class, with whole fp32 gradients."""
+        return self.stage == 1 and self.mixed_precision and self.grad_bytes == 4 and self.optimizer_device == "none"
+
+
+class _ZeroValues:
+    """`zero.KEY` of the spec, else `deepspeed.zero_optimization.KEY`, else what is chosen, else DeepSpeed's default."""
+
+    def __init__(self, run: ResolvedRun) -> None:
+        self._zero = run.spec.zero
+        raw = run.spec.deepspeed.get("zero_optimization")
+        self._raw: Mapping[str, Any] = raw if isinstance(raw, Mapping) else {}
+        self._tuned_defaults = {
+            choice.key.removeprefix("zero_optimization."): choice.value for choice in run.tuned_defaults or ()
+        }
+
+    def _value(self, key: str) -> Any:
+        value = getattr(self._zero, key, None)
+        return self._raw.get(key, self._tuned_defaults.get(key)) if value is None else value
+
+    def get_int(self, key: str, default: int) -> int:
+        value = self._value(key)
+        return int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else default
+
+    def get_bool(self, key: str, default: bool) -> bool:
+        value = self._value(key)
+        return value if isinstance(value, bool) else default
+
+    def get_offload_value(self, key: str, default: Any) -> Any:
+        """`SECTION.KEY`, which is chosen only where it is not written."""
+        section, name = key.split(".")
+        found = getattr(self._zero, section)
+        return self._tuned_defaults.get(key, getattr(found, name) if found else default)
+
+
+def settings_of(run: ResolvedRun) -> PlanSettings | None:
+    """The settings of a run, or None while its ranks or its micro-batch are not known."""
+    spec, batch, data = run.spec, run.batch, run.parallel_dims.data
+    if data is None or batch.micro_batch is None:
+        return None
+    zero, stage = _ZeroValues(run), spec.zero.stage
+    optimizer, parameters = spec.zero.offload_optimizer, spec.zero.offload_param
+    optimizer_at: OffloadDevice = optimizer.device if optimizer and stage else "none"
+    if optimizer_at == "nvme" and stage < 3:
+        optimizer_at = "cpu"  # stage_1_and_2.py: any offload device is the CPU
+    mixed = spec.precision.bf16 or spec.precision.fp16
+    width = 2 if mixed else 4
+    master, state = _master_and_state_bytes(spec) if mixed else (4, 4)
+    checkpointing = spec.train.gradient_checkpointing
+    return PlanSettings(
+        stage=stage,
+        optimizer_device=optimizer_at,
+        param_device=parameters.device if parameters and stage == 3 else "none",
+        mixed_precision=mixed,
+        param_bytes=width,
+        grad_bytes=_dtype_bytes(_raw_value(spec, "data_types", "grad_accum_dtype"), width),
+        comm_bytes=_comm_bytes(run, width),
+        master_bytes=master,
+        state_bytes=state,
+        num_states=_num_states(spec),
+        micro_batch=batch.micro_batch,
+        accumulation=batch.accumulation or 1,
+        seq_length=spec.data.max_length,
+        checkpointing=checkpointing,
+        attention=spec.model.attn_implementation or "sdpa",
+        data_parallel_size=data,
+        tensor_parallel_size=run.parallel_dims.tensor,
+        pipeline_parallel_size=run.parallel_dims.pipeline,
+        sequence_parallel_size=run.parallel_dims.sequence,
+        ranks_per_host=_ranks_per_host(run),
+        decay_groups=spec.optimizer.weight_decay > 0,
+        overlap_comm=zero.get_bool("overlap_comm", stage == 3),
+        contiguous_gradients=zero.get_bool("contiguous_gradients", True),
+        pin_memory=optimizer.pin_memory if optimizer else True,
+        reduce_bucket_size=zero.get_int("reduce_bucket_size", 500_000_000),
+        sub_group_size=zero.get_int("sub_group_size", 1_000_000_000),
+        prefetch_bucket_size=zero.get_int("stage3_prefetch_bucket_size", 50_000_000),
+        param_persistence_threshold=zero.get_int("stage3_param_persistence_threshold", 100_000),
+        max_live_parameters=zero.get_int("stage3_max_live_parameters", 1_000_000_000),
+        max_reuse_distance=zero.get_int("stage3_max_reuse_distance", 1_000_000_000),
+        optimizer_buffers=zero.get_offload_value("offload_optimizer.buffer_count", 4),
+        parameter_buffers=zero.get_offload_value("offload_param.buffer_count", 5),
+        parameter_buffer_size=zero.get_offload_value("offload_param.buffer_size", 100_000_000),
+        max_in_cpu=parameters.max_in_cpu if parameters else 1_000_000_000,
+        hpz_partition_size=zero.get_int("zero_hpz_partition_size", 1) if stage == 3 else 1,
+        activation_device="cpu"
+        if checkpointing and _raw_value(spec, _ACTIVATION_CHECKPOINTING, "cpu_checkpointing") is True
+        else "none",
+        partition_activations=checkpointing
+        and _raw_value(spec, _ACTIVATION_CHECKPOINTING, "partition_activations") is True,
+        quantized_weights=stage == 3 and zero.get_bool("zero_quantized_weights", False),
+        quantized_gradients=stage == 3 and zero.get_bool("zero_quantized_gradients", False),
+        multi_rank_bucket_allreduce=zero.get_bool("use_multi_rank_bucket_allreduce", True),
+        pipeline_read=zero.get_offload_value("offload_optimizer.pipeline_read", False),
+        pipeline_write=zero.get_offload_value("offload_optimizer.pipeline_write", False),
+        offload_ratio=optimizer.ratio if optimizer and stage == 3 else 1.0,
+        leaf_decoder_layers=any(
+            choice.key == "zero_optimization.leaf_module.classes" for choice in run.tuned_defaults or ()
+        ),
+        packing=spec.data.packing,
+        loss_chunk_size=loss_chunk_size_of(run),
+        unsharded_head=any(
+            _raw_value(spec, "tensor_parallel", key) is not None for key in ("preset_model", "partition_config")
+        ),
+        unsharded_tied_head=_raw_value(spec, "tensor_parallel", "vocab_parallel_lm_head") is False,
+        separate_offload_grads=_has_separate_offload_grads(run, optimizer_at),
+        keeps_first_step_states=run.kind != "spec",
+    )
+
+
+def _has_separate_offload_grads(run: ResolvedRun, optimizer_at: OffloadDevice) -> bool:
+    spec, offload = run.spec, run.spec.zero.offload_optimizer
+    if optimizer_at == "none" or offload is None:
+        return False
+    muon = "muon" in (spec.optimizer.type, str(_raw_value(spec, "optimizer", "type")).lower())
+    zenflow = _raw_value(spec, "zero_optimization", "zenflow") is not None
+    if run.kind != "spec" or spec.zero.stage < 3 or muon or zenflow:
+        return True
+    if optimizer_at == "nvme":
+        return False
+    more = _raw_value(spec, "zero_optimization", "offload_optimizer")
+    others = isinstance(more, Mapping) and more.get("super_offload") is True
+    compiled = _raw_flag(spec, "compile", "deepcompile")
+    return others or compiled or offload.ratio < 1 or spec.plugins.file is not None
+
+
+def loss_chunk_size_of(run: ResolvedRun) -> int:
+    """Tokens whose logits exist at once: what is written, else what is chosen; 0 for all of a micro-batch."""
+    written = run.spec.train.loss_chunk_size
+    chosen = (int(choice.value) for choice in run.tuned_defaults or () if choice.key == "train.loss_chunk_size")
+    return next(chosen, 0) if written is None else written
+
+
+def _num_states(spec: RunSpec) -> int:
+    """States of an element. Muon's matrices have one, what its Adam steps has two: counted as two throughout. Lion on
+    the CPU has a second one that nothing reads (`ops/lion/cpu_lion.py`).
+    """
+    kind = spec.optimizer.type
+    lion = 1 if spec.zero.offload_optimizer is None else 2
+    return {"sgd": 1 if spec.optimizer.momentum else 0, "lion": lion, "adagrad": 1}.get(kind, 2)
+
+
+def _raw_value(spec: RunSpec, block: str, key: str) -> Any:
+    section = spec.deepspeed.get(block)
+    return section.get(key) if isinstance(section, Mapping) else None
+
+
+def _master_and_state_bytes(spec: RunSpec) -> tuple[int, int]:
+    """Bytes of a master weight and of one optimizer state, which bf16 may have in 16 bits."""
+    return tuple(2 if _raw_flag(spec, "bf16", key) else 4 for key in _BF16_STATE_KEYS)  # type: ignore[return-value]
+
+
+def _comm_bytes(run: ResolvedRun, width: int) -> int:
+    """Bytes of a gradient on its way between ranks: with Ulysses fp32 unless something else is asked for."""
+    return _dtype_bytes(
+        run.spec.deepspeed.get("communication_data_type"), 4 if run.parallel_dims.sequence > 1 else width
+    )
+
+
+def _raw_flag(spec: RunSpec, block: str, key: str) -> bool:
+    return _raw_value(spec, block, key) is True
+
+
+def _dtype_bytes(name: Any, default: int) -> int:
+    return {"fp32": 4, "float32": 4, "fp16": 2, "bf16": 2, "float16": 2, "bfloat16": 2}.get(str(name).lower(), default)
+
+
+def _ranks_per_host(run: ResolvedRun) -> int:
+    world = run.parallel_dims.world_size or 1
+    if run.cluster is not None:
+        return min(max(host.slots for host in run.cluster.hosts), world)
+    return min(run.spec.cluster.gpus_per_node or -(-world // (run.spec.cluster.num_nodes or 1)), world)

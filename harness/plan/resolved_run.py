@@ -1,0 +1,184 @@
+"""A run spec with every derived number: ranks, degrees and the batch triangle. Arithmetic only; what does not work out
+stays None, and a gate says why.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from harness.plan.tuned_defaults.tuned_default import TunedDefault
+from harness.spec.hostfile import Cluster
+from harness.spec.run_spec import InputKind, RunSpec
+
+FORMAT_VERSION = 2
+
+
+class ParallelDims(NamedTuple):
+    """How the ranks are divided: world = data x tensor x pipeline x sequence. `world` is None while it is unknown."""
+
+    world_size: int | None
+    tensor: int
+    pipeline: int
+    sequence: int
+
+    @property
+    def model_parallel_size(self) -> int:
+        """Ranks that work on one micro-batch together."""
+        return self.tensor * self.pipeline * self.sequence
+
+    @property
+    def data(self) -> int | None:
+        """Data-parallel ranks, or None where the world is unknown or does not divide."""
+        if (
+            self.world_size is None
+            or self.world_size % self.model_parallel_size
+            or self.world_size < self.model_parallel_size
+        ):
+            return None
+        return self.world_size // self.model_parallel_size
+
+
+class BatchSizes(NamedTuple):
+    """global_batch = per_device x data-parallel ranks x accumulation, in sequences. None: not given and not
+    derivable.
+    """
+
+    micro_batch: int | None
+    accumulation: int | None
+    global_batch: int | None
+
+    @property
+    def is_complete(self) -> bool:
+        """Are all three corners known?"""
+        return None not in (self.micro_batch, self.accumulation, self.global_batch)
+
+
+class ResolvedRun(NamedTuple):
+    """What is going to run: the spec, the cluster if one is known, and what follows from both."""
+
+    spec: RunSpec
+    name: str
+    cluster: Cluster | None
+    parallel_dims: ParallelDims
+    batch: BatchSizes
+    kind: InputKind = "spec"
+    tuned_defaults: tuple[TunedDefault, ...] | None = None
+    """What the harness chose where the spec is silent; None until `plan.tuned_defaults` chooses."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of `spec.resolved.json`: what every rank re-reads instead of deciding anew."""
+        body: dict[str, Any] = {
+            "format_version": FORMAT_VERSION,
+            "name": self.name,
+            "spec": self.spec.model_dump(mode="json"),
+            "written": self.spec.model_dump(mode="json", exclude_unset=True),
+            "hosts": [[h.name, h.slots] for h in self.cluster.hosts] if self.cluster else None,
+            "degrees": {
+                "world": self.parallel_dims.world_size,
+                "data": self.parallel_dims.data,
+                "tensor": self.parallel_dims.tensor,
+                "pipeline": self.parallel_dims.pipeline,
+                "sequence": self.parallel_dims.sequence,
+            },
+            "batch": {
+                "per_device": self.batch.micro_batch,
+                "accumulation": self.batch.accumulation,
+                "global": self.batch.global_batch,
+            },
+            "tuned_defaults": None
+            if self.tuned_defaults is None
+            else [default.to_json() for default in self.tuned_defaults],
+        }
+        body["sha256"] = _content_digest(body)
+        return body
+
+    @staticmethod
+    def from_json(body: dict[str, Any]) -> ResolvedRun:
+        """The inverse of `to_json`. Raises ValueError when the text was written by another format or was edited."""
+        if body.get("format_version") != FORMAT_VERSION:
+            raise ValueError(f"format_version {body.get('format_version')!r}, this harness reads {FORMAT_VERSION}")
+        rest = {k: v for k, v in body.items() if k != "sha256"}
+        if _content_digest(rest) != body.get("sha256"):
+            raise ValueError("its sha256 does not match its content: it was edited or torn")
+        spec = RunSpec.model_validate(body["written"])  # what was written decides what is rendered
+        if spec.model_dump(mode="json") != body["spec"]:
+            raise ValueError("its defaults are not those of this harness: it was written by another version")
+        degrees, batch = body["degrees"], body["batch"]
+        defaults = body["tuned_defaults"]
+        return ResolvedRun(
+            spec=spec,
+            name=body["name"],
+            cluster=Cluster.from_pairs(body["hosts"]) if body["hosts"] else None,
+            parallel_dims=ParallelDims(degrees["world"], degrees["tensor"], degrees["pipeline"], degrees["sequence"]),
+            batch=BatchSizes(batch["per_device"], batch["accumulation"], batch["global"]),
+            tuned_defaults=None if defaults is None else tuple(TunedDefault.from_json(default) for default in defaults),
+        )
+
+
+def _content_digest(body: dict[str, Any]) -> str:
+    import hashlib
+
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+def resolve_run(
+    spec: RunSpec,
+    *,
+    name: str = "run",
+    cluster: Cluster | None = None,
+    world_size: int | None = None,
+    kind: InputKind = "spec",
+) -> ResolvedRun:
+    """Derive ranks, degrees and batch.
+
+    The world is, in this order: `world_size` (a command-line override), the hostfile's slots, `launch.num_gpus`,
+    `cluster.num_nodes` x `cluster.gpus_per_node`; else unknown.
+    """
+    world = world_size
+    if world is None and cluster is not None:
+        world = cluster.num_slots
+    if world is None:
+        world = spec.launch.num_gpus
+    if world is None and spec.cluster.gpus_per_node:
+        world = spec.cluster.gpus_per_node * (spec.cluster.num_nodes or 1)
+    parallel = spec.parallel
+    degrees = ParallelDims(
+        world, parallel.tensor_parallel_size, parallel.pipeline_parallel_size, parallel.sequence_parallel_size
+    )
+    return ResolvedRun(
+        spec=spec,
+        name=spec.name or name,
+        cluster=cluster,
+        parallel_dims=degrees,
+        batch=resolve_batch_sizes(
+            spec.train.per_device_train_batch_size,
+            spec.train.gradient_accumulation_steps,
+            spec.train.global_batch_size,
+            degrees.data,
+        ),
+        kind=kind,
+    )
+
+
+def resolve_batch_sizes(
+    per_device: int | None, accumulation: int | None, global_batch: int | None, data: int | None
+) -> BatchSizes:
+    """Fill in the missing corner of the batch triangle where it comes out whole; never change what was given.
+
+    Only a micro-batch: accumulation is 1. Only a global batch: accumulation is 1, as DeepSpeed has it.
+    """
+    if per_device is None and global_batch is None:
+        return BatchSizes(None, accumulation, None)
+    if global_batch is None:
+        accumulation = accumulation or 1
+        return BatchSizes(per_device, accumulation, None if data is None else (per_device or 1) * data * accumulation)
+    if data is None:
+        return BatchSizes(per_device, accumulation, global_batch)
+    if per_device is None:
+        accumulation = accumulation or 1
+        whole = global_batch % (data * accumulation) == 0
+        return BatchSizes(global_batch // (data * accumulation) if whole else None, accumulation, global_batch)
+    if accumulation is None and global_batch % (per_device * data) == 0:
+        return BatchSizes(per_device, global_batch // (per_device * data), global_batch)
+    return BatchSizes(per_device, accumulation, global_batch)

@@ -1,0 +1,189 @@
+"""Time of one optimizer step on a known kind of GPU: compute, collectives, CPU Adam, PCIe and NVMe, with what overlaps.
+
+What takes longest is the bottleneck. An estimate from stated rates, not a measurement; no figure is made up for an
+unknown device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.facts.devices import Device
+from harness.facts.model_lookup import ModelFacts
+from harness.plan import comm_volume
+from harness.plan.flops import hardware_flops_per_token, model_flops_per_token
+from harness.plan.pipeline_schedule import bubble_fraction
+from harness.plan.plan_settings import PlanSettings
+from harness.plan.rates import Rates
+from harness.plan.zero_partitions import local_num_parameters
+
+_MESSAGE_LATENCY = 20e-6
+"""Seconds of one message between pipeline stages beside its bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimePart:
+    """One kind of work: seconds that it takes, and those of them that nothing else hides."""
+
+    name: str
+    seconds: float
+    exposed: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """Seconds of one optimizer step, by part. `fixed`: seconds that do not depend on the batch. `mfu` is that of
+    `model_flops_per_token`.
+    """
+
+    seconds: float
+    bottleneck: str
+    parts: tuple[TimePart, ...]
+    fixed_seconds: float
+    tokens_per_step: int
+    mfu: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Over all ranks."""
+        return self.tokens_per_step / self.seconds
+
+    @property
+    def break_even_tokens(self) -> float:
+        """Tokens a step at which half of the time goes to what does not depend on the batch."""
+        variable = self.seconds - self.fixed_seconds
+        return self.tokens_per_step * self.fixed_seconds / variable if variable > 0 else 0.0
+
+    def seconds_of(self, name: str) -> float:
+        """Seconds of a part, hidden ones included; 0 where there is none."""
+        return next((part.seconds for part in self.parts if part.name == name), 0.0)
+
+
+def estimate_step_time(
+    model: ModelFacts, s: PlanSettings, device: Device | None, rates: Rates | None = None
+) -> StepTime | None:
+    """The estimate, or None without a device whose peak is known."""
+    if device is None or device.is_cpu:
+        return None
+    rates = rates or Rates()
+    size = float(local_num_parameters(model, s))
+    compute = _compute_seconds(model, s, device, rates)
+    parts = [
+        TimePart("compute", compute, compute),
+        *_communication_parts(model, s, device, rates, size, compute),
+        *_offload_parts(s, device, rates, size, compute),
+    ]
+    parts = [part for part in parts if part.seconds > 0]
+    seconds = sum(part.exposed for part in parts)
+    bottleneck = max(parts, key=lambda part: part.exposed).name
+    peak = device.flops_16 if s.mixed_precision else device.flops_32
+    useful = s.tokens_per_step * model_flops_per_token(model, s.seq_length) / (seconds * peak * s.world_size)
+    fixed = sum(part.exposed for part in parts if part.name in _BATCH_INDEPENDENT_PARTS)
+    return StepTime(seconds, bottleneck, tuple(parts), fixed, s.tokens_per_step, useful)
+
+
+_BATCH_INDEPENDENT_PARTS = ("CPU optimizer", "NVMe", "PCIe at the step", "parameters gathered after the step")
+
+
+def _compute_seconds(m: ModelFacts, s: PlanSettings, device: Device, rates: Rates) -> float:
+    """Seconds of forward and backward at the stated efficiency, with the bubble of 1F1B."""
+    peak = device.flops_16 if s.mixed_precision else device.flops_32
+    tokens = s.micro_batch * s.accumulation * s.seq_length
+    ranks = s.tensor_parallel_size * s.pipeline_parallel_size * s.sequence_parallel_size
+    seconds = tokens * hardware_flops_per_token(m, s.seq_length, s.checkpointing) / (peak * rates.efficiency * ranks)
+    return seconds / (1 - bubble_fraction("1f1b", s.pipeline_parallel_size, s.accumulation))
+
+
+def _communication_parts(
+    m: ModelFacts, s: PlanSettings, device: Device, rates: Rates, size: float, compute: float
+) -> list[TimePart]:
+    """Ring collectives: payload x (N - 1) / N over the slowest edge; overlapped ones count where they exceed."""
+    wide = _ring_bandwidth(s, device, rates, s.zero_world_size, s.tensor_parallel_size)
+    turn = (s.zero_world_size - 1) / s.zero_world_size
+    hidden = compute if s.overlap_comm else 0.0
+    gather, again = _gather_seconds(
+        m, s, size, wide, _ring_bandwidth(s, device, rates, s.hpz_partition_size, s.tensor_parallel_size)
+    )
+    data = gather + again + comm_volume.gradient_reduction_bytes(size, s) * turn / wide
+    inside = comm_volume.tensor_parallel_bytes(m, s) / _ring_bandwidth(s, device, rates, s.tensor_parallel_size, 1)
+    inside += comm_volume.sequence_parallel_bytes(m, s) / _peer_to_peer_bandwidth(
+        s, device, rates, s.sequence_parallel_size
+    )
+    messages = (
+        2 * (s.accumulation + s.pipeline_parallel_size - 2) * _MESSAGE_LATENCY if s.pipeline_parallel_size > 1 else 0.0
+    )
+    between = comm_volume.pipeline_bytes(m, s) / _peer_to_peer_bandwidth(s, device, rates, s.world_size) + messages
+    after = gather if s.stage in (1, 2) else 0.0
+    return [
+        TimePart("collectives", data - after, max(0.0, data - after - hidden)),
+        TimePart("parameters gathered after the step", after, after),
+        TimePart("tensor and sequence parallelism", inside, inside),
+        TimePart("pipeline messages", between, between),
+    ]
+
+
+def _ring_bandwidth(s: PlanSettings, device: Device, rates: Rates, ranks: int, stride: int) -> float:
+    """Bytes a second of a ring over so many ranks, each `apart` ranks from the next.
+
+    Every edge of a ring carries payload x (N - 1) / N. Inside a host that is the link between two GPUs. A ring leaves a
+    host once, but NCCL runs many at once, each over another network card, so that the edge between hosts has the cards
+    of all of the group's GPUs there: two hosts with eight cards of 100 Gb/s reach 600 Gb/s of bus bandwidth
+    (github.com/NVIDIA/nccl/issues/495), and a card of 400 Gb/s adds 46 to 48 GB/s to it
+    (github.com/NVIDIA/nccl-tests/issues/290). Groups that leave a host side by side share its cards.
+    """
+    near = device.link * rates.link_efficiency
+    if s.num_hosts == 1 or ranks * stride <= s.ranks_per_host:
+        return near
+    inside = max(1, s.ranks_per_host // stride)
+    return min(near, _host_network_bandwidth(s, device, rates) * inside / s.ranks_per_host)
+
+
+def _peer_to_peer_bandwidth(s: PlanSettings, device: Device, rates: Rates, ranks: int) -> float:
+    """Bytes a second of a rank that sends to another, as all its neighbours do: its share of the host's network."""
+    if s.num_hosts == 1 or ranks <= s.ranks_per_host:
+        return device.link * rates.link_efficiency
+    return _host_network_bandwidth(s, device, rates) / s.ranks_per_host
+
+
+def _host_network_bandwidth(s: PlanSettings, device: Device, rates: Rates) -> float:
+    """Bytes a second that a host sends to others, all its network cards together."""
+    return rates.network or device.network * rates.link_efficiency * s.ranks_per_host
+
+
+def _gather_seconds(m: ModelFacts, s: PlanSettings, size: float, wide: float, group: float) -> tuple[float, float]:
+    """Gathers over all ranks, and those that ZeRO++'s second shard keeps inside a group of ranks."""
+    payload, turn = (
+        comm_volume.all_gather_bytes(size, s, m.largest_layer_parameters),
+        (s.zero_world_size - 1) / s.zero_world_size,
+    )
+    if s.hpz_partition_size == 1:
+        return payload * turn / wide, 0.0
+    return payload / 2 * turn / wide, payload / 2 * (s.hpz_partition_size - 1) / s.hpz_partition_size / group
+
+
+def _offload_parts(s: PlanSettings, device: Device, rates: Rates, size: float, compute: float) -> list[TimePart]:
+    """Copies during the passes hide behind compute; the CPU step and what follows it hide behind nothing."""
+    part, node = size / s.zero_world_size, size / s.zero_world_size * s.ranks_per_host
+    pcie = device.pcie * rates.link_efficiency
+    down, boundary = comm_volume.device_to_host_bytes(part, s)
+    up, after = comm_volume.host_to_device_bytes(part, s)
+    during = max(down, up) / pcie
+    step = comm_volume.cpu_optimizer_bytes(node, s) / rates.host_memory
+    moved = comm_volume.nvme_bytes(node, s)
+    fetched = moved.parameters_read / rates.nvme_read
+    swapped = _swap_seconds(moved, s, rates, step)
+    written = (moved.gradients_write + moved.parameters_write) / rates.nvme_write
+    return [
+        TimePart("PCIe", during, max(0.0, during - compute)),
+        TimePart("PCIe at the step", (boundary + after) / pcie, (boundary + after) / pcie),
+        TimePart("CPU optimizer", step, step),
+        TimePart("NVMe", swapped + written, swapped + written),
+        TimePart("parameters from NVMe", fetched, max(0.0, fetched - compute) if s.prefetch_bucket_size else fetched),
+    ]
+
+
+def _swap_seconds(moved: comm_volume.NvmeBytes, s: PlanSettings, rates: Rates, step: float) -> float:
+    """Seconds beyond the CPU step: a pipelined read or write runs beside Adam (pipelined_optimizer_swapper.py)."""
+    read, write = moved.optimizer_read / rates.nvme_read, moved.optimizer_write / rates.nvme_write
+    beside = (read if s.pipeline_read else 0.0) + (write if s.pipeline_write else 0.0)
+    return read + write - beside + max(0.0, beside - step)

@@ -1,0 +1,148 @@
+"""Rows that exist only while a model is built, a checkpoint is written or read, a folder is exported; and assumptions.
+
+Model states are in `harness.plan.model_states`, `zero3`. s12 = deepspeed/runtime/zero/stage_1_and_2.py, s3 = zero/stage3.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from harness.plan.memory_items import (
+    ENGINE,
+    PHASES,
+    SAVE,
+    STEP,
+    ElementBytes,
+    MemoryItem,
+    Phase,
+    Tier,
+    memory_item,
+    pinned_item,
+)
+from harness.plan.plan_settings import PlanSettings
+from harness.plan.zero_partitions import ZeroPartitions
+
+CUDA_CONTEXT = 600_000_000
+NCCL_BUFFERS = 700_000_000
+GPU_PROCESS = 2_000_000_000
+CPU_PROCESS = 500_000_000
+ALLOCATOR_SLACK = 0.08
+EXPORT_SHARD = 2 << 30
+LOAD: tuple[Phase, ...] = ("load",)
+RESUME: tuple[Phase, ...] = ("resume",)
+EXPORT: tuple[Phase, ...] = ("export",)
+_BUILD_SOURCE = "harness/runtime/models/model_builder.py build_model"
+
+
+def transient_items(s: PlanSettings, z: ZeroPartitions) -> Iterator[MemoryItem]:
+    """What building, saving, resuming and exporting need on top of the states."""
+    yield from _load_items(s, z)
+    yield from _save_items(s, z)
+    yield from _resume_items(s, z)
+    size = min(EXPORT_SHARD, s.param_bytes * z.total)
+    formula, source = "min(2 GiB, P), one a host", "harness/runtime/export.py SHARD_BYTES"
+    yield MemoryItem("host", "export", "one file of the exported folder", size, formula, source, EXPORT, shared=True)
+
+
+def _load_items(s: PlanSettings, z: ZeroPartitions) -> Iterator[MemoryItem]:
+    """Stages 0 to 2 and AutoTP build the whole model in fp32 on every rank; stage 3 cuts each module as it is made."""
+    w = s.master_bytes
+    if s.stage < 3 or s.tensor_parallel_size > 1:
+        yield memory_item(
+            "host",
+            ("model", "the whole model in fp32, built on every rank"),
+            ElementBytes(4, z.total, "P"),
+            _BUILD_SOURCE,
+            LOAD,
+        )
+        if 0 < s.stage < 3 and s.optimizer_device == "none":
+            zero = ElementBytes(w, z.partition_size, "P / N")
+            yield memory_item(
+                "gpu", ("temporary", "gradient that creates the states"), zero, "s12 initialize_optimizer_states", LOAD
+            )
+    if s.stage < 3:
+        return
+    module = ElementBytes(s.param_bytes, z.largest_module, "largest module")
+    yield memory_item(
+        "gpu", ("temporary", "one module, gathered to be filled"), module, "zero/partition_parameters.py Init", LOAD
+    )
+    shards = ElementBytes(s.param_bytes, z.partition_size, "P / N")
+    if s.param_device == "none":
+        what = ("temporary", "shards on their way through the host while they are joined")
+        yield memory_item("host", what, shards, "zero/utils.py defragment", LOAD)
+    elif s.param_device == "cpu":
+        what = ("cache", "first shards, kept by torch's cache of page-locked memory")
+        yield pinned_item(what, shards, "s3 _create_fp16_partitions_with_defragmentation", phases=ENGINE)
+    masters = ("temporary", "second copy of one sub-group's masters")
+    copies = ElementBytes(w, z.largest_sub_group, "largest sub-group / N")
+    tier: Tier = "gpu" if s.optimizer_device == "none" else "host"
+    yield memory_item(tier, masters, copies, "s3 _create_fp32_partitions", LOAD)
+
+
+def _save_items(s: PlanSettings, z: ZeroPartitions) -> Iterator[MemoryItem]:
+    """Tensors on a GPU pass through the host one storage at a time; those on the host are written from there."""
+    if s.optimizer_device != "none":
+        return
+    w = s.master_bytes
+    amounts = {
+        0: ElementBytes(4, z.total, "P"),
+        3: ElementBytes(w, z.largest_sub_group, "largest sub-group / N"),
+    }
+    amount = amounts.get(s.stage, ElementBytes(w, z.partition_size, "P / N"))
+    yield memory_item(
+        "host", ("save", "one tensor on its way to the file"), amount, "torch.save of the flat buffers", SAVE
+    )
+
+
+def _resume_items(s: PlanSettings, z: ZeroPartitions) -> Iterator[MemoryItem]:
+    """Every rank reads its optimizer file whole before it copies anything."""
+    if s.optimizer_device == "nvme":
+        return
+    width = s.master_bytes + s.state_bytes * s.num_states
+    amount = ElementBytes(width, z.total, "P") if s.stage == 0 else ElementBytes(width, z.partition_size, "P / N")
+    source = "runtime/engine.py _load_zero_checkpoint, counted"
+    yield memory_item("host", ("resume", "the rank's optimizer file, read whole"), amount, source, RESUME)
+
+
+def cpu_process_items(s: PlanSettings, z: ZeroPartitions) -> Iterator[MemoryItem]:
+    """What a rank without a GPU has besides the engine's tensors. Gloo gathers into a copy; without offload the step's
+    gradients are gone by then, and it is no larger than they were.
+    """
+    what, source = "process: Python, torch, libraries", "assumed"
+    yield MemoryItem("host", "process", what, CPU_PROCESS, "0.5 GB", source, PHASES, assumed=True)
+    if s.stage in {1, 2} and s.optimizer_device != "none" and s.world_size > 1:
+        copy = ("temporary", "gloo's copy of the updated parameters")
+        yield memory_item(
+            "host", copy, ElementBytes(s.param_bytes, z.total, "P"), "runtime/utils.py all_gather_dp_groups", STEP
+        )
+
+
+def gpu_overhead_items(s: PlanSettings, rows: Iterable[MemoryItem], padding: int) -> list[MemoryItem]:
+    """CUDA context, NCCL, allocator slack, the process; and what rounding adds to page-locked blocks."""
+    context, during = "assumed: lazy kernel loading", PHASES[:-1]
+    result = [
+        MemoryItem("gpu", "context", "CUDA context", CUDA_CONTEXT, "0.6 GB", context, during, assumed=True),
+        allocator_slack_item(rows),
+        MemoryItem(
+            "host", "process", "process: Python, torch, CUDA", GPU_PROCESS, "2 GB", "assumed", PHASES, assumed=True
+        ),
+    ]
+    if s.world_size > 1:
+        result.append(
+            MemoryItem("gpu", "nccl", "NCCL buffers", NCCL_BUFFERS, "0.7 GB", "assumed", during, assumed=True)
+        )
+    if padding and s.pin_memory:
+        source = "torch CachingHostAllocator.h: powers of two"
+        what = "rounding of page-locked blocks"
+        result.append(MemoryItem("host", "rounding", what, padding, "next power of two", source, during))
+    return result
+
+
+def allocator_slack_item(rows: Iterable[MemoryItem]) -> MemoryItem:
+    """What torch's caching allocator reserves above what is allocated: a share of the largest phase's tensors."""
+    tensors = [row for row in rows if row.tier == "gpu" and not row.assumed]
+    peak = max(sum(row.bytes for row in tensors if phase in row.phases) for phase in PHASES)
+    formula = f"{ALLOCATOR_SLACK:.0%} of the largest phase"
+    return MemoryItem(
+        "gpu", "slack", "allocator slack", int(ALLOCATOR_SLACK * peak), formula, "assumed", PHASES[:-1], assumed=True
+    )

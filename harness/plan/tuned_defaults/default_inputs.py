@@ -1,0 +1,45 @@
+"""What a choice is made from: the run, its settings before any choice, the model's sizes. Asks no machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from harness.facts.model_lookup import ModelFacts
+from harness.plan.plan_settings import PlanSettings
+from harness.plan.resolved_run import ResolvedRun
+
+_SECTIONS = ("offload_optimizer", "offload_param")
+
+
+@dataclass(frozen=True, slots=True)
+class DefaultInputs:
+    """`settings` is None while the ranks or the micro-batch are unknown, `model` where its sizes are not written down
+    in `harness.facts`.
+    """
+
+    run: ResolvedRun
+    model: ModelFacts | None
+    settings: PlanSettings | None
+
+    @property
+    def stage(self) -> int:
+        """The ZeRO stage."""
+        return self.run.spec.zero.stage
+
+    @property
+    def is_data_parallel_only(self) -> bool:
+        """Ranks that only divide the batch: no tensor, pipeline or sequence parallelism."""
+        return self.run.parallel_dims.model_parallel_size == 1
+
+    def is_unset(self, key: str) -> bool:
+        """Did the user leave this key of DeepSpeed's `zero_optimization` alone, wherever it can be written?"""
+        *section, name = key.split(".")
+        zero: Any = self.run.spec.zero
+        raw: Any = self.run.spec.deepspeed.get("zero_optimization")
+        for part in section:
+            zero = getattr(zero, part, None)
+            raw = raw.get(part) if isinstance(raw, Mapping) else None
+        ours = zero is not None and name in zero.model_fields_set and getattr(zero, name) is not None
+        return not ours and not (isinstance(raw, Mapping) and name in raw)

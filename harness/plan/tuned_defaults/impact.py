@@ -1,0 +1,61 @@
+"""What the plan says of each choice: the same run without it. Arithmetic only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.facts.devices import Device
+from harness.facts.model_lookup import ModelFacts
+from harness.plan import comm_volume
+from harness.plan.memory_estimate import estimate_memory
+from harness.plan.plan_settings import PlanSettings, settings_of
+from harness.plan.rates import Rates
+from harness.plan.resolved_run import ResolvedRun
+from harness.plan.step_time import estimate_step_time
+from harness.plan.tuned_defaults.tuned_default import TunedDefault
+from harness.plan.zero_partitions import local_num_parameters
+
+
+@dataclass(frozen=True, slots=True)
+class DefaultImpact:
+    """With the choice less without it: bytes of a rank's GPU and of a host at their peaks, bytes a rank puts on the
+    wire in a step for ZeRO, seconds a step (None where no time is planned).
+    """
+
+    tuned_default: TunedDefault
+    gpu_bytes: int
+    host_bytes: int
+    wire_bytes: float
+    step_seconds: float | None
+
+
+def compute_impacts(
+    run: ResolvedRun, model: ModelFacts, settings: PlanSettings, device: Device | None, rates: Rates
+) -> tuple[DefaultImpact, ...]:
+    """One for each choice of the run."""
+    found = []
+    memory, time = estimate_memory(model, settings, device), estimate_step_time(model, settings, device, rates)
+    for choice in run.tuned_defaults or ():
+        rest = tuple(other for other in run.tuned_defaults or () if other is not choice)
+        without = settings_of(run._replace(tuned_defaults=rest))
+        if without is None:
+            continue
+        before, slower = estimate_memory(model, without, device), estimate_step_time(model, without, device, rates)
+        seconds = time.seconds - slower.seconds if time and slower else None
+        gpu, host = memory.gpu_peak - before.gpu_peak, memory.host_peak - before.host_peak
+        found.append(
+            DefaultImpact(choice, gpu, host, _wire_bytes(model, settings) - _wire_bytes(model, without), seconds)
+        )
+    return tuple(found)
+
+
+def _wire_bytes(model: ModelFacts, s: PlanSettings) -> float:
+    size = float(local_num_parameters(model, s))
+    return (
+        (
+            comm_volume.all_gather_bytes(size, s, model.largest_layer_parameters)
+            + comm_volume.gradient_reduction_bytes(size, s)
+        )
+        * (s.zero_world_size - 1)
+        / s.zero_world_size
+    )

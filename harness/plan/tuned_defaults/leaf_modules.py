@@ -1,0 +1,47 @@
+"""Stage 3: a decoder layer is gathered as one, with one set of hooks instead of one for each module in it."""
+
+from __future__ import annotations
+
+from harness.plan.tuned_defaults.default_inputs import DefaultInputs
+from harness.plan.tuned_defaults.tuned_default import TunedDefault
+
+_LAYER_CLASSES = {
+    "falcon": "FalconDecoderLayer",
+    "gemma": "GemmaDecoderLayer",
+    "gemma2": "Gemma2DecoderLayer",
+    "gemma3_text": "Gemma3DecoderLayer",
+    "gpt2": "GPT2Block",
+    "gpt_neox": "GPTNeoXLayer",
+    "llama": "LlamaDecoderLayer",
+    "mistral": "MistralDecoderLayer",
+    "phi": "PhiDecoderLayer",
+    "phi3": "Phi3DecoderLayer",
+    "qwen2": "Qwen2DecoderLayer",
+    "qwen3": "Qwen3DecoderLayer",
+}
+"""Class of a decoder layer by `model_type`, as `transformers` 5 names it. Mixtures of experts have their own rule."""
+
+
+def choose_default(inputs: DefaultInputs) -> TunedDefault | None:
+    """Dense layers only: a layer uses all its weights each time. On NVMe each weight that is gathered holds a buffer,
+    so that a layer at once needs more of them.
+    """
+    spec, model = inputs.run.spec, inputs.model
+    if (
+        inputs.stage != 3
+        or model is None
+        or not inputs.is_data_parallel_only
+        or model.family not in _LAYER_CLASSES
+        or model.experts
+    ):
+        return None
+    if spec.model.lora is not None or spec.model.freeze or spec.model.train_only or spec.model.trust_remote_code:
+        return None  # layers of which a part is trained, or of another class: not tried
+    offload = spec.zero.offload_param
+    if spec.train.torch_compile or (offload is not None and offload.device == "nvme"):
+        return None
+    if not inputs.is_unset("leaf_module") or not inputs.is_unset("stage3_module_granularity_threshold"):
+        return None
+    reason = "a layer is gathered as one, with one set of hooks that run in Python instead of one for each module"
+    key = "zero_optimization.leaf_module.classes"
+    return TunedDefault("layers as one", key, [_LAYER_CLASSES[model.family]], "experts only", reason)

@@ -1,0 +1,32 @@
+"""Stage 3 with gradient checkpointing: a recomputed layer stays gathered for its own backward pass."""
+
+from __future__ import annotations
+
+from harness.plan.tuned_defaults.default_inputs import DefaultInputs
+from harness.plan.tuned_defaults.tuned_default import TunedDefault
+
+_DEFAULT = 1_000_000_000
+
+
+def choose_default(inputs: DefaultInputs) -> TunedDefault | None:
+    """A layer of more than half the distance would be gathered three times instead of twice (counted:
+    `partitioned_param_coordinator.py` `__params_to_release`). Smaller layers are served by the default.
+    """
+    key, model, spec = "stage3_max_reuse_distance", inputs.model, inputs.run.spec
+    if inputs.stage != 3 or model is None or not spec.train.gradient_checkpointing or not inputs.is_unset(key):
+        return None
+    offload = spec.zero.offload_param
+    if 2 * model.largest_layer_parameters <= _DEFAULT or (offload is not None and offload.device == "nvme"):
+        return None
+    reason = f"a layer of {model.largest_layer_parameters:,} elements stays gathered from its recomputation to its backward pass"
+    return TunedDefault(
+        "reuse distance", f"zero_optimization.{key}", 2 * model.largest_layer_parameters, _DEFAULT, reason
+    )
+
+
+def effective_reuse_distance(inputs: DefaultInputs) -> int:
+    """What holds: chosen, written or the default."""
+    choice = choose_default(inputs)
+    if choice is not None:
+        return int(choice.value)
+    return _DEFAULT if inputs.settings is None else inputs.settings.max_reuse_distance

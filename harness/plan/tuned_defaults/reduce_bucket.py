@@ -1,0 +1,26 @@
+"""Elements of gradients that are reduced at once: from the size of a layer, not 500 million."""
+
+from __future__ import annotations
+
+from harness.plan.tuned_defaults.default_inputs import DefaultInputs
+from harness.plan.tuned_defaults.tuned_default import TunedDefault
+
+_DEFAULT = 500_000_000
+MAX_BUCKET = 50_000_000
+MIN_BUCKET = 1_000_000
+
+
+def choose_default(inputs: DefaultInputs) -> TunedDefault | None:
+    """A bucket is allocated in full on every rank whatever the model's size, twice with `overlap_comm` below stage 3
+    (`stage3.py` `ipg_buckets`, `stage_1_and_2.py` `setup_buckets`). A larger parameter is reduced by itself.
+    """
+    if (
+        inputs.stage == 0
+        or not inputs.is_data_parallel_only
+        or inputs.model is None
+        or not inputs.is_unset("reduce_bucket_size")
+    ):
+        return None
+    value = min(MAX_BUCKET, max(MIN_BUCKET, inputs.model.largest_layer_parameters))
+    reason = f"reduced as layers finish, in a buffer that no layer needs larger than {value:,} elements"
+    return TunedDefault("gradient bucket", "zero_optimization.reduce_bucket_size", value, _DEFAULT, reason)

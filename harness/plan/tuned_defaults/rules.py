@@ -1,0 +1,61 @@
+"""Asks every file of this folder what it would choose for a run, and puts the answers into the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from harness.facts.model_lookup import ModelFacts, find_model
+from harness.plan.plan_settings import settings_of
+from harness.plan.resolved_run import ResolvedRun
+from harness.plan.tuned_defaults import (
+    leaf_modules,
+    loss_chunk_size,
+    max_live_parameters,
+    max_reuse_distance,
+    param_persistence,
+    param_swap_buffers,
+    pipelined_swap,
+    prefetch_bucket,
+    reduce_bucket,
+    sub_group_size,
+)
+from harness.plan.tuned_defaults.default_inputs import DefaultInputs
+from harness.plan.tuned_defaults.tuned_default import TunedDefault
+
+_RULES: tuple[Callable[[DefaultInputs], TunedDefault | tuple[TunedDefault, ...] | None], ...] = (
+    reduce_bucket.choose_default,
+    leaf_modules.choose_default,
+    param_persistence.choose_default,
+    prefetch_bucket.choose_default,
+    max_reuse_distance.choose_default,
+    max_live_parameters.choose_default,
+    sub_group_size.choose_default,
+    pipelined_swap.choose_default,
+    param_swap_buffers.choose_default,
+    loss_chunk_size.choose_default,
+)
+"""Tried and not chosen: `use_multi_rank_bucket_allreduce: false`, see `benchmarks/LOG.md`."""
+
+
+def with_tuned_defaults(run: ResolvedRun, base_dir: Path | None = None) -> ResolvedRun:
+    """The run with what is chosen for it; unchanged where that was done before. `base_dir` as for `make_plan`.
+
+    A model that only `transformers` can count is taken for unknown: building it takes seconds.
+    """
+    if run.tuned_defaults is not None:
+        return run
+    spec = run.spec.model
+    found = find_model(spec.name_or_path, spec.config, base_dir, spec.revision)
+    return run._replace(tuned_defaults=tuned_defaults_for(run, found.facts))
+
+
+def tuned_defaults_for(run: ResolvedRun, model: ModelFacts | None) -> tuple[TunedDefault, ...]:
+    """What is chosen for a run. Nothing with `tuned_defaults: false`, and nothing for a DeepSpeed JSON, whose silence means
+    DeepSpeed's defaults.
+    """
+    if not run.spec.tuned_defaults or run.kind != "spec":
+        return ()
+    facts = DefaultInputs(run, None if model is None or model.built else model, settings_of(run))
+    found = (choose(facts) for choose in _RULES)
+    return tuple(c for one in found if one is not None for c in ((one,) if isinstance(one, TunedDefault) else one))

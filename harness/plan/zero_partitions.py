@@ -1,0 +1,215 @@
+"""How DeepSpeed cuts a model's parameters over the ranks: padding, partitions, sub-groups, who owns which gradient.
+
+Elements only; bytes are the business of `harness.plan.model_states`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.facts.model_lookup import ModelFacts, Parameter
+from harness.plan.gathered_parameters import embedding_numel_kept_gathered, num_layers_kept_gathered
+from harness.plan.plan_settings import PlanSettings
+
+GroupSizes = tuple[tuple[int, ...], ...]
+_MIN_SWAPPED_BYTES = 1 << 20
+"""What DeepSpeed writes to NVMe at least (swap_tensor/utils.py MIN_AIO_BYTES)."""
+_MIN_SWAPPED_NUMEL = _MIN_SWAPPED_BYTES // 4
+"""The same in elements of fp32."""
+_MAX_COUNTED_RANKS = 65536
+"""Beyond so many a partition lies inside the largest parameter; nobody counts them one by one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ZeroPartitions:
+    """Element counts of one rank (the one with the most, unless said).
+
+    `total`: all parameters of the (local) model. `flat`: with the padding of stages 1 and 2. `part`: this rank's share.
+    `own`: whole parameters whose gradients this rank keeps at stages 1 and 2, by rank. `sub_group`: the largest
+    sub-group's share; `sub_group_full`: the same sub-group, not divided. `persistent`: kept gathered at stage 3.
+    `secondary`: ZeRO++'s second shard. `swapped`: elements of this rank's gradients that are large enough for NVMe.
+    `parameters_on_disk`: elements of its parameter shards that are. `kept`: what stays gathered from the forward to the
+    backward pass beside the largest module.
+    """
+
+    total: int
+    padded_total: int
+    partition_size: int
+    owned_gradients: tuple[int, ...]
+    sub_groups: tuple[int, ...]
+    undivided_sub_group: int
+    persistent_parameters: int
+    largest_parameter: int
+    largest_module: int
+    largest_parameter_in_layer: int
+    kept_gathered: int
+    hpz_partition: int = 0
+    nvme_gradients: int = 0
+    nvme_parameters: int = 0
+
+    @property
+    def largest_sub_group(self) -> int:
+        """The largest sub-group's share."""
+        return max(self.sub_groups, default=0)
+
+    @property
+    def nvme_sub_groups(self) -> tuple[int, ...]:
+        """Shares of the sub-groups that an optimizer on NVMe swaps; the others are too small and stay in memory."""
+        return tuple(share for share in self.sub_groups if share >= _MIN_SWAPPED_NUMEL)
+
+
+def local_parameters(model: ModelFacts, settings: PlanSettings) -> list[Parameter]:
+    """The parameters that one rank would hold without ZeRO: all, or an estimate under tensor or pipeline parallel.
+
+    Tensor parallel divides matrices of the layers and the head; the first pipeline stage has its layers and the
+    embedding.
+    """
+    if settings.tensor_parallel_size == settings.pipeline_parallel_size == 1:
+        return list(model.parameters())
+    count, degree = -(-model.num_layers // settings.pipeline_parallel_size), settings.tensor_parallel_size
+    heaviest = sorted(model.layers, key=lambda layer: -sum(p.numel for p in layer))[:count]
+    inside = [Parameter(p.name, _tensor_parallel_shape(p.shape, degree)) for layer in heaviest for p in layer]
+    after = (
+        [Parameter(p.name, _tensor_parallel_shape(p.shape, degree)) for p in model.after]
+        if settings.pipeline_parallel_size == 1
+        else []
+    )
+    return [*model.before, *inside, *after]
+
+
+def local_num_parameters(model: ModelFacts, settings: PlanSettings) -> int:
+    """Elements of `local_parameters`."""
+    if settings.tensor_parallel_size == settings.pipeline_parallel_size == 1:
+        return model.num_parameters
+    return sum(p.numel for p in local_parameters(model, settings))
+
+
+def local_vocab_size(model: ModelFacts, settings: PlanSettings) -> int:
+    """Words whose logits a rank computes: those of its part of the head where AutoTP cuts it. Presets and layouts of
+    one's own leave it whole, as a rule.
+    """
+    whole = settings.unsharded_head or (settings.unsharded_tied_head and model.tied)
+    return model.vocab if whole else -(-model.vocab // settings.tensor_parallel_size)
+
+
+def _tensor_parallel_shape(shape: tuple[int, ...], degree: int) -> tuple[int, ...]:
+    return shape if len(shape) == 1 else (-(-shape[0] // degree), *shape[1:])
+
+
+def _tensor_parallel_numel(p: Parameter, degree: int) -> int:
+    return Parameter(p.name, _tensor_parallel_shape(p.shape, degree)).numel
+
+
+def partition_model(model: ModelFacts, settings: PlanSettings) -> ZeroPartitions:
+    """Cut the model as DeepSpeed would with these settings."""
+    parameters = local_parameters(model, settings)
+    groups = weight_decay_group_sizes(parameters, settings.decay_groups)
+    ranks = settings.zero_world_size
+    sizes = [p.numel for p in parameters]
+    flat = [_pad_to_multiple(sum(group), 2 * ranks) for group in groups]
+    shares = [[-(-numel // ranks) for numel in group] for group in groups]
+    subs = [
+        sub
+        for group, share in zip(groups, shares, strict=True)
+        for sub in _split_sub_groups(group, share, settings.sub_group_size)
+    ]
+    stage3 = settings.stage == 3
+    return ZeroPartitions(
+        total=sum(sizes),
+        padded_total=sum(flat),
+        partition_size=sum(map(sum, shares)) if stage3 else sum(flat) // ranks,
+        owned_gradients=_owned_gradient_numel(groups, ranks) if settings.stage in (1, 2) else (),
+        sub_groups=tuple(share for share, _ in subs),
+        undivided_sub_group=max(full for _, full in subs),
+        persistent_parameters=sum(
+            _pad_to_multiple(numel, ranks) for numel in sizes if numel <= settings.param_persistence_threshold
+        ),
+        largest_parameter=max(sizes),
+        largest_module=max(
+            -(-model.largest_module // (settings.tensor_parallel_size if model.experts else 1)),
+            model.largest_layer_parameters if settings.leaf_decoder_layers else 0,
+        ),
+        largest_parameter_in_layer=max(
+            _tensor_parallel_numel(p, settings.tensor_parallel_size) for p in model.largest_layer
+        ),
+        kept_gathered=_kept_gathered_numel(model, settings),
+        hpz_partition=_hpz_partition_numel(sizes, settings),
+        nvme_gradients=sum(_nvme_gradient_numel(numel) for share in shares for numel in share) if stage3 else 0,
+        nvme_parameters=sum(n for share in shares for n in share if n * settings.param_bytes >= _MIN_SWAPPED_BYTES),
+    )
+
+
+def _kept_gathered_numel(model: ModelFacts, s: PlanSettings) -> int:
+    """Half the reuse distance; of layers gathered as one what DeepSpeed keeps, but for a tied head that is counted as
+    the largest module.
+    """
+    if not s.leaf_decoder_layers:
+        return s.max_reuse_distance // 2
+    embeddings = embedding_numel_kept_gathered(model, s.max_reuse_distance)
+    if model.tied and model.largest_module > model.largest_layer_parameters:
+        embeddings = max(0, embeddings - model.largest_module)
+    return num_layers_kept_gathered(model, s.max_reuse_distance) * model.largest_layer_parameters + embeddings
+
+
+def _hpz_partition_numel(sizes: Sequence[int], s: PlanSettings) -> int:
+    """A rank's second shard: everything that does not stay gathered, over `zero_hpz_partition_size` ranks."""
+    if s.hpz_partition_size == 1:
+        return 0
+    return sum(
+        -(-numel // s.zero_world_size) * s.zero_world_size // s.hpz_partition_size
+        for numel in sizes
+        if numel > s.param_persistence_threshold
+    )
+
+
+def _nvme_gradient_numel(numel: int) -> int:
+    """Elements of a gradient shard that are written to NVMe: 1 MiB of fp32 and more, in whole blocks of 1024 bytes
+    (swap_tensor/utils.py MIN_AIO_BYTES; the rest stays in memory).
+    """
+    return numel // 256 * 256 if numel >= _MIN_SWAPPED_NUMEL else 0
+
+
+def weight_decay_group_sizes(parameters: Sequence[Parameter], decay: bool) -> GroupSizes:
+    """Sizes by optimizer group: matrices decay, norms and biases do not; one group when there is no decay at all."""
+    if not decay:
+        return (tuple(p.numel for p in parameters),)
+    matrices = tuple(p.numel for p in parameters if len(p.shape) > 1)
+    vectors = tuple(p.numel for p in parameters if len(p.shape) == 1)
+    return tuple(group for group in (matrices, vectors) if group)
+
+
+def _pad_to_multiple(numel: int, multiple: int) -> int:
+    return -(-numel // multiple) * multiple
+
+
+def _split_sub_groups(group: Sequence[int], shares: Sequence[int], limit: int) -> list[tuple[int, int]]:
+    """(share, full) of each sub-group: closed when the shares reach the limit. stage3.py `_create_fp16_sub_groups`."""
+    if limit >= sum(shares):
+        return [(sum(shares), sum(group))]
+    result, share, full = [], 0, 0
+    for numel, part in zip(group, shares, strict=True):
+        share, full = share + part, full + numel
+        if share >= limit:
+            result.append((share, full))
+            share = full = 0
+    return [*result, (share, full)] if full else result
+
+
+def _owned_gradient_numel(groups: GroupSizes, ranks: int) -> tuple[int, ...]:
+    """Elements of gradients that each rank keeps at stages 1 and 2: every parameter that touches its partition, whole,
+    and the padding at the end. stage_1_and_2.py `get_first_param_index`, `get_flat_partition`.
+    """
+    if ranks > _MAX_COUNTED_RANKS:
+        return (max(map(max, groups)),)
+    owned = [0] * ranks
+    for group in groups:
+        flat = _pad_to_multiple(sum(group), 2 * ranks)
+        part, start = flat // ranks, 0
+        for numel in group:
+            end = start + numel
+            for rank in range(start // part, (end - 1) // part + 1):
+                owned[rank] += numel
+            start = end
+        owned[-1] += min(flat - start, part)
+    return tuple(owned)

@@ -1,0 +1,75 @@
+"""Settings in elements (buckets, sub-groups, thresholds) scaled with a narrowed model, so that it takes the same ways.
+
+A parameter that stays gathered in the whole model does so in the small one, several sub-groups stay several, and what
+is large enough for a disk stays so where the size allows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from harness.facts.model_lookup import ModelFacts, facts_from_config
+from harness.plan.resolved_run import ResolvedRun
+
+_MIN_SWAP_ELEMENTS = 1 << 18
+"""Elements of fp32 that DeepSpeed swaps at least: 1 MiB."""
+_BUCKET_KEYS = (
+    "reduce_bucket_size",
+    "allgather_bucket_size",
+    "stage3_prefetch_bucket_size",
+    "stage3_max_live_parameters",
+)
+_REUSE_KEYS = ("stage3_max_reuse_distance",)
+_REASON = "scaled with the parameters"
+
+
+def scale_element_settings(
+    run: ResolvedRun, config: Mapping[str, Any], made: Mapping[str, Any], ranks: int
+) -> Iterator[tuple[str, int, str]]:
+    """(key, value, why) of the keys that the spec sets, and of the two that decide which way a parameter takes."""
+    whole, small = facts_from_config(config, build=True).facts, facts_from_config(made, build=True).facts
+    if whole is None or small is None or run.spec.zero.stage == 0:
+        return
+    zero = run.spec.zero
+    factor = small.num_parameters / whole.num_parameters
+    for key in (*_BUCKET_KEYS, *_REUSE_KEYS):
+        was = getattr(zero, key, None)
+        if was:
+            yield f"zero.{key}", max(1024, int(was * factor)), _REASON
+    if zero.stage < 3:
+        return
+    if zero.sub_group_size is not None:
+        groups = max(
+            2, min(4, whole.num_parameters // ((run.parallel_dims.world_size or 1) * max(1, zero.sub_group_size)))
+        )
+        yield (
+            "zero.sub_group_size",
+            max(_MIN_SWAP_ELEMENTS, small.num_parameters // ranks // groups),
+            "a few sub-groups",
+        )
+    limit = zero.stage3_param_persistence_threshold
+    limit = 100_000 if limit is None else limit
+    yield (
+        "zero.stage3_param_persistence_threshold",
+        _scale_persistence_threshold(whole, small, limit),
+        "the same parameters stay gathered",
+    )
+    param = zero.offload_param
+    if param is not None and param.device == "nvme":
+        share = -(-small.largest_parameter // ranks)
+        yield (
+            "zero.offload_param.buffer_size",
+            max(_MIN_SWAP_ELEMENTS, -(-share * 107 // 100)),
+            "holds the largest shard",
+        )
+
+
+def _scale_persistence_threshold(whole: ModelFacts, small: ModelFacts, limit: int) -> int:
+    """Between the largest parameter that stays gathered in the whole model and the smallest that does not."""
+    pairs = zip(
+        (*whole.before, *whole.largest_layer, *whole.after),
+        (*small.before, *small.largest_layer, *small.after),
+        strict=True,
+    )
+    return max((little.numel for big, little in pairs if big.numel <= limit), default=0)

@@ -1,0 +1,189 @@
+"""What the rehearsal measured beside its own plan, and carried over to the whole run by that run's plan.
+
+Arithmetic on two plans and the lines of metrics.jsonl; formats nothing. Two ways to carry a figure over are told apart:
+by ratio (the plan is wrong by a factor) and by difference (the plan is wrong by an amount a rank): a small run cannot
+tell which, so the truth is sought between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Literal
+
+from harness.plan.goodput import checkpoint_bytes
+from harness.plan.memory_estimate import MemoryEstimate
+from harness.plan.memory_items import Phase
+from harness.plan.planner import Plan
+
+MetricsLine = Mapping[str, Any]
+Unit = Literal["bytes", "seconds"]
+_PLAN_PHASES: Mapping[str, tuple[Phase, ...]] = {
+    "load": ("load",),
+    "step": ("forward", "backward", "step"),
+    "save": ("save",),
+    "resume": ("resume",),
+    "export": ("export",),
+}
+"""A phase as ranks tell it -> the plan's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """One figure. `planned` is the small run's, `whole` the whole run's plan; `low` and `high` are the figure carried
+    over. None where nobody planned it. `place` is `gpu` (a rank), `host` or `nvme` (a rank's), or empty.
+    """
+
+    name: str
+    unit: Unit
+    measured: float
+    planned: float | None
+    whole: float | None
+    low: float | None
+    high: float | None
+    exact: bool = False
+    """Measured is planned, to the byte: then so is what is carried over."""
+    why: str = ""
+    """Why it is not carried over, or what it leaves out."""
+
+    @property
+    def ratio(self) -> float | None:
+        """Measured over planned."""
+        return self.measured / self.planned if self.planned else None
+
+
+@dataclass(frozen=True, slots=True)
+class RehearsalMeasurements:
+    """What the rehearsal has to show: lines `memory`, `step` and `save` of both starts, and the export's peak."""
+
+    memory_lines: Sequence[MetricsLine]
+    step_seconds: Sequence[float]
+    save_lines: Sequence[MetricsLine]
+    export_peak: int | None = None
+
+
+def extrapolate(seen: RehearsalMeasurements, small: Plan, whole: Plan) -> list[Quantity]:
+    """Every figure that both plans know: states by tier and kind, memory by phase, a checkpoint, a step."""
+    if small.memory is None or whole.memory is None:
+        return []
+    return [
+        *_extrapolate_states(seen.memory_lines, small.memory, whole.memory),
+        *_extrapolate_phases(seen, small.memory, whole.memory),
+        *_extrapolate_checkpoint(seen.save_lines, small, whole),
+        *_extrapolate_step(seen.step_seconds, small, whole),
+    ]
+
+
+def sum_by_tier(found: Sequence[Quantity]) -> list[Quantity]:
+    """The states of a tier together."""
+    result = []
+    for tier in ("gpu", "host", "nvme"):
+        kinds = [q for q in found if q.name.startswith(f"{tier}.")]
+        if kinds:
+            measured = sum(q.measured for q in kinds)
+            planned, whole = sum(q.planned or 0 for q in kinds), sum(q.whole or 0 for q in kinds)
+            low, high = sum(q.low or 0 for q in kinds), sum(q.high or 0 for q in kinds)
+            exact = all(q.exact for q in kinds)
+            result.append(Quantity(f"states on {tier}", "bytes", measured, planned, whole, low, high, exact))
+    return result
+
+
+def _extrapolate_states(lines: Sequence[MetricsLine], small: MemoryEstimate, whole: MemoryEstimate) -> list[Quantity]:
+    """Bytes of the rank with most, after its first step."""
+    counted: Mapping[str, int] = next((line["states"] for line in lines if isinstance(line.get("states"), Mapping)), {})
+    found = []
+    for name, measured in counted.items():
+        planned, full = _planned_state_bytes(small, name), _planned_state_bytes(whole, name)
+        if not planned:
+            found.append(
+                Quantity(name, "bytes", measured, None, full or None, None, None, why="the plan has no such row")
+            )
+            continue
+        carried = measured * full // planned
+        found.append(Quantity(name, "bytes", measured, planned, full, carried, carried, exact=measured == planned))
+    return found
+
+
+def _planned_state_bytes(memory: MemoryEstimate, name: str) -> int:
+    """Bytes a rank of the plan's rows of this tier and kind, after a step."""
+    tier, _, kind = name.partition(".")
+    return sum(
+        r.bytes for r in memory.items if (r.tier, r.kind) == (tier, kind) and (tier == "nvme" or "step" in r.phases)
+    )
+
+
+def _extrapolate_phases(seen: RehearsalMeasurements, small: MemoryEstimate, whole: MemoryEstimate) -> list[Quantity]:
+    """Host memory of a node at most in each phase; device memory of a rank in the first step."""
+    found = []
+    for phase, planned_as in _PLAN_PHASES.items():
+        line = next((m for m in seen.memory_lines if m.get("phase") == phase), {})
+        peaks = line.get("memory_host_peak_bytes")
+        measured = seen.export_peak if phase == "export" else sum(peaks) if peaks else None
+        if measured is not None:
+            found.append(_extrapolate_host_memory(phase, measured, small, whole))
+        gpu = max(line.get("memory_gpu_peak_bytes") or [0])
+        if gpu and phase == "step":
+            planned, full = (_planned_device_bytes(memory, planned_as) for memory in (small, whole))
+            low, high = sorted((full * gpu / planned, float(full + gpu - planned)))
+            found.append(Quantity("device memory, step", "bytes", gpu, planned, full, low, high))
+    return found
+
+
+def _extrapolate_host_memory(phase: str, measured: float, small: MemoryEstimate, whole: MemoryEstimate) -> Quantity:
+    """Carried over by difference (so much a rank) and by ratio of what is not the bare process; where that is less than
+    half of the small run, by difference alone: the ratio would be that of Python and its libraries.
+    """
+    planned, full = (max(memory.host_bytes_at(p) for p in _PLAN_PHASES[phase]) for memory in (small, whole))
+    alone, large = (_process_bytes(memory, phase) for memory in (small, whole))
+    times = 1.0 if phase == "export" else whole.ranks_per_host / small.ranks_per_host
+    by_difference = full + (measured - planned) * times
+    share = 1 - alone / planned
+    if share < 0.5:
+        why = f"by difference alone: {100 * (1 - share):.0f}% of it is the bare process"
+        return Quantity(
+            f"host memory, {phase}", "bytes", measured, planned, full, by_difference, by_difference, why=why
+        )
+    by_ratio = large + (full - large) * max(0.0, measured - alone) / (planned - alone)
+    low, high = sorted((by_difference, by_ratio))
+    return Quantity(f"host memory, {phase}", "bytes", measured, planned, full, low, high)
+
+
+def _process_bytes(memory: MemoryEstimate, phase: str) -> int:
+    """What is assumed of the processes of a host without any tensor."""
+    rows = [r for r in memory.items if r.kind == "process" and r.tier == "host" and _PLAN_PHASES[phase][0] in r.phases]
+    return sum(r.bytes for r in rows) * (1 if phase == "export" else memory.ranks_per_host)
+
+
+def _planned_device_bytes(memory: MemoryEstimate, phases: Iterable[Phase]) -> int:
+    """A rank's device memory without what torch's allocator does not count."""
+    rows = [row for row in memory.items if row.tier == "gpu" and not row.assumed]
+    return max(sum(row.bytes for row in rows if phase in row.phases) for phase in phases)
+
+
+def _extrapolate_checkpoint(saves: Sequence[MetricsLine], small: Plan, whole: Plan) -> list[Quantity]:
+    sizes = [float(line["bytes"]) for line in saves if line.get("bytes")]
+    if not sizes:
+        return []
+    planned, full = (float(_planned_checkpoint_bytes(plan)) for plan in (small, whole))
+    if not planned or not full:
+        return []
+    ratios = [size / planned for size in sizes]
+    carried = full * min(ratios), full * max(ratios)
+    return [Quantity("a checkpoint", "bytes", median(sizes), planned, full, *carried)]
+
+
+def _planned_checkpoint_bytes(plan: Plan) -> int:
+    return checkpoint_bytes(plan.settings, plan.model.num_parameters) if plan.settings and plan.model else 0
+
+
+def _extrapolate_step(seconds: Sequence[float], small: Plan, whole: Plan) -> list[Quantity]:
+    if not seconds:
+        return []
+    middle, full = median(seconds), whole.time.seconds if whole.time else None
+    if small.time is None or full is None:
+        why = "the plan has no rates of a CPU: no time is carried over"
+        return [Quantity("a step", "seconds", middle, None, full, None, None, why=why)]
+    planned = small.time.seconds
+    low, high = (full * figure / planned for figure in (min(seconds), max(seconds)))
+    return [Quantity("a step", "seconds", middle, planned, full, low, high)]

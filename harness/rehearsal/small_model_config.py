@@ -1,0 +1,107 @@
+"""A model's configuration with fewer layers, or narrower: what a rehearsal trains in place of the whole model.
+
+Knows the names that `transformers` configurations use; counts nothing and fits nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+LAYER_KEYS = ("num_hidden_layers", "n_layer", "num_layers")
+HIDDEN_SIZE_KEYS = ("hidden_size", "n_embd", "d_model")
+HEAD_KEYS = ("num_attention_heads", "n_head")
+KV_HEAD_KEYS = ("num_key_value_heads",)
+MLP_WIDTH_KEYS = (
+    "intermediate_size",
+    "n_inner",
+    "ffn_hidden_size",
+    "moe_intermediate_size",
+    "shared_expert_intermediate_size",
+)
+_NESTED_KEYS = ("text_config", "vision_config")
+_LATENT_KEY = "kv_lora_rank"
+_PER_LAYER_KEYS = ("layer_types", "mlp_layer_types")
+HEAD_DIM = 32
+"""Width of a head of a narrowed model."""
+MIN_VOCAB_SIZE = 512
+"""The byte tokenizer's 258 tokens, and room."""
+
+
+def find_key(config: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
+    """The name that this configuration uses, if any."""
+    return next((name for name in names if isinstance(config.get(name), int)), None)
+
+
+def find_value(config: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
+    """Its value."""
+    name = find_key(config, names)
+    return None if name is None else int(config[name])
+
+
+def unsupported_reason(config: Mapping[str, Any], *, narrow: bool) -> str | None:
+    """Why this model cannot be made smaller here; None where it can."""
+    if any(isinstance(config.get(key), Mapping) for key in _NESTED_KEYS):
+        return "its configuration has parts for text and images, which are not made smaller"
+    if find_key(config, LAYER_KEYS) is None:
+        return f"its configuration has none of {', '.join(f'`{name}`' for name in LAYER_KEYS)}"
+    if narrow and (find_key(config, HIDDEN_SIZE_KEYS) is None or find_key(config, HEAD_KEYS) is None):
+        return "its configuration does not say its width and its heads by a name that is known"
+    if narrow and _LATENT_KEY in config:
+        return "latent attention has widths that are not made smaller"
+    return None
+
+
+def reduce_layers(config: Mapping[str, Any], layers: int) -> dict[str, Any]:
+    """The same with so many layers; lists that have an entry a layer are cut."""
+    made = dict(config)
+    name = find_key(config, LAYER_KEYS)
+    if name is None:
+        raise ValueError("no number of layers")
+    whole = int(config[name])
+    made[name] = min(layers, whole)
+    for key in _PER_LAYER_KEYS:
+        if isinstance(config.get(key), list):
+            made[key] = config[key][: made[name]]
+    return made
+
+
+def reduce_width(config: Mapping[str, Any], hidden: int, degree: int) -> dict[str, Any]:
+    """The same `hidden` wide where it is wider: heads of 32, as many query heads a key-value head, widths of the MLP
+    and the vocabulary by the same factor (multiples of 64). Heads stay a multiple of `degree`: the ranks that share.
+    """
+    name = find_key(config, HIDDEN_SIZE_KEYS)
+    if name is None or int(config[name]) <= hidden:
+        return dict(config)
+    factor = hidden / int(config[name])
+    made = {**config, name: hidden, **_reduce_heads(config, hidden, degree)}
+    made |= {
+        key: max(64, _round_up(config[key] * factor)) for key in MLP_WIDTH_KEYS if isinstance(config.get(key), int)
+    }
+    words = config.get("vocab_size")
+    if isinstance(words, int):
+        made["vocab_size"] = min(words, max(MIN_VOCAB_SIZE, _round_up(words * factor)))
+    # ids of a vocabulary that is not there any more
+    return {key: value for key, value in made.items() if not key.endswith("token_id")}
+
+
+def _reduce_heads(config: Mapping[str, Any], hidden: int, degree: int) -> dict[str, int]:
+    key, heads = find_key(config, HEAD_KEYS), max(degree, hidden // HEAD_DIM)
+    if key is None:
+        return {}
+    made = {key: heads}
+    made |= {
+        name: _reduce_kv_heads(config, key, heads, degree) for name in KV_HEAD_KEYS if config.get(name) is not None
+    }
+    return made | ({"head_dim": HEAD_DIM} if "head_dim" in config else {})
+
+
+def _reduce_kv_heads(config: Mapping[str, Any], key: str, heads: int, degree: int) -> int:
+    """Key-value heads: the same number of query heads share one, as far as the ranks that share them allow."""
+    kv = find_value(config, KV_HEAD_KEYS) or int(config[key])
+    wanted = max(degree, round(heads * kv / int(config[key])))
+    return next(n for n in range(max(1, wanted), heads + 1) if heads % n == 0 and n % degree == 0)
+
+
+def _round_up(number: float, multiple: int = 64) -> int:
+    return -(-int(number) // multiple) * multiple

@@ -1,0 +1,279 @@
+"""A run spec made small enough for the machine at hand: which keys change, from what to what, and why.
+
+With accelerators: the same width, sequence length and settings a rank, with fewer layers and ranks. On a CPU the width
+is scaled too. Plans each size that it considers, and takes the largest that fits. Reads and writes no file.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from harness.findings import Finding, Fix
+from harness.plan.planner import Plan, make_plan
+from harness.plan.resolved_run import ResolvedRun, resolve_run
+from harness.rehearsal import element_settings, small_model_config
+from harness.spec.run_spec import RunSpec
+from harness.units import format_bytes
+
+STEPS, SAVE_STEPS = 6, 2
+HIDDEN_ON_CPU, LAYERS_ON_CPU, RANKS_ON_CPU, LENGTH_ON_CPU = 256, 4, 2, 64
+DISK_BYTES_PER_PARAMETER = 2 + 3 * 14 + 2
+"""Bytes on disk for each: the folder to load, three checkpoints (the killed run's, the resumed run's and the one that
+it writes meanwhile), the export.
+"""
+_DISK_SHARE = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class AvailableResources:
+    """What there is where the rehearsal runs: `devices` accelerators (0: it trains on the CPU) of a kind that `harness
+    plan` knows, bytes of host memory that are free, bytes of disk that are free.
+    """
+
+    num_devices: int
+    gpu: str | None
+    host_memory: int
+    disk_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeyChange:
+    """One key that is not what the spec says."""
+
+    key: str
+    was: Any
+    now: Any
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class SmallRun:
+    """The run to rehearse with: a spec as plain values, the model's configuration, its plan, and what was changed."""
+
+    raw_spec: dict[str, Any]
+    config: dict[str, Any]
+    plan: Plan
+    changes: tuple[KeyChange, ...]
+
+
+@dataclass(slots=True)
+class _SpecDraft:
+    raw: dict[str, Any]
+    changes: list[KeyChange] = field(default_factory=list)
+
+    def set_key(self, key: str, now: Any, why: str) -> None:
+        """Change a key; None takes it away."""
+        *path, last = key.split(".")
+        section = self.raw
+        for name in path:
+            section = section.setdefault(name, {})
+        was = section.get(last)
+        if was == now:
+            return
+        if now is None:
+            section.pop(last, None)
+        else:
+            section[last] = now
+        self.changes.append(KeyChange(key, was, now, why))
+
+
+def shrink_run(
+    run: ResolvedRun, config: Mapping[str, Any], room: AvailableResources, files: Mapping[str, str]
+) -> SmallRun | Finding:
+    """The largest rehearsal that fits, or the finding that says why there is none. `files`: where the rehearsal keeps
+    `model`, `data` and `nvme`. Needs a run whose ranks and micro-batch are known.
+    """
+    narrow = room.num_devices == 0
+    why = small_model_config.unsupported_reason(config, narrow=narrow)
+    if why is not None:
+        return _unsupported_finding(f"this model cannot be rehearsed: {why}")
+    world = run.parallel_dims.world_size
+    if world is None or run.batch.micro_batch is None:
+        return _unsupported_finding("the number of ranks or the micro-batch is not known")
+    last: SmallRun | None = None
+    for made, ranks in _iter_candidates(run, config, room):
+        small = _plan_small_run(run, made, config, ranks, room, files)
+        last = small
+        if _fits(small, room):
+            return small
+    return _too_large_finding(last, room)
+
+
+def _iter_candidates(
+    run: ResolvedRun, config: Mapping[str, Any], room: AvailableResources
+) -> Iterator[tuple[dict[str, Any], int]]:
+    """(configuration, ranks), the largest first."""
+    layers = small_model_config.find_value(config, small_model_config.LAYER_KEYS) or 1
+    least = run.parallel_dims.pipeline
+    if room.num_devices == 0:
+        degrees = shrink_degrees(run, room)
+        ranks, degree = (
+            max(prod(degrees.values()), min(run.parallel_dims.world_size or 1, RANKS_ON_CPU)),
+            max(degrees.values()),
+        )
+        wide = 2 * HIDDEN_ON_CPU if _parameters_on_nvme(run) else HIDDEN_ON_CPU
+        for hidden in (wide, wide // 2):
+            yield (
+                small_model_config.reduce_layers(
+                    small_model_config.reduce_width(config, hidden, degree), max(least, LAYERS_ON_CPU)
+                ),
+                ranks,
+            )
+        return
+    whole, fixed = run.parallel_dims.world_size or 1, prod(shrink_degrees(run, room).values())
+    ranks = min(whole, room.num_devices) // fixed * fixed
+    share = max(least, round(layers * ranks / whole))
+    for count in sorted({max(least, share * part // 8) for part in range(1, 9)}, reverse=True):
+        yield small_model_config.reduce_layers(config, max(1, count)), ranks
+
+
+def shrink_degrees(run: ResolvedRun, room: AvailableResources) -> dict[str, int]:
+    """Tensor, pipeline and sequence parallelism of the rehearsal: as in the run, or halved until there are devices
+    enough; on the CPU 2 in place of more.
+    """
+    d = run.parallel_dims
+    found = {"tensor": d.tensor, "pipeline": d.pipeline, "sequence": d.sequence}
+    if room.num_devices == 0:
+        return {name: min(2, degree) for name, degree in found.items()}
+    while prod(found.values()) > room.num_devices:
+        largest = max(found, key=lambda name: found[name])
+        found[largest] //= 2
+    return found
+
+
+def _parameters_on_nvme(run: ResolvedRun) -> bool:
+    offload = run.spec.zero.offload_param
+    return offload is not None and offload.device == "nvme"
+
+
+def _plan_small_run(
+    run: ResolvedRun,
+    made: dict[str, Any],
+    config: Mapping[str, Any],
+    ranks: int,
+    room: AvailableResources,
+    files: Mapping[str, str],
+) -> SmallRun:
+    draft = _SpecDraft(copy.deepcopy(run.spec.model_dump(mode="json", exclude_unset=True)))
+    narrow = room.num_devices == 0
+    for key in [*made, *(set(config) - set(made))]:
+        if made.get(key) != config.get(key):
+            why = (
+                "fewer layers"
+                if key in (*small_model_config.LAYER_KEYS, "layer_types", "mlp_layer_types")
+                else "narrower for the CPU"
+            )
+            draft.changes.append(KeyChange(f"model.{key}", config.get(key), made.get(key), why))
+    degrees = shrink_degrees(run, room)
+    _set_model_and_data(draft, run, files)
+    _set_length(draft, run, degrees["sequence"], narrow=narrow)
+    _set_batch(draft, run, narrow=narrow)
+    for name, degree in degrees.items():
+        if degree != getattr(run.parallel_dims, name):
+            draft.set_key(f"parallel.{name}_parallel_size", degree, f"{ranks} ranks")
+    _set_steps(draft)
+    _set_nvme_paths(draft, run, files)
+    _set_machine(draft, ranks, room)
+    if narrow and made != dict(config):
+        for key, now, why in element_settings.scale_element_settings(run, config, made, ranks):
+            draft.set_key(key, now, why)
+    planned = copy.deepcopy(draft.raw)
+    planned["model"] = {**{k: v for k, v in draft.raw["model"].items() if k != "name_or_path"}, "config": made}
+    plan = make_plan(resolve_run(RunSpec.model_validate(planned), name=run.name, world_size=ranks), gpu=None)
+    return SmallRun(draft.raw, made, plan, tuple(draft.changes))
+
+
+def _set_model_and_data(draft: _SpecDraft, run: ResolvedRun, files: Mapping[str, str]) -> None:
+    draft.set_key("model.config", None, "read from the folder")
+    draft.set_key("model.random_init", None, "loaded like a real one")
+    draft.set_key("model.revision", None, "a local folder has none")
+    draft.set_key("model.tokenizer", None, "the folder's own")
+    draft.set_key("model.name_or_path", files["model"], "a synthetic sharded folder, random weights")
+    draft.set_key("data.train", files["data"], "synthetic records in the same format")
+    draft.set_key("data.eval", None, "held out of the synthetic records")
+    if run.spec.data.eval_fraction != 0.1:
+        draft.set_key("data.eval_fraction", None, "held out of the synthetic records")
+    draft.set_key("data.cache_dir", None, "nothing is shared with real runs")
+
+
+def _set_length(draft: _SpecDraft, run: ResolvedRun, sequence: int, *, narrow: bool) -> None:
+    """As many tokens a rank as in the run; on the CPU few."""
+    length = run.spec.data.max_length * sequence // run.parallel_dims.sequence
+    if narrow:
+        draft.set_key("data.max_length", min(length, LENGTH_ON_CPU * sequence), "shorter for the CPU")
+    elif sequence != run.parallel_dims.sequence:
+        draft.set_key("data.max_length", length, "as many tokens a rank")
+
+
+def _set_batch(draft: _SpecDraft, run: ResolvedRun, *, narrow: bool) -> None:
+    micro = min(run.batch.micro_batch or 1, 2) if narrow else run.batch.micro_batch
+    accumulation = min(run.batch.accumulation or 1, 2)
+    draft.set_key("train.per_device_train_batch_size", micro, "smaller for the CPU")
+    draft.set_key("train.global_batch_size", None, "fewer ranks")
+    draft.set_key("train.gradient_accumulation_steps", accumulation, "a short step")
+
+
+def _set_steps(draft: _SpecDraft) -> None:
+    draft.set_key("train.num_train_epochs", None, "a few steps")
+    draft.set_key("train.max_steps", STEPS, "a few steps")
+    for key in ("warmup_steps", "decay_steps"):
+        if draft.raw.get("scheduler", {}).get(key) is not None:
+            draft.set_key(f"scheduler.{key}", 1, "a few steps")
+    draft.set_key("checkpoint.save_steps", SAVE_STEPS, "to be killed after one")
+    draft.set_key("checkpoint.save_total_limit", 1, "a few steps")
+    draft.set_key("checkpoint.keep_every_steps", None, "a few steps")
+    draft.set_key("checkpoint.keep_best", None, "a few steps")
+    draft.set_key("eval", None, "not rehearsed")
+    draft.set_key("logging.logging_steps", None, "every step is timed")
+    draft.set_key("export.at_end", None, "rehearsed by itself")
+    draft.set_key("launch.max_restarts", None, "the kill is the end of the first run")
+    draft.set_key("launch.output_dir", "runs", "in the rehearsal's own folder")
+    draft.set_key("launch.hostfile", None, "on this machine")
+    draft.set_key("launch.min_hosts", None, "on this machine")
+
+
+def _set_nvme_paths(draft: _SpecDraft, run: ResolvedRun, files: Mapping[str, str]) -> None:
+    for name in ("offload_optimizer", "offload_param"):
+        section = getattr(run.spec.zero, name)
+        if section is not None and section.device == "nvme":
+            draft.set_key(f"zero.{name}.nvme_path", files["nvme"], "the disk at hand")
+
+
+def _set_machine(draft: _SpecDraft, ranks: int, room: AvailableResources) -> None:
+    draft.set_key("launch.num_gpus", ranks, f"{room.num_devices or 'no'} accelerators here")
+    keep = draft.raw.get("cluster", {})
+    draft.raw["cluster"] = {key: value for key, value in keep.items() if key.endswith("bandwidth")}
+    draft.set_key("cluster.gpu", (room.gpu or None) if room.num_devices else "cpu", "this machine")
+    draft.set_key("cluster.host_memory", room.host_memory, "this machine, what is free")
+
+
+def _fits(small: SmallRun, room: AvailableResources) -> bool:
+    facts = small.plan.model
+    if facts is None or small.plan.memory is None:
+        return False
+    written = DISK_BYTES_PER_PARAMETER * facts.num_parameters + small.plan.memory.nvme_bytes
+    return small.plan.fit.fits is not False and written < _DISK_SHARE * room.disk_bytes
+
+
+def _unsupported_finding(message: str) -> Finding:
+    return Finding("MM008", "error", message, "model", fix=Fix("rehearse a model of a known family"))
+
+
+def _too_large_finding(last: SmallRun | None, room: AvailableResources) -> Finding:
+    message = "no size of this run fits here, not even the smallest"
+    notes = []
+    if last is not None and last.plan.memory is not None and last.plan.model is not None:
+        memory, count = last.plan.memory, last.plan.model.num_parameters
+        disk = (DISK_BYTES_PER_PARAMETER * count + memory.nvme_bytes) / _DISK_SHARE
+        need = f"{format_bytes(memory.host_peak)} of host memory, {format_bytes(disk)} of disk"
+        notes.append(
+            f"the smallest has {count:,} parameters and needs {need}, {format_bytes(memory.gpu_peak)} a device"
+        )
+    free = f"{format_bytes(room.host_memory)} of host memory, {format_bytes(room.disk_bytes)} of disk"
+    notes.append(f"free here: {free}, {room.num_devices} accelerators")
+    fix = Fix("free memory or disk, or name a folder on another disk with `--folder`")
+    return Finding("MM009", "error", message, "cluster", notes=tuple(notes), fix=fix)

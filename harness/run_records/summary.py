@@ -1,0 +1,131 @@
+"""A run in a few figures, the same for the list of runs, the report and the end of a launch. Formats nothing."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from harness.run_records.run_files import finite_number
+from harness.run_records.run_record import RunRecord
+from harness.verdicts import Verdict
+
+_RECENT = 200
+_STAMP = re.compile(r"-(\d{8}-\d{6})(?:-\d+)?$")
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """What there is to say of a run. None: not recorded. Speeds are medians without the first step of each start;
+    `started` and `changed` are seconds since 1970, `step_seconds` is the time inside of steps, `seconds` from the first
+    start to the last sign of life.
+    """
+
+    name: str
+    folder: Path
+    state: str
+    step: int
+    steps: int | None
+    loss: float | None
+    first_loss: float | None
+    eval_loss: float | None
+    best_eval: tuple[int, float] | None
+    tokens_per_second: float | None
+    mfu: float | None
+    step_seconds: float | None
+    tokens: float | None
+    skipped: int
+    attempts: int
+    lost: int
+    started: float | None
+    changed: float | None
+    checkpoint: str | None
+    unusable: tuple[str, ...] = ()
+    """Files that were left out, each with the reason."""
+    verdict: Verdict | None = None
+
+    @property
+    def seconds(self) -> float | None:
+        """From the first start to the last sign of life."""
+        if self.started is None or self.changed is None:
+            return None
+        return max(0.0, self.changed - self.started)
+
+
+def summarise_run(record: RunRecord) -> RunSummary:
+    """The figures of a record; of a brief one, of the lines that were read."""
+    losses, evals = record.points("step", "loss"), record.points("eval", "loss")
+    steps = [finite_number(line.get("step")) for line in record.lines_of("step")] or [None]
+    told = [finite_number(status.get("step")) for status in record.statuses]
+    return RunSummary(
+        name=record.name,
+        folder=record.folder,
+        state=record.state,
+        step=int(_max_or_zero([*steps[-1:], *told, record.verdict.step if record.verdict else None])),
+        steps=_to_int(finite_number(record.header.get("steps"))),
+        loss=losses[-1][1] if losses else None,
+        first_loss=losses[0][1] if losses else None,
+        eval_loss=evals[-1][1] if evals else None,
+        best_eval=min(((int(s), v) for s, v in evals), key=lambda e: e[1], default=None),
+        tokens_per_second=median_or_none(record.values("tokens_per_second")[-_RECENT:]),
+        mfu=median_or_none(record.values("mfu")[-_RECENT:]),
+        step_seconds=median_or_none(record.values("seconds")[-_RECENT:]),
+        tokens=next((v for _, v in reversed(record.points("step", "tokens"))), None),
+        skipped=int(next((v for _, v in reversed(record.points("step", "skipped"))), 0)),
+        attempts=max(1, len(record.attempts), 1 + len(record.lines_of("restart"))),
+        lost=record.lost,
+        started=start_time(record),
+        changed=last_change_time(record),
+        checkpoint=_last_checkpoint(record),
+        unusable=record.unusable,
+        verdict=record.verdict,
+    )
+
+
+def median_or_none(values: list[float]) -> float | None:
+    """The median; None of nothing."""
+    return median(values) if values else None
+
+
+def start_time(record: RunRecord) -> float | None:
+    """When the ranks of the first attempt were started; else when the run directory was made."""
+    began = finite_number(record.attempts[0].get("began")) if record.attempts else None
+    told = finite_number(record.header.get("time"))
+    if began or told:
+        return began or told
+    stamp = _STAMP.search(record.name)
+    if stamp:
+        with suppress(ValueError):
+            return time.mktime(time.strptime(stamp[1], "%Y%m%d-%H%M%S"))
+    return _mtime(record.folder / "spec.resolved.json")
+
+
+def last_change_time(record: RunRecord) -> float | None:
+    """The last sign of life: of a rank or of metrics.jsonl, whose lines before format 2 have no time."""
+    times = [finite_number(status.get("time")) for status in record.statuses]
+    times += [finite_number(line.get("time")) for line in record.lines[-20:]]
+    return max((t for t in times if t is not None), default=None) or _mtime(record.folder / "metrics.jsonl")
+
+
+def _last_checkpoint(record: RunRecord) -> str | None:
+    saves = [line for line in record.lines_of("save") if isinstance(line.get("path"), str)]
+    return str(saves[-1]["path"]) if saves else None
+
+
+def _max_or_zero(values: Iterable[float | None]) -> float:
+    return max((v for v in values if v is not None), default=0.0)
+
+
+def _to_int(value: float | None) -> int | None:
+    return None if value is None else int(value)
+
+
+def _mtime(path: Path) -> float | None:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return None

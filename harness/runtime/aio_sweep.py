@@ -1,0 +1,123 @@
+"""Which settings of DeepSpeed's asynchronous I/O are fastest on a disk: its own sweep, its own handle, in one process.
+
+A program of its own (`python -m harness.runtime.aio_sweep FOLDER SECONDS BYTES`) that prints a JSON object a line: one a
+trial, then the result. DeepSpeed's `ds_nvme_tune` tries the same values and starts Python anew for each.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from harness.hostinfo.torch_extensions import set_torch_extensions_dir
+
+_REPEATS = 2
+_MIN_SPEEDUP = 1.03
+"""A costlier setting must be faster by this much."""
+
+
+def sweep_settings() -> list[dict[str, Any]]:
+    """DeepSpeed's own search space in the words of the `aio` block, cheap ones first: fewer threads, less in flight."""
+    from deepspeed.nvme.perf_run_sweep import DEFAULT_SWEEP_CONFIG
+    from deepspeed.nvme.test_ds_aio_utils import refine_integer_value
+
+    sweep = DEFAULT_SWEEP_CONFIG
+    found = [
+        {
+            "block_size": refine_integer_value(block) if isinstance(block, str) else block,
+            "queue_depth": depth,
+            "intra_op_parallelism": threads,
+            "single_submit": single,
+            "overlap_events": not sequential,
+        }
+        for block, depth, sequential, single, threads in itertools.product(
+            sweep["block_size"],
+            sweep["queue_depth"],
+            sweep["sequential_requests"],
+            sweep["single_submit"],
+            sweep["io_parallel"],
+        )
+    ]
+    return sorted(
+        found, key=lambda s: (s["intra_op_parallelism"], s["queue_depth"] * s["block_size"], s["single_submit"])
+    )
+
+
+def run_trials(folder: Path, seconds: float, size: int) -> Iterator[dict[str, Any]]:
+    """Bytes a second read and written with each setting, until the time is up."""
+    from deepspeed.ops.op_builder import AsyncIOBuilder
+
+    aio = AsyncIOBuilder().load(verbose=False)
+    file = folder / f".harness-tune-{time.time_ns()}.bin"
+    deadline = time.monotonic() + seconds
+    space = sweep_settings()
+    try:
+        for number, setting in enumerate(space):
+            if time.monotonic() > deadline:
+                return
+            yield {"trial": number + 1, "of": len(space), **setting, **_run_trial(aio, setting, file, size)}
+    finally:
+        file.unlink(missing_ok=True)
+
+
+def _run_trial(aio: Any, setting: dict[str, Any], file: Path, size: int) -> dict[str, float]:
+    handle = aio.aio_handle(
+        setting["block_size"],
+        setting["queue_depth"],
+        setting["single_submit"],
+        setting["overlap_events"],
+        setting["intra_op_parallelism"],
+    )
+    buffer = handle.new_cpu_locked_tensor(size, torch.empty(0, dtype=torch.uint8))
+    buffer.fill_(7)
+    times: dict[str, list[float]] = {"write": [], "read": []}
+    try:
+        for _ in range(_REPEATS):
+            for name, work in (("write", handle.sync_pwrite), ("read", handle.sync_pread)):
+                began = time.perf_counter()
+                work(buffer, str(file), 0)
+                times[name].append(time.perf_counter() - began)
+    finally:
+        handle.free_cpu_locked_tensor(buffer)
+    return {name: size / min(taken) for name, taken in times.items()}
+
+
+def pick_best(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """The trial that reads and writes as many bytes in the shortest time; a cheaper one that is about as fast wins."""
+
+    def seconds(trial: dict[str, Any]) -> float:
+        return float(1 / trial["read"] + 1 / trial["write"])
+
+    fastest = min(map(seconds, found))
+    return next(trial for trial in found if seconds(trial) <= fastest * _MIN_SPEEDUP)
+
+
+def main() -> None:
+    """argv: folder, seconds, bytes a transfer."""
+    folder, seconds, size = Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
+    found = []
+    set_torch_extensions_dir(os.environ)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            for trial in run_trials(folder, seconds, size):
+                found.append(trial)
+                sys.__stdout__.write(json.dumps(trial) + "\n")
+                sys.__stdout__.flush()
+    except Exception as error:  # a missing op or a full disk is a fact about this machine
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        sys.stdout.write(json.dumps({"failed": f"{type(error).__name__}: {first}"}) + "\n")
+        return
+    sys.stdout.write(json.dumps({"best": pick_best(found), "tried": len(found)}) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,263 @@
+"""Where each parameter lies in the files of one tensor rank or stage, for each of DeepSpeed's layouts.
+
+The layouts are DeepSpeed's own (`utils/zero_to_fp32.py` and `checkpoint/ds_to_universal.py` read the same keys).
+Nothing is copied until a tensor is asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from harness.runtime.checkpoint.consolidate.shard_files import RankFiles, load_shard
+from harness.runtime.user_errors import user_error
+
+WEIGHT = "fp32"
+"""The name by which a parameter itself is kept beside the optimizer's states: its fp32 master, where there is one."""
+
+
+@dataclass(frozen=True)
+class ShardedParam:
+    """A parameter as these files have it. `read("fp32")` returns the weight as a contiguous tensor of its own, other
+    names the optimizer's states of its shape."""
+
+    shape: torch.Size
+    read: Callable[[str], torch.Tensor]
+    states: tuple[str, ...] = ()
+
+
+@dataclass
+class RankParams:
+    """All parameters of one tensor rank or stage."""
+
+    trainable: dict[str, ShardedParam]
+    frozen_and_buffers: dict[str, ShardedParam]
+    """Frozen parameters and saved buffers."""
+    tied: dict[str, str]
+    model_states: dict[str, Any]
+    """The first file of model states: counters, the schedule, DeepSpeed's description of the layers."""
+    groups: list[list[str]] = field(default_factory=list)
+    group_options: list[dict[str, Any]] = field(default_factory=list)
+    """Of each optimizer group: learning rate, betas, weight decay."""
+    step: int | None = None
+    loss_scaler: dict[str, Any] = field(default_factory=dict)
+
+
+def open_rank_params(
+    files: RankFiles, stage: int, module: Mapping[str, torch.Tensor] | None, groups: list[list[str]] | None
+) -> RankParams:
+    """`module`: the weights, where the file of model states does not have them (a pipeline). `groups`: the names by
+    optimizer group, which stage 0 needs for more than the weights.
+
+    Raises Refused (CK105) when files are missing.
+    """
+    models = [load_shard(f) for f in files.models]
+    head = models[0]
+    weights = head["module"] if module is None else module
+    if stage == 0:
+        return _read_stage0(head, weights, groups)
+    optimizers = [load_shard(f)["optimizer_state_dict"] for f in files.optimizers]
+    _check_shard_count(files.models[0].parent, optimizers)
+    shared = {str(k): str(v) for k, v in (head["shared_params"] or {}).items()}
+    found = (
+        _read_stage3(head["param_shapes"], optimizers)
+        if stage == 3
+        else _read_stage12(head["param_shapes"], optimizers)
+    )
+    trained, options, steps = found
+    others = _read_frozen_params(models) if stage == 3 else {}
+    for name in head["buffer_names"] if stage == 3 else weights:
+        if name in weights and name not in trained and name not in shared:
+            others[name] = _whole_param(weights[name])
+    scaler = {k: optimizers[0][k] for k in ("loss_scaler", "dynamic_loss_scale", "overflow") if k in optimizers[0]}
+    return RankParams(
+        trained,
+        others,
+        shared,
+        head,
+        [list(g) for g in head["param_shapes"]],
+        options,
+        max(steps, default=None),
+        scaler,
+    )
+
+
+def _whole_param(tensor: torch.Tensor) -> ShardedParam:
+    return ShardedParam(tensor.shape, lambda _: tensor.clone(memory_format=torch.contiguous_format))
+
+
+ZeroGroups = tuple[dict[str, ShardedParam], list[dict[str, Any]], list[int]]
+
+
+def _read_stage12(groups: list[dict[str, Any]], optimizers: list[dict[str, Any]]) -> ZeroGroups:
+    """Stages 1 and 2: each group is one flat vector, cut equally over the ranks; DeepSpeed notes which fragment of
+    which parameter lies where in each rank's piece."""
+    trained: dict[str, ShardedParam] = {}
+    steps: list[int] = []
+    base = [o["base_optimizer_state"] for o in optimizers]
+    for g, shapes in enumerate(groups):
+        vectors = _flat_vectors(
+            [o["single_partition_of_fp32_groups"][g] for o in optimizers], [b["state"].get(g) for b in base]
+        )
+        steps += _step_counts(base[0]["state"].get(g))
+        for name, shape in shapes.items():
+            places = [o["param_slice_mappings"][g].get(name) for o in optimizers]
+            trained[name] = _sharded_param(
+                torch.Size(shape), vectors, [(p.start, p.numel) if p else (0, 0) for p in places]
+            )
+    return trained, _options_by_vector(base[0]["param_groups"]), steps
+
+
+def _read_stage3(groups: list[dict[str, Any]], optimizers: list[dict[str, Any]]) -> ZeroGroups:
+    """Stage 3: every parameter is cut into equal pieces over the ranks (the last padded); a rank's pieces follow each
+    other through the flat vector of its sub-group."""
+    trained: dict[str, ShardedParam] = {}
+    steps: list[int] = []
+    base = [o["optimizer_state_dict"] for o in optimizers]
+    for g, shapes in enumerate(groups):
+        vectors = _flat_vectors([o["fp32_flat_groups"][g] for o in optimizers], [b["state"].get(g) for b in base])
+        steps += _step_counts(base[0]["state"].get(g))
+        offset = 0
+        for name, shape in shapes.items():
+            piece = math.ceil(math.prod(shape) / len(optimizers))
+            trained[name] = _sharded_param(torch.Size(shape), vectors, [(offset, piece)] * len(optimizers))
+            offset += piece
+    return trained, _options_by_vector(base[0]["param_groups"]), steps
+
+
+def _options_by_vector(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Settings for each flat vector: a group has one, at stage 3 one a sub-group."""
+    return [_group_options(group) for group in groups for _ in group["params"]]
+
+
+FlatVectors = dict[str, list[torch.Tensor]]
+
+
+def _flat_vectors(weights: list[torch.Tensor], states: list[dict[str, Any] | None]) -> FlatVectors:
+    """By state, the flat vector of each rank: the weights, and the optimizer's states that have an element for each.
+
+    With padding a state is longer than the weights it belongs to.
+    """
+    vectors = {WEIGHT: weights}
+    for key, value in (states[0] or {}).items():
+        if torch.is_tensor(value) and value.dim() == 1 and value.numel() >= weights[0].numel() and value.numel() > 1:
+            vectors[key] = [s[key] for s in states if s]
+    return vectors
+
+
+def _step_counts(state: dict[str, Any] | None) -> list[int]:
+    return [int(state["step"])] if state and "step" in state else []
+
+
+def _group_options(group: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in group.items() if key != "params"}
+
+
+def _sharded_param(shape: torch.Size, vectors: FlatVectors, places: list[tuple[int, int]]) -> ShardedParam:
+    """A parameter of which rank r has the elements at `places[r]` = (start, count), in order; padding at the end."""
+
+    def read(key: str) -> torch.Tensor:
+        pieces = [
+            vector[start : start + count] for vector, (start, count) in zip(vectors[key], places, strict=True) if count
+        ]
+        return join_pieces(pieces, shape)
+
+    return ShardedParam(shape, read, tuple(vectors))
+
+
+def join_pieces(pieces: list[torch.Tensor], shape: torch.Size) -> torch.Tensor:
+    """One tensor of `shape` out of its pieces in order; more elements than it has are padding. A copy."""
+    numel = math.prod(shape)
+    held = sum(p.numel() for p in pieces)
+    if held < numel:
+        raise user_error(
+            "CK105",
+            f"the checkpoint's shards hold {held} of the {numel} elements of a weight",
+            notes=("shards are missing, or the optimizer was on NVMe when another program saved it",),
+            fix="name another checkpoint",
+        )
+    out = torch.empty(numel, dtype=pieces[0].dtype if pieces else torch.float32)
+    start = 0
+    for piece in pieces:
+        taken = piece[: numel - start]
+        out[start : start + taken.numel()] = taken
+        start += taken.numel()
+    return out.view(shape)
+
+
+def _read_frozen_params(models: list[dict[str, Any]]) -> dict[str, ShardedParam]:
+    """Parameters that are not trained, at stage 3: cut over the ranks."""
+    parts: dict[str, ShardedParam] = {}
+    for name, shape in (models[0].get("frozen_param_shapes") or {}).items():
+        pieces = [m["frozen_param_fragments"][name].flatten() for m in models]
+        parts[name] = _sharded_param(torch.Size(shape), {WEIGHT: pieces}, [(0, p.numel()) for p in pieces])
+    return parts
+
+
+def _check_shard_count(folder: Path, optimizers: list[dict[str, Any]]) -> None:
+    expected = optimizers[0]["partition_count"] if optimizers else 1
+    count = max(expected) if isinstance(expected, list) else expected
+    if count != len(optimizers):
+        raise user_error(
+            "CK105",
+            f"`{folder}` has {len(optimizers)} optimizer shards, should have {count}",
+            fix="name a complete checkpoint",
+        )
+
+
+def _read_stage0(
+    head: dict[str, Any], module: Mapping[str, torch.Tensor], groups: list[list[str]] | None
+) -> RankParams:
+    """Stage 0: whole weights; tied ones are the same memory under two names, of which the first is kept. The fp32
+    masters and the optimizer's states are found when the names by group are known."""
+    owners: dict[tuple[int, torch.Size], str] = {}
+    shared: dict[str, str] = {}
+    for name, tensor in module.items():
+        owner = owners.setdefault((tensor.data_ptr(), tensor.shape), name) if tensor.numel() else name
+        if owner != name:
+            shared[name] = owner
+    whole = {name: _whole_param(tensor) for name, tensor in module.items() if name not in shared}
+    saved = head.get("optimizer")
+    if groups is None or not saved:
+        return RankParams(whole, {}, shared, head)
+    base = saved.get("optimizer_state_dict", saved)
+    trained: dict[str, ShardedParam] = {}
+    at = 0
+    for g, names in enumerate(groups):
+        if "fp32_groups_flat" in saved:
+            trained.update(_split_flat_group(names, module, saved["fp32_groups_flat"][g], base["state"].get(g)))
+            continue
+        for i, name in enumerate(names):
+            weight = saved["fp32_groups"][g][i] if "fp32_groups" in saved else module[name]
+            trained[name] = _param_with_states(weight, base["state"].get(at))
+            at += 1
+    scaler = {k: v for k, v in saved.items() if k in ("cur_scale", "cur_iter", "last_overflow_iter")}
+    steps = [s for state in base["state"].values() for s in _step_counts(state)]
+    others = {n: p for n, p in whole.items() if n not in trained}
+    options = [_group_options(g) for g in base["param_groups"]]
+    return RankParams(trained, others, shared, head, groups, options, max(steps, default=None), scaler)
+
+
+def _split_flat_group(
+    names: list[str], module: Mapping[str, torch.Tensor], masters: torch.Tensor, state: dict[str, Any] | None
+) -> dict[str, ShardedParam]:
+    """A group that the fused wrapper keeps as one flat vector of its parameters."""
+    vectors, parts, offset = _flat_vectors([masters], [state]), {}, 0
+    for name in names:
+        shape = module[name].shape
+        parts[name] = _sharded_param(shape, vectors, [(offset, math.prod(shape))])
+        offset += math.prod(shape)
+    return parts
+
+
+def _param_with_states(weight: torch.Tensor, state: dict[str, Any] | None) -> ShardedParam:
+    states = {k: v for k, v in (state or {}).items() if torch.is_tensor(v) and v.shape == weight.shape}
+    tensors = {WEIGHT: weight, **states}
+    return ShardedParam(
+        weight.shape, lambda key: tensors[key].clone(memory_format=torch.contiguous_format), tuple(tensors)
+    )

@@ -1,0 +1,114 @@
+"""Writing files so that what was meant to be written is known: hashed while it is written, then flushed to the disk."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from harness.checkpoints.manifest import FileRecord
+from harness.file_io import fsync_folder
+
+
+@dataclass(frozen=True)
+class CheckpointFile:
+    """A file to be: its path below the checkpoint, and either bytes or what `torch.save` takes."""
+
+    name: str
+    content: Any
+
+    @property
+    def bytes(self) -> int:
+        """How large it will be, without what the format adds."""
+        return len(self.content) if isinstance(self.content, bytes) else tensor_bytes(self.content)
+
+
+class _HashingFile:
+    """A file that `torch.save` can write to: remembers the digest and the first error."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("xb", buffering=0)
+        self._digest = hashlib.sha256()
+        self._size = 0
+        self.error: OSError | None = None
+
+    def write(self, piece: Any) -> int:
+        """All of it, or OSError. torch's writer hides which error it was: it is kept."""
+        view, done = memoryview(piece).cast("B"), 0
+        if self.error:
+            raise self.error
+        try:
+            while done < len(view):  # one call writes 2 GiB at most
+                done += self._file.write(view[done:])
+        except OSError as error:
+            self.error = error
+            raise
+        self._digest.update(view)
+        self._size += len(view)
+        return len(view)
+
+    def flush(self) -> None:
+        """Nothing is held back."""
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._file.close()
+
+    def to_record(self, rank: int, node: int) -> FileRecord:
+        """After the disk has it. Raises OSError."""
+        os.fsync(self._file.fileno())
+        return FileRecord(self._size, self._digest.hexdigest(), rank, node)
+
+
+def write_files(folder: Path, parts: Iterable[CheckpointFile], rank: int, node: int) -> dict[str, FileRecord]:
+    """Write them one after the other below `folder`; returns what was written. Raises OSError."""
+    return {part.name: _write_file(folder / part.name, part.content, rank, node) for part in parts}
+
+
+def _write_file(path: Path, content: Any, rank: int, node: int) -> FileRecord:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    file = _HashingFile(path)
+    try:
+        if isinstance(content, bytes):
+            file.write(content)
+        else:
+            torch.save(content, file)
+        return file.to_record(rank, node)
+    except RuntimeError as error:  # torch's zip writer turns what the file raised into its own
+        if file.error is not None:
+            raise file.error from None
+        raise OSError(None, str(error)) from error
+    finally:
+        file.close()
+
+
+def fsync_tree(folder: Path) -> None:
+    """Make the names below `folder` survive a power cut. Raises OSError."""
+    for path in [*(p for p in folder.rglob("*") if p.is_dir()), folder]:
+        fsync_folder(path)
+
+
+def tensor_bytes(content: Any) -> int:
+    """Bytes of the storages of all tensors in nested maps and lists; shared ones count once, as `torch.save` has it."""
+    seen: dict[tuple[str, int], int] = {}
+    for tensor in iter_tensors(content):
+        storage = tensor.untyped_storage()
+        seen[str(tensor.device), storage.data_ptr() or id(storage)] = storage.nbytes()
+    return sum(seen.values())
+
+
+def iter_tensors(content: Any) -> Iterable[torch.Tensor]:
+    """All tensors in nested maps, lists and tuples."""
+    if isinstance(content, torch.Tensor):
+        yield content
+    elif isinstance(content, Mapping):
+        for value in content.values():
+            yield from iter_tensors(value)
+    elif isinstance(content, list | tuple | set):
+        for value in content:
+            yield from iter_tensors(value)

@@ -1,0 +1,199 @@
+"""The universal layout into an engine of any shape.
+
+Stages 1 and 2: DeepSpeed's own functions for a parameter (`load_hp_checkpoint_state`, `map_to_flat_opt_states`). The
+loop around them is here, because DeepSpeed's fails on a rank that has no part of some group, and takes the groups'
+settings by place. Stage 3: DeepSpeed's function for a parameter's slice, but not its loop, which gives every group the
+settings of the first, knows no states but Adam's and cannot fill an optimizer on NVMe. Stage 0: DeepSpeed has none.
+
+Frozen parameters and buffers are loaded too, which DeepSpeed's universal loading leaves out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from harness.runtime.train import TrainContext
+
+import json
+from pathlib import Path
+from typing import Any
+
+import deepspeed
+import torch
+from deepspeed.checkpoint.universal_checkpoint import _resolve_autotp_partition
+from deepspeed.utils.tensor_fragment import map_to_flat_opt_states
+
+from harness.runtime.checkpoint.consolidate import WEIGHT
+from harness.runtime.checkpoint.nvme_states import fill_sub_group
+from harness.runtime.checkpoint.reshard.layout_signature import param_groups, param_names
+from harness.runtime.checkpoint.reshard.to_universal import convert_to_universal
+from harness.runtime.topology import Topology
+from harness.runtime.user_errors import user_error
+
+
+def load_universal(job: TrainContext, folder: Path, manifest: Any) -> None:
+    """Convert checkpoint `folder` if that has not been done, and load it: weights, masters, the optimizer's states and
+    settings, schedule, counters, loss scale. A collective. Raises Refused on all ranks (CK105, CK120-CK123, CK131).
+    """
+    universal = convert_to_universal(job, folder, manifest)
+    load_into_engine(job.engine, job.topology, universal, job.config, job.distributed.call_or_fail_everywhere)
+
+
+def load_into_engine(
+    engine: Any, topology: Topology, universal: Path, config: Any, call_or_fail_everywhere: Any
+) -> None:
+    """The work of `load` on a folder that is there."""
+    body = json.loads((universal / "groups.json").read_text(encoding="utf-8"))
+    zero, names = universal / "zero", param_names(engine, config)
+    call_or_fail_everywhere(lambda: _check_names(engine, names, zero))
+    stage = engine.zero_optimization_stage()
+    optimizer = engine.optimizer
+    if hasattr(optimizer, "checkpoint_event_prologue"):
+        optimizer.checkpoint_event_prologue()
+    _load_frozen(engine, names, zero, topology)
+    if stage == 3:
+        _load_stage3(optimizer, names, zero, body["step"])
+        optimizer.checkpoint_event_epilogue()
+    elif hasattr(optimizer, "update_lp_params"):
+        _load_stage12(engine, names, zero, topology, body["step"])
+        optimizer.update_lp_params()
+    else:
+        _load_stage0(engine, names, zero, topology, body["step"])
+    _restore_options(engine, names, body["groups"])
+    _restore_counters(engine, universal, body["dtype"])
+
+
+def _check_names(engine: Any, names: dict[Any, str], zero: Path) -> None:
+    wanted = {names[p] for group in param_groups(engine) for p in group}
+    missing = sorted(name for name in wanted if not (zero / name / f"{WEIGHT}.pt").is_file())
+    if missing:
+        raise user_error(
+            "CK123",
+            f"the checkpoint has no weight `{missing[0]}`, which this run trains",
+            notes=(f"{len(missing)} of {len(wanted)} are missing",),
+            fix="resume with the model, and the adapters, of the checkpoint",
+        )
+
+
+def _load_stage12(engine: Any, names: dict[Any, str], zero: Path, topology: Topology, step: int | None) -> None:
+    optimizer = engine.optimizer
+    for group, parameters in zip(optimizer.optimizer.param_groups, param_groups(engine), strict=True):
+        flat = group["params"][0]
+        keys: set[str] = set()
+        for parameter in parameters:
+            if parameter._hp_mapping is not None:  # this rank has a part of it
+                parameter.load_hp_checkpoint_state(
+                    zero / names[parameter], topology.tensor_parallel_rank, topology.tensor_parallel_size
+                )
+                keys |= set(parameter._hp_mapping.get_optim_state_keys())
+        keys = keys or _state_keys(zero / names[parameters[0]])
+        map_to_flat_opt_states(flat, parameters, optimizer.optimizer.state, keys)
+        _set_step(optimizer.optimizer, flat, step)
+
+
+def _state_keys(folder: Path) -> set[str]:
+    """The optimizer's states of a parameter."""
+    return {path.stem for path in folder.glob("*.pt")} - {WEIGHT, "step"}
+
+
+def _load_stage3(optimizer: Any, names: dict[Any, str], zero: Path, step: int | None) -> None:
+    """Sub-group by sub-group: memory holds the states of one."""
+    for number, parameters in enumerate(optimizer.fp16_groups):
+        flat: dict[str, Any] = {}
+        for key in (WEIGHT, *sorted(_state_keys(zero / names[parameters[0]]))):
+            slices = [
+                optimizer.load_hp_checkpoint_state(str(zero / names[p]), key, param=p).clone() for p in parameters
+            ]
+            flat[key] = torch.cat(slices)
+        master = flat.pop(WEIGHT)
+        if step is not None:
+            flat["step"] = step
+        fill_sub_group(optimizer, number, master, flat)
+        inner = optimizer.optimizer
+        _set_step(inner, optimizer.fp32_partitioned_groups_flat[number], step)
+
+
+def _load_stage0(engine: Any, names: dict[Any, str], zero: Path, topology: Topology, step: int | None) -> None:
+    """Whole masters and states on every rank: one flat vector a group (fused, 16 bit), or a tensor a parameter."""
+    optimizer = engine.optimizer
+    inner = engine.basic_optimizer
+    masters = getattr(optimizer, "fp32_groups_flat", None)
+    for g, parameters in enumerate(param_groups(engine)):
+        for key in (WEIGHT, *sorted(_state_keys(zero / names[parameters[0]]))):
+            tensors = [_local_part(p, zero / names[p] / f"{key}.pt", topology) for p in parameters]
+            targets = [torch.cat([t.flatten() for t in tensors])] if masters is not None else tensors
+            for target, owner in zip(targets, inner.param_groups[g]["params"], strict=True):
+                if key == WEIGHT:
+                    owner.data.copy_(target)
+                else:
+                    inner.state[owner][key] = target.to(owner.device, copy=True)
+            if key == WEIGHT:
+                for parameter, tensor in zip(parameters, tensors, strict=True):
+                    parameter.data.copy_(tensor)
+        for owner in inner.param_groups[g]["params"]:
+            _set_step(inner, owner, step)
+
+
+def _local_part(parameter: Any, file: Path, topology: Topology) -> torch.Tensor:
+    """What of a stored tensor this rank's parameter is: all of it, or its part of a tensor degree."""
+    whole: torch.Tensor = torch.load(file, map_location="cpu", weights_only=True, mmap=True)["param"]
+    part = _resolve_autotp_partition(parameter, {}, whole, topology.tensor_parallel_rank, topology.tensor_parallel_size)
+    return (whole if part is None else part).reshape(getattr(parameter, "ds_shape", parameter.shape))
+
+
+def _set_step(inner: Any, owner: Any, step: int | None) -> None:
+    """Optimizers of torch count in a tensor, DeepSpeed's in an int."""
+    if step is None:
+        return
+    in_tensor = type(inner).__module__.startswith("torch.optim")
+    inner.state[owner]["step"] = torch.tensor(float(step)) if in_tensor else step
+
+
+def _load_frozen(engine: Any, names: dict[Any, str], zero: Path, topology: Topology) -> None:
+    """Parameters that are not trained, and saved buffers; what the checkpoint does not have is as it was built."""
+    for parameter in engine.module.parameters():
+        file = zero / names[parameter] / f"{WEIGHT}.pt"
+        if parameter.requires_grad or not parameter.is_floating_point() or not file.is_file():
+            continue
+        sharded = hasattr(parameter, "ds_id")
+        with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0, enabled=sharded), torch.no_grad():
+            if not sharded or topology.rank == 0:
+                parameter.copy_(_local_part(parameter, file, topology))
+    for name, buffer in engine.module.named_buffers():
+        file = zero / name / f"{WEIGHT}.pt"
+        if file.is_file():
+            buffer.copy_(torch.load(file, map_location="cpu", weights_only=True)["param"])
+
+
+def _restore_options(engine: Any, names: dict[Any, str], saved: list[dict[str, Any]]) -> None:
+    """Each group gets the settings that its first parameter had; one that this optimizer does not know is left."""
+    of_name = {name: group["options"] for group in saved for name in group["names"]}
+    for group, parameters in zip(engine.basic_optimizer.param_groups, param_groups(engine), strict=True):
+        options = of_name.get(names[parameters[0]], {}) if parameters else {}
+        group.update({k: tuple(v) if isinstance(v, list) else v for k, v in options.items() if k in group})
+
+
+def _restore_counters(engine: Any, universal: Path, dtype: str) -> None:
+    """Steps, schedule, and the loss scale between runs in fp16."""
+    head = torch.load(universal / "mp_rank_00_model_states.pt", weights_only=True)
+    engine.global_steps = head["global_steps"]
+    engine.global_samples = head["global_samples"]
+    engine.skipped_steps = head["skipped_steps"]
+    if engine.lr_scheduler is not None and head.get("lr_scheduler") is not None:
+        engine.lr_scheduler.load_state_dict(head["lr_scheduler"])
+    if engine.fp16_enabled() and dtype == "float16":
+        _restore_scale(engine.optimizer, universal)
+
+
+def _restore_scale(optimizer: Any, universal: Path) -> None:
+    from harness.runtime.checkpoint.consolidate.shard_files import (
+        load_shard as load_file,  # the one reader that knows the scaler's classes
+    )
+
+    saved = load_file(universal / "zero" / "optimizer_state.pt")
+    now = getattr(optimizer, "loss_scaler", None) or getattr(optimizer, "loss_scale_config", None)
+    was = vars(saved["loss_scaler"]) if "loss_scaler" in saved else saved
+    for field in ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis"):
+        if field in was and hasattr(now, field):
+            setattr(now, field, was[field])

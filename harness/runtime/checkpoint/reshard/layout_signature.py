@@ -1,0 +1,96 @@
+"""What of an engine decides how its shards are cut. It goes into the manifest; a resume compares it with its own."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch.distributed as dist
+
+from harness.runtime.pipeline.parameter_names import to_transformers_parameter
+from harness.runtime.topology import Topology
+
+_LABELS = {
+    "zero_stage": "ZeRO stage",
+    "dtype": "weights in",
+    "sharers": "ranks that share the optimizer's states",
+    "tensor": "tensor degree",
+    "pipeline": "pipeline stages",
+    "optimizer_device": "optimizer on",
+    "sub_group_size": "`sub_group_size`",
+    "round_robin_gradients": "`round_robin_gradients`",
+    "wrapper": "optimizer wrapper",
+    "groups": "parameter groups",
+}
+
+
+def describe_layout(engine: Any, topology: Topology, config: Any = None) -> dict[str, Any]:
+    """Plain values. `groups`: for each pipeline stage, the names of the parameters (as `transformers` has them) of each
+    optimizer group. `config`: the model's, which a pipeline's names need. A collective of all ranks."""
+    stage, zero = engine.zero_optimization_stage(), engine._config.zero_config
+    offload = zero.offload_optimizer
+    trained = next(p for p in engine.module.parameters() if p.requires_grad)
+    return {
+        "zero_stage": int(stage),
+        "dtype": str(trained.dtype).removeprefix("torch."),
+        "sharers": topology.data_parallel_size * topology.sequence_parallel_size if stage else 1,
+        "tensor": topology.tensor_parallel_size,
+        "pipeline": topology.pipeline_parallel_size,
+        "optimizer_device": str(getattr(offload.device, "value", offload.device)) if offload else "none",
+        "sub_group_size": int(zero.sub_group_size) if stage == 3 else None,
+        "round_robin_gradients": bool(zero.round_robin_gradients) if stage in (1, 2) else None,
+        "wrapper": type(engine.optimizer).__name__,
+        "groups": _gather_stages(_names_by_group(engine, config), topology),
+    }
+
+
+def layout_changes(saved: dict[str, Any], now: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+    """What has changed, as (what, then, now): with anything in it, DeepSpeed's own shards do not fit this engine."""
+    changed = [key for key in _LABELS if key in saved and saved[key] != now[key]]
+    return [(_LABELS[key], _short_value(saved[key]), _short_value(now[key])) for key in changed]
+
+
+def _short_value(value: Any) -> Any:
+    return "others" if isinstance(value, list) else value
+
+
+def param_names(engine: Any, config: Any) -> dict[Any, str]:
+    """Parameter -> its name in `transformers`, for the parameters of this rank; a tied one under its first name."""
+    found = {p: name for name, p in reversed(list(engine.module.named_parameters()))}
+    if hasattr(engine.module, "tied_modules"):
+        return {p: to_transformers_parameter(config, name) for p, name in found.items()}
+    return found
+
+
+def param_groups(engine: Any) -> list[list[Any]]:
+    """The model's own parameters by optimizer group, in the order in which the engine keeps them."""
+    optimizer = engine.optimizer
+    for attribute in ("bit16_groups", "bf16_groups", "fp16_groups"):
+        groups = getattr(optimizer, attribute, None)
+        if groups is not None:
+            return (
+                _merge_sub_groups(optimizer, groups)
+                if engine.zero_optimization_stage() == 3
+                else [list(g) for g in groups]
+            )
+    return [list(group["params"]) for group in optimizer.param_groups]
+
+
+def _merge_sub_groups(optimizer: Any, sub_groups: list[list[Any]]) -> list[list[Any]]:
+    groups: list[list[Any]] = [[] for _ in optimizer.optimizer.param_groups]
+    for i, parameters in enumerate(sub_groups):
+        groups[optimizer.sub_group_to_group_id[i]] += list(parameters)
+    return groups
+
+
+def _names_by_group(engine: Any, config: Any) -> list[list[str]]:
+    known = param_names(engine, config)
+    return [[known[p] for p in group] for group in param_groups(engine)]
+
+
+def _gather_stages(mine: list[list[str]], topology: Topology) -> list[list[list[str]]]:
+    """By stage, from the first rank of each."""
+    if topology.pipeline_parallel_size == 1:
+        return [mine]
+    everyone: list[Any] = [None] * topology.world_size
+    dist.all_gather_object(everyone, mine)
+    return everyone[:: topology.world_size // topology.pipeline_parallel_size]

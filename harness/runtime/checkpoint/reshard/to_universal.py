@@ -1,0 +1,212 @@
+"""A checkpoint of any shape into DeepSpeed's universal layout, tensor by tensor.
+
+    zero/NAME/fp32.pt        {"param": the whole tensor}, and so for each of the optimizer's states
+    zero/NAME/step.pt        the optimizer's count of steps
+    zero/optimizer_state.pt  settings of the optimizer's groups, in the forms that stages 1 and 2 and stage 3 read
+    *model_states.pt         counters and schedule, no weights, under the names that DeepSpeed looks for
+    universal.json           written last: what it was made from
+
+NAME is the name in `transformers`. A folder that is not complete does not get its name.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from harness.runtime.train import TrainContext
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from harness.errors import UserError
+from harness.file_io import replace_file
+from harness.runtime.checkpoint.consolidate import WEIGHT, FullWeights, open_checkpoint
+from harness.runtime.run_config import RunDir
+from harness.runtime.user_errors import user_error
+from harness.units import format_bytes
+
+FORMAT_VERSION = 1
+SOURCE_FILE = "universal.json"
+_MODEL_STATE_KEYS = ("lr_scheduler", "global_steps", "global_samples", "skipped_steps", "ds_version")
+_SPARE_BYTES = 64 << 20
+
+
+def universal_folder(run_dir: RunDir) -> Path:
+    """Where conversions of a run are kept until it has saved a checkpoint in its own shape."""
+    return run_dir.checkpoints / "universal"
+
+
+def remove_converted(run_dir: RunDir) -> None:
+    """Remove conversions that are not needed any more. To be called on one rank."""
+    shutil.rmtree(universal_folder(run_dir), ignore_errors=True)
+
+
+def convert_to_universal(job: TrainContext, folder: Path, manifest: Any) -> Path:
+    """The universal folder of checkpoint `folder`, made if it is not there. A collective: each rank writes its part.
+
+    Raises Refused on all ranks (CK105, CK120, CK131 the source; CK121 no room or not writable; CK122 hosts apart).
+    """
+    ranks, source = job.distributed, {"format_version": FORMAT_VERSION, "checksum": manifest["checksum"]}
+    out = universal_folder(job.run_dir) / folder.name
+    if ranks.call_or_fail_everywhere(lambda: _is_converted(out, source)):
+        return out
+    weights = ranks.call_or_fail_everywhere(lambda: _open_source(folder, manifest))
+    temporary = out.with_name(f".tmp-{out.name}")
+    if ranks.is_main_process:
+        _log(f"converting `{folder}` for another shape of run, {format_bytes(universal_bytes(weights))}")
+    ranks.call_or_fail_everywhere(
+        lambda: _create_folder(temporary, out, universal_bytes(weights)) if ranks.is_main_process else None
+    )
+    shares = assign_params(weights, ranks.world_size)
+    tell = _progress_logger(len(shares[0])) if ranks.is_main_process else None
+
+    refused = None
+    with job.status.enter_phase("data"):  # the phase without a time limit: others wait for the slowest rank
+        try:
+            _call_reporting_io_errors(temporary, lambda: write_params(weights, temporary, shares[ranks.rank], tell))
+            if ranks.is_main_process:
+                _call_reporting_io_errors(temporary, lambda: write_metadata(weights, temporary, manifest))
+        except UserError as error:
+            refused = error
+        ranks.long_barrier()
+    ranks.raise_everywhere(refused)
+    ranks.call_or_fail_everywhere(lambda: _publish_folder(temporary, out, source) if ranks.is_main_process else None)
+    ranks.barrier()
+    return out
+
+
+def assign_params(weights: FullWeights, world: int) -> list[list[str]]:
+    """Names by rank, so that all have about the same to write."""
+    loads, parts = [0] * world, [[] for _ in range(world)]  # type: tuple[list[int], list[list[str]]]
+    for name, shape in sorted(weights.shapes.items(), key=lambda item: (-item[1].numel(), item[0])):
+        rank = loads.index(min(loads))
+        loads[rank] += shape.numel() * len(weights.states.get(name, (WEIGHT,)))
+        parts[rank].append(name)
+    return parts
+
+
+def universal_bytes(weights: FullWeights) -> int:
+    """Bytes of the universal folder, at 4 bytes an element."""
+    return sum(4 * shape.numel() * len(weights.states.get(name, (WEIGHT,))) for name, shape in weights.shapes.items())
+
+
+def write_params(
+    weights: FullWeights, out: Path, names: list[str], on_progress: Callable[[int], None] | None = None
+) -> None:
+    """Write these parameters with their states; memory holds one tensor at a time."""
+    for i, name in enumerate(names, start=1):
+        folder = out / "zero" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        for key in weights.states.get(name, (WEIGHT,)):
+            torch.save({"param": weights.get(name, key)}, folder / f"{key}.pt")
+        if name in weights.states and weights.step is not None:
+            torch.save(weights.step, folder / "step.pt")
+        if on_progress is not None:
+            on_progress(i)
+
+
+def write_metadata(weights: FullWeights, out: Path, manifest: Any) -> None:
+    """Settings, counters and the schedule, in every form that DeepSpeed looks for."""
+    groups = [{**group.options, "params": []} for group in weights.groups]
+    state = {
+        "ds_version": weights.model_states["ds_version"],
+        "param_groups": groups,
+        "optimizer_state_dict": {"param_groups": groups, "state": {0: {"step": weights.step}}},
+        **weights.loss_scaler,
+    }
+    (out / "zero").mkdir(parents=True, exist_ok=True)
+    torch.save(state, out / "zero" / "optimizer_state.pt")
+    head = {key: weights.model_states[key] for key in _MODEL_STATE_KEYS if key in weights.model_states}
+    head |= {"module": None, "dp_world_size": weights.model_states["dp_world_size"], "mp_world_size": 1}
+    head |= {"universal_checkpoint_info": {"universal_checkpoint_version": 0.2}}
+    for name in ("mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_model_states.pt"):
+        torch.save(head, out / name)
+    groups_by_name = [{"options": _plain_options(g.options), "names": g.names} for g in weights.groups]
+    body = {"groups": groups_by_name, "step": weights.step, "dtype": manifest["dtype"]}
+    (out / "groups.json").write_text(json.dumps(body), encoding="utf-8")
+
+
+def _plain_options(options: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in options.items() if isinstance(v, str | int | float | bool | list | tuple | type(None))}
+
+
+def _open_source(folder: Path, manifest: Any) -> FullWeights:
+    if manifest.get("layout") == "per-host":
+        raise user_error(
+            "CK122",
+            f"`{folder}` has the shards of each host on that host alone, and this run needs them in another shape",
+            fix="copy the shards of all hosts into one folder that all hosts see, or resume in the checkpoint's shape",
+        )
+    return open_checkpoint(folder, manifest)
+
+
+def _is_converted(out: Path, source: dict[str, Any]) -> bool:
+    try:
+        return bool(json.loads((out / SOURCE_FILE).read_text(encoding="utf-8")) == source)
+    except (OSError, ValueError):
+        return False
+
+
+def _create_folder(temporary: Path, out: Path, size: int) -> None:
+    """An empty folder, with room enough. Raises Refused (CK121)."""
+
+    def make() -> None:
+        for old in (temporary, out):
+            shutil.rmtree(old, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        free = shutil.disk_usage(temporary).free
+        if free < size + _SPARE_BYTES:
+            temporary.rmdir()
+            raise user_error(
+                "CK121",
+                f"the conversion needs {format_bytes(size + _SPARE_BYTES)} in `{out.parent}`,"
+                f" where {format_bytes(free)} are free",
+                notes=("the checkpoint was saved in another shape: ranks, ZeRO stage, offload or degrees",),
+                fix="make room there, or resume in the shape of the checkpoint",
+            )
+
+    _call_reporting_io_errors(temporary, make)
+
+
+def _call_reporting_io_errors(folder: Path, work: Callable[[], None]) -> None:
+    """`work`, with what the file system refuses told as a finding."""
+    try:
+        work()
+    except (OSError, RuntimeError) as error:  # torch.save raises RuntimeError when the disk is full
+        raise user_error(
+            "CK121",
+            f"the conversion could not be written to `{folder}`",
+            notes=((str(error).strip() or type(error).__name__).splitlines()[0][:200],),
+            fix="make room there, or resume in the shape of the checkpoint",
+        ) from None
+
+
+def _publish_folder(temporary: Path, out: Path, source: dict[str, Any]) -> None:
+    replace_file(temporary / SOURCE_FILE, json.dumps(source) + "\n")
+    temporary.replace(out)
+
+
+def _progress_logger(total: int) -> Callable[[int], None]:
+    """Says every few seconds how far it is."""
+    last = time.monotonic()
+
+    def tell(i: int) -> None:
+        nonlocal last
+        if time.monotonic() - last > 5:
+            _log(f"converting: {i} of {total} tensors of this rank")
+            last = time.monotonic()
+
+    return tell
+
+
+def _log(text: str) -> None:
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()

@@ -1,0 +1,35 @@
+"""The random states of a rank: Python's, numpy's, torch's and the accelerator's, as plain values and tensors."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import torch
+from deepspeed.accelerator import get_accelerator
+
+
+def get_rng_state() -> dict[str, Any]:
+    """All of them, loadable without pickled code."""
+    kind, keys, position, has_gauss, gauss = np.random.get_state()
+    states = {
+        "python": random.getstate(),
+        "numpy": (kind, keys.tolist(), position, has_gauss, gauss),
+        "torch": torch.get_rng_state(),
+    }
+    accelerator = get_accelerator()
+    if accelerator.device_name() != "cpu":
+        states["accelerator"] = accelerator.get_rng_state()
+    return states
+
+
+def set_rng_state(states: dict[str, Any]) -> None:
+    """Set all that `read` returned."""
+    version_number, words, gauss_next = states["python"]
+    random.setstate((version_number, tuple(words), gauss_next))
+    kind, keys, position, has_gauss, gauss = states["numpy"]
+    np.random.set_state((kind, np.asarray(keys, dtype=np.uint32), position, has_gauss, gauss))
+    torch.set_rng_state(states["torch"])
+    if "accelerator" in states:
+        get_accelerator().set_rng_state(states["accelerator"])

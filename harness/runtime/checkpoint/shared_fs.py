@@ -1,0 +1,60 @@
+"""Do all ranks see the same folder of checkpoints? A checkpoint is one folder with the shards of all ranks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import uuid
+from pathlib import Path
+
+from harness.runtime.distributed import Distributed
+from harness.runtime.user_errors import user_error
+
+_WAIT_SECONDS = 5.0
+"""A network file system may not show a new file at once."""
+
+
+def check_shared_folder(folder: Path, ranks: Distributed) -> None:
+    """A collective. Raises Refused on all ranks when rank 0 cannot write there (CK110), and on a rank that does not see
+    what rank 0 has written (CK116).
+    """
+    mark, reason = folder / f".seen-{uuid.uuid4().hex}", None
+    if ranks.is_main_process:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            mark.touch()
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+    name, reason = ranks.all_gather_object((mark.name, reason))[0]
+    seen = reason is None and _wait_until_visible(folder / name)
+    ranks.barrier()
+    if ranks.is_main_process:
+        with contextlib.suppress(OSError):
+            mark.unlink()
+    if reason is not None:
+        fix = "see to it that rank 0 can write there"
+        raise user_error("CK110", f"checkpoints cannot be written to `{folder}`: {reason}", fix=fix)
+    if not seen:
+        raise user_error(
+            "CK116",
+            f"rank {ranks.rank} does not see the `{folder}` that rank 0 sees",
+            notes=(
+                "a checkpoint is one folder with the shards of all ranks; those of single hosts are not put together",
+            ),
+            fix="put the run directory on a disk that all hosts share",
+        )
+
+
+def _wait_until_visible(path: Path) -> bool:
+    """Waits for it a little; listing the folder makes NFS look anew."""
+    end = time.monotonic() + _WAIT_SECONDS
+    while True:
+        try:
+            if path.name in os.listdir(path.parent):  # noqa: PTH208  (a fresh listing, no cached one)
+                return True
+        except OSError:
+            pass
+        if time.monotonic() >= end:
+            return False
+        time.sleep(0.2)

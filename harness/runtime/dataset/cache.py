@@ -1,0 +1,159 @@
+"""Where prepared data is kept: a folder named by a hash of everything that it depends on, shared by all runs of a user.
+
+A folder appears whole or not at all. Two runs that want the same data at once: the second waits and finds it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from harness.file_io import fsync_folder, replace_file
+from harness.plan.resolved_run import ResolvedRun
+from harness.runtime.dataset.data_plan import DataPlan, build_data_plan
+from harness.runtime.dataset.plugin_documents import add_plugin_documents
+from harness.runtime.dataset.preparation import LAYOUT_VERSION, PreparedData, prepare_data
+from harness.runtime.dataset.progress_bar import ProgressDisplay
+from harness.runtime.user_errors import user_error
+from harness.spec.sections.data_spec import DataSpec
+
+_CHUNK = 1 << 22
+_NOT_IN_CACHE_KEY = {"train", "eval", "shuffle", "group_by_length", "pad_to_multiple_of", "num_proc", "cache_dir"}
+_NOT_IN_CACHE_KEY |= {"streaming", "chat_template"}
+"""Settings that change nothing of what is stored; sources and the template are in the key by their content."""
+
+
+def prepare_or_reuse(
+    run: ResolvedRun, tokenizer: Any, *, show_progress: bool = True
+) -> tuple[Path, PreparedData, bool]:
+    """The folder of this run's data, what is in it, and whether it was there already; prepared now if not.
+
+    Raises Refused (MD11x, MD12x) for data that cannot be used, and for a cache that cannot be written.
+    """
+    root = cache_root(run.spec.data)
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        (root / "files").mkdir(exist_ok=True)
+        plan = build_data_plan(
+            add_plugin_documents(run.spec, root), tokenizer, lambda path: file_sha256(path, root / "files")
+        )
+        folder = root / cache_key(run, tokenizer, plan)
+        with _lock_key(root / f"{folder.name}.lock"):
+            found = read_cache(folder)
+            if found is not None:
+                return folder, found, True
+            return folder, _prepare_folder(run, tokenizer, plan, folder, show_progress=show_progress), False
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise user_error(
+            "MD129",
+            f"the data cache `{root}` cannot be used: {why}",
+            key="data.cache_dir",
+            fix="set `data.cache_dir` to a folder on a disk with room",
+        ) from None
+
+
+def cache_root(data: DataSpec) -> Path:
+    """`data.cache_dir`, else the user's cache folder."""
+    if data.cache_dir is not None:
+        return Path(data.cache_dir)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "harness" / "data"
+
+
+def read_cache(folder: Path) -> PreparedData | None:
+    """What is in a folder of the cache; None when it is not there or files of it are gone or cut off."""
+    found = PreparedData.read(folder)
+    if found is None:
+        return None
+    try:
+        sizes = json.loads((folder / "sizes.json").read_text(encoding="utf-8"))
+        complete = all((folder / name).stat().st_size == size for name, size in sizes.items())
+    except (OSError, ValueError):
+        return None
+    return found if complete else None
+
+
+def _prepare_folder(
+    run: ResolvedRun, tokenizer: Any, plan: DataPlan, folder: Path, *, show_progress: bool
+) -> PreparedData:
+    """Prepare beside the folder, then rename: nobody sees half of it, and what a killed run left is removed here."""
+    mark = f".{folder.name}.{socket.gethostname()}."
+    for old in folder.parent.glob(f"{mark}*.tmp"):  # of this machine: the lock says that nobody works there
+        shutil.rmtree(old, ignore_errors=True)
+    temporary = folder.with_name(f"{mark}{os.getpid()}.tmp")
+    try:
+        prepared = prepare_data(run, tokenizer, temporary, plan, ProgressDisplay(plan.size, visible=show_progress))
+        sizes = {path.name: path.stat().st_size for path in sorted(temporary.iterdir())}
+        replace_file(temporary / "sizes.json", json.dumps(sizes) + "\n")
+        if folder.exists():
+            shutil.rmtree(folder)  # it was read above, and is not complete
+        temporary.rename(folder)
+        fsync_folder(folder.parent)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    return prepared
+
+
+@contextmanager
+def _lock_key(path: Path) -> Iterator[None]:
+    """One preparation of a key at a time on this machine; a process that dies lets go."""
+    with path.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def cache_key(run: ResolvedRun, tokenizer: Any, plan: DataPlan) -> str:
+    """The name of the folder: sha256 of the contents, the tokenizer, its template and the settings that matter."""
+    data = run.spec.data
+    settings = {k: v for k, v in data.model_dump(mode="json").items() if k not in _NOT_IN_CACHE_KEY}
+    parts = {
+        "version": LAYOUT_VERSION,
+        "sources": plan.identity,
+        "tokenizer": tokenizer_sha256(tokenizer),
+        "settings": settings,
+        "seed": run.spec.train.seed,
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def tokenizer_sha256(tokenizer: Any) -> str:
+    """Of all that decides which ids a text becomes, and of the chat template."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    body = backend.to_str() if backend is not None else json.dumps(sorted(tokenizer.get_vocab().items()))
+    special = {k: str(v) for k, v in tokenizer.special_tokens_map.items()}
+    text = json.dumps([body, special, tokenizer.chat_template, len(tokenizer)], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def file_sha256(path: Path, memory: Path) -> str:
+    """Of the file's bytes; remembered in the folder `memory` as long as name, size, time and inode stay the same."""
+    stat = path.stat()
+    seen = f"{path.resolve()} {stat.st_size} {stat.st_mtime_ns} {stat.st_ino}"
+    note = memory / hashlib.sha256(seen.encode()).hexdigest()[:32]
+    try:
+        known = note.read_text(encoding="utf-8")
+        if len(known) == 64:
+            return known
+    except OSError:
+        pass
+    digest = _hash_bytes(path)
+    with contextlib.suppress(OSError):  # the next run reads the file again
+        replace_file(note, digest, durable=False)
+    return digest
+
+
+def _hash_bytes(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()

@@ -1,0 +1,149 @@
+"""Chats as the tokenizer's template writes them, and which characters of that are the assistant's.
+
+A template with `{% generation %}` says so itself. Any other is asked for the beginnings of the chat: what it adds with
+an assistant's turn is that turn, provided that each beginning of the chat is written as the beginning of the whole.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from jinja2 import TemplateError
+from transformers.utils.chat_template_utils import render_jinja_template
+
+from harness.runtime.dataset.record import BadRecord
+from harness.runtime.dataset.record_formats import ChatRecord
+from harness.runtime.user_errors import user_error
+
+Spans = list[tuple[int, int]]
+_GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
+CHATML = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+
+
+def set_template(tokenizer: Any, name: str | None) -> None:
+    """Give the tokenizer the template of `data.chat_template`; the export keeps it. Raises Refused (MD127)."""
+    if name is None:
+        return
+    if name == "chatml":
+        tokenizer.chat_template = CHATML
+        return
+    try:
+        tokenizer.chat_template = Path(name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = (getattr(error, "strerror", None) or str(error)).lower()
+        raise user_error(
+            "MD127",
+            f"`data.chat_template: {name}` cannot be read: {why}",
+            key="data.chat_template",
+            fix="name a file with a Jinja template, or `chatml`",
+        ) from None
+
+
+def require_template(tokenizer: Any, where: str) -> None:
+    """Refuse (MD127) chats where nothing says how to write them."""
+    if tokenizer.chat_template is None:
+        raise user_error(
+            "MD127",
+            f"`{where}` holds chats, and the tokenizer has no chat template",
+            key="data.chat_template",
+            notes=("a base model's tokenizer often has none",),
+            fix="set `data.chat_template: chatml`, or name a file with a Jinja template",
+        )
+
+
+def render_chat(tokenizer: Any, chat: ChatRecord, *, assistant_only: bool) -> tuple[str, Spans]:
+    """The chat as text, and the spans of characters that are trained on. Raises BadRecord and Refused (MD126)."""
+    roles = [message["role"] for message in chat.messages]
+    trained = [i for i, role in enumerate(roles) if role == "assistant" and i >= chat.prompt_turns]
+    if assistant_only and not trained:
+        raise BadRecord("missing-turn", "has no turn of the assistant")
+    if chat.prompt_turns and not assistant_only:
+        text = _apply_template(tokenizer, chat, len(roles))
+        return text, [
+            (len(_render_prefix(tokenizer, chat, chat.prompt_turns, text, generation_prompt=True)), len(text))
+        ]
+    if not assistant_only:
+        text = _apply_template(tokenizer, chat, len(roles))
+        return text, [(0, len(text))]
+    if _GENERATION.search(_get_template(tokenizer)):
+        text, spans = _spans_by_generation_tag(tokenizer, chat)
+        return text, spans[-len(trained) :] if chat.prompt_turns else spans
+    return _spans_by_prefix(tokenizer, chat, trained)
+
+
+def _spans_by_prefix(tokenizer: Any, chat: ChatRecord, trained: list[int]) -> tuple[str, Spans]:
+    text = _apply_template(tokenizer, chat, len(chat.messages))
+    spans: Spans = []
+    for i in trained:
+        start = len(_render_prefix(tokenizer, chat, i, text, generation_prompt=True))
+        last = i + 1 == len(chat.messages)
+        spans.append(
+            (start, len(text) if last else len(_render_prefix(tokenizer, chat, i + 1, text, generation_prompt=False)))
+        )
+    return text, spans
+
+
+def _render_prefix(tokenizer: Any, chat: ChatRecord, count: int, whole: str, *, generation_prompt: bool) -> str:
+    """The first `count` turns, `ask`: up to where the assistant begins to speak. The whole must begin so."""
+    if not count and not generation_prompt:
+        return ""
+    text = _apply_template(tokenizer, chat, count, generation_prompt=generation_prompt)
+    if whole.startswith(text):
+        return text
+    if (
+        generation_prompt
+    ):  # the template's prompt for an answer holds more than its answers do, such as an empty thought
+        text = _apply_template(tokenizer, chat, count)
+        if whole.startswith(text):
+            return text
+    raise user_error(
+        "MD126",
+        "the chat template writes the beginning of a chat in another way than the whole, so that the assistant's words "
+        "cannot be told from the rest",
+        key="data.assistant_only_loss",
+        notes=(
+            f"after turn {count}, the whole goes on with {whole[: len(text)][-40:]!r}, the beginning with "
+            f"{text[-40:]!r}",
+        ),
+        fix="set `data.chat_template` to one with `{% generation %}` around the assistant's words, or "
+        "`data.assistant_only_loss: false`",
+    )
+
+
+def _apply_template(tokenizer: Any, chat: ChatRecord, count: int, *, generation_prompt: bool = False) -> str:
+    options: dict[str, Any] = {"tools": chat.tools} if chat.tools else {}
+    try:
+        text: str = tokenizer.apply_chat_template(
+            chat.messages[:count], tokenize=False, add_generation_prompt=generation_prompt, **options
+        )
+    except (TemplateError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        raise BadRecord("bad-roles", f"the chat template refuses it: {_first_error_line(error)}") from None
+    return text
+
+
+def _spans_by_generation_tag(tokenizer: Any, chat: ChatRecord) -> tuple[str, Spans]:
+    try:
+        texts, indices = render_jinja_template(
+            [chat.messages],
+            tools=chat.tools,
+            chat_template=_get_template(tokenizer),
+            return_assistant_tokens_mask=True,
+            **tokenizer.special_tokens_map,
+        )
+    except (TemplateError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        raise BadRecord("bad-roles", f"the chat template refuses it: {_first_error_line(error)}") from None
+    return texts[0], [tuple(span) for span in indices[0]]
+
+
+def _get_template(tokenizer: Any) -> str:
+    template: str = tokenizer.get_chat_template()
+    return template
+
+
+def _first_error_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]

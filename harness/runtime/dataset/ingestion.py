@@ -1,0 +1,120 @@
+"""Reads the records of a group and stores their ids; bad ones go to the ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harness.plan.resolved_run import ResolvedRun
+from harness.runtime.dataset.bad_records import BadRecordLog
+from harness.runtime.dataset.data_plan import DataGroup
+from harness.runtime.dataset.mmap_array import AppendArray
+from harness.runtime.dataset.progress_bar import ProgressDisplay
+from harness.runtime.dataset.record import RawRecord, SourcePart
+from harness.runtime.dataset.token_rows import TokenRecords
+from harness.runtime.dataset.tokenization import RecordTokenizer, TokenizedBatch
+from harness.runtime.dataset.tokenizer_pool import TokenizerPool
+
+_BATCH_BYTES = 1 << 18
+_BATCH_RECORDS = 1024
+
+
+@dataclass(frozen=True)
+class IngestedGroup:
+    """The stored records of a group, and how many of them were cut."""
+
+    records: TokenRecords
+    truncated: int
+
+
+@contextmanager
+def ingest_group(
+    group: DataGroup, tokenizer: Any, run: ResolvedRun, folder: Path, ledger: BadRecordLog, display: ProgressDisplay
+) -> Iterator[IngestedGroup]:
+    """The records, mapped from temporary files of `folder` that are gone afterwards. Raises Refused."""
+    data = run.spec.data
+    encoders = [RecordTokenizer(tokenizer, data, source.columns, rows=not group.stream) for source in group.sources]
+    masked = any(encoder.has_loss_mask for encoder in encoders)
+    dtype = np.uint16 if len(tokenizer) <= 1 << 16 else np.uint32
+    names = {"ids": dtype, "trained": np.bool_, "lengths": np.int64, "sizes": np.int64}
+    files = {name: AppendArray(folder / f".{name}.npy", kind) for name, kind in names.items()}
+    truncated = 0
+    try:
+        for source, encoder in zip(group.sources, encoders, strict=True):
+            with TokenizerPool(encoder, data.num_proc, sum(part.size for part in source.parts)) as workers:
+                for part in source.parts:
+                    documents = _DocumentSizes(files)
+                    for encoded in workers.map(_iter_batches(part, display)):
+                        for number, bad in encoded.bad_records:
+                            ledger.add(part, number, bad, source.key)
+                        _append_ids(encoded, files, masked=masked)
+                        documents.add_batch(encoded)
+                        display.add_records(len(encoded.lengths), sum(ledger.counts.values()))
+                        truncated += encoded.truncated
+                    documents.finish_document()
+        found = {name: file.open_mapped() for name, file in files.items()}
+        yield IngestedGroup(
+            TokenRecords(found["ids"], found["trained"] if masked else None, found["lengths"], found["sizes"]),
+            truncated,
+        )
+    finally:
+        for file in files.values():
+            file.close()
+            file.path.unlink(missing_ok=True)
+
+
+def _append_ids(encoded: TokenizedBatch, files: dict[str, AppendArray], *, masked: bool) -> None:
+    files["ids"].append(encoded.ids)
+    if masked:
+        trained = encoded.trained if encoded.trained is not None else np.ones(len(encoded.ids), dtype=np.bool_)
+        files["trained"].append(trained)
+
+
+class _DocumentSizes:
+    """Lengths and sizes, where a long text comes in several parts."""
+
+    def __init__(self, files: dict[str, AppendArray]) -> None:
+        self._files, self._length, self._size = files, 0, 0
+
+    def add_batch(self, encoded: TokenizedBatch) -> None:
+        """Note the records of a batch."""
+        if not self._length and (encoded.lengths >= 0).all():
+            self._files["lengths"].append(encoded.lengths)
+            self._files["sizes"].append(encoded.sizes)
+            return
+        for length, size in zip(encoded.lengths.tolist(), encoded.sizes.tolist(), strict=True):
+            self._length, self._size = self._length + abs(length), self._size + size
+            if length >= 0:
+                self.finish_document()
+
+    def finish_document(self) -> None:
+        """A text that was begun is complete."""
+        if self._length:
+            self._files["lengths"].append(np.array([self._length]))
+            self._files["sizes"].append(np.array([self._size]))
+            self._length = self._size = 0
+
+
+def _iter_batches(part: SourcePart, display: ProgressDisplay) -> Iterator[list[RawRecord]]:
+    """Records of about 256 KiB, at most a thousand: a token takes a few hundred bytes while it is made."""
+    batch: list[RawRecord] = []
+    taken = 0
+
+    def tell(count: int) -> None:
+        nonlocal taken
+        taken += count
+
+    for raw in part.read(tell):
+        batch.append(raw)
+        if taken >= _BATCH_BYTES or len(batch) >= _BATCH_RECORDS:
+            display.add_bytes(taken)
+            yield batch
+            batch, taken = [], 0
+    display.add_bytes(taken)
+    if batch:
+        yield batch

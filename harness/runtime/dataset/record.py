@@ -1,0 +1,56 @@
+"""A record as it was read, or why it cannot be used. The policy for the latter is in `ledger.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+BAD_RECORD_KINDS: dict[str, tuple[str, str]] = {
+    "bad-utf-8": ("MD113", "convert the file to UTF-8"),
+    "bad-json": ("MD120", "mend the line, one JSON object a line"),
+    "missing-key": ("MD112", "mend the record, or name its columns in `data`"),
+    "wrong-type": ("MD112", "mend the record"),
+    "empty": ("MD121", "remove the record"),
+    "too-long": ("MD122", "set a longer `data.max_length`, or `data.excess_length_strategy: truncate`"),
+    "missing-turn": ("MD123", "mend the record: a chat needs turns, and one of the assistant to be trained on"),
+    "bad-roles": ("MD123", "mend the record: the chat template says which turns may follow which"),
+    "nothing-to-train-on": ("MD124", "set a longer `data.max_length`, or remove the record"),
+    "bad-row": ("MD120", "mend the row: as many fields as the header has"),
+}
+"""What can be wrong with a record: the finding that tells it, and how to mend it."""
+
+
+class BadRecord(Exception):
+    """A record that cannot be used. `kind` is one of KINDS, `what` ends the sentence that names the place."""
+
+    def __init__(self, kind: str, what: str) -> None:
+        super().__init__(kind, what)
+        self.kind, self.reason = kind, what
+
+
+@dataclass(frozen=True, slots=True)
+class RawRecord:
+    """What a reader yields: `number` counts lines or rows from 1; `value` is undecoded JSON (bytes), a map of columns,
+    a text, or why there is none.
+    """
+
+    number: int
+    value: bytes | dict[str, Any] | str | BadRecord
+    is_last: bool = True
+    """False: a part of a long text whose rest follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePart:
+    """One file or data set of a source. `read` tells how many bytes it has taken, from time to time."""
+
+    name: str
+    unit: str
+    size: int
+    identity: str
+    read: Callable[[Callable[[int], None]], Iterator[RawRecord]]
+
+    def describe_record(self, number: int) -> str:
+        """How a message names record `number`."""
+        return f"`{self.name}`, {self.unit} {number}" if self.unit else f"`{self.name}`"

@@ -1,0 +1,57 @@
+"""The order in which rows are drawn: pure functions of sizes, seed and epoch. What is drawn is in `data.py`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+_WINDOW_BATCHES = 32
+"""Global batches whose rows are sorted by length together: less padding, and still a random order."""
+
+
+def shuffle_rows(count: int, seed: int | None, epoch: int) -> np.ndarray:
+    """The epoch's permutation: it depends on the seed and the epoch alone. seed None: as stored."""
+    return np.arange(count) if seed is None else np.random.default_rng([seed, epoch]).permutation(count)
+
+
+def mix_sources(sizes: list[int], shares: tuple[int, ...], seed: int | None, epoch: int) -> np.ndarray:
+    """The epoch's rows where each group gives a share: epoch after epoch the next part of the group's own order, so
+    that all of a large group is seen in the end.
+    """
+    parts, before = [], 0
+    for group, (size, share) in enumerate(zip(sizes, shares, strict=True)):
+        taken = np.arange(epoch * share, (epoch + 1) * share)
+        passes = [
+            _permute_source(size, seed, group, int(number)) for number in range(taken[0] // size, taken[-1] // size + 1)
+        ]
+        rows = np.concatenate(passes)[taken - taken[0] // size * size]
+        parts.append(rows + before)
+        before += size
+    together = np.concatenate(parts)
+    if seed is None:  # as stored, the groups spread evenly
+        places = np.concatenate([(np.arange(n) + 0.5) / n for n in shares])
+        return together[np.argsort(places, kind="stable")]
+    return together[np.random.default_rng([seed, epoch]).permutation(len(together))]
+
+
+def _permute_source(size: int, seed: int | None, group: int, number: int) -> np.ndarray:
+    return np.arange(size) if seed is None else np.random.default_rng([seed, group, number]).permutation(size)
+
+
+def group_by_length(order: np.ndarray, lengths: np.ndarray, wave: int, total: int, seed: list[int]) -> np.ndarray:
+    """The order, rearranged inside windows so that the rows which are computed at once have about the same length.
+
+    What is computed at once is a wave, one micro-batch of every rank; a global batch of `total` rows is some waves.
+    They are in random order again.
+    """
+    window, whole = _WINDOW_BATCHES * total, len(order) // total * total
+    rng = np.random.default_rng([*seed, 1])
+    out = [
+        _sort_into_waves(order[start : min(whole, start + window)], lengths, wave, rng)
+        for start in range(0, whole, window)
+    ]
+    return np.concatenate([*out, order[whole:]])
+
+
+def _sort_into_waves(rows: np.ndarray, lengths: np.ndarray, wave: int, rng: np.random.Generator) -> np.ndarray:
+    waves = rows[np.argsort(lengths[rows], kind="stable")].reshape(-1, wave)
+    return waves[rng.permutation(len(waves))].reshape(-1)

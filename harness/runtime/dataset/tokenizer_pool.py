@@ -1,0 +1,89 @@
+"""Several processes that turn records into ids, or none: small data is done before they have started."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from typing import Any
+
+from harness.errors import UserError
+from harness.findings import Finding
+from harness.runtime.dataset.record import RawRecord
+from harness.runtime.dataset.tokenization import RecordTokenizer, TokenizedBatch
+
+_MIN_PARALLEL_BYTES = 256 << 20
+_MAX_WORKERS = 8
+_encoder: RecordTokenizer | None = None
+
+
+class TokenizerPool:
+    """`map` gives results in the order of the batches, with a few batches under way at once.
+
+    `asked` is `data.num_proc`; without it the bytes of the data decide.
+    """
+
+    def __init__(self, encoder: RecordTokenizer, num_proc: int | None, size: int) -> None:
+        self._encoder = encoder
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self._count = num_proc or (min(cores, _MAX_WORKERS) if size >= _MIN_PARALLEL_BYTES else 1)
+        self._pool: ProcessPoolExecutor | None = None
+
+    def __enter__(self) -> TokenizerPool:
+        if self._count > 1:
+            # not forked: the ranks have threads and process groups that a child must not have
+            context = multiprocessing.get_context("spawn")
+            self._pool = ProcessPoolExecutor(
+                self._count, mp_context=context, initializer=_init_worker, initargs=(self._encoder,)
+            )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def map(self, batches: Iterator[list[RawRecord]]) -> Iterator[TokenizedBatch]:
+        """The ids of each batch. Raises Refused."""
+        if self._pool is None:
+            yield from map(self._encoder, batches)
+            return
+        waiting: deque[Future[Any]] = deque()
+        for batch in batches:
+            waiting.append(self._pool.submit(_tokenize_batch, batch))
+            if len(waiting) > 2 * self._count:
+                yield _result_of(waiting.popleft())
+        while waiting:
+            yield _result_of(waiting.popleft())
+
+
+def _init_worker(encoder: RecordTokenizer) -> None:
+    global _encoder  # noqa: PLW0603  (once a process)
+    _encoder = encoder
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
+
+
+def _exit_with_parent() -> None:
+    """A parent that is killed cannot tell its children, which would wait for work for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _tokenize_batch(batch: list[RawRecord]) -> TokenizedBatch | list[Finding]:
+    if _encoder is None:
+        raise RuntimeError("the worker was not begun")
+    try:
+        return _encoder(batch)
+    except UserError as refused:
+        return list(refused.findings)
+
+
+def _result_of(future: Future[Any]) -> TokenizedBatch:
+    result = future.result()
+    if isinstance(result, list):
+        raise UserError(result)
+    return result  # type: ignore[no-any-return]

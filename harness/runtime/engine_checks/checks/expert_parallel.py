@@ -1,0 +1,36 @@
+"""AT016: experts that are spread over ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from harness.runtime.engine_checks.engine_check import CheckResult, EngineCheck, NotApplicable, check_equal
+from harness.runtime.engine_checks.expected_settings import ExpectedSettings
+from harness.runtime.engine_checks.observations import Observations
+
+
+def _observe(seen: Observations) -> Any:
+    if seen.expected.expert_parallel_size < 2:
+        raise NotApplicable("no expert parallelism is asked for")
+    from deepspeed.module_inject.auto_ep_layer import AutoEPMoELayer
+
+    sizes = [int(m.ep_size) for m in seen.engine.module.modules() if isinstance(m, AutoEPMoELayer)]
+    return min(sizes, default=1)
+
+
+def _evaluate(asked: ExpectedSettings, found: Sequence[Any]) -> CheckResult:
+    return check_equal(asked.expert_parallel_size, found, "the number of ranks that share a layer's experts")
+
+
+CHECK = EngineCheck(
+    id="AT016",
+    name="experts-not-spread",
+    question="do as many ranks share a layer's experts as is asked for?",
+    moment="built",
+    observe=_observe,
+    evaluate=_evaluate,
+    key="deepspeed.expert_parallel",
+    gates=("EX001", "EX003"),
+    fix="set `expert_parallel.enabled: true` and `autoep_size`, with a model that has experts",
+)

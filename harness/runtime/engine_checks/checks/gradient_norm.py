@@ -1,0 +1,61 @@
+"""AT022: gradient norms are numbers, and of a plausible size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from harness.runtime.engine_checks.engine_check import (
+    CheckResult,
+    EngineCheck,
+    NotApplicable,
+    check_failed,
+    check_passed,
+)
+from harness.runtime.engine_checks.expected_settings import ExpectedSettings
+from harness.runtime.engine_checks.observations import Observations
+
+MAX_NORM = 1e4
+
+
+def _observe(seen: Observations) -> Any:
+    kept, before = [], seen.skipped_steps_at_start
+    for taken in seen.steps:
+        if taken.skipped_steps == before and taken.grad_norm is not None:
+            kept.append([taken.step, float(taken.grad_norm)])
+        before = taken.skipped_steps
+    if not kept:
+        raise NotApplicable("DeepSpeed tells no norm here, or every step was skipped")
+    return kept
+
+
+def _evaluate(asked: ExpectedSettings, found: Sequence[Any]) -> CheckResult:  # noqa: ARG001
+    for rank, has in enumerate(found):
+        for step, norm in has:
+            if not math.isfinite(norm):
+                return check_failed(
+                    f"the gradient norm of step {step} is {norm} on rank {rank}, and the step was taken", norm
+                )
+        step, norm = has[0]
+        if norm > MAX_NORM:
+            text = f"the gradient norm of step {step} is {norm:.4g}, should be a few units"
+            return check_failed(
+                text, norm, "gradients may still be multiplied by a loss scale: clipping then takes nearly all"
+            )
+    if not any(norm for has in found for _, norm in has):
+        return check_failed("every gradient norm is 0: nothing is trained", 0.0)
+    return check_passed([round(norm, 6) for _, norm in found[0]][:8])
+
+
+CHECK = EngineCheck(
+    id="AT022",
+    name="implausible-gradient",
+    question="are gradient norms finite and of a plausible size?",
+    moment="steps",
+    observe=_observe,
+    evaluate=_evaluate,
+    key="precision",
+    gates=("PR012",),
+    fix="use bf16 instead of `torch_autocast` with fp16; else lower the learning rate and look at the data",
+)

@@ -1,0 +1,66 @@
+"""AT014: the optimizer's own numbers, also after a checkpoint was loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from harness.runtime.engine_checks.engine_check import (
+    CheckResult,
+    EngineCheck,
+    check_failed,
+    check_passed,
+    format_value,
+)
+from harness.runtime.engine_checks.expected_settings import ExpectedSettings
+from harness.runtime.engine_checks.observations import Observations
+
+_SETTING_NAMES = ("betas", "eps", "momentum")
+
+
+def _observe(seen: Observations) -> Any:
+    groups = []
+    for group in seen.engine.optimizer.param_groups:
+        kept = {name: group[name] for name in (*_SETTING_NAMES, "weight_decay") if name in group}
+        groups.append({name: list(v) if isinstance(v, tuple) else v for name, v in kept.items()})
+    return groups
+
+
+def _evaluate(asked: ExpectedSettings, found: Sequence[Any]) -> CheckResult:
+    muon = asked.optimizer == "muon"  # one group of it steps with Adam, and has other numbers
+    for has in found:
+        for group in has:
+            for name in () if muon else _SETTING_NAMES:
+                wanted = _normalize(asked.optimizer_params.get(name))
+                if wanted is not None and name in group and _normalize(group[name]) != wanted:
+                    return check_failed(
+                        f"`{name}` is {format_value(group[name])}, should be {format_value(asked.optimizer_params[name])}",
+                        group,
+                    )
+        decays = {float(group["weight_decay"]) for group in has if "weight_decay" in group}
+        wanted = asked.optimizer_params.get("weight_decay")
+        if isinstance(wanted, (int, float)) and decays and not {float(wanted)} <= decays <= {float(wanted), 0.0}:
+            return check_failed(
+                f"weight decay is {format_value(sorted(decays))}, should be {format_value(float(wanted))}",
+                sorted(decays),
+            )
+    return check_passed(found[0])
+
+
+def _normalize(value: Any) -> Any:
+    if isinstance(value, Mapping) or value is None:
+        return None
+    return [float(v) for v in value] if isinstance(value, (list, tuple)) else value
+
+
+CHECK = EngineCheck(
+    id="AT014",
+    name="other-optimizer-settings",
+    question="has the optimizer the decay, betas and epsilon that are asked for, also after a resume?",
+    moment="begun",
+    observe=_observe,
+    evaluate=_evaluate,
+    key="optimizer",
+    gates=("OP005",),
+    fix="a checkpoint brings its own settings: resume with those it was saved with",
+)

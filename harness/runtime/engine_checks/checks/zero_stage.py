@@ -1,0 +1,31 @@
+"""AT001: the ZeRO stage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from harness.runtime.engine_checks.engine_check import CheckResult, EngineCheck, check_equal
+from harness.runtime.engine_checks.expected_settings import ExpectedSettings
+from harness.runtime.engine_checks.observations import Observations
+
+
+def _observe(seen: Observations) -> Any:
+    return int(seen.engine.zero_optimization_stage())
+
+
+def _evaluate(asked: ExpectedSettings, found: Sequence[Any]) -> CheckResult:
+    return check_equal(asked.zero_stage, found, "the engine's ZeRO stage")
+
+
+CHECK = EngineCheck(
+    id="AT001",
+    name="another-zero-stage",
+    question="does the engine run at the ZeRO stage that is asked for?",
+    moment="built",
+    observe=_observe,
+    evaluate=_evaluate,
+    key="zero.stage",
+    gates=("ZR001",),
+    fix="write `zero.stage` as a number from 0 to 3, and render the JSON anew",
+)

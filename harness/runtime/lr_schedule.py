@@ -1,0 +1,95 @@
+"""The learning rate over the steps, as `transformers` computes it.
+
+DeepSpeed's own schedulers are not used: they run the first two steps at rate 0. A `scheduler` block that a user has put
+into the JSON all the same is left to DeepSpeed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import get_scheduler
+
+from harness.runtime.user_errors import user_error
+from harness.spec.run_spec import RunSpec, SchedulerSpec
+
+
+def total_steps(spec: RunSpec, steps_per_epoch: int) -> int:
+    """Optimizer steps of the whole run: `train.max_steps`, else what the epochs take (one epoch if neither is set)."""
+    if spec.train.max_steps is not None:
+        return spec.train.max_steps
+    return max(1, math.ceil((spec.train.num_train_epochs or 1.0) * steps_per_epoch))
+
+
+def warmup_steps(spec: SchedulerSpec, steps: int) -> int:
+    """`warmup_steps`, else `warmup_ratio` of all steps, rounded up as in `transformers`."""
+    return spec.warmup_steps if spec.warmup_steps is not None else math.ceil(spec.warmup_ratio * steps)
+
+
+def decay_steps(spec: SchedulerSpec, steps: int) -> int:
+    """Of `warmup_stable_decay`: `decay_steps`, else `decay_ratio` of all steps, rounded up."""
+    return spec.decay_steps if spec.decay_steps is not None else math.ceil(spec.decay_ratio * steps)
+
+
+def check_schedule(spec: SchedulerSpec, steps: int) -> None:
+    """Raises Refused (OP110) when warm-up and decay take more steps than there are: `transformers` would then jump."""
+    if spec.type != "warmup_stable_decay":
+        return
+    warmup, decay = warmup_steps(spec, steps), decay_steps(spec, steps)
+    if warmup + decay > steps:
+        raise user_error(
+            "OP110",
+            f"a warm-up of {warmup} steps and a decay of {decay} do not fit into {steps} steps",
+            key="scheduler.decay_steps",
+            notes=("the rate would jump from the warm-up into the middle of the decay",),
+            fix=f"set `scheduler.decay_steps: {max(0, steps - warmup)}`",
+        )
+
+
+def scheduler_factory(spec: SchedulerSpec, steps: int) -> Callable[[Any], Any]:
+    """What `deepspeed.initialize` takes as `lr_scheduler`: it is called with the optimizer that DeepSpeed has built."""
+    warmup = warmup_steps(spec, steps)
+
+    def build(optimizer: Any) -> Any:
+        name, options = _transformers_scheduler(spec, warmup, steps, float(optimizer.param_groups[0]["lr"]))
+        if spec.type == "polynomial":  # the one that reads the peak there, where Muon has none
+            optimizer.defaults["lr"] = float(optimizer.param_groups[0]["lr"])
+        return get_scheduler(name, optimizer, warmup, steps, scheduler_specific_kwargs=options)
+
+    return build
+
+
+def _transformers_scheduler(spec: SchedulerSpec, warmup: int, steps: int, peak: float) -> tuple[str, dict[str, Any]]:
+    """The name there, and what goes with it. `peak` is the optimizer's own rate."""
+    low = spec.min_lr_ratio
+    match spec.type:
+        case "constant":
+            return ("constant_with_warmup" if warmup else "constant"), {}
+        case "cosine":
+            return ("cosine_with_min_lr", {"min_lr_rate": low}) if low else ("cosine", {})
+        case "cosine_with_restarts":
+            return spec.type, {"num_cycles": spec.num_cycles}
+        case "polynomial":
+            return spec.type, {"lr_end": low * peak, "power": spec.power}
+        case "warmup_stable_decay":
+            decay = decay_steps(spec, steps)
+            return spec.type, {"num_decay_steps": decay, "decay_type": spec.decay_type, "min_lr_ratio": low}
+        case _:
+            return spec.type, {}
+
+
+def restore_scheduled_lr(engine: Any) -> None:
+    """After a checkpoint was loaded: the rate that the schedule has where it stands.
+
+    What was loaded is the rate of the run that saved it, which may have had another number of steps; the schedule would
+    set its own one step too late. The same number where nothing has changed.
+    """
+    scheduler = engine.lr_scheduler
+    if not isinstance(scheduler, LambdaLR):
+        return
+    rates = zip(scheduler.optimizer.param_groups, scheduler.base_lrs, scheduler.lr_lambdas, strict=True)
+    for group, base, rule in rates:
+        group["lr"] = base * rule(scheduler.last_epoch)

@@ -1,0 +1,78 @@
+"""LoRA through `peft`: small matrices beside frozen weights, the only ones that are trained.
+
+The model stays the class that it was: the adapters are put into its modules, so that the loss, evaluation, checkpoints
+and export go their usual way. They are in the training format like the rest of the model; their fp32 masters are the
+optimizer's. What the tensors are called then is in `merging.py`.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import set_seed
+
+from harness.runtime.models.lora_merge import ADAPTER_NAME
+from harness.runtime.models.model_config import first_error_line
+from harness.runtime.user_errors import user_error
+from harness.spec.sections.model_spec import LoraSpec
+
+ADAPTER_FOLDER = "adapter"
+"""Below a checkpoint, where `adapter_config.json` is."""
+
+
+def add_adapters(model: Any, lora: LoraSpec, seed: int) -> None:
+    """Put the adapters in and freeze the rest. Seeded by `seed`, so that all ranks and stages draw the same.
+
+    Raises Refused (MD154 `peft` is missing, MD155 `peft` cannot do what `model.lora` says).
+    """
+    try:
+        from peft import LoraConfig, inject_adapter_in_model
+    except ImportError:
+        raise user_error(
+            "MD154",
+            "`model.lora` needs the package `peft`, which is not installed here",
+            key="model.lora",
+            fix="pip install 'deepspeed-harness[lora]' on every host",
+        ) from None
+    fields = {name: value for name, value in lora.model_dump().items() if value is not None}
+    for name in ("target_modules", "modules_to_save", "exclude_modules", "layers_to_transform"):
+        if isinstance(fields.get(name), tuple):
+            fields[name] = list(fields[name])
+    set_seed(seed)
+    try:
+        inject_adapter_in_model(LoraConfig(task_type="CAUSAL_LM", **fields), model, ADAPTER_NAME)
+    except (ValueError, KeyError, TypeError, NotImplementedError) as error:
+        raise user_error(
+            "MD155",
+            "`peft` cannot add these adapters to this model",
+            key="model.lora",
+            notes=(first_error_line(error),),
+            fix="name modules of the model in `model.lora.target_modules`, such as `[q_proj, v_proj]`",
+        ) from None
+    for parameter in model.parameters():
+        if parameter.requires_grad and parameter.dtype != _base_dtype(model):
+            parameter.data = parameter.data.to(_base_dtype(model))
+
+
+def _base_dtype(model: Any) -> torch.dtype:
+    """The number format of the weights that were there before."""
+    return next(p.dtype for p in model.parameters() if not p.requires_grad)
+
+
+def adapter_config(model: Any) -> Any | None:
+    """The model's `peft.LoraConfig`, None without adapters."""
+    configs = getattr(model, "peft_config", None)
+    return configs.get(ADAPTER_NAME) if isinstance(configs, dict) else None
+
+
+def adapter_files(model: Any) -> dict[str, bytes]:
+    """`adapter_config.json` as `peft` writes it, by name below a checkpoint; nothing without adapters."""
+    config = adapter_config(model)
+    if config is None:
+        return {}
+    with tempfile.TemporaryDirectory(prefix="harness-adapter-") as scratch:
+        config.save_pretrained(scratch)
+        return {f"{ADAPTER_FOLDER}/{p.name}": p.read_bytes() for p in sorted(Path(scratch).iterdir())}

@@ -1,0 +1,76 @@
+"""Makes the model that the engine gets: new or pretrained weights, in shards at ZeRO stage 3.
+
+A new model of stages 0-2 is built whole, in fp32, on every rank, and so is one that AutoTP cuts. Stage 3 builds it
+under `deepspeed.zero.Init`, which `transformers` enters by itself while an `HfDeepSpeedConfig` is alive: a parameter is
+cut into shards as soon as its module has been constructed, and then initialised module by module from rank 0.
+
+With bf16 or fp16 DeepSpeed casts the model before it takes the fp32 master copy, at every stage (stage 3: as the shards
+are made, so that new weights are drawn in 16 bit). Masters of an fp32 checkpoint thus start from rounded weights; a
+checkpoint that is in the training format already loses nothing. So pretrained weights are loaded in the training format
+at once: the same numbers, half the memory.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel, set_seed
+
+from harness.plan.resolved_run import ResolvedRun
+from harness.runtime import plugin_loader
+from harness.runtime.models.activation_checkpointing import enable_activation_checkpointing
+from harness.runtime.models.lora import add_adapters
+from harness.runtime.models.model_config import is_random_init
+from harness.runtime.models.pretrained import load_pretrained
+from harness.runtime.models.trainable_parameters import freeze_parameters
+from harness.runtime.models.zero3_weights import zero3_init
+from harness.runtime.user_errors import user_error
+from harness.spec.run_spec import ModelSpec
+
+
+def build_model(run: ResolvedRun, ds_config: dict[str, Any], config: Any) -> torch.nn.Module:
+    """The model in training mode, seeded by `train.seed`. A collective at stage 3.
+
+    Raises Refused (MD102 nothing to load, MD150 weights missing, MD151 weights of another shape,
+    MD152 to MD156 freezing, adapters, recomputation, MD157 and MD158 the plug-in).
+    """
+    spec = run.spec.model
+    set_seed(run.spec.train.seed)
+    plugin = plugin_loader.load_plugin(run.spec)
+    if plugin is not None and plugin.build_model is not None:
+        model = _check_plugin_model(plugin.build_model(config, run.spec))
+    elif is_random_init(spec):
+        with zero3_init(ds_config):
+            model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, **model_kwargs(spec))
+    else:
+        model = load_pretrained(spec, config, ds_config, model_kwargs(spec))
+    if spec.lora is not None:
+        add_adapters(model, spec.lora, run.spec.train.seed)
+    if spec.freeze or spec.train_only:
+        freeze_parameters(model, spec)
+    if run.spec.train.gradient_checkpointing:
+        enable_activation_checkpointing(model, run.spec.train, ds_config)
+    return model.train()
+
+
+def model_kwargs(spec: ModelSpec) -> dict[str, Any]:
+    """What `from_config` and `from_pretrained` are told beside the configuration."""
+    arguments: dict[str, Any] = {}
+    if spec.attn_implementation:
+        arguments["attn_implementation"] = spec.attn_implementation
+    if spec.trust_remote_code:
+        arguments["trust_remote_code"] = True
+    return arguments
+
+
+def _check_plugin_model(model: Any) -> Any:
+    if not isinstance(model, PreTrainedModel):
+        raise user_error(
+            "MD158",
+            f"`build_model` of the plug-in returned a `{type(model).__name__}`, should be a `PreTrainedModel`",
+            key="plugins.file",
+            notes=("checkpoints, export and adapters use what `transformers` gives every model",),
+            fix="derive the model's class from `transformers.PreTrainedModel`",
+        )
+    return model

@@ -1,0 +1,58 @@
+"""The model's `transformers` configuration: written out in the spec, or from a folder or the Hub."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from transformers import AutoConfig
+
+from harness.runtime.tokenizer import check_vocabulary
+from harness.runtime.user_errors import user_error
+from harness.spec.run_spec import ModelSpec
+
+
+def load_config(spec: ModelSpec, tokenizer: Any) -> Any:
+    """The model's `transformers` configuration; a new model takes its special ids from the tokenizer.
+
+    Raises Refused (MD101 vocabulary, MD102 configuration).
+    """
+    config = _read_config(spec)
+    check_vocabulary(tokenizer, config.get_text_config().vocab_size)
+    if is_random_init(spec):
+        for name in ("bos_token_id", "eos_token_id", "pad_token_id"):
+            setattr(config, name, getattr(tokenizer, name))
+    config.use_cache = False
+    return config
+
+
+def is_random_init(spec: ModelSpec) -> bool:
+    """Whether weights are drawn anew rather than loaded."""
+    return spec.name_or_path is None or spec.random_init
+
+
+def first_error_line(error: Exception) -> str:
+    """What a library's exception says, in one line."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _read_config(spec: ModelSpec) -> Any:
+    try:
+        if spec.config is not None and spec.name_or_path is None:
+            fields = dict(spec.config)
+            return AutoConfig.for_model(fields.pop("model_type"), **fields)
+        if spec.name_or_path is not None:
+            return AutoConfig.from_pretrained(
+                spec.name_or_path, revision=spec.revision, trust_remote_code=spec.trust_remote_code
+            )
+    except KeyError:
+        raise user_error(
+            "MD102", "`model.config` has no `model_type`", key="model.config", fix="add `model_type`, such as `llama`"
+        ) from None
+    except Exception as error:  # transformers raises OSError, ValueError, TypeError and its own validation errors here
+        where = "`model.config`" if spec.name_or_path is None else f"`{spec.name_or_path}`"
+        raise user_error(
+            "MD102", f"no model configuration could be made from {where}", key="model", notes=(first_error_line(error),)
+        ) from None
+    raise user_error(
+        "MD102", "neither `model.name_or_path` nor `model.config` is set", key="model", fix="set one of them"
+    )

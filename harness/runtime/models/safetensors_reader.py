@@ -1,0 +1,57 @@
+"""The weights as they lie on disk: safetensors files, mapped for as long as one tensor is copied out of them.
+
+What is mapped and was touched counts as memory of the process, and `transformers` keeps all files mapped until the
+whole model is loaded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file
+from transformers.utils.hub import get_checkpoint_shard_files
+
+from harness.spec.run_spec import ModelSpec
+
+
+@dataclass(frozen=True)
+class SafetensorsFiles:
+    """Which file holds a tensor, and its shape; nothing is read yet."""
+
+    paths: dict[str, Path]
+    shapes: dict[str, tuple[int, ...]]
+
+    def read_into(self, name: str, out: torch.Tensor) -> None:
+        """Fill `out` (of the tensor's shape, in any number format) with the tensor's values."""
+        with _open_file(self.paths[name]) as file:
+            out.copy_(file.get_tensor(name))
+
+
+def open_safetensors(spec: ModelSpec) -> SafetensorsFiles | None:
+    """The safetensors files that `model.name_or_path` names, fetched from the Hub where it is no folder; None where it
+    has none (then `transformers` loads what else there is). Raises OSError, ValueError and SafetensorError.
+    """
+    name, options = str(spec.name_or_path), {"revision": spec.revision or "main"}
+    single = cached_file(name, SAFE_WEIGHTS_NAME, _raise_exceptions_for_missing_entries=False, **options)
+    paths = [single] if single else []
+    if not paths:
+        index = cached_file(name, SAFE_WEIGHTS_INDEX_NAME, _raise_exceptions_for_missing_entries=False, **options)
+        if index is None:
+            return None
+        paths = get_checkpoint_shard_files(name, index, **options)[0]
+    files: dict[str, Path] = {}
+    shapes: dict[str, tuple[int, ...]] = {}
+    for path in map(Path, paths):
+        with _open_file(path) as file:
+            for key in file.keys():  # noqa: SIM118
+                files[key] = path
+                shapes[key] = tuple(file.get_slice(key).get_shape())
+    return SafetensorsFiles(files, shapes)
+
+
+def _open_file(path: Path) -> Any:
+    return safe_open(path, framework="pt", device="cpu")

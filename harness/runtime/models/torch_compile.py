@@ -1,0 +1,38 @@
+"""`torch.compile` through DeepSpeed's engine, and DeepCompile where its JSON asks for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from deepspeed.accelerator import get_accelerator
+
+from harness.runtime.user_errors import user_error
+from harness.spec.sections.training_spec import TrainSpec
+
+
+def compile_engine(engine: Any, train: TrainSpec) -> None:
+    """Have the engine's model compiled at its first forward, if `train.torch_compile` asks for it.
+
+    Raises Refused (MD159 a backend that torch does not have, DeepCompile where it cannot be built).
+    """
+    if not train.torch_compile:
+        return
+    backend = train.torch_compile_backend
+    known = torch._dynamo.list_backends(exclude_tags=None)
+    if backend is not None and backend not in known:
+        raise user_error(
+            "MD159",
+            f"torch has no compiler backend `{backend}` here",
+            key="train.torch_compile_backend",
+            notes=(f"it has {', '.join(f'`{name}`' for name in known)}",),
+            fix="remove `train.torch_compile_backend`",
+        )
+    if engine.is_deepcompile_enabled() and get_accelerator().device_name() == "cpu":
+        raise user_error(
+            "MD159",
+            "DeepCompile cannot be used on the CPU: its kernels need CUDA",
+            key="deepspeed.compile.deepcompile",
+            fix="remove `deepspeed.compile`; `train.torch_compile` works without",
+        )
+    engine.compile(**({"backend": backend} if backend else {}))

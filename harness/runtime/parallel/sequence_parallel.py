@@ -1,0 +1,242 @@
+"""Ulysses sequence parallelism: each rank of a sequence group has a part of every row, and of every attention's heads.
+
+The exchange between the two is DeepSpeed's `UlyssesSPAttentionHF`, put in the place of the model's attention function.
+Here is what it leaves to its caller: groups, positions, masks (it drops them all), shards of the batch and the loss.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+from weakref import WeakSet
+
+import torch
+from deepspeed.runtime.sequence_parallel import parallel_state_sp
+from deepspeed.runtime.sequence_parallel.ulysses_sp import UlyssesSPAttentionHF
+from torch.nn.functional import cross_entropy, pad
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from harness.runtime.chunked_loss import ChunkedHead
+from harness.runtime.distributed import Distributed
+from harness.runtime.metrics import StepTimer
+from harness.runtime.micro_batch import IGNORE_INDEX, MicroBatch
+from harness.runtime.topology import Topology
+from harness.runtime.user_errors import user_error
+
+AttentionFunction = Callable[..., tuple[torch.Tensor, torch.Tensor | None]]
+SUPPORTED_ATTENTION = ("sdpa", "flash_attention_2", "flash_attention_3")
+
+
+def init_sequence_groups(size: int) -> Any:
+    """The `mpu` that `deepspeed.initialize` wants: gradients are then reduced over sequence and data ranks.
+
+    A collective; None for size 1. The two keys `sequence_parallel_size` and `data_parallel_size` of the JSON would make
+    groups too, but ZeRO 0 to 2 would reduce over the data ranks alone: the weights of a sequence group drift apart.
+    """
+    if size == 1:
+        return None
+    if parallel_state_sp._SEQUENCE_PARALLEL_GROUP is None:
+        parallel_state_sp.initialize_sequence_parallel(size)
+    return parallel_state_sp
+
+
+class UlyssesAttention:
+    """An attention function of `transformers` that sees whole sequences and this rank's share of the heads."""
+
+    def __init__(self, core: AttentionFunction, name: str, group: Any, model: torch.nn.Module) -> None:
+        self.core, self._group = core, group
+        self._attend = self._attend_with_mask if name == "sdpa" else core
+        self._modules = WeakSet(model.modules())
+        self._exchanges: dict[tuple[int, ...], UlyssesSPAttentionHF] = {}
+        self._masks: dict[int | None, torch.Tensor | None] = {}
+        self._positions: torch.Tensor | None = None
+        self.num_calls = 0
+
+    def start_forward(self, positions: torch.Tensor) -> None:
+        """A forward begins, of a shard with these positions, (rows, length of the shard)."""
+        self._positions, self.num_calls = positions, 0
+        self._masks.clear()
+
+    def __call__(
+        self,
+        module: torch.nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        *args: Any,
+        **kw: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """(rows, heads, length, head size) of the shard -> (rows, length, heads, head size) of the shard."""
+        if module not in self._modules:
+            return self.core(module, query, key, value, *args, **kw)
+        self.num_calls += 1
+        for name in ("position_bias", "s_aux"):
+            if kw.get(name) is not None:
+                raise user_error(
+                    "SQ101",
+                    f"this model's attention takes `{name}`, which sequence parallelism does not split",
+                    key="parallel.sequence_parallel_size",
+                    fix="set `parallel.sequence_parallel_size: 1`",
+                )
+        kw["position_ids"] = self._positions
+        rest = args[1:]  # the first is a mask of the shard
+        kw.pop("attention_mask", None)
+        out, weights = self._get_exchange(query, key)(module, query, key, value, None, *rest, **kw)
+        return out.unflatten(-1, (query.shape[1], value.shape[3])), weights
+
+    def _get_exchange(self, query: torch.Tensor, key: torch.Tensor) -> UlyssesSPAttentionHF:
+        """DeepSpeed's, of which one serves one number of rows."""
+        shape = (query.shape[0], query.shape[1], query.shape[3], key.shape[1])
+        if shape not in self._exchanges:
+            rows, heads, size, kv_heads = shape
+            self._exchanges[shape] = UlyssesSPAttentionHF(
+                attn=self._attend,
+                batch_size=rows,
+                attn_head_count=heads,
+                attn_head_size=size,
+                kv_head_count=kv_heads,
+                num_hidden_layers=1,
+                process_group=self._group,
+                seq_length_is_variable=True,
+            )
+        return self._exchanges[shape]
+
+    def _attend_with_mask(
+        self,
+        module: torch.nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: None,  # noqa: ARG002
+        *args: Any,
+        **kw: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The model's own attention on whole sequences, with the mask that their positions and its window call for."""
+        window = kw.get("sliding_window")
+        if window not in self._masks:
+            self._masks[window] = causal_mask(kw["position_ids"], window)
+        return self.core(module, query, key, value, self._masks[window], *args, **kw)
+
+
+def causal_mask(positions: torch.Tensor, window: int | None) -> torch.Tensor | None:
+    """(rows, 1, length, length), True where a position may look; None when that is each position before it.
+
+    A document begins where a position is not the one before it plus 1, as `transformers` has it. The mask is the one
+    tensor of this size that is made, a byte a pair of positions: 4.3 GB a row of 65,536 tokens.
+    """
+    documents = (torch.diff(positions, dim=1, prepend=positions[:, :1] - 1) != 1).cumsum(1)
+    if not window and not documents.any():
+        return None
+    allowed = (documents[:, :, None] == documents[:, None, :]).tril_()
+    if window:
+        allowed.triu_(1 - window)
+    return allowed[:, None]
+
+
+def install_ulysses_attention(model: torch.nn.Module, group: Any) -> UlyssesAttention:
+    """Put a `GroupAttention` in the place of this model's attention function.
+
+    Raises Refused (SQ101) for a model whose attention goes another way.
+    """
+    config: Any = model.config
+    name = str(config.get_text_config()._attn_implementation)
+    why = None
+    if name not in SUPPORTED_ATTENTION:
+        why = f"`{name}` attention cannot be split over a sequence group, should be one of {', '.join(SUPPORTED_ATTENTION)}"
+    elif "position_ids" not in inspect.signature(model.forward).parameters:
+        why = f"`{type(model).__name__}` takes no `position_ids`, so that a part of a row cannot know its place"
+    elif getattr(config.get_text_config(), "attention_chunk_size", None):
+        why = "attention in chunks (`attention_chunk_size`) is not split over a sequence group"
+    elif getattr(config.get_text_config(), "output_router_logits", False):
+        why = "`output_router_logits` adds a loss of whole rows, of which a sequence rank has a part"
+    if why:
+        raise user_error(
+            "SQ101", why, key="parallel.sequence_parallel_size", fix="set `parallel.sequence_parallel_size: 1`"
+        )
+    core = ALL_ATTENTION_FUNCTIONS[name]
+    attention = UlyssesAttention(core.core if isinstance(core, UlyssesAttention) else core, name, group, model)
+    ALL_ATTENTION_FUNCTIONS[name] = attention
+    return attention
+
+
+def split_sequence(batch: MicroBatch, size: int, index: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Part `index` of `size` of (input_ids, position_ids, shifted labels), each (rows, padded length / size).
+
+    Rows are lengthened to a multiple of `size` by positions that count for nothing. Padding must be on the right, where
+    no token looks at it.
+    """
+    rows, length = batch.input_ids.shape
+    mask = batch.attention_mask
+    if mask is not None and bool((mask.diff(dim=1) > 0).any()):
+        raise ValueError("rows are padded on the left")
+    positions = batch.position_ids if batch.position_ids is not None else torch.arange(length).expand(rows, length)
+    extra = -length % size
+    ids, labels = pad(batch.input_ids, (0, extra)), pad(batch.labels, (0, extra + 1), value=IGNORE_INDEX)[:, 1:]
+    more = positions[:, -1:] + torch.arange(1, extra + 1)
+    positions = torch.cat([positions, more], dim=1)
+    part = slice(index * (length + extra) // size, (index + 1) * (length + extra) // size)
+    return ids[:, part], positions[:, part], labels[:, part].contiguous()
+
+
+class SequenceParallelStepper:
+    """A model whose rows are spread over a sequence group. `head` computes the loss in chunks."""
+
+    use_chunked_eval_loss = True
+    """False while somebody wants the logits of an evaluation."""
+
+    def __init__(
+        self, engine: Any, distributed: Distributed, topology: Topology, head: ChunkedHead | None = None
+    ) -> None:
+        self._engine, self._device, self._topology, self._head = engine, distributed.device, topology, head
+        self._attention = install_ulysses_attention(engine.module, engine.get_sequence_parallel_group())
+        # DeepSpeed adds gradients up over a sequence group, but at stage 3 averages them.
+        self._gradient_factor = topology.sequence_parallel_size if engine.zero_optimization_stage() == 3 else 1
+        self._layers_are_known = False
+
+    def train_step(self, micro_batches: Sequence[MicroBatch], num_targets: int, timer: StepTimer) -> torch.Tensor:
+        """Forward and backward of this rank's part of each micro-batch; the engine steps after the last."""
+        engine, share = self._engine, num_targets / (len(micro_batches) * self._topology.data_parallel_size)
+        losses = torch.zeros((), dtype=torch.float64, device=self._device)
+        for batch in micro_batches:
+            with timer.span("forward"):
+                loss, _ = self._compute_loss(batch, share, self._head)
+                losses += loss.detach().double()
+            with timer.span("backward"):
+                engine.backward(loss * self._gradient_factor)
+            with timer.span("optimizer"):
+                engine.step()
+        return losses
+
+    def eval_step(self, batch: MicroBatch) -> tuple[torch.Tensor, int]:
+        """This rank's part of the rows."""
+        loss_sum, predicted = self._compute_loss(batch, 1.0, self._head if self.use_chunked_eval_loss else None)
+        return loss_sum.detach().double(), predicted
+
+    def _compute_loss(self, batch: MicroBatch, num_items: float, head: ChunkedHead | None) -> tuple[torch.Tensor, int]:
+        """Sum of this part's token losses over `items`, in fp32, and how many they are (0 is possible)."""
+        parts = split_sequence(batch, self._topology.sequence_parallel_size, self._topology.sequence_parallel_rank)
+        ids, positions, labels = (t.to(self._device, non_blocking=True) for t in parts)
+        self._attention.start_forward(positions)
+        if head is not None:
+            head.set_shifted_labels(labels, num_items)
+        logits = self._engine(input_ids=ids, position_ids=positions, use_cache=False).logits
+        self._check_layers()
+        predicted = int((parts[2] != IGNORE_INDEX).sum())
+        if head is not None:
+            return logits, predicted
+        flat = logits.float().flatten(0, 1)
+        return cross_entropy(flat, labels.flatten(), ignore_index=IGNORE_INDEX, reduction="sum") / num_items, predicted
+
+    def _check_layers(self) -> None:
+        """Layers that mix positions by other means (convolutions, recurrences, own attention) would see a part only."""
+        layers = self._engine.module.config.get_text_config().num_hidden_layers
+        if not self._layers_are_known and self._attention.num_calls != layers:
+            raise user_error(
+                "SQ101",
+                f"{self._attention.num_calls} of the model's {layers} layers attend over a sequence group, "
+                "the others would see a part of each row",
+                key="parallel.sequence_parallel_size",
+                fix="set `parallel.sequence_parallel_size: 1`",
+            )
+        self._layers_are_known = True

@@ -1,0 +1,1 @@
+"""Changes inside DeepSpeed and its dependencies, one file each."""

@@ -1,0 +1,80 @@
+"""What py-cpuinfo says of this machine's CPU, asked once: it starts Python again for it, which takes a second of CPU
+time, and DeepSpeed asks two to four times on each rank while it loads its compiled ops.
+
+The answer is kept beside those ops. Nothing of torch or DeepSpeed is imported here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import json
+import platform
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from harness.file_io import replace_file
+from harness.hostinfo.torch_extensions import torch_extensions_dir
+
+CACHE_FILE = "cpu-info.json"
+_CPU_FIELDS = ("vendor_id", "model name", "cpu family", "model", "stepping", "flags", "Features", "CPU part")
+"""Lines of /proc/cpuinfo that tell one kind of CPU from another, as other hosts with the same home folder may have."""
+
+
+class _CpuinfoCache(ModuleType):
+    """Stands for `cpuinfo`. Whatever else is asked of it the real one answers."""
+
+    def get_cpu_info(self) -> dict[str, Any]:
+        """As py-cpuinfo has it."""
+        file, key = torch_extensions_dir() / CACHE_FILE, _cpu_key()
+        known = _read_cache(file)
+        if key not in known:
+            known[key] = _import_real_cpuinfo().get_cpu_info()
+            try:
+                file.parent.mkdir(parents=True, exist_ok=True)
+                replace_file(file, json.dumps(known, indent=1) + "\n", durable=False)
+            except OSError:  # asked anew next time
+                pass
+        self.get_cpu_info = lambda: dict(known[key])  # type: ignore[method-assign]
+        return dict(known[key])
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(_import_real_cpuinfo(), name)
+
+
+def install_cpuinfo_cache() -> None:
+    """From now on `import cpuinfo` in this process gets what is known already."""
+    if "cpuinfo" not in sys.modules and importlib.util.find_spec("cpuinfo") is not None:
+        sys.modules["cpuinfo"] = _CpuinfoCache("cpuinfo")
+
+
+def _import_real_cpuinfo() -> ModuleType:
+    mine = sys.modules.pop("cpuinfo")
+    try:
+        return importlib.import_module("cpuinfo")
+    finally:
+        sys.modules["cpuinfo"] = mine
+
+
+def _cpu_key() -> str:
+    try:
+        first = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split("\n\n", 1)[0]
+    except OSError:
+        first = ""
+    lines = sorted(line for line in first.splitlines() if line.partition(":")[0].strip() in _CPU_FIELDS)
+    return hashlib.sha256("\n".join([platform.machine(), platform.python_version(), *lines]).encode()).hexdigest()[:16]
+
+
+def _read_cache(file: Path) -> dict[str, dict[str, Any]]:
+    try:
+        known = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(known, dict):
+        return {}
+    return {key: info for key, info in known.items() if isinstance(info, dict) and "arch" in info}

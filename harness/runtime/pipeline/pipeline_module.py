@@ -1,0 +1,201 @@
+"""The `PipelineModule`: every rank keeps the layers of its own stage, and has created or read nothing else.
+
+Partition methods are DeepSpeed's own; the loss is that of `transformers`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import torch
+from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
+from deepspeed.runtime.activation_checkpointing.checkpointing import non_reentrant_checkpoint
+from torch import nn
+from transformers import AutoModelForCausalLM, GenerationConfig, set_seed
+
+from harness.plan.resolved_run import ResolvedRun
+from harness.runtime import plugin_loader
+from harness.runtime.distributed import Distributed
+from harness.runtime.models.model_builder import model_kwargs
+from harness.runtime.models.model_config import is_random_init
+from harness.runtime.models.trainable_parameters import freeze_parameters
+from harness.runtime.pipeline import layers
+from harness.runtime.pipeline.deferred_init import DeferredInit
+from harness.runtime.pipeline.layer_layouts import layout_of
+from harness.runtime.pipeline.layer_weights import LayerWeights
+from harness.runtime.pipeline.loss import TokenLoss
+from harness.runtime.pipeline.parameter_names import TIED_EMBEDDING_KEY, PipelinePart, pipeline_parts
+from harness.runtime.topology import Topology
+from harness.runtime.user_errors import user_error
+
+
+class PrebuiltLayer(LayerSpec):
+    """A layer that is there already. `typename` is the class inside the cover: `type:` partitions look at its name."""
+
+    def __init__(self, layer: nn.Module, inner: nn.Module) -> None:
+        super().__init__(type(inner))
+        self.layer = layer
+
+    def build(self, log: bool = False) -> nn.Module:  # noqa: ARG002 (DeepSpeed's signature)
+        """The layer; called to count its parameters too."""
+        return self.layer
+
+
+class PrebuiltTiedLayer(TiedLayerSpec):
+    """The embedding, or the head that shares its weight."""
+
+    def __init__(self, layer: nn.Module, inner: nn.Module, forward_fn: Callable[..., Any] | None = None) -> None:
+        # The layer without a function of its own is the one that DeepSpeed saves.
+        super().__init__(TIED_EMBEDDING_KEY, type(inner), forward_fn=forward_fn, tied_weight_attr="module.weight")
+        self.layer = layer
+
+    def build(self, log: bool = False) -> nn.Module:  # noqa: ARG002 (DeepSpeed's signature)
+        """The layer; called to count its parameters too."""
+        return self.layer
+
+
+class Pipeline(PipelineModule):
+    """A PipelineModule that has its own layers filled with weights before it takes them.
+
+    Raises Refused (PP103) when a stage would have nothing to train.
+    """
+
+    def __init__(self, specs: list[LayerSpec], fill: Callable[[int, nn.Module], None], **options: Any) -> None:
+        self._fill = fill
+        super().__init__(specs, **options)
+
+    def _build(self) -> None:
+        self._check_stages()
+        for index in range(self._local_start, self._local_stop):
+            self._fill(index, self._layer_specs[index].cover)
+        super()._build()
+
+    def _check_stages(self) -> None:
+        for stage, (start, stop) in enumerate(zip(self.parts, self.parts[1:], strict=False)):
+            covers = [spec.cover for spec in self._layer_specs[start:stop]]
+            if not any(p.requires_grad for cover in covers for p in cover.parameters()):
+                raise user_error(
+                    "PP103",
+                    f"stage {stage} of {self.num_stages} has nothing to train: layers {start} to {stop} of"
+                    f" {len(self._layer_specs)}",
+                    key="parallel.pipeline_parallel_size",
+                    notes=("DeepSpeed's optimizer refuses an empty list on that stage, the others would wait for it",),
+                    fix="set fewer stages, or another `parallel.pipeline_partition_method`",
+                )
+
+
+def build_pipeline(run: ResolvedRun, config: Any) -> Pipeline:
+    """The model of the run, cut into stages. A collective. Raises Refused (PP101 to PP105) on every rank alike."""
+    spec, parallel = run.spec.model, run.spec.parallel
+    _check_plugin(run)
+    parts = pipeline_parts(config)
+    set_seed(run.spec.train.seed)
+    creation = DeferredInit(draw_random=is_random_init(spec))
+    with creation:
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, **model_kwargs(spec))
+    if spec.freeze or spec.train_only:
+        freeze_parameters(model, spec)
+    stored = None if is_random_init(spec) else LayerWeights(spec, model, parts)
+    specs = _build_layer_specs(model, parts)
+
+    def fill(index: int, cover: nn.Module) -> None:
+        creation.materialize(cover)
+        if stored is not None:
+            stored.read_layer(index, cover)
+
+    recompute = run.spec.train.gradient_checkpointing
+    method = _resolve_partition_method(parallel.pipeline_partition_method, specs)
+    pipeline = Pipeline(
+        specs,
+        fill,
+        num_stages=parallel.pipeline_parallel_size,
+        loss_fn=TokenLoss(model.config.vocab_size),
+        partition_method=method,
+        activation_checkpoint_interval=int(recompute),
+        activation_checkpoint_func=non_reentrant_checkpoint,
+        checkpointable_layers=[layers.Decoder.__name__],
+    )
+    pipeline.generation_config = _generation_config(run, model)
+    return pipeline.train()
+
+
+def _generation_config(run: ResolvedRun, model: Any) -> Any:
+    """How to generate with the model, for its export: as the weights' folder says, or the configuration."""
+    spec = run.spec.model
+    if not is_random_init(spec):
+        with suppress(OSError):
+            return GenerationConfig.from_pretrained(spec.name_or_path, revision=spec.revision)
+    return model.generation_config
+
+
+def count_parameters(pipeline: Pipeline, distributed: Distributed, topology: Topology) -> int:
+    """Elements of the whole model; a tied weight counts on its first stage alone. A collective."""
+    mine = sum(p.numel() for p in pipeline.parameters() if not p.ds_pipe_replicated)
+    return int(distributed.all_reduce_sum(mine if topology.data_parallel_rank == 0 else 0)[0])
+
+
+def _check_plugin(run: ResolvedRun) -> None:
+    """What a plug-in does with a model that is whole on one rank."""
+    plugin = plugin_loader.load_plugin(run.spec)
+    for name in ("build_model", "metrics"):
+        if getattr(plugin, name, None) is not None:
+            raise user_error(
+                "PP105",
+                f"`{name}` of the plug-in needs the whole model, of which a pipeline stage has some layers",
+                key="plugins.file",
+                fix=f"set `parallel.pipeline_parallel_size: 1`, or take `{name}` out of the plug-in",
+            )
+
+
+def _build_layer_specs(model: Any, parts: list[PipelinePart]) -> list[LayerSpec]:
+    """A layer for each part, empty as the model is."""
+    config, layout = model.config, layout_of(model.config)
+    surroundings = layers.SharedInputs(config)
+    rotary = model.get_submodule(f"{layout.base}.{layout.rotary}") if layout.rotary else None
+    tied = any(part.prefix is None for part in parts)
+    specs: list[LayerSpec] = []
+    number = 0
+    for part in parts:
+        inner = model.get_submodule(part.prefix) if part.prefix else None
+        if part.kind == "embedding":
+            embedding = layers.Embedding(inner)
+            specs.append(PrebuiltTiedLayer(embedding, inner) if tied else PrebuiltLayer(embedding, inner))
+        elif part.kind == "positions":
+            dropout = model.get_submodule(f"{layout.base}.{layout.dropout}")
+            specs.append(PrebuiltLayer(layers.PositionEmbedding(inner, dropout), inner))
+        elif part.kind == "decoder":
+            mask = _mask_kind(config, layout.mask, number)
+            specs.append(PrebuiltLayer(layers.Decoder(inner, rotary, surroundings, mask), inner))
+            number += 1
+        elif part.kind == "norm":
+            specs.append(PrebuiltLayer(layers.Norm(inner), inner))
+        elif inner is not None:
+            specs.append(PrebuiltLayer(layers.Head(inner), inner))
+        else:
+            specs.append(PrebuiltTiedLayer(embedding, embedding.module, layers.apply_tied_head))
+    return specs
+
+
+def _mask_kind(config: Any, rule: str, number: int) -> str:
+    if rule == "by-layer":
+        return str(config.layer_types[number])
+    window = rule == "window" and getattr(config, "sliding_window", None) is not None
+    return "sliding_attention" if window else "full_attention"
+
+
+def _resolve_partition_method(method: str, specs: list[LayerSpec]) -> str:
+    """DeepSpeed's word for it, once it is known to find a layer. Raises Refused (PP104)."""
+    if method.startswith("type:"):
+        pattern = re.compile(method.removeprefix("type:"), re.IGNORECASE)
+        found = sorted({spec.typename.__name__ for spec in specs})
+        if not any(pattern.search(name) for name in found):
+            raise user_error(
+                "PP104",
+                f"`{method}` matches no layer of this model, which are {', '.join(f'`{name}`' for name in found)}",
+                key="parallel.pipeline_partition_method",
+                fix="name one of them, or set `parameters`",
+            )
+    return method

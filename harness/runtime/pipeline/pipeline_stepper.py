@@ -1,0 +1,63 @@
+"""Steps and evaluation of a pipeline: the engine draws the micro-batches itself and steps when all are through.
+
+All stages of a pipeline draw the same micro-batches, so that each knows how many there are and of which shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from harness.runtime.distributed import Distributed
+from harness.runtime.metrics import StepTimer
+from harness.runtime.micro_batch import MicroBatch
+from harness.runtime.pipeline.layers import encode_positions
+from harness.runtime.topology import Topology
+
+_PipelineInputs = tuple[tuple[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+
+
+class PipelineStepper:
+    """An engine around `pipeline.module.Pipeline`."""
+
+    def __init__(self, engine: Any, distributed: Distributed, topology: Topology) -> None:
+        self._engine, self._device, self._data_size = engine, distributed.device, topology.data_parallel_size
+        self._activation_shape: torch.Size | None = None
+
+    def train_step(self, micro_batches: Sequence[MicroBatch], num_targets: int, timer: StepTimer) -> torch.Tensor:
+        """One optimizer step; see `stepping.Stepper`. Ranks that are not of the last stage return 0."""
+        share = num_targets / (len(micro_batches) * self._data_size)
+        self._reset_activation_shape(micro_batches)
+        with timer.span("pipeline"):
+            self._engine.train_batch(iter([_pipeline_inputs(batch, share) for batch in micro_batches]))
+        return self._pop_loss()
+
+    def eval_step(self, batch: MicroBatch) -> tuple[torch.Tensor, int]:
+        """One forward through the stages; the last one counts."""
+        predicted = batch.num_targets
+        self._reset_activation_shape([batch])
+        self._engine.eval_batch(
+            iter([_pipeline_inputs(batch, max(predicted, 1))]), bcast_loss=False, num_micro_batches=1
+        )
+        loss = self._pop_loss() * predicted
+        return loss, predicted if self._engine.is_last_stage() else 0
+
+    def _pop_loss(self) -> torch.Tensor:
+        taken: torch.Tensor = self._engine.module.loss_fn.take(self._device)
+        return taken
+
+    def _reset_activation_shape(self, micro_batches: Sequence[MicroBatch]) -> None:
+        """The engine keeps the buffers of the first shape that it has seen, and would fill them with other shapes."""
+        shapes = {batch.input_ids.shape for batch in micro_batches}
+        self._engine.dynamic_shape = len(shapes) > 1
+        shape = shapes.pop()
+        if shapes or shape != self._activation_shape:
+            self._engine.reset_activation_shape()
+        self._activation_shape = None if shapes else shape
+
+
+def _pipeline_inputs(batch: MicroBatch, share: float) -> _PipelineInputs:
+    """What the first stage takes, and what the last one takes. float32 as torch divides a float32 loss."""
+    return (batch.input_ids, encode_positions(batch)), (batch.labels, torch.tensor(share, dtype=torch.float32))

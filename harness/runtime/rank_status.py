@@ -1,0 +1,97 @@
+"""What each rank says about itself, in `status/rank-NNNNN.json`: the supervisor decides by these files how a run ended,
+and by their silence that it hangs.
+
+Progress for people is elsewhere (`progress.py`), numbers for machines too (`metrics.py`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from harness.file_io import replace_file
+from harness.runtime.run_config import RunDir
+
+RankState = Literal["starting", "running", "completed", "stopped", "failed"]
+Phase = Literal["start", "data", "step", "save", "eval", "end"]
+_WRITE_INTERVAL_SECONDS = 1.0
+
+
+@dataclass(slots=True)
+class RankStatusWriter:
+    """Writes this rank's file. A rank that moves on writes at most once a second; a change of state or phase is written
+    at once. Nothing is written where nothing moved.
+    """
+
+    run_dir: RunDir
+    rank: int
+    state: RankState = "starting"
+    step: int = 0
+    checkpoint: str | None = None
+    phase: Phase = "start"
+    on_progress: Callable[[Phase], None] | None = None
+    """Called whenever this rank gets on: the watchdog."""
+    _written_at: float = field(default=0.0)
+
+    def update(
+        self,
+        state: RankState,
+        *,
+        step: int | None = None,
+        error: str | None = None,
+        checkpoint: str | None = None,
+        is_user_error: bool = False,
+    ) -> None:
+        """Say it. `error` is for `failed`, with `refused` when it is a finding about the user's input; `checkpoint`
+        names the last complete one.
+        """
+        changed = state != self.state or error is not None or checkpoint is not None
+        if state == "running" and self.state != "running":
+            self.phase = "step"
+        self.state = state
+        self.step = self.step if step is None else step
+        self.checkpoint = checkpoint or self.checkpoint
+        self._record_progress(changed, error=error, is_user_error=is_user_error)
+
+    def heartbeat(self) -> None:
+        """Something got on that is no step, such as a batch of an evaluation."""
+        self._record_progress(False)
+
+    @contextmanager
+    def enter_phase(self, phase: Phase) -> Iterator[None]:
+        """What happens inside is of this phase, which has a time limit of its own."""
+        before, self.phase = self.phase, phase
+        self._record_progress(True)
+        yield
+        self.phase = before
+        self._record_progress(True)
+
+    def _record_progress(self, immediately: bool, *, error: str | None = None, is_user_error: bool = False) -> None:
+        if self.on_progress is not None:
+            self.on_progress(self.phase)
+        if immediately or time.monotonic() - self._written_at >= _WRITE_INTERVAL_SECONDS:
+            self._write(error, is_user_error)
+
+    def _write(self, error: str | None, is_user_error: bool) -> None:
+        body: dict[str, Any] = {
+            "rank": self.rank,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "state": self.state,
+            "phase": self.phase,
+            "step": self.step,
+        }
+        if error is not None:
+            body |= {"error": error, "refused": is_user_error}
+        if self.checkpoint is not None:
+            body["checkpoint"] = self.checkpoint
+        body["time"] = time.time()
+        self.run_dir.status.mkdir(parents=True, exist_ok=True)
+        replace_file(self.run_dir.status / f"rank-{self.rank:05d}.json", json.dumps(body) + "\n", durable=False)
+        self._written_at = time.monotonic()

@@ -1,0 +1,105 @@
+"""Keeps a second writer away: from the run directory, and from the folder that DeepSpeed swaps to.
+
+Under `harness launch` the supervisor holds the run directory; started by hand, rank 0 does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+from harness import nvme_dirs
+from harness.errors import UserError
+from harness.locks import Lock, LockHeld, LockHolder, current_holder, read_holder
+from harness.runtime.distributed import Distributed
+from harness.runtime.run_config import RunConfig, RunDir
+from harness.runtime.user_errors import user_error
+from harness.verdicts import VERDICT
+
+LOCK_FILE = "lock"
+SWAP_LOCK_FILE = nvme_dirs.LOCK
+_SUPERVISOR_VARIABLES = ("HARNESS_SUPERVISOR", "HARNESS_LEADER")
+"""Of this host, and of the first one where each host starts its own ranks."""
+
+
+def check_unlocked(run_dir: RunDir) -> None:
+    """Before a rank writes: raises Refused (EN120) when somebody other than its supervisor has the run directory."""
+    holder = current_holder(run_dir.root / LOCK_FILE)
+    if holder is not None and not _is_our_supervisor(holder):
+        raise _in_use_error(run_dir, holder)
+
+
+def acquire_locks(run_dir: RunDir, distributed: Distributed, run_config: RunConfig) -> list[Lock]:
+    """The locks of this rank, held until `release` or its death. Raises Refused (EN120, EN121) on all ranks when
+    another process has one of them.
+    """
+    return distributed.call_or_fail_everywhere(
+        lambda: [*_lock_run_dir(run_dir, distributed), *_lock_swap_folders(distributed, run_config)]
+    )
+
+
+def _is_our_supervisor(holder: LockHolder) -> bool:
+    return holder.supervisor_id in {os.environ.get(name) for name in _SUPERVISOR_VARIABLES}
+
+
+def release_locks(locks: list[Lock]) -> None:
+    """Give them back."""
+    for lock in locks:
+        nvme_dirs.clear_swap_dir(lock.path.parent)  # a folder that the harness made for this run; others are left alone
+        lock.release()
+        if nvme_dirs.is_swap_dir(lock.path.parent):
+            with contextlib.suppress(OSError):
+                lock.path.parent.rmdir()
+
+
+def _lock_run_dir(run_dir: RunDir, distributed: Distributed) -> list[Lock]:
+    path = run_dir.root / LOCK_FILE
+    holder = read_holder(path)
+    if not distributed.is_main_process or (holder is not None and _is_our_supervisor(holder)):
+        return []
+    try:
+        lock = Lock.acquire(path, f"rank 0 of {run_dir.root.name}")
+    except LockHeld as held:
+        raise _in_use_error(run_dir, held.holder) from None
+    except OSError:
+        return []  # a run directory that cannot be written is told of where it is written
+    with contextlib.suppress(OSError):
+        (run_dir.root / VERDICT).unlink(missing_ok=True)  # of the launch that was here before
+    return [lock]
+
+
+def _lock_swap_folders(distributed: Distributed, run_config: RunConfig) -> list[Lock]:
+    """DeepSpeed empties its folders below `nvme_path` when it starts, whoever they belong to."""
+    zero: dict[str, Any] = run_config.ds_config.get("zero_optimization") or {}
+    offloads = [zero.get("offload_optimizer") or {}, zero.get("offload_param") or {}]
+    folders = {str(o["nvme_path"]) for o in offloads if o.get("device") == "nvme" and o.get("nvme_path")}
+    locks = []
+    for folder in sorted(folders) if distributed.is_local_main_process else ():
+        try:
+            Path(folder).mkdir(parents=True, exist_ok=True)
+            nvme_dirs.remove_stale_swap_dirs(Path(folder).parent)  # what killed runs left on this node
+            locks.append(Lock.acquire(Path(folder) / SWAP_LOCK_FILE, f"run {run_config.run.name}"))
+        except LockHeld as held:
+            raise user_error(
+                "EN121",
+                f"`{folder}` is in use by {held.holder or 'another process'}",
+                key="zero.offload_optimizer.nvme_path",
+                notes=(
+                    "DeepSpeed empties its folders there at the start, and with them what the other run has swapped",
+                ),
+                fix="give each run a folder of its own, or wait until the other has ended",
+            ) from None
+        except OSError:
+            continue
+    return locks
+
+
+def _in_use_error(run_dir: RunDir, holder: LockHolder | None) -> UserError:
+    return user_error(
+        "EN120",
+        f"`{run_dir.root}` is in use by {holder or 'another process'}",
+        notes=("two writers would mix their metrics and overwrite each other's checkpoints",),
+        fix="wait until it has ended, or start a run of its own with `harness launch`",
+    )

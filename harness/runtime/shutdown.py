@@ -1,0 +1,106 @@
+"""How a rank ends early: asked to by a signal or by the `stop` file, or because whoever started it is gone.
+
+It kills nobody but itself; the supervisor looks after the rest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from types import FrameType
+
+from harness.errors import ExitCode
+from harness.hostinfo.machine import host_identity
+from harness.runtime.distributed import Distributed
+from harness.runtime.run_config import RunDir
+
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+_SAME_REQUEST_SECONDS = 2.0
+"""A scheduler signals every process of a job, and DeepSpeed's launcher passes SIGTERM on: what comes so soon after the
+first is the same request."""
+_received_signals: list[tuple[int, float]] = []
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_POLL_INTERVAL_SECONDS = 0.5
+_SUPERVISOR_VARIABLE = "HARNESS_SUPERVISOR"
+
+
+def exit_with_parent() -> None:
+    """Never outlive the launcher process, nor the supervisor when it is on this host, even when they get SIGKILL."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if (
+        os.getppid() == 1
+        and "LOCAL_RANK" in os.environ
+        and _SUPERVISOR_VARIABLE in os.environ
+        and not _supervisor_is_alive()
+    ):
+        os._exit(ExitCode.TERMINATED)
+    if _SUPERVISOR_VARIABLE in os.environ:
+        threading.Thread(target=_watch_supervisor, name="supervisor-watch", daemon=True).start()
+
+
+def _watch_supervisor() -> None:
+    while _supervisor_is_alive():
+        time.sleep(_POLL_INTERVAL_SECONDS)
+    os._exit(ExitCode.TERMINATED)
+
+
+def _supervisor_is_alive() -> bool:
+    """True when it runs, or when it is on another host and cannot be seen from here.
+
+    HARNESS_SUPERVISOR is `host:boot id:pid:start time in clock ticks`; two hosts may have one name, never one boot id.
+    """
+    host, pid, started = os.environ[_SUPERVISOR_VARIABLE].rsplit(":", 2)
+    if host != host_identity():
+        return True
+    try:
+        # The command name may hold blanks and brackets: fields count from the last bracket. Start time is field 22.
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return False
+    return fields[19] == started and fields[0] not in {"Z", "X"}
+
+
+def install_signal_handlers() -> None:
+    """From now on SIGTERM, SIGINT and SIGUSR1 ask for a stop at the next step; until now there was nothing to finish.
+
+    A second one ends this rank at once. SIGUSR1 may have been sent before: the supervisor starts ranks with it blocked.
+    """
+    for signum in _STOP_SIGNALS:
+        signal.signal(signum, _record_signal)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGUSR1])
+
+
+def _record_signal(signum: int, _frame: FrameType | None) -> None:
+    now = time.monotonic()
+    if _received_signals and now - _received_signals[0][1] > _SAME_REQUEST_SECONDS:
+        os._exit(128 + signum)
+    _received_signals.append((signum, now))
+
+
+def gather_stop_reason(run_dir: RunDir, distributed: Distributed) -> str | None:
+    """Why all ranks stop after this step, the same words on every rank; None to go on. A collective.
+
+    What a signal asked of one rank is left in the `stop` file, for whoever judges how the run ended.
+    """
+    asked = _local_stop_reason(run_dir, distributed.rank)
+    if not distributed.any_rank(asked is not None):
+        return None
+    reasons = [reason for reason in distributed.all_gather_object(asked) if reason]
+    if distributed.is_main_process and not run_dir.stop.exists():
+        with contextlib.suppress(OSError):
+            run_dir.stop.write_text(reasons[0] + "\n", encoding="utf-8")
+    return reasons[0]
+
+
+def _local_stop_reason(run_dir: RunDir, rank: int) -> str | None:
+    """What the `stop` file says, or which signal came here."""
+    try:
+        return run_dir.stop.read_text(encoding="utf-8", errors="replace").strip() or "a `stop` file was found"
+    except OSError:
+        pass
+    return f"{signal.Signals(_received_signals[0][0]).name} to rank {rank}" if _received_signals else None

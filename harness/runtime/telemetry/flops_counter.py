@@ -1,0 +1,185 @@
+"""The work of a step in floating-point operations: what the drawn rows need, and what is executed for them.
+
+A pure function of the rows' lengths, so that every rank knows the whole step's without asking. No time here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from harness.facts.model_lookup import ModelFacts, ModelLookup, facts_from_config
+from harness.plan.flops import ALL_GRADIENTS, FlopsInputs, GradientShares, executed_flops, flops_6n, needed_flops
+from harness.runtime.dataset.token_dataset import TokenDataset
+from harness.spec.run_spec import RunSpec
+
+_MASK_SKIPPING_ATTENTION = ("flash_attention_2", "flash_attention_3", "flex_attention")
+"""Attention that computes no pair that a mask hides: no padding, nothing between the documents of a packed row."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchCounts:
+    """Of some rows: tokens without and with padding, and floating-point operations."""
+
+    tokens: int
+    positions: int
+    model_flops: float
+    hardware_flops: float
+    flops_6n: float
+
+
+@dataclass(frozen=True)
+class FlopsCounter:
+    """Counts for one model and one set of training rows."""
+
+    sequences: TokenDataset
+    facts: ModelFacts | None
+    sizes: FlopsInputs | None
+    source: str
+    layers_by_window: Mapping[int | None, int]
+    """How many layers attend to so many positions at most; None: to all before."""
+    attention: str
+    trained_fractions: GradientShares = ALL_GRADIENTS
+    checkpointing: bool = False
+
+    def count(self, rows: np.ndarray) -> BatchCounts:
+        """Of rows (..., micro-batch): each last axis is padded together. Rows of a stream are all alike."""
+        if not self.sequences.is_plain_stream:
+            return self._count_rows(rows)
+        if rows.shape not in self._counts_by_shape:
+            self._counts_by_shape[rows.shape] = self._count_rows(rows)
+        return self._counts_by_shape[rows.shape]
+
+    @cached_property
+    def _counts_by_shape(self) -> dict[tuple[int, ...], BatchCounts]:
+        return {}
+
+    def _count_rows(self, rows: np.ndarray) -> BatchCounts:
+        seq = self.sequences
+        lengths = seq.lengths[rows]
+        positions = self._padded_lengths(lengths)
+        total = int(positions.sum()) * rows.shape[-1]
+        tokens = int(lengths.sum())
+        if self.sizes is None:
+            return BatchCounts(tokens, total, 0.0, 0.0, 0.0)
+        documents = seq.document_lengths(rows.reshape(-1))
+        pairs = sum(count * _attention_pairs(documents, window) for window, count in self.layers_by_window.items())
+        computed = self._computed_pairs(lengths, positions, documents)
+        return BatchCounts(
+            tokens,
+            total,
+            needed_flops(self.sizes, tokens, pairs, self.trained_fractions),
+            executed_flops(self.sizes, total, computed, self.trained_fractions, checkpointing=self.checkpointing),
+            flops_6n(self.sizes, tokens),
+        )
+
+    def _padded_lengths(self, lengths: np.ndarray) -> np.ndarray:
+        """Length of each micro-batch, without the last axis."""
+        seq = self.sequences
+        longest = (
+            np.full(lengths.shape[:-1], seq.max_length)
+            if seq.is_plain_stream or seq.is_packed
+            else lengths.max(axis=-1)
+        )
+        return -(-longest // seq.pad_to_multiple_of) * seq.pad_to_multiple_of
+
+    def _computed_pairs(self, lengths: np.ndarray, padded: np.ndarray, documents: np.ndarray) -> float:
+        """Pairs over all layers that the attention computes. `sdpa` and flash kernels leave out what is above the
+        diagonal as long as no mask is given; with one (padding, several documents), and in `eager`, whole squares.
+        """
+        if self.attention in _MASK_SKIPPING_ATTENTION:
+            return float(
+                sum(count * _attention_pairs(documents, window) for window, count in self.layers_by_window.items())
+            )
+        layers, rows, long = sum(self.layers_by_window.values()), lengths.shape[-1], padded.astype(np.float64)
+        masked = np.full(padded.shape, self.sequences.is_packed)
+        if not self.sequences.is_packed:
+            masked = (lengths != padded[..., None]).any(axis=-1)
+        whole = masked | (self.attention != "sdpa")
+        return float(layers * rows * np.where(whole, long**2, long * (long + 1) / 2).sum())
+
+
+def _attention_pairs(lengths: np.ndarray, window: int | None) -> float:
+    """Positions that attend to each other in sequences of these lengths, causal, at most `window` back."""
+    s = lengths.astype(np.float64)
+    if window is None:
+        return float((s * (s + 1) / 2).sum())
+    inside = np.minimum(s, window)
+    return float((inside * (inside + 1) / 2 + (s - inside) * window).sum())
+
+
+def make_flops_counter(spec: RunSpec, config: Any, module: torch.nn.Module, sequences: TokenDataset) -> FlopsCounter:
+    """For the model of this `transformers` configuration as it is trained in `module`, whole or a stage of it."""
+    text = config.get_text_config()
+    found = facts_from_config(config.to_dict())
+    sizes, source = _find_sizes(found, text, module)
+    return FlopsCounter(
+        sequences,
+        found.facts,
+        sizes,
+        source,
+        _count_layers_by_window(text),
+        str(getattr(text, "_attn_implementation", None) or "sdpa"),
+        _trained_fractions(module, is_whole_model=spec.parallel.pipeline_parallel_size == 1),
+        spec.train.gradient_checkpointing,
+    )
+
+
+def _find_sizes(found: ModelLookup, text: Any, module: torch.nn.Module) -> tuple[FlopsInputs | None, str]:
+    """From what is known of the family, else from the module itself where it has no experts; or why not."""
+    if found.facts is not None:
+        return FlopsInputs.from_model(found.facts), f"the sizes of a {found.facts.family} model"
+    layers, heads = getattr(text, "num_hidden_layers", None), getattr(text, "num_attention_heads", None)
+    if any("expert" in name for name in text.to_dict()) or not layers or not heads:
+        return None, found.why_not
+    size = getattr(text, "head_dim", None) or text.hidden_size // heads
+    matmul = float(sum(_numel(p) for _, p in _matmul_parameters(module)))
+    active = float(sum(_numel(p) for p in module.parameters()))
+    again = max(0.0, matmul - text.vocab_size * text.hidden_size)
+    return FlopsInputs(matmul, active, layers, heads * size, again), "the parameters of the module"
+
+
+def _matmul_parameters(module: torch.nn.Module) -> list[tuple[str, torch.nn.Parameter]]:
+    """Matrices that activations are multiplied with, in the order of the module; an embedding alone is looked up."""
+    looked_up = {id(m.weight) for m in module.modules() if isinstance(m, torch.nn.Embedding)}
+    heads = {id(m.weight) for m in module.modules() if isinstance(m, torch.nn.Linear)}
+    return [
+        (name, p)
+        for name, p in module.named_parameters()
+        if len(getattr(p, "ds_shape", p.shape)) > 1 and (id(p) not in looked_up or id(p) in heads)
+    ]
+
+
+def _numel(parameter: Any) -> int:
+    return int(getattr(parameter, "ds_numel", None) or parameter.numel())
+
+
+def _trained_fractions(module: torch.nn.Module, *, is_whole_model: bool) -> GradientShares:
+    """Frozen matrices have no gradient of their own; those before the first trained one are not gone through either."""
+    known = _matmul_parameters(module)
+    total = sum(_numel(p) for _, p in known)
+    if total == 0 or all(p.requires_grad for p in module.parameters()):
+        return ALL_GRADIENTS
+    own = sum(_numel(p) for _, p in known if p.requires_grad)
+    before, seen, multiplied = 0, not is_whole_model, {id(p) for _, p in known}
+    for p in module.parameters():
+        seen = seen or p.requires_grad
+        before += _numel(p) if not seen and id(p) in multiplied else 0
+    return GradientShares(own / total, 1 - before / total)
+
+
+def _count_layers_by_window(text: Any) -> dict[int | None, int]:
+    """Layers by how far back they look."""
+    layers, window = int(getattr(text, "num_hidden_layers", 0)), getattr(text, "sliding_window", None)
+    kinds = getattr(text, "layer_types", None)
+    if not window or getattr(text, "use_sliding_window", True) is False:
+        return {None: layers}
+    if not kinds:
+        return {window: layers}
+    return dict(Counter(window if kind == "sliding_attention" else None for kind in kinds))

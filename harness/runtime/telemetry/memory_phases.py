@@ -1,0 +1,47 @@
+"""What each phase of a run held at most, and what the states are in bytes: one line `memory` a phase, all ranks in it.
+
+Phases are those of the plan: `load`, `resume`, `step` (the first one, forward and backward in it), `save` (the first).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.runtime.distributed import Distributed
+from harness.runtime.metrics import MetricsWriter
+from harness.runtime.telemetry.memory_usage import read_and_reset_peak_memory
+from harness.runtime.telemetry.state_bytes import state_bytes
+
+
+class MemoryPhases:
+    """Of one start. All ranks call the same methods: each is a collective."""
+
+    def __init__(self, ranks: Distributed, metrics: MetricsWriter) -> None:
+        self._ranks, self._metrics = ranks, metrics
+        self._recorded_phases: set[str] = set()
+        self._pending_lines: list[dict[str, Any]] = []
+        self._is_writing = False
+
+    def start_writing(self) -> None:
+        """The line `run` is written: those of earlier phases may follow it."""
+        self._is_writing = True
+        for line in self._pending_lines:
+            self._metrics.write("memory", **line)
+        self._pending_lines = []
+
+    def record(self, phase: str, step: int, engine: Any = None) -> None:
+        """A phase has ended; of each kind the first is told. With `engine` its states are counted."""
+        if phase in self._recorded_phases:
+            return
+        self._recorded_phases.add(phase)
+        mine = read_and_reset_peak_memory(), state_bytes(engine) if engine is not None else {}
+        everyone = self._ranks.all_gather_object(mine)
+        columns = {f"{key}": [memory[key] for memory, _ in everyone] for key in everyone[0][0]}
+        states = {
+            key: max(found.get(key, 0) for _, found in everyone) for key in sorted({k for _, f in everyone for k in f})
+        }
+        line = {"step": step, "phase": phase, **columns, **({"states": states} if states else {})}
+        if self._is_writing:
+            self._metrics.write("memory", **line)
+        else:
+            self._pending_lines.append(line)

@@ -1,0 +1,77 @@
+"""Memory of this process and its device, as the kernel and the allocator count it. Nothing waits for the device."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import time
+from functools import cache
+
+from deepspeed.accelerator import get_accelerator
+
+_MIN_SECONDS_BETWEEN_READS = 1.0
+"""Asking takes a tenth of a millisecond, a GPU's allocator more: where steps are shorter, not each of them asks."""
+_last_reading: tuple[float, dict[str, int]] = (-_MIN_SECONDS_BETWEEN_READS, {})
+_peak_before_reset = 0
+"""Resident at most in the phases that are over: the kernel forgets it when a phase begins."""
+
+
+def memory_usage() -> dict[str, int]:
+    """Bytes, under the names that they have in a `step` line, of now or a second ago; `memory_gpu_*` where there is
+    a device.
+    """
+    global _last_reading  # noqa: PLW0603
+    now = time.monotonic()
+    if now - _last_reading[0] >= _MIN_SECONDS_BETWEEN_READS:
+        _last_reading = now, {**host_memory_usage(), **_device_memory_usage()}
+    return _last_reading[1]
+
+
+def _device_memory_usage() -> dict[str, int]:
+    accelerator = get_accelerator()
+    if accelerator.device_name() == "cpu":
+        return {}
+    return {
+        "memory_gpu_bytes": accelerator.memory_allocated(),
+        "memory_gpu_reserved_bytes": accelerator.memory_reserved(),
+        "memory_gpu_peak_bytes": accelerator.max_memory_allocated(),
+    }
+
+
+def host_memory_usage() -> dict[str, int]:
+    """Resident bytes now and at most, as the kernel keeps them. `ru_maxrss` would be quicker, but a process that was
+    forked and replaced still has its parent's.
+    """
+    status = os.pread(_proc_file_descriptor("status", os.getpid()), 8192, 0)
+    now, most = (_parse_kilobytes(status, name) * 1024 for name in (b"VmRSS:", b"VmHWM:"))
+    return {"memory_host_bytes": now, "memory_host_peak_bytes": max(now, most, _peak_before_reset)}
+
+
+def read_and_reset_peak_memory() -> dict[str, int]:
+    """Bytes now and at most since this was asked before; then the kernel starts to count anew. Where it does not let
+    us (`/proc/self/clear_refs`), at most so far. Of a device: at most so far.
+    """
+    global _peak_before_reset  # noqa: PLW0603
+    status = os.pread(_proc_file_descriptor("status", os.getpid()), 8192, 0)
+    now, most = (_parse_kilobytes(status, name) * 1024 for name in (b"VmRSS:", b"VmHWM:"))
+    _peak_before_reset = max(_peak_before_reset, most)
+    with contextlib.suppress(OSError), open("/proc/self/clear_refs", "wb", buffering=0) as file:  # noqa: PTH123
+        file.write(b"5")  # proc(5): reset the peak resident set
+    return {**_device_memory_usage(), "memory_host_bytes": now, "memory_host_peak_bytes": max(now, most)}
+
+
+def _parse_kilobytes(status: bytes, name: bytes) -> int:
+    _, _, rest = status.partition(name)
+    return int(rest.split(maxsplit=1)[0]) if rest else 0
+
+
+@cache
+def _proc_file_descriptor(name: str, process: int) -> int:
+    """A file of the kernel, left open: opening one takes longer than reading it. Of this process, should it fork."""
+    return os.open(f"/proc/{process}/{name}", os.O_RDONLY)
+
+
+def major_page_faults() -> int:
+    """Pages that this process has had to read from a disk so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_majflt

@@ -1,0 +1,83 @@
+"""What NVMe swapping moves and how long it blocks: counted at DeepSpeed's own file handles, whoever uses them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+_BLOCKING_METHODS = ("wait", "sync_pread", "sync_pwrite", "read", "write")
+_READ_METHODS = ("sync_pread", "async_pread", "pread", "read")
+_WRITE_METHODS = ("sync_pwrite", "async_pwrite", "pwrite", "write")
+
+
+@dataclass(slots=True)
+class NvmeCounters:
+    """Bytes and blocked seconds of this process so far."""
+
+    bytes_read: int = 0
+    bytes_written: int = 0
+    blocked_seconds: float = 0.0
+
+
+NVME_COUNTERS = NvmeCounters()
+
+
+def find_nvme_dirs(ds_config: dict[str, Any]) -> list[Path]:
+    """Folders that the JSON swaps to."""
+    zero = ds_config.get("zero_optimization") or {}
+    places = [zero.get(key) or {} for key in ("offload_optimizer", "offload_param")]
+    return list(dict.fromkeys(Path(p["nvme_path"]) for p in places if p.get("device") == "nvme" and p.get("nvme_path")))
+
+
+def count_nvme_io(ds_config: dict[str, Any]) -> None:
+    """Count from now on, where this run swaps at all: before the engine is built, which opens the handles."""
+    if not find_nvme_dirs(ds_config):
+        return
+    from deepspeed.ops.op_builder import AsyncIOBuilder
+
+    op = AsyncIOBuilder().load(verbose=False)
+    if not hasattr(op.aio_handle, "counted_by_harness"):
+        op.aio_handle = counting_handle_class(op.aio_handle)
+
+
+def counting_handle_class(handle: type) -> type:
+    """A class of handles that counts what the given one does."""
+    methods: dict[str, Any] = {"counted_by_harness": True}
+    for name in {*_BLOCKING_METHODS, *_READ_METHODS, *_WRITE_METHODS}:
+        method = getattr(handle, name, None)
+        if method is not None:
+            methods[name] = _counting_method(method, name)
+    return type("CountedHandle", (handle,), methods)
+
+
+def _counting_method(method: Callable[..., Any], name: str) -> Callable[..., Any]:
+    blocks, reads, writes = name in _BLOCKING_METHODS, name in _READ_METHODS, name in _WRITE_METHODS
+
+    @wraps(method)
+    def call(self: Any, *args: Any, **kw: Any) -> Any:
+        moved = args[0].nbytes if (reads or writes) and args and hasattr(args[0], "nbytes") else 0
+        NVME_COUNTERS.bytes_read += moved if reads else 0
+        NVME_COUNTERS.bytes_written += moved if writes else 0
+        began = time.perf_counter()
+        try:
+            return method(self, *args, **kw)
+        finally:
+            NVME_COUNTERS.blocked_seconds += time.perf_counter() - began if blocks else 0.0
+
+    return call
+
+
+def disk_usage(folders: list[Path]) -> int:
+    """Bytes on disk of the files below these folders; what vanishes meanwhile counts as nothing."""
+    total = 0
+    for folder in folders:
+        for path in folder.rglob("*"):
+            try:
+                total += path.lstat().st_blocks * 512
+            except OSError:
+                continue
+    return total

@@ -1,0 +1,45 @@
+"""Which device this is, and the most that it could compute: what MFU is measured against. No figure is made up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from deepspeed.accelerator import get_accelerator
+
+from harness.facts.devices import device_by_driver_name
+from harness.spec.run_spec import RunSpec
+
+
+@dataclass(frozen=True, slots=True)
+class DevicePeak:
+    """`flops` is None, and `source` empty, where no peak is known."""
+
+    device: str
+    memory: int | None
+    flops: float | None
+    source: str | None
+
+
+def find_device_peak(spec: RunSpec) -> DevicePeak:
+    """Of this rank's device, in the number format of the run; what the spec says wins."""
+    accelerator = get_accelerator()
+    name, memory = accelerator.device_name(), None
+    kind = None
+    if name != "cpu":
+        memory = int(accelerator.total_memory())
+        name = _driver_device_name(name)
+        kind = device_by_driver_name(name, memory)
+    if spec.telemetry.peak_flops is not None:
+        return DevicePeak(name, memory, spec.telemetry.peak_flops, "`telemetry.peak_flops`")
+    if kind is None:
+        return DevicePeak(name, memory, None, None)
+    if spec.precision.bf16 or spec.precision.fp16:
+        return DevicePeak(name, memory, kind.flops_16, f"{kind.source}, 16 bit")
+    return DevicePeak(name, memory, kind.flops_32, f"{kind.source}, fp32")
+
+
+def _driver_device_name(kind: str) -> str:
+    import torch
+
+    module = getattr(torch, kind, None)  # torch.cuda, torch.xpu ...
+    return str(module.get_device_name()) if hasattr(module, "get_device_name") else kind

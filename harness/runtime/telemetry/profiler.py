@@ -1,0 +1,146 @@
+"""Some steps under torch's profiler, for the asking: a trace file, and a table of where the time goes, by kind of work.
+
+DeepSpeed's own FLOPs profiler and its communication logger are switched on in its JSON; here is what becomes of the
+latter's figures at the end.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from harness.runtime.distributed import Distributed
+from harness.runtime.metrics import MetricsWriter
+from harness.spec.sections.telemetry_spec import TelemetrySpec
+
+_EVENT_KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    (
+        "communication",
+        ("c10d::", "nccl", "gloo", "allreduce", "all_reduce", "all_gather", "reduce_scatter", "broadcast_"),
+    ),
+    ("attention", ("scaled_dot_product", "flash", "fmha", "_efficient_attention", "softmax")),
+    ("matrix products", ("aten::mm", "addmm", "bmm", "matmul", "linear", "gemm", "cutlass", "aten::_grouped_mm")),
+    ("optimizer", ("optimizer.step", "adam", "multi_tensor", "_foreach", "lamb", "lion")),
+    (
+        "copies",
+        ("aten::copy_", "memcpy", "aten::to", "_to_copy", "aten::cat", "contiguous", "clone", "memset", "fill_"),
+    ),
+    ("embedding and gathers", ("embedding", "index", "gather", "scatter")),
+    ("loss", ("cross_entropy", "nll_loss", "log_softmax")),
+)
+"""By parts of an event's name in lower case, the first that fits; all else is `element by element and other`."""
+_OTHER_KIND = "element by element and other"
+
+
+@dataclass(frozen=True, slots=True)
+class StepRange:
+    """Steps that are recorded, both ends included."""
+
+    first: int
+    last: int
+
+    @staticmethod
+    def parse(text: str | None) -> StepRange | None:
+        """Of `10-12` or `10`; None for nothing, and for a range that ends before it begins."""
+        if text is None:
+            return None
+        first, _, last = text.partition("-")
+        found = StepRange(int(first), int(last or first))
+        return found if found.last >= found.first else None
+
+
+class StepProfiler:
+    """Of one rank: records where it is asked to."""
+
+    def __init__(self, spec: TelemetrySpec, ranks: Distributed, run_dir: Path, metrics: MetricsWriter) -> None:
+        self._step_range, self._enabled = StepRange.parse(spec.profile_steps), ranks.rank in spec.profile_ranks
+        self._rank, self._folder, self._metrics = ranks.rank, run_dir / "profile", metrics
+        self._profiler: Any = None
+        self._first_step = 0
+
+    def starts_or_stops_after(self, step: int) -> bool:
+        """Does something begin or end when this step is over? Alike on all ranks, also those that record nothing."""
+        return self._step_range is not None and (step == self._step_range.first - 1 or step == self._step_range.last)
+
+    def start_if_due(self, step: int) -> None:
+        """Step `step` is the next."""
+        span = self._step_range
+        if span is None or not self._enabled or self._profiler is not None or not span.first <= step <= span.last:
+            return
+        kinds = [torch.profiler.ProfilerActivity.CPU]
+        if torch.cuda.is_available():
+            kinds.append(torch.profiler.ProfilerActivity.CUDA)
+        self._profiler, self._first_step = torch.profiler.profile(activities=kinds), step
+        self._profiler.start()
+
+    def stop_if_due(self, step: int, *, last: bool = False) -> Path | None:
+        """Step `step` is done; returns the table's file once all are. A disk that is full is no reason to stop."""
+        if self._profiler is None or self._step_range is None or (step < self._step_range.last and not last):
+            return None
+        profiler, self._profiler, self._enabled = self._profiler, None, False
+        profiler.stop()
+        name = f"rank-{self._rank:05d}.steps-{self._first_step}-{step}"
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            profiler.export_chrome_trace(str(self._folder / f"{name}.trace.json.gz"))
+            table = self._folder / f"{name}.txt"
+            events = profiler.key_averages()
+            table.write_text(format_table(events, step - self._first_step + 1), encoding="utf-8")
+        except OSError as error:
+            self._metrics.write("tracker_failed", step=step, tracker="profile", error=str(error))
+            return None
+        self._metrics.write("profile", step=step, first_step=self._first_step, path="profile")
+        return table
+
+
+def format_table(events: Iterable[Any], steps: int) -> str:
+    """Milliseconds a step by kind of work, then the events that took most. On a device its time, else the host's."""
+    known = list(events)
+    device = any(_device_time(e) > 0 for e in known)
+    by_kind: dict[str, float] = defaultdict(float)
+    rows = []
+    for event in known:
+        spent = _device_time(event) if device else float(event.self_cpu_time_total)
+        if spent <= 0:
+            continue
+        by_kind[classify_event(event.key)] += spent
+        rows.append((spent, event.count, event.key))
+    total = sum(by_kind.values()) or 1.0
+    where = "on the device" if device else "on the host, all threads"
+    out = [f"Time {where}, a step, over {steps} step{'s' * (steps > 1)}; profiling makes steps slower", ""]
+    out += [f"{'kind':<32}{'ms':>12}{'share':>9}"]
+    for kind, spent in sorted(by_kind.items(), key=lambda item: -item[1]):
+        out.append(f"{kind:<32}{spent / 1000 / steps:>12.3f}{spent / total:>9.1%}")
+    out += ["", f"{'event':<60}{'calls':>10}{'ms':>12}{'share':>9}"]
+    for spent, count, key in sorted(rows, reverse=True)[:30]:
+        out.append(f"{key[:59]:<60}{count / steps:>10.1f}{spent / 1000 / steps:>12.3f}{spent / total:>9.1%}")
+    return "\n".join(out) + "\n"
+
+
+def classify_event(name: str) -> str:
+    """The kind of work of an event."""
+    low = name.lower()
+    return next((kind for kind, parts in _EVENT_KINDS if any(part in low for part in parts)), _OTHER_KIND)
+
+
+def _device_time(event: Any) -> float:
+    return float(getattr(event, "self_device_time_total", 0) or 0)
+
+
+def write_comms_summary(run_dir: Path, ranks: Distributed, *, enabled: bool) -> None:
+    """DeepSpeed's summary of its collectives, `profile/communication.json`. A collective where it was asked for."""
+    if not enabled:
+        return
+    from deepspeed.comm import comm
+
+    found = comm.log_summary(return_dict=True)
+    if ranks.is_main_process and found:
+        (run_dir / "profile").mkdir(parents=True, exist_ok=True)
+        text = json.dumps(found, indent=1, default=str)
+        (run_dir / "profile" / "communication.json").write_text(text + "\n", encoding="utf-8")

@@ -1,0 +1,42 @@
+"""What the line `run` tells of the ranks, the device and the model: what later figures are measured against."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.plan import comm_volume
+from harness.plan.plan_settings import settings_of
+from harness.plan.resolved_run import ResolvedRun
+from harness.plan.zero_partitions import local_num_parameters
+from harness.runtime.telemetry.flops_counter import FlopsCounter
+from harness.runtime.telemetry.peak_flops import DevicePeak
+from harness.runtime.topology import Topology
+
+
+def run_header_fields(run: ResolvedRun, topology: Topology, work: FlopsCounter, peak: DevicePeak) -> dict[str, Any]:
+    """Fields of the line; None for what is not known."""
+    return {
+        "data_parallel": topology.data_parallel_size,
+        "tensor_parallel": topology.tensor_parallel_size,
+        "pipeline_parallel": topology.pipeline_parallel_size,
+        "sequence_parallel": topology.sequence_parallel_size,
+        "device": peak.device,
+        "device_memory_bytes": peak.memory,
+        "device_peak_flops": peak.flops,
+        "device_peak_source": peak.source,
+        "flops_source": work.source,
+        "matmul_parameters": int(work.sizes.matmul) if work.sizes else None,
+        **_offload_fields(run, work),
+    }
+
+
+def _offload_fields(run: ResolvedRun, work: FlopsCounter) -> dict[str, Any]:
+    """Bytes a rank moves between device and host memory in a step, as the plan counts them; nothing measures them."""
+    settings = settings_of(run)
+    if settings is None or work.facts is None or settings.optimizer_device == settings.param_device == "none":
+        return {}
+    part = local_num_parameters(work.facts, settings) / settings.zero_world_size
+    return {
+        "offload_to_host_bytes": float(round(sum(comm_volume.device_to_host_bytes(part, settings)))),
+        "offload_to_device_bytes": float(round(sum(comm_volume.host_to_device_bytes(part, settings)))),
+    }

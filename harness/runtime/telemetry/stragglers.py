@@ -1,0 +1,244 @@
+"""Finds ranks, or hosts, that are slower than their peers for some time, and why that may be. Numbers in, names out.
+
+Ranks that wait for each other all take as long as the slowest, so that the time of a step says nothing: what is
+compared is *busy* time, the step without what a rank waits for others. Nothing is measured here.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict, deque
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Literal
+
+from harness.units import format_seconds
+
+StragglerCause = Literal["data", "compute", "input_size", "io", "host"]
+
+WINDOW_STEPS = 20
+"""Steps that a rank is judged by. It must have been slow in most looks at them, and by their median or mean."""
+_MIN_SAMPLES = 3
+_SLOW_FRACTION = 0.75
+_THRESHOLD_TOLERANCE = 0.9
+"""A figure this near the threshold is as good as on it: with noise of 5 % a step it is known to a tenth of it or so."""
+_RELEASE_FRACTION = 0.5
+"""A named rank is let go once it is slower by less than this part of the threshold."""
+_MIN_LOST_SECONDS = 5e-3
+"""What a rank holds the others up by at least: less than 5 ms a step is noise."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankSample:
+    """What one rank was busy with in a step: seconds, by kind; and the operations of the rows that it was given."""
+
+    data: float
+    compute: float
+    io: float = 0.0
+    host: float = 0.0
+    work: float = 0.0
+    faults: float = 0.0
+    """Pages a step that had to be read from a disk."""
+
+    @property
+    def busy(self) -> float:
+        """All of it. `io` is inside `compute`."""
+        return self.data + self.compute + self.host
+
+
+@dataclass(frozen=True, slots=True)
+class Straggler:
+    """Ranks of one host that hold the others up. `slower` is 0.25 for 25 %, `seconds` what it costs a step."""
+
+    ranks: tuple[int, ...]
+    host: str
+    whole_host: bool
+    slowdown: float
+    lost_seconds: float
+    cause: StragglerCause
+    evidence: str
+
+    @property
+    def name(self) -> str:
+        """Who it is, in words."""
+        if self.whole_host:
+            return f"host {self.host} ({len(self.ranks)} ranks)"
+        return f"rank {self.ranks[0]} on {self.host}"
+
+
+@dataclass(frozen=True, slots=True)
+class StragglerChange:
+    """A straggler that is named, or gone."""
+
+    straggler: Straggler
+    is_active: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _WindowEntry:
+    steps: int
+    samples: Sequence[RankSample]
+    ratios: Sequence[float]
+
+
+@dataclass(slots=True)
+class StragglerDetector:
+    """Judges each look at all ranks. `peers`: ranks with the same mark do the same kind of work, such as the stage."""
+
+    hosts: Sequence[str]
+    peer_groups: Sequence[Hashable]
+    threshold: float = 0.2
+    _window: deque[_WindowEntry] = field(default_factory=deque)
+    _active: dict[int, Straggler] = field(default_factory=dict)
+
+    def update(self, steps: int, samples: Sequence[RankSample]) -> list[StragglerChange]:
+        """One look a rank, typical of the last `steps` steps; returns what has changed by it."""
+        self._window.append(_WindowEntry(steps, samples, self._ratios_to_peers([look.busy for look in samples])))
+        while (
+            len(self._window) > _MIN_SAMPLES
+            and sum(s.steps for s in self._window) - self._window[0].steps >= WINDOW_STEPS
+        ):
+            self._window.popleft()
+        if len(self._window) < _MIN_SAMPLES:
+            return []
+        ratios = [seen.ratios for seen in self._window]
+        last = ratios[-1]
+        suspects = [rank for rank, much in enumerate(last) if much >= self.threshold / 2 or rank in self._active]
+        usual = {rank: _typical_ratio([seen[rank] for seen in ratios]) for rank in suspects}
+        least = self.threshold * _THRESHOLD_TOLERANCE
+        slow = {rank: much for rank, much in usual.items() if much >= least and self._is_mostly_slow(rank, ratios)}
+        return [*self._pop_recovered(usual), *self._add_stragglers(slow)]
+
+    def _window_steps(self) -> int:
+        return sum(seen.steps for seen in self._window)
+
+    def _ratios_to_peers(self, values: Sequence[float]) -> list[float]:
+        """Each rank's value over the median of its peers' without it, less 1."""
+        groups: dict[Hashable, list[float]] = defaultdict(list)
+        for mark, value in zip(self.peer_groups, values, strict=True):
+            groups[mark].append(value)
+        for group in groups.values():
+            group.sort()
+        out = []
+        for mark, value in zip(self.peer_groups, values, strict=True):
+            middle = _median_excluding(groups[mark], value)
+            slow = middle is not None and middle > 0 and value - middle >= _MIN_LOST_SECONDS
+            out.append(value / middle - 1 if slow and middle else 0.0)
+        return out
+
+    def _is_mostly_slow(self, rank: int, ratios: Sequence[Sequence[float]]) -> bool:
+        """Was it slow in most looks, and in the last? One long pause is none of our business."""
+        high = [seen[rank] >= self.threshold / 2 for seen in ratios]
+        return high[-1] and sum(high) >= _SLOW_FRACTION * len(high)
+
+    def _pop_recovered(self, usual: Mapping[int, float]) -> list[StragglerChange]:
+        over = [rank for rank in self._active if usual[rank] < self.threshold * _RELEASE_FRACTION]
+        left = {id(s): s for s in (self._active.pop(rank) for rank in over)}
+        still = {id(s) for s in self._active.values()}
+        return [StragglerChange(s, is_active=False) for key, s in left.items() if key not in still]
+
+    def _add_stragglers(self, slow: Mapping[int, float]) -> list[StragglerChange]:
+        fresh = [rank for rank in slow if rank not in self._active]
+        found, medians = [], _PeerMedians(self.peer_groups, self._mean_sample)
+        for host, ranks in _group_by_host(fresh, self.hosts).items():
+            whole = len(ranks) > 1 and len(ranks) == sum(name == host for name in self.hosts)
+            for group in [ranks] if whole else [[rank] for rank in ranks]:
+                worst = max(group, key=lambda rank: slow[rank])
+                mine, theirs = self._mean_sample(worst), medians.excluding(worst)
+                cause, evidence = likely_cause(mine, theirs)
+                lost = mine.busy - theirs.busy
+                straggler = Straggler(tuple(group), host, whole, self._mean_slowdown(worst), lost, cause, evidence)
+                self._active.update(dict.fromkeys(group, straggler))
+                found.append(StragglerChange(straggler, is_active=True))
+        return found
+
+    def _mean_slowdown(self, rank: int) -> float:
+        """Over the looks in which it was slow: it may have begun within the window."""
+        high = [s.ratios[rank] for s in self._window if s.ratios[rank] >= self.threshold / 2]
+        return sum(high) / len(high)
+
+    def _mean_sample(self, rank: int) -> RankSample:
+        seen = [s.samples[rank] for s in self._window]
+        return RankSample(*(sum(getattr(look, name) for look in seen) / len(seen) for name in _SAMPLE_FIELDS))
+
+
+@dataclass(slots=True)
+class _PeerMedians:
+    """What the peers of a rank do, kind by kind; computed once for each group of them."""
+
+    peer_groups: Sequence[Hashable]
+    mean_sample: Callable[[int], RankSample]
+    _cache: dict[Hashable, dict[str, list[float]]] = field(default_factory=dict)
+
+    def excluding(self, rank: int) -> RankSample:
+        mark = self.peer_groups[rank]
+        if mark not in self._cache:
+            looks = [self.mean_sample(other) for other, its in enumerate(self.peer_groups) if its == mark]
+            self._cache[mark] = {name: sorted(getattr(look, name) for look in looks) for name in _SAMPLE_FIELDS}
+        mine, known = self.mean_sample(rank), self._cache[mark]
+        return RankSample(*(_median_excluding(known[name], getattr(mine, name)) or 0.0 for name in _SAMPLE_FIELDS))
+
+
+_SAMPLE_FIELDS = ("data", "compute", "io", "host", "work", "faults")
+
+
+def likely_cause(mine: RankSample, peers: RankSample) -> tuple[StragglerCause, str]:
+    """What most of the difference is, and the numbers that say so.
+
+    More work than the peers have explains a longer computation when it accounts for half of it at least; pages read
+    from a disk explain a wait for data.
+    """
+    compute = (mine.compute - mine.io) - (peers.compute - peers.io)
+    excess: dict[StragglerCause, float] = {
+        "data": mine.data - peers.data,
+        "io": mine.io - peers.io,
+        "compute": compute,
+        "host": mine.host - peers.host,
+    }
+    cause = max(excess, key=lambda kind: excess[kind])
+    if cause == "data":
+        text = f"waits {_format_comparison(mine.data, peers.data)} a step for data"
+        if mine.faults >= 1 and mine.faults >= 2 * peers.faults:
+            return "io", f"{text}, and reads {mine.faults:.0f} pages a step from a disk, its peers {peers.faults:.0f}"
+        return "data", text
+    if cause == "io":
+        return "io", f"is blocked {_format_comparison(mine.io, peers.io)} a step by the disk it swaps to"
+    if cause == "host":
+        return "host", f"spends {_format_comparison(mine.host, peers.host)} a step beside data and computation"
+    text = f"computes {_format_comparison(mine.compute, peers.compute)} a step"
+    before = peers.compute - peers.io
+    if peers.work > 0 and before > 0 and mine.work / peers.work - 1 >= 0.5 * compute / before:
+        return "input_size", f"{text}, of {mine.work / peers.work:.2f} times the work: its rows are longer"
+    same = f", of {mine.work / peers.work:.2f} times the work" if peers.work > 0 else ""
+    return "compute", text + same
+
+
+def _format_comparison(mine: float, peers: float) -> str:
+    return f"{format_seconds(mine)} against {format_seconds(peers)}"
+
+
+def _group_by_host(ranks: Sequence[int], hosts: Sequence[str]) -> dict[str, list[int]]:
+    out: dict[str, list[int]] = defaultdict(list)
+    for rank in ranks:
+        out[hosts[rank]].append(rank)
+    return out
+
+
+def _typical_ratio(ratios: Sequence[float]) -> float:
+    """Median or mean, whichever is more: the one tells sooner that something has begun, the other wavers less."""
+    return max(median(ratios), sum(ratios) / len(ratios))
+
+
+def _median_excluding(ordered: Sequence[float], value: float) -> float | None:
+    """The median of the sorted values without one that is `value`; None when nothing is left."""
+    count = len(ordered) - 1
+    if count < 1:
+        return None
+    place = bisect_left(ordered, value, 0, bisect_right(ordered, value))
+
+    def at(index: int) -> float:
+        return ordered[index if index < place else index + 1]
+
+    middle = count // 2
+    return at(middle) if count % 2 else (at(middle - 1) + at(middle)) / 2

@@ -1,0 +1,35 @@
+"""A short text from an exported model, with plain `transformers`: what anybody would see who loads the export.
+
+No DeepSpeed here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+
+def generate_sample(
+    folder: Path, prompt: str, max_new_tokens: int, *, seed: int | None = None, trust_remote_code: bool = False
+) -> str:
+    """`prompt` continued by at most `tokens` tokens; greedily, or drawn with this seed at temperature 0.8. `trusted`:
+    with code that the folder brings.
+    """
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=trust_remote_code)
+    load = AutoModelForCausalLM.from_pretrained
+    model = load(folder, dtype=torch.float32, trust_remote_code=trust_remote_code).eval()
+    given = tokenizer(prompt or tokenizer.eos_token or "\n", return_tensors="pt", return_token_type_ids=False)
+    options = {"do_sample": False} if seed is None else {"do_sample": True, "temperature": 0.8, "top_k": 0}
+    if seed is not None:
+        torch.manual_seed(seed)
+    with torch.inference_mode():
+        out = model.generate(
+            **given,
+            max_new_tokens=max_new_tokens,
+            pad_token_id=tokenizer.pad_token_id or tokenizer.eos_token_id,
+            **options,
+        )
+    text: str = tokenizer.decode(out[0], skip_special_tokens=True)
+    return text

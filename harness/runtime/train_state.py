@@ -1,0 +1,57 @@
+"""Where training stands: the one value that, with the engine and the random states, is all that a resume needs.
+
+It is frozen; a step makes the next one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class DataPosition:
+    """Place in the training data: how many sequences of epoch `epoch` have been drawn, over all ranks."""
+
+    epoch: int = 0
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TrainState:
+    """Counters after `step` optimizer steps, over all ranks; skipped steps (fp16 overflow) count as steps."""
+
+    step: int = 0
+    samples: int = 0
+    tokens: int = 0
+    position: DataPosition = DataPosition()
+    skipped: int = 0
+    """Steps that changed nothing because of a NaN or an infinity; not those of fp16's search for a loss scale."""
+    skipped_in_a_row: int = 0
+    best_loss: float | None = None
+    """The lowest held-out loss, and the step that it was seen at."""
+    best_step: int | None = None
+    evaluations_without_gain: int = 0
+
+    def advance(self, *, samples: int, tokens: int, position: DataPosition) -> TrainState:
+        """The state after one more step that has drawn so many sequences and tokens."""
+        return replace(
+            self, step=self.step + 1, samples=self.samples + samples, tokens=self.tokens + tokens, position=position
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for the checkpoint's manifest."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(body: dict[str, Any]) -> TrainState:
+        """The inverse of `to_json`. Raises ValueError when a field is one that this version has not, or one that every
+        version wrote is missing: a state that is read in part would go on from another place.
+        """
+        place = body.get("position")
+        known = {f.name for f in fields(TrainState)}
+        inside = {f.name for f in fields(DataPosition)}
+        whole = {"step", "samples", "tokens", "position"} <= set(body) <= known
+        if not whole or not isinstance(place, dict) or set(place) != inside:
+            raise ValueError(f"it has the fields {sorted(body)} and the position {place}")
+        return TrainState(**{**body, "position": DataPosition(**place)})

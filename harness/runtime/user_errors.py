@@ -1,0 +1,34 @@
+"""Short ways to refuse a user's input from inside a rank, and to print the refusal.
+
+The rules themselves are where the input is read; this file knows none.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+
+from harness.errors import UserError
+from harness.findings import Finding, Fix
+
+
+def user_error(gate: str, message: str, *, key: str = "", notes: tuple[str, ...] = (), fix: str = "") -> UserError:
+    """The exception for one error finding, to be raised by the caller."""
+    return UserError([Finding(gate, "error", message, key=key, notes=notes, fix=Fix(fix) if fix else None)])
+
+
+def format_findings(findings: Iterable[Finding]) -> list[str]:
+    """`error[ID]: message` with its notes and its help, as plain lines for a rank's log."""
+    out = []
+    for finding in findings:
+        out.append(f"{finding.severity}[{finding.gate}]: {finding.message}")
+        out += [f"  = note: {note}" for note in finding.notes]
+        if finding.fix:
+            out.append(f"help: {finding.fix.title}")
+    return out
+
+
+def print_findings(findings: Iterable[Finding]) -> None:
+    """Print them to stderr."""
+    sys.stderr.write("\n".join(format_findings(findings)) + "\n")
+    sys.stderr.flush()

@@ -1,0 +1,221 @@
+"""The hosts of a run, read from a hostfile in DeepSpeed's grammar: `NAME slots=N`, `#` comments, one host a line.
+
+Strict where DeepSpeed is not: it reads `slots=8x` as 8 and `slots=0` as nothing to do. Contacts no host.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from harness.file_io import read_regular
+from harness.findings import Finding, Fix, Label, Place
+
+_LINE = re.compile(r"(?P<host>\S+)(?P<gap>\s+)(?P<slots>slots=(?P<count>\S*))(?P<rest>.*)")
+_HOST_LINE = re.compile(r"^[ \t]*\S+[ \t]+slots=\d", re.MULTILINE)
+_MAX_LINE_LENGTH = 1000
+_MAX_BYTES = 32_000_000
+_MPI_DIALECTS = (("max_slots|max-slots|cpu|ppn|sockets", "Open MPI or Torque"), ("binding|ifhn|user", "MPICH"))
+_HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?|\[?[0-9A-Fa-f:.%]*:[0-9A-Fa-f:.%a-z]*\]?")
+
+
+class Host(NamedTuple):
+    """One machine, as ssh knows it, and how many ranks it takes."""
+
+    name: str
+    slots: int
+    devices: tuple[int, ...] | None = None
+    """Which of its devices, where they are not the first `slots` ones."""
+
+    @property
+    def device_ids(self) -> tuple[int, ...]:
+        """The devices that ranks take."""
+        return self.devices if self.devices is not None else tuple(range(self.slots))
+
+
+class Cluster(NamedTuple):
+    """The hosts in the order in which ranks are numbered."""
+
+    hosts: tuple[Host, ...]
+    file: str = ""
+
+    @property
+    def num_slots(self) -> int:
+        """Ranks that the hosts take together."""
+        return sum(h.slots for h in self.hosts)
+
+    @staticmethod
+    def from_pairs(pairs: Iterable[Sequence[str | int]], file: str = "") -> Cluster:
+        """From (name, slots) pairs."""
+        return Cluster(tuple(Host(str(name), int(slots)) for name, slots in pairs), file)
+
+
+def parse_hostfile(text: str, file: str) -> tuple[Cluster | None, list[Finding]]:
+    """Hosts and findings; the cluster is None when there is an error among them.
+
+    Grammar: DeepSpeed's (`launcher/runner.py`, `_parse_hostfile`), anchored at the end of the line.
+    """
+    hosts: list[Host] = []
+    first_seen: dict[str, Place] = {}
+    findings: list[Finding] = []
+    for number, raw in enumerate(text.split("\n"), start=1):
+        line = raw.split("#", 1)[0].rstrip()
+        if not line.strip():
+            continue
+        finding = _parse_line(
+            line, Place(file, number, len(line) - len(line.lstrip()) + 1, len(line.strip())), hosts, first_seen
+        )
+        if finding:
+            findings.append(finding)
+    if not hosts and not findings:
+        findings.append(
+            Finding(
+                "HO002",
+                "error",
+                "the hostfile names no host",
+                place=Place(file, 1, 1),
+                notes=("DeepSpeed stops with `Hostfile is empty` once the job has been scheduled",),
+                fix=Fix("write one line a host, such as `worker-0 slots=8`"),
+            )
+        )
+    return (None if findings else Cluster(tuple(hosts), file)), findings
+
+
+def _parse_line(line: str, place: Place, hosts: list[Host], first_seen: dict[str, Place]) -> Finding | None:
+    match = _LINE.fullmatch(line.strip()) if len(line) <= _MAX_LINE_LENGTH else None
+    if match is None:
+        return _bad_line_finding(line.strip(), place)
+    name, count, rest = match["host"], match["count"], match["rest"].strip()
+    slots_place = Place(
+        place.file, place.line, place.column + match.start("slots"), len(match["slots"] + match["rest"])
+    )
+    if not _HOST.fullmatch(name):
+        return _syntax_finding(
+            Place(place.file, place.line, place.column, len(name)),
+            f"`{printable_excerpt(name)}` is not a host name or address",
+            "write a host name that ssh takes",
+        )
+    if not count.isascii() or not count.isdigit() or len(count) > 6 or rest:
+        seen = re.match(r"\d+", count)
+        note = (f"DeepSpeed reads it as {seen[0]} and ignores the rest of the line",) if seen else ()
+        return _syntax_finding(
+            slots_place,
+            f"`{printable_excerpt((match['slots'] + match['rest']).strip())}` is not `slots=` and a whole number",
+            "write `slots=N` and nothing after it",
+            (*note, *_dialect_notes(rest)),
+        )
+    if int(count) == 0:
+        return _syntax_finding(
+            slots_place,
+            f"host `{name}` has no slots",
+            "give it at least one slot or remove the line",
+            ("DeepSpeed starts nothing there and ends with exit code 0",),
+        )
+    if name in first_seen:
+        return Finding(
+            "HO004",
+            "error",
+            f"host `{name}` is listed twice",
+            place=place,
+            label="again here",
+            related=(Label(first_seen[name], "first here"),),
+            notes=("DeepSpeed refuses it: `Hostfile contains multiple entries`",),
+            fix=Fix("keep one line and add its slots up"),
+        )
+    first_seen[name] = Place(place.file, place.line, place.column, len(name))
+    hosts.append(Host(name, int(count)))
+    return None
+
+
+def _bad_line_finding(line: str, place: Place) -> Finding:
+    """What people paste from MPI, explained with the line that DeepSpeed wants."""
+    if len(line) > _MAX_LINE_LENGTH:
+        return _syntax_finding(place, f"a line of {len(line)} characters is no host", "write `NAME slots=N`")
+    name, colon, count = line.partition(":")
+    if colon and count.strip().isdigit() and _HOST.fullmatch(name):
+        note = ("`HOST:N` is how MPICH and Intel MPI count processes; DeepSpeed refuses it",)
+        return _syntax_finding(
+            place,
+            f"`{printable_excerpt(line)}` is not a line of a hostfile",
+            f"write `{name} slots={int(count)}`",
+            note,
+        )
+    if _HOST.fullmatch(line):
+        note = ("Open MPI counts one slot for a bare name, or all cores; DeepSpeed refuses it",)
+        return _syntax_finding(
+            place,
+            f"`{printable_excerpt(line)}` names a host without slots",
+            f"write `{printable_excerpt(line)} slots=N`",
+            note,
+        )
+    spaced = re.fullmatch(r"(\S+)\s+slots?\s*[:=]?\s*(\d{1,6})", line, re.IGNORECASE)
+    if spaced and _HOST.fullmatch(spaced[1]):
+        fix = f"write `{spaced[1]} slots={int(spaced[2])}`"
+        return _syntax_finding(
+            place, f"`{printable_excerpt(line)}` is not a line of a hostfile", fix, ("`slots=N` is one word",)
+        )
+    hint = "write `NAME slots=N`, such as `worker-0 slots=8`"
+    return _syntax_finding(
+        place, f"`{printable_excerpt(line)}` is not a line of a hostfile", hint, _dialect_notes(line)
+    )
+
+
+def _dialect_notes(text: str) -> tuple[str, ...]:
+    """Whose words these are."""
+    for words, whose in _MPI_DIALECTS:
+        if re.search(rf"(^|\s)({words})\s*=", text):
+            return (f"`{words.replace('|', '=`, `')}=` is {whose}'s; DeepSpeed knows `slots=` alone",)
+    return ()
+
+
+def printable_excerpt(text: str, most: int = 60) -> str:
+    """Text of the user's in a message: one line of printable ASCII, not too much of it."""
+    plain = "".join(c if " " <= c <= "~" else f"\\x{ord(c):02x}" for c in text[: most + 1])
+    return plain if len(text) <= most else plain[:most] + "..."
+
+
+def _syntax_finding(place: Place, message: str, title: str, notes: tuple[str, ...] = ()) -> Finding:
+    return Finding("HO003", "error", message, place=place, notes=notes, fix=Fix(title))
+
+
+def read_hostfile(path: str, *, named_by_spec: bool = False) -> tuple[Cluster | None, list[Finding]]:
+    """`parse_hostfile` of a file; a file that cannot be read is finding HO001.
+
+    `named_by_spec`: a spec of somebody else's may name any file of this machine, so of one that has no line of a
+    hostfile nothing is quoted.
+    """
+    try:
+        text = read_regular(Path(path), _MAX_BYTES).decode("utf-8-sig")
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+    except (OSError, ValueError) as error:
+        undecoded = isinstance(error, UnicodeDecodeError)
+        reason = "is not text" if undecoded else (getattr(error, "strerror", None) or str(error)).lower()
+        return None, [
+            Finding(
+                "HO001",
+                "error",
+                f"hostfile `{path}` cannot be read: {reason}",
+                place=Place(path, 1, 1),
+                notes=("DeepSpeed only warns about a missing hostfile, then trains on this machine alone",),
+                fix=Fix("name an existing hostfile, or leave it out to run on this machine"),
+            )
+        ]
+    cluster, findings = parse_hostfile(text, path)
+    if named_by_spec and findings and not _HOST_LINE.search(text):
+        return None, [_not_a_hostfile_finding(text, path)] if text.strip() else findings
+    return cluster, findings
+
+
+def _not_a_hostfile_finding(text: str, path: str) -> Finding:
+    lines = text.split("\n")
+    first = next(number for number, line in enumerate(lines, start=1) if line.strip())
+    return Finding(
+        "HO003",
+        "error",
+        f"`{path}` is no hostfile: none of its {len(lines)} lines is `NAME slots=N`",
+        place=Place(path, first, 1),
+        notes=("its lines are not shown, because the spec names it; with `--hostfile` they are",),
+        fix=Fix("write one line a host, such as `worker-0 slots=8`"),
+    )

@@ -1,0 +1,137 @@
+"""Which programs accept the spelling of a JSON file: DeepSpeed reads hjson, the Hugging Face Trainer and accelerate
+strict JSON. Also recognises templates, which are no JSON until they are filled in.
+
+Knows no key's meaning.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from harness.findings import Finding, Fix, Place
+from harness.spec.auto_values import CONSUMER_NAMES
+from harness.spec.parse.json_parser import JsonDocument, NonStandardSyntax
+from harness.spec.parse.source import KeyPath, join_key
+from harness.spec.run_spec import Consumer
+
+_LOOKS_LIKE_LITERAL = re.compile(
+    r"(?i)(?:true|false|none|null|yes|no|on|off|nan|[-+]?inf(?:inity)?|[-+]?\.?\d[\w.+-]*)\s*,?\s*(?:(?:#|//|/\*).*)?$"
+)
+_ENDS_LIKE_VALUE = re.compile(r",$|\s(?:#|//|/\*)")
+_LITERALS = {"true": "true", "false": "false", "none": "null", "null": "null"}
+_PLACEHOLDER = r"\$\{?\w+\}?|\$\(\w+\)|\{\{[^{}]*\}\}|<[A-Za-z_]\w*>|%\(\w+\)s|@\w+@|__[A-Z]\w*__|\{[A-Za-z_]\w*\}"
+_TEMPLATE_SYNTAX = re.compile(rf"(?:{_PLACEHOLDER}|\{{%.*?%\}})")
+_UPPERCASE_WORD = re.compile(r"(?!NAN\b|NULL\b|TRUE\b|FALSE\b|NONE\b|INF\b)[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*\b")
+
+
+def find_placeholder(text: str, line: int, column: int) -> str | None:
+    """The template's placeholder that stands where JSON or YAML could not be read on, or nearby; None where there is
+    none.
+    """
+    lines = text.split("\n")
+    here = lines[line - 1] if line <= len(lines) else ""
+    found = _TEMPLATE_SYNTAX.search(here) or _UPPERCASE_WORD.match(here[column - 1 :])
+    found = found or re.search(r"\{%.*?%\}|\{\{[^{}\"']*\}\}", text)
+    return found[0] if found else None
+
+
+def find_template(reading: JsonDocument) -> Finding | None:
+    """One finding for a file whose values are still placeholders, such as `BATCH_SIZE` or `"${BATCH}"`."""
+    bare = {i.path: i.text.rstrip(", ") for i in reading.nonstandard_syntax if i.kind == "unquoted text"}
+    found = {
+        path: word for path, word in bare.items() if _UPPERCASE_WORD.fullmatch(word) or re.fullmatch(_PLACEHOLDER, word)
+    }
+    quoted = {path: text.strip() for path, text in _walk_texts(reading.source.data, ()) if path not in bare}
+    found |= {path: text for path, text in quoted.items() if re.fullmatch(_PLACEHOLDER, text)}
+    if not found:
+        return None
+    path, word = min(found.items(), key=lambda item: _sort_key(reading.source.place(item[0])))
+    more = f", and {len(found) - 1} more like it" if len(found) > 1 else ""
+    return template_finding(word, reading.source.place(path), join_key(path), more)
+
+
+def _sort_key(place: Place) -> tuple[int, int]:
+    return place.line, place.column
+
+
+def template_finding(word: str, place: Place, key: str = "", more: str = "") -> Finding:
+    """What is said about a template: fill it in first."""
+    return Finding(
+        "SP017",
+        "error",
+        f"this is a template: `{word[:60]}` stands where a value belongs{more}",
+        key,
+        place,
+        notes=("neither DeepSpeed nor the Trainer fills in placeholders",),
+        fix=Fix("fill the template in, then check what comes out"),
+    )
+
+
+def _walk_texts(value: object, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, dict):
+        for name, item in value.items():
+            yield from _walk_texts(item, (*path, name))
+    elif isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from _walk_texts(item, (*path, number))
+
+
+def check_dialect(reading: JsonDocument, consumer: Consumer, *, bom: bool) -> Iterator[Finding]:
+    """Findings about the spelling of the file: one for what only hjson takes, one for each text that was meant as a
+    number or a word.
+    """
+    liberties = list(reading.nonstandard_syntax)
+    if bom:
+        liberties.insert(0, NonStandardSyntax("a byte order mark", Place(reading.source.file, 1, 1)))
+    odd = [item for item in liberties if is_misread_text(item)]
+    for item in odd:
+        yield _unquoted_text_finding(item)
+    rest = [item for item in liberties if item not in odd]
+    if rest:
+        yield _not_strict_finding(rest, consumer)
+
+
+def is_misread_text(item: NonStandardSyntax) -> bool:
+    """Has hjson made a text of what was meant as a number, a switch or nothing?"""
+    if item.kind != "unquoted text":
+        return False
+    return bool(_LOOKS_LIKE_LITERAL.match(item.text) or _ENDS_LIKE_VALUE.search(item.text))
+
+
+def _unquoted_text_finding(item: NonStandardSyntax) -> Finding:
+    key = join_key(item.path)
+    bare = re.split(r"\s*(?:,|#|//|/\*)", item.text)[0].strip()
+    better = _LITERALS.get(bare.lower())
+    if better is None and re.fullmatch(r"\+?\.?\d+\.?\d*(?:[eE][-+]?\d+)?", bare):
+        better = f"{float(bare):g}"
+    return Finding(
+        "SP019",
+        "error",
+        f'`{key}` is the text "{item.text[:60]}" to DeepSpeed, since `{bare[:40]}` is no JSON value',
+        key,
+        item.place,
+        notes=("strict JSON readers refuse the file here; a text counts as true in blocks without types",),
+        fix=Fix(f"write `{better}`" if better else "write a JSON number, `true`, `false`, or a text in quotes"),
+    )
+
+
+def _not_strict_finding(items: Sequence[NonStandardSyntax], consumer: Consumer) -> Finding:
+    kinds = list(dict.fromkeys(item.kind for item in items))
+    lenient = consumer == "deepspeed"
+    listed = ", ".join(kinds[:-1]) + f" and {kinds[-1]}" if len(kinds) > 1 else kinds[0]
+    who = CONSUMER_NAMES["hf"] if lenient else CONSUMER_NAMES[consumer]
+    return Finding(
+        "SP018",
+        "warning" if lenient else "error",
+        f"not strict JSON ({listed}): "
+        + ("DeepSpeed reads it, the Trainer and accelerate do not" if lenient else f"{who} cannot read it"),
+        place=items[0].place,
+        notes=(
+            "DeepSpeed reads its configuration with hjson, the Trainer and accelerate with Python's json",
+            *((f"{len(items)} places in all",) if len(items) > 1 else ()),
+        ),
+        fix=Fix("write strict JSON"),
+    )

@@ -1,0 +1,50 @@
+"""The JSON Schema of the run spec, with the docstring below each field as its description.
+
+The docstrings are read from the source only here: at import time that would cost more than everything else.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from pathlib import Path
+from typing import Any
+
+from harness.spec import run_spec, sections
+
+SCHEMA_URI = "https://json-schema.org/draft/2020-12/schema"
+
+
+def run_spec_schema() -> dict[str, Any]:
+    """The schema as a plain dict, for `json.dumps`."""
+    schema: dict[str, Any] = {"$schema": SCHEMA_URI, **run_spec.RunSpec.model_json_schema()}
+    docs = field_docs()
+    for name, definition in {"RunSpec": schema, **schema.get("$defs", {})}.items():
+        for key, field in definition.get("properties", {}).items():
+            if (name, key) in docs:
+                field["description"] = docs[name, key]
+    for name in run_spec.RunSpec.model_fields:  # sections are described by their class
+        field = schema["properties"][name]
+        reference = field.get("$ref", "").rsplit("/", 1)[-1]
+        if reference:
+            field.setdefault("description", schema["$defs"][reference].get("description", ""))
+    schema["title"] = "harness run spec"
+    return schema
+
+
+def field_docs() -> dict[tuple[str, str], str]:
+    """(class, field) -> the string below it, in `spec/run_spec.py` and `spec/sections/`."""
+    docs: dict[tuple[str, str], str] = {}
+    sources = [Path(run_spec.__file__), *Path(sections.__path__[0]).glob("*.py")]
+    for node in [n for source in sources for n in ast.parse(source.read_text(encoding="utf-8")).body]:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        for field, doc in zip(node.body, node.body[1:], strict=False):
+            if (
+                isinstance(field, ast.AnnAssign)
+                and isinstance(field.target, ast.Name)
+                and isinstance(doc, ast.Expr)
+                and isinstance(doc.value, ast.Constant)
+            ):
+                docs[node.name, field.target.id] = inspect.cleandoc(str(doc.value.value))
+    return docs

@@ -1,0 +1,1 @@
+"""YAML, JSON and hjson with the place of every key."""

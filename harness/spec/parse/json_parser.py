@@ -1,0 +1,229 @@
+"""JSON into values with their places. (The standard library parses JSON but forgets where; DeepSpeed's hjson does too.)
+
+Strict by itself; what only DeepSpeed's reader takes is `hjson_source`, and who minds is `consumer`.
+"""
+
+from __future__ import annotations
+
+import re
+from json import JSONDecodeError, decoder
+from typing import Any, NamedTuple
+
+from harness.errors import UserError
+from harness.findings import Finding, Fix, Label, Place
+from harness.spec.parse.source import EntryPlace, KeyPath, Source, input_error, join_key, not_a_map_error
+
+MAX_DEPTH = 200
+MAX_DIGITS = 400
+_WHITE_SPACE = re.compile(r"[ \t\n\r]*")
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
+_LITERALS = {"true": True, "false": False, "null": None}
+_scan_string: Any = vars(decoder)["scanstring"]  # the standard library's own, which the type stubs leave out
+_HJSON_NOTE = (
+    "DeepSpeed reads its configuration with hjson and may accept this; the Hugging Face Trainer and accelerate do not"
+)
+
+
+class NonStandardSyntax(NamedTuple):
+    """One departure from strict JSON that hjson accepts: `kind` as `consumer` words it, and for a text without quotes
+    the value it becomes.
+    """
+
+    kind: str
+    place: Place
+    path: KeyPath = ()
+    text: str = ""
+
+
+class JsonDocument(NamedTuple):
+    """A JSON as its most tolerant reader has it: keys written twice are findings, the last one counts."""
+
+    source: Source
+    duplicate_keys: tuple[Finding, ...] = ()
+    nonstandard_syntax: tuple[NonStandardSyntax, ...] = ()
+
+
+def parse(text: str, file: str) -> Source:
+    """The file as a Source. Raises Refused at the first character that strict JSON does not allow."""
+    reader = JsonReader(text, file)
+    source = reader.to_source()
+    if reader.findings:
+        raise UserError(reader.findings)
+    return source
+
+
+def parse_lenient(text: str, file: str) -> JsonDocument:
+    """The file as strict JSON, or else as hjson would take it. Raises Refused where neither does."""
+    reader = JsonReader(text, file)
+    try:
+        return JsonDocument(reader.to_source(), tuple(reader.findings))
+    except UserError as refused:
+        from harness.spec.parse import hjson_parser
+
+        if refused.findings[0].gate != "SP002":
+            raise
+        return hjson_parser.parse(text, file, refused)
+
+
+class JsonReader:
+    """Strict JSON, character by character."""
+
+    def __init__(self, text: str, file: str) -> None:
+        self.text = text
+        self.file = file
+        self.spots: dict[KeyPath, EntryPlace] = {}
+        self.findings: list[Finding] = []
+        self.line_starts = [0, *(m.end() for m in re.finditer("\n", text))]
+
+    def to_source(self) -> Source:
+        """The whole file. Raises Refused for wrong syntax and for what is no map."""
+        value = self.parse_document()
+        if not isinstance(value, dict):
+            raise not_a_map_error(value, Place(self.file, 1, 1), self.text)
+        return Source(self.file, "json", self.text, value, self.spots)
+
+    def parse_document(self) -> Any:
+        """The one value that the file holds; None for an empty file."""
+        start = self.skip_space(0)
+        if start == len(self.text):
+            return None
+        value, end = self.parse_value(start, (), None)
+        end = self.skip_space(end)
+        if end != len(self.text):
+            raise self.syntax_error(end, "something follows the end of the configuration")
+        return value
+
+    def parse_value(self, at: int, path: KeyPath, key: Place | None) -> tuple[Any, int]:
+        """The value that starts at `at`, and where it ends."""
+        if len(path) > MAX_DEPTH:
+            raise self.syntax_error(at, "the file is nested too deeply")
+        char = self.text[at : at + 1]
+        value: Any
+        if char == "{":
+            value, end = self.parse_object(at, path)
+        elif char == "[":
+            value, end = self.parse_array(at, path)
+        else:
+            value, end = self.parse_scalar(at, char, path)
+        self.spots[path] = EntryPlace(key, self.place(at, end))
+        return value, end
+
+    def parse_object(self, at: int, path: KeyPath) -> tuple[dict[str, Any], int]:
+        """A map; `at` is its brace."""
+        result: dict[str, Any] = {}
+        at = self.skip_space(at + 1)
+        while self.text[at : at + 1] != "}":
+            if self.text[at : at + 1] != '"':
+                raise self.syntax_error(at, "a key in double quotes or `}` belongs here")
+            name, end = self.parse_string(at)
+            place = self.place(at, end)
+            at = self.skip_space(end)
+            if self.text[at : at + 1] != ":":
+                raise self.syntax_error(at, f"`:` belongs after the key `{name}`")
+            if name in result:
+                self.report_duplicate_key((*path, name), place)
+            result[name], at = self.parse_value(self.skip_space(at + 1), (*path, name), place)
+            at = self.skip_comma(at, "}")
+        return result, at + 1
+
+    def parse_array(self, at: int, path: KeyPath) -> tuple[list[Any], int]:
+        """A list; `at` is its bracket."""
+        result: list[Any] = []
+        at = self.skip_space(at + 1)
+        while self.text[at : at + 1] != "]":
+            item, at = self.parse_value(at, (*path, len(result)), None)
+            result.append(item)
+            at = self.skip_comma(at, "]")
+        return result, at + 1
+
+    def skip_comma(self, at: int, closing: str) -> int:
+        """Past the comma, or at the closing bracket."""
+        at = self.skip_space(at)
+        char = self.text[at : at + 1]
+        if char == closing:
+            return at
+        if char != ",":
+            raise self.syntax_error(at, f"`,` or `{closing}` belongs here")
+        after = self.skip_space(at + 1)
+        if self.text[after : after + 1] == closing:
+            raise self.syntax_error(at, f"a comma stands before `{closing}`")
+        return after
+
+    def parse_scalar(self, at: int, char: str, path: KeyPath) -> tuple[Any, int]:  # noqa: ARG002
+        """A text, a number, or one of the three words."""
+        if char == '"':
+            return self.parse_string(at)
+        for word, value in _LITERALS.items():
+            if self.text.startswith(word, at):
+                return value, at + len(word)
+        match = _NUMBER.match(self.text, at)
+        if match is None:
+            raise self.syntax_error(
+                at, "a value belongs here" if char in ("", ",", "}", "]", "#", "/") else self.describe_unexpected(at)
+            )
+        if len(match[0]) > MAX_DIGITS:
+            raise self.syntax_error(at, f"a number of {len(match[0])} digits")
+        whole = match[1] is None and match[2] is None
+        return (int(match[0]) if whole else float(match[0])), match.end()
+
+    def describe_unexpected(self, at: int) -> str:
+        """What stands where a value belongs."""
+        word = re.match(r"[^\s,}\]]+", self.text[at : at + 60])
+        seen = word[0] if word else self.text[at : at + 1]
+        better = {"True": "true", "False": "false", "None": "null"}.get(seen)
+        return f"`{seen}` is not a JSON value" + (f", `{better}` is" if better else "")
+
+    def parse_string(self, at: int) -> tuple[str, int]:
+        """A text in double quotes."""
+        try:
+            text, end = _scan_string(self.text, at + 1, True)
+        except JSONDecodeError as error:
+            raise self.syntax_error(error.pos, error.msg.lower()) from None
+        if any("\ud800" <= char <= "\udfff" for char in text):
+            raise self.syntax_error(at, "half of a surrogate pair is no character")
+        return str(text), int(end)
+
+    def report_duplicate_key(self, path: KeyPath, place: Place) -> None:
+        """Note that a key is there already."""
+        first = self.spots[path].key
+        self.findings.append(
+            Finding(
+                "SP004",
+                "error",
+                f"`{join_key(path)}` is written twice",
+                key=join_key(path),
+                place=place,
+                label="again here",
+                related=(Label(first, "first here"),) if first else (),
+                notes=("DeepSpeed refuses this; the Hugging Face Trainer and accelerate keep the last one in silence",),
+                fix=Fix("keep one of them"),
+            )
+        )
+
+    def skip_space(self, at: int) -> int:
+        """Past white space."""
+        match = _WHITE_SPACE.match(self.text, at)
+        return match.end() if match else at
+
+    def place(self, at: int, end: int) -> Place:
+        """Where the characters from `at` to `end` are."""
+        line, column = self.position(at)
+        return Place(self.file, line, column, end - at if "\n" not in self.text[at:end] else 0)
+
+    def position(self, at: int) -> tuple[int, int]:
+        """Line and column, from 1."""
+        from bisect import bisect_right
+
+        line = bisect_right(self.line_starts, at)
+        return line, at - self.line_starts[line - 1] + 1
+
+    def syntax_error(self, at: int, message: str) -> UserError:
+        """The exception for wrong syntax at `at`."""
+        line, column = self.position(min(at, len(self.text)))
+        return input_error(
+            "SP002",
+            f"not strict JSON: {message}",
+            Place(self.file, line, column, 1),
+            "write strict JSON",
+            notes=(_HJSON_NOTE,),
+        )

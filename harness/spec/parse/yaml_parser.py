@@ -1,0 +1,220 @@
+"""YAML into values with their places. YAML 1.2's idea of numbers, no tags, no merge keys; bounded in size and depth."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any
+
+import yaml
+from yaml.events import CollectionEndEvent, CollectionStartEvent
+from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from harness.errors import UserError
+from harness.findings import Finding, Fix, Label, Place
+from harness.spec.parse.source import EntryPlace, KeyPath, Source, input_error, join_key, not_a_map_error
+
+MAX_NODES = 100_000
+MAX_DEPTH = 60
+MAX_DIGITS = 60
+_NESTING_FIX = "a run spec has a few levels"
+_TAGS = frozenset(("null", "bool", "int", "float", "str", "seq", "map"))
+_BaseLoader: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+_NUMBER = r"[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?"
+
+
+def _case_variants(words: str) -> str:
+    return "|".join(f"{w}|{w.capitalize()}|{w.upper()}" for w in words.split())
+
+
+# PyYAML follows YAML 1.1, where `1e-5` is a text and `1:30` is 90; users mean what YAML 1.2 says.
+_PATTERNS: tuple[tuple[str, str, str], ...] = (
+    ("tag:yaml.org,2002:null", r"~|null|Null|NULL|", "~nN\0"),
+    ("tag:yaml.org,2002:bool", _case_variants("true false yes no on off"), "tTfFyYnNoO"),
+    ("tag:yaml.org,2002:int", r"[-+]?[0-9][0-9_]*|0x[0-9a-fA-F_]+|0o[0-7]+", "-+0123456789"),
+    ("tag:yaml.org,2002:float", rf"{_NUMBER}|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)", "-+.0123456789"),
+)
+
+
+class _Loader(_BaseLoader):  # type: ignore[misc]
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012  (PyYAML's own shape)
+
+
+for _tag, _pattern, _first in _PATTERNS:
+    for _char in _first:
+        _Loader.yaml_implicit_resolvers.setdefault("" if _char == "\0" else _char, []).append(
+            (_tag, re.compile(f"(?:{_pattern})$"))
+        )
+
+_BOOLS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+
+
+@lru_cache(maxsize=2)
+def parse(text: str, file: str) -> Source:
+    """The file as a Source. Raises Refused for syntax that YAML does not know, and for a root that is not a map.
+
+    The last files are remembered: a folder is looked through for what to check, and an upgrade checks a file twice.
+    """
+    try:
+        _check_depth(text, file)
+        root = compose_nodes(text)
+    except yaml.YAMLError as error:
+        raise _syntax_error(error, text, file) from None
+    reader = _NodeReader(file)
+    value = reader.read_value(root, (), None) if root is not None else None
+    if reader.findings:
+        raise UserError(reader.findings)
+    if not isinstance(value, dict):
+        raise not_a_map_error(value, Place(file, 1, 1), text)
+    return Source(file, "yaml", text, value, reader.spots)
+
+
+def _check_depth(text: str, file: str) -> None:
+    """Raises Refused where lists and maps are nested deeper than `MAX_DEPTH`, yaml.YAMLError for wrong syntax.
+
+    libyaml's composer calls itself for each level, in C: 30,000 brackets end the process. Its events come one by one.
+    """
+    loader = _Loader(text)
+    depth = 0
+    try:
+        while (event := loader.get_event()) is not None:
+            depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
+            if depth > MAX_DEPTH:
+                mark = event.start_mark
+                place = Place(file, mark.line + 1, mark.column + 1, 1)
+                raise input_error("SP002", f"the file is nested deeper than {MAX_DEPTH} levels", place, _NESTING_FIX)
+    finally:
+        loader.dispose()
+
+
+def compose_nodes(text: str) -> Node | None:
+    """The tree of nodes of a text that is known to parse, for those who need their marks. Raises yaml.YAMLError."""
+    loader = _Loader(text)
+    try:
+        root: Node | None = loader.get_single_node()
+        return root
+    finally:
+        loader.dispose()
+
+
+def parse_scalar(text: str) -> Any:
+    """One value as YAML reads it (for `--set key=value`): `8`, `1e-5`, `true`, `[a, b]`, `{device: cpu}`, else the
+    text.
+
+    Raises Refused when it is not YAML.
+    """
+    try:
+        _check_depth(text, "--set")
+        root = compose_nodes(text)
+    except yaml.YAMLError as error:
+        raise _syntax_error(error, text, "--set") from None
+    reader = _NodeReader("--set")
+    value = reader.read_value(root, (), None) if root is not None else None
+    if reader.findings:
+        raise UserError(reader.findings)
+    return value
+
+
+class _NodeReader:
+    """Walks the node tree once; counts what it sees, so that a bomb of aliases ends early."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self.spots: dict[KeyPath, EntryPlace] = {}
+        self.findings: list[Finding] = []
+        self.num_values = 0
+
+    def read_value(self, node: Node, path: KeyPath, key: Place | None) -> Any:
+        """The node's plain value; records its spot."""
+        self.num_values += 1
+        if len(path) > MAX_DEPTH:
+            message = f"the file is nested deeper than {MAX_DEPTH} levels"  # by an alias to what it stands in
+            raise input_error("SP002", message, self.place(node), _NESTING_FIX)
+        if self.num_values > MAX_NODES:
+            raise input_error("SP002", "the file expands to too many values", self.place(node), "drop the aliases")
+        if node.tag.rsplit(":", 1)[-1] not in _TAGS:
+            raise input_error("SP002", f"the tag `{node.tag}` means nothing here", self.place(node), "remove the tag")
+        self.spots[path] = EntryPlace(key, self.place(node))
+        if isinstance(node, MappingNode):
+            return self.read_mapping(node, path)
+        if isinstance(node, SequenceNode):
+            return [self.read_value(item, (*path, i), None) for i, item in enumerate(node.value)]
+        return self.read_scalar(node) if isinstance(node, ScalarNode) else None
+
+    def read_mapping(self, node: MappingNode, path: KeyPath) -> dict[str, Any]:
+        result: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            place = self.place(key_node)
+            if not isinstance(key_node, ScalarNode):
+                raise input_error("SP002", "a key must be a plain word", place, "write `key: value`")
+            name = str(key_node.value)
+            if name == "<<" and not key_node.style:
+                raise input_error("SP002", "merge keys (`<<`) are not read", place, "write the keys out")
+            if name in result:
+                first = self.spots[(*path, name)].key
+                self.findings.append(
+                    Finding(
+                        "SP004",
+                        "error",
+                        f"`{join_key((*path, name))}` is written twice",
+                        key=join_key((*path, name)),
+                        place=place,
+                        label="again here",
+                        related=(Label(first, "first here"),) if first else (),
+                        notes=("YAML readers keep the last one in silence",),
+                        fix=Fix("keep one of them"),
+                    )
+                )
+                continue
+            result[name] = self.read_value(value_node, (*path, name), place)
+        return result
+
+    def read_scalar(self, node: ScalarNode) -> Any:
+        text, kind = str(node.value), node.tag.rsplit(":", 1)[-1]
+        if node.style in ('"', "'", "|", ">"):
+            return text
+        if kind == "null":
+            return None
+        if kind == "bool":
+            return _BOOLS.get(text.lower(), text)
+        try:
+            return _parse_number(kind, text)
+        except ValueError:
+            what = f"a number of {len(text)} digits" if len(text) > MAX_DIGITS else f"`{text}` is not a number"
+            raise input_error("SP002", what, self.place(node), "write a number, or quotes around a text") from None
+
+    def place(self, node: Node) -> Place:
+        start, end = node.start_mark, node.end_mark
+        length = end.column - start.column if end.line == start.line else 0
+        return Place(self.file, start.line + 1, start.column + 1, max(length, 0))
+
+
+def _parse_number(kind: str, text: str) -> Any:
+    """The number that `text` is, or the text itself when its kind is neither int nor float. Raises ValueError."""
+    if kind in ("int", "float") and len(text) > MAX_DIGITS:
+        raise ValueError(text)
+    if kind == "int":
+        return int(text.replace("_", ""), 0 if text.startswith(("0x", "0o")) else 10)
+    if kind == "float":
+        return float(text.replace("_", "").lower().replace(".inf", "inf").replace(".nan", "nan"))
+    return text
+
+
+def _syntax_error(error: yaml.YAMLError, text: str, file: str) -> UserError:
+    mark = getattr(error, "problem_mark", None)
+    problem = str(getattr(error, "problem", None) or "this is not YAML")
+    line, column = (mark.line, mark.column) if mark is not None else (0, 0)
+    lines = text.split("\n")
+    written = lines[line] if line < len(lines) else ""
+    if "\t" in written[: column + 1] or written.startswith("\t"):
+        column = written.index("\t")
+        return input_error(
+            "SP002",
+            "a tab is used for indentation, which YAML does not allow",
+            Place(file, line + 1, column + 1, 1),
+            "indent with spaces",
+        )
+    return input_error(
+        "SP002", f"not YAML: {problem}", Place(file, line + 1, column + 1, 1), "mend the line, or the one above it"
+    )

@@ -1,0 +1,85 @@
+"""Files that a configuration names: found from the current folder or from above the file that names them, and read.
+
+Judges no key of theirs.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path as FilePath
+
+from harness.errors import UserError
+from harness.findings import Finding, Fix, Place
+from harness.spec.parse.source import BOM, KeyPath, Source, decode, input_error, join_key, read_bytes
+from harness.spec.spec_loader import DeepSpeedJson
+
+
+def find_referenced_file(file: str, named: str) -> str | None:
+    """A file that another one names: from where the command is given, as its program has it, or from a folder above the
+    file that names it.
+    """
+    folders = [FilePath.cwd(), *FilePath(file).absolute().parents] if file != "-" else [FilePath.cwd()]
+    candidates = [FilePath(named)] if FilePath(named).is_absolute() else [folder / named for folder in folders]
+    return next((str(_relative_to_cwd(path)) for path in candidates if _is_file(path)), None)
+
+
+def _is_file(path: FilePath) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # too long, or a character that no path has
+        return False
+
+
+def _relative_to_cwd(path: FilePath) -> FilePath:
+    here = FilePath.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
+
+
+def missing_file_finding(source: Source, path: KeyPath, named: str) -> Finding:
+    """A file that is named and cannot be found: what it says was not looked at."""
+    return Finding(
+        "SP021",
+        "warning",
+        f"`{named}` is not found from here, so nothing in it was checked",
+        join_key(path),
+        source.place(path),
+        notes=("looked for from the current folder, and from every folder above this file",),
+        fix=Fix("run it where the path leads to the file, or check that file by itself"),
+    )
+
+
+def _deepspeed_keys() -> frozenset[str]:
+    from harness.facts.deepspeed_keys import block_keys
+
+    return frozenset(block_keys("") or {})
+
+
+def _not_a_config_error(file: str) -> UserError:
+    """What is no configuration may be any file of this machine: nothing of it is quoted."""
+    what = f"`{file}` is no DeepSpeed configuration: it has none of DeepSpeed's keys"
+    return input_error(
+        "SP016", what, Place(file, 1, 1), "name a DeepSpeed JSON; `harness validate-config` tells what it is"
+    )
+
+
+def read_deepspeed_json(file: str) -> DeepSpeedJson:
+    """A DeepSpeed JSON that another file names, as accelerate and the Trainer read it. Raises Refused."""
+    from harness.spec import json_dialects
+    from harness.spec.parse import json_parser
+
+    content = read_bytes(file)
+    text = decode(content, file)
+    try:
+        reading = json_parser.parse_lenient(text, file)
+    except UserError as refused:
+        if not any(name in text for name in _deepspeed_keys()):
+            raise _not_a_config_error(file) from None
+        place = refused.findings[0].place
+        word = json_dialects.find_placeholder(text, place.line, place.column) if place else None
+        raise UserError([json_dialects.template_finding(word, place)]) if word and place else refused from None
+    if reading.source.data and not reading.source.data.keys() & _deepspeed_keys():
+        raise _not_a_config_error(file)
+    template = json_dialects.find_template(reading)
+    if template is not None:
+        raise UserError([template])
+    spelling = json_dialects.check_dialect(reading, "accelerate", bom=content.startswith(BOM))
+    return DeepSpeedJson(reading.source, (*reading.duplicate_keys, *spelling))

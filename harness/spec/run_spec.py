@@ -1,0 +1,75 @@
+"""The run spec, version 1: what a user may ask for, one field at a time. Its sections are in `sections/`.
+
+Shapes and ranges only. Whether two fields go together is the business of `harness.gates`. Names are those that users of
+the Hugging Face ecosystem already type; inside `zero` and `deepspeed` they are DeepSpeed's own.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from harness.spec.sections.cluster_spec import ClusterSpec
+from harness.spec.sections.data_spec import DataSpec
+from harness.spec.sections.launch_spec import (
+    CheckpointSpec,
+    EvalSpec,
+    ExportSpec,
+    LaunchSpec,
+    LoggingSpec,
+    ParallelSpec,
+)
+from harness.spec.sections.model_spec import ModelSpec
+from harness.spec.sections.plugins_spec import PluginsSpec
+from harness.spec.sections.section import Section, Strings
+from harness.spec.sections.telemetry_spec import TelemetrySpec
+from harness.spec.sections.training_spec import OptimizerSpec, PrecisionSpec, SchedulerSpec, TrainSpec
+from harness.spec.sections.zero_spec import OffloadOptimizerSpec, OffloadParamSpec, ZeroSpec
+
+__all__ = [
+    "ClusterSpec",
+    "Consumer",
+    "InputKind",
+    "ModelSpec",
+    "OffloadOptimizerSpec",
+    "OffloadParamSpec",
+    "RunSpec",
+    "SchedulerSpec",
+    "Section",
+]
+
+InputKind = Literal["spec", "deepspeed-json"]
+"""What a file is: our own YAML, or a DeepSpeed JSON that was adopted as one."""
+Consumer = Literal["hf", "accelerate", "deepspeed"]
+"""Who reads a DeepSpeed JSON: the Hugging Face Trainer, accelerate, or DeepSpeed itself."""
+
+
+class RunSpec(Section):
+    """One training run."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$")] | None = None
+    """Names the run directory. Default: the file's name."""
+    model: ModelSpec = Field(default_factory=ModelSpec)
+    data: DataSpec = Field(default_factory=DataSpec)
+    train: TrainSpec = Field(default_factory=TrainSpec)
+    optimizer: OptimizerSpec = Field(default_factory=OptimizerSpec)
+    scheduler: SchedulerSpec = Field(default_factory=SchedulerSpec)
+    precision: PrecisionSpec = Field(default_factory=PrecisionSpec)
+    zero: ZeroSpec = Field(default_factory=lambda: ZeroSpec(stage=0))
+    parallel: ParallelSpec = Field(default_factory=ParallelSpec)
+    checkpoint: CheckpointSpec = Field(default_factory=CheckpointSpec)
+    eval: EvalSpec = Field(default_factory=EvalSpec)
+    export: ExportSpec = Field(default_factory=ExportSpec)
+    logging: LoggingSpec = Field(default_factory=LoggingSpec)
+    telemetry: TelemetrySpec = Field(default_factory=TelemetrySpec)
+    launch: LaunchSpec = Field(default_factory=LaunchSpec)
+    plugins: PluginsSpec = Field(default_factory=PluginsSpec)
+    cluster: ClusterSpec = Field(default_factory=ClusterSpec)
+    ignore: dict[str, str] = Field(default_factory=dict)
+    """Findings to put up with, by the id of a gate or of a claim of the running engine, each with the reason."""
+    allow_undocumented: Strings = ()
+    """Gates whose combination works on this DeepSpeed although its documentation does not promise it. There is none at
+    present: specs that name `TP001` are still read."""
+    tuned_defaults: bool = True
+    """Choose settings that decide speed and memory where nothing is written. `false`: DeepSpeed's defaults."""
+    deepspeed: dict[str, Any] = Field(default_factory=dict)
+    """Any other documented DeepSpeed key, as in its JSON."""

@@ -1,0 +1,41 @@
+"""`cluster`: what the machines are like, for the plan."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from harness.spec.sections.section import Positive, Section
+
+
+class ClusterSpec(Section):
+    """What the machines are like, where no hostfile or probe says so: used by the plan alone."""
+
+    num_nodes: Positive | None = None
+    """Hosts."""
+    gpus_per_node: Positive | None = None
+    """Accelerators a host."""
+    gpu: str | None = None
+    """A kind that `harness plan` knows, such as `H100-80GB`."""
+    host_memory: str | int | None = None
+    """Memory a host, such as `2TB`."""
+    nvme: str | int | None = None
+    """Local disks a host, such as `8x3.5TB`."""
+    host_memory_bandwidth: str | int | None = None
+    """Memory bandwidth a host, such as `400GB/s`. `harness doctor --measure` measures it."""
+    nvme_read_bandwidth: str | int | None = None
+    """What the disks of a host read together, such as `24GB/s`."""
+    nvme_write_bandwidth: str | int | None = None
+    """What the disks of a host write together."""
+    checkpoint_write_bandwidth: str | int | None = None
+    """What a host writes to the file system of its checkpoints."""
+    link_bandwidth: str | int | None = None
+    """One direction between two GPUs of a host, as measured."""
+    network_bandwidth: str | int | None = None
+    """What a host sends to others, all its network cards together, one direction, as measured: the bus bandwidth of
+    `all_gather_perf` over two hosts, such as `300GB/s`."""
+    pcie_bandwidth: str | int | None = None
+    """One direction between a GPU and host memory, as measured."""
+    compute_efficiency: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
+    """Share of the dense peak that forward and backward reach. Default of the plan: 0.45."""
+    failure_hours_per_gpu: Annotated[float, Field(gt=0.0)] | None = None
+    """Mean hours between failures, a GPU. Default of the plan: 50,700."""

@@ -1,0 +1,102 @@
+"""`data`: what is trained on, and how records become sequences."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticKnownError
+
+from harness.spec.sections.section import Count, Positive, Section
+
+RecordFormat = Literal["text", "prompt-completion", "messages", "alpaca", "sharegpt"]
+"""What a record is: which columns it has, and which of its tokens are trained on."""
+
+
+class DataSource(Section):
+    """One source of a mixture."""
+
+    path: str
+    """Files or a glob, a folder, a Hub dataset, or a builtin, as in `data.train`."""
+    name: str | None = None
+    """Configuration of a Hub dataset, such as `en`."""
+    split: str = "train"
+    """Split of a Hub dataset or of a folder that is one."""
+    weight: Annotated[float, Field(ge=0.0)] | None = None
+    """Share of the training sequences, relative to the other sources' weights. Default: everything, each once."""
+    format: RecordFormat | None = None
+    """What the records of this source are. Default: `data.format`."""
+
+
+def _to_source_maps(value: object) -> object:
+    """A source alone is a list of one, and a text in the list is the path of a source."""
+    if isinstance(value, str | dict):
+        value = [value]
+    if not isinstance(value, list | tuple):
+        raise PydanticKnownError("string_type")
+    return tuple({"path": entry} if isinstance(entry, str) else entry for entry in value)
+
+
+class _TextOrMapSchema:
+    """In the JSON Schema, too, a source may be a text, and one alone needs no list."""
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        listed = handler(core_schema)
+        text: dict[str, Any] = {"type": "string"}
+        return {"anyOf": [text, listed["items"], {**listed, "items": {"anyOf": [text, listed["items"]]}}]}
+
+
+Sources = Annotated[tuple[DataSource, ...], Field(strict=False), BeforeValidator(_to_source_maps), _TextOrMapSchema]
+
+
+class DataSpec(Section):
+    """What it is trained on, and what it is measured on."""
+
+    train: Sources | None = None
+    """Files or globs (.txt, .md, .rst, .jsonl, .json, .csv, .parquet, .arrow), a folder or Hub dataset, a builtin such
+    as `builtin:python-docs`; or a list of these, each also as a map (`path`, `weight`, `format`, `name`, `split`).
+    """
+    eval: Sources | None = None
+    """The same for evaluation. Default: training documents, drawn by `train.seed`, about `eval_fraction` of it."""
+    eval_fraction: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
+    """Share of the training text that is held out when `eval` is not given."""
+    format: Literal["auto", "text", "prompt-completion", "messages", "alpaca", "sharegpt"] = "auto"
+    """What a record is. `auto`: seen from the columns of the first record of each source."""
+    text_column: str = "text"
+    """The column that holds the text in .jsonl, .json, .csv, .parquet, .arrow and Hub datasets."""
+    prompt_column: str = "prompt"
+    """The column that holds the prompt of a `prompt-completion` record."""
+    completion_column: str = "completion"
+    """The column that holds the completion of a `prompt-completion` record."""
+    messages_column: str | None = None
+    """The column that holds the turns of a chat. Default: `messages`, or `conversations` for `sharegpt`."""
+    chat_template: str | None = None
+    """A file with a Jinja chat template, or `chatml`. Default: the tokenizer's own."""
+    assistant_only_loss: bool = True
+    """Chats: train on what the assistant says; false: on every token."""
+    completion_only_loss: bool = True
+    """Prompts with completions, and alpaca records: train on the completion; false: on every token."""
+    max_length: Annotated[int, Field(ge=2)] = 1024
+    """Tokens a sequence."""
+    excess_length_strategy: Literal["truncate", "split", "drop", "raise"] | None = None
+    """A record of more than `max_length` tokens: cut its end off, cut it in pieces, leave it out, or take it for
+    broken. Default: `split` for text, `truncate` for the rest.
+    """
+    packing: bool = False
+    """Put several records into one sequence of `max_length`; none attends to another, and positions restart."""
+    group_by_length: bool = True
+    """Without packing: records of about the same length share a batch, so that less is padded. Needs `shuffle`."""
+    pad_to_multiple_of: Positive | None = None
+    """Pad sequences to a multiple of so many tokens. Default: to the longest of the micro-batch."""
+    shuffle: bool = True
+    """Draw the training sequences in a random order that depends on `train.seed` and the epoch alone."""
+    on_bad_record: Literal["stop", "skip"] = "stop"
+    """A record that cannot be used: end with its file and line, or leave it out, count it and list it."""
+    max_bad_records: Count = 1000
+    """With `on_bad_record: skip`: more than so many end the preparation."""
+    streaming: bool = False
+    """Read Hub datasets while they are downloaded, without a copy on disk."""
+    num_proc: Positive | None = None
+    """Processes that turn records into tokens. Default: one for small data, else one a core, at most 8."""
+    cache_dir: str | None = None
+    """Where prepared data is kept and shared by runs. Default: `~/.cache/harness/data`."""

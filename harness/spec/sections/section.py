@@ -1,0 +1,44 @@
+"""What all sections share: strict values, no unknown keys, nothing changes after loading; and types of fields.
+
+No section is here. The files of sections do not postpone their annotations: pydantic would have to evaluate hundreds of
+strings at every start.
+"""
+
+from typing import Annotated
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+from harness.units import parse_bytes
+
+
+def _as_whole_number(value: object) -> object:
+    """`5e8` is the whole number that it means."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def numbers_to_texts(value: object) -> object:
+    """Numbers in a map of texts are the texts they were written as."""
+    if not isinstance(value, dict):
+        return value
+    return {k: str(v) if isinstance(v, int | float) and not isinstance(v, bool) else v for k, v in value.items()}
+
+
+def check_size(text: str) -> str:
+    """A text that is a size in bytes, such as `5GB`. Raises ValueError with a sentence when it is not."""
+    if parse_bytes(text) < 1:
+        raise ValueError(f"`{text}` is no size")
+    return text
+
+
+Positive = Annotated[int, BeforeValidator(_as_whole_number), Field(ge=1)]
+Count = Annotated[int, BeforeValidator(_as_whole_number), Field(ge=0)]
+Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+Strings = Annotated[tuple[str, ...], Field(strict=False)]
+
+
+class Section(BaseModel):
+    """Common rules: unknown keys are refused, values are never coerced, nothing changes after loading."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, protected_namespaces=(), defer_build=True
+    )

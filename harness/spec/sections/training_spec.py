@@ -1,0 +1,114 @@
+"""`train`, `optimizer`, `scheduler`, `precision`: how long, how fast, in which number format."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from harness.spec.sections.section import Count, Fraction, Positive, Section
+
+
+class TrainSpec(Section):
+    """How long, how much at once, from which seed."""
+
+    max_steps: Positive | None = None
+    """Optimizer steps. Wins over `num_train_epochs`."""
+    num_train_epochs: Annotated[float, Field(gt=0)] | None = None
+    """Passes over the training data, when `max_steps` is not given."""
+    per_device_train_batch_size: Positive | None = None
+    """Sequences a rank computes at once (the micro-batch)."""
+    global_batch_size: Positive | None = None
+    """Sequences an optimizer step, over all ranks."""
+    gradient_accumulation_steps: Positive | None = None
+    """Micro-batches an optimizer step. Derived when the other two and the ranks are known."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in the backward pass instead of keeping them."""
+    gradient_checkpointing_use_reentrant: bool = False
+    """With `gradient_checkpointing`: torch's older way, which runs a second backward pass inside the first."""
+    offload_activations: bool = False
+    """With `gradient_checkpointing`: keep the layers' inputs in host memory, by DeepSpeed's (reentrant) function."""
+    torch_compile: bool = False
+    """Compile the model with `torch.compile`; the first step takes minutes."""
+    torch_compile_backend: str | None = None
+    """Default: the accelerator's own, which is `inductor`."""
+    loss_chunk_size: Count | None = None
+    """Tokens whose logits exist at once: head and loss go over a micro-batch in chunks. 0: all at once. Default: chosen
+    from the vocabulary, where the model and its head allow it."""
+    max_grad_norm: Annotated[float, Field(ge=0.0)] = 1.0
+    """Clip the global gradient norm here; 0 turns clipping off."""
+    on_nonfinite: Literal["skip", "stop"] = "skip"
+    """What follows a step with a NaN or an infinity in its loss or gradient. Such a step changes no weight. `stop` ends
+    the run with the step, the ranks and their rows of data; `skip` counts it and goes on."""
+    max_skipped_steps: Positive | None = None
+    """With `skip`: end the run when so many steps have been skipped in all. Default: no limit."""
+    max_consecutive_skipped_steps: Positive | None = 20
+    """With `skip`: end the run after so many in a row, for it no longer trains. fp16's search for a loss scale does not
+    count. `null`: never."""
+    seed: Count = 42
+    """Seeds initial weights, data order and dropout."""
+
+
+class OptimizerSpec(Section):
+    """The optimizer. DeepSpeed picks the implementation: fused, or one for the CPU when it is offloaded."""
+
+    type: Literal["adamw", "adam", "sgd", "lion", "adagrad", "lamb", "muon"] = "adamw"
+    """`adamw` decays weights apart from the gradient, `adam` adds the decay to it, `sgd` has only a momentum. `lion`
+    steps by the sign of a momentum, `muon` makes the momentum of each matrix orthogonal and steps all else with Adam.
+    `lamb` needs CUDA and no ZeRO, `lion` CUDA or an offloaded optimizer."""
+    learning_rate: Annotated[float, Field(gt=0.0)] = 1e-5
+    """Peak learning rate."""
+    adam_learning_rate: Annotated[float, Field(gt=0.0)] | None = None
+    """`muon`: peak rate of what Adam steps (embeddings, head, norms, biases). Default: `learning_rate`."""
+    weight_decay: Annotated[float, Field(ge=0.0)] = 0.0
+    """Decay of all parameters but norms and biases."""
+    betas: Annotated[tuple[Fraction, Fraction], Field(strict=False)] = (0.9, 0.999)
+    """The two decay rates of Adam, Lion, LAMB and Muon's Adam."""
+    eps: Annotated[float, Field(gt=0.0)] = 1e-8
+    """Epsilon of Adam, Adagrad, LAMB and Muon's Adam."""
+    momentum: Fraction | None = None
+    """Momentum of `sgd` (default 0) and `muon` (default 0.95)."""
+
+
+class SchedulerSpec(Section):
+    """The learning rate over the steps, as `transformers` computes it."""
+
+    type: Literal[
+        "constant", "linear", "cosine", "cosine_with_restarts", "polynomial", "inverse_sqrt", "warmup_stable_decay"
+    ] = "cosine"
+    """What follows the warm-up: stay, fall in a line to 0, along a cosine, along several, by a power of what is left,
+    by one over the root of the step, or stay and fall at the end."""
+    warmup_steps: Count | None = None
+    """Steps of linear warm-up from 0. Wins over `warmup_ratio`."""
+    warmup_ratio: Fraction = 0.0
+    """The same as a share of all steps."""
+    min_lr_ratio: Fraction = 0.0
+    """Where `cosine`, `polynomial` and `warmup_stable_decay` end, as a share of the peak rate. The latter also starts
+    there."""
+    num_cycles: Positive = 1
+    """`cosine_with_restarts`: how many cosines."""
+    power: Annotated[float, Field(gt=0.0)] = 1.0
+    """`polynomial`: the exponent."""
+    decay_steps: Count | None = None
+    """`warmup_stable_decay`: steps of the fall. Wins over `decay_ratio`."""
+    decay_ratio: Fraction = 0.1
+    """The same as a share of all steps."""
+    decay_type: Literal["linear", "cosine", "1-sqrt"] = "linear"
+    """`warmup_stable_decay`: the form of the fall."""
+
+
+class PrecisionSpec(Section):
+    """Number format of weights and activations in forward and backward; neither flag means fp32."""
+
+    bf16: bool = False
+    """bfloat16 with fp32 master weights."""
+    fp16: bool = False
+    """float16 with fp32 master weights and loss scaling."""
+    loss_scale: Annotated[float, Field(ge=0.0)] = 0.0
+    """fp16: fixed loss scale; 0 scales dynamically."""
+    initial_scale_power: Count = 16
+    """fp16: the dynamic scale starts at 2 to this power."""
+    loss_scale_window: Count = 1000
+    """fp16: steps without overflow before the scale doubles."""
+    hysteresis: Count = 2
+    """fp16: overflows that are tolerated before the scale halves."""
+    min_loss_scale: Count = 1
+    """fp16: the scale never falls below this."""

@@ -1,0 +1,80 @@
+"""`zero`: sharding and offload, in DeepSpeed's own words."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from harness.spec.sections.section import Count, Fraction, Positive, Section
+
+
+class OffloadOptimizerSpec(Section):
+    """Where optimizer states, master weights and the optimizer step live."""
+
+    device: Literal["none", "cpu", "nvme"]
+    """`nvme` needs stage 3."""
+    nvme_path: str | None = None
+    """A folder on a local disk, for `nvme`."""
+    pin_memory: bool = True
+    """Page-locked host buffers: faster copies, memory that cannot be swapped."""
+    buffer_count: Positive = 4
+    """NVMe swap buffers."""
+    ratio: Fraction = 1.0
+    """Stage 3: share of the parameters whose optimizer step runs on the CPU."""
+    pipeline_read: bool = False
+    """NVMe: read the next sub-group while this one is computed."""
+    pipeline_write: bool = False
+    """NVMe: write the last sub-group while this one is computed."""
+    fast_init: bool = False
+    """NVMe: faster first write."""
+
+
+class OffloadParamSpec(Section):
+    """Where ZeRO-3's parameter shards live between uses."""
+
+    device: Literal["none", "cpu", "nvme"]
+    """Read by DeepSpeed at stage 3 only."""
+    nvme_path: str | None = None
+    """A folder on a local disk, for `nvme`."""
+    pin_memory: bool = True
+    """Page-locked host buffers."""
+    buffer_count: Positive = 5
+    """NVMe swap buffers; each live or prefetched parameter holds one."""
+    buffer_size: Positive = 100_000_000
+    """Elements a swap buffer; must hold the largest parameter's shard."""
+    max_in_cpu: Count = 1_000_000_000
+    """Elements kept in host memory when parameters are on NVMe."""
+
+
+class ZeroSpec(Section):
+    """ZeRO, in DeepSpeed's own words. Left out: plain data parallelism (stage 0)."""
+
+    stage: Annotated[int, Field(ge=0, le=3)]
+    """0 replicates everything, 1 shards optimizer states, 2 gradients too, 3 parameters too."""
+    offload_optimizer: OffloadOptimizerSpec | None = None
+    """Optimizer states and step on the CPU or on NVMe."""
+    offload_param: OffloadParamSpec | None = None
+    """Stage 3: parameter shards on the CPU or on NVMe."""
+    contiguous_gradients: bool | None = None
+    """Copy gradients into one buffer as they appear."""
+    reduce_scatter: bool | None = None
+    """Reduce-scatter gradients instead of all-reducing them."""
+    reduce_bucket_size: Positive | None = None
+    """Elements reduced at once."""
+    allgather_bucket_size: Count | None = None
+    """Elements gathered at once (stages 1 and 2)."""
+    overlap_comm: bool | None = None
+    """Reduce gradients while the backward pass goes on."""
+    round_robin_gradients: bool | None = None
+    """Stages 1 and 2: spread gradient copies over the ranks. Never change it between save and resume."""
+    sub_group_size: Count | None = None
+    """Stage 3: elements the optimizer steps at once."""
+    stage3_prefetch_bucket_size: Count | None = None
+    """Stage 3: elements gathered ahead."""
+    stage3_param_persistence_threshold: Count | None = None
+    """Stage 3: parameters smaller than this stay gathered."""
+    stage3_max_live_parameters: Count | None = None
+    """Stage 3: gathered elements beyond which nothing is prefetched."""
+    stage3_max_reuse_distance: Count | None = None
+    """Stage 3: a parameter that is used again within so many elements stays gathered."""
+    stage3_gather_16bit_weights_on_model_save: bool | None = None
+    """Stage 3: let `save_16bit_model` write whole weights. `harness export` does not need it."""

@@ -1,0 +1,56 @@
+"""Did you mean: the known name that is nearest to a misspelt one, and the names that other programs use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+_MICRO, _GLOBAL = ("train_micro_batch_size_per_gpu",), ("train_batch_size",)
+FOREIGN_KEYS: dict[str, tuple[str, ...]] = {
+    "per_device_train_batch_size": _MICRO,
+    "micro_batch_size": _MICRO,
+    "micro_batch_size_per_gpu": _MICRO,
+    "global_batch_size": _GLOBAL,
+    "accumulate_grad_batches": ("gradient_accumulation_steps",),
+    "max_grad_norm": ("gradient_clipping",),
+    "zero": ("zero_optimization",),
+    "zero_optimizer": ("zero_optimization",),
+    "zero_stage": ("zero_optimization", "stage"),
+    "learning_rate": ("optimizer", "params", "lr"),
+    "lr": ("optimizer", "params", "lr"),
+    "tensor_parallel_size": ("tensor_parallel", "autotp_size"),
+    **dict.fromkeys(
+        """gradient_checkpointing pipeline_parallel_size tensor_model_parallel_size pipeline_model_parallel_size
+        num_train_epochs max_steps warmup_steps logging_steps output_dir num_gpus num_nodes world_size
+        dtype torch_dtype use_cache seed""".split(),
+        (),
+    ),
+}
+"""What the Trainer, Megatron and Lightning call DeepSpeed's keys; () for what a DeepSpeed JSON cannot say."""
+
+
+_MAX_SUGGESTIONS = 200
+
+
+class Suggestions:
+    """`nearest` for the first unknown names of one file. Nobody misspells hundreds, and each takes a millisecond."""
+
+    def __init__(self) -> None:
+        self._left = _MAX_SUGGESTIONS
+
+    def nearest_name(self, name: str, known: Iterable[str]) -> str | None:
+        """The closest of `known`; None, too, once enough names were looked up."""
+        self._left -= 1
+        return nearest_name(name, known) if self._left >= 0 else None
+
+
+def nearest_name(name: str, known: Iterable[str]) -> str | None:
+    """The closest of `known` by difflib's ratio, at least 0.6; case, hyphens and underscores do not count."""
+    from difflib import get_close_matches
+
+    plain = {candidate.lower().replace("-", "_"): candidate for candidate in known}
+    wanted = name.lower().replace("-", "_")
+    squeezed = {key.replace("_", ""): key for key in plain}
+    if wanted.replace("_", "") in squeezed:
+        return plain[squeezed[wanted.replace("_", "")]]
+    found = get_close_matches(wanted, plain, n=1, cutoff=0.6)
+    return plain[found[0]] if found else None

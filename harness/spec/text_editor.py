@@ -1,0 +1,218 @@
+"""Changes single values in the text of a YAML or JSON file, and keeps comments, order and layout.
+
+The result is parsed again and compared with what was asked for, so that a layout which is not understood is refused
+and never damaged. Reads and writes no file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from harness.errors import UserError
+from harness.findings import Fix
+from harness.spec.parse.source import KeyPath, Source, is_json, join_key, parse, split_key
+from harness.spec.parse.text_tree import Entry, Node, build_tree
+from harness.spec.parse.value_writer import ValueWriter
+
+
+class EditError(Exception):
+    """The text cannot be changed without risk; the message says why, in the words of a finding's note."""
+
+
+def edits_of_fix(fix: Fix, source: Source) -> dict[KeyPath, Any]:
+    """What a fix sets, by the user's own keys. Raises CannotEdit for what is set on the command line."""
+    sets: dict[KeyPath, Any] = {}
+    for key, value in fix.sets.items():
+        path = source.user_path(split_key(key))
+        if source.origin and path[0] == "deepspeed" and "deepspeed" not in source.data:
+            path = path[1:]  # a key without a field of its own stands at the top of a DeepSpeed JSON
+        spot = source.spots.get(path)
+        if spot is not None and spot.value.file == "--set":
+            raise EditError(f"`{join_key(path)}` is set on the command line")
+        sets[path] = list(value) if isinstance(value, tuple) else value
+    return sets
+
+
+def apply_edits(text: str, file: str, sets: Mapping[KeyPath, Any]) -> str:
+    """The text with each path set to its value (None: removed; a section that is left empty goes too).
+
+    A key that is removed while its value appears under another name beside it is renamed in place. `file` is for its
+    name's ending alone. Raises CannotEdit.
+    """
+    try:
+        before = _parse_values(text, file)
+    except UserError as refused:
+        raise EditError(refused.findings[0].message) from None
+    wanted = _copy_values(before)
+    for path, value in sorted(sets.items(), key=lambda item: item[1] is None):
+        _set_value(wanted, path, value)
+    if wanted == before:
+        raise EditError("nothing would change")
+    if not wanted:
+        raise EditError("nothing would be left of the file")
+    from yaml import YAMLError
+
+    changed = text
+    try:
+        for path, value in _edit_steps(before, sets):
+            changed = _apply_step(changed, file, path, value)
+        same = _parse_values(changed, file) == wanted
+    except (UserError, YAMLError, LookupError, ValueError):
+        same = False  # such as a line break that only YAML knows
+    if not same:
+        raise EditError("the layout of the file does not allow it")
+    return changed
+
+
+class _KeyRename(str):
+    """The new name of a key, among values that are to be set."""
+
+
+def _edit_steps(before: dict[str, Any], sets: Mapping[KeyPath, Any]) -> list[tuple[KeyPath, Any]]:
+    removed = [path for path, value in sets.items() if value is None and value_at(before, path) is not None]
+    steps: dict[KeyPath, Any] = {}
+    renamed = set()
+    for path, value in sets.items():
+        twin = next((r for r in removed if r[:-1] == path[:-1] and value_at(before, r) == value), None)
+        if value is not None and twin is not None and twin not in renamed and value_at(before, path) is None:
+            steps[twin] = _KeyRename(path[-1])
+            renamed.add(twin)
+        elif value is not None:
+            steps[path] = value
+    rest = [(path, None) for path in removed if path not in renamed]
+    return [*steps.items(), *rest]
+
+
+def _apply_step(text: str, file: str, path: KeyPath, value: Any) -> str:
+    root = build_tree(text, file)
+    writer = ValueWriter(text, json=is_json(file, text))
+    if value is None:
+        return _remove_key(text, root, path)
+    parent, rest = _innermost_section(root, path)
+    entry = parent.find(rest[0])
+    if isinstance(value, _KeyRename):
+        if entry is None or len(rest) > 1:
+            raise EditError(f"`{join_key(path)}` is not written in the file")
+        return text[: entry.key_start] + writer.format_key(str(value)) + text[entry.key_end :]
+    for name in reversed(rest[1:]):
+        value = {str(name): value}
+    if entry is not None:
+        return _replace_value(text, entry, value, writer)
+    if not isinstance(rest[0], str) or parent.kind not in ("block", "flow"):
+        raise EditError(f"`{join_key(path)}` has no place in the file")
+    return writer.insert_key(parent, rest[0], value, is_root=parent is root)
+
+
+def _innermost_section(root: Node, path: KeyPath) -> tuple[Node, KeyPath]:
+    """The innermost section on the way that is written, and what is left of the path."""
+    node = root
+    for done, name in enumerate(path[:-1]):
+        entry = node.find(name)
+        if entry is None or entry.value.kind == "empty":
+            return node, path[done:]
+        node = entry.value
+        if node.kind in ("alias", "scalar"):
+            raise EditError(f"`{join_key(path[: done + 1])}` is no section of the file")
+    return node, path[-1:]
+
+
+def _replace_value(text: str, entry: Entry, value: Any, writer: ValueWriter) -> str:
+    node = entry.value
+    if node.kind == "empty":
+        return writer.fill_value(entry, value)
+    anchored = text[node.start] in "&!*" and not writer.json
+    if node.kind in ("alias", "block") or anchored or text[node.start] in "|>" or _is_multiline(text, node):
+        raise EditError(f"`{entry.name}` is written over several lines, or through an anchor")
+    return text[: node.start] + writer.format_value(value, replaced_char=text[node.start]) + text[node.end :]
+
+
+def _is_multiline(text: str, node: Node) -> bool:
+    """A block list, or a text that is folded over lines; brackets over several lines can be replaced."""
+    return "\n" in text[node.start : node.end] and text[node.start] not in "[{"
+
+
+def _remove_key(text: str, root: Node, path: KeyPath) -> str:
+    parent, entry = root, None
+    for name in path:
+        parent, entry = (entry.value if entry else root), None
+        entry = parent.find(name)
+        if entry is None:
+            return text
+    if entry is None or not isinstance(entry.name, str):
+        raise EditError(f"`{join_key(path)}` is an item of a list")
+    if len(parent.entries) == 1:
+        return _remove_key(text, root, path[:-1])
+    return _remove_lines(text, entry) if parent.kind == "block" else _remove_item(text, parent, entry)
+
+
+def _remove_lines(text: str, entry: Entry) -> str:
+    start = text.rfind("\n", 0, entry.key_start) + 1
+    if text[start : entry.key_start].strip():
+        raise EditError(f"`{entry.name}` does not begin its line")
+    end = text.find("\n", max(entry.key_end, entry.value.end))
+    return text[:start] + (text[end + 1 :] if end >= 0 else "")
+
+
+def _remove_item(text: str, parent: Node, entry: Entry) -> str:
+    """Out of braces, with the comma behind it, or before it when it is the last."""
+    at = parent.entries.index(entry)
+    start, end = entry.key_start, max(entry.key_end, entry.value.end)
+    if at + 1 < len(parent.entries):
+        after = parent.entries[at + 1].key_start
+        _require_no_comment(text[end:after], entry)
+        return text[:start] + text[after:]
+    before = parent.entries[at - 1].value.end
+    _require_no_comment(text[before:start], entry)
+    return text[:before] + text[end:]
+
+
+def _require_no_comment(between: str, entry: Entry) -> None:
+    if any(mark in between for mark in ("#", "//", "/*")):
+        raise EditError(f"a comment stands beside `{entry.name}`")
+
+
+def _parse_values(text: str, file: str) -> dict[str, Any]:
+    """The values, as the most tolerant reader of the file has them."""
+    if is_json(file, text):
+        from harness.spec.parse.json_parser import parse_lenient
+
+        return parse_lenient(text, file).source.data
+    return parse(text, file).data
+
+
+def _copy_values(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _copy_values(v) for k, v in value.items()}
+    return [_copy_values(v) for v in value] if isinstance(value, list) else value
+
+
+def value_at(data: Any, path: KeyPath) -> Any:
+    """The value at a path of plain values; None where nothing is."""
+    for name in path:
+        if isinstance(data, dict):
+            data = data.get(name)
+        elif isinstance(data, list) and isinstance(name, int) and name < len(data):
+            data = data[name]
+        else:
+            return None
+    return data
+
+
+def _set_value(data: Any, path: KeyPath, value: Any) -> None:
+    """Set or remove in plain values; sections that become empty go."""
+    inner = data.get(path[0]) if isinstance(data, dict) else value_at(data, path[:1])
+    if isinstance(data, list) and not (isinstance(path[0], int) and path[0] < len(data)):
+        raise EditError(f"`{join_key(path)}` has no place in the file")
+    if len(path) == 1:
+        if value is not None:
+            data[path[0]] = value
+        elif isinstance(data, dict):
+            data.pop(path[0], None)
+        return
+    if inner is None and value is not None and isinstance(data, dict):
+        inner = data[path[0]] = {}
+    if isinstance(inner, (dict, list)):
+        _set_value(inner, path[1:], value)
+        if inner == {} and value is None and isinstance(data, dict):
+            data.pop(path[0], None)

@@ -1,0 +1,138 @@
+"""Two answers to one file, one a release, and what lies between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from harness.facts.deepspeed_keys import block_keys
+from harness.facts.deepspeed_version import DeepSpeedTarget, parse_version
+from harness.findings import Finding, Fix, sort_findings
+from harness.gates.context import Context
+from harness.upgrades.behavior_changes import BEHAVIOR_CHANGES, BehaviorChange
+from harness.upgrades.default_changes import find_changed_defaults
+
+_SEVERITY_ORDER = {"error": 0, "warning": 1, "info": 2}
+_IGNORED_NOTE = "ignores it in silence"
+
+
+def compare_releases(
+    before: Sequence[Finding],
+    after: Sequence[Finding],
+    context: Context | None,
+    releases: tuple[DeepSpeedTarget, DeepSpeedTarget],
+) -> tuple[Finding, ...]:
+    """What differs between `before` and `after`, the findings on one file under two releases, in reading order.
+
+    `context` is the run under the newer one, None where the file could not be read as far as that. What both say alike
+    is left to `validate-config`.
+    """
+    old, new = releases
+    found = [*_new_findings(before, after, new), *_removed_findings(before, after, releases, context)]
+    if context is not None:
+        found += [finding._replace(gate="UP001") for finding in find_changed_defaults(context, old, new)]
+        changes = (change for change in BEHAVIOR_CHANGES if _lies_between(change, releases))
+        found += [_finding_of_change(change, context) for change in changes if change.applies(context)]
+    return sort_findings(found)
+
+
+def _new_findings(before: Sequence[Finding], after: Sequence[Finding], new: DeepSpeedTarget) -> Iterator[Finding]:
+    """What only the newer release has, or has as something worse."""
+    known = {_finding_key(finding): finding for finding in before}
+    for finding in after:
+        earlier = known.get(_finding_key(finding))
+        if (
+            earlier is None
+            or _SEVERITY_ORDER[finding.severity] < _SEVERITY_ORDER[earlier.severity]
+            or _is_now_rejected(earlier, finding)
+        ):
+            yield finding._replace(notes=(*finding.notes, f"so it is with DeepSpeed {new.text}, and was not before"))
+
+
+def _removed_findings(
+    before: Sequence[Finding],
+    after: Sequence[Finding],
+    releases: tuple[DeepSpeedTarget, DeepSpeedTarget],
+    context: Context | None,
+) -> Iterator[Finding]:
+    """What the newer release no longer has: a key that it reads, or a fault that it mends."""
+    known = {_finding_key(finding): finding for finding in after}
+    old, new = releases
+    for finding in before:
+        later = known.get(_finding_key(finding))
+        if later is not None and _SEVERITY_ORDER[later.severity] <= _SEVERITY_ORDER[finding.severity]:
+            continue
+        if any(f.key == finding.key and f.key and f.is_error for f in after):
+            continue  # refused for another reason now
+        if finding.gate == "SP013":
+            yield _newly_read_finding(finding, releases, context)
+        elif finding.gate not in ("SP012", "EN020"):
+            yield finding._replace(
+                gate="UP003",
+                severity="info",
+                message=f"{new.text} no longer has this: {finding.message}",
+                label="",
+                related=(),
+                notes=(*finding.notes, f"{finding.gate}, found with DeepSpeed {old.text}"),
+                fix=None,
+            )
+
+
+def _newly_read_finding(
+    finding: Finding, releases: tuple[DeepSpeedTarget, DeepSpeedTarget], context: Context | None
+) -> Finding:
+    """A key that the older release did not have."""
+    old, new = releases
+    silent = any(_IGNORED_NOTE in note for note in finding.notes)
+    message = f"`{finding.key}` is read by {new.text}, {old.text} " + ("ignores it" if silent else "refuses it")
+    trains = silent and not _has_no_effect(finding.key, context)
+    sets = finding.fix.sets if finding.fix else {}
+    fix = Fix("remove it to keep what is trained today", sets, safe=True) if trains else None
+    return finding._replace(gate="UP004", severity="error" if trains else "info", message=message, notes=(), fix=fix)
+
+
+def _has_no_effect(key: str, context: Context | None) -> bool:
+    """Is the value what a file without the key would have: a block that is off, a degree of 1, the default?"""
+    value: object = context.source.data if context else None
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    if isinstance(value, dict):
+        return value.get("enabled") is False or value.get("autotp_size") in (0, 1)
+    path, _, name = key.removeprefix("deepspeed.").rpartition(".")
+    known = (block_keys(path) or {}).get(name)
+    return known is not None and known.default == value
+
+
+def _is_now_rejected(earlier: Finding, later: Finding) -> bool:
+    """An unknown key that was ignored in silence and is refused now."""
+    return later.gate == "SP005" and earlier.notes != later.notes and any("refuses" in note for note in later.notes)
+
+
+def _lies_between(change: BehaviorChange, releases: tuple[DeepSpeedTarget, DeepSpeedTarget]) -> bool:
+    old, new = (release.version for release in releases)
+    over = bool(change.until) and new >= parse_version(change.until)
+    return old < parse_version(change.release) <= new and not over
+
+
+def _finding_of_change(change: BehaviorChange, context: Context) -> Finding:
+    key = next((k for k in _iter_enclosing_keys(context.spec_key(change.key)) if context.source.has_key(k)), "")
+    sets = {context.spec_key(name): value for name, value in change.sets.items()}
+    fix = Fix(change.fix, sets, safe=bool(sets) and change.severity == "warning") if change.fix else None
+    finding = context.finding(
+        f"from {change.release} on: {change.message}",
+        key,
+        notes=[change.note, f"said by: {change.cite}"],
+        fix=fix,
+        severity="info" if change.is_bug_fix else change.severity,
+    )
+    return finding._replace(gate="UP005" if change.is_bug_fix else "UP002")
+
+
+def _iter_enclosing_keys(key: str) -> Iterator[str]:
+    """The key and what it stands in: `a.b.c`, `a.b`, `a`."""
+    while key:
+        yield key
+        key = key.rpartition(".")[0]
+
+
+def _finding_key(finding: Finding) -> tuple[str, str]:
+    return finding.gate, finding.key

@@ -1,0 +1,112 @@
+"""Findings for programs: JSON of our own, GitHub workflow annotations, and SARIF 2.1.0 (in `sarif`)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from harness.findings import CheckOutcome, Finding, Place, Report
+from harness.views.findings_text import limit_per_gate
+from harness.views.style import escape_unprintable
+
+FORMAT_VERSION = 1
+_GITHUB_LEVEL = {"error": "error", "warning": "warning", "info": "notice"}
+
+
+def findings_as_json(outcome: CheckOutcome) -> str:
+    """One object: `format_version`, totals, findings about the call itself, and each file with its findings."""
+    reports = outcome.reports
+    body = {
+        "format_version": FORMAT_VERSION,
+        "deepspeed_version": outcome.deepspeed,
+        "deepspeed_version_origin": outcome.origin,
+        "exit_code": outcome.code,
+        "totals": {
+            "files": len(reports),
+            "files_with_errors": sum(not r.ok for r in reports),
+            "errors": sum(f.is_error for f in _iter_findings(outcome)),
+            "warnings": sum(f.severity == "warning" for f in _iter_findings(outcome)),
+            "infos": sum(f.severity == "info" for f in _iter_findings(outcome)),
+            "fixed": sum(len(r.fixed) for r in reports),
+            "ignored": sum(len(r.ignored) for r in reports),
+            "left_out": sum(len(r.left_out) for r in reports),
+            "passed_over": len(outcome.passed_over),
+        },
+        "findings": [finding_as_dict(finding) for finding in outcome.general],
+        "files": [report_as_dict(report) for report in reports],
+        "passed_over": list(outcome.passed_over),
+    }
+    return json.dumps(body, indent=2)
+
+
+def _iter_findings(outcome: CheckOutcome) -> Iterable[Finding]:
+    yield from outcome.general
+    for report in outcome.reports:
+        yield from report.findings
+
+
+def report_as_dict(report: Report) -> dict[str, Any]:
+    """One file: its findings, and what was looked at and what not."""
+    return {
+        "file": report.file,
+        "ok": report.ok,
+        "consumer": report.consumer,
+        "findings": [finding_as_dict(finding) for finding in report.findings],
+        "fixed": [finding_as_dict(finding) for finding in report.fixed],
+        "ignored": [finding_as_dict(finding) for finding in report.ignored],
+        "left_out": [finding_as_dict(finding) for finding in report.left_out],
+        "gates_checked": report.checked,
+        "gates_skipped": [{"gate": s.gate, "needs": s.needs} for s in report.skipped],
+    }
+
+
+def finding_as_dict(finding: Finding) -> dict[str, Any]:
+    """One finding with plain values."""
+    fix = finding.fix
+    return {
+        "gate": finding.gate,
+        "severity": finding.severity,
+        "message": finding.message,
+        "key": finding.key,
+        "place": _place_as_dict(finding.place),
+        "label": finding.label,
+        "related": [{"place": _place_as_dict(label.place), "text": label.text} for label in finding.related],
+        "notes": list(finding.notes),
+        "fix": {"title": fix.title, "sets": dict(fix.sets), "safe": fix.safe, "effect": fix.effect} if fix else None,
+    }
+
+
+def _place_as_dict(place: Place | None) -> dict[str, Any] | None:
+    return {"file": place.file, "line": place.line, "column": place.column, "length": place.length} if place else None
+
+
+def findings_as_github(outcome: CheckOutcome) -> str:
+    """A workflow command a finding, which GitHub shows at the line in the pull request. Of one kind in one file the
+    first are written, as in text.
+    """
+    groups = [outcome.general, *(report.findings for report in outcome.reports)]
+    return "\n".join(_format_annotation(finding) for group in groups for finding in limit_per_gate(group)[0])
+
+
+def _format_annotation(finding: Finding) -> str:
+    place = finding.place
+    where = {}
+    if place is not None and place.file not in ("--set", "-"):
+        where = {"file": place.file, "line": place.line, "col": place.column}
+        if place.length:
+            where |= {"endLine": place.line, "endColumn": place.column + place.length - 1}
+    values = {**where, "title": finding.gate}
+    head = ",".join(
+        f"{name}={_escape(escape_unprintable(str(value)), property_=True)}" for name, value in values.items()
+    )
+    help_ = f"\n{escape_unprintable(finding.fix.title)}" if finding.fix else ""
+    return f"::{_GITHUB_LEVEL[finding.severity]} {head}::{_escape(escape_unprintable(finding.message) + help_)}"
+
+
+def _escape(text: str, *, property_: bool = False) -> str:
+    """As GitHub's own toolkit writes it: a percent sign first, then what would end the line or the property."""
+    pairs = [("%", "%25"), ("\r", "%0D"), ("\n", "%0A")] + ([(":", "%3A"), (",", "%2C")] if property_ else [])
+    for char, code in pairs:
+        text = text.replace(char, code)
+    return text

@@ -1,0 +1,203 @@
+"""Findings as text for a person: the message, the line it is on, what else belongs to it, how to mend it.
+
+Here findings become text, and here what others wrote (keys, values, file names, lines) loses its control characters.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from harness.findings import Finding, Label, Place, Report
+from harness.spec.parse.source import Source
+from harness.views.style import Style, escape_unprintable
+
+_SEVERITY_COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
+
+
+MAX_PER_GATE = 50
+"""Findings of one kind that are shown of one file; a file of another program can have thousands."""
+
+
+def render_findings(items: Sequence[Finding], source: Source | None, style: Style) -> str:
+    """Each finding as a block with its excerpt, blank lines between; empty for none. Of one kind the first are shown,
+    and the rest are counted.
+    """
+    shown, left = limit_per_gate(items)
+    more = [f"... and {count:,} more of {gate}; `--format json` has all\n" for gate, count in left]
+    return "\n".join([*(_render_finding(finding, source, style) for finding in shown), *more])
+
+
+def limit_per_gate(items: Sequence[Finding]) -> tuple[list[Finding], list[tuple[str, int]]]:
+    """The first findings of each kind, and how many more there are of which."""
+    seen: Counter[str] = Counter()
+    shown = []
+    for finding in items:
+        seen[finding.gate] += 1
+        if seen[finding.gate] <= MAX_PER_GATE:
+            shown.append(finding)
+    return shown, [(gate, count - MAX_PER_GATE) for gate, count in seen.items() if count > MAX_PER_GATE]
+
+
+def format_summary(
+    reports: Sequence[Report], style: Style, *, against: str = "", general: Sequence[Finding] = ()
+) -> str:
+    """One or two lines: how much was found, how much was looked at, what was not and why."""
+    found = _format_counts([*general, *(f for r in reports for f in r.findings)])
+    ignored = sum(len(r.ignored) for r in reports)
+    left_out = sum(len(r.left_out) for r in reports)
+    fixed = sum(len(r.fixed) for r in reports)
+    checked = max((r.checked for r in reports), default=0)
+    bad = any(r.errors for r in reports) or any(f.is_error for f in general)
+    head = (
+        style.paint(f"Found {found}", "red" if bad else "yellow", bold=True)
+        if found
+        else style.paint("OK", "green", bold=True)
+    )
+    if fixed:
+        head = f"Fixed {_pluralize(fixed, 'finding')}. {head}"
+    files = f" in {len(reports)} files" if len(reports) > 1 else ""
+    tail = f", {ignored} ignored by the spec" if ignored else ""
+    tail += f", {_pluralize(left_out, 'finding')} left out by --select or --ignore" if left_out else ""
+    looked = f"{checked} gates checked{against}" if checked else "Combinations are checked once every key can be read"
+    return (
+        f"{head}{files}. {looked}{tail}{_format_skipped_gates(reports)}" if reports else f"{head}. Nothing was checked"
+    )
+
+
+def render_file_table(reports: Sequence[Report], style: Style) -> str:
+    """A line for each file with errors or warnings, where there are several files; empty for good news."""
+    rows = [(_format_counts(r.findings), r) for r in reports if r.errors or r.warnings]
+    width = max((len(words) for words, _ in rows), default=0)
+    return "\n".join(
+        f"{style.paint(words.ljust(width), 'red' if report.errors else 'yellow')}  {escape_unprintable(report.file)}"
+        for words, report in rows
+    )
+
+
+def _format_counts(items: Sequence[Finding]) -> str:
+    errors, warnings = (sum(f.severity == level for f in items) for level in ("error", "warning"))
+    parts = [_pluralize(errors, "error") if errors else "", _pluralize(warnings, "warning") if warnings else ""]
+    return ", ".join(part for part in parts if part)
+
+
+def _format_skipped_gates(reports: Sequence[Report]) -> str:
+    """The gates that could not look and what they lack; those about launching are only counted."""
+    by_need: dict[str, list[str]] = {}
+    for item in dict.fromkeys(item for report in reports for item in report.skipped):
+        by_need.setdefault(item.needs, []).append(item.gate)
+    later = len(by_need.pop("a launch", ()))
+    asked = len(by_need.pop("the hosts' answers", ()))
+    releases = sum(len(by_need.pop(need)) for need in list(by_need) if need.startswith("DeepSpeed "))
+    parts = [f"{_format_some(gates)} ({_NEED_HINTS.get(need, f'needs {need}')})" for need, gates in by_need.items()]
+    total = sum(map(len, by_need.values()))
+    skipped = f", {total} skipped: {'; '.join(parts)}" if total else ""
+    skipped += f", {releases} of other releases" if releases else ""
+    skipped += f", {later} more on launch" if later else ""
+    return skipped + (f", {asked} more in `harness preflight`" if asked else "")
+
+
+_NEED_HINTS = {
+    "world size": "no --hostfile or --world-size",
+    "hosts": "no --hostfile",
+    "model facts": "the shape of the model is not known",
+    "the accelerator": "no `cluster.gpu`",
+}
+
+
+def _format_some(gates: Sequence[str]) -> str:
+    shown = ", ".join(gates[:4])
+    return shown if len(gates) <= 4 else f"{shown} and {len(gates) - 4} more"
+
+
+def _pluralize(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def _render_finding(finding: Finding, source: Source | None, style: Style) -> str:
+    head = style.paint(f"{finding.severity}[{finding.gate}]", _SEVERITY_COLOURS[finding.severity], bold=True)
+    lines = [f"{head}: {style.paint(escape_unprintable(finding.message), '', bold=True)}"]
+    if finding.place is not None:
+        lines += _excerpt_lines(finding, finding.place, source, style)
+    for note in finding.notes:
+        lines.append(f"   = note: {escape_unprintable(note)}")
+    if finding.fix is not None:
+        effect = f"  ({escape_unprintable(finding.fix.effect)})" if finding.fix.effect else ""
+        lines.append(f"{style.paint('help', 'green', bold=True)}: {escape_unprintable(finding.fix.title)}{effect}")
+    return "\n".join(lines) + "\n"
+
+
+def _excerpt_lines(finding: Finding, place: Place, source: Source | None, style: Style) -> list[str]:
+    shown = [Label(place, finding.label), *finding.related]
+    shown = [label for label in shown if label.place.file == place.file]
+    elsewhere = [label for label in finding.related if label.place.file != place.file]
+    lines = [f"  {style.paint('-->', 'blue')} {_format_place(place, source, 'the command line, ')}"]
+    quoted = _quote_lines(shown, place, source, style) if source and place.length else []
+    lines += quoted or ([f"   {style.paint('|', 'blue')} {escape_unprintable(finding.label)}"] if finding.label else [])
+    lines += [
+        f"   = {_format_place(label.place, source, '--set ')}: {escape_unprintable(label.text)}" for label in elsewhere
+    ]
+    return lines
+
+
+def _format_place(place: Place, source: Source | None, option: str) -> str:
+    if place.file == "--set" and source:
+        return option + _clip_line(source.lines("--set")[place.line - 1])
+    return escape_unprintable(str(place))
+
+
+def _quote_lines(labels: Sequence[Label], main: Place, source: Source, style: Style) -> list[str]:
+    text = source.lines(main.file)
+    labels = sorted(
+        (label for label in labels if 0 < label.place.line <= len(text)), key=lambda label: label.place.line
+    )
+    if not labels or not any(text[label.place.line - 1].strip() for label in labels):
+        return []
+    width = max(2, len(str(labels[-1].place.line)))
+    bar = style.paint("|", "blue")
+    lines, last, start = [f"{' ' * width} {bar}"], 0, 0
+    for label in labels:
+        number, line = label.place.line, text[label.place.line - 1]
+        if last and number > last + 1:
+            lines.append("...")
+        if number != last:
+            start = _clip_start(main if main.line == number else label.place, line)
+            lines.append(f"{style.paint(str(number).rjust(width), 'blue')} {bar} {_clip_line(line, start)}")
+        marked = _escape_line(line[label.place.column - 1 :][: label.place.length or 1])
+        mark = ("^" if label.place is main else "-") * max(1, min(len(marked), 60))
+        colour = "red" if label.place is main else "blue"
+        if start < label.place.column <= start + _MAX_LINE_WIDTH:
+            said = style.paint(f"{mark} {escape_unprintable(label.text)}".rstrip(), colour)
+            blank = " " * len(_ELLIPSIS if start else "") + _padding_to(line[start:], label.place.column - start)
+            lines.append(f"{' ' * width} {bar} {blank}{said}")
+        last = number
+    return [*lines, f"{' ' * width} {bar}"]
+
+
+_MAX_LINE_WIDTH, _ELLIPSIS = 160, "..."
+
+
+def _clip_start(place: Place, line: str) -> int:
+    """How much of a long line is left out before the place that is shown."""
+    far = len(line) > _MAX_LINE_WIDTH and place.column + place.length > _MAX_LINE_WIDTH - len(_ELLIPSIS)
+    return max(0, place.column - _MAX_LINE_WIDTH // 3) if far else 0
+
+
+def _clip_line(line: str, start: int = 0) -> str:
+    rest = line[start:].rstrip()
+    shown = (
+        _escape_line(rest)
+        if len(rest) <= _MAX_LINE_WIDTH
+        else _escape_line(rest[: _MAX_LINE_WIDTH - len(_ELLIPSIS)]) + _ELLIPSIS
+    )
+    return _ELLIPSIS + shown if start else shown
+
+
+def _escape_line(line: str) -> str:
+    return escape_unprintable(line, keep="\t")
+
+
+def _padding_to(line: str, column: int) -> str:
+    """Blanks up to the column, tabs kept, so that the mark stands below what it means."""
+    before = line[: column - 1].ljust(column - 1)
+    return "".join("\t" if char == "\t" else " " for char in _escape_line(before))

@@ -1,0 +1,75 @@
+"""What the report is made of: tables, folded blocks, code in words. Everything that comes in is escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape as _escaped
+
+__all__ = ["Cell", "escape", "format_code", "render_details", "render_table", "truncate"]
+_CONTROLS = {c: "\ufffd" for c in (*range(0x20), *range(0x7F, 0xA0)) if chr(c) not in "\t\n\r"}
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """A cell that is not plain text: `css` is its class, `html` what is in it, escaped already."""
+
+    html: str
+    css: str = ""
+
+
+def escape(text: str, quote: bool = True) -> str:
+    """Text as HTML, with a sign for each control character, so that printing the file steers no terminal."""
+    return _escaped(text.translate(_CONTROLS), quote)
+
+
+def number_cell(text: str) -> Cell:
+    """A figure, set at the right."""
+    return Cell(escape(text), "num")
+
+
+def note_cell(text: str) -> Cell:
+    """Words beside a figure."""
+    return Cell(format_code(text), "why")
+
+
+def render_table(head: Sequence[str], rows: Iterable[Sequence[str | Cell]], caption: str = "", marked: int = -1) -> str:
+    """A table; a column is set at the right where its first row's cell is. Row `marked` is the one that counts."""
+    rows = list(rows)
+    first = rows[0] if rows else ()
+    css = [cell.css if isinstance(cell, Cell) and cell.css == "num" else "" for cell in first]
+    css += [""] * (len(head) - len(css))
+    heads = "".join(f"<th scope=col{_class_attribute(c)}>{escape(h)}</th>" for h, c in zip(head, css, strict=False))
+    lines = []
+    for index, row in enumerate(rows):
+        cells = "".join(_render_cell(cell) for cell in row)
+        lines.append(f"<tr{' class=chosen' if index == marked else ''}>{cells}</tr>")
+    title = f"<caption>{escape(caption)}</caption>" if caption else ""
+    return f"<table>{title}<thead><tr>{heads}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
+
+
+def _render_cell(cell: str | Cell) -> str:
+    if isinstance(cell, Cell):
+        return f"<td{_class_attribute(cell.css)}>{cell.html}</td>"
+    return f"<td>{escape(cell)}</td>"
+
+
+def _class_attribute(name: str) -> str:
+    return f' class="{name}"' if name else ""
+
+
+def render_details(title: str, body: str) -> str:
+    """A block that is folded until somebody opens it."""
+    inner = f'<div class="scroll" tabindex="0">{body}</div>'
+    return f'<details class="card"><summary>{escape(title)}</summary>{inner}</details>'
+
+
+def format_code(text: str) -> str:
+    """Words with what is between backticks as code."""
+    parts = escape(text).split("`")
+    return "".join(f"<code>{part}</code>" if i % 2 and i < len(parts) - 1 else part for i, part in enumerate(parts))
+
+
+def truncate(text: str, most: int = 100_000) -> str:
+    """At most so many characters, and a word about what is left out."""
+    return text if len(text) <= most else text[:most] + f"\n... {len(text) - most:,} more characters"

@@ -1,0 +1,114 @@
+"""`harness report --watch`: the report over HTTP on this machine alone, made anew when a run has got on.
+
+Nothing is written. Whoever may open a local port may read the runs, as with the files themselves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+from harness.errors import ExitCode, UserError
+from harness.findings import Finding, Fix
+from harness.run_records.run_record import LOCK, read_run_record
+from harness.views.report.page import render_report
+
+HOST = "127.0.0.1"
+_WATCHED_FILES = ("metrics.jsonl", "restarts.json", "sample.txt")
+_MIN_REFRESH_SECONDS = 2.0
+
+
+class LivePage:
+    """The page of some runs, kept until one of their files changes. Safe to ask from several threads."""
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self._folders = list(folders)
+        self._lock = threading.Lock()
+        self._version, self._page, self._rendered_at = "", "", 0.0
+
+    def version(self) -> str:
+        """Another text whenever there is something new; a held lock, and ranks that live, say nothing new."""
+        parts = []
+        for folder in self._folders:
+            parts.append(str((folder / LOCK).exists()))
+            for name in _WATCHED_FILES:
+                try:
+                    stat = (folder / name).stat()
+                    parts.append(f"{stat.st_mtime_ns}:{stat.st_size}")
+                except OSError:
+                    parts.append("-")
+        return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:16]
+
+    def render_page(self) -> str:
+        """The report, made anew where something is new, but not all the time for a run of many short steps."""
+        with self._lock:
+            version = self.version()
+            if not self._page or (
+                version != self._version and time.monotonic() - self._rendered_at > _MIN_REFRESH_SECONDS
+            ):
+                self._version = version
+                self._page = render_report([read_run_record(folder) for folder in self._folders], live=version)
+                self._rendered_at = time.monotonic()
+            return self._page
+
+
+def create_server(folders: Sequence[Path], port: int) -> ThreadingHTTPServer:
+    """A server that has not begun; `port` 0 takes a free one. Raises OSError when the port is taken."""
+    live = LivePage(folders)
+
+    class Handler(BaseHTTPRequestHandler):
+        """Two addresses: the page and its version."""
+
+        server_version, sys_version = "harness", ""
+
+        def do_GET(self) -> None:
+            """Answer one request. A page of another site that points its own name here is told nothing."""
+            if (self.headers.get("Host") or "").rpartition(":")[0] not in (HOST, "localhost"):
+                self.send_error(403)
+            elif self.path == "/":
+                self._send(live.render_page(), "text/html; charset=utf-8")
+            elif self.path == "/version":
+                self._send(live.version(), "text/plain")
+            else:
+                self.send_error(404)
+
+        def _send(self, text: str, kind: str) -> None:
+            body = text.encode()
+            self.send_response(200)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Cache-Control", "no-store")
+            self.end_headers()
+            try:
+                self.wfile.write(body)
+            except OSError:  # whoever asked has gone
+                self.close_connection = True
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002  (its name in http.server)
+            """Requests are no news."""
+
+    return ThreadingHTTPServer((HOST, port), Handler)
+
+
+def serve_reports(folders: Sequence[Path], port: int) -> None:
+    """Serve until Ctrl-C. Raises Refused when the port cannot be had."""
+    try:
+        made = create_server(folders, port)
+    except OSError as error:
+        fix = Fix("choose another with `--port`, or `--port 0` for a free one")
+        reason = (error.strerror or str(error)).lower()
+        found = Finding("SP030", "error", f"port {port} of this machine cannot be had: {reason}", fix=fix)
+        raise UserError([found], ExitCode.USAGE) from None
+    print(f"http://{HOST}:{made.server_address[1]}/", flush=True)
+    print("Ctrl-C ends it. From elsewhere: ssh -L with the same port.", file=sys.stderr)
+    try:
+        made.serve_forever(poll_interval=0.2)
+    except KeyboardInterrupt:
+        pass
+    finally:
+        made.server_close()

@@ -1,0 +1,128 @@
+"""Memory planned beside measured, tier by tier, and the rows of the plan. Counts nothing itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from harness.run_records.run_record import RunRecord, finite_number
+from harness.units import format_bytes, format_seconds
+from harness.views.html_bars import render_pair_bars
+from harness.views.memory_comparison import max_recorded, planned_host_bytes
+from harness.views.plan_plot import render_memory_svg
+from harness.views.report.charts import Chart, Series
+from harness.views.report.html_elements import Cell, note_cell, number_cell, render_details, render_table
+from harness.views.report.training_charts import to_gib
+
+_PLANNED_COLOUR, _MEASURED_COLOUR = 5, 1
+MemoryBar = tuple[str, float, str, int]
+
+
+def render_memory_bars(record: RunRecord) -> str:
+    """Each tier: what was planned, what was measured, and how far they are apart."""
+    host = max_recorded(record, "memory_host_peak_bytes", "memory_host_bytes")
+    nvme = finite_number(record.plan.get("nvme_bytes"))
+    bars = [
+        *_planned_measured_bars("host memory of a rank", planned_host_bytes(record), host),
+        *_gpu_bars(record),
+        *_planned_measured_bars("NVMe of a host", nvme, max_recorded(record, "nvme_bytes"), "its host"),
+    ]
+    if not bars:
+        return ""
+    drawn = render_pair_bars([bar[:3] for bar in bars], [bar[3] for bar in bars])
+    note = _CPU_NOTE if record.on_cpu else ""
+    return f'<div class="card">{drawn}{note}</div>'
+
+
+_CPU_NOTE = (
+    '<p class="quiet">On the CPU accelerator what would be GPU memory is host memory. Planned is the peak within a '
+    "step; measured is the resident set, between steps where no peak was recorded.</p>"
+)
+
+
+def _planned_measured_bars(
+    tier: str, planned: float | None, measured: float | None, who: str = "rank 0"
+) -> list[MemoryBar]:
+    bars: list[MemoryBar] = []
+    if planned:
+        bars.append((f"{tier}, planned", planned, format_bytes(planned), _PLANNED_COLOUR))
+    if measured:
+        apart = f" ({100 * (measured / planned - 1):+.0f}%)" if planned else ""
+        bars.append((f"{tier}, measured on {who}", measured, format_bytes(measured) + apart, _MEASURED_COLOUR))
+    return bars
+
+
+def _gpu_bars(record: RunRecord) -> list[MemoryBar]:
+    peak = max_recorded(record, "memory_gpu_peak_bytes", "memory_gpu_bytes")
+    if peak is None:
+        return []
+    bars = _planned_measured_bars("GPU memory of a rank", finite_number(record.plan.get("gpu_peak_bytes")), peak)
+    reserved = max_recorded(record, "memory_gpu_reserved_bytes")
+    return bars + ([("GPU, reserved by the allocator", reserved, format_bytes(reserved), 3)] if reserved else [])
+
+
+def build_memory_charts(record: RunRecord) -> list[Chart]:
+    """Memory over the run, with the plan as a level line."""
+    host = [Series("resident", to_gib(record.points("step", "memory_host_bytes")), colour=1)]
+    charts = [Chart("Host memory of rank 0", host, "GiB", zero=True)]
+    planned = finite_number(record.plan.get("gpu_peak_bytes"))
+    gpu = [
+        Series("allocated", to_gib(record.points("step", "memory_gpu_bytes")), colour=1),
+        Series("reserved", to_gib(record.points("step", "memory_gpu_reserved_bytes")), colour=3, dash=1),
+        Series("peak so far", to_gib(record.points("step", "memory_gpu_peak_bytes")), colour=2, dash=2),
+        Series("peak, planned", [(0.0, planned / 2**30)] if planned else [], "rule", 5, 1),
+    ]
+    if any(s.points for s in gpu[:3]):
+        charts.append(Chart("GPU memory of rank 0", gpu, "GiB", zero=True))
+    swapped = to_gib(record.points("step", "nvme_bytes"))
+    if any(y for _, y in swapped):
+        charts.append(Chart("Swap files on NVMe", [Series("swap files", swapped)], "GiB", zero=True))
+    return [chart for chart in charts if any(s.points for s in chart.series)]
+
+
+def render_plan_tables(record: RunRecord) -> str:
+    """The rows of the plan, and what else would have fitted, as a picture and as a table."""
+    plan = record.plan
+    picture = render_memory_svg(plan)
+    drawn = f'<div class="scroll" tabindex="0"><div class="wide">{picture}</div></div>' if picture else ""
+    rungs = _render_alternatives(plan)
+    body = render_details("What else would have fitted", drawn + rungs) if drawn or rungs else ""
+    return body + _render_memory_items(plan)
+
+
+def _render_memory_items(plan: Mapping[str, Any]) -> str:
+    rows = [row for row in _as_list(plan.get("rows")) if isinstance(row, dict)]
+    if not rows:
+        return ""
+    lines: list[list[str | Cell]] = []
+    for row in rows[:200]:
+        size = finite_number(row.get("bytes_per_rank"))
+        cells: list[str | Cell] = [str(row.get("tier", "")), str(row.get("what", ""))]
+        cells += [number_cell("" if size is None else format_bytes(size)), note_cell(str(row.get("formula", "")))]
+        lines.append([*cells, note_cell(str(row.get("source", "")))])
+    return render_details(
+        "Every row of the plan", render_table(["tier", "what", "a rank", "formula", "seen in"], lines)
+    )
+
+
+def _render_alternatives(plan: Mapping[str, Any]) -> str:
+    rungs = [rung for rung in _as_list(plan.get("alternatives")) if isinstance(rung, dict)]
+    if not rungs:
+        return ""
+    timed = any(finite_number(rung.get("step_seconds")) for rung in rungs)
+    lines: list[list[str | Cell]] = []
+    for rung in rungs[:100]:
+        sizes = (finite_number(rung.get(key)) for key in ("gpu_peak_bytes", "host_peak_bytes", "nvme_bytes"))
+        cells: list[str | Cell] = [
+            str(rung.get("title", "")),
+            *(number_cell(format_bytes(size) if size else "-") for size in sizes),
+        ]
+        seconds = finite_number(rung.get("step_seconds"))
+        lines.append([*cells, *([number_cell(format_seconds(seconds) if seconds else "-")] if timed else [])])
+    chosen = next((i for i, rung in enumerate(rungs) if rung.get("chosen")), -1)
+    head = ["alternative", "GPU a rank", "host", "NVMe", *(["step"] if timed else [])]
+    return render_table(head, lines, marked=chosen)
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

@@ -1,0 +1,123 @@
+"""What somebody has to know about a run: what failed, what the gates said, and what they were told to put up with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from harness.run_records.run_files import finite_number
+from harness.run_records.run_record import RunRecord
+from harness.verdicts import Verdict
+from harness.views.report.html_elements import escape, format_code
+
+_MAX_ITEMS = 100
+_STRAGGLER_CAUSES = {
+    "data": "waiting for data",
+    "input_size": "longer inputs",
+    "io": "swapping",
+    "host": "work on the host",
+}
+
+
+def render_problems(record: RunRecord) -> str:
+    """Failures first, then restarts and slow ranks, then findings."""
+    items = [*_failure_items(record), *_event_items(record), *_finding_items(record)]
+    if len(items) > _MAX_ITEMS:
+        items = [*items[:_MAX_ITEMS], f"<li>and {len(items) - _MAX_ITEMS:,} more</li>"]
+    body = f"<ul>{''.join(items)}</ul>" if items else '<p class="quiet">Nothing failed, and no finding was left.</p>'
+    return f'<h2>What to know</h2><div class="card">{body}</div>'
+
+
+def _failure_items(record: RunRecord) -> list[str]:
+    verdict = record.verdict if not record.is_locked else None
+    found = _verdict_items(verdict) if verdict else []
+    for s in record.statuses:
+        if not s.get("error") or (verdict and s.get("rank") == verdict.rank):
+            continue
+        who, error = (
+            f"rank {_escape_field(s, 'rank')} on {_escape_field(s, 'host')}",
+            f"<code>{_escape_field(s, 'error')}</code>",
+        )
+        after = f"<li>after that, {who} failed: {error}</li>"
+        found.append(after if verdict else f'<li class="bad"><b>failed:</b> {who}: {error}</li>')
+    found += [
+        f"<li>a save failed after step {_escape_field(s, 'step')}: {format_code(str(s.get('error', '')))}</li>"
+        for s in record.lines_of("save_failed")
+    ]
+    if record.state == "broken off":
+        found.append(
+            "<li>nobody holds the run directory and the run has not said that it ended: it was killed, or this is a "
+            "copy</li>"
+        )
+    return found
+
+
+def _verdict_items(verdict: Verdict) -> list[str]:
+    """What the supervisor saw of the end; of a run that completed, only what was odd."""
+    found = [f"<li>{escape(note)}</li>" for note in verdict.notes]
+    reason = f"<code>{escape(verdict.reason[:2000])}</code>"
+    if verdict.state == "stopped":
+        by = f" by {escape(verdict.signal)}" if verdict.signal else ""
+        return [f"<li>stopped{by} after step {verdict.step}: {reason}</li>", *found]
+    if verdict.state == "completed":
+        return found
+    host = f" on {escape(verdict.host)}" if verdict.host else ""
+    who = f"rank {verdict.rank}{host} " if verdict.rank is not None else ""
+    return [f'<li class="bad"><b>failed:</b> {who}at step {verdict.step}: {reason}</li>', *found]
+
+
+def _event_items(record: RunRecord) -> list[str]:
+    found = []
+    for s in record.lines_of("restart"):
+        steps = f"from step {_escape_field(s, 'step')} after step {_escape_field(s, 'lost_step')}"
+        found.append(f"<li>started again {steps}: {_escape_field(s, 'cause', '')}</li>")
+    stops = record.lines_of("stop") if record.verdict is None else ()
+    found += [
+        f"<li>stopped after step {_escape_field(s, 'step')}: {_escape_field(s, 'reason', '')}</li>" for s in stops
+    ]
+    found += [_render_straggler(s) for s in record.lines_of("straggler") if s.get("state") == "named"]
+    found += [
+        f"<li>the tracker {_escape_field(s, 'tracker')} was given up at step {_escape_field(s, 'step')}: {_escape_field(s, 'error')}</li>"
+        for s in record.lines_of("tracker_failed")
+    ]
+    skips = record.lines_of("skip")
+    if skips:
+        steps = ", ".join(str(s.get("step", "?")) for s in skips[:10]) + (" ..." if len(skips) > 10 else "")
+        many = f"{len(skips):,} step{'s' if len(skips) > 1 else ''}"
+        found.append(f"<li>{many} changed nothing (NaN or infinity): {escape(steps)}</li>")
+    found += [f"<li>{format_code(text)}</li>" for text in record.unusable]
+    if record.unread_lines:
+        lines = "1 line" if record.unread_lines == 1 else f"{record.unread_lines:,} lines"
+        found.append(f"<li>{lines} of metrics.jsonl could not be read</li>")
+    return found
+
+
+def _render_straggler(line: Mapping[str, Any]) -> str:
+    ranks = line.get("ranks")
+    who = ", ".join(str(r) for r in ranks[:8]) if isinstance(ranks, list) else "?"
+    slower = finite_number(line.get("slower"))
+    much = "slower than its peers" if slower is None else f"{100 * slower:.0f}% slower than its peers"
+    cause = str(line.get("cause", ""))
+    likely = f", likely by {_STRAGGLER_CAUSES.get(cause, cause)}" if cause else ""
+    whole = "the whole host " if line.get("whole_host") is True else ""
+    return (
+        f"<li>slow: {whole}rank {escape(who)} on {_escape_field(line, 'host')}, {escape(much + likely)}, "
+        f"from step {_escape_field(line, 'step')} on: {_escape_field(line, 'evidence', '')}</li>"
+    )
+
+
+def _finding_items(record: RunRecord) -> list[str]:
+    found = [_render_finding(f, str(f.get("severity", ""))) for f in record.findings]
+    found += [_render_finding(f, "ignored by the spec:") for f in record.ignored]
+    return found + [_render_finding(f, "left out by an option:") for f in record.left_out]
+
+
+def _render_finding(f: Mapping[str, Any], how: str) -> str:
+    fix = f.get("fix")
+    title = f"; help: {format_code(str(fix.get('title', '')))}" if isinstance(fix, Mapping) and fix.get("title") else ""
+    return f"<li>{escape(how)} {_escape_field(f, 'gate', '')}: {format_code(str(f.get('message', '')))}{title}</li>"
+
+
+def _escape_field(line: Mapping[str, Any], key: str, absent: str = "?") -> str:
+    value = line.get(key)
+    return escape(str(absent if value is None else value)[:2000])

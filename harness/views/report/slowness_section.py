@@ -1,0 +1,50 @@
+"""The end of the report: why a step takes as long as it does, what to try, and what the plan expects of it."""
+
+from __future__ import annotations
+
+from harness.run_records.run_record import RunRecord
+from harness.slowness import SlowdownReport, SlownessReport, diagnose_slowness
+from harness.units import format_seconds
+from harness.views.report.html_elements import format_code
+from harness.views.slowness_text import format_headline, format_prediction, format_setting
+
+_STEP_PARTS = ("data", "forward", "backward", "optimizer", "pipeline", "communication", "io")
+
+
+def render_slowness(record: RunRecord) -> str:
+    """A card a cause, the costliest first; where nothing stands out, that, with the shares that were looked at."""
+    diagnosis = diagnose_slowness(record)
+    if not diagnosis.step_seconds:
+        return ""
+    body = (
+        "".join(map(_render_cause, diagnosis.slowdowns))
+        or f'<div class="card"><p>{format_code(_format_nothing_found(diagnosis))}</p></div>'
+    )
+    return f'<h2 id="why">Why is it slow?</h2>{body}'
+
+
+def _format_nothing_found(diagnosis: SlownessReport) -> str:
+    case = diagnosis.measurements
+    shares = [f"{name} {100 * share:.0f}%" for name in _STEP_PARTS if (share := case.measured_share(name)) is not None]
+    looked = (
+        f" of {format_seconds(diagnosis.step_seconds)}: {', '.join(shares)}"
+        if shares
+        else f" of {format_seconds(case.step_seconds)}"
+    )
+    return f"Nothing stands out in a step{looked}. What is left is the computing itself."
+
+
+def _render_cause(told: SlowdownReport) -> str:
+    slow = told.slowdown
+    evidence = "".join(f"<li>{format_code(text)}</li>" for text in slow.evidence)
+    tries = "".join(
+        f"<li>{format_code(format_setting(setting))}<br><span class=quiet>{format_code(format_prediction(prediction))}</span></li>"
+        for setting, prediction in told.settings
+    )
+    advice = "".join(f"<li>{format_code(text)}</li>" for text in slow.advice)
+    none = "<li>no setting that was tried is better by the plan, fits, and passes the gates</li>"
+    head = format_headline(told)
+    return (
+        f'<div class="card cause"><h3>{format_code(head[:1].upper() + head[1:])}</h3>'
+        f"<ul>{evidence}</ul><h4>To try</h4><ul>{tries or (none if slow.settings else '')}{advice}</ul></div>"
+    )

@@ -1,0 +1,86 @@
+"""A diagnosis in words, for the report and for the end of a launch. Judges nothing itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from harness.plan.planner import Plan
+from harness.slowness import SlowdownReport, SlownessReport
+from harness.slowness.plan_prediction import PlanPrediction
+from harness.slowness.run_measurements import SettingChange
+from harness.units import format_bytes, format_seconds
+
+NOTHING = "nothing stands out"
+
+
+def format_headline(told: SlowdownReport) -> str:
+    """`waiting for data: 35% of the step`."""
+    how = ", as planned" if told.slowdown.is_planned else ""
+    return f"{told.slowdown.title}: {100 * told.slowdown.share:.0f}% of the step{how}"
+
+
+def format_settings(sets: Mapping[str, Any]) -> str:
+    """The keys as a spec has them; what is removed is said."""
+    written = [f"`{key}: {json.dumps(value)}`" for key, value in sets.items() if value is not None]
+    gone = [f"`{key}`" for key, value in sets.items() if value is None]
+    return ", ".join([*written, *([f"without {' and '.join(gone)}"] if gone else [])])
+
+
+def format_setting(setting: SettingChange) -> str:
+    """What to try, with its keys."""
+    effect = f" (changes what is trained: {setting.effect})" if setting.effect else ""
+    return f"{setting.description}: {format_settings(setting.sets)}{effect}"
+
+
+def format_prediction(prediction: PlanPrediction | None) -> str:
+    """What the plan makes of it: time where it plans time, memory, and whether it fits."""
+    if prediction is None or prediction.after is None:
+        return "no plan could be made of this run"
+    before, after = prediction.before, prediction.after
+    parts = [_format_time_change(before, after), *_memory_changes(before, after)]
+    fits = {True: "fits", False: "does not fit, as before", None: ""}[after.fit.fits]
+    return "the plan: " + ", ".join(part for part in (*parts, fits) if part)
+
+
+def _format_time_change(before: Plan, after: Plan) -> str:
+    if before.time is None or after.time is None:
+        return "no time is planned for this device"
+    old, new = before.time, after.time
+    if before.settings and after.settings and before.settings.tokens_per_step != after.settings.tokens_per_step:
+        faster = new.tokens_per_second / old.tokens_per_second - 1
+        return f"{old.tokens_per_second:,.0f} tokens/s become {new.tokens_per_second:,.0f} ({100 * faster:+.0f}%)"
+    if abs(new.seconds / old.seconds - 1) < 0.005:
+        return f"a step stays at {format_seconds(old.seconds)}, so it expects nothing of this"
+    change = 100 * (new.seconds / old.seconds - 1)
+    return f"a step of {format_seconds(old.seconds)} becomes {format_seconds(new.seconds)} ({change:+.0f}%)"
+
+
+def _memory_changes(before: Plan, after: Plan) -> list[str]:
+    if before.memory is None or after.memory is None:
+        return []
+    old, new = before.memory, after.memory
+    pairs = [] if new.pooled else [("GPU", old.gpu_peak, new.gpu_peak)]
+    pairs += [("host", old.host_peak, new.host_peak), ("NVMe", old.nvme_bytes, new.nvme_bytes)]
+    return [f"{name} {_format_bytes_change(a, b)}" for name, a, b in pairs if a or b]
+
+
+def _format_bytes_change(old: int, new: int) -> str:
+    if abs(new - old) <= 0.01 * max(old, new):
+        return format_bytes(new)
+    return f"{format_bytes(old)} -> {format_bytes(new)}"
+
+
+def summary_lines(diagnosis: SlownessReport) -> list[str]:
+    """For the end of a launch: the costliest cause, and the best of its settings."""
+    if not diagnosis.slowdowns:
+        return []
+    told = diagnosis.slowdowns[0]
+    lines = [format_headline(told)]
+    if told.settings:
+        setting, prediction = told.settings[0]
+        lines.append(f"try {format_settings(setting.sets)}; {format_prediction(prediction)}")
+    elif told.slowdown.advice:
+        lines.append(told.slowdown.advice[0])
+    return lines

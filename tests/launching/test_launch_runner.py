@@ -1,0 +1,134 @@
+"""Watching over a launcher and what comes after it, with small real processes. Needs nothing; seconds."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.hostinfo import machine
+from harness.launching.ops import local_build
+from harness.launching.setup.launch_plan import HostPlan, LaunchPlan, Variable
+from harness.launching.supervise import monitor
+from harness.launching.supervise.launch_runner import run_launch
+from harness.plan.resolved_run import resolve_run
+from harness.spec.run_spec import RunSpec
+from harness.views.screen import Screen
+
+RANK = """
+import json, sys, time
+file, state, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
+open(file, "w").write(json.dumps({"rank": 0, "host": "here", "pid": 0, "state": state, "step": 7, "time": 1.0}))
+time.sleep(seconds)
+"""
+EXPORT = (
+    "import pathlib, sys; pathlib.Path(sys.argv[4]).mkdir(); pathlib.Path(sys.argv[4], 'from').write_text(sys.argv[2]);"
+    "pathlib.Path(sys.argv[4], 'words').write_text(' '.join(sys.argv[5:]))"
+)
+
+
+@pytest.fixture
+def plan(tmp_path):
+    """A launch of one process that says it has completed step 7 and exits."""
+    run_dir = tmp_path / "runs" / "a-1"
+    for folder in ("status", "logs", "checkpoints"):
+        (run_dir / folder).mkdir(parents=True)
+    argv = (sys.executable, "-c", RANK, str(run_dir / "status" / "rank-00000.json"), "completed", "0")
+    variables = (
+        Variable("HARNESS_RUN_DIR", str(run_dir), ""),
+        Variable("PATH", os.environ.get("PATH", os.defpath), ""),
+    )
+    return LaunchPlan("a", run_dir, tmp_path, argv, (HostPlan("here", (0,), variables),), True, 1, (), {})
+
+
+def run_with(plan, trusts=False, **export):
+    spec = RunSpec.model_validate({"model": {"trust_remote_code": trusts}, "export": export})
+    scripts = plan.cwd / "launch"
+    scripts.mkdir(exist_ok=True)
+    (scripts / "export.py").write_text(EXPORT)
+    return run_launch(plan, resolve_run(spec, world_size=1), scripts, Screen("quiet"))
+
+
+def checkpoint(folder: Path, step: int) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "manifest.json").write_text(json.dumps({"state": {"step": step}}))
+    return folder
+
+
+def test_a_process_that_hangs_after_its_last_word_is_ended(plan, monkeypatch):
+    monkeypatch.setattr(monitor, "_EXIT_HANG_SECONDS", 1.0)
+    began = time.monotonic()
+    outcome = run_with(replace(plan, argv=(*plan.argv[:-1], "600")))
+    assert time.monotonic() - began < 30
+    assert (outcome.verdict.state, outcome.verdict.code, outcome.verdict.step) == ("completed", 0, 7)
+    assert "after every rank had completed" in outcome.verdict.notes[0]
+
+
+def test_an_export_without_any_checkpoint_is_a_failure(plan):
+    outcome = run_with(plan, at_end=True)
+    assert (outcome.verdict.state, outcome.verdict.code) == ("failed", 1)
+    assert "nothing to export" in outcome.verdict.reason
+    assert "training is complete" in outcome.verdict.reason
+    assert run_with(plan).verdict.state == "completed"
+
+
+def test_a_run_that_was_at_its_end_already_exports_what_it_was_resumed_from(plan, tmp_path):
+    last = checkpoint(tmp_path / "earlier" / "step-00000007", 7)
+    outcome = run_with(replace(plan, resume=last), at_end=True)
+    assert outcome.verdict.state == "completed"
+    assert (outcome.export / "from").read_text() == str(last)
+
+
+@pytest.mark.parametrize(
+    ("trusts", "where", "allowed"),
+    [
+        (True, "runs/a-1/checkpoints", True),
+        (True, "runs/a-0", True),
+        (True, "elsewhere", False),
+        (False, "runs/a-0", False),
+    ],
+)
+def test_the_runs_own_spec_allows_the_code_of_what_it_saved_alone(plan, tmp_path, trusts, where, allowed):
+    last = checkpoint(tmp_path / where / "step-00000007", 7)
+    outcome = run_with(replace(plan, resume=last), trusts, at_end=True)
+    assert ("--allow-local-code" in (outcome.export / "words").read_text()) is allowed
+
+
+def test_older_weights_are_not_exported_as_the_new_ones(plan, tmp_path):
+    older = checkpoint(tmp_path / "earlier" / "step-00000003", 3)
+    assert run_with(replace(plan, resume=older), at_end=True).verdict.state == "failed"
+
+
+def test_a_torn_save_is_removed_once_the_run_is_over(plan):
+    torn = plan.run_dir / "checkpoints" / ".tmp-step-00000009"
+    torn.mkdir()
+    whole = checkpoint(plan.run_dir / "checkpoints" / "step-00000007", 7)
+    outcome = run_with(plan)
+    assert outcome.checkpoint == whole
+    assert not torn.exists()
+
+
+def test_a_machine_without_ranks_compiles_nothing(plan, capsys):
+    ops = ("no_such_op",)
+    outcome = run_launch(
+        replace(plan, ops=ops, has_local_ranks=False), resolve_run(RunSpec(), world_size=1), plan.cwd, Screen()
+    )
+    assert outcome.verdict.state == "completed"
+    assert "no_such_op" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("accelerated", [True, False])
+def test_adam_for_a_gpu_needs_the_cuda_compiler(accelerated):
+    finding = local_build._build_failure_finding("fused_adam", 1, Path("ops.log"), accelerated=accelerated)
+    assert ("nvcc" in finding.fix.title) is accelerated
+
+
+def test_a_host_is_more_than_its_name():
+    name, _, boot = machine.host_identity().partition(":")
+    assert name
+    assert boot == Path("/proc/sys/kernel/random/boot_id").read_text().strip()

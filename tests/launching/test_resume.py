@@ -1,0 +1,110 @@
+"""`--resume` on checkpoints that are real to their manifests, with a file of a few bytes each. Milliseconds."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+
+import pytest
+
+from harness.checkpoints import manifest
+from harness.errors import UserError
+from harness.launching.setup.launch_plan import HostPlan, LaunchPlan
+from harness.launching.setup.resume import ResumeSource, resolve_resume
+from harness.launching.setup.run_dir import acquire_lock, write_run_dir
+from harness.spec.run_spec import RunSpec
+
+SPEC = RunSpec.model_validate({"train": {"seed": 1}}).model_dump(mode="json")
+
+
+@pytest.fixture
+def runs(tmp_path):
+    """Three runs of `demo`, the newest without a checkpoint, and one of another spec."""
+    for number, name in enumerate(("demo-1", "demo-2", "demo-3", "demo-other-1")):
+        run = name.rpartition("-")[0]
+        hosts = (HostPlan("here", (0,), ()),)
+        write_run_dir(LaunchPlan(run, tmp_path / name, tmp_path, ("true",), hosts, True, 29001, (), {}))
+        os.utime(tmp_path / name / "launch.json", (number, number))
+    for name, step in (("demo-1", 30), ("demo-2", 10), ("demo-2", 20), ("demo-other-1", 99)):
+        save(tmp_path / name, step)
+    return tmp_path
+
+
+def save(run_dir, step, spec=SPEC):
+    folder = run_dir / "checkpoints" / f"step-{step:08d}"
+    folder.mkdir(parents=True)
+    content = b"state" * step
+    (folder / "rank-00000.pt").write_bytes(content)
+    files = {
+        "rank-00000.pt": {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest(), "rank": 0, "node": 0}
+    }
+    body = {"state": {"step": step}, "tag": f"global_step{step}", "world": 1, "zero_stage": 0, "dtype": "float32"}
+    manifest.write_manifest(folder, {**body, "files": files, "spec": spec})
+    return folder
+
+
+def resume(asked, folder, name="demo", spec=SPEC, allowed=()):
+    told: list[str] = []
+    return resolve_resume(asked, folder, name, spec, allowed, told.append), told
+
+
+def test_the_newest_complete_checkpoint_of_the_newest_run_that_has_one(runs):
+    wanted = runs / "demo-2" / "checkpoints" / "step-00000020"
+    assert resume("auto", runs)[0] == ResumeSource(wanted, runs / "demo-2")
+    assert resume("never", runs)[0] == ResumeSource()
+    assert resume("auto", runs, "unknown")[0] == ResumeSource()
+    assert resume(str(wanted), runs)[0].checkpoint == wanted
+    assert resume(str(runs / "demo-2"), runs)[0].checkpoint == wanted
+    assert resume(str(runs / "demo-2" / "checkpoints"), runs)[0].checkpoint == wanted
+    for wrong in (runs / "demo-3", runs / "nowhere"):
+        with pytest.raises(UserError) as refused:
+            resume(str(wrong), runs)
+        assert refused.value.findings[0].gate == "CK001"
+
+
+def test_a_damaged_one_is_passed_over_and_told(runs):
+    damaged = runs / "demo-2" / "checkpoints" / "step-00000020"
+    (damaged / "rank-00000.pt").write_bytes(b"State" * 20)
+    (runs / "demo-2" / "checkpoints" / ".tmp-step-00000030").mkdir()
+    found, told = resume("auto", runs)
+    assert found.checkpoint.name == "step-00000010"
+    assert any("step-00000020" in line and "rank-00000.pt" in line for line in told)
+    assert any(".tmp-step-00000030" in line and "not finished" in line for line in told)
+
+
+def test_all_of_a_run_damaged_leads_to_the_run_before(runs):
+    for path in (runs / "demo-2" / "checkpoints").glob("step-*"):
+        (path / "rank-00000.pt").unlink()
+    found, told = resume("auto", runs)
+    assert found == ResumeSource(runs / "demo-1" / "checkpoints" / "step-00000030", runs / "demo-1")
+    assert sum("passed over" in line for line in told) >= 2
+
+
+def test_a_damaged_one_that_was_named_is_refused_with_the_next_good_one(runs):
+    damaged = runs / "demo-2" / "checkpoints" / "step-00000020"
+    (damaged / "rank-00000.pt").write_bytes(b"short")
+    with pytest.raises(UserError) as refused:
+        resume(str(damaged), runs)
+    assert refused.value.findings[0].gate.startswith("CK1")
+    assert "step-00000010" in refused.value.findings[-1].fix.title
+
+
+def test_a_changed_spec_is_refused_unless_it_is_meant(runs):
+    other = RunSpec.model_validate({"train": {"seed": 2}, "logging": {"logging_steps": 5}}).model_dump(mode="json")
+    with pytest.raises(UserError) as refused:
+        resume("auto", runs, spec=other)
+    finding = refused.value.findings[0]
+    assert (finding.gate, finding.key) == ("CK107", "train.seed")
+    assert "--allow-change train.seed" in finding.fix.title
+    found, told = resume("auto", runs, spec=other, allowed=("train.seed",))
+    assert found.checkpoint is not None
+    assert any("`train.seed` 1 -> 2" in line for line in told)
+
+
+def test_a_run_that_still_runs_is_not_gone_on_from(runs):
+    lock = acquire_lock(runs / "demo-3")
+    with pytest.raises(UserError) as refused:
+        resume("auto", runs)
+    assert refused.value.findings[0].gate == "EN122"
+    lock.release()
+    assert resume("auto", runs)[0].checkpoint is not None

@@ -1,0 +1,109 @@
+"""How a run ended, from what the ranks wrote. Needs nothing; milliseconds."""
+
+import json
+import signal
+
+import pytest
+
+from harness.launching.supervise.run_verdict import RankExit, RankStatus, decide_verdict, read_statuses
+
+
+def status(rank, state, *, time=100.0, step=5, error=""):
+    return RankStatus(rank, "node", 1000 + rank, state, step, time, error)
+
+
+def by_rank(*statuses):
+    return {s.rank: s for s in statuses}
+
+
+def test_every_rank_completed_wins_over_an_abort_at_exit():
+    verdict = decide_verdict(by_rank(status(0, "completed"), status(1, "completed")), 2, 250)
+    assert (verdict.state, verdict.code) == ("completed", 0)
+    assert "250" in verdict.notes[0]
+
+
+@pytest.mark.parametrize(
+    "statuses", [by_rank(), by_rank(status(0, "completed")), by_rank(status(0, "completed"), status(1, "running"))]
+)
+def test_a_launcher_that_ends_with_0_is_not_believed(statuses):
+    verdict = decide_verdict(statuses, 2, 0)
+    assert (verdict.state, verdict.code) == ("failed", 1)
+    assert "of 2 ranks did not complete" in verdict.reason
+
+
+def test_the_rank_that_failed_first_is_named_with_its_error():
+    late = status(0, "failed", time=103.0, error="peer is gone")
+    first = status(1, "failed", time=101.0, error="ValueError: no such file")
+    verdict = decide_verdict(by_rank(late, first), 2, 3)
+    assert (verdict.rank, verdict.code, verdict.reason) == (1, 3, "ValueError: no such file")
+
+
+def test_a_rank_killed_by_the_kernel_is_blamed_before_its_peers_who_lost_it():
+    peer = status(0, "failed", time=100.2, error="Connection closed by peer")
+    verdict = decide_verdict(by_rank(peer, status(1, "running")), 2, 247, [RankExit(1, 1001, 100.4, signal.SIGKILL)])
+    assert (verdict.rank, verdict.code) == (1, 137)
+    assert "SIGKILL" in verdict.reason
+    assert (verdict.signal, verdict.cause) == ("SIGKILL", "LG003")
+
+
+def test_the_launcher_tells_the_signal_of_a_rank_that_was_reaped_before_anybody_looked():
+    peer = status(0, "failed", time=100.0, error="Connection reset by peer")
+    verdict = decide_verdict(by_rank(peer, status(1, "running")), 2, 247, [RankExit(1, 1001, 102.0, None)])
+    assert (verdict.rank, verdict.code) == (1, 137)
+
+
+def test_a_rank_that_the_launcher_ended_is_not_blamed():
+    first = status(0, "failed", time=100.0, error="boom")
+    verdict = decide_verdict(by_rank(first, status(1, "running")), 2, 1, [RankExit(1, 1001, 100.5, signal.SIGTERM)])
+    assert (verdict.rank, verdict.reason) == (0, "boom")
+
+
+def test_ranks_that_die_with_the_launch_process_are_not_blamed_either():
+    deaths = [RankExit(0, 1000, 100.0, signal.SIGKILL), RankExit(1, 1001, 100.0, signal.SIGKILL)]
+    verdict = decide_verdict(by_rank(status(0, "running"), status(1, "running")), 2, 0, deaths)
+    assert (verdict.rank, verdict.code) == (None, 1)
+    assert "launch process" in verdict.reason
+
+
+def test_a_launcher_of_several_hosts_that_was_ended_itself_hides_no_killed_rank():
+    peer = status(0, "failed", time=100.2, error="Connection closed by peer")
+    deaths = [RankExit(1, 1001, 100.4, signal.SIGKILL)]
+    verdict = decide_verdict(by_rank(peer, status(1, "running")), 2, 0, deaths, starts_remote_ranks=True)
+    assert (verdict.rank, verdict.code, verdict.signal) == (1, 137, "SIGKILL")
+
+
+@pytest.mark.parametrize(
+    ("launcher", "code"), [(-9, 137), (-15, 143), (247, 137), (245, 139), (7, 7), (0, 1), (200, 200), (255, 255)]
+)
+def test_exit_codes_are_those_of_a_shell(launcher, code):
+    assert decide_verdict(by_rank(status(0, "starting")), 2, launcher).code == code
+
+
+def test_a_stop_that_was_asked_for_is_no_failure():
+    stopped = by_rank(status(0, "stopped"), status(1, "stopped"))
+    assert decide_verdict(stopped, 2, 0, stopped_by=signal.SIGINT).code == 130
+    assert decide_verdict(stopped, 2, 0, stopped_by=signal.SIGTERM).code == 143
+    assert decide_verdict(stopped, 2, 0).state == "stopped"
+    killed = decide_verdict(by_rank(status(0, "stopped"), status(1, "running")), 2, -9, stopped_by=signal.SIGINT)
+    assert (killed.state, killed.reason) == ("stopped", "1 of 2 ranks were killed")
+
+
+def test_a_failure_while_stopping_is_no_clean_stop():
+    full = by_rank(status(0, "failed", error="No space left"), status(1, "running"))
+    verdict = decide_verdict(full, 2, 1, stopped_by=signal.SIGTERM)
+    assert (verdict.state, verdict.rank, verdict.reason, verdict.code) == ("failed", 0, "No space left", 1)
+    assert "SIGTERM" in verdict.notes[0]
+    verdict = decide_verdict(full, 2, -9, stopped_by=signal.SIGTERM, ranks_killed=True)
+    assert (verdict.state, verdict.code) == ("stopped", 143)
+    assert verdict.reason == "1 of 2 ranks were killed; rank 0 failed: No space left"
+
+
+def test_torn_and_foreign_files_are_left_out(tmp_path):
+    folder = tmp_path / "status"
+    folder.mkdir()
+    (folder / "rank-00000.json").write_text(
+        json.dumps({"rank": 0, "pid": 7, "state": "running", "step": 3, "time": 1.5, "new": 1})
+    )
+    for number, text in enumerate(["", "{", "[]", '{"rank": "x"}', "null"], start=1):
+        (folder / f"rank-{number:05d}.json").write_text(text)
+    assert read_statuses(tmp_path) == {0: RankStatus(0, "", 7, "running", 3, 1.5)}

@@ -1,0 +1,139 @@
+"""A launch as a Slurm job: the script that is handed in, and what it does, with stand-ins for `sbatch` and `scontrol`.
+
+That Slurm itself takes such a script is tested in `tests/hosts/test_slurm_across_hosts.py`, where Slurm is installed. Needs bash; seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from harness.errors import UserError
+from harness.launching.setup.slurm import build_job, is_outside_job, submit_job
+
+SPEC = "model: {config: {model_type: llama, hidden_size: 32, intermediate_size: 64, num_hidden_layers: 1, num_attention_heads: 2}, tokenizer: bytes}\ndata: {train: x.jsonl}\ntrain: {max_steps: 2, per_device_train_batch_size: 1}\noptimizer: {type: sgd}\n"
+
+
+def job(tmp_path: Path, *command: str, resume: str = "never", name: str = "demo"):
+    return build_job(name, tmp_path, tmp_path / "runs", command, resume, ["--nodes=2"], "1")
+
+
+@pytest.fixture
+def programs(tmp_path, monkeypatch) -> Path:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name, body in {"sbatch": 'echo "4711;cluster"', "scontrol": ":"}.items():
+        (folder / name).write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" >> {tmp_path}/{name}.said\n{body}\n')
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    for name in [key for key in os.environ if key.startswith("SLURM_")]:
+        monkeypatch.delenv(name)
+    return folder
+
+
+def start(tmp_path: Path, made, **environ: str) -> subprocess.Popen[str]:
+    (tmp_path / "job.sh").write_text(made.script)
+    env = dict(os.environ) | {"SLURM_JOB_ID": "9"} | environ
+    return subprocess.Popen(["bash", str(tmp_path / "job.sh")], env=env, text=True, stdout=subprocess.PIPE)
+
+
+def test_a_job_is_submitted_with_the_options_of_the_user(tmp_path, programs):
+    made = job(tmp_path, "python", "-m", "harness", "launch", "a b.yaml", "--slurm")
+    assert submit_job(made) == "4711"
+    said = (tmp_path / "sbatch.said").read_text().splitlines()
+    assert said == ["--parsable", f"--output={tmp_path}/runs/slurm/demo-1-%j.log", "--nodes=2", str(made.file)]
+    assert made.file.read_text() == made.script
+    assert os.access(made.file, os.X_OK)
+
+
+def test_what_sbatch_says_against_it_is_told(tmp_path, programs, monkeypatch):
+    (programs / "sbatch").write_text("#!/bin/sh\necho 'sbatch: error: invalid partition specified: x' >&2\nexit 1\n")
+    with pytest.raises(UserError) as refused:
+        submit_job(job(tmp_path, "true"))
+    assert "error: invalid partition specified: x" in refused.value.findings[0].message
+    (programs / "sbatch").unlink()
+    monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
+    with pytest.raises(UserError) as refused:
+        submit_job(job(tmp_path, "true"))
+    assert "cannot be started" in refused.value.findings[0].message
+
+
+@pytest.mark.parametrize("code", [0, 1, 3, 137])
+def test_a_job_ends_with_the_runs_code(tmp_path, programs, code):
+    child = start(tmp_path, job(tmp_path, "sh", "-c", f"exit {code}"))
+    assert child.wait(20) == code
+    assert not (tmp_path / "scontrol.said").exists()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGUSR1, signal.SIGTERM])
+def test_at_the_notice_the_run_is_told_waited_for_and_queued_again(tmp_path, programs, signum):
+    code = "import signal, sys, time\ndef told(*_):\n    time.sleep(1)\n    sys.exit(138)\nsignal.signal(signal.SIGUSR1, told)\nprint('up', flush=True)\ntime.sleep(30)"
+    child = start(tmp_path, job(tmp_path, sys.executable, "-c", code))
+    assert child.stdout is not None
+    assert child.stdout.readline() == "up\n"
+    time.sleep(0.2)
+    child.send_signal(signum)
+    assert child.wait(20) == 0
+    assert (tmp_path / "scontrol.said").read_text().split() == ["requeue", "9"]
+
+
+def test_it_goes_on_where_it_was_when_slurm_starts_it_again(tmp_path, programs):
+    show = (
+        sys.executable,
+        "-c",
+        "import json, os, sys; print(json.dumps([os.getcwd(), *sys.argv[1:]]))",
+        "it's",
+        "$(touch x)",
+    )
+    for resume, count, expected in (("never", "0", "auto"), ("runs/a b", "0", "runs/a b"), ("runs/a b", "1", "auto")):
+        child = start(tmp_path, job(tmp_path, *show, resume=resume), SLURM_RESTART_COUNT=count)
+        out, _ = child.communicate(timeout=20)
+        assert json.loads(out) == [str(tmp_path), "it's", "$(touch x)", "--resume", expected]
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_name_is_one_word_for_sbatch(tmp_path):
+    made = job(tmp_path, "true", name="a\n#SBATCH --uid=0 $(x)")
+    lines = [line for line in made.script.splitlines() if line.startswith("#SBATCH")]
+    assert lines[0] == "#SBATCH --job-name=a--SBATCH---uid-0---x-"
+    assert len(lines) == 4
+
+
+def test_inside_a_job_nothing_is_submitted():
+    assert is_outside_job({})
+    assert not is_outside_job({"SLURM_JOB_ID": "1"})
+    assert not is_outside_job({"SLURM_JOB_NODELIST": "n1"})
+
+
+def test_the_command_checks_first_and_hands_in_itself(tmp_path, programs):
+    (tmp_path / "spec.yaml").write_text(SPEC)
+    argv = [
+        sys.executable,
+        "-m",
+        "harness",
+        "launch",
+        "spec.yaml",
+        "--slurm",
+        "--sbatch",
+        "--nodes=2",
+        "--sbatch=--time=1",
+    ]
+    bad = subprocess.run(
+        [*argv, "--set", "train.max_steps=-1"], cwd=tmp_path, text=True, capture_output=True, check=False
+    )
+    assert bad.returncode == 1
+    assert "No job was submitted" in bad.stderr
+    dry = subprocess.run([*argv, "--dry-run"], cwd=tmp_path, text=True, capture_output=True, check=True)
+    assert "launch spec.yaml --slurm --resume" in dry.stdout
+    assert not (tmp_path / "runs").exists()
+    done = subprocess.run(argv, cwd=tmp_path, text=True, capture_output=True, check=True)
+    assert "Submitted job 4711" in done.stdout
+    assert (tmp_path / "sbatch.said").read_text().splitlines()[2:4] == ["--nodes=2", "--time=1"]
+    assert "launch spec.yaml --slurm --resume" in next((tmp_path / "runs" / "slurm").iterdir()).read_text()

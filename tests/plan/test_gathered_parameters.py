@@ -1,0 +1,39 @@
+"""What stays gathered of layers gathered as one, as it was counted on two ranks. Needs nothing; milliseconds."""
+
+from __future__ import annotations
+
+import pytest
+from planning import memory_of_run
+
+from harness.facts.model_lookup import find_model
+from harness.plan.gathered_parameters import embedding_numel_kept_gathered, num_layers_kept_gathered
+
+LAYER = 855_654_400
+
+
+@pytest.mark.parametrize(
+    ("model", "reuse", "layers", "embeddings"),
+    [
+        ("llama-3.1-70b", 2 * LAYER, 1, 0),  # the head alone is 1.23 layers
+        ("llama-3.1-70b", LAYER, 0, 0),
+        ("llama-3.1-70b", 0, 0, 0),
+        ("llama-3.1-8b", 10**9, 3, 0),
+        ("meta-llama/Llama-2-7b-hf", 10**9, 5, 32_000 * 4096),
+        ("meta-llama/Llama-2-7b-hf", 10**12, 32, 32_000 * 4096),
+        ("llama-3.2-1b", 10**9, 13, 128_256 * 2048),
+        ("llama-3.2-1b", 0, 0, 0),
+    ],
+)
+def test_what_is_kept(model: str, reuse: int, layers: int, embeddings: int) -> None:
+    facts = find_model(model).facts
+    assert facts is not None
+    assert num_layers_kept_gathered(facts, reuse) == layers
+    assert embedding_numel_kept_gathered(facts, reuse) == embeddings
+
+
+def test_the_plan_has_it() -> None:
+    """Of Llama-2-7B five layers and the embedding, and a layer, and the next one with at most a matrix more."""
+    rows = memory_of_run("meta-llama/Llama-2-7b-hf", tuned_defaults=True).items
+    layer, words, matrix = 202_383_360, 32_000 * 4096, 11_008 * 4096
+    gathered = next(row.bytes for row in rows if row.kind == "gathered")
+    assert gathered == 2 * (5 * layer + words + layer + layer + matrix)

@@ -1,0 +1,254 @@
+"""Memory of real models, against the figures that were worked out from DeepSpeed's source. Needs nothing; a second."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from planning import TINY, offload, plan_of, run_of
+
+from harness.plan.memory_estimate import Capacity, MemoryEstimate, check_fit
+from harness.plan.memory_items import PHASES, MemoryItem, pinned_rounding_bytes
+from harness.plan.planner import Plan, make_plan
+from harness.plan.resolved_run import resolve_run
+
+
+def memory(*args: Any, **kwargs: Any) -> MemoryEstimate:
+    found = plan_of(*args, **kwargs).memory
+    assert found is not None
+    return found
+
+
+def host_states(plan: Plan) -> float:
+    """GB a host in the optimizer step, without processes, rounding and what torch's cache keeps."""
+    assert plan.memory is not None
+    rows = [row for row in plan.memory.items_of("host") if row.kind not in ("process", "rounding", "cache")]
+    rows = [row for row in rows if "step" in row.phases]
+    return 8 * sum(row.bytes for row in rows) / 1e9
+
+
+@pytest.mark.parametrize(
+    ("zero", "raw", "gigabytes"),
+    [
+        (offload("cpu"), {}, 1020),
+        (offload("cpu", sub_group_size=100_000_000), {}, 992),
+        (offload("cpu", "cpu"), {}, 1162),
+        (offload("cpu"), {"bf16": {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}}, 564),
+        (offload("nvme"), {}, 272),
+        (offload("nvme", sub_group_size=100_000_000), {}, 158),
+    ],
+)
+def test_llama_70b_on_one_host_of_8(zero: dict[str, Any], raw: dict[str, Any], gigabytes: int) -> None:
+    assert host_states(plan_of(zero=zero, deepspeed=raw)) == pytest.approx(gigabytes, abs=1)
+
+
+def test_parameters_on_nvme_need_a_write_back_buffer_that_is_not_divided() -> None:
+    small = memory(zero=offload("nvme", "nvme", sub_group_size=100_000_000))
+    large = memory(zero=offload("nvme", "nvme"))
+    assert large.host_peak - small.host_peak > 200e9
+    assert small.nvme_bytes == pytest.approx((12 + 2) * 70_553_706_496, rel=0.001)
+
+
+def test_14_bytes_a_parameter_on_the_host_and_16_with_the_parameters() -> None:
+    """And fp32 gradients of a sub-group."""
+    p, small = 70_553_706_496, {"sub_group_size": 1_000_000}
+    assert host_states(plan_of(zero=offload("cpu", **small))) * 1e9 == pytest.approx(14 * p, rel=0.01)
+    assert host_states(plan_of(zero=offload("cpu", "cpu", **small))) * 1e9 == pytest.approx(16 * p, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("ways", "kept"),
+    [((), 0), (("read",), 8), (("write",), 8), (("read", "write"), 8)],
+    ids=["plain", "read", "write", "both"],
+)
+def test_states_of_the_first_step_are_in_memory_where_nobody_releases_them(ways: tuple[str, ...], kept: int) -> None:
+    """A DeepSpeed JSON that another program trains with; 526 GiB a host, as counted on DeepSpeed. Not a run spec."""
+    swapped = {"device": "nvme", "nvme_path": "/nvme", **{f"pipeline_{way}": True for way in ways}}
+    ours = run_of(zero={"stage": 3, "sub_group_size": 100_000_000, "offload_optimizer": swapped})
+    peaks = [make_plan(run).memory for run in (ours, resolve_run(ours.spec, world_size=8, kind="deepspeed-json"))]
+    more = {}
+    for phase in ("step", "load"):
+        without, with_them = (m.host_bytes_at(phase) for m in peaks if m is not None)
+        more[phase] = with_them - without
+    # what else a JSON has in memory: gradients too small for the disk
+    assert more["step"] == pytest.approx(kept * 70_553_706_496, rel=0.002, abs=1e9)
+    assert more["load"] == 0
+
+
+def test_llama_8b_at_stage_3_in_the_step() -> None:
+    rows = memory("llama-3.1-8b").items
+    step = {row.kind: row.bytes / 1e9 for row in rows if row.tier == "gpu" and "step" in row.phases and not row.assumed}
+    assert step["parameters"] == pytest.approx(2.01, abs=0.01)
+    assert step["master"] + step["states"] == pytest.approx(12.05, abs=0.01)
+    assert step["temporary"] == pytest.approx(6.0, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("stage", "per_parameter", "shared"), [(0, 16, 0), (1, 4, 12)], ids=["replicated", "optimizer states sharded"]
+)
+def test_model_states_of_the_literature(stage: int, per_parameter: float, shared: float) -> None:
+    p = 8_030_261_248
+    assert memory("llama-3.1-8b", zero={"stage": stage}).model_state_bytes == pytest.approx(
+        (per_parameter + shared / 8) * p, rel=1e-3
+    )
+
+
+def test_fp32_keeps_a_second_copy_of_the_weights_at_stages_1_to_3() -> None:
+    kinds = [row.kind for row in memory(precision={"bf16": False}).items]
+    assert "master" in kinds
+    assert "master" not in [row.kind for row in memory(precision={"bf16": False}, zero={"stage": 0}).items]
+
+
+def test_checkpointing_keeps_inputs_instead_of_layers() -> None:
+    kept = {row.kind: row.bytes for row in memory("llama-3.1-8b").items}
+    assert kept["activations"] == 32 * 2 * 4096 * 4096
+    whole = {row.kind: row.bytes for row in memory("llama-3.1-8b", train={"gradient_checkpointing": False}).items}
+    assert whole["activations"] == 32 * 4096 * 200_840
+
+
+def test_on_the_cpu_device_rows_are_host_memory() -> None:
+    m = memory(TINY, ranks=2, cluster={"gpu": "cpu"})
+    assert m.pooled
+    assert m.host_peak == max(m.host_bytes_at(phase) for phase in PHASES)
+    assert m.host_bytes_at("step") == 2 * (m.bytes_at("host", "step") + m.bytes_at("gpu", "step"))
+    assert not [row for row in m.items if row.kind in ("context", "nccl", "rounding")]
+
+
+def test_on_the_cpu_only_the_touched_part_of_a_bucket_counts() -> None:
+    bucket = next(row for row in memory(TINY, ranks=2, cluster={"gpu": "cpu"}).items if row.kind == "bucket")
+    assert bucket.bytes == 2 * 94_912
+
+
+def test_every_row_has_a_formula_and_a_source() -> None:
+    for zero in ({"stage": 0}, {"stage": 1}, offload("cpu", stage=2), offload("nvme", "nvme")):
+        for row in memory(zero=zero).items:
+            assert row.bytes > 0
+            assert row.formula
+            assert row.source
+
+
+def test_pinned_blocks_are_rounded_up_to_powers_of_two() -> None:
+    rows = [
+        MemoryItem("host", "x", "x", 5, "", "", pinned_blocks=(5, 8)),
+        MemoryItem("host", "y", "y", 9, "", "", pinned_blocks=(9,)),
+        MemoryItem("host", "z", "z", 3, "", ""),
+    ]
+    assert pinned_rounding_bytes(rows) == 3 + 0 + 7
+
+
+def test_the_rounding_disappears_without_pinned_memory() -> None:
+    zero = {"stage": 3, "offload_optimizer": {"device": "cpu", "pin_memory": False}}
+    assert "rounding" in [row.kind for row in memory(zero=offload("cpu")).items]
+    assert "rounding" not in [row.kind for row in memory(zero=zero).items]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "host", "expected"),
+    [
+        (80 * 2**30, 2 * 10**12, (True, "host memory")),
+        (20 * 2**30, 2 * 10**12, (False, "gpu memory")),
+        (80 * 2**30, 10**12, (False, "host memory")),
+        (80 * 2**30, None, (None, "gpu memory")),
+        (None, 10**12, (False, "host memory")),
+        (None, None, (None, "")),
+    ],
+)
+def test_fit(gpu: int | None, host: int | None, expected: tuple[bool | None, str]) -> None:
+    found = check_fit(memory(zero=offload("cpu")), Capacity(gpu, host))
+    assert (found.fits, found.binding) == expected
+
+
+def test_disks_that_are_too_small_or_unknown() -> None:
+    needed = memory(zero=offload("nvme", sub_group_size=100_000_000))
+    assert check_fit(needed, Capacity(80 * 2**30, 10**12, 8 * 10**11)).binding == "nvme"
+    assert check_fit(needed, Capacity(80 * 2**30, 10**12, 8 * 10**11)).fits is False
+    assert check_fit(needed, Capacity(80 * 2**30, 10**12, 8 * 10**12)).fits is True
+    assert check_fit(needed, Capacity(80 * 2**30, 10**12)).fits is None
+
+
+def test_resuming_reads_the_optimizer_file_whole_on_every_rank() -> None:
+    p, m = 70_553_706_496, memory(zero=offload("cpu"))
+    row = next(row for row in m.items if row.kind == "resume")
+    assert 8 * row.bytes == pytest.approx(12 * p, rel=1e-4)
+    assert 1.3e12 < m.host_bytes_at("resume") < 2e12
+    assert m.host_bytes_at("load") < m.host_bytes_at("step") < m.host_bytes_at("resume")
+
+
+def test_below_stage_3_every_rank_builds_the_whole_model() -> None:
+    assert memory("llama-3.1-8b", zero={"stage": 2}).host_bytes_at("load") > 8 * 4 * 8_030_261_248
+    assert memory("llama-3.1-8b").host_bytes_at("load") < 4 * 8_030_261_248
+
+
+def test_a_checkpoint_leaves_a_gpu_one_tensor_at_a_time() -> None:
+    rows = {row.kind: row for row in memory("llama-3.1-8b").items if "save" in row.phases}
+    assert rows["save"].bytes == 4 * 1_003_782_656
+    assert "save" not in {row.kind for row in memory(zero=offload("cpu")).items}
+
+
+def test_the_second_shard_of_zeropp_is_there_between_gather_and_step() -> None:
+    rows = memory("llama-3.1-8b", deepspeed={"zero_optimization": {"zero_hpz_partition_size": 4}}).items
+    second = next(row for row in rows if row.kind == "secondary")
+    assert second.phases == ("forward", "backward")
+    assert second.bytes == pytest.approx(2 * 8_030_261_248 / 4, rel=1e-3)
+
+
+@pytest.mark.parametrize(("accumulation", "in_flight"), [(1, 1), (2, 2), (16, 4)])
+def test_the_first_stage_of_a_pipeline_holds_several_micro_batches(accumulation: int, in_flight: int) -> None:
+    run: dict[str, Any] = {"zero": {"stage": 1}, "parallel": {"pipeline_parallel_size": 4}}
+    train = {"gradient_accumulation_steps": accumulation, "gradient_checkpointing": False}
+    kept = next(row for row in memory("llama-3.1-70b", train=train, **run).items if row.kind == "activations")
+    one = 20 * 4096 * (16 * 8192 + 8 + 4 * 72 * 128 + 4 * 64 + 8 * 28672)
+    assert kept.bytes == in_flight * one
+
+
+def test_a_tensor_degree_divides_attention_and_mlp_and_not_the_norms() -> None:
+    run: dict[str, Any] = {"zero": {"stage": 1}, "train": {"gradient_checkpointing": False}}
+    whole = next(r for r in memory("llama-3.1-8b", **run).items if r.kind == "activations").bytes
+    four = next(
+        r for r in memory("llama-3.1-8b", parallel={"tensor_parallel_size": 4}, **run).items if r.kind == "activations"
+    ).bytes
+    replicated = 32 * 4096 * (16 * 4096 + 8)
+    assert four == replicated + (whole - replicated) // 4
+
+
+def test_inputs_of_checkpointed_layers_can_wait_on_the_host() -> None:
+    raw = {"activation_checkpointing": {"cpu_checkpointing": True}}
+    rows = [row for row in memory("llama-3.1-8b", deepspeed=raw).items if row.kind == "activations"]
+    assert [row.tier for row in rows] == ["host"]
+    assert rows[0].bytes == 32 * 2 * 4096 * 4096
+
+
+def test_a_phase_is_never_empty_and_the_peak_is_one_of_them() -> None:
+    m = memory("llama-3.1-8b")
+    assert all(m.host_bytes_at(phase) > 0 for phase in PHASES)
+    assert m.gpu_peak == max(m.bytes_at("gpu", phase) for phase in PHASES)
+    assert m.bytes_at("gpu", "forward") < m.bytes_at("gpu", "backward")
+
+
+def test_a_ratio_leaves_the_first_sub_groups_on_the_device() -> None:
+    """Whole sub-groups: 0.3 of 9 are 2 that stay."""
+    zero = {"stage": 3, "offload_optimizer": {"device": "cpu", "ratio": 0.7}}
+    half, whole = memory(zero=zero), memory(zero={"stage": 3, "offload_optimizer": {"device": "cpu", "ratio": 0.999}})
+    near = [row for row in half.items if row.tier == "gpu" and row.kind in ("master", "states", "master_gradients")]
+    assert {row.kind for row in near} == {"master", "states", "master_gradients"}
+    moved = sum(row.bytes for row in near)
+    assert moved == pytest.approx(2 / 9 * 16 * 8_819_213_312, rel=0.05)
+
+    def on_host(m: MemoryEstimate) -> int:
+        return sum(row.bytes for row in m.items_of("host") if row.kind in ("master", "states", "master_gradients"))
+
+    assert on_host(half) + moved == on_host(whole)
+
+
+def test_the_mask_of_packed_rows_is_whole_on_each_rank_of_a_sequence_group() -> None:
+    """A byte a pair of positions of a row, which the sequence degree does not divide."""
+    spread: dict[str, Any] = {"parallel": {"sequence_parallel_size": 8}, "train": {"per_device_train_batch_size": 2}}
+
+    def masks(**sections: Any) -> list[tuple[int, bool]]:
+        rows = memory(**{**spread, "data": {"max_length": 65530, "packing": True}, **sections}).items
+        return [(row.bytes, "step" in row.phases) for row in rows if row.description.startswith("attention mask")]
+
+    assert masks() == [(2 * 65536**2, True)]
+    assert masks(data={"max_length": 65536}) == []
+    assert masks(model={"attn_implementation": "flash_attention_2"}) == []
+    assert masks(parallel={}) == []

@@ -1,0 +1,92 @@
+"""Ranks, degrees and the batch triangle; and the file that ranks re-read."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from harness.plan.resolved_run import BatchSizes, ResolvedRun, resolve_batch_sizes, resolve_run
+from harness.render import render_ds_config
+from harness.spec.hostfile import Cluster
+from harness.spec.run_spec import RunSpec
+
+
+def spec(**sections):
+    return RunSpec.model_validate({"zero": {"stage": 0}, **sections})
+
+
+@pytest.mark.parametrize(
+    ("given", "solved"),
+    [
+        ((2, None, None, 4), BatchSizes(2, 1, 8)),
+        ((2, 3, None, 4), BatchSizes(2, 3, 24)),
+        ((None, None, 8, 4), BatchSizes(2, 1, 8)),
+        ((None, 2, 8, 4), BatchSizes(1, 2, 8)),
+        ((2, None, 32, 4), BatchSizes(2, 4, 32)),
+        ((2, None, 30, 4), BatchSizes(2, None, 30)),
+        ((None, None, 7, 4), BatchSizes(None, 1, 7)),
+        ((2, 4, 99, 4), BatchSizes(2, 4, 99)),
+        ((None, 4, None, 4), BatchSizes(None, 4, None)),
+        ((2, None, None, None), BatchSizes(2, 1, None)),
+        ((2, None, 8, None), BatchSizes(2, None, 8)),
+    ],
+)
+def test_the_missing_corner_of_the_triangle(given, solved):
+    assert resolve_batch_sizes(*given) == solved
+
+
+maybe = st.none() | st.integers(1, 64)
+
+
+@given(maybe, maybe, maybe, maybe)
+def test_what_is_given_is_never_changed_and_what_is_derived_is_right(micro, steps, total, data):
+    solved = resolve_batch_sizes(micro, steps, total, data)
+    for was, now in ((micro, solved.micro_batch), (steps, solved.accumulation), (total, solved.global_batch)):
+        assert was is None or now == was
+    if solved.is_complete and data and None in (micro, steps, total):
+        assert solved.micro_batch * solved.accumulation * data == solved.global_batch
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "world"),
+    [
+        ({"world_size": 6, "cluster": Cluster.from_pairs([("a", 2)])}, 6),
+        ({"cluster": Cluster.from_pairs([("a", 2), ("b", 2)])}, 4),
+        ({}, 3),
+    ],
+)
+def test_who_says_how_many_ranks(kwargs, world):
+    assert (
+        resolve_run(spec(launch={"num_gpus": 3}, cluster={"gpus_per_node": 8}), **kwargs).parallel_dims.world_size
+        == world
+    )
+
+
+def test_cluster_hints_come_last_and_nothing_is_unknown():
+    assert resolve_run(spec(cluster={"gpus_per_node": 8, "num_nodes": 2})).parallel_dims.world_size == 16
+    assert resolve_run(spec()).parallel_dims.world_size is None
+    assert resolve_run(spec()).parallel_dims.data is None
+
+
+@pytest.mark.parametrize(("world", "degrees", "data"), [(8, (2, 2, 1), 2), (6, (4, 1, 1), None), (1, (2, 1, 1), None)])
+def test_data_parallel_ranks(world, degrees, data):
+    names = ("tensor_parallel_size", "pipeline_parallel_size", "sequence_parallel_size")
+    run = resolve_run(spec(parallel=dict(zip(names, degrees, strict=True))), world_size=world)
+    assert run.parallel_dims.data == data
+
+
+def test_a_resolved_run_survives_its_file_and_notices_an_edit():
+    zero = {"stage": 3, "offload_optimizer": {"device": "cpu"}}
+    chosen = spec(train={"per_device_train_batch_size": 2}, data={"train": ["a", "b"]}, zero=zero)
+    run = resolve_run(chosen, cluster=Cluster.from_pairs([("a", 2)]), name="x")
+    body = json.loads(json.dumps(run.to_json()))
+    assert ResolvedRun.from_json(body) == run
+    assert render_ds_config(ResolvedRun.from_json(body)) == render_ds_config(run)
+    body["spec"]["train"]["seed"] = 1
+    with pytest.raises(ValueError, match="edited or torn"):
+        ResolvedRun.from_json(body)
+    with pytest.raises(ValueError, match="format_version"):
+        ResolvedRun.from_json({**body, "format_version": 99})

@@ -1,0 +1,151 @@
+"""What a search finds, in which order, and how a choice becomes a spec again. Needs nothing; seconds."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from planning import offload, plan_of, run_of
+
+from harness.plan.alternatives import Alternative
+from harness.plan.plan_request import (
+    PlanRequest,
+    merge_changes,
+    min_gpus_for_states,
+    spec_changes_for,
+    spec_from_request,
+    validate_request,
+)
+from harness.plan.plan_settings import settings_of
+from harness.plan.planner import Plan, make_plan
+from harness.plan.resolved_run import resolve_run
+from harness.plan.settings_search import filter_fitting, search_settings
+from harness.spec.run_spec import RunSpec
+
+
+def found(plan: Plan, **more: Any) -> tuple[Alternative, ...]:
+    assert plan.model is not None
+    assert plan.settings is not None
+    return search_settings(plan.model, plan.settings, plan.device, plan.capacity, plan.rates, **more)
+
+
+def test_what_fits_comes_first_and_the_fastest_of_it_before() -> None:
+    rungs = found(plan_of(zero=offload("cpu")), vary_parallel_dims=False)
+    fits = list(filter_fitting(rungs))
+    assert fits
+    assert list(rungs[: len(fits)]) == fits
+    seconds = [rung.time.seconds for rung in fits if rung.time and rung.fit.fits]
+    assert seconds == sorted(seconds)
+
+
+def test_every_choice_keeps_the_global_batch_and_the_ranks() -> None:
+    plan = plan_of("llama-3.1-8b")
+    assert plan.settings is not None
+    for rung in found(plan):
+        s = rung.settings
+        assert s.micro_batch * s.accumulation * s.data_parallel_size == 32
+        assert s.world_size == 8
+
+
+def test_degrees_are_those_that_deepspeed_trains_with() -> None:
+    for rung in found(plan_of("llama-3.1-8b")):
+        s = rung.settings
+        assert s.stage <= (1 if s.pipeline_parallel_size > 1 else 3)
+        assert 32 % (s.tensor_parallel_size * s.sequence_parallel_size) == 0
+
+
+def test_the_run_itself_is_among_them_with_its_own_numbers() -> None:
+    plan = plan_of(zero=offload("cpu"))
+    assert plan.memory is not None
+    chosen = [rung for rung in found(plan) if rung.is_current]
+    assert [(r.gpu_peak, r.host_peak, r.nvme_bytes) for r in chosen] == [
+        (plan.memory.gpu_peak, plan.memory.host_peak, 0)
+    ]
+
+
+def test_nothing_goes_to_disks_that_nobody_said_there_are() -> None:
+    without = found(plan_of(cluster={"host_memory": "400GB"}), vary_parallel_dims=False)
+    assert not any(rung.nvme_bytes for rung in filter_fitting(without))
+    disks = {"host_memory": "600GB", "nvme": "8x3.5TB"}
+    assert any(rung.nvme_bytes for rung in filter_fitting(found(plan_of(cluster=disks), vary_parallel_dims=False)))
+
+
+@pytest.mark.parametrize("index", range(6))
+def test_a_choice_written_as_a_spec_is_that_choice(index: int) -> None:
+    raw = spec_from_request(PlanRequest("llama-3.1-70b", 8, "H100-80GB", host_memory="2TB", nvme="8x3.5TB"))
+    plan = make_plan(resolve_run(RunSpec.model_validate(raw), world_size=8))
+    assert plan.model is not None
+    kinds = {
+        (r.settings.stage, r.settings.optimizer_device, r.settings.param_device): r
+        for r in found(plan, vary_parallel_dims=False)
+    }
+    rung = list(kinds.values())[index]
+    spec = RunSpec.model_validate(merge_changes(raw, spec_changes_for(rung.settings, plan.model, raw)))
+    again = settings_of(resolve_run(spec, world_size=8))
+    assert again is not None
+    same = (
+        "stage",
+        "optimizer_device",
+        "param_device",
+        "micro_batch",
+        "accumulation",
+        "checkpointing",
+        "sub_group_size",
+    )
+    assert [getattr(again, name) for name in same] == [getattr(rung.settings, name) for name in same]
+
+
+def test_swap_buffers_of_a_written_spec_hold_the_largest_shard() -> None:
+    raw = spec_from_request(PlanRequest("llama-3.1-70b", 8, "H100-80GB"))
+    plan = make_plan(resolve_run(RunSpec.model_validate(raw), world_size=8))
+    assert plan.model is not None
+    both = next(r for r in found(plan, vary_parallel_dims=False) if r.settings.param_device == "nvme")
+    zero = spec_changes_for(both.settings, plan.model, raw)["zero"]
+    assert zero["offload_param"]["buffer_size"] >= 131_334_144
+
+
+def test_merging_lays_over_and_takes_away() -> None:
+    raw = {"a": {"b": 1, "c": 2}, "d": 3}
+    assert merge_changes(raw, {"a": {"b": 5, "c": None}, "d": None}) == {"a": {"b": 5}}
+    assert raw == {"a": {"b": 1, "c": 2}, "d": 3}
+
+
+def test_sixteen_thousand_ranks_are_planned_in_under_a_second() -> None:
+    begun = time.process_time()
+    plan = make_plan(run_of("llama-3.1-405b", 16_384, zero={"stage": 3}))
+    assert time.process_time() - begun < 1
+    assert plan.fit.fits is True
+
+
+@pytest.mark.parametrize(
+    ("changes", "gate", "word"),
+    [
+        ({"model": "nobody/nothing"}, "MM001", "catalogue"),
+        ({"model": "lama-3.1-70b"}, "MM001", "did you mean"),
+        ({"gpus": 0}, "MM007", "`--gpus 0`"),
+        ({"gpus": -3}, "MM007", "`--gpus -3`"),
+        ({"gpus": 12}, "MM007", "12 GPUs"),
+        ({"gpu": "H101"}, "MM003", "H101"),
+        ({"host_memory": "-2TB"}, "MM004", "-2TB"),
+        ({"nvme": "8xmany"}, "MM004", "8xmany"),
+        ({"gpus_per_node": 0}, "MM007", "gpus-per-node"),
+        ({"max_length": 0}, "MM007", "max-length"),
+    ],
+)
+def test_what_cannot_be_planned_with_is_a_finding(changes: dict[str, Any], gate: str, word: str) -> None:
+    fields = {"model": "llama-3.1-8b", "gpus": 8, "gpu": "H100", **changes}
+    problems = validate_request(PlanRequest(**fields))
+    assert gate in [f.gate for f in problems]
+    assert word in " ".join(f.message for f in problems)
+
+
+def test_everything_that_is_wrong_is_told_at_once() -> None:
+    problems = validate_request(PlanRequest("nobody/nothing", 0, "H101", nvme="x", host_memory="y"))
+    assert {f.gate for f in problems} == {"MM001", "MM003", "MM004", "MM007"}
+
+
+def test_the_raw_floor_divides_by_the_size_in_the_name() -> None:
+    device = plan_of().device
+    assert device is not None
+    assert min_gpus_for_states(16 * 70e9, device) == 14

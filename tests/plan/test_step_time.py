@@ -1,0 +1,134 @@
+"""Step time: FLOPs against counted ones, and which part limits. Needs nothing; milliseconds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from planning import offload, plan_of, settings
+
+from harness.facts.devices import CPU, find_device
+from harness.facts.model_lookup import facts_from_config, find_model
+from harness.plan.flops import hardware_flops_per_token
+from harness.plan.step_time import StepTime, estimate_step_time
+from harness.plan.zero_partitions import local_num_parameters
+
+
+def time_of(*args: Any, **kwargs: Any) -> StepTime:
+    found = plan_of(*args, **kwargs).time
+    assert found is not None
+    return found
+
+
+def test_flops_are_6_a_matmul_parameter_and_the_attention() -> None:
+    facts = find_model("llama-3.1-8b").facts
+    assert facts is not None
+    n = 8_030_261_248 - 128_256 * 4096 - 65 * 4096
+    assert facts.matmul_parameters == n
+    assert hardware_flops_per_token(facts, 2048, checkpointing=False) == 6 * n + 6 * 32 * 4096 * 2048
+
+
+def test_checkpointing_does_not_recompute_the_last_projection() -> None:
+    """1,275,068,416 were counted by torch for 256 tokens of this model, without the attention kernel."""
+    config = {"model_type": "llama", "hidden_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4}
+    facts = facts_from_config({**config, "intermediate_size": 704, "vocab_size": 1000}).facts
+    assert facts is not None
+    extra = hardware_flops_per_token(facts, 128, checkpointing=True) - hardware_flops_per_token(
+        facts, 128, checkpointing=False
+    )
+    attention = 2 * 4 * 256 * 128
+    assert 256 * (extra - attention) == 1_275_068_416
+
+
+def test_nothing_is_made_up_for_the_cpu_or_an_unknown_gpu() -> None:
+    facts = find_model("llama-3.1-8b").facts
+    assert facts is not None
+    assert estimate_step_time(facts, settings(), None) is None
+    assert estimate_step_time(facts, settings(), CPU) is None
+
+
+def test_a_large_batch_is_limited_by_compute_and_a_small_one_by_the_cpu_step() -> None:
+    short = {"data": {"max_length": 256}, "train": {"gradient_accumulation_steps": 1}}
+    assert time_of(zero=offload("cpu"), train={"gradient_accumulation_steps": 32}).bottleneck == "compute"
+    assert time_of(zero=offload("cpu"), **short).bottleneck == "CPU optimizer"
+    assert time_of(zero=offload("nvme"), **short).bottleneck == "NVMe"
+
+
+def test_the_cpu_step_of_70b_is_48_bytes_a_parameter_over_400_gb_a_second() -> None:
+    """42, and 6 to cast gradients that are held once."""
+    assert time_of(zero=offload("cpu")).seconds_of("CPU optimizer") == pytest.approx(48 * 70.55 / 400, abs=0.05)
+    assert time_of(zero=offload("cpu", stage=2)).seconds_of("CPU optimizer") == pytest.approx(
+        42 * 70.55 / 400, abs=0.05
+    )
+
+
+def test_a_million_tokens_of_70b_on_8_h100_take_minutes() -> None:
+    time = time_of(train={"gradient_accumulation_steps": 32})
+    assert 120 < time.seconds_of("compute") < 240
+    assert time.tokens_per_second == pytest.approx(2**20 / time.seconds)
+
+
+def test_one_rank_has_no_collectives_and_several_hosts_have_slower_ones() -> None:
+    assert time_of("llama-3.1-8b", ranks=1).seconds_of("collectives") == 0
+    one, two = (time_of("llama-3.1-8b", ranks=n).seconds_of("collectives") for n in (8, 16))
+    assert two > 1.1 * one
+
+
+def collectives(ranks: int, **sections: Any) -> float:
+    """Seconds that 16-bit Llama-3.1-8B is gathered and reduced once each in a step, on H100."""
+    once = {"train": {"gradient_accumulation_steps": 1}, "zero": {"stage": 1, "overlap_comm": False}}
+    time = time_of("llama-3.1-8b", ranks, **{**once, **sections})
+    return time.seconds_of("collectives") + time.seconds_of("parameters gathered after the step")
+
+
+BYTES = 3 * 2 * 8_030_261_248
+"""An all-reduce and a gather."""
+
+
+def test_a_ring_over_hosts_has_all_network_cards_of_a_host() -> None:
+    """8 x 50 GB/s at 80 %, as one NCCL ring leaves the host by each card. One card's rate was planned before."""
+    assert collectives(16) == pytest.approx(BYTES * 15 / 16 / 320e9)
+    assert collectives(64) == pytest.approx(BYTES * 63 / 64 / 320e9)
+
+
+def test_a_host_with_fewer_gpus_has_fewer_cards() -> None:
+    assert collectives(16, cluster={"gpus_per_node": 4}) == pytest.approx(BYTES * 15 / 16 / 160e9)
+
+
+def test_a_network_that_is_measured_is_of_a_host_and_taken_as_it_is() -> None:
+    assert collectives(16, cluster={"network_bandwidth": "100GB/s"}) == pytest.approx(BYTES * 15 / 16 / 100e9)
+    assert collectives(8, cluster={"network_bandwidth": "1GB/s"}) == collectives(8)
+
+
+def test_a_ring_is_no_faster_than_the_links_inside_a_host() -> None:
+    assert collectives(16, cluster={"network_bandwidth": "4TB/s"}) == pytest.approx(BYTES * 15 / 16 / 360e9)
+
+
+def test_groups_that_leave_a_host_side_by_side_share_its_cards() -> None:
+    """With 8 tensor-parallel ranks each has a data-parallel group of its own, one rank of it on a host."""
+    facts, tensor = find_model("llama-3.1-8b").facts, {"parallel": {"tensor_parallel_size": 8}}
+    assert facts is not None
+    size = local_num_parameters(facts, settings("llama-3.1-8b", 16, **tensor, zero={"stage": 1}))
+    assert collectives(16, **tensor) == pytest.approx(3 * 2 * size * 1 / 2 / 40e9)
+
+
+def test_pipeline_stages_that_fill_a_host_reduce_inside_it() -> None:
+    """Stages are outermost (`PipeDataParallelTopology`): only their messages leave the host, each by its rank's card."""
+    facts, stages = find_model("llama-3.1-8b").facts, {"parallel": {"pipeline_parallel_size": 2}}
+    assert facts is not None
+    size = local_num_parameters(facts, settings("llama-3.1-8b", 16, **stages, zero={"stage": 1}))
+    assert collectives(16, **stages) == pytest.approx(3 * 2 * size * 7 / 8 / 360e9)
+    piped = time_of("llama-3.1-8b", 16, **stages, zero={"stage": 1}, train={"gradient_accumulation_steps": 1})
+    hidden = 2 * 2 * 4096 * 4096
+    assert piped.seconds_of("pipeline messages") == pytest.approx(hidden / 40e9 + 2 * 20e-6)
+
+
+def test_pipeline_bubble() -> None:
+    run = {"zero": {"stage": 1}, "train": {"gradient_accumulation_steps": 8}}
+    facts, h100 = find_model("llama-3.1-8b").facts, find_device("H100")
+    assert facts is not None
+    plain = estimate_step_time(facts, settings("llama-3.1-8b", **run), h100)
+    piped = estimate_step_time(facts, settings("llama-3.1-8b", parallel={"pipeline_parallel_size": 4}, **run), h100)
+    assert plain is not None
+    assert piped is not None
+    assert piped.seconds_of("compute") == pytest.approx(plain.seconds_of("compute") / 4 * (1 + 3 / 8))

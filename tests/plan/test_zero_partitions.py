@@ -1,0 +1,67 @@
+"""Partitions, padding, sub-groups and ownership on numbers that can be followed by hand. Needs nothing; milliseconds."""
+
+from __future__ import annotations
+
+import time
+
+from planning import TINY, settings
+
+from harness.facts.model_lookup import ModelFacts, Parameter, facts_from_config, find_model
+from harness.plan.zero_partitions import (
+    _owned_gradient_numel,
+    _split_sub_groups,
+    local_parameters,
+    partition_model,
+    weight_decay_group_sizes,
+)
+
+
+def tiny() -> ModelFacts:
+    facts = facts_from_config(TINY).facts
+    assert facts is not None
+    return facts
+
+
+def test_stages_1_and_2_pad_a_group_to_twice_the_ranks() -> None:
+    z = partition_model(tiny(), settings(TINY, ranks=3, zero={"stage": 2}))
+    assert z.total == 94_912
+    assert (z.padded_total, z.partition_size) == (94_914, 31_638)
+
+
+def test_stage_3_pads_each_parameter() -> None:
+    z = partition_model(tiny(), settings(TINY, ranks=3))
+    assert z.partition_size == sum(-(-p.numel // 3) for p in tiny().parameters())
+
+
+def test_vectors_do_not_decay() -> None:
+    matrix, vector = Parameter("w", (3, 2)), Parameter("b", (3,))
+    assert weight_decay_group_sizes([matrix, vector], decay=True) == ((6,), (3,))
+    assert weight_decay_group_sizes([matrix, vector], decay=False) == ((6, 3),)
+
+
+def test_a_parameter_on_a_border_is_owned_whole_by_both_ranks() -> None:
+    assert _owned_gradient_numel(((7, 4),), 2) == (7, 7 + 4 + 1)
+
+
+def test_a_sub_group_closes_once_it_is_full() -> None:
+    assert _split_sub_groups((10, 10, 10, 2), (5, 5, 5, 1), 8) == [(10, 20), (6, 12)]
+    assert _split_sub_groups((10, 2), (5, 1), 6) == [(6, 12)]
+
+
+def test_tensor_parallel_divides_matrices_of_layers_and_pipeline_divides_layers() -> None:
+    whole = sum(p.numel for p in local_parameters(tiny(), settings(TINY)))
+    tensor = local_parameters(tiny(), settings(TINY, parallel={"tensor_parallel_size": 2}, zero={"stage": 1}))
+    vectors = sum(p.numel for p in tiny().largest_layer if len(p.shape) == 1)
+    head = 259 * 64 - 130 * 64
+    assert whole - sum(p.numel for p in tensor) == 2 * (tiny().largest_layer_parameters - vectors) // 2 + head
+    pipeline = local_parameters(tiny(), settings(TINY, parallel={"pipeline_parallel_size": 2}, zero={"stage": 1}))
+    assert sum(p.numel for p in pipeline) == tiny().largest_layer_parameters + 259 * 64
+
+
+def test_sixteen_thousand_ranks_take_under_a_second() -> None:
+    facts = find_model("llama-3.1-405b").facts
+    assert facts is not None
+    begun = time.process_time()
+    z = partition_model(facts, settings(ranks=16_384, zero={"stage": 2}))
+    assert time.process_time() - begun < 1
+    assert max(z.owned_gradients) >= facts.largest_parameter

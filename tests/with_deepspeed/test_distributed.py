@@ -1,0 +1,29 @@
+"""How the ranks agree: values of any size from every rank. Needs the training extra; seconds on forked ranks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from forked_ranks import ForkedRanks
+
+JOB = """
+from harness.runtime.distributed import _AT_ONCE, join, leave
+
+ranks = join()
+fits = _AT_ONCE - 8 - len(__import__("pickle").dumps(b"")) - 64
+for size in (0, 1, fits, fits + 64, fits + 65, fits + 72, _AT_ONCE, 3 * _AT_ONCE, 1 << 20):
+    for who in (0, ranks.world - 1, None):  # the large one is one rank's, or everyone's
+        mine = bytes([ranks.rank]) * (size if who in (ranks.rank, None) else 3)
+        found = ranks.gather({"rank": ranks.rank, "value": mine})
+        assert [one["rank"] for one in found] == list(range(ranks.world)), found
+        for rank, one in enumerate(found):
+            assert one["value"] == bytes([rank]) * (size if who in (rank, None) else 3)
+assert ranks.gather(None) == [None] * ranks.world
+leave()
+"""
+
+
+def test_values_of_any_size_are_gathered(forked: ForkedRanks, tmp_path: Path) -> None:
+    script = tmp_path / "job.py"
+    script.write_text(JOB)
+    forked.run(script, ranks=3)

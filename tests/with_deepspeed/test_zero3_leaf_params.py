@@ -1,0 +1,75 @@
+"""What is remembered of a leaf module is what a walk through it finds. Needs deepspeed; seconds."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import deepspeed.runtime.zero.partitioned_param_coordinator as coordinator
+import pytest
+import torch
+from deepspeed.utils import nvtx
+from deepspeed.utils.z3_leaf_module import set_z3_leaf_module
+
+from harness.runtime.patches.zero3_leaf_params import cache_leaf_parameters, leaf_parameter_cache
+
+
+class Layer(torch.nn.Module):
+    """Two modules of which one is inside another, and a parameter that is used in both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outside: list[tuple[str, torch.nn.Parameter]] = []
+        self.first = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+        self.second = torch.nn.Linear(2, 2, bias=False)
+        self.second.weight = self.first[0].weight
+
+    def ds_external_parameters(self) -> list[tuple[str, torch.nn.Parameter]]:
+        """As DeepSpeed gives every module one."""
+        return self.outside
+
+
+def listed(module: Any, recurse: bool = True) -> list[int]:
+    return [id(parameter) for parameter in coordinator.iter_params(module, recurse=recurse)]
+
+
+@pytest.mark.parametrize("leaf", [True, False])
+@pytest.mark.parametrize("recurse", [True, False])
+def test_the_list_is_that_of_a_walk(leaf: bool, recurse: bool) -> None:
+    layer = Layer()
+    set_z3_leaf_module(layer, leaf)
+    walked = listed(layer, recurse)
+    with leaf_parameter_cache():
+        assert listed(layer, recurse) == walked
+        layer.outside.append(("late", torch.nn.Parameter(torch.ones(1))))
+        assert listed(layer, recurse) == [*walked, id(layer.outside[0][1])]
+        assert listed(layer, recurse) == [*walked, id(layer.outside[0][1])]
+
+
+def test_a_second_look_does_not_walk() -> None:
+    layer = Layer()
+    set_z3_leaf_module(layer, True)
+    names: list[str] = []
+
+    def see(frame: Any, event: str, _: Any) -> None:
+        if event == "call":
+            names.append(frame.f_code.co_name)
+
+    with leaf_parameter_cache():
+        listed(layer)
+        sys.setprofile(see)
+        listed(layer)
+        sys.setprofile(None)
+    assert names
+    assert "named_modules" not in names
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_ranges_are_marked_where_somebody_listens(monkeypatch: pytest.MonkeyPatch, watched: bool) -> None:
+    monkeypatch.setattr(nvtx, "enable_nvtx", not watched)
+    if watched:
+        monkeypatch.setenv("NSYS_PROFILING_SESSION_ID", "7")
+    with leaf_parameter_cache():
+        cache_leaf_parameters()
+        assert nvtx.enable_nvtx is watched
+    assert nvtx.enable_nvtx is not watched

@@ -28,8 +28,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from harness.runtime.dataset.batch_prefetch import BatchPrefetcher  # noqa: E402
-from harness.runtime.dataset.sampler import BatchGeometry, TrainData  # noqa: E402
+from harness.runtime.dataset.sampler import TrainData  # noqa: E402
 from harness.runtime.dataset.token_dataset import BlockDataset, DocumentDataset, TokenDataset  # noqa: E402
+from harness.runtime.micro_batch import BatchGeometry  # noqa: E402
 from harness.runtime.train_state import DataPosition  # noqa: E402
 
 LENGTH, MICRO, ACCUMULATION = 4096, 8, 8

@@ -84,9 +84,9 @@ def by_harness(scratch: Path, megabytes: int) -> None:
     from harness.runtime import train
     from harness.runtime.checkpoint.metadata import package_versions
     from harness.runtime.distributed import destroy_process_group, init_process_group
-    from harness.runtime.metrics import StepTimer
     from harness.runtime.rank_status import RankStatusWriter
     from harness.runtime.run_config import RunDir
+    from harness.runtime.step_timer import StepTimer
     from harness.runtime.train_state import TrainState
     from harness.runtime.worker import _load_run_config_on_all_ranks, _set_log_levels
     from harness.spec.run_spec import RunSpec
@@ -99,11 +99,11 @@ def by_harness(scratch: Path, megabytes: int) -> None:
     orders = _load_run_config_on_all_ranks(run_dir, ranks)
     _set_log_levels("error")
     job = train.build_context(orders, run_dir, ranks, RankStatusWriter(run_dir, ranks.rank))
-    _, state = train.run_step(job, TrainState(), StepTimer())
+    _, state, _ = train.run_step(job, TrainState(), StepTimer())
     outcomes = []
     for background in (False, True, False, True, False, True):
         outcomes += job.saver.save(job, state, background=background)
-        _, state = train.run_step(job, state, StepTimer())
+        _, state, _ = train.run_step(job, state, StepTimer())
         outcomes += job.saver.wait_for_pending_save()
     job.metrics.close()
     destroy_process_group()
@@ -111,8 +111,8 @@ def by_harness(scratch: Path, megabytes: int) -> None:
     if errors:
         raise SystemExit(errors[0])
     # The first of each kind takes the memory; of the others the quicker one counts, since other programs only add.
-    in_line = [o.stalled for o in outcomes if not o.background][1:]
-    behind = [o.copied for o in outcomes if o.background][1:]
+    in_line = [o.stall_seconds for o in outcomes if not o.background][1:]
+    behind = [o.copy_seconds for o in outcomes if o.background][1:]
     result = {
         "date": time.strftime("%Y-%m-%d"),
         "megabytes": round(outcomes[0].bytes / 1e6, 1),

@@ -26,9 +26,9 @@ CHILD = """
 import json, sys
 sys.path.insert(0, {root!r})
 from pathlib import Path
-from harness.plan.resolved_run import resolve
-from harness.runtime.dataset.cache import cached
-from harness.runtime.tokenizer import EOS, PAD, byte_tokenizer
+from harness.plan.resolved_run import resolve_run
+from harness.runtime.dataset.cache import prepare_or_reuse
+from harness.runtime.tokenizer import EOS_TOKEN, PAD_TOKEN, byte_tokenizer
 from harness.spec.run_spec import RunSpec
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
@@ -38,9 +38,9 @@ letters = pre_tokenizers.ByteLevel.alphabet()
 trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=letters, show_progress=False)
 core.train_from_iterator([{words!r}], trainer)
 template = byte_tokenizer().chat_template
-tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, eos_token=EOS, pad_token=PAD, chat_template=template)
+tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, eos_token=EOS_TOKEN, pad_token=PAD_TOKEN, chat_template=template)
 data = {{"train": {file!r}, "cache_dir": {cache!r}, "max_length": 2048, "packing": {packing}, "num_proc": 1}}
-_, found, _ = cached(resolve(RunSpec.model_validate_json(json.dumps({{"data": data}}))), tokenizer)
+_, found, _ = prepare_or_reuse(resolve_run(RunSpec.model_validate_json(json.dumps({{"data": data}}))), tokenizer)
 rows = sum(part.rows for part in found.train)
 print(json.dumps([found.train_documents, found.train_tokens, found.train_tokens / rows / 2048]))
 """

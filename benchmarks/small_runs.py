@@ -50,7 +50,7 @@ def train_here(place: Path, ranks: Any) -> list[dict[str, Any]]:
     )
     train.train(job, None)
     job.metrics.close()
-    if not ranks.is_first:
+    if not ranks.is_main_process:
         return []
     rows = map(json.loads, run_dir.metrics.read_text().splitlines())
     return [row for row in rows if row["type"] == "step"]

@@ -112,9 +112,9 @@ def spec(rows: int, stage: int, steps: int) -> dict[str, Any]:
 
 
 class Nothing:
-    """A watch that notes nothing."""
+    """A timer that notes nothing."""
 
-    def part(self, name: str) -> Any:  # noqa: ARG002
+    def span(self, name: str) -> Any:  # noqa: ARG002
         return nullcontext()
 
 
@@ -165,8 +165,8 @@ class Both:
         from harness.runtime.worker import _load_run_config_on_all_ranks, _set_log_levels
         from harness.spec.run_spec import RunSpec
 
-        run = resolve_run(RunSpec.model_validate_json(json.dumps(body)), world_size=ranks.world)
-        if ranks.is_first:
+        run = resolve_run(RunSpec.model_validate_json(json.dumps(body)), world_size=ranks.world_size)
+        if ranks.is_main_process:
             (scratch / "spec.resolved.json").write_text(json.dumps(run.to_json()), encoding="utf-8")
             (scratch / "ds_config.json").write_text(json.dumps(dict(render_ds_config(run).config)), encoding="utf-8")
         ranks.barrier()
@@ -185,9 +185,9 @@ class Both:
         )
         self._state = TrainState()
         self._spent: dict[str, list[float]] = {"begin": [], "end": [], "sum": []}
-        for name in ("begin", "end"):
-            setattr(self.telemetry, name, self._timing(name, getattr(self.telemetry, name)))
-        self._sum = self._timing("sum", ranks.sum)
+        for name, method in (("begin", "start_step"), ("end", "end_step")):
+            setattr(self.telemetry, method, self._timing(name, getattr(self.telemetry, method)))
+        self._sum = self._timing("sum", ranks.all_reduce_sum)
 
     def _timing(self, name: str, function: Any) -> Any:
         def call(*args: Any, **kw: Any) -> Any:
@@ -203,7 +203,7 @@ class Both:
         """CPU time a step: what goes on at its two ends, less the sum over ranks that both kinds have, and the clocks
         around its parts and its collectives.
         """
-        from harness.runtime.telemetry.comm_timer import COMM_TIMER
+        from harness.runtime.comm_timer import COMM_TIMER
 
         ends, both = (statistics.mean(self._spent[n][WARM_UP:]) for n in ("end", "sum"))
         parts = 4  # of a step without accumulation
@@ -219,7 +219,7 @@ class Both:
 
     def count_calls(self) -> None:
         """Takes one more step, and notes how many collectives were timed in it."""
-        from harness.runtime.telemetry.comm_timer import COMM_TIMER
+        from harness.runtime.comm_timer import COMM_TIMER
 
         original = COMM_TIMER.time_call
 
@@ -233,7 +233,7 @@ class Both:
 
     def step(self, *, measured: bool) -> float:
         """Seconds of a step that all ranks begin together."""
-        from harness.runtime.telemetry.comm_timer import COMM_TIMER
+        from harness.runtime.comm_timer import COMM_TIMER
 
         for name, function in self._timed.items():
             vars(self._backend).pop(name, None)
@@ -249,12 +249,12 @@ class Both:
 
     def _bare(self) -> None:
         place, nothing = self._state.position, Nothing()
-        losses, state, _ = self._loop._take_step(self.job, self._state, nothing)  # type: ignore[arg-type]
+        losses, state, _ = self._loop.run_step(self.job, self._state, nothing)  # type: ignore[arg-type]
         self._state, _ = self._policy.check_step(state, place, losses)
         self._sum(losses)
 
     def _measured(self) -> None:
-        self._state = self._loop._step(self.job, self._state, self._screen, self._policy, self.telemetry)
+        self._state = self._loop._run_and_log_step(self.job, self._state, self._screen, self._policy, self.telemetry)
 
 
 def summary(without: list[float], with_it: list[float]) -> dict[str, Any]:

@@ -224,12 +224,20 @@ def _deepspeed_step(config: Any, bf16: bool) -> Callable[[Any], Any]:
 
 
 def _calling_less(step: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The same engine, and what `harness/runtime/patches/zero3_leaf_params.py` does to every one that the harness builds."""
+    """The same engine, with `zero3_leaf_params.py` and `nvtx_ranges.py` of `harness/runtime/patches`."""
+    from deepspeed.utils import nvtx
+
+    from harness.runtime.patches.nvtx_ranges import disable_nvtx_without_profiler
     from harness.runtime.patches.zero3_leaf_params import leaf_parameter_cache
 
     def less(ids: Any) -> Any:
-        with leaf_parameter_cache():
-            return step(ids)
+        before = nvtx.enable_nvtx
+        disable_nvtx_without_profiler()
+        try:
+            with leaf_parameter_cache():
+                return step(ids)
+        finally:
+            nvtx.enable_nvtx = before
 
     return less
 

@@ -153,7 +153,7 @@ def write_run(
 RESET = "RuntimeError: [gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:30912: Connection reset by peer"
 SURVIVOR = f"""\
 Traceback (most recent call last):
-  File "harness/runtime/telemetry/comm_timer.py", line 90, in timed
+  File "harness/runtime/comm_timer.py", line 90, in timed
     work.wait()
 {RESET}
 """

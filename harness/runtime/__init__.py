@@ -1,4 +1,4 @@
-"""What runs inside the ranks: torch, deepspeed and transformers live here and nowhere else in the package.
+"""Code of the ranks: torch, deepspeed and transformers are imported here and nowhere else in the package.
 
-Only `launch/*.py` import it; nothing here decides what a run should be, that has been decided in the run directory.
+Only `launch/*.py` import it; decisions about the run are made before, and read from the run directory.
 """

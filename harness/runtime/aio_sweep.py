@@ -1,7 +1,7 @@
-"""Which settings of DeepSpeed's asynchronous I/O are fastest on a disk: its own sweep, its own handle, in one process.
+"""Finds the fastest settings of DeepSpeed's asynchronous I/O on a disk: its own sweep and handle, in one process.
 
-A program of its own (`python -m harness.runtime.aio_sweep FOLDER SECONDS BYTES`) that prints a JSON object a line: one a
-trial, then the result. DeepSpeed's `ds_nvme_tune` tries the same values and starts Python anew for each.
+A program (`python -m harness.runtime.aio_sweep FOLDER SECONDS BYTES`) that prints a JSON object a line: one for each
+trial, then the result. DeepSpeed's `ds_nvme_tune` tries the same values and starts a Python process for each.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _MIN_SPEEDUP = 1.03
 
 
 def sweep_settings() -> list[dict[str, Any]]:
-    """DeepSpeed's own search space in the words of the `aio` block, cheap ones first: fewer threads, less in flight."""
+    """DeepSpeed's own search space as `aio` blocks, cheap ones first: fewer threads, less in flight."""
     from deepspeed.nvme.perf_run_sweep import DEFAULT_SWEEP_CONFIG
     from deepspeed.nvme.test_ds_aio_utils import refine_integer_value
 
     sweep = DEFAULT_SWEEP_CONFIG
-    found = [
+    settings = [
         {
             "block_size": refine_integer_value(block) if isinstance(block, str) else block,
             "queue_depth": depth,
@@ -48,7 +48,7 @@ def sweep_settings() -> list[dict[str, Any]]:
         )
     ]
     return sorted(
-        found, key=lambda s: (s["intra_op_parallelism"], s["queue_depth"] * s["block_size"], s["single_submit"])
+        settings, key=lambda s: (s["intra_op_parallelism"], s["queue_depth"] * s["block_size"], s["single_submit"])
     )
 
 
@@ -83,40 +83,40 @@ def _run_trial(aio: Any, setting: dict[str, Any], file: Path, size: int) -> dict
     try:
         for _ in range(_REPEATS):
             for name, work in (("write", handle.sync_pwrite), ("read", handle.sync_pread)):
-                began = time.perf_counter()
+                start = time.perf_counter()
                 work(buffer, str(file), 0)
-                times[name].append(time.perf_counter() - began)
+                times[name].append(time.perf_counter() - start)
     finally:
         handle.free_cpu_locked_tensor(buffer)
-    return {name: size / min(taken) for name, taken in times.items()}
+    return {name: size / min(seconds) for name, seconds in times.items()}
 
 
-def pick_best(found: list[dict[str, Any]]) -> dict[str, Any]:
+def pick_best(trials: list[dict[str, Any]]) -> dict[str, Any]:
     """The trial that reads and writes as many bytes in the shortest time; a cheaper one that is about as fast wins."""
 
     def seconds(trial: dict[str, Any]) -> float:
         return float(1 / trial["read"] + 1 / trial["write"])
 
-    fastest = min(map(seconds, found))
-    return next(trial for trial in found if seconds(trial) <= fastest * _MIN_SPEEDUP)
+    fastest = min(map(seconds, trials))
+    return next(trial for trial in trials if seconds(trial) <= fastest * _MIN_SPEEDUP)
 
 
 def main() -> None:
     """argv: folder, seconds, bytes a transfer."""
     folder, seconds, size = Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
-    found = []
+    trials = []
     set_torch_extensions_dir(os.environ)
     try:
         with contextlib.redirect_stdout(sys.stderr):
             for trial in run_trials(folder, seconds, size):
-                found.append(trial)
+                trials.append(trial)
                 sys.__stdout__.write(json.dumps(trial) + "\n")
                 sys.__stdout__.flush()
     except Exception as error:  # a missing op or a full disk is a fact about this machine
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
-        sys.stdout.write(json.dumps({"failed": f"{type(error).__name__}: {first}"}) + "\n")
+        first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
+        sys.stdout.write(json.dumps({"failed": f"{type(error).__name__}: {first_line}"}) + "\n")
         return
-    sys.stdout.write(json.dumps({"best": pick_best(found), "tried": len(found)}) + "\n")
+    sys.stdout.write(json.dumps({"best": pick_best(trials), "tried": len(trials)}) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Head and loss in chunks of tokens: logits of a whole micro-batch never exist.
 
-Gradients are computed with the loss, chunk by chunk, inside the head's own forward. So ZeRO-3 has the head's weight
-gathered by its usual hooks, and the backward pass needs nothing of the vocabulary's size but the weight's gradient.
-Where AutoTP has cut the head, every tensor rank computes the logits of its own words, and three numbers a token are
-exchanged instead of all logits.
+Gradients are computed with the loss, chunk by chunk, inside the head's own forward. So ZeRO-3
+gathers the head's weight by its usual hooks, and the backward pass needs nothing of the vocabulary's size but the
+weight's gradient. Where AutoTP has split the head, every tensor rank computes the logits of its vocabulary shard, and
+three numbers a token are exchanged instead of all logits.
 DeepSpeed's `install_chunked_causal_lm_loss` keeps all logits; its `TiledFusedLogitsLoss` runs the backward pass of the
 weight, with its hooks, inside the forward pass, before the loss is scaled (both read in 0.19.8, not run).
 """
@@ -28,18 +28,18 @@ _UNSCALED_LOGITS_FORWARD = re.compile(
     r"logits = self\.(\w+)\(hidden_states(?:\[[^\]]*\])?\)\s+loss = None\s+if labels is not None:\s+"
     r"(?:#[^\n]*\s+)*loss = self\.loss_function\("
 )
-"""A forward that hands the head's output to its loss as it is: no soft cap, no scale, nothing in between."""
+"""A forward that hands the head's output to its loss unchanged: no soft cap, no scale."""
 _TENSOR_PARALLEL_HEADS = tuple(
     getattr(layers, name) for name in ("LinearLayer", "VocabParallelLinear") if hasattr(layers, name)
 )
-"""What AutoTP makes of a head whose rows, the words, it cuts. `VocabParallelLinear` (0.19.8) keeps its logits apart."""
+"""Heads that AutoTP has split by rows, the vocabulary. `VocabParallelLinear` (0.19.8) does not gather its logits."""
 _VOCAB_ROWS_AT_ONCE = 16_384
-"""Words of the vocabulary whose gradients are added up at once, where that needs a copy."""
+"""Rows of the vocabulary whose gradients are added at once, where that needs a copy."""
 
 
 @dataclass(frozen=True, slots=True)
 class VocabShard:
-    """The part of the vocabulary that a tensor rank has: the rows of its weight, from `first` on."""
+    """A tensor rank's part of the vocabulary: the rows of its weight, from `start` on."""
 
     start: int
     group: Any
@@ -54,9 +54,9 @@ class VocabShard:
 
 
 class ChunkedHead:
-    """Makes the head of one model compute the loss while it is `armed`; it is the plain head otherwise.
+    """Makes the head of one model compute the loss once labels are set; otherwise it is the plain head.
 
-    `words`: which of them the weight of the head is of, where it is not all.
+    `vocab_shard` is the part of the vocabulary in the head's weight, None for all of it.
     """
 
     def __init__(self, model: Any, head: torch.nn.Module, chunk: int, vocab_shard: VocabShard | None = None) -> None:
@@ -68,14 +68,14 @@ class ChunkedHead:
         model.loss_function = self._loss_from_logits
 
     def set_labels(self, labels: torch.Tensor, num_items: float | None) -> None:
-        """The next forward of the model is of these labels (rows, length), not shifted. The loss is their sum over
-        `items`, or the mean where that is None.
+        """Labels (rows, length) of the next forward, not shifted. The loss is their sum over `num_items`, or the mean
+        where that is None.
         """
         self.set_shifted_labels(pad(labels, (0, 1), value=IGNORE_INDEX)[:, 1:], num_items)
 
     def set_shifted_labels(self, targets: torch.Tensor, num_items: float | None) -> None:
-        """The same with the token that follows each, (rows, length). A model that is called without labels returns the
-        loss in the place of its logits.
+        """The same with shifted labels, the next token of each, (rows, length). A model that is called without labels
+        returns the loss in place of its logits.
         """
         self._targets, self._num_items = targets, num_items
 
@@ -88,13 +88,13 @@ class ChunkedHead:
         items = (targets != IGNORE_INDEX).sum() if self._num_items is None else self._num_items
         return chunked_loss(hidden.flatten(0, 1), self._head.weight, targets, items, self._chunk, self._vocab_shard)
 
-    def _loss_from_logits(self, logits: torch.Tensor, labels: torch.Tensor, *args: Any, **named: Any) -> torch.Tensor:
-        """What the model calls its loss: the head has computed it already, or computes logits."""
-        return logits if logits.dim() == 0 else self._original_loss(logits, labels, *args, **named)
+    def _loss_from_logits(self, logits: torch.Tensor, labels: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        """The model's loss function: returns the head's loss, or computes it from logits."""
+        return logits if logits.dim() == 0 else self._original_loss(logits, labels, *args, **kwargs)
 
 
 def install_chunked_loss(engine: Any, chunk: int) -> ChunkedHead | str:
-    """Have the model of an engine compute its loss in chunks of so many tokens; or why it cannot."""
+    """Make the model of an engine compute its loss in chunks of so many tokens; or return why it cannot."""
     module = engine.module
     model = module.get_base_model() if hasattr(module, "get_base_model") else module
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
@@ -107,17 +107,17 @@ def install_chunked_loss(engine: Any, chunk: int) -> ChunkedHead | str:
 def _why_head_unsupported(head: Any) -> str:
     if type(head) not in (torch.nn.Linear, *_TENSOR_PARALLEL_HEADS) or head.bias is not None:
         return "its head is not a plain matrix, whole or cut by AutoTP over the words"
-    known = type(head) not in _TENSOR_PARALLEL_HEADS or (
+    has_known_shards = type(head) not in _TENSOR_PARALLEL_HEADS or (
         hasattr(head, "_partition_sizes") and head.mp_group is not None
     )
-    if not known or getattr(head, "defer_collectives_to_compiler", False):
+    if not has_known_shards or getattr(head, "defer_collectives_to_compiler", False):
         return "which words of its head each tensor rank has is not known"
     return ""
 
 
 def _why_model_unsupported(model: Any, head: Any) -> str:
-    found = _UNSCALED_LOGITS_FORWARD.search(inspect.getsource(type(model).forward))
-    if found is None or getattr(model, found[1], None) is not head:
+    match = _UNSCALED_LOGITS_FORWARD.search(inspect.getsource(type(model).forward))
+    if match is None or getattr(model, match[1], None) is not head:
         return f"`{type(model).__name__}` does something with its logits before the loss"
     loss = getattr(model, "_deepspeed_original_loss_function", getattr(model, "loss_function", None))
     return "" if loss is ForCausalLMLoss else "its loss is not the usual one of causal language models"
@@ -130,7 +130,7 @@ def _why_precision_unsupported(engine: Any) -> str:
 
 
 def _vocab_shard_of(head: Any) -> VocabShard:
-    """Of a head that AutoTP has cut; `_partition_sizes` are the words of each tensor rank."""
+    """Of a head that AutoTP has split; `_partition_sizes` are the rows of each tensor rank."""
     return VocabShard(sum(head._partition_sizes[: head.tp_index]), head.mp_group)
 
 
@@ -142,12 +142,12 @@ def chunked_loss(
     chunk: int,
     vocab_shard: VocabShard | None = None,
 ) -> torch.Tensor:
-    """Sum of the cross entropies over `items`, a scalar in fp32, of hidden (tokens, size), weight (vocabulary, size)
-    and targets (tokens,), of which `IGNORED` ones count for nothing. As `ForCausalLMLoss` in exact arithmetic.
+    """Sum of the cross entropies over `num_items`, a scalar in fp32, of hidden (tokens, size), weight (vocabulary,
+    size) and targets (tokens,), without `IGNORE_INDEX`. As `ForCausalLMLoss` in exact arithmetic.
 
-    With `words` the weight is a tensor rank's; hidden states, targets and loss are the same on all of them.
+    With `vocab_shard` the weight is a tensor rank's; hidden states, targets and loss are the same on all of them.
     """
-    wants = torch.is_grad_enabled()
+    grad_enabled = torch.is_grad_enabled()
     return _ChunkedLoss.apply(
         hidden,
         weight,
@@ -155,8 +155,8 @@ def chunked_loss(
         num_items,
         chunk,
         vocab_shard,
-        wants and hidden.requires_grad,
-        wants and weight.requires_grad,
+        grad_enabled and hidden.requires_grad,
+        grad_enabled and weight.requires_grad,
     )
 
 
@@ -175,7 +175,7 @@ class _ChunkedLoss(torch.autograd.Function):
     ) -> torch.Tensor:
         total = torch.zeros((), dtype=torch.float32, device=hidden.device)
         ctx.hidden = torch.empty_like(hidden) if for_hidden else None
-        # Sums of 16-bit gradients are kept in fp32, as inside the one product that they replace.
+        # Sums of 16-bit gradients are in fp32, as inside the one product that they replace.
         ctx.weight = torch.zeros_like(weight, dtype=torch.float32) if for_weight else None
         ctx.dtype = weight.dtype
         for start in range(0, len(targets), chunk):
@@ -192,7 +192,7 @@ class _ChunkedLoss(torch.autograd.Function):
             if ctx.weight is not None:
                 _add_product(ctx.weight, gradient, hidden[part])
             del gradient
-        if vocab_shard is not None and ctx.hidden is not None:  # each rank has the part that its words give
+        if vocab_shard is not None and ctx.hidden is not None:  # each rank has its shard's part
             vocab_shard.all_reduce_sum(ctx.hidden)
         return total / num_items
 
@@ -215,28 +215,28 @@ def _compute_chunk_loss(
     vocab_shard: VocabShard | None,
     differentiate: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Sum of the losses, and their gradient by the logits (tokens, words of this rank), both in fp32."""
+    """Sum of the losses, and their gradient by the logits (tokens, vocabulary of this rank), both in fp32."""
     logits = torch.matmul(hidden, weight.t()).float()
-    counted = targets != IGNORE_INDEX
-    places = targets if vocab_shard is None else targets - vocab_shard.start
-    here = counted if vocab_shard is None else counted & (places >= 0) & (places < logits.shape[1])
-    places = places.masked_fill(~here, 0)[:, None]
-    largest = logits.amax(dim=1, keepdim=True)
+    is_target = targets != IGNORE_INDEX
+    indices = targets if vocab_shard is None else targets - vocab_shard.start
+    is_local = is_target if vocab_shard is None else is_target & (indices >= 0) & (indices < logits.shape[1])
+    indices = indices.masked_fill(~is_local, 0)[:, None]
+    max_logits = logits.amax(dim=1, keepdim=True)
     if vocab_shard is not None:
-        vocab_shard.all_reduce_max(largest)
-    logits.sub_(largest)
-    at_target = logits.gather(1, places).masked_fill_(~here[:, None], 0)
+        vocab_shard.all_reduce_max(max_logits)
+    logits.sub_(max_logits)
+    target_logits = logits.gather(1, indices).masked_fill_(~is_local[:, None], 0)
     sums = logits.exp_().sum(dim=1, keepdim=True)
     if vocab_shard is not None:
-        both = torch.cat((sums, at_target), dim=1)
-        vocab_shard.all_reduce_sum(both)
-        sums, at_target = both.split(1, dim=1)
-    loss = (sums.log() - at_target)[:, 0].masked_fill(~counted, 0).sum()
+        sums_and_logits = torch.cat((sums, target_logits), dim=1)
+        vocab_shard.all_reduce_sum(sums_and_logits)
+        sums, target_logits = sums_and_logits.split(1, dim=1)
+    loss = (sums.log() - target_logits)[:, 0].masked_fill(~is_target, 0).sum()
     if not differentiate:
         return loss, None
     gradient = logits.div_(sums)
-    gradient.scatter_add_(1, places, -here.to(gradient.dtype)[:, None])
-    return loss, gradient.masked_fill_(~counted[:, None], 0)
+    gradient.scatter_add_(1, indices, -is_local.to(gradient.dtype)[:, None])
+    return loss, gradient.masked_fill_(~is_target[:, None], 0)
 
 
 def _add_product(total: torch.Tensor, gradient: torch.Tensor, hidden: torch.Tensor) -> None:

@@ -1,6 +1,6 @@
-"""Loss on the held-out part, over all ranks.
+"""Loss on the held-out data, over all ranks.
 
-It changes nothing in the engine but the mode, which it puts back.
+It changes nothing in the engine but the mode, and restores that.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Evaluation:
     loss: float
     tokens: int
     plugin_metrics: dict[str, float] = field(default_factory=dict)
-    """What the plug-in's `metrics` computed, a predicted token."""
+    """Means over the predicted tokens of what the plug-in's `metrics` returns."""
 
     @property
     def perplexity(self) -> float:
@@ -43,8 +43,8 @@ def evaluate(
     plugin_metrics: MetricsFunction | None = None,
 ) -> Evaluation:
     """The mean loss over the held-out sequences, each computed once; `max_batches`: over the first so many a rank.
-    `beat` is called after each batch, so that a long evaluation is not taken for a hang. `own` is
-    the plug-in's `metrics`.
+    `heartbeat` is called after each batch, so that a long evaluation does not look like a hang. `plugin_metrics` is
+    the plug-in's function.
     """
     engine.eval()
     loss_sum = torch.zeros((), dtype=torch.float64, device=distributed.device)

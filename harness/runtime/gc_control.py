@@ -1,5 +1,5 @@
-"""Python's garbage collector, kept out of the steps: it would look through all objects of the libraries now and then,
-on each rank at another time, while the others wait.
+"""Python's garbage collector, kept out of the steps: a full collection walks all objects of the libraries, on each rank
+at another time, while the others wait.
 """
 
 from __future__ import annotations
@@ -9,25 +9,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 COLLECT_INTERVAL_STEPS = 20
-"""Between so many steps the young objects are looked through, on all ranks at once."""
+"""Every so many steps all ranks collect the young generations at once."""
 
 
 @contextmanager
 def disable_automatic_gc() -> Iterator[None]:
-    """From here on nothing is collected unless `between_steps` does; what exists now is never looked at again."""
-    was = gc.isenabled()
+    """In this context only `collect_between_steps` collects, and never the objects that exist already."""
+    was_enabled = gc.isenabled()
     gc.collect()
     gc.freeze()
     gc.disable()
     try:
         yield
     finally:
-        if was:
+        if was_enabled:
             gc.enable()
         gc.unfreeze()
 
 
 def collect_between_steps(step: int) -> None:
-    """After each step. A cycle that holds a tensor lives `EVERY_STEPS` steps at most."""
+    """After each step. A cycle that holds a tensor lives `COLLECT_INTERVAL_STEPS` steps at most."""
     if step % COLLECT_INTERVAL_STEPS == 0 and not gc.isenabled():
         gc.collect(1)

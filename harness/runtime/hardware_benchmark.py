@@ -1,6 +1,6 @@
-"""How fast this machine is, measured: host memory, CPU Adam, disks through DeepSpeed's aio, GPU copies and products.
+"""Measures this machine: host memory, CPU Adam, disks through DeepSpeed's aio, GPU copies and matrix products.
 
-A program of its own (`python -m harness.runtime.hardware_benchmark [FOLDER]`) that prints one JSON object; decides nothing.
+A program (`python -m harness.runtime.hardware_benchmark [FOLDER]`) that prints one JSON object; it decides nothing.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def time_fastest(work: Callable[[], Any], repeats: int = _REPEATS) -> float:
     work()
     times = []
     for _ in range(repeats):
-        begun = time.perf_counter()
+        start = time.perf_counter()
         work()
-        times.append(time.perf_counter() - begun)
+        times.append(time.perf_counter() - start)
     return min(times)
 
 
@@ -91,18 +91,18 @@ def bench_gpu() -> dict[str, float]:
 
 
 def main() -> None:
-    """argv: the folder whose disk is measured; none leaves the disk out. What fails is told in `failed`."""
+    """argv: the folder whose disk is measured; none leaves the disk out. Failures are in `failed`."""
     result: dict[str, Any] = {"failed": {}}
     set_torch_extensions_dir(os.environ)
 
     def measure(name: str, work: Callable[[], Any]) -> None:
         try:
             with contextlib.redirect_stdout(sys.stderr):
-                found = work()
+                value = work()
         except Exception as error:  # a missing op or library is a fact about this machine, not our fault
             result["failed"][name] = f"{type(error).__name__}: {str(error).strip().splitlines()[:1]}"
             return
-        result.update(found if isinstance(found, dict) else {name: found})
+        result.update(value if isinstance(value, dict) else {name: value})
 
     measure("host_memory", bench_host_memory)
     measure("cpu_adam", bench_cpu_adam)

@@ -1,7 +1,7 @@
 """The learning rate over the steps, as `transformers` computes it.
 
-DeepSpeed's own schedulers are not used: they run the first two steps at rate 0. A `scheduler` block that a user has put
-into the JSON all the same is left to DeepSpeed.
+DeepSpeed's own schedulers are not used: they run the first two steps at rate 0. A `scheduler` block in a
+user's JSON is left to DeepSpeed all the same.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def decay_steps(spec: SchedulerSpec, steps: int) -> int:
 
 
 def check_schedule(spec: SchedulerSpec, steps: int) -> None:
-    """Raises Refused (OP110) when warm-up and decay take more steps than there are: `transformers` would then jump."""
+    """Raises UserError (OP110) when warm-up and decay take more steps than there are: the rate would jump."""
     if spec.type != "warmup_stable_decay":
         return
     warmup, decay = warmup_steps(spec, steps), decay_steps(spec, steps)
@@ -50,7 +50,7 @@ def check_schedule(spec: SchedulerSpec, steps: int) -> None:
 
 
 def scheduler_factory(spec: SchedulerSpec, steps: int) -> Callable[[Any], Any]:
-    """What `deepspeed.initialize` takes as `lr_scheduler`: it is called with the optimizer that DeepSpeed has built."""
+    """The `lr_scheduler` for `deepspeed.initialize`, which calls it with the optimizer."""
     warmup = warmup_steps(spec, steps)
 
     def build(optimizer: Any) -> Any:
@@ -63,7 +63,7 @@ def scheduler_factory(spec: SchedulerSpec, steps: int) -> Callable[[Any], Any]:
 
 
 def _transformers_scheduler(spec: SchedulerSpec, warmup: int, steps: int, peak: float) -> tuple[str, dict[str, Any]]:
-    """The name there, and what goes with it. `peak` is the optimizer's own rate."""
+    """The name in `transformers`, and its options. `peak` is the optimizer's own rate."""
     low = spec.min_lr_ratio
     match spec.type:
         case "constant":
@@ -82,9 +82,9 @@ def _transformers_scheduler(spec: SchedulerSpec, warmup: int, steps: int, peak: 
 
 
 def restore_scheduled_lr(engine: Any) -> None:
-    """After a checkpoint was loaded: the rate that the schedule has where it stands.
+    """After a checkpoint was loaded: set the rate of this run's schedule at its step.
 
-    What was loaded is the rate of the run that saved it, which may have had another number of steps; the schedule would
+    The checkpoint has the rate of the run that saved it, which may have had another number of steps; the schedule would
     set its own one step too late. The same number where nothing has changed.
     """
     scheduler = engine.lr_scheduler

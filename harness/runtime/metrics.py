@@ -1,6 +1,6 @@
-"""`metrics.jsonl`: one JSON object a line, from rank 0, written at once, so that a killed run keeps what it has said.
+"""`metrics.jsonl`: one JSON object a line, from rank 0, written at once, so that a killed run keeps its lines.
 
-What is in a line is in `harness.facts.metrics_schema`; nothing is measured here.
+The fields of a line are in `harness.facts.metrics_schema`; nothing is measured here.
 """
 
 from __future__ import annotations
@@ -15,20 +15,19 @@ from typing import Any
 from pydantic_core import PydanticSerializationError, to_json
 
 from harness.facts.metrics_schema import SCHEMA_VERSION as FORMAT_VERSION
-from harness.runtime.telemetry.step_timer import StepTimer
 
-__all__ = ["FORMAT_VERSION", "MetricsWriter", "StepTimer"]
+__all__ = ["FORMAT_VERSION", "MetricsWriter"]
 
 
 class MetricsWriter:
-    """The file. On ranks other than 0 (`path` None) it swallows what it is told."""
+    """The file. On ranks other than 0 (`path` None) `write` does nothing."""
 
     def __init__(self, path: Path | None) -> None:
         self._file = path.open("ab", buffering=0) if path else None
         self.listeners: list[Callable[[Mapping[str, Any]], None]] = []
-        """Called with each line once it is written. None of them may raise or take long."""
+        """Called with each row once it is written. None of them may raise or take long."""
         self.close_callbacks: list[Callable[[], None]] = []
-        """Called when nothing more will be written but what they write themselves."""
+        """Called by `close`, before the file is closed: they may still write."""
         self._started_at = time.monotonic()
 
     @property
@@ -43,12 +42,12 @@ class MetricsWriter:
         if kind == "run":
             self._started_at = time.monotonic()
         if self._file:
-            body = {"type": kind, **{k: v for k, v in fields.items() if v is not None}, "time": round(time.time(), 3)}
-            self._file.write(_encode_line(body) + b"\n")
+            row = {"type": kind, **{k: v for k, v in fields.items() if v is not None}, "time": round(time.time(), 3)}
+            self._file.write(_encode_line(row) + b"\n")
             if self.listeners:
-                body = {k: _finite_or_none(v) for k, v in body.items()}
+                row = {k: _finite_or_none(v) for k, v in row.items()}
             for listener in self.listeners:
-                listener(body)
+                listener(row)
 
     @property
     def elapsed_seconds(self) -> float:
@@ -56,20 +55,20 @@ class MetricsWriter:
         return round(time.monotonic() - self._started_at, 3)
 
     def close(self) -> None:
-        """Nothing more will be written."""
-        for closer in self.close_callbacks:
-            closer()
+        """Call the callbacks and close the file."""
+        for callback in self.close_callbacks:
+            callback()
         self.close_callbacks.clear()
         if self._file:
             self._file.close()
 
 
-def _encode_line(body: Mapping[str, Any]) -> bytes:
-    """One line of JSON, five times as quick as `json` writes it. A text that is no UTF-8 is written with escapes."""
+def _encode_line(row: Mapping[str, Any]) -> bytes:
+    """One line of JSON, five times as fast as `json`. A string that is not UTF-8 is written with escapes."""
     try:
-        return to_json(body, inf_nan_mode="null")
+        return to_json(row, inf_nan_mode="null")
     except PydanticSerializationError:
-        return json.dumps(body).encode()
+        return json.dumps(row).encode()
 
 
 def _finite_or_none(value: Any) -> Any:

@@ -1,11 +1,14 @@
-"""What one rank computes at once. Made by the data side, taken by a stepper."""
+"""Micro-batches and batches: the data side makes them, a stepper computes them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+
+from harness.runtime.train_state import DataPosition
 
 IGNORE_INDEX = -100
 """The label that torch's cross entropy leaves out."""
@@ -15,9 +18,9 @@ IGNORE_INDEX = -100
 class MicroBatch:
     """int64 tensors on the host, each (rows, length).
 
-    `labels` are not shifted, as `transformers` wants them; positions with IGNORED do not count. `position_ids` restart
-    at 0 where rows hold several documents, whose first label is IGNORED. `attention_mask` is 0 at padding, and
-    None where nothing is padded.
+    `labels` are not shifted, as `transformers` wants them; positions with IGNORE_INDEX do not count. `position_ids`
+    restart at 0 where rows hold several documents, whose first label is IGNORE_INDEX. `attention_mask` is 0 at padding,
+    and None where nothing is padded.
     """
 
     input_ids: torch.Tensor
@@ -31,17 +34,46 @@ class MicroBatch:
         return int((self.labels[:, 1:] != IGNORE_INDEX).sum())
 
     def to_model_inputs(self, device: torch.device) -> dict[str, Any]:
-        """What the model's forward takes beside the labels, on the device."""
-        named = {
+        """The arguments of the model's forward other than the labels, on the device."""
+        inputs = {
             "input_ids": self.input_ids,
             "position_ids": self.position_ids,
             "attention_mask": self.attention_mask,
         }
-        return {name: t.to(device, non_blocking=True) for name, t in named.items() if t is not None}
+        return {name: t.to(device, non_blocking=True) for name, t in inputs.items() if t is not None}
 
     def pin_memory(self) -> MicroBatch:
         """The same in pinned memory, from which a device copies while the host goes on."""
         ids = self.input_ids.pin_memory()
         labels = ids if self.labels is self.input_ids else self.labels.pin_memory()
-        rest = (None if t is None else t.pin_memory() for t in (self.position_ids, self.attention_mask))
-        return MicroBatch(ids, labels, *rest)
+        others = (None if t is None else t.pin_memory() for t in (self.position_ids, self.attention_mask))
+        return MicroBatch(ids, labels, *others)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchGeometry:
+    """The global batch in sequences: a micro-batch x accumulation steps x data-parallel ranks."""
+
+    micro_batch_size: int
+    accumulation_steps: int
+    data_parallel_size: int
+
+    @property
+    def global_batch_size(self) -> int:
+        """Sequences a step, over all ranks."""
+        return self.micro_batch_size * self.accumulation_steps * self.data_parallel_size
+
+
+@dataclass(frozen=True, slots=True)
+class StepBatch:
+    """One step's data: this rank's micro-batches, counts of the global batch, and the position of the next one.
+
+    `num_targets` counts the predicted tokens of all data-parallel ranks, `num_tokens` all tokens that are not padding;
+    `row_indices`, (accumulation, data-parallel ranks, micro-batch), are the sequences of all ranks.
+    """
+
+    micro_batches: list[MicroBatch]
+    num_targets: int
+    num_tokens: int
+    next_position: DataPosition
+    row_indices: np.ndarray

@@ -1,7 +1,7 @@
-"""Mixtures of experts under ZeRO-3: which modules must be gathered as a whole.
+"""Mixtures of experts under ZeRO-3: modules that must be gathered as a whole.
 
 ZeRO-3 gathers a module's weights when its forward runs, on all ranks at once. Experts that are modules of their own run
-where a token was sent to them, on some ranks only, and the others would wait for ever.
+where a token was sent to them, on some ranks only, and the others would wait forever.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ MIN_EXPERTS = 2
 
 
 def mark_moe_leaf_modules(model: torch.nn.Module) -> list[str]:
-    """Have ZeRO-3 gather each block of experts as a whole, before `deepspeed.initialize`. Returns the blocks' classes.
+    """Make ZeRO-3 gather each block of experts as a whole, before `deepspeed.initialize`. Returns the blocks' classes.
 
-    Found by structure: a module with a list of modules alike, called `experts` or `...experts`. Experts that are rows
-    of one weight, as `transformers` 5 keeps them, need no mark. What the JSON's `leaf_module` names DeepSpeed marks.
+    A block is found by its structure: a module with a list of modules of one class, called `experts` or `...experts`.
+    Experts that are rows of one weight, as `transformers` 5 keeps them, need no mark. DeepSpeed marks the
+    modules of the JSON's `leaf_module` itself.
     """
-    found = {type(module) for module in model.modules() if _has_expert_list(module)}
-    if found:
-        set_z3_leaf_modules(model, list(found))
-    return sorted(kind.__name__ for kind in found)
+    classes = {type(module) for module in model.modules() if _has_expert_list(module)}
+    if classes:
+        set_z3_leaf_modules(model, list(classes))
+    return sorted(cls.__name__ for cls in classes)
 
 
 def _has_expert_list(module: torch.nn.Module) -> bool:

@@ -17,9 +17,9 @@ def metrics(logits, labels):
     labels[i, j]; -100 does not count. They are summed over batches and ranks and divided by the predicted tokens.'''
 ```
 
-A spec is data that one may get from others; code is not run for the asking of it. `harness launch --allow-local-code`
-hands the ranks the sha256 of the file, in the environment: a rank runs the file only if it has just these bytes. So the
-file cannot change in between, is the same on every host, and no spec can allow itself.
+A spec is data that one may get from others, and must not run code by itself. `harness launch --allow-local-code` hands
+the ranks the sha256 of the file, in the environment: a rank runs the file only if its bytes match. So the file cannot
+change in between, is the same on every host, and no spec can allow itself.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ PLUGIN_FUNCTIONS = ("build_model", "load_documents", "metrics")
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """A file that was run, and the functions that it has."""
+    """A plug-in file, after it was run, and its functions."""
 
     path: Path
     sha256: str
@@ -56,7 +56,7 @@ class Plugin:
 def load_plugin(spec: RunSpec) -> Plugin | None:
     """The spec's plug-in, run once a process; None where it names none.
 
-    Raises Refused (MD157 not allowed or not the file that was allowed, MD158 cannot be used).
+    Raises UserError (MD157 not allowed or not the file that was allowed, MD158 cannot be used).
     """
     return (
         None
@@ -72,7 +72,7 @@ def plugin_sha256(spec: RunSpec) -> str | None:
 
 
 @cache
-def _load_file(path: Path, allowed: str) -> Plugin:
+def _load_file(path: Path, allowed_sha256: str) -> Plugin:
     key = "plugins.file"
     try:
         code = path.read_bytes()
@@ -80,15 +80,17 @@ def _load_file(path: Path, allowed: str) -> Plugin:
         reason = (error.strerror or str(error)).lower()
         raise user_error("MD158", f"`{path}` cannot be read: {reason}", key=key, fix="name a Python file") from None
     digest = hashlib.sha256(code).hexdigest()
-    if digest != allowed:
-        why = (
-            "is not the file that was allowed: its bytes differ" if allowed else "is code, and nobody allowed to run it"
+    if digest != allowed_sha256:
+        reason = (
+            "is not the file that was allowed: its bytes differ"
+            if allowed_sha256
+            else "is code, and nobody allowed to run it"
         )
         raise user_error(
             "MD157",
-            f"`{path}` {why}",
+            f"`{path}` {reason}",
             key=key,
-            notes=("every host must have the same file",) if allowed else (),
+            notes=("every host must have the same file",) if allowed_sha256 else (),
             fix="read the file, then start with `harness launch --allow-local-code`",
         )
     functions = _execute_file(path, code)
@@ -96,7 +98,7 @@ def _load_file(path: Path, allowed: str) -> Plugin:
 
 
 def _execute_file(path: Path, code: bytes) -> dict[str, Any]:
-    """Run these bytes, and no others, as a module; its functions by name, None for those that it has not."""
+    """Run exactly these bytes as a module; its functions by name, None for those that it lacks."""
     module = ModuleType(f"harness_plugin_{path.stem}")
     module.__file__ = str(path)
     sys.modules[module.__name__] = module  # dataclasses and pickle look a class's module up there

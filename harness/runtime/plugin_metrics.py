@@ -14,7 +14,7 @@ MetricsFunction = Callable[[Any, Any], Mapping[str, float]]
 
 
 class PluginMetrics:
-    """Sees the logits and labels of each forward of a model; `function` None: sees nothing."""
+    """Sums the plug-in's metrics over the forwards of a model; `function` None: does nothing."""
 
     def __init__(self, function: MetricsFunction | None) -> None:
         self._function = function
@@ -22,7 +22,7 @@ class PluginMetrics:
 
     @contextmanager
     def collect_from(self, model: Any) -> Iterator[None]:
-        """While this lasts, every forward of `model` that is given `labels` is counted."""
+        """In this context, count every forward of `model` with `labels`."""
         if self._function is None:
             yield
             return
@@ -32,8 +32,8 @@ class PluginMetrics:
         finally:
             hook.remove()
 
-    def _collect_batch(self, _model: Any, _inputs: Any, named: Mapping[str, Any], output: Any) -> None:
-        labels = named.get("labels")
+    def _collect_batch(self, _model: Any, _inputs: Any, kwargs: Mapping[str, Any], output: Any) -> None:
+        labels = kwargs.get("labels")
         if self._function is None or labels is None or not bool((labels[:, 1:] != IGNORE_INDEX).any()):
             return
         try:
@@ -53,7 +53,9 @@ class PluginMetrics:
         """Each sum over all ranks, divided by `tokens`, on every rank. A collective."""
         if self._function is None:
             return {}
-        names = sorted({name for here in distributed.all_gather_object(sorted(self._sums)) for name in here})
+        names = sorted(
+            {name for rank_names in distributed.all_gather_object(sorted(self._sums)) for name in rank_names}
+        )
         if not names:
             return {}
         sums = distributed.all_reduce_sum(*(self._sums.get(name, 0.0) for name in names))

@@ -1,6 +1,6 @@
-"""What people see while a run goes on, on rank 0's stderr: a bar, plain lines, or nothing, as HARNESS_PROGRESS says.
+"""Progress of a run on rank 0's stderr: a bar, plain lines, or nothing, as HARNESS_PROGRESS says.
 
-Whether a terminal is there only the supervisor knows, since the launcher stands between it and the ranks.
+Only the supervisor knows if there is a terminal, since the launcher stands between it and the ranks.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LINE_INTERVAL_FRACTION = 0.1
 
 
 class ProgressDisplay(Protocol):
-    """How a run shows itself."""
+    """Shows the progress of a run."""
 
     def show_step(self, line: Mapping[str, Any]) -> None:
         """A step is done: the fields of its line in metrics.jsonl."""
@@ -30,11 +30,11 @@ class ProgressDisplay(Protocol):
         """A line that stays."""
 
     def close(self) -> None:
-        """Nothing more will be shown."""
+        """Stop showing progress."""
 
 
 def make_progress_display(total: int, start: int, *, is_visible: bool) -> ProgressDisplay:
-    """The display that HARNESS_PROGRESS asks for; none on ranks that are not to show anything."""
+    """The display that HARNESS_PROGRESS names; none on ranks that are not visible."""
     kind = os.environ.get("HARNESS_PROGRESS", "bar" if sys.stderr.isatty() else "plain") if is_visible else "none"
     return {"bar": ProgressBar, "plain": ProgressLines}.get(kind, NoProgress)(total, start)
 
@@ -97,14 +97,16 @@ class ProgressLines:
     def show_step(self, line: Mapping[str, Any]) -> None:
         """Print when it is time to."""
         now, step = time.monotonic(), line["step"]
-        due = (
+        is_due = (
             step - self._printed_step >= self._total * _LINE_INTERVAL_FRACTION
             or now - self._printed_at >= _LINE_INTERVAL_SECONDS
         )
-        if due or step == self._total:
-            left = (now - self._started_at) / (step - self._start) * (self._total - step)
+        if is_due or step == self._total:
+            seconds_left = (now - self._started_at) / (step - self._start) * (self._total - step)
             speed = f"{format_count(line['tokens_per_second'])} tokens/s"
-            self.print_line(f"step {step}/{self._total}  loss {line['loss']:.3f}  {speed}  {format_seconds(left)} left")
+            self.print_line(
+                f"step {step}/{self._total}  loss {line['loss']:.3f}  {speed}  {format_seconds(seconds_left)} left"
+            )
             self._printed_at, self._printed_step = now, step
 
     def print_line(self, text: str) -> None:

@@ -1,7 +1,7 @@
-"""What each rank says about itself, in `status/rank-NNNNN.json`: the supervisor decides by these files how a run ended,
-and by their silence that it hangs.
+"""The status of each rank, in `status/rank-NNNNN.json`: from these files the supervisor decides how a run ended, and
+from their age that it hangs.
 
-Progress for people is elsewhere (`progress.py`), numbers for machines too (`metrics.py`).
+Progress for people is in `progress_display.py`, numbers for programs in `metrics.py`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _WRITE_INTERVAL_SECONDS = 1.0
 
 @dataclass(slots=True)
 class RankStatusWriter:
-    """Writes this rank's file. A rank that moves on writes at most once a second; a change of state or phase is written
-    at once. Nothing is written where nothing moved.
+    """Writes this rank's file: at most once a second while the rank makes progress, and at once when the state or the
+    phase changes.
     """
 
     run_dir: RunDir
@@ -36,7 +36,7 @@ class RankStatusWriter:
     checkpoint: str | None = None
     phase: Phase = "start"
     on_progress: Callable[[Phase], None] | None = None
-    """Called whenever this rank gets on: the watchdog."""
+    """Called whenever this rank makes progress: the watchdog."""
     _written_at: float = field(default=0.0)
 
     def update(
@@ -48,8 +48,8 @@ class RankStatusWriter:
         checkpoint: str | None = None,
         is_user_error: bool = False,
     ) -> None:
-        """Say it. `error` is for `failed`, with `refused` when it is a finding about the user's input; `checkpoint`
-        names the last complete one.
+        """Set the state. `error` is for `failed`, with `is_user_error` when it is a finding about the user's input;
+        `checkpoint` names the last complete one.
         """
         changed = state != self.state or error is not None or checkpoint is not None
         if state == "running" and self.state != "running":
@@ -60,12 +60,12 @@ class RankStatusWriter:
         self._record_progress(changed, error=error, is_user_error=is_user_error)
 
     def heartbeat(self) -> None:
-        """Something got on that is no step, such as a batch of an evaluation."""
+        """Progress other than a step, such as a batch of an evaluation."""
         self._record_progress(False)
 
     @contextmanager
     def enter_phase(self, phase: Phase) -> Iterator[None]:
-        """What happens inside is of this phase, which has a time limit of its own."""
+        """In this context the rank is in `phase`, which has a time limit of its own."""
         before, self.phase = self.phase, phase
         self._record_progress(True)
         yield

@@ -1,6 +1,6 @@
-"""The run directory as a rank sees it: the two files that say what to do, and where everything that it writes goes.
+"""The run directory as a rank sees it: the two files of its configuration, and the paths that it writes to.
 
-It is made by the launching side; nothing here creates or changes the decisions in it.
+The launching side creates it; nothing here changes a decision.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class RunDir:
 
     @property
     def stop(self) -> Path:
-        """Its presence asks the ranks to stop."""
+        """The ranks stop once this file is there."""
         return self.root / "stop"
 
 
 @dataclass(frozen=True, slots=True)
 class RunConfig:
-    """What a rank read: the run, the DeepSpeed JSON, and the sha256 of the bytes of both files."""
+    """The run, the DeepSpeed JSON, and the sha256 of the bytes of both files."""
 
     run: ResolvedRun
     ds_config: dict[str, Any]
@@ -57,17 +57,17 @@ class RunConfig:
 
 
 def launch_expects_accelerators(run_dir: RunDir) -> bool | None:
-    """Whether the launch counted on accelerators; None where it did not say, as in a run that was started by hand."""
+    """True when the launch was planned for accelerators; None where nothing says so, as in a run started by hand."""
     try:
-        said = json.loads((run_dir.root / "launch.json").read_bytes())
+        launch = json.loads((run_dir.root / "launch.json").read_bytes())
     except (OSError, ValueError):
         return None
-    accelerated = said.get("accelerated") if isinstance(said, dict) else None
-    return accelerated if isinstance(accelerated, bool) else None
+    has_accelerators = launch.get("accelerated") if isinstance(launch, dict) else None
+    return has_accelerators if isinstance(has_accelerators, bool) else None
 
 
 def load_run_config(run_dir: RunDir) -> RunConfig:
-    """Read `spec.resolved.json` and `ds_config.json`. Raises Refused (EN101) when either cannot be used."""
+    """Read `spec.resolved.json` and `ds_config.json`. Raises UserError (EN101) when either cannot be used."""
     digest = hashlib.sha256()
     bodies: list[Any] = []
     for name in ("spec.resolved.json", "ds_config.json"):

@@ -1,4 +1,4 @@
-"""Keeps a second writer away: from the run directory, and from the folder that DeepSpeed swaps to.
+"""Locks against a second writer: on the run directory, and on the folder that DeepSpeed swaps to.
 
 Under `harness launch` the supervisor holds the run directory; started by hand, rank 0 does.
 """
@@ -25,15 +25,15 @@ _SUPERVISOR_VARIABLES = ("HARNESS_SUPERVISOR", "HARNESS_LEADER")
 
 
 def check_unlocked(run_dir: RunDir) -> None:
-    """Before a rank writes: raises Refused (EN120) when somebody other than its supervisor has the run directory."""
+    """Before a rank writes: raises UserError (EN120) when somebody other than its supervisor has the run directory."""
     holder = current_holder(run_dir.root / LOCK_FILE)
     if holder is not None and not _is_our_supervisor(holder):
         raise _in_use_error(run_dir, holder)
 
 
 def acquire_locks(run_dir: RunDir, distributed: Distributed, run_config: RunConfig) -> list[Lock]:
-    """The locks of this rank, held until `release` or its death. Raises Refused (EN120, EN121) on all ranks when
-    another process has one of them.
+    """Take the locks of this rank, until `release_locks` or its death. Raises UserError (EN120, EN121) on all ranks
+    when another process has one of them.
     """
     return distributed.call_or_fail_everywhere(
         lambda: [*_lock_run_dir(run_dir, distributed), *_lock_swap_folders(distributed, run_config)]
@@ -45,7 +45,7 @@ def _is_our_supervisor(holder: LockHolder) -> bool:
 
 
 def release_locks(locks: list[Lock]) -> None:
-    """Give them back."""
+    """Release them, and clear the swap folders that the harness made."""
     for lock in locks:
         nvme_dirs.clear_swap_dir(lock.path.parent)  # a folder that the harness made for this run; others are left alone
         lock.release()
@@ -64,9 +64,9 @@ def _lock_run_dir(run_dir: RunDir, distributed: Distributed) -> list[Lock]:
     except LockHeld as held:
         raise _in_use_error(run_dir, held.holder) from None
     except OSError:
-        return []  # a run directory that cannot be written is told of where it is written
+        return []  # the first write to the run directory reports it
     with contextlib.suppress(OSError):
-        (run_dir.root / VERDICT).unlink(missing_ok=True)  # of the launch that was here before
+        (run_dir.root / VERDICT).unlink(missing_ok=True)  # of an earlier launch
     return [lock]
 
 

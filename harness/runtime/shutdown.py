@@ -1,6 +1,6 @@
-"""How a rank ends early: asked to by a signal or by the `stop` file, or because whoever started it is gone.
+"""Early ends of a rank: on a signal, on the `stop` file, or when the process that started it is gone.
 
-It kills nobody but itself; the supervisor looks after the rest.
+A rank ends itself only; the supervisor ends the others.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _supervisor_is_alive() -> bool:
 
 
 def install_signal_handlers() -> None:
-    """From now on SIGTERM, SIGINT and SIGUSR1 ask for a stop at the next step; until now there was nothing to finish.
+    """From now on SIGTERM, SIGINT and SIGUSR1 request a stop after the step; before, there was no step to finish.
 
     A second one ends this rank at once. SIGUSR1 may have been sent before: the supervisor starts ranks with it blocked.
     """
@@ -83,14 +83,14 @@ def _record_signal(signum: int, _frame: FrameType | None) -> None:
 
 
 def gather_stop_reason(run_dir: RunDir, distributed: Distributed) -> str | None:
-    """Why all ranks stop after this step, the same words on every rank; None to go on. A collective.
+    """Why all ranks stop after this step, the same text on every rank; None to continue. A collective.
 
-    What a signal asked of one rank is left in the `stop` file, for whoever judges how the run ended.
+    The reason is left in the `stop` file too, which the supervisor reads after the run.
     """
-    asked = _local_stop_reason(run_dir, distributed.rank)
-    if not distributed.any_rank(asked is not None):
+    local_reason = _local_stop_reason(run_dir, distributed.rank)
+    if not distributed.any_rank(local_reason is not None):
         return None
-    reasons = [reason for reason in distributed.all_gather_object(asked) if reason]
+    reasons = [reason for reason in distributed.all_gather_object(local_reason) if reason]
     if distributed.is_main_process and not run_dir.stop.exists():
         with contextlib.suppress(OSError):
             run_dir.stop.write_text(reasons[0] + "\n", encoding="utf-8")
@@ -98,7 +98,7 @@ def gather_stop_reason(run_dir: RunDir, distributed: Distributed) -> str | None:
 
 
 def _local_stop_reason(run_dir: RunDir, rank: int) -> str | None:
-    """What the `stop` file says, or which signal came here."""
+    """The text of the `stop` file, or the signal that this rank received."""
     try:
         return run_dir.stop.read_text(encoding="utf-8", errors="replace").strip() or "a `stop` file was found"
     except OSError:

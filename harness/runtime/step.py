@@ -1,4 +1,4 @@
-"""One optimizer step and one evaluation batch on an engine: what differs between engines is here, not in the loop.
+"""One optimizer step and one evaluation batch on an engine: engines differ here, not in the loop.
 
 The loss is weighted by tokens: every predicted token of the global batch counts the same, however they are spread over
 ranks and micro-batches.
@@ -17,15 +17,15 @@ from harness.plan.plan_settings import loss_chunk_size_of
 from harness.plan.resolved_run import ResolvedRun
 from harness.runtime.chunked_loss import ChunkedHead, install_chunked_loss
 from harness.runtime.distributed import Distributed
-from harness.runtime.metrics import StepTimer
 from harness.runtime.micro_batch import MicroBatch
 from harness.runtime.parallel.sequence_parallel import SequenceParallelStepper
 from harness.runtime.pipeline.pipeline_stepper import PipelineStepper
+from harness.runtime.step_timer import StepTimer
 from harness.runtime.topology import Topology
 
 
 class Stepper(Protocol):
-    """How this rank takes part in a step."""
+    """This rank's part of a step."""
 
     def train_step(self, micro_batches: Sequence[MicroBatch], num_targets: int, timer: StepTimer) -> torch.Tensor:
         """One optimizer step on this data rank's micro-batches, of a global batch with so many predicted tokens.
@@ -39,10 +39,10 @@ class Stepper(Protocol):
 
 
 class DataParallelStepper:
-    """A model that sees whole rows on every rank, cut by ZeRO or AutoTP. `head` computes the loss in chunks."""
+    """A model that sees whole rows on every rank, sharded by ZeRO or AutoTP. `head` computes the loss in chunks."""
 
     use_chunked_eval_loss = True
-    """False while somebody wants the logits of an evaluation."""
+    """False where an evaluation needs logits."""
 
     def __init__(
         self, engine: Any, distributed: Distributed, topology: Topology, head: ChunkedHead | None = None
@@ -84,7 +84,7 @@ class DataParallelStepper:
         return self._engine(**inputs, labels=labels, use_cache=False).loss * (batch.num_targets / share)
 
     def eval_step(self, batch: MicroBatch) -> tuple[torch.Tensor, int]:
-        """A forward; a batch that predicts nothing is computed for the other ranks' sake (ZeRO-3 gathers in it)."""
+        """A forward; a batch without targets is computed too, since other ranks gather in it (ZeRO-3)."""
         predicted = batch.num_targets
         inputs, labels = batch.to_model_inputs(self._device), batch.labels.to(self._device)
         if self._head is not None and self.use_chunked_eval_loss:
@@ -102,7 +102,7 @@ def accepts_num_items(model: Any) -> bool:
 
 
 def make_stepper(engine: Any, distributed: Distributed, topology: Topology, run: ResolvedRun | None = None) -> Stepper:
-    """The one that goes with the engine. `run` says how large the chunks of the loss are; without it there are none."""
+    """The stepper of this engine. `run` has the chunk size of the loss; without it the loss is not in chunks."""
     if topology.pipeline_parallel_size > 1:
         return PipelineStepper(engine, distributed, topology)
     chunk = loss_chunk_size_of(run) if run is not None else 0

@@ -1,17 +1,17 @@
 """Tokenizers: a byte-level one that needs no file, or one that `transformers` loads.
 
-How text becomes ids, and where it comes from, is in `corpus/`.
+Reading and tokenizing text is in `dataset/`.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from harness.runtime.dataset.chat_templates import set_template
 from harness.runtime.user_errors import user_error
 from harness.spec.run_spec import ModelSpec
 
@@ -21,11 +21,15 @@ _CHAT_TEMPLATE = (
     "{% if message['role'] == 'assistant' %}{{ eos_token }}{% endif %}{{ '\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '### assistant\n' }}{% endif %}"
 )
-"""Chats of the byte tokenizer: a headline a turn, and the end of text behind what the assistant says."""
+"""Chats of the byte tokenizer: a headline for each turn, and the end of text after each turn of the assistant."""
+_CHATML = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
 
 
 def byte_tokenizer() -> Any:
-    """256 tokens, id = value of the byte, then end of text (256) and padding (257); any UTF-8 text comes back exactly.
+    """256 tokens, id = value of the byte, then end of text (256) and padding (257); any UTF-8 text decodes exactly.
 
     Saved, it is an ordinary Hugging Face tokenizer folder: byte-level BPE (GPT-2's alphabet) without a single merge.
     """
@@ -47,18 +51,18 @@ def _byte_alphabet() -> list[str]:
     """The printable character that stands for each byte in byte-level BPE: the byte's own where Latin-1 prints it, else
     the next one from U+0100 on (Radford et al. 2019, GPT-2's `bytes_to_unicode`).
     """
-    own = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     substitutes = iter(range(0x100, 0x200))
-    return [chr(byte) if byte in own else chr(next(substitutes)) for byte in range(256)]
+    return [chr(byte) if byte in printable else chr(next(substitutes)) for byte in range(256)]
 
 
 def load_tokenizer(spec: ModelSpec, chat_template: str | None = None) -> Any:
     """The tokenizer that `model.tokenizer` names, else the one of `model.name_or_path`; `chat_template`: with this one.
 
-    Raises Refused (MD103, MD127).
+    Raises UserError (MD103, MD127).
     """
     tokenizer = _load_by_name(spec)
-    set_template(tokenizer, chat_template)
+    _set_template(tokenizer, chat_template)
     return tokenizer
 
 
@@ -81,6 +85,25 @@ def _load_by_name(spec: ModelSpec) -> Any:
             f"no tokenizer could be loaded from `{name}`",
             key="model.tokenizer",
             notes=(_first_error_line(error),),
+        ) from None
+
+
+def _set_template(tokenizer: Any, name: str | None) -> None:
+    """Give the tokenizer the template of `data.chat_template`; the export keeps it. Raises UserError (MD127)."""
+    if name is None:
+        return
+    if name == "chatml":
+        tokenizer.chat_template = _CHATML
+        return
+    try:
+        tokenizer.chat_template = Path(name).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = (getattr(error, "strerror", None) or str(error)).lower()
+        raise user_error(
+            "MD127",
+            f"`data.chat_template: {name}` cannot be read: {reason}",
+            key="data.chat_template",
+            fix="name a file with a Jinja template, or `chatml`",
         ) from None
 
 

@@ -1,6 +1,6 @@
-"""This rank's place: which part of the batch, of each layer, of the stack of layers and of each sequence is its own.
+"""This rank's place: its part of the batch, of each layer, of the stack of layers and of each sequence.
 
-Arithmetic on the degrees; no process group is made or asked here.
+Arithmetic on the degrees; no process group is needed here.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class Topology:
 
     @staticmethod
     def from_dims(dims: ParallelDims, world_size: int, rank: int) -> Topology:
-        """The place of `rank` among `world` ranks. Raises ValueError when the degrees do not divide the world."""
+        """The place of `rank` among `world_size` ranks. Raises ValueError when the degrees do not divide the world."""
         if world_size % dims.model_parallel_size:
             raise ValueError(f"{world_size} ranks are not a multiple of {dims.model_parallel_size}")
-        together = dims.tensor * dims.sequence
+        ranks_per_data_rank = dims.tensor * dims.sequence
         data_size = world_size // dims.model_parallel_size
-        stage, inside = divmod(rank, world_size // dims.pipeline)
-        data_rank, sharer = divmod(inside, together)
-        sequence_rank, tensor_rank = divmod(sharer, dims.tensor)
+        stage, stage_rank = divmod(rank, world_size // dims.pipeline)
+        data_rank, shard = divmod(stage_rank, ranks_per_data_rank)
+        sequence_rank, tensor_rank = divmod(shard, dims.tensor)
         return Topology(
             world_size,
             rank,

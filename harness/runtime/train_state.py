@@ -1,4 +1,4 @@
-"""Where training stands: the one value that, with the engine and the random states, is all that a resume needs.
+"""The state of training: with the engine and the random states, all that a resume needs.
 
 It is frozen; a step makes the next one.
 """
@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, order=True)
 class DataPosition:
-    """Place in the training data: how many sequences of epoch `epoch` have been drawn, over all ranks."""
+    """Place in the training data: how many sequences of epoch `epoch` have been used, over all ranks."""
 
     epoch: int = 0
     offset: int = 0
@@ -29,12 +29,12 @@ class TrainState:
     """Steps that changed nothing because of a NaN or an infinity; not those of fp16's search for a loss scale."""
     skipped_in_a_row: int = 0
     best_loss: float | None = None
-    """The lowest held-out loss, and the step that it was seen at."""
+    """The lowest held-out loss, and the step of that evaluation."""
     best_step: int | None = None
     evaluations_without_gain: int = 0
 
     def advance(self, *, samples: int, tokens: int, position: DataPosition) -> TrainState:
-        """The state after one more step that has drawn so many sequences and tokens."""
+        """The state after one more step of so many sequences and tokens."""
         return replace(
             self, step=self.step + 1, samples=self.samples + samples, tokens=self.tokens + tokens, position=position
         )
@@ -45,13 +45,13 @@ class TrainState:
 
     @staticmethod
     def from_json(body: dict[str, Any]) -> TrainState:
-        """The inverse of `to_json`. Raises ValueError when a field is one that this version has not, or one that every
-        version wrote is missing: a state that is read in part would go on from another place.
+        """The inverse of `to_json`. Raises ValueError when a field is unknown to this version, or when one that every
+        version wrote is missing: a resume from half a state would start at another place.
         """
-        place = body.get("position")
-        known = {f.name for f in fields(TrainState)}
-        inside = {f.name for f in fields(DataPosition)}
-        whole = {"step", "samples", "tokens", "position"} <= set(body) <= known
-        if not whole or not isinstance(place, dict) or set(place) != inside:
-            raise ValueError(f"it has the fields {sorted(body)} and the position {place}")
-        return TrainState(**{**body, "position": DataPosition(**place)})
+        position = body.get("position")
+        known_fields = {f.name for f in fields(TrainState)}
+        position_fields = {f.name for f in fields(DataPosition)}
+        is_complete = {"step", "samples", "tokens", "position"} <= set(body) <= known_fields
+        if not is_complete or not isinstance(position, dict) or set(position) != position_fields:
+            raise ValueError(f"it has the fields {sorted(body)} and the position {position}")
+        return TrainState(**{**body, "position": DataPosition(**position)})

@@ -1,6 +1,6 @@
-"""Short ways to refuse a user's input from inside a rank, and to print the refusal.
+"""Errors in a user's input, raised and printed by a rank.
 
-The rules themselves are where the input is read; this file knows none.
+The rules themselves are where the input is read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The stacks of this rank, written when it stands still: for the supervisor's SIGUSR2, and by a clock of its own on
-hosts that the supervisor cannot reach. Ends nobody; the supervisor does.
+"""Writes the stacks of this rank when it hangs: on the supervisor's SIGUSR2, and by a timer of its own on hosts that
+the supervisor cannot reach. It ends no process; the supervisor does.
 
-`faulthandler` writes them from C, so a rank that holds the interpreter's lock or waits in a collective is seen too.
+`faulthandler` writes them from C, also where a rank holds the interpreter's lock or waits in a collective.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import IO
 
 _MARGIN_SECONDS = 2.0
 _MIN_TIMEOUT_SECONDS = {"start": 1800.0, "save": 1800.0, "end": 1800.0}
-"""As `harness.launching.supervise.hang_detector` has it: what may take half an hour at least."""
+"""The phases that may take half an hour, as in `harness.launching.supervise.hang_detector`."""
 _UNWATCHED_PHASE = "data"
 
 
 class Watchdog:
-    """Armed for as long as it is open; `beat` at every sign of progress puts its clock back."""
+    """Armed until it is closed; every `heartbeat` restarts its timer."""
 
     def __init__(self, logs: Path, rank: int, attempt: int = 1) -> None:
         logs.mkdir(parents=True, exist_ok=True)
@@ -32,20 +32,20 @@ class Watchdog:
         faulthandler.register(signal.SIGUSR2, file=self._file, all_threads=True, chain=False)
 
     def set_timeout(self, seconds: float | None) -> None:
-        """From now on stacks are written after so many seconds without progress; None: only when asked for."""
+        """From now on write stacks after so many seconds without progress; None: on SIGUSR2 only."""
         self._timeout_seconds = seconds
         self._arm("step")
 
     def heartbeat(self, phase: str) -> None:
-        """Something got on. Arming takes a thread, so it is done once a second at most."""
+        """The rank made progress. Arming takes a thread, so it is done once a second at most."""
         if phase != self._phase or time.monotonic() - self._armed_at >= 1.0:
             self._arm(phase)
 
     def close(self) -> None:
-        """No longer; a file that nothing was written to goes."""
+        """Disarm; remove the file if it is empty."""
         faulthandler.cancel_dump_traceback_later()
         faulthandler.unregister(signal.SIGUSR2)
-        signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # asked for too late, it must not kill
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # a late one must not kill
         self._file.close()
         if not self.path.stat().st_size:
             self.path.unlink()

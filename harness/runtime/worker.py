@@ -1,6 +1,6 @@
-"""One rank's life: join, read, agree, build, train, say how it ended, leave.
+"""One rank, from start to exit: join the process group, read the run config, build, train, write the status.
 
-The work itself is in `loop.py`; the exit code of a run is the supervisor's to decide, from the status files.
+The loop itself is in `train.py`; the supervisor decides the exit code of the run, from the status files.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from transformers.utils import logging as transformers_logging
 from harness.errors import ExitCode, UserError
 from harness.runtime import train
 from harness.runtime.distributed import AgreedUserError, Distributed, destroy_process_group, init_process_group
-from harness.runtime.nonfinite_policy import should_stop_early
+from harness.runtime.early_stopping import should_stop_early
 from harness.runtime.rank_status import RankStatusWriter
 from harness.runtime.run_config import RunConfig, RunDir, load_run_config
 from harness.runtime.run_lock import acquire_locks, check_unlocked, release_locks
@@ -31,8 +31,8 @@ from harness.runtime.watchdog import Watchdog
 
 @dataclass(frozen=True, slots=True)
 class WorkerArgs:
-    """What the launcher's command says: the run directory, a checkpoint to go on from, which keys of the spec may
-    differ from its, and which start of this run it is, counted from 1.
+    """Arguments of the launcher's command: the run directory, a checkpoint to resume from, the keys of the spec that
+    may differ from it, and the number of this start of the run, counted from 1.
     """
 
     run_dir: Path
@@ -42,41 +42,41 @@ class WorkerArgs:
 
 
 def run_rank(args: WorkerArgs, rank: int) -> int:
-    """Train as the run directory says; returns the exit code. Never raises: what went wrong is in the status file."""
+    """Train as the run directory says; returns the exit code. Never raises: errors are in the status file."""
     exit_with_parent()
     run_dir = RunDir(args.run_dir.resolve())
     try:
         check_unlocked(run_dir)
-    except UserError as refused:
-        print_findings(refused.findings if rank == 0 else ())
-        return int(refused.code)
+    except UserError as error:
+        print_findings(error.findings if rank == 0 else ())
+        return int(error.code)
     watchdog = Watchdog(run_dir.root / "logs", rank, args.attempt)
     status = RankStatusWriter(run_dir, rank, on_progress=watchdog.heartbeat)
     status.update("starting")
     try:
-        ranks = init_process_group()
-        orders = _load_run_config_on_all_ranks(run_dir, ranks)
-        watchdog.set_timeout(orders.run.spec.launch.hang_timeout_seconds)
-        locks = acquire_locks(run_dir, ranks, orders)
-        _set_log_levels(orders.run.spec.logging.deepspeed_level)
-        job = train.build_context(orders, run_dir, ranks, status)
+        distributed = init_process_group()
+        run_config = _load_run_config_on_all_ranks(run_dir, distributed)
+        watchdog.set_timeout(run_config.run.spec.launch.hang_timeout_seconds)
+        locks = acquire_locks(run_dir, distributed, run_config)
+        _set_log_levels(run_config.run.spec.logging.deepspeed_level)
+        ctx = train.build_context(run_config, run_dir, distributed, status)
         install_signal_handlers()
         try:
-            state = train.train(job, args.resume, args.allowed_changes, args.attempt)
-            early = should_stop_early(orders.run.spec.eval, state)
-            ended = "completed" if early or state.step >= job.total_steps else "stopped"
-            job.metrics.write("end", step=state.step, state=ended, seconds=job.metrics.elapsed_seconds)
+            state = train.train(ctx, args.resume, args.allowed_changes, args.attempt)
+            stopped_early = should_stop_early(run_config.run.spec.eval, state)
+            final_state = "completed" if stopped_early or state.step >= ctx.total_steps else "stopped"
+            ctx.metrics.write("end", step=state.step, state=final_state, seconds=ctx.metrics.elapsed_seconds)
         finally:
-            job.metrics.close()
-        status.update(ended, step=state.step)  # type: ignore[arg-type]
+            ctx.metrics.close()
+        status.update(final_state, step=state.step)  # type: ignore[arg-type]
         destroy_process_group()
         watchdog.close()
         release_locks(locks)
-    except UserError as refused:
-        if rank == 0 or not isinstance(refused, AgreedUserError):
-            print_findings(refused.findings)
-        status.update("failed", error=str(refused), is_user_error=True)
-        _exit_immediately(refused.code)
+    except UserError as error:
+        if rank == 0 or not isinstance(error, AgreedUserError):
+            print_findings(error.findings)
+        status.update("failed", error=str(error), is_user_error=True)
+        _exit_immediately(error.code)
     except Exception as error:
         traceback.print_exc()
         status.update("failed", error=f"{type(error).__name__}: {error}")
@@ -85,8 +85,8 @@ def run_rank(args: WorkerArgs, rank: int) -> int:
 
 
 def _exit_immediately(code: int) -> NoReturn:
-    """Leave without cleaning up: other ranks may wait in a collective for this one, and cleaning up could wait for
-    them. The launcher ends them as soon as this process is gone.
+    """Exit without cleanup: other ranks may wait in a collective for this one, and cleanup could wait for them. The
+    launcher ends them as soon as this process is gone.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -94,26 +94,26 @@ def _exit_immediately(code: int) -> NoReturn:
 
 
 def _load_run_config_on_all_ranks(run_dir: RunDir, distributed: Distributed) -> RunConfig:
-    """Every rank reads for itself, and all must read the same bytes: else two hosts could train different stages."""
-    orders = distributed.call_or_fail_everywhere(lambda: load_run_config(run_dir))
-    digests = distributed.all_gather_object(orders.sha256)
-    different = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
-    if different:
-        refused = user_error(
+    """Every rank reads the files itself, and all must read the same bytes: two hosts could train different stages."""
+    run_config = distributed.call_or_fail_everywhere(lambda: load_run_config(run_dir))
+    digests = distributed.all_gather_object(run_config.sha256)
+    other_ranks = [rank for rank, digest in enumerate(digests) if digest != digests[0]]
+    if other_ranks:
+        error = user_error(
             "EN102",
-            f"rank {different[0]} reads other files in `{run_dir.root}` than rank 0",
+            f"rank {other_ranks[0]} reads other files in `{run_dir.root}` than rank 0",
             notes=(
                 "`spec.resolved.json` and `ds_config.json` must be the same everywhere",
-                f"ranks that differ from rank 0: {', '.join(map(str, different))}",
+                f"ranks that differ from rank 0: {', '.join(map(str, other_ranks))}",
             ),
             fix="put the run directory on a disk that all hosts share, or copy it to each",
         )
-        raise AgreedUserError(refused.findings)
-    return orders
+        raise AgreedUserError(error.findings)
+    return run_config
 
 
 def _set_log_levels(level: str) -> None:
-    """What DeepSpeed's and transformers' loggers may print; torch's warnings about its callers are for `debug`."""
+    """The level of DeepSpeed's and transformers' loggers; torch's warnings about its callers are for `debug`."""
     logger.setLevel(getattr(logging, level.upper()))
     transformers_logging.set_verbosity(getattr(logging, level.upper()))
     transformers_logging.disable_progress_bar()

@@ -99,7 +99,7 @@ def _import() -> None:
     torch.set_num_threads(1)
     from deepspeed.accelerator import get_accelerator
 
-    from harness.runtime.patches.muon_embeddings import import_muon_without_compile
+    from harness.runtime.patches.muon_lazy_compile import import_muon_without_compile
 
     import_muon_without_compile()
     for name in WARM:

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from harness.runtime.dataset.batch_prefetch import BatchPrefetcher
-from harness.runtime.dataset.sampler import BatchGeometry, StepBatch, TrainData
+from harness.runtime.dataset.sampler import TrainData
 from harness.runtime.dataset.token_dataset import BlockDataset, TokenDataset
+from harness.runtime.micro_batch import BatchGeometry, StepBatch
 from harness.runtime.train_state import DataPosition
 
 SHAPE = BatchGeometry(2, 2, 1)
@@ -28,7 +29,7 @@ class Watched:
         self.drawn: list[tuple[DataPosition, str]] = []
         self.told = threading.Semaphore(0)
 
-    def step(self, position: DataPosition) -> StepBatch:
+    def batch_at(self, position: DataPosition) -> StepBatch:
         self.drawn.append((position, threading.current_thread().name))
         try:
             if position == self.broken_at:

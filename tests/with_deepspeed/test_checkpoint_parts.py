@@ -121,10 +121,10 @@ class Two:
     """Two ranks as one of them sees them: rank 0 has left a mark of this name."""
 
     def __init__(self, rank: int, mark: str = "") -> None:
-        self.rank, self.is_first, self.mark = rank, rank == 0, mark
+        self.rank, self.is_main_process, self.mark = rank, rank == 0, mark
 
-    def gather(self, value: object) -> list[object]:
-        return [value, value] if self.is_first else [(self.mark, None), value]
+    def all_gather_object(self, value: object) -> list[object]:
+        return [value, value] if self.is_main_process else [(self.mark, None), value]
 
     def barrier(self) -> None:
         pass

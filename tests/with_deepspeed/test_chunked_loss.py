@@ -12,9 +12,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.loss.loss_utils import ForCausalLMLoss
 
 from harness.runtime.chunked_loss import ChunkedHead, chunked_loss, install_chunked_loss
-from harness.runtime.metrics import StepTimer
 from harness.runtime.micro_batch import MicroBatch
 from harness.runtime.step import DataParallelStepper
+from harness.runtime.step_timer import StepTimer
 
 SMALL = {"vocab_size": 300, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
 GATED = {**SMALL, "intermediate_size": 48, "num_key_value_heads": 2}

@@ -25,8 +25,8 @@ subprocess.Popen = Watched
 from cpuinfo import get_cpu_info
 first, second = get_cpu_info(), get_cpu_info()
 import cpuinfo
-from harness.runtime.patches.muon_embeddings import import_muon
-import_muon()
+from harness.runtime.patches.muon_lazy_compile import import_muon_without_compile
+import_muon_without_compile()
 from deepspeed.runtime.zero.muon import original_muon
 print(json.dumps({
     "started": [words for words in started if "cpuinfo" in words], "same": first == second, "info": first,
@@ -69,9 +69,9 @@ def test_it_is_compiled_when_it_is_called(forked: ForkedRanks, tmp_path: Path) -
     """As `torch.compile` would have at once: the same function under the same compiler."""
     script = tmp_path / "job.py"
     script.write_text(
-        "import torch\nfrom harness.runtime import muon\nseen = []\n"
+        "import torch\nfrom harness.runtime.patches import muon_lazy_compile\nseen = []\n"
         "def compiler(function):\n    seen.append(function.__name__)\n    return function\n"
-        "kept = muon._when_called(compiler)(lambda x: x + 1)\n"
+        "kept = muon_lazy_compile._compile_on_first_call(compiler)(lambda x: x + 1)\n"
         "assert not seen\nassert kept(1) == 2 and kept(2) == 3\nassert seen == ['<lambda>'], seen\n"
         "assert torch.compile.__module__ == 'torch'\n"
     )

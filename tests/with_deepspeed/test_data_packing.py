@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from harness.runtime.dataset.bin_packing import pack_best_fit
-from harness.runtime.dataset.sampler import BatchGeometry, EvalData, TrainData
-from harness.runtime.micro_batch import IGNORE_INDEX
+from harness.runtime.dataset.sampler import EvalData, TrainData
+from harness.runtime.micro_batch import IGNORE_INDEX, BatchGeometry
 from harness.runtime.train_state import DataPosition
 
 SIZES = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}

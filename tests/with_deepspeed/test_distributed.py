@@ -7,19 +7,19 @@ from pathlib import Path
 from forked_ranks import ForkedRanks
 
 JOB = """
-from harness.runtime.distributed import _AT_ONCE, join, leave
+from harness.runtime.distributed import _SINGLE_GATHER_BYTES, destroy_process_group, init_process_group
 
-ranks = join()
-fits = _AT_ONCE - 8 - len(__import__("pickle").dumps(b"")) - 64
-for size in (0, 1, fits, fits + 64, fits + 65, fits + 72, _AT_ONCE, 3 * _AT_ONCE, 1 << 20):
-    for who in (0, ranks.world - 1, None):  # the large one is one rank's, or everyone's
+ranks = init_process_group()
+fits = _SINGLE_GATHER_BYTES - 8 - len(__import__("pickle").dumps(b"")) - 64
+for size in (0, 1, fits, fits + 64, fits + 65, fits + 72, _SINGLE_GATHER_BYTES, 3 * _SINGLE_GATHER_BYTES, 1 << 20):
+    for who in (0, ranks.world_size - 1, None):  # the large one is one rank's, or everyone's
         mine = bytes([ranks.rank]) * (size if who in (ranks.rank, None) else 3)
-        found = ranks.gather({"rank": ranks.rank, "value": mine})
-        assert [one["rank"] for one in found] == list(range(ranks.world)), found
+        found = ranks.all_gather_object({"rank": ranks.rank, "value": mine})
+        assert [one["rank"] for one in found] == list(range(ranks.world_size)), found
         for rank, one in enumerate(found):
             assert one["value"] == bytes([rank]) * (size if who in (rank, None) else 3)
-assert ranks.gather(None) == [None] * ranks.world
-leave()
+assert ranks.all_gather_object(None) == [None] * ranks.world_size
+destroy_process_group()
 """
 
 

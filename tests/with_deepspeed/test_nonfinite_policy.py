@@ -13,10 +13,6 @@ from forked_ranks import ForkedRanks
 from parity_cases import write_run, write_text
 from runtime_helpers import metric_lines
 
-from harness.runtime.nonfinite_policy import should_stop_early, update_early_stopping
-from harness.runtime.train_state import TrainState
-from harness.spec.sections.launch_spec import EvalSpec
-
 JOB = Path(__file__).parent / "jobs" / "policy_cases.py"
 STEPS = 5
 
@@ -141,24 +137,3 @@ def test_patience_ends_the_run(outcomes: dict[str, Any]) -> None:
     assert (outcome["step"], outcome["refused"]) == (3, None)
     assert "2 evaluations in a row no better than the best" in metric_lines(run, "stop")[0]["reason"]
     assert [line["step"] for line in metric_lines(run, "eval")] == [1, 2, 3]
-
-
-def test_better_means_lower_by_more_than_the_threshold() -> None:
-    spec = EvalSpec(early_stopping_patience=2, early_stopping_threshold=0.1)
-    state, why = update_early_stopping(spec, TrainState(step=10), 2.0)
-    assert (state.best_loss, state.best_step, why) == (2.0, 10, None)
-    state, why = update_early_stopping(spec, state, 1.95)
-    assert (state.best_loss, state.evaluations_without_gain, why) == (2.0, 1, None)
-    better, why = update_early_stopping(spec, state, 1.5)
-    assert (better.best_loss, better.evaluations_without_gain, why) == (1.5, 0, None)
-    state, why = update_early_stopping(spec, state, float("nan"))
-    assert why == "2 evaluations in a row no better than the best, 2.0000 of step 10"
-    assert should_stop_early(spec, state)
-
-
-def test_without_patience_nothing_ends() -> None:
-    state = TrainState()
-    for loss in (1.0, 2.0, 3.0):
-        state, why = update_early_stopping(EvalSpec(), state, loss)
-        assert why is None
-    assert (state.best_loss, state.evaluations_without_gain) == (1.0, 2)

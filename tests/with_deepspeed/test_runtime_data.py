@@ -18,9 +18,9 @@ from harness.errors import UserError
 from harness.plan.resolved_run import resolve_run
 from harness.runtime.dataset.eval_split import split_eval
 from harness.runtime.dataset.preparation import PreparedData, PreparedGroup, unigram_cross_entropy
-from harness.runtime.dataset.sampler import BatchGeometry, EvalData, TrainData, open_eval_data, open_train_data
+from harness.runtime.dataset.sampler import EvalData, TrainData, open_eval_data, open_train_data
 from harness.runtime.dataset.token_dataset import BlockDataset, TokenDataset
-from harness.runtime.micro_batch import IGNORE_INDEX
+from harness.runtime.micro_batch import IGNORE_INDEX, BatchGeometry
 from harness.runtime.train_state import DataPosition
 from harness.spec.run_spec import RunSpec
 

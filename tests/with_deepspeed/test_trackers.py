@@ -118,7 +118,7 @@ class Bad:
         if kind == "exit":
             raise SystemExit(1)
 
-    def take(self, line: Mapping[str, Any]) -> None:
+    def log(self, line: Mapping[str, Any]) -> None:
         if self._kind == "take" and line["type"] == "step" and line["step"] == 2:
             raise OSError("no space")
         if self._kind == "hang":

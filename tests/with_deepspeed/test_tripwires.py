@@ -19,7 +19,7 @@ SEEN_ON = "0.19.8"
 FAULTS: dict[int, dict[str, tuple[str, str]]] = {
     1: {
         "hidden_step": ("16-bit stage 0 steps once while it is built", "runtime/patches/stage0_hidden_step.py"),
-        "nan_step_taken": ("a NaN at stage 0 in fp32 becomes the weights", "runtime/nonfinite_policy.py: guard_steps"),
+        "nan_step_taken": ("a NaN at stage 0 in fp32 becomes the weights", "runtime/patches/stage0_nonfinite_guard.py"),
         "initialisation_lost": (
             "`zero.Init` around `from_config`",
             "runtime/models/zero3_weights.py: sharded_creation",

@@ -8,10 +8,9 @@ from typing import Any
 import deepspeed.runtime.zero.partitioned_param_coordinator as coordinator
 import pytest
 import torch
-from deepspeed.utils import nvtx
 from deepspeed.utils.z3_leaf_module import set_z3_leaf_module
 
-from harness.runtime.patches.zero3_leaf_params import cache_leaf_parameters, leaf_parameter_cache
+from harness.runtime.patches.zero3_leaf_params import leaf_parameter_cache
 
 
 class Layer(torch.nn.Module):
@@ -62,14 +61,3 @@ def test_a_second_look_does_not_walk() -> None:
         sys.setprofile(None)
     assert names
     assert "named_modules" not in names
-
-
-@pytest.mark.parametrize("watched", [True, False])
-def test_ranges_are_marked_where_somebody_listens(monkeypatch: pytest.MonkeyPatch, watched: bool) -> None:
-    monkeypatch.setattr(nvtx, "enable_nvtx", not watched)
-    if watched:
-        monkeypatch.setenv("NSYS_PROFILING_SESSION_ID", "7")
-    with leaf_parameter_cache():
-        cache_leaf_parameters()
-        assert nvtx.enable_nvtx is watched
-    assert nvtx.enable_nvtx is not watched

@@ -66,7 +66,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.offload.swapping import fits_in_host_memory, shares, sub_group_limit, value
+from harness.gates.offload.swap_sizes import fits_in_host_memory, shares, sub_group_limit, value
 from harness.gates.registry import Cite, Context, gate
 
 

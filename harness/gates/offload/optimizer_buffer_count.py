@@ -36,7 +36,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.offload.swapping import BUFFERS
+from harness.gates.offload.swap_sizes import BUFFERS
 from harness.gates.registry import Cite, Context, gate
 
 

@@ -63,7 +63,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.offload.swapping import fits_in_host_memory, shares, swapped, value
+from harness.gates.offload.swap_sizes import fits_in_host_memory, shares, swapped_sizes, value
 from harness.gates.registry import Cite, Context, gate
 
 
@@ -81,7 +81,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     parts, model = shares(ctx), ctx.model
     if parts is None or model is None or fits_in_host_memory(ctx, parts):
         return
-    count, total = len(swapped(ctx, parts)), model.num_parameters
+    count, total = len(swapped_sizes(ctx, parts)), model.num_parameters
     reuse = ctx.ds("zero_optimization.stage3_max_reuse_distance", 1_000_000_000)
     ahead = ctx.ds("zero_optimization.stage3_prefetch_bucket_size", 50_000_000)
     live = min(total, reuse // 2 + model.largest_module + ahead)

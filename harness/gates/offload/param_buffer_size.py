@@ -59,7 +59,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.offload.swapping import shares, swapped, value
+from harness.gates.offload.swap_sizes import shares, swapped_sizes, value
 from harness.gates.registry import Cite, Context, gate
 
 
@@ -78,7 +78,7 @@ def check(ctx: Context) -> Iterator[Finding]:
     if parts is None:
         return
     size = value(ctx, "offload_param.buffer_size", 100_000_000)
-    largest = max(swapped(ctx, parts), default=0)
+    largest = max(swapped_sizes(ctx, parts), default=0)
     if largest <= size:
         return
     enough = -(-largest // (1 << 20)) << 20

@@ -40,7 +40,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.offload.swapping import BUFFERS, shares, sub_groups_on_disk
+from harness.gates.offload.swap_sizes import BUFFERS, shares, sub_groups_on_disk
 from harness.gates.registry import Cite, Context, gate
 
 

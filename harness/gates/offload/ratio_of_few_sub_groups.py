@@ -53,7 +53,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.findings import Finding, Fix
-from harness.gates.offload.swapping import shares, sub_group_limit
+from harness.gates.offload.swap_sizes import shares, sub_group_limit
 from harness.gates.registry import Cite, Context, gate
 
 

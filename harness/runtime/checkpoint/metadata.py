@@ -8,16 +8,14 @@ import platform
 import tempfile
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from harness.runtime import plugin_loader
-from harness.runtime.dataset.preparation import PreparedData
-from harness.runtime.distributed import Distributed
+from harness.runtime.context import RunContext
 from harness.runtime.models import adapter_files
 from harness.runtime.run_config import RunConfig, RunDir
-from harness.runtime.topology import Topology
 from harness.runtime.train_state import TrainState
 
 HUGGING_FACE = "huggingface"
@@ -36,25 +34,12 @@ _VOLATILE = ("_name_or_path", "transformers_version", "architectures", "dtype", 
 """Fields of a model's configuration that say where it came from or how it is run, not what it is."""
 
 
-class CheckpointedJob(Protocol):
-    """What of a job is saved."""
-
-    run_config: RunConfig
-    run_dir: RunDir
-    distributed: Distributed
-    topology: Topology
-    tokenizer: Any
-    config: Any
-    engine: Any
-    prepared_data: PreparedData
-
-
 def tag_of(state: TrainState) -> str:
     """The name of DeepSpeed's folder of a step."""
     return f"global_step{state.step}"
 
 
-def manifest_fields(job: CheckpointedJob, state: TrainState) -> dict[str, Any]:
+def manifest_fields(job: RunContext, state: TrainState) -> dict[str, Any]:
     """The manifest without its list of files."""
     engine, place, zero = job.engine, job.topology, job.run_config.run.spec.zero
     return {
@@ -94,7 +79,7 @@ def spec_of(orders: RunConfig) -> dict[str, Any]:
     return dict(orders.run.spec.model_dump(mode="json", exclude={"launch"}))
 
 
-def content_hashes(job: CheckpointedJob) -> dict[str, str | None]:
+def content_hashes(job: RunContext) -> dict[str, str | None]:
     """sha256 of what decides whether training can go on: data, tokenizer, chat template, model configuration."""
     template = getattr(job.tokenizer, "chat_template", None)
     config = {k: v for k, v in job.config.to_dict().items() if k not in _VOLATILE}
@@ -126,7 +111,7 @@ def package_versions() -> dict[str, str]:
     return found
 
 
-def hugging_face_files(job: CheckpointedJob) -> dict[str, bytes]:
+def hugging_face_files(job: RunContext) -> dict[str, bytes]:
     """Configuration, generation configuration and tokenizer as `transformers` writes them, by name below the folder."""
     # transformers notes the class only in its own `save_pretrained` of a model; servers look for it.
     known = AutoModelForCausalLM._model_mapping

@@ -5,32 +5,28 @@ That package reads and writes through this one; it is imported when it is called
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from harness.runtime.train import TrainContext
-
 from typing import Any
 
 from harness.checkpoints.manifest import Manifest
+from harness.runtime.context import RunContext
 from harness.runtime.run_config import RunDir
 
 
-def describe_job_layout(job: TrainContext) -> dict[str, Any]:
+def describe_job_layout(job: RunContext) -> dict[str, Any]:
     """Plain values. A collective."""
     from harness.runtime.checkpoint import reshard
 
     return dict(reshard.describe_layout(job.engine, job.topology, job.config))
 
 
-def reshard_reasons(job: TrainContext, saved: Manifest) -> list[Any]:
+def reshard_reasons(job: RunContext, saved: Manifest) -> list[Any]:
     """Why the state has to be cut anew; empty when it has not. A collective."""
     from harness.runtime.checkpoint import reshard
 
     return list(reshard.layout_changes(saved["shape"], describe_job_layout(job)) or ())
 
 
-def load_resharded(job: TrainContext, saved: Manifest) -> None:
+def load_resharded(job: RunContext, saved: Manifest) -> None:
     """Cut it anew and load it. A collective. Raises Refused where that cannot be done."""
     from harness.runtime.checkpoint import reshard
 

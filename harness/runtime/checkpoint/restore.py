@@ -12,6 +12,7 @@ from harness.checkpoints.verify import verify_checkpoint
 from harness.errors import UserError
 from harness.findings import Finding
 from harness.runtime.checkpoint import deepspeed_io, metadata, parallel_layout, rng_state
+from harness.runtime.context import RunContext
 from harness.runtime.distributed import Distributed
 from harness.runtime.lr_schedule import restore_scheduled_lr
 from harness.runtime.patches.cpu_adam_resume import replay_cpu_adam
@@ -21,7 +22,7 @@ from harness.runtime.user_errors import print_findings, user_error
 PICKLED_SUFFIXES = (".pt", ".pth", ".bin", ".pkl")
 
 
-def restore_checkpoint(job: metadata.CheckpointedJob, folder: Path, allowed: Collection[str] = ()) -> TrainState:
+def restore_checkpoint(job: RunContext, folder: Path, allowed: Collection[str] = ()) -> TrainState:
     """Put engine, optimizer, schedule and random states back as they were when `folder` was saved. A collective.
 
     `allowed` are keys or sections of the spec whose change since then is meant. Raises Refused on all ranks: CK101
@@ -58,7 +59,7 @@ def read_checked_manifest(folder: Path) -> Manifest:
     return manifest.read_manifest(folder)
 
 
-def _verify_files(job: metadata.CheckpointedJob, saved: Manifest) -> None:
+def _verify_files(job: RunContext, saved: Manifest) -> None:
     """Every byte and every pickle, each rank its part; `checkpoint.verify: sizes` leaves the bytes out."""
     ranks, deep = job.distributed, job.run_config.run.spec.checkpoint.verify == "full"
     mine = files_of_rank(saved, ranks)
@@ -85,7 +86,7 @@ def files_of_rank(saved: Manifest, ranks: Distributed) -> list[str]:
     return parts[ranks.rank]
 
 
-def _check_compatibility(job: metadata.CheckpointedJob, saved: Manifest, allowed: Collection[str]) -> list[Finding]:
+def _check_compatibility(job: RunContext, saved: Manifest, allowed: Collection[str]) -> list[Finding]:
     """What is to be told of changed settings. Raises Refused when this run must not go on from the checkpoint; whether
     it can, in its shape, is not asked here.
     """

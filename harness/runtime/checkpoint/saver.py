@@ -34,6 +34,7 @@ from harness.runtime.checkpoint.disk_space import disk_full_error, save_failed_f
 from harness.runtime.checkpoint.hashing_writer import CheckpointFile
 from harness.runtime.checkpoint.shared_fs import check_shared_folder
 from harness.runtime.checkpoint.snapshot import HostSnapshot, available_host_bytes
+from harness.runtime.context import RunContext
 from harness.runtime.distributed import Distributed
 from harness.runtime.run_config import RunDir
 from harness.runtime.train_state import TrainState
@@ -101,9 +102,7 @@ class CheckpointSaver:
         ranks.barrier()
         return CheckpointSaver(run_dir, ranks, spec, _group=group)
 
-    def save(
-        self, job: metadata.CheckpointedJob, state: TrainState, *, background: bool | None = None
-    ) -> list[SaveOutcome]:
+    def save(self, job: RunContext, state: TrainState, *, background: bool | None = None) -> list[SaveOutcome]:
         """Save, and return what has ended by now: an earlier save that was on its way, and this one unless a thread
         is left to write it (`background`; default: as the spec says). An error is in the outcome, not raised.
         """
@@ -164,7 +163,7 @@ class CheckpointSaver:
             )
         ]
 
-    def _prepare_save(self, job: metadata.CheckpointedJob, state: TrainState, final: Path) -> PendingSave:
+    def _prepare_save(self, job: RunContext, state: TrainState, final: Path) -> PendingSave:
         """What this rank has to write, by reference, and the manifest without files."""
         temporary = final.with_name(f".tmp-{final.name}")
         parts = collect_files(job.engine, temporary, metadata.tag_of(state))
@@ -203,7 +202,7 @@ class CheckpointSaver:
             discard_folder(plan.temporary)
         return next(f for f in self.distributed.all_gather_object(found) if f is not None)
 
-    def _copy_to_host(self, plan: PendingSave, background: bool, job: metadata.CheckpointedJob) -> bool:
+    def _copy_to_host(self, plan: PendingSave, background: bool, job: RunContext) -> bool:
         """Replace the references by a copy, where a thread is to write and host memory allows it on all ranks."""
         if not background or self._group is None:
             return False

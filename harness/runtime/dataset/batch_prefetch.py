@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from harness.runtime.dataset.sampler import StepBatch, TrainData
+from harness.runtime.dataset.sampler import TrainData
+from harness.runtime.micro_batch import StepBatch
 from harness.runtime.train_state import DataPosition
 
 

@@ -7,7 +7,6 @@ an assistant's turn is that turn, provided that each beginning of the chat is wr
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 from jinja2 import TemplateError
@@ -19,29 +18,6 @@ from harness.runtime.user_errors import user_error
 
 Spans = list[tuple[int, int]]
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
-CHATML = (
-    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
-)
-
-
-def set_template(tokenizer: Any, name: str | None) -> None:
-    """Give the tokenizer the template of `data.chat_template`; the export keeps it. Raises Refused (MD127)."""
-    if name is None:
-        return
-    if name == "chatml":
-        tokenizer.chat_template = CHATML
-        return
-    try:
-        tokenizer.chat_template = Path(name).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = (getattr(error, "strerror", None) or str(error)).lower()
-        raise user_error(
-            "MD127",
-            f"`data.chat_template: {name}` cannot be read: {why}",
-            key="data.chat_template",
-            fix="name a file with a Jinja template, or `chatml`",
-        ) from None
 
 
 def require_template(tokenizer: Any, where: str) -> None:

@@ -15,9 +15,9 @@ from harness.plan.resolved_run import ResolvedRun
 from harness.runtime.dataset.bad_records import SKIPPED_FILE
 from harness.runtime.dataset.cache import prepare_or_reuse
 from harness.runtime.dataset.preparation import PreparedData
-from harness.runtime.dataset.sampler import BatchGeometry, TrainData, open_train_data
+from harness.runtime.dataset.sampler import TrainData, open_train_data
 from harness.runtime.dataset.token_dataset import TokenDataset
-from harness.runtime.micro_batch import IGNORE_INDEX
+from harness.runtime.micro_batch import IGNORE_INDEX, BatchGeometry
 from harness.runtime.tokenizer import load_tokenizer
 from harness.runtime.train_state import DataPosition
 

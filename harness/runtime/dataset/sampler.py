@@ -24,7 +24,7 @@ from harness.runtime.dataset.cache import prepare_or_reuse, read_cache
 from harness.runtime.dataset.preparation import META_FILE, PreparedData
 from harness.runtime.dataset.sampling_order import group_by_length, mix_sources, shuffle_rows
 from harness.runtime.dataset.token_dataset import BlockDataset, TokenDataset, open_token_dataset
-from harness.runtime.micro_batch import IGNORE_INDEX, MicroBatch
+from harness.runtime.micro_batch import BatchGeometry, MicroBatch, StepBatch
 from harness.runtime.train_state import DataPosition
 from harness.runtime.user_errors import user_error
 
@@ -32,46 +32,14 @@ if TYPE_CHECKING:  # it imports DeepSpeed, and `harness data` needs none
     from harness.runtime.distributed import Distributed
 
 __all__ = [
-    "IGNORE_INDEX",
-    "BatchGeometry",
     "BlockDataset",
     "EvalData",
-    "StepBatch",
     "TrainData",
     "check_packing",
     "open_eval_data",
     "open_train_data",
     "prepare_on_node_leaders",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class BatchGeometry:
-    """The batch in sequences: `micro` a rank at once, `accumulation` times a step, on `ranks` data-parallel ranks."""
-
-    micro_batch_size: int
-    accumulation_steps: int
-    data_parallel_size: int
-
-    @property
-    def global_batch_size(self) -> int:
-        """Sequences a step, over all ranks."""
-        return self.micro_batch_size * self.accumulation_steps * self.data_parallel_size
-
-
-@dataclass(frozen=True, slots=True)
-class StepBatch:
-    """What a step computes: this rank's micro-batches, what the global batch holds, and where the next one is.
-
-    `predicted` counts over all data-parallel ranks the tokens that are predicted, `tokens` all that are not padding;
-    `rows`, (accumulation, data-parallel ranks, micro-batch), are the sequences of all of them.
-    """
-
-    micro_batches: list[MicroBatch]
-    num_targets: int
-    num_tokens: int
-    next_position: DataPosition
-    row_indices: np.ndarray
 
 
 @dataclass(frozen=True)

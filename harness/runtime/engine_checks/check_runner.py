@@ -5,16 +5,11 @@ The loop tells what happens; nothing else knows that claims exist.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from harness.runtime.dataset.sampler import TrainData
-
 import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any, Protocol
+from typing import Any
 
 import deepspeed
 import torch
@@ -22,7 +17,7 @@ import torch
 from harness.errors import ExitCode
 from harness.file_io import replace_file
 from harness.findings import Finding, Fix
-from harness.runtime.dataset.sampler import StepBatch
+from harness.runtime.context import RunContext
 from harness.runtime.distributed import AgreedUserError, Distributed
 from harness.runtime.engine_checks import init_stats, model_weights
 from harness.runtime.engine_checks.checks import CHECKS
@@ -35,6 +30,7 @@ from harness.runtime.engine_checks.engine_check import (
 )
 from harness.runtime.engine_checks.expected_settings import expected_settings_of
 from harness.runtime.engine_checks.observations import Observations, StepRecord
+from harness.runtime.micro_batch import StepBatch
 from harness.runtime.run_config import RunConfig, RunDir, launch_expects_accelerators
 from harness.runtime.topology import Topology
 from harness.runtime.train_state import TrainState
@@ -48,14 +44,6 @@ COMPARISON_STEPS = (1, 4, FIRST_STEPS)
 DRIFT_INTERVAL_STEPS = 200
 _MAX_ROWS = 1024
 _RESULT_FIELDS = tuple(field.name for field in fields(CheckResult))
-
-
-class TrainContextLike(Protocol):
-    """What a run is once it is built: a job of the loop."""
-
-    engine: Any
-    total_steps: int
-    train_data: TrainData
 
 
 class EngineChecks:
@@ -88,7 +76,7 @@ class EngineChecks:
             self._run_checks(("built",), 0)
             self._observations.initial_weights = {}
 
-    def on_train_start(self, context: TrainContextLike, state: TrainState) -> None:
+    def on_train_start(self, context: RunContext, state: TrainState) -> None:
         """Before the first step: looks, and judges with what is seen in that step."""
         if self.mode == "off":
             return

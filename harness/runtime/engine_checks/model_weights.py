@@ -102,7 +102,7 @@ def record_weights(model: torch.nn.Module, dtypes: Sequence[torch.dtype]) -> dic
                     )
                 )
     for (name, dtype, _), (a, b) in zip(waiting, _transfer_checksums([s for *_, s in waiting]), strict=True):
-        kept = found[name].sums
+        kept = found[name].checksums
         if kept is not None:
             kept[dtype] = (a, b)
     return found

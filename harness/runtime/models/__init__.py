@@ -1,13 +1,14 @@
-"""The model: a `transformers` causal language model, new or pretrained, and what is done to it before training.
+"""The model: a `transformers` causal language model, new or pretrained, set up for training.
 
 | Module | Does |
 | --- | --- |
-| `configuration` | the `transformers` configuration, checked against the tokenizer |
-| `creation` | new weights, in shards at stage 3 |
-| `pretrained`, `stored` | weights from a folder or the Hub: which file holds what, and whether all is there |
-| `sharded` | stage 3: one tensor at a time from the file into the shards of all ranks |
-| `freezing` | which parameters are trained |
-| `adapters`, `merging` | LoRA through `peft`; what its tensors are called, and how they are merged |
+| `model_config` | the `transformers` configuration, checked against the tokenizer |
+| `model_builder` | new weights, in shards at stage 3 |
+| `pretrained`, `safetensors_reader`, `weight_errors` | weights from a folder or the Hub, checked for completeness |
+| `zero3_weights` | stage 3: one tensor at a time from the file into the shards of all ranks |
+| `trainable_parameters` | frozen and trained parameters |
+| `lora`, `lora_merge` | LoRA through `peft`; the names of its tensors, and merging them |
+| `activation_checkpointing`, `torch_compile` | recomputation in the backward pass; compilation |
 
 It does not touch optimizers or data.
 """

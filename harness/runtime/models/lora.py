@@ -1,8 +1,8 @@
-"""LoRA through `peft`: small matrices beside frozen weights, the only ones that are trained.
+"""LoRA through `peft`: small trained matrices next to frozen weights.
 
-The model stays the class that it was: the adapters are put into its modules, so that the loss, evaluation, checkpoints
-and export go their usual way. They are in the training format like the rest of the model; their fp32 masters are the
-optimizer's. What the tensors are called then is in `merging.py`.
+The model keeps its class: the adapters are put into its modules, so that the loss, evaluation, checkpoints and export
+work as usual. They are in the training format like the rest of the model; their fp32 masters are the optimizer's. The
+names of their tensors are in `lora_merge.py`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ADAPTER_FOLDER = "adapter"
 def add_adapters(model: Any, lora: LoraSpec, seed: int) -> None:
     """Put the adapters in and freeze the rest. Seeded by `seed`, so that all ranks and stages draw the same.
 
-    Raises Refused (MD154 `peft` is missing, MD155 `peft` cannot do what `model.lora` says).
+    Raises UserError (MD154 `peft` is missing, MD155 `peft` cannot do what `model.lora` says).
     """
     try:
         from peft import LoraConfig, inject_adapter_in_model
@@ -58,7 +58,7 @@ def add_adapters(model: Any, lora: LoraSpec, seed: int) -> None:
 
 
 def _base_dtype(model: Any) -> torch.dtype:
-    """The number format of the weights that were there before."""
+    """The number format of the frozen weights."""
     return next(p.dtype for p in model.parameters() if not p.requires_grad)
 
 

@@ -1,4 +1,4 @@
-"""What the tensors of a model with LoRA adapters are called, and how an adapter is added into its weight.
+"""The names of the tensors of a model with LoRA adapters, and merging an adapter into its weight.
 
 Pure functions over names and tensors: export uses them on a checkpoint, without building the model. The names are
 those of `peft.inject_adapter_in_model`:
@@ -25,13 +25,13 @@ import torch
 
 ADAPTER_NAME = "default"
 PEFT_PREFIX = "base_model.model."
-"""What `peft` puts before every name in `adapter_model.safetensors`."""
+"""The prefix of every name in `adapter_model.safetensors`."""
 _LORA_SUFFIX = re.compile(r"\.(lora_A|lora_B|lora_embedding_A|lora_embedding_B)\.default(?:\.weight)?$")
 
 
 @dataclass(frozen=True, slots=True)
 class WeightSource:
-    """Where a weight of the plain model comes from: names in the checkpoint."""
+    """The names in the checkpoint that a weight of the plain model comes from."""
 
     base: str
     lora_a: str | None = None
@@ -47,32 +47,32 @@ def is_adapted(names: Iterable[str]) -> bool:
 
 
 def find_weight_sources(names: Iterable[str], adapter: Mapping[str, Any]) -> dict[str, WeightSource]:
-    """For each name of the plain model, what it is made of. `adapter`: the contents of `adapter_config.json`."""
-    known = set(names)
+    """The source of each name of the plain model. `adapter`: the contents of `adapter_config.json`."""
+    all_names = set(names)
     sources: dict[str, WeightSource] = {}
-    for name in sorted(known):
+    for name in sorted(all_names):
         if _LORA_SUFFIX.search(name) or ".original_module." in name:
             continue
         plain = name.replace(f".modules_to_save.{ADAPTER_NAME}.", ".").replace(".base_layer.", ".")
-        sources[plain] = _find_weight_source(name, known, adapter)
+        sources[plain] = _find_weight_source(name, all_names, adapter)
     return sources
 
 
-def _find_weight_source(name: str, known: set[str], adapter: Mapping[str, Any]) -> WeightSource:
+def _find_weight_source(name: str, all_names: set[str], adapter: Mapping[str, Any]) -> WeightSource:
     module, _, leaf = name.rpartition(".base_layer.")
     if leaf != "weight":
         return WeightSource(name)
-    if f"{module}.lora_A.{ADAPTER_NAME}.weight" in known:
+    if f"{module}.lora_A.{ADAPTER_NAME}.weight" in all_names:
         a, b = f"{module}.lora_A.{ADAPTER_NAME}.weight", f"{module}.lora_B.{ADAPTER_NAME}.weight"
         return WeightSource(name, a, b, lora_scaling(module, adapter), bool(adapter.get("fan_in_fan_out")))
-    if f"{module}.lora_embedding_A.{ADAPTER_NAME}" in known:
+    if f"{module}.lora_embedding_A.{ADAPTER_NAME}" in all_names:
         a, b = f"{module}.lora_embedding_A.{ADAPTER_NAME}", f"{module}.lora_embedding_B.{ADAPTER_NAME}"
         return WeightSource(name, a, b, lora_scaling(module, adapter), transposed=True)
     return WeightSource(name)
 
 
 def lora_scaling(module: str, adapter: Mapping[str, Any]) -> float:
-    """What `peft` multiplies B A by in this module: alpha / r, or alpha / sqrt(r) with `use_rslora`."""
+    """The factor of B A in this module: alpha / r, or alpha / sqrt(r) with `use_rslora`."""
     rank = _match_pattern(module, adapter.get("rank_pattern") or {}, adapter["r"])
     alpha = _match_pattern(module, adapter.get("alpha_pattern") or {}, adapter["lora_alpha"])
     return float(alpha / math.sqrt(rank) if adapter.get("use_rslora") else alpha / rank)
@@ -91,14 +91,14 @@ def merge_lora(weight: torch.Tensor, a: torch.Tensor, b: torch.Tensor, source: W
 
     `weight` is (out, in), or (in, out) where `source.transposed`; `a` is (r, in), `b` is (out, r).
     """
-    added = (b.float() @ a.float()) * source.scaling
+    delta = (b.float() @ a.float()) * source.scaling
     # `adapter_config.json` says `fan_in_fan_out` once for modules of both kinds; only a square weight leaves a doubt.
-    turned = weight.shape != added.shape if weight.shape[0] != weight.shape[1] else source.transposed
-    return (weight.float() + (added.T if turned else added)).to(weight.dtype)
+    is_transposed = weight.shape != delta.shape if weight.shape[0] != weight.shape[1] else source.transposed
+    return (weight.float() + (delta.T if is_transposed else delta)).to(weight.dtype)
 
 
 def to_adapter_names(names: Iterable[str], adapter: Mapping[str, Any]) -> dict[str, str]:
-    """What `adapter_model.safetensors` holds: its name there by name in the checkpoint."""
+    """The names in `adapter_model.safetensors`, by name in the checkpoint."""
     bias = adapter.get("bias", "none")
     out: dict[str, str] = {}
     for name in sorted(names):

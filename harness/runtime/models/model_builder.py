@@ -1,6 +1,6 @@
-"""Makes the model that the engine gets: new or pretrained weights, in shards at ZeRO stage 3.
+"""Builds the model for the engine: new or pretrained weights, in shards at ZeRO stage 3.
 
-A new model of stages 0-2 is built whole, in fp32, on every rank, and so is one that AutoTP cuts. Stage 3 builds it
+A new model of stages 0-2 is built whole, in fp32, on every rank, and so is one that AutoTP shards. Stage 3 builds it
 under `deepspeed.zero.Init`, which `transformers` enters by itself while an `HfDeepSpeedConfig` is alive: a parameter is
 cut into shards as soon as its module has been constructed, and then initialised module by module from rank 0.
 
@@ -32,7 +32,7 @@ from harness.spec.run_spec import ModelSpec
 def build_model(run: ResolvedRun, ds_config: dict[str, Any], config: Any) -> torch.nn.Module:
     """The model in training mode, seeded by `train.seed`. A collective at stage 3.
 
-    Raises Refused (MD102 nothing to load, MD150 weights missing, MD151 weights of another shape,
+    Raises UserError (MD102 nothing to load, MD150 weights missing, MD151 weights of another shape,
     MD152 to MD156 freezing, adapters, recomputation, MD157 and MD158 the plug-in).
     """
     spec = run.spec.model
@@ -55,7 +55,7 @@ def build_model(run: ResolvedRun, ds_config: dict[str, Any], config: Any) -> tor
 
 
 def model_kwargs(spec: ModelSpec) -> dict[str, Any]:
-    """What `from_config` and `from_pretrained` are told beside the configuration."""
+    """Arguments of `from_config` and `from_pretrained` other than the configuration."""
     arguments: dict[str, Any] = {}
     if spec.attn_implementation:
         arguments["attn_implementation"] = spec.attn_implementation

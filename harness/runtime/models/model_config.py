@@ -14,7 +14,7 @@ from harness.spec.run_spec import ModelSpec
 def load_config(spec: ModelSpec, tokenizer: Any) -> Any:
     """The model's `transformers` configuration; a new model takes its special ids from the tokenizer.
 
-    Raises Refused (MD101 vocabulary, MD102 configuration).
+    Raises UserError (MD101 vocabulary, MD102 configuration).
     """
     config = _read_config(spec)
     check_vocabulary(tokenizer, config.get_text_config().vocab_size)
@@ -26,12 +26,12 @@ def load_config(spec: ModelSpec, tokenizer: Any) -> Any:
 
 
 def is_random_init(spec: ModelSpec) -> bool:
-    """Whether weights are drawn anew rather than loaded."""
+    """True when weights are initialised rather than loaded."""
     return spec.name_or_path is None or spec.random_init
 
 
 def first_error_line(error: Exception) -> str:
-    """What a library's exception says, in one line."""
+    """The first line of a library's exception."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 

@@ -1,8 +1,8 @@
-"""Pretrained weights: what must be there, and which way they are loaded.
+"""Pretrained weights, loaded and checked for completeness.
 
 Stages 0-2: `from_pretrained` on every rank, in the training format. Where that is the format of the files the weights
 stay mapped and are read once a node, whatever the number of ranks; else each rank holds its converted copy, which it
-needs for training anyway. Stage 3 without AutoTP: `sharded`, or `transformers`' own loader for what that cannot do.
+needs for training anyway. Stage 3 without AutoTP: `zero3_weights`, or `transformers`' own loader where that cannot.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def training_dtype(ds_config: dict[str, Any]) -> torch.dtype:
 def load_pretrained(spec: ModelSpec, config: Any, ds_config: dict[str, Any], arguments: dict[str, Any]) -> Any:
     """The model with the weights of `model.name_or_path`. A collective at stage 3.
 
-    Raises Refused (MD102 nothing to load, MD150 weights missing, MD151 weights of another shape).
+    Raises UserError (MD102 nothing to load, MD150 weights missing, MD151 weights of another shape).
     """
     dtype = training_dtype(ds_config)
     try:
-        stored = open_safetensors(spec)
-        if stored is not None and uses_zero3_init(ds_config):
-            model = load_zero3_model(stored, spec, config, ds_config, dtype, arguments)
+        files = open_safetensors(spec)
+        if files is not None and uses_zero3_init(ds_config):
+            model = load_zero3_model(files, spec, config, ds_config, dtype, arguments)
             if model is not None:
                 return model
         with zero3_init(ds_config):
@@ -48,7 +48,7 @@ def load_pretrained(spec: ModelSpec, config: Any, ds_config: dict[str, Any], arg
                 revision=spec.revision,
                 dtype=dtype,
                 output_loading_info=True,
-                ignore_mismatched_sizes=True,  # they are refused below, all at once
+                ignore_mismatched_sizes=True,  # they are reported below, all at once
                 **arguments,
             )
     except (OSError, ValueError, SafetensorError) as error:
@@ -58,6 +58,12 @@ def load_pretrained(spec: ModelSpec, config: Any, ds_config: dict[str, Any], arg
             key="model.name_or_path",
             notes=(first_error_line(error),),
         ) from None
-    check_weight_shapes(spec, {name: (tuple(found), tuple(made)) for name, found, made in report["mismatched_keys"]})
+    check_weight_shapes(
+        spec,
+        {
+            name: (tuple(stored_shape), tuple(model_shape))
+            for name, stored_shape, model_shape in report["mismatched_keys"]
+        },
+    )
     check_missing_weights(spec, report["missing_keys"])
     return model

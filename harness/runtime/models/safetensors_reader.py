@@ -1,7 +1,7 @@
-"""The weights as they lie on disk: safetensors files, mapped for as long as one tensor is copied out of them.
+"""Safetensors files on disk, mapped only while one tensor is copied out of them.
 
-What is mapped and was touched counts as memory of the process, and `transformers` keeps all files mapped until the
-whole model is loaded.
+Mapped pages that were read count as memory of the process, and `transformers` keeps all files mapped until the whole
+model is loaded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from harness.spec.run_spec import ModelSpec
 
 @dataclass(frozen=True)
 class SafetensorsFiles:
-    """Which file holds a tensor, and its shape; nothing is read yet."""
+    """The file and the shape of each tensor; nothing is read yet."""
 
     paths: dict[str, Path]
     shapes: dict[str, tuple[int, ...]]
@@ -32,8 +32,8 @@ class SafetensorsFiles:
 
 
 def open_safetensors(spec: ModelSpec) -> SafetensorsFiles | None:
-    """The safetensors files that `model.name_or_path` names, fetched from the Hub where it is no folder; None where it
-    has none (then `transformers` loads what else there is). Raises OSError, ValueError and SafetensorError.
+    """The safetensors files of `model.name_or_path`, downloaded from the Hub where it is no folder; None where it has
+    none (then `transformers` loads other formats). Raises OSError, ValueError and SafetensorError.
     """
     name, options = str(spec.name_or_path), {"revision": spec.revision or "main"}
     single = cached_file(name, SAFE_WEIGHTS_NAME, _raise_exceptions_for_missing_entries=False, **options)

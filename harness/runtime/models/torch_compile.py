@@ -1,4 +1,4 @@
-"""`torch.compile` through DeepSpeed's engine, and DeepCompile where its JSON asks for it."""
+"""`torch.compile` through DeepSpeed's engine, and DeepCompile where the JSON has it."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from harness.spec.sections.training_spec import TrainSpec
 
 
 def compile_engine(engine: Any, train: TrainSpec) -> None:
-    """Have the engine's model compiled at its first forward, if `train.torch_compile` asks for it.
+    """Compile the engine's model at its first forward, if `train.torch_compile` is set.
 
-    Raises Refused (MD159 a backend that torch does not have, DeepCompile where it cannot be built).
+    Raises UserError (MD159 a backend that torch does not have, DeepCompile where it cannot be built).
     """
     if not train.torch_compile:
         return
     backend = train.torch_compile_backend
-    known = torch._dynamo.list_backends(exclude_tags=None)
-    if backend is not None and backend not in known:
+    backends = torch._dynamo.list_backends(exclude_tags=None)
+    if backend is not None and backend not in backends:
         raise user_error(
             "MD159",
             f"torch has no compiler backend `{backend}` here",
             key="train.torch_compile_backend",
-            notes=(f"it has {', '.join(f'`{name}`' for name in known)}",),
+            notes=(f"it has {', '.join(f'`{name}`' for name in backends)}",),
             fix="remove `train.torch_compile_backend`",
         )
     if engine.is_deepcompile_enabled() and get_accelerator().device_name() == "cpu":

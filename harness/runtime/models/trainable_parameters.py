@@ -1,4 +1,4 @@
-"""Which parameters are trained: `model.freeze` and `model.train_only`, globs over parameter names.
+"""Frozen and trained parameters: `model.freeze` and `model.train_only`, globs over parameter names.
 
 A frozen parameter has no gradient, no optimizer state and no master copy, at any ZeRO stage. Stages 0-2 keep it whole
 on every rank in the training format; stage 3 shards it like any other.
@@ -17,22 +17,26 @@ from harness.spec.run_spec import ModelSpec
 
 
 def freeze_parameters(model: torch.nn.Module, spec: ModelSpec) -> None:
-    """Freeze what the spec says. Raises Refused (MD152 a pattern that fits nothing, MD153 nothing left to train)."""
+    """Freeze by the spec. Raises UserError (MD152 a pattern that fits nothing, MD153 nothing left to train)."""
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)  # a tied parameter has several
     for key, patterns in (("freeze", spec.freeze), ("train_only", spec.train_only)):
-        _check_patterns(key, patterns, [name for same in names.values() for name in same])
+        _check_patterns(key, patterns, [name for parameter_names in names.values() for name in parameter_names])
     for parameter in model.parameters():
-        same = names[id(parameter)]
-        trained = _matches_any(same, spec.train_only) if spec.train_only else not _matches_any(same, spec.freeze)
-        if not trained:
+        parameter_names = names[id(parameter)]
+        is_trained = (
+            _matches_any(parameter_names, spec.train_only)
+            if spec.train_only
+            else not _matches_any(parameter_names, spec.freeze)
+        )
+        if not is_trained:
             parameter.requires_grad_(False)
     check_any_trainable(model, "model.freeze" if spec.freeze else "model.train_only")
 
 
 def check_any_trainable(model: torch.nn.Module, key: str) -> None:
-    """Raise Refused (MD153) when every parameter is frozen."""
+    """Raise UserError (MD153) when every parameter is frozen."""
     if not any(p.requires_grad for p in model.parameters()):
         raise user_error(
             "MD153",

@@ -1,4 +1,4 @@
-"""What is refused about a folder of weights, told once for all tensors."""
+"""User errors about a folder of weights, one for all tensors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MAX_NAMES = 4
 
 
 def check_missing_weights(spec: ModelSpec, missing: Collection[str]) -> None:
-    """Raise Refused (MD150) when there are weights of the model that the files lack."""
+    """Raise UserError (MD150) when the files lack weights of the model."""
     if missing:
         raise user_error(
             "MD150",
@@ -23,20 +23,20 @@ def check_missing_weights(spec: ModelSpec, missing: Collection[str]) -> None:
 
 
 def check_weight_shapes(spec: ModelSpec, mismatches: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]) -> None:
-    """Raise Refused (MD151) when tensors of the files have not the shape that `config.json` gives them.
+    """Raise UserError (MD151) when tensors of the files do not have the shape that `config.json` gives them.
 
-    `other`: (stored, should be) by name.
+    `mismatches`: (stored shape, model's shape) by name.
     """
     if mismatches:
-        told = [
-            f"`{n}` is {list(found)}, should be {list(made)}"
-            for n, (found, made) in sorted(mismatches.items())[:_MAX_NAMES]
+        notes = [
+            f"`{name}` is {list(stored_shape)}, should be {list(model_shape)}"
+            for name, (stored_shape, model_shape) in sorted(mismatches.items())[:_MAX_NAMES]
         ]
         raise user_error(
             "MD151",
             f"{_format_count(mismatches)} in `{spec.name_or_path}` do not fit its `config.json`",
             key="model.name_or_path",
-            notes=tuple(told),
+            notes=tuple(notes),
             fix="give the `config.json` that belongs to these weights",
         )
 

@@ -1,7 +1,7 @@
 """Ulysses sequence parallelism: each rank of a sequence group has a part of every row, and of every attention's heads.
 
-The exchange between the two is DeepSpeed's `UlyssesSPAttentionHF`, put in the place of the model's attention function.
-Here is what it leaves to its caller: groups, positions, masks (it drops them all), shards of the batch and the loss.
+The exchange between the two is DeepSpeed's `UlyssesSPAttentionHF`, in place of the model's attention function. Its
+caller provides the rest: groups, positions, masks (it drops them all), shards of the batch and the loss.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from harness.runtime.chunked_loss import ChunkedHead
 from harness.runtime.distributed import Distributed
-from harness.runtime.metrics import StepTimer
 from harness.runtime.micro_batch import IGNORE_INDEX, MicroBatch
+from harness.runtime.step_timer import StepTimer
 from harness.runtime.topology import Topology
 from harness.runtime.user_errors import user_error
 
@@ -29,9 +29,9 @@ SUPPORTED_ATTENTION = ("sdpa", "flash_attention_2", "flash_attention_3")
 
 
 def init_sequence_groups(size: int) -> Any:
-    """The `mpu` that `deepspeed.initialize` wants: gradients are then reduced over sequence and data ranks.
+    """The `mpu` for `deepspeed.initialize`: gradients are then reduced over sequence and data ranks.
 
-    A collective; None for size 1. The two keys `sequence_parallel_size` and `data_parallel_size` of the JSON would make
+    A collective; None for size 1. The keys `sequence_parallel_size` and `data_parallel_size` of the JSON would make
     groups too, but ZeRO 0 to 2 would reduce over the data ranks alone: the weights of a sequence group drift apart.
     """
     if size == 1:
@@ -54,7 +54,7 @@ class UlyssesAttention:
         self.num_calls = 0
 
     def start_forward(self, positions: torch.Tensor) -> None:
-        """A forward begins, of a shard with these positions, (rows, length of the shard)."""
+        """Prepare for a forward of a shard with these positions, (rows, length of the shard)."""
         self._positions, self.num_calls = positions, 0
         self._masks.clear()
 
@@ -65,28 +65,28 @@ class UlyssesAttention:
         key: torch.Tensor,
         value: torch.Tensor,
         *args: Any,
-        **kw: Any,
+        **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """(rows, heads, length, head size) of the shard -> (rows, length, heads, head size) of the shard."""
         if module not in self._modules:
-            return self.core(module, query, key, value, *args, **kw)
+            return self.core(module, query, key, value, *args, **kwargs)
         self.num_calls += 1
         for name in ("position_bias", "s_aux"):
-            if kw.get(name) is not None:
+            if kwargs.get(name) is not None:
                 raise user_error(
                     "SQ101",
                     f"this model's attention takes `{name}`, which sequence parallelism does not split",
                     key="parallel.sequence_parallel_size",
                     fix="set `parallel.sequence_parallel_size: 1`",
                 )
-        kw["position_ids"] = self._positions
+        kwargs["position_ids"] = self._positions
         rest = args[1:]  # the first is a mask of the shard
-        kw.pop("attention_mask", None)
-        out, weights = self._get_exchange(query, key)(module, query, key, value, None, *rest, **kw)
+        kwargs.pop("attention_mask", None)
+        out, weights = self._get_exchange(query, key)(module, query, key, value, None, *rest, **kwargs)
         return out.unflatten(-1, (query.shape[1], value.shape[3])), weights
 
     def _get_exchange(self, query: torch.Tensor, key: torch.Tensor) -> UlyssesSPAttentionHF:
-        """DeepSpeed's, of which one serves one number of rows."""
+        """DeepSpeed's exchange, one for each shape."""
         shape = (query.shape[0], query.shape[1], query.shape[3], key.shape[1])
         if shape not in self._exchanges:
             rows, heads, size, kv_heads = shape
@@ -110,49 +110,50 @@ class UlyssesAttention:
         value: torch.Tensor,
         attention_mask: None,  # noqa: ARG002
         *args: Any,
-        **kw: Any,
+        **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """The model's own attention on whole sequences, with the mask that their positions and its window call for."""
-        window = kw.get("sliding_window")
+        """The model's own attention on whole sequences, with the mask of their positions and its window."""
+        window = kwargs.get("sliding_window")
         if window not in self._masks:
-            self._masks[window] = causal_mask(kw["position_ids"], window)
-        return self.core(module, query, key, value, self._masks[window], *args, **kw)
+            self._masks[window] = causal_mask(kwargs["position_ids"], window)
+        return self.core(module, query, key, value, self._masks[window], *args, **kwargs)
 
 
 def causal_mask(positions: torch.Tensor, window: int | None) -> torch.Tensor | None:
     """(rows, 1, length, length), True where a position may look; None when that is each position before it.
 
-    A document begins where a position is not the one before it plus 1, as `transformers` has it. The mask is the one
-    tensor of this size that is made, a byte a pair of positions: 4.3 GB a row of 65,536 tokens.
+    A document begins where a position is not the previous one plus 1, as in `transformers`. The mask is the only tensor
+    of this size, a byte a pair of positions: 4.3 GB a row of 65,536 tokens.
     """
     documents = (torch.diff(positions, dim=1, prepend=positions[:, :1] - 1) != 1).cumsum(1)
     if not window and not documents.any():
         return None
-    allowed = (documents[:, :, None] == documents[:, None, :]).tril_()
+    mask = (documents[:, :, None] == documents[:, None, :]).tril_()
     if window:
-        allowed.triu_(1 - window)
-    return allowed[:, None]
+        mask.triu_(1 - window)
+    return mask[:, None]
 
 
 def install_ulysses_attention(model: torch.nn.Module, group: Any) -> UlyssesAttention:
-    """Put a `GroupAttention` in the place of this model's attention function.
+    """Replace this model's attention function by `UlyssesAttention`.
 
-    Raises Refused (SQ101) for a model whose attention goes another way.
+    Raises UserError (SQ101) for a model whose attention cannot be split.
     """
     config: Any = model.config
     name = str(config.get_text_config()._attn_implementation)
-    why = None
+    reason = None
     if name not in SUPPORTED_ATTENTION:
-        why = f"`{name}` attention cannot be split over a sequence group, should be one of {', '.join(SUPPORTED_ATTENTION)}"
+        allowed = ", ".join(SUPPORTED_ATTENTION)
+        reason = f"`{name}` attention cannot be split over a sequence group, should be one of {allowed}"
     elif "position_ids" not in inspect.signature(model.forward).parameters:
-        why = f"`{type(model).__name__}` takes no `position_ids`, so that a part of a row cannot know its place"
+        reason = f"`{type(model).__name__}` takes no `position_ids`, so that a part of a row cannot know its place"
     elif getattr(config.get_text_config(), "attention_chunk_size", None):
-        why = "attention in chunks (`attention_chunk_size`) is not split over a sequence group"
+        reason = "attention in chunks (`attention_chunk_size`) is not split over a sequence group"
     elif getattr(config.get_text_config(), "output_router_logits", False):
-        why = "`output_router_logits` adds a loss of whole rows, of which a sequence rank has a part"
-    if why:
+        reason = "`output_router_logits` adds a loss of whole rows, of which a sequence rank has a part"
+    if reason:
         raise user_error(
-            "SQ101", why, key="parallel.sequence_parallel_size", fix="set `parallel.sequence_parallel_size: 1`"
+            "SQ101", reason, key="parallel.sequence_parallel_size", fix="set `parallel.sequence_parallel_size: 1`"
         )
     core = ALL_ATTENTION_FUNCTIONS[name]
     attention = UlyssesAttention(core.core if isinstance(core, UlyssesAttention) else core, name, group, model)
@@ -173,17 +174,17 @@ def split_sequence(batch: MicroBatch, size: int, index: int) -> tuple[torch.Tens
     positions = batch.position_ids if batch.position_ids is not None else torch.arange(length).expand(rows, length)
     extra = -length % size
     ids, labels = pad(batch.input_ids, (0, extra)), pad(batch.labels, (0, extra + 1), value=IGNORE_INDEX)[:, 1:]
-    more = positions[:, -1:] + torch.arange(1, extra + 1)
-    positions = torch.cat([positions, more], dim=1)
+    extra_positions = positions[:, -1:] + torch.arange(1, extra + 1)
+    positions = torch.cat([positions, extra_positions], dim=1)
     part = slice(index * (length + extra) // size, (index + 1) * (length + extra) // size)
     return ids[:, part], positions[:, part], labels[:, part].contiguous()
 
 
 class SequenceParallelStepper:
-    """A model whose rows are spread over a sequence group. `head` computes the loss in chunks."""
+    """A model whose rows are split over a sequence group. `head` computes the loss in chunks."""
 
     use_chunked_eval_loss = True
-    """False while somebody wants the logits of an evaluation."""
+    """False where an evaluation needs logits."""
 
     def __init__(
         self, engine: Any, distributed: Distributed, topology: Topology, head: ChunkedHead | None = None
@@ -214,7 +215,7 @@ class SequenceParallelStepper:
         return loss_sum.detach().double(), predicted
 
     def _compute_loss(self, batch: MicroBatch, num_items: float, head: ChunkedHead | None) -> tuple[torch.Tensor, int]:
-        """Sum of this part's token losses over `items`, in fp32, and how many they are (0 is possible)."""
+        """Sum of this part's token losses over `num_items`, in fp32, and their number (0 is possible)."""
         parts = split_sequence(batch, self._topology.sequence_parallel_size, self._topology.sequence_parallel_rank)
         ids, positions, labels = (t.to(self._device, non_blocking=True) for t in parts)
         self._attention.start_forward(positions)
@@ -229,7 +230,7 @@ class SequenceParallelStepper:
         return cross_entropy(flat, labels.flatten(), ignore_index=IGNORE_INDEX, reduction="sum") / num_items, predicted
 
     def _check_layers(self) -> None:
-        """Layers that mix positions by other means (convolutions, recurrences, own attention) would see a part only."""
+        """Refuse layers that mix positions by other means (convolutions, recurrences): they would see a part only."""
         layers = self._engine.module.config.get_text_config().num_hidden_layers
         if not self._layers_are_known and self._attention.num_calls != layers:
             raise user_error(

@@ -1,8 +1,8 @@
-"""AutoTP: which part of a weight each tensor rank holds, and how the parts make the whole again.
+"""AutoTP: the part of each weight on each tensor rank, and joining the parts to the whole.
 
-DeepSpeed cuts the layers itself at `deepspeed.initialize`, from `tensor_parallel.autotp_size` in the JSON. What it
-wrote about the cuts is read here, from a live model or from the `universal_checkpoint_info` of a checkpoint's
-`mp_rank_*_model_states.pt`; nothing is cut here.
+DeepSpeed shards the layers itself at `deepspeed.initialize`, from `tensor_parallel.autotp_size` in the JSON. Its
+description of the shards is read here, from a live model or from the `universal_checkpoint_info` of a checkpoint's
+`mp_rank_*_model_states.pt`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from harness.runtime.user_errors import user_error
 
 @dataclass(frozen=True, slots=True)
 class TPLayout:
-    """How one weight is spread over the tensor ranks, as strided views: of the whole, and of each rank's part."""
+    """The layout of one weight over the tensor ranks, as strided views: of the whole, and of each rank's part."""
 
     shape: torch.Size
     """Of the whole weight."""
@@ -34,7 +34,7 @@ class TPLayout:
         return next((i for i, (part, whole) in enumerate(zip(first, self.shape, strict=True)) if part != whole), None)
 
     def join_shards(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
-        """The whole from the parts of all tensor ranks, in order; what several ranks hold is taken from the first."""
+        """The whole from the parts of all tensor ranks, in order; what several ranks hold comes from the first."""
         whole = torch.empty(self.shape, dtype=parts[0].dtype)
         for rank in sorted(self.rank_layouts, reverse=True):
             part = parts[rank].contiguous()
@@ -52,35 +52,34 @@ class TPLayout:
 
 
 def tp_layouts(info: Mapping[str, Any], names: Sequence[str]) -> dict[str, TPLayout]:
-    """The cut of each named weight, from `universal_checkpoint_info`.
+    """The layout of each named weight, from `universal_checkpoint_info`.
 
-    A name under which a tied weight is stored a second time has none. Raises Refused (CK131) when DeepSpeed calls a
-    weight's layout one that it cannot describe.
+    The second name of a tied weight has none. Raises UserError (CK131) for a layout that DeepSpeed cannot describe.
     """
-    found = {}
+    layouts = {}
     for name in names:
-        for pattern, why in info.get("autotp_unsupported_parameter_patterns", {}).items():
+        for pattern, reason in info.get("autotp_unsupported_parameter_patterns", {}).items():
             if re.match(pattern, name):
-                raise user_error("CK131", f"the shards of `{name}` cannot be put together again", notes=(str(why),))
+                raise user_error("CK131", f"the shards of `{name}` cannot be put together again", notes=(str(reason),))
         for pattern, entry in info["affine_map"]["params"].items():
             if re.match(pattern, name):
-                found[name] = TPLayout(torch.Size(entry["logical_shape"]), entry["ranks"])
+                layouts[name] = TPLayout(torch.Size(entry["logical_shape"]), entry["ranks"])
                 break
-    return found
+    return layouts
 
 
 def tp_sharded_weights(engine: Any) -> dict[str, tuple[int, torch.Size]]:
-    """Name -> (dimension, shape of the whole) of every weight that AutoTP has cut; empty without AutoTP."""
+    """Name -> (dimension, shape of the whole) of every weight that AutoTP has sharded; empty without AutoTP."""
     info = getattr(engine.module, UNIVERSAL_CHECKPOINT_INFO, None)
     if not info or engine.autotp_size() < 2:
         return {}
     names = [name for name, _ in engine.module.named_parameters()]
-    found = {name: (cut.dim, cut.shape) for name, cut in tp_layouts(info, names).items()}
-    return {name: (dim, shape) for name, (dim, shape) in found.items() if dim is not None}
+    layouts = {name: (layout.dim, layout.shape) for name, layout in tp_layouts(info, names).items()}
+    return {name: (dim, shape) for name, (dim, shape) in layouts.items() if dim is not None}
 
 
 def count_parameters(engine: Any) -> int:
-    """Elements of the model, whole, however ZeRO and AutoTP have cut it."""
-    whole = {name: shape.numel() for name, (_, shape) in tp_sharded_weights(engine).items()}
-    named = engine.module.named_parameters()
-    return sum(whole.get(name) or getattr(p, "ds_numel", p.numel()) for name, p in named)
+    """Elements of the whole model, however ZeRO and AutoTP have sharded it."""
+    full_sizes = {name: shape.numel() for name, (_, shape) in tp_sharded_weights(engine).items()}
+    parameters = engine.module.named_parameters()
+    return sum(full_sizes.get(name) or getattr(p, "ds_numel", p.numel()) for name, p in parameters)

@@ -1,9 +1,9 @@
-"""Bring DeepSpeed's CPU Adam to the state it had when the checkpoint was written, so that a resume is exact.
+"""Brings DeepSpeed's CPU Adam to its state at the checkpoint, so that a resume is exact.
 
 DeepSpeed's CPU kernels (`csrc/includes/cpu_adam.h`, `IncrementStep`) keep beta^t as a running fp32 product while steps
-follow each other, but take `pow(beta, t)` after a gap, and a resume is a gap: the last bit differs from t = 3 on. The
-cure is to take the first t steps anew on one element that nobody uses. Optimizers on an accelerator compute the power
-in every step and need nothing.
+follow each other, but take `pow(beta, t)` after a gap, and a resume is a gap: the last bit differs from t = 3 on. So
+the first t steps are replayed on one unused element. Optimizers on an accelerator compute the power in every step and
+need nothing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from deepspeed.ops.adam import DeepSpeedCPUAdam, FusedAdam
 
 
 def replay_cpu_adam(engine: Any) -> int:
-    """Replay on the CPU Adam of this rank's engine, if it has one; returns how many steps it was brought forward."""
+    """Replay on the CPU Adam of this rank's engine, if it has one; returns the number of replayed steps."""
     adam = engine.basic_optimizer
     if not isinstance(adam, DeepSpeedCPUAdam | FusedAdam):
         return 0

@@ -20,17 +20,17 @@ from deepspeed.runtime.zero.stage3 import DeepSpeedZeroOptimizer_Stage3
 
 @contextmanager
 def skip_cpu_grad_copies(enabled: bool) -> Iterator[None]:
-    """Engines that are built meanwhile hold their gradients so, where they can: all sub-groups stepped by the CPU, by
-    no Muon, ZenFlow or SuperOffload.
+    """Engines that are built in this context hold their gradients once, where all sub-groups are stepped by the CPU
+    and not by Muon, ZenFlow or SuperOffload.
     """
-    kind = DeepSpeedZeroOptimizer_Stage3
-    initialize = kind.initialize_optimizer_states
+    optimizer_class = DeepSpeedZeroOptimizer_Stage3
+    initialize = optimizer_class.initialize_optimizer_states
 
     def without_gradients(zero: Any) -> None:
         if not _is_supported(zero):
             initialize(zero)
             return
-        zero.offload_optimizer = False  # then nothing is left behind for gradients; it looks at it for nothing else
+        zero.offload_optimizer = False  # then it allocates no gradients; it reads the flag for nothing else
         try:
             initialize(zero)
         finally:
@@ -38,15 +38,15 @@ def skip_cpu_grad_copies(enabled: bool) -> Iterator[None]:
         zero.holds_gradients_once = True
 
     if enabled:
-        kind.initialize_optimizer_states = without_gradients
+        optimizer_class.initialize_optimizer_states = without_gradients
     try:
         yield
     finally:
-        kind.initialize_optimizer_states = initialize
+        optimizer_class.initialize_optimizer_states = initialize
 
 
 def cast_grads_on_step(engine: Any) -> None:
-    """The other half, once the engine is there."""
+    """The other half of the patch, on an engine that is built."""
     zero = engine.optimizer
     if not getattr(zero, "holds_gradients_once", False):
         return
@@ -54,9 +54,9 @@ def cast_grads_on_step(engine: Any) -> None:
     sizes = [int(master.numel()) for master in masters]
     starts = list(accumulate(sizes, initial=0))
     flat: torch.Tensor = zero.grad_partitions_flat_buffer
-    same = flat.dtype == masters[0].dtype
-    wide = flat if same else torch.empty(max(sizes), dtype=masters[0].dtype)
-    zero.gradients_of_a_sub_group = None if same else wide
+    same_dtype = flat.dtype == masters[0].dtype
+    cast_buffer = flat if same_dtype else torch.empty(max(sizes), dtype=masters[0].dtype)
+    zero.gradients_of_a_sub_group = None if same_dtype else cast_buffer
     release = zero._release_sub_group
 
     def at_boundary(parameter: Any, buffer: torch.Tensor, *_: Any) -> None:
@@ -64,7 +64,7 @@ def cast_grads_on_step(engine: Any) -> None:
 
     def prepare(sub_group: int, _timers: Any) -> None:
         view = flat.narrow(0, starts[sub_group], sizes[sub_group])
-        masters[sub_group].grad = view if same else wide.narrow(0, 0, sizes[sub_group]).copy_(view)
+        masters[sub_group].grad = view if same_dtype else cast_buffer.narrow(0, 0, sizes[sub_group]).copy_(view)
 
     def forget(sub_group: int, timers: Any) -> None:
         release(sub_group, timers)

@@ -1,7 +1,7 @@
-"""What py-cpuinfo says of this machine's CPU, asked once: it starts Python again for it, which takes a second of CPU
-time, and DeepSpeed asks two to four times on each rank while it loads its compiled ops.
+"""Caches py-cpuinfo's description of this CPU. py-cpuinfo starts a Python process for it, which takes a second
+of CPU time, and DeepSpeed calls it two to four times on each rank while it loads its compiled ops.
 
-The answer is kept beside those ops. Nothing of torch or DeepSpeed is imported here.
+The cache is in the folder of those ops. Nothing of torch or DeepSpeed is imported here.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from harness.hostinfo.torch_extensions import torch_extensions_dir
 
 CACHE_FILE = "cpu-info.json"
 _CPU_FIELDS = ("vendor_id", "model name", "cpu family", "model", "stepping", "flags", "Features", "CPU part")
-"""Lines of /proc/cpuinfo that tell one kind of CPU from another, as other hosts with the same home folder may have."""
+"""Lines of /proc/cpuinfo that identify the CPU: hosts that share a home folder may have different ones."""
 
 
 class _CpuinfoCache(ModuleType):
-    """Stands for `cpuinfo`. Whatever else is asked of it the real one answers."""
+    """Replaces the module `cpuinfo`; other attributes come from the real one."""
 
     def get_cpu_info(self) -> dict[str, Any]:
-        """As py-cpuinfo has it."""
+        """py-cpuinfo's description, from the cache."""
         file, key = torch_extensions_dir() / CACHE_FILE, _cpu_key()
-        known = _read_cache(file)
-        if key not in known:
-            known[key] = _import_real_cpuinfo().get_cpu_info()
+        cache = _read_cache(file)
+        if key not in cache:
+            cache[key] = _import_real_cpuinfo().get_cpu_info()
             try:
                 file.parent.mkdir(parents=True, exist_ok=True)
-                replace_file(file, json.dumps(known, indent=1) + "\n", durable=False)
-            except OSError:  # asked anew next time
+                replace_file(file, json.dumps(cache, indent=1) + "\n", durable=False)
+            except OSError:  # computed again next time
                 pass
-        self.get_cpu_info = lambda: dict(known[key])  # type: ignore[method-assign]
-        return dict(known[key])
+        self.get_cpu_info = lambda: dict(cache[key])  # type: ignore[method-assign]
+        return dict(cache[key])
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -48,17 +48,17 @@ class _CpuinfoCache(ModuleType):
 
 
 def install_cpuinfo_cache() -> None:
-    """From now on `import cpuinfo` in this process gets what is known already."""
+    """From now on `import cpuinfo` in this process gets the cached description."""
     if "cpuinfo" not in sys.modules and importlib.util.find_spec("cpuinfo") is not None:
         sys.modules["cpuinfo"] = _CpuinfoCache("cpuinfo")
 
 
 def _import_real_cpuinfo() -> ModuleType:
-    mine = sys.modules.pop("cpuinfo")
+    stand_in = sys.modules.pop("cpuinfo")
     try:
         return importlib.import_module("cpuinfo")
     finally:
-        sys.modules["cpuinfo"] = mine
+        sys.modules["cpuinfo"] = stand_in
 
 
 def _cpu_key() -> str:
@@ -72,9 +72,9 @@ def _cpu_key() -> str:
 
 def _read_cache(file: Path) -> dict[str, dict[str, Any]]:
     try:
-        known = json.loads(file.read_text(encoding="utf-8"))
+        cache = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    if not isinstance(known, dict):
+    if not isinstance(cache, dict):
         return {}
-    return {key: info for key, info in known.items() if isinstance(info, dict) and "arch" in info}
+    return {key: info for key, info in cache.items() if isinstance(info, dict) and "arch" in info}

@@ -1,5 +1,6 @@
-"""DeepSpeed without mlflow: its autotuner imports that where it is installed, and pandas with it, in seconds. And with
-what is known of the CPU, and with compiled ops in this environment's own folder.
+"""Imports DeepSpeed without mlflow, which its autotuner would import where it is installed, with pandas, in seconds.
+
+Also installs the cache of the CPU's description, and sets this environment's own folder for compiled ops.
 
 Nothing of torch or DeepSpeed is imported before the function is called.
 """
@@ -16,13 +17,13 @@ from harness.runtime.patches import cpuinfo_cache
 def import_deepspeed() -> None:
     """Import DeepSpeed; mlflow can be imported afterwards.
 
-    Takes `launch/lean`, which did the same for the launcher, from the path of this process and of those it starts.
+    Removes `launch/lean`, the stub for the launcher, from the path of this process and of its children.
     """
-    sys.path[:] = [place for place in sys.path if not _is_mlflow_stub(place)]
-    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    left = os.pathsep.join(place for place in inherited if place and not _is_mlflow_stub(place))
-    if left:
-        os.environ["PYTHONPATH"] = left
+    sys.path[:] = [path for path in sys.path if not _is_mlflow_stub(path)]
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    other_paths = os.pathsep.join(path for path in paths if path and not _is_mlflow_stub(path))
+    if other_paths:
+        os.environ["PYTHONPATH"] = other_paths
     else:
         os.environ.pop("PYTHONPATH", None)
     set_torch_extensions_dir(os.environ)
@@ -36,5 +37,5 @@ def import_deepspeed() -> None:
         del sys.modules["mlflow"]
 
 
-def _is_mlflow_stub(place: str) -> bool:
-    return place.endswith(os.path.join("launch", "lean"))  # noqa: PTH118  (an entry of a path, compared as text)
+def _is_mlflow_stub(path: str) -> bool:
+    return path.endswith(os.path.join("launch", "lean"))  # noqa: PTH118  (an entry of a path, compared as text)

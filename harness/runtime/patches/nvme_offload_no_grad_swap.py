@@ -2,8 +2,8 @@
 
 DeepSpeed 0.19.8 has the gradients of a rank's partition in host memory until the step (`grad_partitions_flat_buffer`).
 With the optimizer on NVMe it also writes them to the disk, in fp32, and reads them back in the step: 8 bytes a
-parameter, a quarter of what such a step moves. Small ones it leaves in memory (`unswapped_gradients`); here all of
-them go that way, as views of the buffer that is there anyway, cast to fp32 as they are copied.
+parameter, a quarter of the bytes of such a step. Small ones it leaves in memory (`unswapped_gradients`); here all of
+them stay there, as views of the existing buffer, cast to fp32 as they are copied.
 """
 
 from __future__ import annotations
@@ -37,4 +37,4 @@ def keep_grads_in_host_memory(engine: Any) -> None:
 
 
 def _skip_swap_out(**_: Any) -> None:
-    """In place of the swapper's own, which is called when gradients of a sub-group are complete."""
+    """Replaces the swapper's method, which is called when gradients of a sub-group are complete."""

@@ -1,9 +1,9 @@
-"""Parameters on NVMe that are read ahead, each once.
+"""Prefetches each parameter on NVMe once.
 
 DeepSpeed 0.19.8 looks ahead in its queue of uses for parameters to read. One that is used twice within its reach, such
-as the head at the turn from forward to backward, or a matrix that is recomputed, is asked for twice in one go, which
-ends the run: "param 38 already assigned swap buffer id 14" (`partitioned_param_coordinator.py`
-`__prefetch_nvme_param_partitions`; it reaches further the larger what is on its way is).
+as the head between forward and backward, or a matrix that is recomputed, is requested twice in one call, which ends the
+run: "param 38 already assigned swap buffer id 14" (`partitioned_param_coordinator.py`
+`__prefetch_nvme_param_partitions`; its reach grows with the reads in flight).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import torch
 
 
 def drop_duplicate_prefetches(model: torch.nn.Module) -> None:
-    """From now on no parameter of this model is swapped in twice in one go. Without NVMe nothing changes."""
-    found = (getattr(parameter, "nvme_swapper", None) for parameter in model.parameters())
-    for swapper in {id(one): one for one in found if one is not None}.values():
+    """From now on no parameter of this model is swapped in twice by one call. Without NVMe nothing changes."""
+    swappers = (getattr(parameter, "nvme_swapper", None) for parameter in model.parameters())
+    for swapper in {id(swapper): swapper for swapper in swappers if swapper is not None}.values():
         _deduplicate_swap_in(swapper)
 
 

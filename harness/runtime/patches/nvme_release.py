@@ -1,4 +1,4 @@
-"""Optimizer states on NVMe that leave host memory once they are written.
+"""Releases the host memory of optimizer states on NVMe once they are written.
 
 With `pipeline_read` or `pipeline_write` DeepSpeed's swapper writes a sub-group's new states in the first step and keeps
 the tensors: `_complete_swap_out` says `buffer = torch.Tensor()` to a variable of its loop, which releases nothing
@@ -34,8 +34,8 @@ _TARGET = "_complete_swap_out"
 
 
 def release_written_states(ds_config: dict[str, Any]) -> str | None:
-    """For every engine of this process that is built from now on. Returns why it is not installed; None: it is, or the
-    configuration has no pipelined swapping.
+    """Install it for every engine of this process that is built from now on. Returns why it is not installed; None: it
+    is, or the configuration has no pipelined swapping.
     """
     zero = ds_config.get("zero_optimization") or {}
     offload = zero.get("offload_optimizer") or {}
@@ -55,10 +55,10 @@ def release_written_states(ds_config: dict[str, Any]) -> str | None:
 
 
 def _complete_and_release(self: Any, swap_out_type: str) -> None:
-    """DeepSpeed's, and then the sub-group's tensors let go of their memory, as with the plain swapper.
+    """DeepSpeed's method; then the sub-group's tensors release their memory, as with the plain swapper.
 
-    Nothing reads them any more: they are written, the 16-bit weights were made from them before the write began, and
-    the sub-group that is read ahead is never the one whose write is completed.
+    Nothing reads them any more: they are written, the 16-bit weights were cast from them before the write began, and
+    the prefetched sub-group is never the one whose write is completed.
     """
     written = self.swap_ops[swap_out_type]
     written.wait()

@@ -1,5 +1,5 @@
-"""Mends what DeepSpeed's 16-bit wrappers of ZeRO stage 0 do while they are built: they step the optimizer once, with
-gradients of zero, to allocate its states. Adam's count would be one ahead and weight decay applied once too often.
+"""Undoes the hidden step of DeepSpeed's 16-bit wrappers of ZeRO stage 0: while they are built, they step the optimizer
+once, with gradients of zero, to allocate its states. Adam's count would be one ahead, weight decay applied once more.
 
 Source: `initialize_optimizer_states` in `runtime/fp16/fused_optimizer.py` and `unfused_optimizer.py`.
 """

@@ -1,4 +1,4 @@
-"""What a shard of DeepSpeed may hold beside tensors and plain values. Whatever else it asks for is refused, not run."""
+"""The classes that a shard of DeepSpeed may hold besides tensors and plain values. Loading any other raises."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _ALLOWED_GLOBALS: list[Callable[..., Any] | tuple[Callable[..., Any], str]] = [
     fragment_address,
     (_zero_stage_getattr, "builtins.getattr"),
 ]
-"""All that DeepSpeed 0.19.8 pickles beside tensors and plain values."""
+"""All that DeepSpeed 0.19.8 pickles besides tensors and plain values."""
 
 
 def allow_deepspeed_globals() -> AbstractContextManager[None]:
-    """In it, `torch.load(..., weights_only=True)` takes what DeepSpeed writes, and nothing more."""
+    """In this context `torch.load(..., weights_only=True)` loads what DeepSpeed writes, and nothing more."""
     context: AbstractContextManager[None] = torch.serialization.safe_globals(_ALLOWED_GLOBALS)
     return context

@@ -1,4 +1,4 @@
-"""Where each model family keeps its parts, for those whose forward is known to be a plain stack of layers.
+"""The module names of each model family whose forward is known to be a plain stack of layers.
 
 A family is in the table once a test has compared its pipeline with the whole model
 (`tests/with_deepspeed/test_pipeline_layers.py`). No weights here.
@@ -14,7 +14,7 @@ from harness.runtime.user_errors import user_error
 
 @dataclass(frozen=True, slots=True)
 class LayerLayout:
-    """Names of the modules, relative to the base model (`base`); the head is beside it."""
+    """Names of the modules, relative to the base model (`base`); the head is outside of it."""
 
     base: str = "model"
     embedding: str = "embed_tokens"
@@ -43,9 +43,9 @@ LAYOUTS: dict[str, LayerLayout] = {
 
 
 def layout_of(config: Any) -> LayerLayout:
-    """The layout of a `transformers` configuration. Raises Refused (PP101) for a family that is not in the table."""
-    found = LAYOUTS.get(config.model_type)
-    if found is None:
+    """The layout of a `transformers` configuration. Raises UserError (PP101) for a family that is not in the table."""
+    layout = LAYOUTS.get(config.model_type)
+    if layout is None:
         raise user_error(
             "PP101",
             f"`model_type: {config.model_type}` cannot be cut into pipeline stages,"
@@ -54,4 +54,4 @@ def layout_of(config: Any) -> LayerLayout:
             notes=("a pipeline calls layers one by one; what else a family's forward does would be lost in silence",),
             fix="set `parallel.pipeline_parallel_size: 1`, and `zero.stage: 3` for a model that is too large",
         )
-    return found
+    return layout

@@ -1,6 +1,6 @@
-"""The layers of a pipeline: thin covers around the modules of `transformers`, which keep all their own code.
+"""The layers of a pipeline: thin wrappers around the modules of `transformers`, which keep all their own code.
 
-From layer to layer goes (hidden states, positions). `positions` is int64 (rows, length): the position ids, which
+Layers pass on (hidden states, positions). `positions` is int64 (rows, length): the position ids, which
 restart where rows hold several documents, and -1 - position at padding. Every stage makes masks and rotary embeddings
 from them by the functions that the whole model calls, so that neither goes through the pipe.
 """
@@ -21,7 +21,7 @@ LayerTensors = tuple[torch.Tensor, torch.Tensor]
 
 
 def encode_positions(batch: MicroBatch) -> torch.Tensor:
-    """What goes along with the hidden states, on the host."""
+    """The positions that go with the hidden states, on the host."""
     ids = batch.position_ids
     if ids is None:
         ids = torch.arange(batch.input_ids.shape[1]).expand(batch.input_ids.shape)
@@ -31,7 +31,7 @@ def encode_positions(batch: MicroBatch) -> torch.Tensor:
 
 
 class SharedInputs:
-    """What every decoder layer of a stage is given beside the hidden states; made once for each micro-batch."""
+    """Inputs of every decoder layer of a stage other than the hidden states; created once for each micro-batch."""
 
     def __init__(self, config: Any) -> None:
         self._config = config
@@ -39,7 +39,7 @@ class SharedInputs:
         self._cache: dict[str, Any] = {}
 
     def update(self, hidden: torch.Tensor, positions: torch.Tensor) -> None:
-        """Turn to this micro-batch, unless it is the one that was looked at last."""
+        """Switch to this micro-batch, unless it is the current one."""
         if positions is self._positions:
             return
         padding = positions < 0
@@ -54,10 +54,10 @@ class SharedInputs:
         return ids
 
     def attention_mask(self, kind: str) -> Any:
-        """As `transformers` makes it for this kind of layer; None where its attention needs none."""
+        """The mask of `transformers` for this kind of layer; None where its attention needs none."""
         if kind not in self._cache:
-            make = create_sliding_window_causal_mask if kind == "sliding_attention" else create_causal_mask
-            self._cache[kind] = make(
+            create_mask = create_sliding_window_causal_mask if kind == "sliding_attention" else create_causal_mask
+            self._cache[kind] = create_mask(
                 config=self._config,
                 inputs_embeds=self._cache["like"],
                 attention_mask=self._cache["attended"],
@@ -112,15 +112,15 @@ class Decoder(nn.Module):
     def forward(self, inputs: LayerTensors) -> LayerTensors:
         """Attention and MLP."""
         hidden, positions = inputs
-        around = self._shared_inputs
-        around.update(hidden, positions)
-        given: dict[str, Any] = {
-            "attention_mask": around.attention_mask(self._mask),
-            "position_ids": around.position_ids,
+        shared = self._shared_inputs
+        shared.update(hidden, positions)
+        kwargs: dict[str, Any] = {
+            "attention_mask": shared.attention_mask(self._mask),
+            "position_ids": shared.position_ids,
         }
         if self.rotary is not None:
-            given["position_embeddings"] = around.position_embeddings(self.rotary)
-        return self.module(hidden, **given), positions
+            kwargs["position_embeddings"] = shared.position_embeddings(self.rotary)
+        return self.module(hidden, **kwargs), positions
 
 
 class Norm(nn.Module):

@@ -7,7 +7,7 @@ from transformers.loss.loss_utils import ForCausalLMLoss
 
 
 class TokenLoss:
-    """Called by the engine for each micro-batch of the last stage; keeps the sum until it is taken."""
+    """Called by the engine for each micro-batch of the last stage; keeps the sum until `pop_loss`."""
 
     def __init__(self, vocab_size: int) -> None:
         self._vocab_size = vocab_size
@@ -18,11 +18,11 @@ class TokenLoss:
         """Sum of the token losses over `share`: `labels` is (labels (rows, length), share (a scalar))."""
         targets, share = labels
         loss: torch.Tensor = ForCausalLMLoss(logits, targets, self._vocab_size, num_items_in_batch=share)
-        seen = loss.detach().double()
-        self._sum = seen if self._sum is None else self._sum + seen
+        value = loss.detach().double()
+        self._sum = value if self._sum is None else self._sum + value
         return loss
 
     def pop_loss(self, device: torch.device) -> torch.Tensor:
-        """The sum since it was taken last, a float64 scalar; 0 on a rank that computes no loss."""
-        taken, self._sum = self._sum, None
-        return torch.zeros((), dtype=torch.float64, device=device) if taken is None else taken
+        """The sum since the last call, a float64 scalar; 0 on a rank that computes no loss."""
+        total, self._sum = self._sum, None
+        return torch.zeros((), dtype=torch.float64, device=device) if total is None else total

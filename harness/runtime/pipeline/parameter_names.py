@@ -1,4 +1,4 @@
-"""From the layers of a pipeline to the names that `transformers` has for their weights, by the configuration alone.
+"""The names in `transformers` of a pipeline's weights, by the configuration alone.
 
 A pipeline of N decoder layers has these layers, counted from 0 (GPT-2 has one more, its position embeddings):
 
@@ -31,7 +31,7 @@ class PipelinePart:
 
 
 def pipeline_parts(config: Any) -> list[PipelinePart]:
-    """The layers of the pipeline in order. Raises Refused (PP101)."""
+    """The layers of the pipeline in order. Raises UserError (PP101)."""
     layout = layout_of(config)
     parts = [PipelinePart("embedding", f"{layout.base}.{layout.embedding}")]
     if layout.positions:
@@ -52,10 +52,10 @@ def to_transformers_name(config: Any, layer: int, name: str) -> str:
 
 def to_transformers_parameter(config: Any, name: str) -> str:
     """The same for names as `PipelineModule.named_parameters` has them: `3.module.x`, `tied_modules.embed.module.x`."""
-    first, _, rest = name.partition(".")
+    first, _, suffix = name.partition(".")
     if first == "tied_modules":
-        return to_transformers_name(config, 0, rest.partition(".")[2])
-    return to_transformers_name(config, int(first), rest)
+        return to_transformers_name(config, 0, suffix.partition(".")[2])
+    return to_transformers_name(config, int(first), suffix)
 
 
 def tied_names(config: Any) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The `PipelineModule`: every rank keeps the layers of its own stage, and has created or read nothing else.
+"""The `PipelineModule`: every rank creates or reads the layers of its own stage only.
 
 Partition methods are DeepSpeed's own; the loss is that of `transformers`.
 """
@@ -33,7 +33,7 @@ from harness.runtime.user_errors import user_error
 
 
 class PrebuiltLayer(LayerSpec):
-    """A layer that is there already. `typename` is the class inside the cover: `type:` partitions look at its name."""
+    """A layer that exists already. `typename` is the wrapped class: `type:` partitions match its name."""
 
     def __init__(self, layer: nn.Module, inner: nn.Module) -> None:
         super().__init__(type(inner))
@@ -58,9 +58,9 @@ class PrebuiltTiedLayer(TiedLayerSpec):
 
 
 class Pipeline(PipelineModule):
-    """A PipelineModule that has its own layers filled with weights before it takes them.
+    """A PipelineModule that fills the weights of its own stage's layers before it builds.
 
-    Raises Refused (PP103) when a stage would have nothing to train.
+    Raises UserError (PP103) when a stage would have nothing to train.
     """
 
     def __init__(self, specs: list[LayerSpec], fill: Callable[[int, nn.Module], None], **options: Any) -> None:
@@ -70,13 +70,13 @@ class Pipeline(PipelineModule):
     def _build(self) -> None:
         self._check_stages()
         for index in range(self._local_start, self._local_stop):
-            self._fill(index, self._layer_specs[index].cover)
+            self._fill(index, self._layer_specs[index].layer)
         super()._build()
 
     def _check_stages(self) -> None:
         for stage, (start, stop) in enumerate(zip(self.parts, self.parts[1:], strict=False)):
-            covers = [spec.cover for spec in self._layer_specs[start:stop]]
-            if not any(p.requires_grad for cover in covers for p in cover.parameters()):
+            stage_layers = [spec.layer for spec in self._layer_specs[start:stop]]
+            if not any(p.requires_grad for layer in stage_layers for p in layer.parameters()):
                 raise user_error(
                     "PP103",
                     f"stage {stage} of {self.num_stages} has nothing to train: layers {start} to {stop} of"
@@ -88,25 +88,25 @@ class Pipeline(PipelineModule):
 
 
 def build_pipeline(run: ResolvedRun, config: Any) -> Pipeline:
-    """The model of the run, cut into stages. A collective. Raises Refused (PP101 to PP105) on every rank alike."""
+    """The model of the run, split into stages. A collective. Raises UserError (PP101 to PP105) on every rank alike."""
     spec, parallel = run.spec.model, run.spec.parallel
     _check_plugin(run)
     parts = pipeline_parts(config)
     set_seed(run.spec.train.seed)
-    creation = DeferredInit(draw_random=is_random_init(spec))
-    with creation:
+    deferred_init = DeferredInit(draw_random=is_random_init(spec))
+    with deferred_init:
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, **model_kwargs(spec))
     if spec.freeze or spec.train_only:
         freeze_parameters(model, spec)
-    stored = None if is_random_init(spec) else LayerWeights(spec, model, parts)
+    weights = None if is_random_init(spec) else LayerWeights(spec, model, parts)
     specs = _build_layer_specs(model, parts)
 
-    def fill(index: int, cover: nn.Module) -> None:
-        creation.materialize(cover)
-        if stored is not None:
-            stored.read_layer(index, cover)
+    def fill(index: int, layer: nn.Module) -> None:
+        deferred_init.materialize(layer)
+        if weights is not None:
+            weights.read_layer(index, layer)
 
-    recompute = run.spec.train.gradient_checkpointing
+    checkpoint_layers = run.spec.train.gradient_checkpointing
     method = _resolve_partition_method(parallel.pipeline_partition_method, specs)
     pipeline = Pipeline(
         specs,
@@ -114,7 +114,7 @@ def build_pipeline(run: ResolvedRun, config: Any) -> Pipeline:
         num_stages=parallel.pipeline_parallel_size,
         loss_fn=TokenLoss(model.config.vocab_size),
         partition_method=method,
-        activation_checkpoint_interval=int(recompute),
+        activation_checkpoint_interval=int(checkpoint_layers),
         activation_checkpoint_func=non_reentrant_checkpoint,
         checkpointable_layers=[layers.Decoder.__name__],
     )
@@ -123,7 +123,7 @@ def build_pipeline(run: ResolvedRun, config: Any) -> Pipeline:
 
 
 def _generation_config(run: ResolvedRun, model: Any) -> Any:
-    """How to generate with the model, for its export: as the weights' folder says, or the configuration."""
+    """The generation configuration of the export: of the weights' folder, or by the model's configuration."""
     spec = run.spec.model
     if not is_random_init(spec):
         with suppress(OSError):
@@ -133,12 +133,12 @@ def _generation_config(run: ResolvedRun, model: Any) -> Any:
 
 def count_parameters(pipeline: Pipeline, distributed: Distributed, topology: Topology) -> int:
     """Elements of the whole model; a tied weight counts on its first stage alone. A collective."""
-    mine = sum(p.numel() for p in pipeline.parameters() if not p.ds_pipe_replicated)
-    return int(distributed.all_reduce_sum(mine if topology.data_parallel_rank == 0 else 0)[0])
+    local_elements = sum(p.numel() for p in pipeline.parameters() if not p.ds_pipe_replicated)
+    return int(distributed.all_reduce_sum(local_elements if topology.data_parallel_rank == 0 else 0)[0])
 
 
 def _check_plugin(run: ResolvedRun) -> None:
-    """What a plug-in does with a model that is whole on one rank."""
+    """Raise UserError (PP105) for a plug-in that needs the whole model on one rank."""
     plugin = plugin_loader.load_plugin(run.spec)
     for name in ("build_model", "metrics"):
         if getattr(plugin, name, None) is not None:
@@ -151,9 +151,9 @@ def _check_plugin(run: ResolvedRun) -> None:
 
 
 def _build_layer_specs(model: Any, parts: list[PipelinePart]) -> list[LayerSpec]:
-    """A layer for each part, empty as the model is."""
+    """One layer for each part, empty as the model is."""
     config, layout = model.config, layout_of(model.config)
-    surroundings = layers.SharedInputs(config)
+    shared_inputs = layers.SharedInputs(config)
     rotary = model.get_submodule(f"{layout.base}.{layout.rotary}") if layout.rotary else None
     tied = any(part.prefix is None for part in parts)
     specs: list[LayerSpec] = []
@@ -168,7 +168,7 @@ def _build_layer_specs(model: Any, parts: list[PipelinePart]) -> list[LayerSpec]
             specs.append(PrebuiltLayer(layers.PositionEmbedding(inner, dropout), inner))
         elif part.kind == "decoder":
             mask = _mask_kind(config, layout.mask, number)
-            specs.append(PrebuiltLayer(layers.Decoder(inner, rotary, surroundings, mask), inner))
+            specs.append(PrebuiltLayer(layers.Decoder(inner, rotary, shared_inputs, mask), inner))
             number += 1
         elif part.kind == "norm":
             specs.append(PrebuiltLayer(layers.Norm(inner), inner))
@@ -187,14 +187,15 @@ def _mask_kind(config: Any, rule: str, number: int) -> str:
 
 
 def _resolve_partition_method(method: str, specs: list[LayerSpec]) -> str:
-    """DeepSpeed's word for it, once it is known to find a layer. Raises Refused (PP104)."""
+    """The method, if its pattern matches a layer. Raises UserError (PP104)."""
     if method.startswith("type:"):
         pattern = re.compile(method.removeprefix("type:"), re.IGNORECASE)
-        found = sorted({spec.typename.__name__ for spec in specs})
-        if not any(pattern.search(name) for name in found):
+        class_names = sorted({spec.typename.__name__ for spec in specs})
+        if not any(pattern.search(name) for name in class_names):
+            listed = ", ".join(f"`{name}`" for name in class_names)
             raise user_error(
                 "PP104",
-                f"`{method}` matches no layer of this model, which are {', '.join(f'`{name}`' for name in found)}",
+                f"`{method}` matches no layer of this model, which are {listed}",
                 key="parallel.pipeline_partition_method",
                 fix="name one of them, or set `parameters`",
             )

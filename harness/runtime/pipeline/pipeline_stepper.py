@@ -1,6 +1,6 @@
-"""Steps and evaluation of a pipeline: the engine draws the micro-batches itself and steps when all are through.
+"""Steps and evaluation of a pipeline: the engine takes the micro-batches itself and steps after the last.
 
-All stages of a pipeline draw the same micro-batches, so that each knows how many there are and of which shape.
+All stages of a pipeline take the same micro-batches, so that each knows their number and shapes.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from typing import Any
 import torch
 
 from harness.runtime.distributed import Distributed
-from harness.runtime.metrics import StepTimer
 from harness.runtime.micro_batch import MicroBatch
 from harness.runtime.pipeline.layers import encode_positions
+from harness.runtime.step_timer import StepTimer
 from harness.runtime.topology import Topology
 
 _PipelineInputs = tuple[tuple[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
 
 class PipelineStepper:
-    """An engine around `pipeline.module.Pipeline`."""
+    """The stepper of an engine around `pipeline_module.Pipeline`."""
 
     def __init__(self, engine: Any, distributed: Distributed, topology: Topology) -> None:
         self._engine, self._device, self._data_size = engine, distributed.device, topology.data_parallel_size
         self._activation_shape: torch.Size | None = None
 
     def train_step(self, micro_batches: Sequence[MicroBatch], num_targets: int, timer: StepTimer) -> torch.Tensor:
-        """One optimizer step; see `stepping.Stepper`. Ranks that are not of the last stage return 0."""
+        """One optimizer step; see `step.Stepper`. Ranks that are not of the last stage return 0."""
         share = num_targets / (len(micro_batches) * self._data_size)
         self._reset_activation_shape(micro_batches)
         with timer.span("pipeline"):
@@ -45,11 +45,11 @@ class PipelineStepper:
         return loss, predicted if self._engine.is_last_stage() else 0
 
     def _pop_loss(self) -> torch.Tensor:
-        taken: torch.Tensor = self._engine.module.loss_fn.take(self._device)
-        return taken
+        loss: torch.Tensor = self._engine.module.loss_fn.pop_loss(self._device)
+        return loss
 
     def _reset_activation_shape(self, micro_batches: Sequence[MicroBatch]) -> None:
-        """The engine keeps the buffers of the first shape that it has seen, and would fill them with other shapes."""
+        """The engine keeps the buffers of its first shape, and would fill them with other shapes."""
         shapes = {batch.input_ids.shape for batch in micro_batches}
         self._engine.dynamic_shape = len(shapes) > 1
         shape = shapes.pop()
@@ -59,5 +59,5 @@ class PipelineStepper:
 
 
 def _pipeline_inputs(batch: MicroBatch, share: float) -> _PipelineInputs:
-    """What the first stage takes, and what the last one takes. float32 as torch divides a float32 loss."""
+    """The inputs of the first stage, and of the last. float32, since torch divides a float32 loss."""
     return (batch.input_ids, encode_positions(batch)), (batch.labels, torch.tensor(share, dtype=torch.float32))

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from harness.runtime.telemetry.comm_timer import SecondsBySpan
+from harness.runtime.comm_timer import SecondsBySpan
+from harness.runtime.step_timer import StepTimes, StepTrace
 from harness.runtime.telemetry.flops_counter import BatchCounts
-from harness.runtime.telemetry.step_timer import StepTimes, StepTrace
 
 
 @dataclass(slots=True)

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
+from harness.runtime.comm_timer import LOOP_SPAN
 from harness.runtime.distributed import Distributed
 from harness.runtime.metrics import MetricsWriter
-from harness.runtime.telemetry.comm_timer import LOOP_SPAN
+from harness.runtime.step_timer import StepTimes
 from harness.runtime.telemetry.memory_usage import major_page_faults, memory_usage
-from harness.runtime.telemetry.step_timer import StepTimes
 from harness.runtime.telemetry.stragglers import RankSample, StragglerChange, StragglerDetector
 from harness.runtime.topology import Topology
 from harness.spec.sections.telemetry_spec import TelemetrySpec

@@ -5,11 +5,6 @@ Every figure of a `step` line comes together here; how each is measured is in th
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from harness.runtime.dataset.sampler import TrainData
-
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -17,17 +12,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 
-from harness.runtime.distributed import Distributed, copy_to_host_async
-from harness.runtime.metrics import MetricsWriter
+from harness.runtime.comm_timer import COMM_TIMER, SecondsBySpan, instrument_collectives
+from harness.runtime.context import RunContext
+from harness.runtime.distributed import copy_to_host_async
 from harness.runtime.nonfinite_policy import nonfinite_loss_error
 from harness.runtime.progress_display import ProgressDisplay
-from harness.runtime.run_config import RunDir
-from harness.runtime.telemetry.comm_timer import COMM_TIMER, SecondsBySpan, instrument_collectives
+from harness.runtime.step_timer import StepTimer, StepTrace, compute_step_times
 from harness.runtime.telemetry.flops_counter import FlopsCounter, make_flops_counter
 from harness.runtime.telemetry.log_interval import LogInterval, flops_fields, throughput_fields
 from harness.runtime.telemetry.memory_usage import memory_usage
@@ -36,27 +31,12 @@ from harness.runtime.telemetry.peak_flops import DevicePeak, find_device_peak
 from harness.runtime.telemetry.profiler import StepProfiler, write_comms_summary
 from harness.runtime.telemetry.rank_stats import RankStats
 from harness.runtime.telemetry.run_header import run_header_fields
-from harness.runtime.telemetry.step_timer import StepTimer, StepTrace, compute_step_times
 from harness.runtime.telemetry.trackers import Trackers
-from harness.runtime.topology import Topology
 from harness.runtime.train_state import TrainState
 
 _DISK_USAGE_INTERVAL_SECONDS = 30.0
 _MAX_FLUSH_DELAY_SECONDS = 0.5
 """So long a line may wait for others on a CPU: written together, short steps cost half as much, in warm caches."""
-
-
-class TelemetryContext(Protocol):
-    """What is measured: a job of the loop."""
-
-    run_config: Any
-    run_dir: RunDir
-    distributed: Distributed
-    topology: Topology
-    config: Any
-    engine: Any
-    train_data: TrainData
-    metrics: MetricsWriter
 
 
 @dataclass(slots=True)
@@ -85,7 +65,7 @@ class _PendingStep:
 class Telemetry:
     """Of one run, on every rank: all call the same methods at the same steps."""
 
-    def __init__(self, job: TelemetryContext, screen: ProgressDisplay) -> None:
+    def __init__(self, job: RunContext, screen: ProgressDisplay) -> None:
         self._context, self._console = job, screen
         spec = job.run_config.run.spec
         self._spec, self._logging_steps = spec.telemetry, spec.logging.logging_steps

@@ -241,7 +241,7 @@ def _rows_of(rank: int) -> None:
         drawn = step(self, position)
         rows = np.repeat(drawn.row_indices[:, :1], drawn.row_indices.shape[1], axis=1)
         batches = [self.dataset.make_batch(part[0] + rank) for part in rows]
-        return dataclasses.replace(drawn, micro_batches=batches, rows=rows)
+        return dataclasses.replace(drawn, micro_batches=batches, row_indices=rows)
 
     TrainData.batch_at = wrong  # type: ignore[method-assign]
 

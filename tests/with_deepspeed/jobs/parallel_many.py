@@ -21,11 +21,11 @@ from plain_reference import Rows, Settings, train_plainly
 
 from harness.runtime.distributed import Distributed, destroy_process_group, init_process_group
 from harness.runtime.engine import apply_engine_patches, build_engine, resolve_topology
-from harness.runtime.metrics import StepTimer
 from harness.runtime.micro_batch import IGNORE_INDEX, MicroBatch
 from harness.runtime.models import build_model, load_config
 from harness.runtime.run_config import RunConfig, RunDir
 from harness.runtime.step import Stepper, make_stepper
+from harness.runtime.step_timer import StepTimer
 from harness.runtime.tokenizer import load_tokenizer
 from harness.runtime.topology import Topology
 from harness.runtime.worker import _load_run_config_on_all_ranks, _set_log_levels

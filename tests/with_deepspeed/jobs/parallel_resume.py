@@ -17,9 +17,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from parallel_many import Built, build, mine, predicted, rows_of
 
 from harness.runtime.distributed import Distributed, destroy_process_group, init_process_group
-from harness.runtime.metrics import StepTimer
 from harness.runtime.parallel.tensor_parallel import count_parameters, tp_layouts, tp_sharded_weights
 from harness.runtime.run_config import RunDir
+from harness.runtime.step_timer import StepTimer
 from harness.runtime.worker import _load_run_config_on_all_ranks, _set_log_levels
 
 KIND = {"packed": False, "skewed": False}

@@ -20,12 +20,12 @@ from transformers import AutoConfig, AutoModelForCausalLM, set_seed
 from harness.plan.resolved_run import resolve_run
 from harness.render import render_ds_config
 from harness.runtime.distributed import Distributed, destroy_process_group, init_process_group
-from harness.runtime.metrics import StepTimer
 from harness.runtime.micro_batch import MicroBatch
 from harness.runtime.models.safetensors_reader import SafetensorsFiles
 from harness.runtime.pipeline.parameter_names import to_transformers_parameter
 from harness.runtime.pipeline.pipeline_module import build_pipeline
 from harness.runtime.step import make_stepper
+from harness.runtime.step_timer import StepTimer
 from harness.runtime.topology import Topology
 from harness.spec.run_spec import RunSpec
 

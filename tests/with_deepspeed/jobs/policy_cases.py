@@ -30,16 +30,16 @@ class Spoiled:
         self.changed: list[bool] = []
         self._module.register_forward_hook(self._spoil)
 
-    def train(self, micro_batches: Any, predicted: int, watch: Any) -> torch.Tensor:
+    def train_step(self, micro_batches: Any, num_targets: int, timer: Any) -> torch.Tensor:
         self._step += 1
         self._spoiling = self._step in self._job["bad"] and self._rank == self._job["rank"]
         before = self._digest()
-        losses = self._stepper.train_step(micro_batches, predicted, watch)
+        losses = self._stepper.train_step(micro_batches, num_targets, timer)
         self.changed.append(self._digest() != before)
         self._spoiling = False
         return losses
 
-    def evaluate(self, batch: Any) -> tuple[torch.Tensor, int]:
+    def eval_step(self, batch: Any) -> tuple[torch.Tensor, int]:
         return self._stepper.eval_step(batch)
 
     def _spoil(self, _module: Any, _inputs: Any, output: Any) -> Any:

@@ -63,13 +63,13 @@ def hold(job: Any, state: Any, folder: Path) -> Any:
     body = {
         "tag": "held",
         "zero_stage": engine.zero_optimization_stage(),
-        "degrees": {"pipeline": job.topology.pipeline_size, "tensor": job.topology.tensor_size},
+        "degrees": {"pipeline": job.topology.pipeline_parallel_size, "tensor": job.topology.tensor_parallel_size},
         "shape": reshard.describe_layout(engine, job.topology, job.config),
     }
-    if job.ranks.is_first:
+    if job.distributed.is_main_process:
         job.config.save_pretrained(folder / "huggingface")
         (folder / "held.json").write_text(json.dumps(body))
-    job.ranks.barrier()
+    job.distributed.barrier()
     return state
 
 

@@ -122,7 +122,7 @@ def _open_pipeline(folder: Path, stage: int, groups: list[list[list[str]]] | Non
         everything = {**one.frozen_and_buffers, **everything}
     first = slices[0]
     names = [[n for s in slices if g < len(s.groups) for n in s.groups[g]] for g in range(len(first.groups))]
-    merged = RankParams(trained, {}, tied_names(config), first.head, names, first.options, first.step, first.scaler)
+    merged = RankParams(trained, {}, tied_names(config), first.head, names, first.options, first.step, first.loss_scaler)
     others = {n: p for n, p in everything.items() if n not in trained and n not in merged.tied}
     return _build_weights(trained, others, merged)
 

@@ -10,11 +10,6 @@ Frozen parameters and buffers are loaded too, which DeepSpeed's universal loadin
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from harness.runtime.train import TrainContext
-
 import json
 from pathlib import Path
 from typing import Any
@@ -28,11 +23,12 @@ from harness.runtime.checkpoint.consolidate import WEIGHT
 from harness.runtime.checkpoint.nvme_states import fill_sub_group
 from harness.runtime.checkpoint.reshard.layout_signature import param_groups, param_names
 from harness.runtime.checkpoint.reshard.to_universal import convert_to_universal
+from harness.runtime.context import RunContext
 from harness.runtime.topology import Topology
 from harness.runtime.user_errors import user_error
 
 
-def load_universal(job: TrainContext, folder: Path, manifest: Any) -> None:
+def load_universal(job: RunContext, folder: Path, manifest: Any) -> None:
     """Convert checkpoint `folder` if that has not been done, and load it: weights, masters, the optimizer's states and
     settings, schedule, counters, loss scale. A collective. Raises Refused on all ranks (CK105, CK120-CK123, CK131).
     """

@@ -11,11 +11,6 @@ NAME is the name in `transformers`. A folder that is not complete does not get i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from harness.runtime.train import TrainContext
-
 import json
 import shutil
 import sys
@@ -29,6 +24,7 @@ import torch
 from harness.errors import UserError
 from harness.file_io import replace_file
 from harness.runtime.checkpoint.consolidate import WEIGHT, FullWeights, open_checkpoint
+from harness.runtime.context import RunContext
 from harness.runtime.run_config import RunDir
 from harness.runtime.user_errors import user_error
 from harness.units import format_bytes
@@ -49,7 +45,7 @@ def remove_converted(run_dir: RunDir) -> None:
     shutil.rmtree(universal_folder(run_dir), ignore_errors=True)
 
 
-def convert_to_universal(job: TrainContext, folder: Path, manifest: Any) -> Path:
+def convert_to_universal(job: RunContext, folder: Path, manifest: Any) -> Path:
     """The universal folder of checkpoint `folder`, made if it is not there. A collective: each rank writes its part.
 
     Raises Refused on all ranks (CK105, CK120, CK131 the source; CK121 no room or not writable; CK122 hosts apart).

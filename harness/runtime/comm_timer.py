@@ -1,8 +1,8 @@
-"""Seconds in collectives: how long this rank communicates and, most of it where ranks differ, waits for others.
+"""Seconds in collectives: this rank's communication, most of it a wait for slower ranks.
 
-DeepSpeed's collectives all go through one object, whose methods are timed; the loop's own are timed in `ranks.py`. On
-a CPU the host's clock says it, since there a collective blocks. On a device two events on the stream that calls it do,
-read when the device has passed them; a collective beside the computation counts there too.
+DeepSpeed's collectives all go through one object, whose methods are timed; `distributed.py` times the loop's own. A
+CPU is timed by the host's clock, since a collective blocks there. A device is timed by two events on the calling
+stream, read when the device has passed them; a collective that overlaps with computation counts there too.
 """
 
 from __future__ import annotations
@@ -45,52 +45,52 @@ _COLLECTIVES = (
     "send",
 )
 LOOP_SPAN = "loop"
-"""The part of a step that is none of the stepper's."""
+"""The span of a step outside the stepper's spans."""
 SecondsBySpan = defaultdict[str, float]
-"""By the name of a part."""
+"""By the name of a span."""
 
 
 class CommTimer:
-    """Counts while it is `on`. `part` is the part of the step that goes on; seconds are kept apart by it."""
+    """Counts while it is `enabled`. `current_span` is the running span of the step; seconds are counted by span."""
 
     def __init__(self) -> None:
         self.enabled, self.current_span = False, LOOP_SPAN
         self.host_seconds: SecondsBySpan = defaultdict(float)
-        """Seconds by the host's clock, of what blocks it: all collectives on a CPU, the loop's own on a device."""
+        """Seconds by the host's clock of collectives that block it: all on a CPU, the loop's own on a device."""
         self.device_spans: list[tuple[str, Any, Any]] = []
-        """(part, event before, event after) of a device's collectives."""
+        """(span, event before, event after) of a device's collectives."""
         self._is_nested = False
         self._use_events = get_accelerator().device_name() != "cpu"
 
     def pop_times(self) -> tuple[SecondsBySpan, list[tuple[str, Any, Any]]]:
-        """What was counted since the last time."""
-        taken = self.host_seconds, self.device_spans
+        """The counts since the last call."""
+        times = self.host_seconds, self.device_spans
         self.host_seconds, self.device_spans = defaultdict(float), []
-        return taken
+        return times
 
     @contextmanager
     def host_wait(self) -> Iterator[None]:
-        """What happens inside blocks the host until others have come as far. A save in the background is left out."""
+        """In this context the host waits for other ranks. A save in the background does not count."""
         if not self.enabled or self._is_nested or threading.current_thread() is not threading.main_thread():
             yield
             return
-        self._is_nested, began = True, time.perf_counter()
+        self._is_nested, start = True, time.perf_counter()
         try:
             yield
         finally:
             self._is_nested = False
-            self.host_seconds[self.current_span] += time.perf_counter() - began
+            self.host_seconds[self.current_span] += time.perf_counter() - start
 
-    def time_call(self, function: Callable[..., Any], *args: Any, **kw: Any) -> Any:
-        """Call a collective and count it; what it leaves to wait for is counted when somebody waits."""
+    def time_call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a collective and count it; an asynchronous one is counted again when its handle is waited for."""
         if not self.enabled or self._is_nested:
-            return function(*args, **kw)
-        self._is_nested, begin = True, self._mark()
+            return function(*args, **kwargs)
+        self._is_nested, start = True, self._mark()
         try:
-            result = function(*args, **kw)
+            result = function(*args, **kwargs)
         finally:
             self._is_nested = False
-            self._add_span(begin)
+            self._add_span(start)
         return _TimedHandle(result, self) if hasattr(result, "wait") else result
 
     def _mark(self) -> Any:
@@ -100,32 +100,32 @@ class CommTimer:
         event.record()
         return event
 
-    def _add_span(self, begin: Any) -> None:
+    def _add_span(self, start: Any) -> None:
         if self._use_events:
-            self.device_spans.append((self.current_span, begin, self._mark()))
+            self.device_spans.append((self.current_span, start, self._mark()))
         else:
-            self.host_seconds[self.current_span] += time.perf_counter() - begin
+            self.host_seconds[self.current_span] += time.perf_counter() - start
 
 
 class _TimedHandle:
-    """A collective on its way. Waiting for it is counted; all else is the handle's own."""
+    """An asynchronous collective. `wait` is counted; all else is the handle's own."""
 
-    def __init__(self, handle: Any, meter: CommTimer) -> None:
-        self._handle, self._timer = handle, meter
+    def __init__(self, handle: Any, timer: CommTimer) -> None:
+        self._handle, self._timer = handle, timer
 
-    def wait(self, *args: Any, **kw: Any) -> Any:
-        return self._timer.time_call(self._handle.wait, *args, **kw)
+    def wait(self, *args: Any, **kwargs: Any) -> Any:
+        return self._timer.time_call(self._handle.wait, *args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._handle, name)
 
 
 COMM_TIMER = CommTimer()
-"""Of this process: DeepSpeed has one communication backend a process too."""
+"""One for the process, as DeepSpeed has one communication backend for it."""
 
 
 def instrument_collectives() -> None:
-    """Time DeepSpeed's collectives from now on, where the meter is on. Does nothing the second time."""
+    """Time DeepSpeed's collectives from now on, while the timer is enabled. A second call does nothing."""
     from deepspeed.comm import comm
 
     backend = comm.cdb
@@ -137,10 +137,10 @@ def instrument_collectives() -> None:
 
 def _with_timing(function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
-    def timed(*args: Any, **kw: Any) -> Any:
-        if torch.compiler.is_compiling():  # a graph gets the collective itself, and no clock
-            return function(*args, **kw)
-        return COMM_TIMER.time_call(function, *args, **kw)
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():  # a graph gets the collective itself, without a timer
+            return function(*args, **kwargs)
+        return COMM_TIMER.time_call(function, *args, **kwargs)
 
     timed.timed_by_harness = True  # type: ignore[attr-defined]
     return timed

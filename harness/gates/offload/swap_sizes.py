@@ -24,7 +24,7 @@ def shares(ctx: Context) -> tuple[int, ...] | None:
     return tuple(-(-parameter.numel // ranks) for parameter in model.parameters())
 
 
-def swapped(ctx: Context, parts: tuple[int, ...]) -> tuple[int, ...]:
+def swapped_sizes(ctx: Context, parts: tuple[int, ...]) -> tuple[int, ...]:
     """Those of the shares that go to the disk: smaller ones than 1 MiB or one block stay in memory."""
     block = ctx.ds("aio.block_size", 0)
     least = max(_MIN_BYTES, block if isinstance(block, int) else 0)

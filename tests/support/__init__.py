@@ -1,0 +1,1 @@
+"""Programs and helpers that several test folders share."""

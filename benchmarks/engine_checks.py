@@ -1,10 +1,10 @@
-"""Silent faults of DeepSpeed, provoked with no gate asked: which claim stops the run, and which gate would have before?
+"""Silent faults of DeepSpeed, provoked without gates: which engine check stops the run, and which gate would refuse it?
 
     python benchmarks/engine_checks.py [--only TEXT] [--launcher] [--write]
 
-Each row is a run of the real engine on forked ranks, with a JSON that says something else than the spec; with
+Each row is a run of the real engine on forked ranks, with a JSON that differs from the spec; with
 `--launcher` the ranks are started by the `deepspeed` command, which takes ten minutes. `--write` puts the table into
-`benchmarks/results/attestation-DATE.md`.
+`benchmarks/results/engine-checks-DATE.md`.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ def main() -> int:
     from engine_checks_rows import ROWS
     from forked_ranks import ForkedRanks
 
-    chosen = [row for row in ROWS if arguments.only in row.name or row.name == "saved"]
+    rows = [row for row in ROWS if arguments.only in row.name or row.name == "saved"]
     ranks = ForkedRanks()
-    with tempfile.TemporaryDirectory(prefix="attestation-") as scratch:
-        outcomes = run(chosen, Path(scratch), launched if arguments.launcher else ranks.run)
-        gates = gates_of(Path(scratch), [row.name for row in chosen])
+    with tempfile.TemporaryDirectory(prefix="engine-checks-") as scratch:
+        outcomes = run(rows, Path(scratch), run_launcher if arguments.launcher else ranks.run)
+        gates = gates_of(Path(scratch), [row.name for row in rows])
     ranks.close()
-    lines = [line(row.name, outcomes[row.name], gates[row.name]) for row in chosen if row.name != "saved"]
-    text = table(lines, "ranks of the `deepspeed` launcher" if arguments.launcher else "forked gloo ranks")
+    lines = [make_line(row.name, outcomes[row.name], gates[row.name]) for row in rows if row.name != "saved"]
+    text = make_table(lines, "ranks of the `deepspeed` launcher" if arguments.launcher else "forked gloo ranks")
     print(text)
     if arguments.write:
         day = datetime.now(UTC).strftime("%Y-%m-%d")
-        (ROOT / "benchmarks" / "results" / f"attestation-{day}.md").write_text(text + "\n", encoding="utf-8")
+        (ROOT / "benchmarks" / "results" / f"engine-checks-{day}.md").write_text(text + "\n", encoding="utf-8")
     return int(any(how == "unseen" and not why for _, how, _, _, why in lines))
 
 
-def launched(script: Path, *arguments: str, ranks: int, check: bool) -> dict[str, Any]:
-    """A script under the launcher, as `ForkedRanks.run` returns it."""
+def run_launcher(script: Path, *arguments: str, ranks: int, check: bool) -> dict[str, Any]:
+    """Run a script under the launcher. Returns the same as `ForkedRanks.run`."""
     from runtime_helpers import rank_environment, remove_shared_buffers
 
     with socket.socket() as probe:
@@ -61,7 +61,7 @@ def launched(script: Path, *arguments: str, ranks: int, check: bool) -> dict[str
         port = int(probe.getsockname()[1])
     command = [str(Path(sys.executable).with_name("deepspeed")), "--num_gpus", str(ranks), "--master_port", str(port)]
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             [*command, "--no_local_rank", str(script), *arguments],
             capture_output=True,
             text=True,
@@ -72,20 +72,20 @@ def launched(script: Path, *arguments: str, ranks: int, check: bool) -> dict[str
     finally:
         remove_shared_buffers(port)
     print(".", end="", flush=True, file=sys.stderr)
-    return {"codes": [done.returncode], "first": 0, "output": [done.stdout + done.stderr]}
+    return {"codes": [process.returncode], "first": 0, "output": [process.stdout + process.stderr]}
 
 
 Line = tuple[str, str, str, str, str]
 
 
-def line(name: str, outcome: dict[str, Any], gates: list[str]) -> Line:
-    """(row, how, what stopped it, gates, what was said or why nothing was)."""
+def make_line(name: str, outcome: dict[str, Any], gates: list[str]) -> Line:
+    """(row, end, failed checks, gates, message or the reason why there is none)."""
     from engine_checks_rows import UNSEEN
 
     ids = [i for i in outcome["ids"] if i.startswith("AT")]
     if ids:
-        said = outcome["findings"][0].partition(": ")[2]
-        return name, "attested", ", ".join(ids), ", ".join(gates), said
+        message = outcome["findings"][0].partition(": ")[2]
+        return name, "engine check failed", ", ".join(ids), ", ".join(gates), message
     if outcome["ids"]:
         return (
             name,
@@ -101,7 +101,7 @@ def line(name: str, outcome: dict[str, Any], gates: list[str]) -> Line:
 
 def gates_of(folder: Path, names: list[str]) -> dict[str, list[str]]:
     """Gates that `harness validate-config` names for each run's DeepSpeed JSON."""
-    found = {}
+    gates = {}
     for name in names:
         command = [
             sys.executable,
@@ -112,16 +112,16 @@ def gates_of(folder: Path, names: list[str]) -> dict[str, list[str]]:
             "--format",
             "json",
         ]
-        done = subprocess.run(
+        process = subprocess.run(
             command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": str(ROOT)}
         )
-        body = json.loads(done.stdout or "{}")
+        body = json.loads(process.stdout or "{}")
         files = body.get("files", [])
-        found[name] = sorted({f["gate"] for file in files for f in file.get("findings", []) if f["severity"] != "info"})
-    return found
+        gates[name] = sorted({f["gate"] for file in files for f in file.get("findings", []) if f["severity"] != "info"})
+    return gates
 
 
-def table(lines: list[Line], where: str) -> str:
+def make_table(lines: list[Line], where: str) -> str:
     """Markdown."""
     counts = Counter(how for _, how, *_ in lines)
     gated = sum(bool(gates) for _, how, _, gates, _ in lines if how == "unseen")
@@ -129,7 +129,7 @@ def table(lines: list[Line], where: str) -> str:
         "# Silent faults, provoked",
         "",
         f"DeepSpeed {version('deepspeed')}, torch {version('torch')}, {len(lines)} rows: the real engine on {where},"
-        " no gate asked.",
+        " without gates.",
         "",
         *(f"- {how}: {count}" for how, count in counts.most_common()),
         f"- of those unseen, {gated} are named by a gate",

@@ -1,9 +1,9 @@
-"""What does a run's look at its own engine cost? Beside its first 20 steps, on a model whose steps take about 50 ms.
+"""The cost of the engine checks in the first 20 steps of a run, on a model whose steps take about 50 ms.
 
     python benchmarks/engine_checks_overhead.py [--ranks 2] [--rows N] [--stage 2] [--write]
 
-Every call of the loop into `Attestation` is timed: what the rank itself computes (CPU time of its thread) and how long
-it takes with waiting for the others. The target is below 2 % of the first 20 steps, with what comes before the engine
+Every call of the loop into `EngineChecks` is timed: the CPU time of the rank's thread, and the wall time with waiting
+for other ranks. The target is below 2 % of the first 20 steps, with what comes before the engine
 is built. `--write` puts the figures into `benchmarks/results/engine_checks_overhead.json`.
 """
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RESULT = ROOT / "benchmarks" / "results" / "engine_checks_overhead.json"
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "with_deepspeed"), str(ROOT / "benchmarks")]
 STEPS = 20
-CALLS = ("__init__", "built", "begin", "drawn", "after", "finish")
+CALLS = ("__init__", "on_engine_built", "on_train_start", "on_batch", "on_step_end", "on_train_end")
 
 
 def main() -> None:
@@ -46,7 +46,7 @@ def main() -> None:
 
     ranks = ForkedRanks()
     body = spec(arguments.rows, arguments.stage, STEPS) | {"launch": {"engine_checks": "stop"}}
-    with tempfile.TemporaryDirectory(prefix="attestation-overhead-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="engine-checks-overhead-") as scratch:
         run = resolve_run(
             RunSpec.model_validate_json(json.dumps(body)),
             world_size=arguments.ranks,
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def measure(scratch: Path) -> None:
-    """On each rank: one run, with a clock around each call of the loop into attestation."""
+    """On each rank: one run, with a clock around each call of the loop into `EngineChecks`."""
     from harness.runtime import train
     from harness.runtime.distributed import destroy_process_group, init_process_group
     from harness.runtime.engine_checks import EngineChecks
@@ -71,28 +71,28 @@ def measure(scratch: Path) -> None:
     from harness.runtime.run_config import RunDir
     from harness.runtime.worker import _load_run_config_on_all_ranks, _set_log_levels
 
-    spent = {name: [0.0, 0.0] for name in CALLS}
+    seconds = {name: [0.0, 0.0] for name in CALLS}
     for name in CALLS:
-        setattr(EngineChecks, name, _timed(getattr(EngineChecks, name), spent[name]))
-    ranks, run_dir = init_process_group(), RunDir(scratch)
-    orders = _load_run_config_on_all_ranks(run_dir, ranks)
+        setattr(EngineChecks, name, _timed(getattr(EngineChecks, name), seconds[name]))
+    distributed, run_dir = init_process_group(), RunDir(scratch)
+    run_config = _load_run_config_on_all_ranks(run_dir, distributed)
     _set_log_levels("error")
-    job = train.build_context(orders, run_dir, ranks, RankStatusWriter(run_dir, ranks.rank))
-    train.train(job, None)
-    job.metrics.close()
-    if ranks.is_main_process:
+    ctx = train.build_context(run_config, run_dir, distributed, RankStatusWriter(run_dir, distributed.rank))
+    train.train(ctx, None)
+    ctx.metrics.close()
+    if distributed.is_main_process:
         lines = [json.loads(line) for line in run_dir.metrics.read_text().splitlines()]
         steps = sorted(line["seconds"] for line in lines if line["type"] == "step")
-        whole = STEPS * steps[len(steps) // 2]
-        own, waited = (sum(both[i] for both in spent.values()) for i in (0, 1))
+        total = STEPS * steps[len(steps) // 2]
+        cpu, wall = (sum(times[i] for times in seconds.values()) for i in (0, 1))
         result = {
             "median_step_seconds": round(steps[len(steps) // 2], 5),
             "parameters": next(line["parameters"] for line in lines if line["type"] == "run"),
-            "own_cpu_seconds": round(own, 5),
-            "wall_seconds": round(waited, 5),
-            "share_of_20_steps_cpu": round(own / whole, 4),
-            "share_of_20_steps_wall": round(waited / whole, 4),
-            "by_call": {name: [round(x, 5) for x in both] for name, both in spent.items()},
+            "own_cpu_seconds": round(cpu, 5),
+            "wall_seconds": round(wall, 5),
+            "share_of_20_steps_cpu": round(cpu / total, 4),
+            "share_of_20_steps_wall": round(wall / total, 4),
+            "by_call": {name: [round(x, 5) for x in times] for name, times in seconds.items()},
         }
         (scratch / "result.json").write_text(json.dumps(result))
     destroy_process_group()

@@ -1,6 +1,6 @@
-"""Silent rows of the sheets about DeepSpeed 0.19.8, each provoked: the wish is in the spec, the fault in the JSON.
+"""Silent faults of DeepSpeed 0.19.8, each provoked: the spec asks for one thing, the JSON has another.
 
-`json` is laid over what the spec renders to; None removes. Ids are those of the sheets: `z` for ZeRO, precision and
+`json` overrides what the spec renders to; None removes a key. Ids are those of the sheets: `z` for ZeRO, precision and
 optimizers, `p` for parallelism, keys and launch.
 """
 
@@ -151,7 +151,7 @@ ROWS: tuple[Case, ...] = (
         "zS18 one cycle", zero(1), 1, _warm("OneCycle", cycle_min_lr=1e-5, cycle_max_lr=1e-3, cycle_first_step_size=4)
     ),
     Case("zK01 deepcompile", zero(1) | _over(compile={"deepcompile": True}), 1),
-    Case("zI01 bare zero.Init", zero(3), 1, deed="bare-init"),
+    Case("zI01 bare zero.Init", zero(3), 1, fault="bare-init"),
     Case("pT05 autotp 1", zero(1) | _TENSOR, 2, {"tensor_parallel": {"autotp_size": 1}}),
     Case("pT06 tp_size alone", zero(1) | _TENSOR, 2, {"tensor_parallel": {"autotp_size": None, "tp": {"tp_size": 2}}}),
     Case("pT21 preset of no model", zero(1) | _TENSOR, 2, {"tensor_parallel": {"preset_model": "nobody"}}),
@@ -163,7 +163,7 @@ ROWS: tuple[Case, ...] = (
         {"tensor_parallel": {"partition_config": {**_LAYER, "use_default_specs": False}}},
     ),
     Case("pT24 plan misspelt", zero(1) | _TENSOR, 2, {"tensor_parallel": {"partition_config": {"layer_spec": []}}}),
-    Case("pT39 other rows", zero(1) | {"parallel": {"sequence_parallel_size": 2}}, 2, deed="own-rows"),
+    Case("pT39 other rows", zero(1) | {"parallel": {"sequence_parallel_size": 2}}, 2, fault="own-rows"),
     Case("pL02 stages clip", zero(0) | {"parallel": {"pipeline_parallel_size": 2}}, 2),
     Case("pL05 pipeline stages", zero(1) | {"parallel": {"pipeline_parallel_size": 2}}, 2, {"pipeline": {"stages": 4}}),
     Case("pS01 sequence key", zero(1), 2, {"sequence_parallel_size": 2, "train_batch_size": None}),
@@ -209,7 +209,7 @@ UNSEEN = {
     "pL02": "each stage's own norm is a plausible one; gate PP002 refuses the spec",
     "pL05": "DeepSpeed reads the key nowhere",
     "pK39": "prescaling with the default factor gives the same mean",
-    "pC08": "no claim looks into the moments that a checkpoint brings; the harness refuses the change of its own spec",
+    "pC08": "no check reads the moments that a checkpoint brings; the harness refuses the change of its own spec",
     "pD13": "shows in memory alone",
 }
-"""Why nothing could be said of some, by the beginning of the name."""
+"""The reason why no check fails, by the first word of the name."""

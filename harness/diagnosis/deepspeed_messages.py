@@ -132,15 +132,15 @@ BT003 * IndexError: list index out of range :: deepspeed/(?:utils/groups|runtime
 @cache
 def deepspeed_causes() -> tuple[FailureCause, ...]:
     """One cause a gate or finding, with all of its messages, in the order in which they stand."""
-    found = []
+    causes = []
     for line in MESSAGES.strip().splitlines():
         id_, rest = line.split(" ", 1)
         sure = not rest.startswith("* ")
-        words, needed, frames = (rest if sure else rest[2:]).partition(" ::! ")
-        if not needed:
-            words, _, frames = words.partition(" :: ")
-        found.append(FailureCause(id_, "", "", "", (FailureSignature(words, sure, frames, bool(needed)),)))
-    return tuple(found)
+        pattern, required, frames = (rest if sure else rest[2:]).partition(" ::! ")
+        if not required:
+            pattern, _, frames = pattern.partition(" :: ")
+        causes.append(FailureCause(id_, "", "", "", (FailureSignature(pattern, sure, frames, bool(required)),)))
+    return tuple(causes)
 
 
 _OWN_FINDING = re.compile(r"^(?:error|refused)\[(?P<id>[A-Z]{2}\d{3})\]: ")

@@ -42,9 +42,9 @@ class FailureCause:
     @property
     def text(self) -> str:
         """The page that `harness explain ID` prints."""
-        more = f" {self.page}" if self.page else ""
-        said = "Found in logs by `harness explain --log`."
-        return f"{self.title[0].upper()}{self.title[1:]}.{more}\n\nWhat to change: {self.change}.\n\n{said}"
+        page = f" {self.page}" if self.page else ""
+        source = "Found in logs by `harness explain --log`."
+        return f"{self.title[0].upper()}{self.title[1:]}.{page}\n\nWhat to change: {self.change}.\n\n{source}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,44 +35,44 @@ def select_first_cause(
 ) -> CauseSelection:
     """The first cause. `progress` is how many signs of progress each log has, `num_talkers` how many wrote them."""
     margin = MAX_PROGRESS_AFTER_ERROR * max(1, num_writers) + num_ranks // len(progress)
-    outlived = [e for e in events if is_completed or progress[e.log_index] - e.progress > margin]
-    alive = [e for e in events if e not in outlived and e.level != "hint"]
-    killed = _find_killed_rank(alive)
+    survived = [e for e in events if is_completed or progress[e.log_index] - e.progress > margin]
+    candidates = [e for e in events if e not in survived and e.level != "hint"]
+    killed_event = _find_killed_rank(candidates)
     for level in ("root", "end", "echo"):
-        of_level = [e for e in alive if e.level == level]
+        level_events = [e for e in candidates if e.level == level]
         if level == "end":
-            of_level = [e for e in of_level if e.cause not in ("LG074", "LG069")]
-        if of_level:
-            ordered = _sort_events(of_level, clock_went_back=clock_went_back)
-            first, contested = _pick_first(ordered)
-            contested = contested or progress[first.log_index] - first.progress > 2 * max(1, num_writers)
-            if killed is not None and level == "root" and _may_have_been_caught(first, killed):
-                first, contested = killed, True
-            return CauseSelection(first, contested, tuple(outlived), tuple(alive))
-    ends = _sort_events([e for e in alive if e.level == "end"], clock_went_back=clock_went_back)
-    asked = [e for e in ends if e.cause == "LG069"]
-    last = asked or ends
-    return CauseSelection(last[0] if last else None, False, tuple(outlived), tuple(alive))
+            level_events = [e for e in level_events if e.cause not in ("LG074", "LG069")]
+        if level_events:
+            ordered_events = _sort_events(level_events, clock_went_back=clock_went_back)
+            first, is_contested = _pick_first(ordered_events)
+            is_contested = is_contested or progress[first.log_index] - first.progress > 2 * max(1, num_writers)
+            if killed_event is not None and level == "root" and _may_have_been_caught(first, killed_event):
+                first, is_contested = killed_event, True
+            return CauseSelection(first, is_contested, tuple(survived), tuple(candidates))
+    ends = _sort_events([e for e in candidates if e.level == "end"], clock_went_back=clock_went_back)
+    stop_requests = [e for e in ends if e.cause == "LG069"]
+    choices = stop_requests or ends
+    return CauseSelection(choices[0] if choices else None, False, tuple(survived), tuple(candidates))
 
 
 def _sort_events(events: list[LogEvent], *, clock_went_back: bool) -> list[LogEvent]:
     """By the clock where all events have one of their own (or the log is several ones, put one after the other), else
     as they stand.
     """
-    timed = all(e.time is not None and (e.has_own_time or clock_went_back) for e in events)
-    return sorted(events, key=lambda e: ((e.time or 0.0) if timed else 0.0, e.line_number))
+    has_times = all(e.time is not None and (e.has_own_time or clock_went_back) for e in events)
+    return sorted(events, key=lambda e: ((e.time or 0.0) if has_times else 0.0, e.line_number))
 
 
-def _pick_first(ordered: Sequence[LogEvent]) -> tuple[LogEvent, bool]:
+def _pick_first(events: Sequence[LogEvent]) -> tuple[LogEvent, bool]:
     """A known cause comes before an unknown exception that may have been caught; one that was not is the first."""
-    first = ordered[0]
+    first = events[0]
     if first.level == "echo":
-        timeouts = [e for e in ordered if e.cause == "LG070"]
-        return (timeouts or list(ordered))[0], False
-    known = [e for e in ordered if e.cause]
-    if not first.cause and known and not (first.is_uncaught and known[0].rank != first.rank):
-        return known[0], True
-    rivals = {e.cause for e in known if e.cause != first.cause and e.rank != first.rank}
+        timeouts = [e for e in events if e.cause == "LG070"]
+        return (timeouts or list(events))[0], False
+    known_events = [e for e in events if e.cause]
+    if not first.cause and known_events and not (first.is_uncaught and known_events[0].rank != first.rank):
+        return known_events[0], True
+    rivals = {e.cause for e in known_events if e.cause != first.cause and e.rank != first.rank}
     return first, bool(rivals) and bool(first.cause)
 
 
@@ -81,6 +81,6 @@ def _find_killed_rank(events: Sequence[LogEvent]) -> LogEvent | None:
     return min((e for e in events if e.cause in ("LG003", "LG018")), key=lambda e: e.line_number, default=None)
 
 
-def _may_have_been_caught(first: LogEvent, killed: LogEvent) -> bool:
+def _may_have_been_caught(first: LogEvent, killed_event: LogEvent) -> bool:
     """A traceback without torch's mark of an uncaught one, of a rank that was not the one killed."""
-    return bool(first.frames) and not first.is_uncaught and (first.rank is None or first.rank != killed.rank)
+    return bool(first.frames) and not first.is_uncaught and (first.rank is None or first.rank != killed_event.rank)

@@ -46,14 +46,14 @@ def _compile_rules() -> tuple[_Rule, ...]:
     return tuple(
         _Rule(
             cause,
-            longest_literal(sign.pattern),
-            re.compile(sign.pattern),
-            re.compile(sign.frames) if sign.frames else None,
-            sign.sure,
-            sign.frames_required,
+            longest_literal(signature.pattern),
+            re.compile(signature.pattern),
+            re.compile(signature.frames) if signature.frames else None,
+            signature.sure,
+            signature.frames_required,
         )
         for cause in (*deepspeed_causes(), *all_causes())
-        for sign in cause.signatures
+        for signature in cause.signatures
     )
 
 
@@ -62,9 +62,9 @@ def match_line(text: str, frames: Sequence[Frame], *, in_traceback: bool) -> Mat
     id_ = match_own_finding(text)
     if id_:
         return Match(id_, "root", True, {})
-    known = _match_known_cause(text, frames)
-    if known is not None:
-        return known
+    match = _match_known_cause(text, frames)
+    if match is not None:
+        return match
     if _WARNING_LINE.search(text):
         return None
     if _EXCEPTION.match(text) or (in_traceback and _TRACEBACK_END.match(text)):
@@ -78,17 +78,17 @@ def is_exception_line(text: str) -> bool:
 
 
 def _match_known_cause(text: str, frames: Sequence[Frame]) -> Match | None:
-    typed = match_pydantic_error(text)
-    if typed is not None:
-        return Match(typed, "root", True, {})
-    quiet = bool(_WARNING_LINE.search(text))
+    finding_id = match_pydantic_error(text)
+    if finding_id is not None:
+        return Match(finding_id, "root", True, {})
+    is_warning = bool(_WARNING_LINE.search(text))
     for rule in _compile_rules():
         if rule.literal not in text or (
-            quiet and rule.cause.level != "hint" and rule.cause.id not in _CAUSES_IN_WARNINGS
+            is_warning and rule.cause.level != "hint" and rule.cause.id not in _CAUSES_IN_WARNINGS
         ):
             continue
-        found = rule.pattern.search(text)
-        if found is None:
+        match = rule.pattern.search(text)
+        if match is None:
             continue
         sure = rule.sure
         if rule.frames is not None:
@@ -98,7 +98,7 @@ def _match_known_cause(text: str, frames: Sequence[Frame]) -> Match | None:
                 sure = False
             elif not any(rule.frames.search(f"{f.file} {f.function}") for f in frames):
                 continue
-        details = {key: value for key, value in found.groupdict().items() if value is not None}
+        details = {key: value for key, value in match.groupdict().items() if value is not None}
         return Match(rule.cause.id, rule.cause.level, sure, details)
     return None
 

@@ -42,40 +42,40 @@ def parse_line(raw: bytes) -> ParsedLine:
     if "\x1b" in text:
         text = _ANSI.sub("", text)
     text = text.rstrip()
-    host, rank, time, tagged = "", None, None, False
+    host, rank, time, has_rank_tag = "", None, None, False
     for _ in range(5):  # prefixes stand in any order: pdsh's host, a clock, torch's rank
         if match := _TORCH.match(text):
-            rank, tagged = int(match[1]), True
+            rank, has_rank_tag = int(match[1]), True
         elif match := _MPI.match(text):
             rank = int(match[1])
-        elif found := _parse_time(text):
-            time, text = found[0], text[found[1] :]
+        elif clock := _parse_time(text):
+            time, text = clock[0], text[clock[1] :]
             continue
         elif (match := _POD.match(text)) or (
             not host and (match := _HOST.match(text)) and _is_host_name(match[1], text[match.end() :])
         ):
             host = match[1]
-        elif rank is None and not tagged and (match := _SLURM.match(text)):
+        elif rank is None and not has_rank_tag and (match := _SLURM.match(text)):
             rank = int(match[1])
         else:
             break
         text = text[match.end() :]
     if rank is None and (match := _RANK_IN_TEXT.search(text[:200])):
-        named: int | None = int(next(group for group in match.groups() if group))
+        line_rank: int | None = int(next(group for group in match.groups() if group))
     else:
-        named = rank
+        line_rank = rank
     stream = f"{host}|{'' if rank is None else rank}"
-    return ParsedLine(text, host, named, time, stream, tagged)
+    return ParsedLine(text, host, line_rank, time, stream, has_rank_tag)
 
 
-def _is_host_name(word: str, rest: str) -> bool:
+def _is_host_name(name: str, rest: str) -> bool:
     """`worker-0: ` is a host, `ValueError: ` and `OSError: ` are none."""
-    lower = word.lower()
+    lower = name.lower()
     if lower in _NOT_HOST_NAMES or lower.endswith(("error", "exception", "warning", "interrupt", "exit", "iteration")):
         return False
-    if "." in word and not re.search(r"\d|\.(?:com|net|org|internal|local|cluster)", word):
+    if "." in name and not re.search(r"\d|\.(?:com|net|org|internal|local|cluster)", name):
         return False  # a module's name
-    return bool(re.search(r"[\d.-]", word)) or rest.startswith(("[", "Traceback", "  File "))
+    return bool(re.search(r"[\d.-]", name)) or rest.startswith(("[", "Traceback", "  File "))
 
 
 def _parse_time(text: str) -> tuple[float, int] | None:

@@ -56,9 +56,9 @@ def _find_in_folder(path: Path) -> LogFiles:
     launchers = [file for file in (path / "logs").glob("launcher*.log") if file.is_file() and not file.is_symlink()]
     if launchers:
         return LogFiles((max(launchers, key=_attempt_of),), path, read_plan(path)[0])
-    foreign = is_run_dir(path)  # which somebody else may have made; logs of one's own may well be links
-    found = (file for file in path.rglob("*") if file.suffix in _LOG_SUFFIXES and file.is_file())
-    files = sorted(file for file in found if not (foreign and file.is_symlink()))
+    in_run_dir = is_run_dir(path)  # which somebody else may have made; logs of one's own may well be links
+    paths = (file for file in path.rglob("*") if file.suffix in _LOG_SUFFIXES and file.is_file())
+    files = sorted(file for file in paths if not (in_run_dir and file.is_symlink()))
     if not files:
         message = f"the folder `{path}` holds no logs"
         fix = Fix(f"logs are files that end in {', '.join(_LOG_SUFFIXES)}, or those of a run directory")

@@ -63,13 +63,13 @@ class LogReader:
             self.nulls += chunk.count(b"\0")
             if b"\r" in chunk:
                 chunk = chunk.replace(b"\r", b"\n")
-            cut = chunk.rfind(b"\n") + 1
-            if not cut:
+            end = chunk.rfind(b"\n") + 1
+            if not end:
                 rest = _truncate(rest + chunk)
                 continue
-            whole, rest = rest + chunk[:cut], chunk[cut:]
-            self.tail = (self.tail + whole)[-CHUNK_BYTES:] if len(whole) < CHUNK_BYTES else whole[-CHUNK_BYTES:]
-            yield from self._scan_block(whole)
+            block, rest = rest + chunk[:end], chunk[end:]
+            self.tail = (self.tail + block)[-CHUNK_BYTES:] if len(block) < CHUNK_BYTES else block[-CHUNK_BYTES:]
+            yield from self._scan_block(block)
         if rest:
             self.tail = (self.tail + rest)[-CHUNK_BYTES:]
             yield from self._scan_block(rest + b"\n")
@@ -78,10 +78,10 @@ class LogReader:
         """The lines of interest of whole lines."""
         marks = _find_progress(block)
         for mark in marks[:50] if len(self.writers) < 128 else ():
-            found = _WRITER_PREFIX.match(block, mark)
-            self.writers.add(found[0] if found else b"")
+            match = _WRITER_PREFIX.match(block, mark)
+            self.writers.add(match[0] if match else b"")
         hits = _find_failure_words(block)
-        position, number, index, passed = 0, self.lines, 0, 0
+        position, number, index, num_passed = 0, self.lines, 0, 0
         while position < len(block):
             if not self._lines_to_keep:
                 while index < len(hits) and hits[index] < position:
@@ -91,8 +91,8 @@ class LogReader:
                 start = max(position, block.rfind(b"\n", position, hits[index]) + 1)
                 number += block.count(b"\n", position, start)
                 position = start
-            while passed < len(marks) and marks[passed] < position:
-                passed += 1
+            while num_passed < len(marks) and marks[num_passed] < position:
+                num_passed += 1
             end = block.find(b"\n", position)
             raw = _truncate(block[position:end])
             number += 1
@@ -102,7 +102,7 @@ class LogReader:
                 self._lines_to_keep = max(
                     self._lines_to_keep - 1, _LINES_AFTER_EXCEPTION if b"Error: " in raw or b"Exception: " in raw else 0
                 )
-            yield LogLine(number, raw, self.progress + passed)
+            yield LogLine(number, raw, self.progress + num_passed)
             position = end + 1
         self.lines += block.count(b"\n")
         self.progress += len(marks)
@@ -110,30 +110,30 @@ class LogReader:
 
 def _find_progress(block: bytes) -> list[int]:
     """Where lines stand that only a job that goes on writes: a rate, a loss."""
-    found = set()
+    starts = set()
     for word in _RATE_WORDS:
-        at = block.find(word)
-        while at >= 0:
-            found.add(block.rfind(b"\n", 0, at) + 1)
-            at = block.find(word, at + 200)
-    at = block.find(b"oss")
-    while at >= 0:
-        if _LOSS.match(block, at):
-            found.add(block.rfind(b"\n", 0, at) + 1)
-        at = block.find(b"oss", at + 3)
-    return sorted(found)
+        position = block.find(word)
+        while position >= 0:
+            starts.add(block.rfind(b"\n", 0, position) + 1)
+            position = block.find(word, position + 200)
+    position = block.find(b"oss")
+    while position >= 0:
+        if _LOSS.match(block, position):
+            starts.add(block.rfind(b"\n", 0, position) + 1)
+        position = block.find(b"oss", position + 3)
+    return sorted(starts)
 
 
 def _find_failure_words(block: bytes) -> list[int]:
     """Where the words stand, one place a line and word, in order."""
-    found: set[int] = set()
+    positions: set[int] = set()
     for word in FAILURE_WORDS:
-        at = block.find(word)
-        while at >= 0:
-            found.add(at)
-            end = block.find(b"\n", at)
-            at = block.find(word, end) if end >= 0 else -1
-    return sorted(found)
+        position = block.find(word)
+        while position >= 0:
+            positions.add(position)
+            end = block.find(b"\n", position)
+            position = block.find(word, end) if end >= 0 else -1
+    return sorted(positions)
 
 
 def _truncate(raw: bytes) -> bytes:

@@ -80,15 +80,15 @@ class LogScanner:
         key = (line.raw.translate(None, b"0123456789"), False)
         if self._line_counts.get(key, 0) > _MAX_EQUAL_LINES and b"Traceback" not in line.raw:
             return
-        said = parse_line(line.raw)
-        stream = self._streams.get(said.stream)
+        parsed_line = parse_line(line.raw)
+        stream = self._streams.get(parsed_line.stream)
         if stream is None:
-            stream = self._streams[said.stream] = _LogStream()
+            stream = self._streams[parsed_line.stream] = _LogStream()
             if len(self._streams) > 8192:
                 self._streams.clear()
-                self._streams[said.stream] = stream
-        self._update_ranks_and_hosts(said, stream)
-        self._process_line(line, said, stream)
+                self._streams[parsed_line.stream] = stream
+        self._update_ranks_and_hosts(parsed_line, stream)
+        self._process_line(line, parsed_line, stream)
         if len(self._line_counts) < _MAX_DISTINCT_LINES and not stream.in_traceback:
             self._line_counts[key] = self._line_counts.get(key, 0) + 1
 
@@ -97,47 +97,47 @@ class LogScanner:
         for stream in self._streams.values():
             self._finish_message(stream)
 
-    def _update_ranks_and_hosts(self, said: ParsedLine, stream: _LogStream) -> None:
+    def _update_ranks_and_hosts(self, parsed_line: ParsedLine, stream: _LogStream) -> None:
         """Clocks, ranks and hosts."""
-        if said.time is not None:
-            if self._clock is not None and said.time < self._clock - 60:
+        if parsed_line.time is not None:
+            if self._clock is not None and parsed_line.time < self._clock - 60:
                 self.clock_went_back = True
-            self._clock = stream.time = said.time
-        if said.rank is not None and said.rank < 1 << 16:
-            self.ranks.add(said.rank)
-            if said.host and said.has_rank_tag:
-                self.hosts.setdefault(said.rank, said.host)
-        if "global_rank_mapping" in said.text and (found := _RANK_MAPPING.search(said.text)):
-            for host, numbers in _HOST_RANKS.findall(found[1]):
+            self._clock = stream.time = parsed_line.time
+        if parsed_line.rank is not None and parsed_line.rank < 1 << 16:
+            self.ranks.add(parsed_line.rank)
+            if parsed_line.host and parsed_line.has_rank_tag:
+                self.hosts.setdefault(parsed_line.rank, parsed_line.host)
+        if "global_rank_mapping" in parsed_line.text and (match := _RANK_MAPPING.search(parsed_line.text)):
+            for host, numbers in _HOST_RANKS.findall(match[1]):
                 ranks = [int(n) for n in numbers.split(",") if n.strip()]
                 self.ranks_by_host[host] = ranks
                 self.world_size = max([self.world_size, *(rank + 1 for rank in ranks)])
                 self.hosts.update({} if host == "localhost" else dict.fromkeys(ranks, host))
-        if "exits successfully" in said.text:
+        if "exits successfully" in parsed_line.text:
             self.num_clean_exits += 1
-        if "PyTorch extensions root" in said.text:
-            self.op_loads[said.stream] = (LogLine(0, b"", 0), said.text)
-        elif "Loading extension module" in said.text or "Time to load" in said.text:
+        if "PyTorch extensions root" in parsed_line.text:
+            self.op_loads[parsed_line.stream] = (LogLine(0, b"", 0), parsed_line.text)
+        elif "Loading extension module" in parsed_line.text or "Time to load" in parsed_line.text:
             self.op_loads.clear()
 
-    def _process_line(self, line: LogLine, said: ParsedLine, stream: _LogStream) -> None:
+    def _process_line(self, line: LogLine, parsed_line: ParsedLine, stream: _LogStream) -> None:
         """Tracebacks, messages of several lines, and what is left: a line that may tell of a failure."""
-        text = said.text
+        text = parsed_line.text
         if text.startswith(("Traceback (most recent call last)", "Error executing job")):
             self._finish_message(stream)
-            stream.frames, stream.in_traceback, stream.is_uncaught = [], True, said.has_rank_tag
-        elif found := _FRAME.match(text):
+            stream.frames, stream.in_traceback, stream.is_uncaught = [], True, parsed_line.has_rank_tag
+        elif match := _FRAME.match(text):
             if len(stream.frames) >= MAX_FRAMES:
                 del stream.frames[MAX_FRAMES // 2]
-            stream.frames.append(Frame(found[1], int(found[2]), found[3] or ""))
+            stream.frames.append(Frame(match[1], int(match[2]), match[3] or ""))
         elif _CHAINED.match(text):
             self._finish_message(stream)
             stream.is_chained = True
         elif not self._read_root_cause(text) and not self._continues_message(text, stream):
             if _MULTI_LINE_START.search(text):
-                stream.message_start, stream.message_lines = (line, said), [text]
+                stream.message_start, stream.message_lines = (line, parsed_line), [text]
             elif not stream.in_traceback or (text and text[0] not in " \t^~"):
-                self._add_event(line, said, stream, text)
+                self._add_event(line, parsed_line, stream, text)
 
     def _continues_message(self, text: str, stream: _LogStream) -> bool:
         """Does the line belong to the message above it?"""
@@ -161,9 +161,9 @@ class LogScanner:
         """The message that went on over several lines is complete."""
         if stream.message_start is None:
             return
-        (line, said), parts = stream.message_start, stream.message_lines
+        (line, parsed_line), parts = stream.message_start, stream.message_lines
         stream.message_start, stream.message_lines = None, []
-        self._add_event(line, said, stream, " | ".join(parts))
+        self._add_event(line, parsed_line, stream, " | ".join(parts))
 
     def _read_root_cause(self, text: str) -> bool:
         """torchrun's block on the first failure that it saw."""
@@ -172,37 +172,39 @@ class LogScanner:
             return True
         if self._root_cause_lines_left:
             self._root_cause_lines_left -= 1
-            if found := _ROOT_CAUSE_FIELD.match(text):
-                self.torchrun_root_cause.setdefault(found[1], found[2])
+            if match := _ROOT_CAUSE_FIELD.match(text):
+                self.torchrun_root_cause.setdefault(match[1], match[2])
                 return True
         return False
 
-    def _add_event(self, line: LogLine, said: ParsedLine, stream: _LogStream, text: str) -> None:
+    def _add_event(self, line: LogLine, parsed_line: ParsedLine, stream: _LogStream, text: str) -> None:
         in_traceback, frames = stream.in_traceback, tuple(stream.frames)
-        found = match_line(text, frames if in_traceback else (), in_traceback=in_traceback)
-        if found is None:
-            if in_traceback and text and not said.text.startswith(" "):
+        match = match_line(text, frames if in_traceback else (), in_traceback=in_traceback)
+        if match is None:
+            if in_traceback and text and not parsed_line.text.startswith(" "):
                 stream.in_traceback = False
             return
-        chained, stream.is_chained = stream.is_chained, False
-        event = self._make_event(line, said, stream, found, text)
+        is_chained, stream.is_chained = stream.is_chained, False
+        event = self._make_event(line, parsed_line, stream, match, text)
         stream.in_traceback, stream.frames = False, []
-        self.counts[found.cause or "unknown"] += 1
-        if chained and stream.last_event is not None and stream.last_event.cause in _WRAPPED_CAUSES and found.cause:
+        self.counts[match.cause or "unknown"] += 1
+        if is_chained and stream.last_event is not None and stream.last_event.cause in _WRAPPED_CAUSES and match.cause:
             self.events = [e for e in self.events if e is not stream.last_event]  # the outer exception says more
         stream.last_event = event
-        more = ",".join(sorted(found.details)) if found.cause else text[:80]
-        kept = (found.cause, event.host, event.rank, more)
-        if kept in self._event_keys or len(self.events) >= MAX_EVENTS:
+        detail_key = ",".join(sorted(match.details)) if match.cause else text[:80]
+        event_key = (match.cause, event.host, event.rank, detail_key)
+        if event_key in self._event_keys or len(self.events) >= MAX_EVENTS:
             return
-        self._event_keys.add(kept)
+        self._event_keys.add(event_key)
         self.events.append(event)
 
-    def _make_event(self, line: LogLine, said: ParsedLine, stream: _LogStream, found: Match, text: str) -> LogEvent:
-        rank, host = said.rank if said.rank is not None else self._rank_of_log, said.host
-        local = found.details.get("local") or (m[1] if (m := _LOCAL_RANK.search(text)) else None)
-        if "rank" in found.details:
-            rank = int(found.details["rank"])
+    def _make_event(
+        self, line: LogLine, parsed_line: ParsedLine, stream: _LogStream, match: Match, text: str
+    ) -> LogEvent:
+        rank, host = parsed_line.rank if parsed_line.rank is not None else self._rank_of_log, parsed_line.host
+        local = match.details.get("local") or (m[1] if (m := _LOCAL_RANK.search(text)) else None)
+        if "rank" in match.details:
+            rank = int(match.details["rank"])
         elif rank is None and local is not None:
             rank = self._global_rank_of(host, int(local))
         if rank is not None and rank < 1 << 16:
@@ -213,17 +215,17 @@ class LogScanner:
             line_number=self._lines_before + line.number,
             log_index=self._log_index,
             text=text,
-            cause=found.cause,
-            level=found.level,
-            sure=found.sure and (said.has_rank_tag or bool(stream.frames) or not is_exception_line(text)),
+            cause=match.cause,
+            level=match.level,
+            sure=match.sure and (parsed_line.has_rank_tag or bool(stream.frames) or not is_exception_line(text)),
             host=host,
             rank=rank,
-            time=said.time if said.time is not None else stream.time,
-            has_own_time=said.time is not None,
+            time=parsed_line.time if parsed_line.time is not None else stream.time,
+            has_own_time=parsed_line.time is not None,
             progress=line.progress,
             frames=tuple(stream.frames) if stream.in_traceback and len(self.events) < MAX_EVENTS_WITH_FRAMES else (),
             is_uncaught=stream.is_uncaught and stream.in_traceback,
-            details=found.details,
+            details=match.details,
         )
 
     def _global_rank_of(self, host: str, local: int) -> int | None:

@@ -14,18 +14,23 @@ def compare_with_plan(details: Mapping[str, str], plan: Mapping[str, Any]) -> tu
     if not isinstance(peak, int) or not peak:
         return ()
     notes = [f"the plan counted {format_bytes(peak)} per GPU at the peak, in {plan.get('gpu_peak_phase') or 'a step'}"]
-    total, used = _parse_detail(details, "total"), _parse_detail(details, "allocated") or _parse_detail(details, "used")
-    wanted = _parse_detail(details, "wanted")
+    total, usage = (
+        _parse_detail(details, "total"),
+        _parse_detail(details, "allocated") or _parse_detail(details, "used"),
+    )
+    request = _parse_detail(details, "wanted")
     if total and isinstance(capacity, int) and abs(total - capacity) > capacity // 10:
         notes.append(f"this GPU has {format_bytes(total)}, the plan took {format_bytes(capacity)}: set `cluster.gpu`")
-    if used and wanted:
-        need = used + wanted
-        words = "more" if need > peak else "less"
-        notes.append(f"torch held {format_bytes(used)} and wanted {format_bytes(wanted)} more, {words} than the plan")
+    if usage and request:
+        need = usage + request
+        comparison = "more" if need > peak else "less"
+        notes.append(
+            f"torch held {format_bytes(usage)} and wanted {format_bytes(request)} more, {comparison} than the plan"
+        )
     free, reserved = _parse_detail(details, "free"), _parse_detail(details, "reserved")
-    if reserved and wanted and reserved >= wanted:
+    if reserved and request and reserved >= request:
         notes.append("torch had as much reserved and not allocated: fragments; try `expandable_segments:True`")
-    if total and used and total - used - (free or 0) - (reserved or 0) > total // 8:
+    if total and usage and total - usage - (free or 0) - (reserved or 0) > total // 8:
         notes.append("another process holds memory of this GPU: look at `nvidia-smi`")
     return tuple(notes)
 

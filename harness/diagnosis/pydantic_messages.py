@@ -25,12 +25,12 @@ _DEEPSPEED_MODELS = re.compile(
 
 def match_pydantic_error(text: str) -> str | None:
     """The id of the finding; None where the line is no refusal of pydantic's. The line holds the whole message."""
-    kinds = _ERROR_TYPE.findall(text)
-    if not kinds or not _DEEPSPEED_MODELS.search(text):
+    types = _ERROR_TYPE.findall(text)
+    if not types or not _DEEPSPEED_MODELS.search(text):
         return None
-    kind = kinds[0]
-    if kind == "value_error":
+    error_type = types[0]
+    if error_type == "value_error":
         return None  # its own words say more
-    if kind == "enum":
+    if error_type == "enum":
         return "SP006" if re.search(r"input_type=(?:NoneType|float|bool|list|dict)", text) else "SP007"
-    return next((id_ for id_, words in _ERROR_TYPES_BY_FINDING.items() if kind in words), "SP006")
+    return next((id_ for id_, error_types in _ERROR_TYPES_BY_FINDING.items() if error_type in error_types), "SP006")

@@ -13,24 +13,24 @@ VERDICT_NOTE = f"`{VERDICT}` of the run says so: its supervisor saw the ranks en
 """A note on an answer that no line of the log gives."""
 
 
-def select_by_verdict(verdict: Verdict, choice: CauseSelection) -> CauseSelection:
+def select_by_verdict(verdict: Verdict, selection: CauseSelection) -> CauseSelection:
     """The line of the log that tells of what the verdict says, or the verdict itself where no line does."""
-    told = [e for e in choice.others if e.level == "root" and e.rank == verdict.rank and e.rank is not None]
+    candidates = [e for e in selection.others if e.level == "root" and e.rank == verdict.rank and e.rank is not None]
     if verdict.crashed or verdict.refused:
-        begins = " ".join(verdict.reason.split())[:_COMPARED_CHARS]
-        same = [e for e in choice.others if begins and begins in " ".join(e.text.split())]
-        first = choice.first
-        if first is not None and (first in same or (first.rank is not None and first.rank == verdict.rank)):
-            return choice
-        if same and all(e.cause == _LOST_PEER_CAUSE for e in same):
-            return choice  # nobody knows better than the log who was lost
-        told = same or told
+        prefix = " ".join(verdict.reason.split())[:_COMPARED_CHARS]
+        matches = [e for e in selection.others if prefix and prefix in " ".join(e.text.split())]
+        first = selection.first
+        if first is not None and (first in matches or (first.rank is not None and first.rank == verdict.rank)):
+            return selection
+        if matches and all(e.cause == _LOST_PEER_CAUSE for e in matches):
+            return selection  # nobody knows better than the log who was lost
+        candidates = matches or candidates
     elif verdict.cause:
-        told = [e for e in told if e.cause and e.sure]
+        candidates = [e for e in candidates if e.cause and e.sure]
     elif verdict.rank is None:
-        return choice
-    first = told[0] if told else _event_of_verdict(verdict)
-    return CauseSelection(first, False, choice.survived_errors, tuple(e for e in choice.others if e is not first))
+        return selection
+    first = candidates[0] if candidates else _event_of_verdict(verdict)
+    return CauseSelection(first, False, selection.survived_errors, tuple(e for e in selection.others if e is not first))
 
 
 def diagnose_clean_end(verdict: Verdict, notes: tuple[str, ...]) -> Diagnosis | None:

@@ -25,18 +25,18 @@ _REASON = "scaled with the parameters"
 
 
 def scale_element_settings(
-    run: ResolvedRun, config: Mapping[str, Any], made: Mapping[str, Any], ranks: int
+    run: ResolvedRun, config: Mapping[str, Any], small_config: Mapping[str, Any], ranks: int
 ) -> Iterator[tuple[str, int, str]]:
     """(key, value, why) of the keys that the spec sets, and of the two that decide which way a parameter takes."""
-    whole, small = facts_from_config(config, build=True).facts, facts_from_config(made, build=True).facts
+    whole, small = facts_from_config(config, build=True).facts, facts_from_config(small_config, build=True).facts
     if whole is None or small is None or run.spec.zero.stage == 0:
         return
     zero = run.spec.zero
     factor = small.num_parameters / whole.num_parameters
     for key in (*_BUCKET_KEYS, *_REUSE_KEYS):
-        was = getattr(zero, key, None)
-        if was:
-            yield f"zero.{key}", max(1024, int(was * factor)), _REASON
+        value = getattr(zero, key, None)
+        if value:
+            yield f"zero.{key}", max(1024, int(value * factor)), _REASON
     if zero.stage < 3:
         return
     if zero.sub_group_size is not None:
@@ -55,8 +55,8 @@ def scale_element_settings(
         _scale_persistence_threshold(whole, small, limit),
         "the same parameters stay gathered",
     )
-    param = zero.offload_param
-    if param is not None and param.device == "nvme":
+    offload = zero.offload_param
+    if offload is not None and offload.device == "nvme":
         share = -(-small.largest_parameter // ranks)
         yield (
             "zero.offload_param.buffer_size",
@@ -72,4 +72,4 @@ def _scale_persistence_threshold(whole: ModelFacts, small: ModelFacts, limit: in
         (*small.before, *small.largest_layer, *small.after),
         strict=True,
     )
-    return max((little.numel for big, little in pairs if big.numel <= limit), default=0)
+    return max((small_shape.numel for whole_shape, small_shape in pairs if whole_shape.numel <= limit), default=0)

@@ -63,46 +63,50 @@ class RehearsalMeasurements:
     export_peak: int | None = None
 
 
-def extrapolate(seen: RehearsalMeasurements, small: Plan, whole: Plan) -> list[Quantity]:
+def extrapolate(measurements: RehearsalMeasurements, small: Plan, whole: Plan) -> list[Quantity]:
     """Every figure that both plans know: states by tier and kind, memory by phase, a checkpoint, a step."""
     if small.memory is None or whole.memory is None:
         return []
     return [
-        *_extrapolate_states(seen.memory_lines, small.memory, whole.memory),
-        *_extrapolate_phases(seen, small.memory, whole.memory),
-        *_extrapolate_checkpoint(seen.save_lines, small, whole),
-        *_extrapolate_step(seen.step_seconds, small, whole),
+        *_extrapolate_states(measurements.memory_lines, small.memory, whole.memory),
+        *_extrapolate_phases(measurements, small.memory, whole.memory),
+        *_extrapolate_checkpoint(measurements.save_lines, small, whole),
+        *_extrapolate_step(measurements.step_seconds, small, whole),
     ]
 
 
-def sum_by_tier(found: Sequence[Quantity]) -> list[Quantity]:
+def sum_by_tier(quantities: Sequence[Quantity]) -> list[Quantity]:
     """The states of a tier together."""
-    result = []
+    totals = []
     for tier in ("gpu", "host", "nvme"):
-        kinds = [q for q in found if q.name.startswith(f"{tier}.")]
+        kinds = [q for q in quantities if q.name.startswith(f"{tier}.")]
         if kinds:
             measured = sum(q.measured for q in kinds)
             planned, whole = sum(q.planned or 0 for q in kinds), sum(q.whole or 0 for q in kinds)
             low, high = sum(q.low or 0 for q in kinds), sum(q.high or 0 for q in kinds)
             exact = all(q.exact for q in kinds)
-            result.append(Quantity(f"states on {tier}", "bytes", measured, planned, whole, low, high, exact))
-    return result
+            totals.append(Quantity(f"states on {tier}", "bytes", measured, planned, whole, low, high, exact))
+    return totals
 
 
 def _extrapolate_states(lines: Sequence[MetricsLine], small: MemoryEstimate, whole: MemoryEstimate) -> list[Quantity]:
     """Bytes of the rank with most, after its first step."""
-    counted: Mapping[str, int] = next((line["states"] for line in lines if isinstance(line.get("states"), Mapping)), {})
-    found = []
-    for name, measured in counted.items():
+    state_bytes: Mapping[str, int] = next(
+        (line["states"] for line in lines if isinstance(line.get("states"), Mapping)), {}
+    )
+    quantities = []
+    for name, measured in state_bytes.items():
         planned, full = _planned_state_bytes(small, name), _planned_state_bytes(whole, name)
         if not planned:
-            found.append(
+            quantities.append(
                 Quantity(name, "bytes", measured, None, full or None, None, None, why="the plan has no such row")
             )
             continue
-        carried = measured * full // planned
-        found.append(Quantity(name, "bytes", measured, planned, full, carried, carried, exact=measured == planned))
-    return found
+        estimate = measured * full // planned
+        quantities.append(
+            Quantity(name, "bytes", measured, planned, full, estimate, estimate, exact=measured == planned)
+        )
+    return quantities
 
 
 def _planned_state_bytes(memory: MemoryEstimate, name: str) -> int:
@@ -113,21 +117,23 @@ def _planned_state_bytes(memory: MemoryEstimate, name: str) -> int:
     )
 
 
-def _extrapolate_phases(seen: RehearsalMeasurements, small: MemoryEstimate, whole: MemoryEstimate) -> list[Quantity]:
+def _extrapolate_phases(
+    measurements: RehearsalMeasurements, small: MemoryEstimate, whole: MemoryEstimate
+) -> list[Quantity]:
     """Host memory of a node at most in each phase; device memory of a rank in the first step."""
-    found = []
-    for phase, planned_as in _PLAN_PHASES.items():
-        line = next((m for m in seen.memory_lines if m.get("phase") == phase), {})
+    quantities = []
+    for phase, plan_phases in _PLAN_PHASES.items():
+        line = next((m for m in measurements.memory_lines if m.get("phase") == phase), {})
         peaks = line.get("memory_host_peak_bytes")
-        measured = seen.export_peak if phase == "export" else sum(peaks) if peaks else None
+        measured = measurements.export_peak if phase == "export" else sum(peaks) if peaks else None
         if measured is not None:
-            found.append(_extrapolate_host_memory(phase, measured, small, whole))
+            quantities.append(_extrapolate_host_memory(phase, measured, small, whole))
         gpu = max(line.get("memory_gpu_peak_bytes") or [0])
         if gpu and phase == "step":
-            planned, full = (_planned_device_bytes(memory, planned_as) for memory in (small, whole))
+            planned, full = (_planned_device_bytes(memory, plan_phases) for memory in (small, whole))
             low, high = sorted((full * gpu / planned, float(full + gpu - planned)))
-            found.append(Quantity("device memory, step", "bytes", gpu, planned, full, low, high))
-    return found
+            quantities.append(Quantity("device memory, step", "bytes", gpu, planned, full, low, high))
+    return quantities
 
 
 def _extrapolate_host_memory(phase: str, measured: float, small: MemoryEstimate, whole: MemoryEstimate) -> Quantity:
@@ -135,16 +141,16 @@ def _extrapolate_host_memory(phase: str, measured: float, small: MemoryEstimate,
     half of the small run, by difference alone: the ratio would be that of Python and its libraries.
     """
     planned, full = (max(memory.host_bytes_at(p) for p in _PLAN_PHASES[phase]) for memory in (small, whole))
-    alone, large = (_process_bytes(memory, phase) for memory in (small, whole))
-    times = 1.0 if phase == "export" else whole.ranks_per_host / small.ranks_per_host
-    by_difference = full + (measured - planned) * times
-    share = 1 - alone / planned
+    small_process, whole_process = (_process_bytes(memory, phase) for memory in (small, whole))
+    scale = 1.0 if phase == "export" else whole.ranks_per_host / small.ranks_per_host
+    by_difference = full + (measured - planned) * scale
+    share = 1 - small_process / planned
     if share < 0.5:
         why = f"by difference alone: {100 * (1 - share):.0f}% of it is the bare process"
         return Quantity(
             f"host memory, {phase}", "bytes", measured, planned, full, by_difference, by_difference, why=why
         )
-    by_ratio = large + (full - large) * max(0.0, measured - alone) / (planned - alone)
+    by_ratio = whole_process + (full - whole_process) * max(0.0, measured - small_process) / (planned - small_process)
     low, high = sorted((by_difference, by_ratio))
     return Quantity(f"host memory, {phase}", "bytes", measured, planned, full, low, high)
 
@@ -161,16 +167,16 @@ def _planned_device_bytes(memory: MemoryEstimate, phases: Iterable[Phase]) -> in
     return max(sum(row.bytes for row in rows if phase in row.phases) for phase in phases)
 
 
-def _extrapolate_checkpoint(saves: Sequence[MetricsLine], small: Plan, whole: Plan) -> list[Quantity]:
-    sizes = [float(line["bytes"]) for line in saves if line.get("bytes")]
+def _extrapolate_checkpoint(save_lines: Sequence[MetricsLine], small: Plan, whole: Plan) -> list[Quantity]:
+    sizes = [float(line["bytes"]) for line in save_lines if line.get("bytes")]
     if not sizes:
         return []
     planned, full = (float(_planned_checkpoint_bytes(plan)) for plan in (small, whole))
     if not planned or not full:
         return []
     ratios = [size / planned for size in sizes]
-    carried = full * min(ratios), full * max(ratios)
-    return [Quantity("a checkpoint", "bytes", median(sizes), planned, full, *carried)]
+    bounds = full * min(ratios), full * max(ratios)
+    return [Quantity("a checkpoint", "bytes", median(sizes), planned, full, *bounds)]
 
 
 def _planned_checkpoint_bytes(plan: Plan) -> int:
@@ -180,10 +186,10 @@ def _planned_checkpoint_bytes(plan: Plan) -> int:
 def _extrapolate_step(seconds: Sequence[float], small: Plan, whole: Plan) -> list[Quantity]:
     if not seconds:
         return []
-    middle, full = median(seconds), whole.time.seconds if whole.time else None
+    median_seconds, full = median(seconds), whole.time.seconds if whole.time else None
     if small.time is None or full is None:
         why = "the plan has no rates of a CPU: no time is carried over"
-        return [Quantity("a step", "seconds", middle, None, full, None, None, why=why)]
+        return [Quantity("a step", "seconds", median_seconds, None, full, None, None, why=why)]
     planned = small.time.seconds
-    low, high = (full * figure / planned for figure in (min(seconds), max(seconds)))
-    return [Quantity("a step", "seconds", middle, planned, full, low, high)]
+    low, high = (full * value / planned for value in (min(seconds), max(seconds)))
+    return [Quantity("a step", "seconds", median_seconds, planned, full, low, high)]

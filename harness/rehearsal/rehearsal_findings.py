@@ -11,36 +11,36 @@ from harness.rehearsal.extrapolation import Quantity
 from harness.units import format_bytes
 
 
-def evaluate_rehearsal(found: Sequence[Quantity], whole: Plan) -> list[Finding]:
+def evaluate_rehearsal(quantities: Sequence[Quantity], whole: Plan) -> list[Finding]:
     """States that are not as planned, and what would not fit."""
-    return [*_check_states(found), *_check_capacity(found, whole), *_plan_findings(whole)]
+    return [*_check_states(quantities), *_check_capacity(quantities, whole), *_plan_findings(whole)]
 
 
-def _check_states(found: Iterable[Quantity]) -> list[Finding]:
-    wrong = [q for q in found if "." in q.name and q.unit == "bytes" and not q.exact and " " not in q.name]
-    if not wrong:
+def _check_states(quantities: Iterable[Quantity]) -> list[Finding]:
+    inexact = [q for q in quantities if "." in q.name and q.unit == "bytes" and not q.exact and " " not in q.name]
+    if not inexact:
         return []
-    parts = [f"`{q.name}` {int(q.measured):,} bytes, planned {int(q.planned or 0):,}" for q in wrong]
+    parts = [f"`{q.name}` {int(q.measured):,} bytes, planned {int(q.planned or 0):,}" for q in inexact]
     notes = ("of the rank with most, counted on its engine after the first step", *parts)
-    message = f"{len(wrong)} kinds of model states are not as large as planned"
+    message = f"{len(inexact)} kinds of model states are not as large as planned"
     fix = Fix("take the larger figure for the whole run, and report it: the plan should be exact")
     return [Finding("MM010", "warning", message, "zero", notes=notes, fix=fix)]
 
 
-def _check_capacity(found: Iterable[Quantity], whole: Plan) -> list[Finding]:
+def _check_capacity(quantities: Iterable[Quantity], whole: Plan) -> list[Finding]:
     host = None if whole.capacity.host is None else whole.capacity.host * (1 - HOST_RESERVE)
     limits = {"host memory": (host, "cluster.host_memory"), "device memory": (whole.capacity.gpu, "cluster.gpu")}
-    result = []
-    for q in found:
-        room, key = limits.get(q.name.partition(",")[0], (None, ""))
-        if room is None or q.high is None or q.low is None or q.high <= room:
+    findings = []
+    for q in quantities:
+        capacity, key = limits.get(q.name.partition(",")[0], (None, ""))
+        if capacity is None or q.high is None or q.low is None or q.high <= capacity:
             continue
-        severity = "error" if q.low > room else "warning"
-        low, high, have = (format_bytes(n) for n in (q.low, q.high, room))
-        message = f"{q.name}: the whole run would need {low} to {high}, and there are {have}"
+        severity = "error" if q.low > capacity else "warning"
+        low, high, available = (format_bytes(n) for n in (q.low, q.high, capacity))
+        message = f"{q.name}: the whole run would need {low} to {high}, and there are {available}"
         fix = Fix("choose a row of `harness plan` that needs less, or more memory")
-        result.append(Finding("MM011", severity, message, key, fix=fix))  # type: ignore[arg-type]
-    return result
+        findings.append(Finding("MM011", severity, message, key, fix=fix))  # type: ignore[arg-type]
+    return findings
 
 
 def _plan_findings(whole: Plan) -> list[Finding]:

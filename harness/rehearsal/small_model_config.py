@@ -54,16 +54,16 @@ def unsupported_reason(config: Mapping[str, Any], *, narrow: bool) -> str | None
 
 def reduce_layers(config: Mapping[str, Any], layers: int) -> dict[str, Any]:
     """The same with so many layers; lists that have an entry a layer are cut."""
-    made = dict(config)
+    small_config = dict(config)
     name = find_key(config, LAYER_KEYS)
     if name is None:
         raise ValueError("no number of layers")
-    whole = int(config[name])
-    made[name] = min(layers, whole)
+    num_layers = int(config[name])
+    small_config[name] = min(layers, num_layers)
     for key in _PER_LAYER_KEYS:
         if isinstance(config.get(key), list):
-            made[key] = config[key][: made[name]]
-    return made
+            small_config[key] = config[key][: small_config[name]]
+    return small_config
 
 
 def reduce_width(config: Mapping[str, Any], hidden: int, degree: int) -> dict[str, Any]:
@@ -74,33 +74,33 @@ def reduce_width(config: Mapping[str, Any], hidden: int, degree: int) -> dict[st
     if name is None or int(config[name]) <= hidden:
         return dict(config)
     factor = hidden / int(config[name])
-    made = {**config, name: hidden, **_reduce_heads(config, hidden, degree)}
-    made |= {
+    small_config = {**config, name: hidden, **_reduce_heads(config, hidden, degree)}
+    small_config |= {
         key: max(64, _round_up(config[key] * factor)) for key in MLP_WIDTH_KEYS if isinstance(config.get(key), int)
     }
-    words = config.get("vocab_size")
-    if isinstance(words, int):
-        made["vocab_size"] = min(words, max(MIN_VOCAB_SIZE, _round_up(words * factor)))
+    vocab_size = config.get("vocab_size")
+    if isinstance(vocab_size, int):
+        small_config["vocab_size"] = min(vocab_size, max(MIN_VOCAB_SIZE, _round_up(vocab_size * factor)))
     # ids of a vocabulary that is not there any more
-    return {key: value for key, value in made.items() if not key.endswith("token_id")}
+    return {key: value for key, value in small_config.items() if not key.endswith("token_id")}
 
 
 def _reduce_heads(config: Mapping[str, Any], hidden: int, degree: int) -> dict[str, int]:
     key, heads = find_key(config, HEAD_KEYS), max(degree, hidden // HEAD_DIM)
     if key is None:
         return {}
-    made = {key: heads}
-    made |= {
+    sizes = {key: heads}
+    sizes |= {
         name: _reduce_kv_heads(config, key, heads, degree) for name in KV_HEAD_KEYS if config.get(name) is not None
     }
-    return made | ({"head_dim": HEAD_DIM} if "head_dim" in config else {})
+    return sizes | ({"head_dim": HEAD_DIM} if "head_dim" in config else {})
 
 
 def _reduce_kv_heads(config: Mapping[str, Any], key: str, heads: int, degree: int) -> int:
     """Key-value heads: the same number of query heads share one, as far as the ranks that share them allow."""
-    kv = find_value(config, KV_HEAD_KEYS) or int(config[key])
-    wanted = max(degree, round(heads * kv / int(config[key])))
-    return next(n for n in range(max(1, wanted), heads + 1) if heads % n == 0 and n % degree == 0)
+    kv_heads = find_value(config, KV_HEAD_KEYS) or int(config[key])
+    target = max(degree, round(heads * kv_heads / int(config[key])))
+    return next(n for n in range(max(1, target), heads + 1) if heads % n == 0 and n % degree == 0)
 
 
 def _round_up(number: float, multiple: int = 64) -> int:

@@ -65,84 +65,84 @@ class _SpecDraft:
     raw: dict[str, Any]
     changes: list[KeyChange] = field(default_factory=list)
 
-    def set_key(self, key: str, now: Any, why: str) -> None:
+    def set_key(self, key: str, value: Any, reason: str) -> None:
         """Change a key; None takes it away."""
         *path, last = key.split(".")
         section = self.raw
         for name in path:
             section = section.setdefault(name, {})
-        was = section.get(last)
-        if was == now:
+        old_value = section.get(last)
+        if old_value == value:
             return
-        if now is None:
+        if value is None:
             section.pop(last, None)
         else:
-            section[last] = now
-        self.changes.append(KeyChange(key, was, now, why))
+            section[last] = value
+        self.changes.append(KeyChange(key, old_value, value, reason))
 
 
 def shrink_run(
-    run: ResolvedRun, config: Mapping[str, Any], room: AvailableResources, files: Mapping[str, str]
+    run: ResolvedRun, config: Mapping[str, Any], resources: AvailableResources, files: Mapping[str, str]
 ) -> SmallRun | Finding:
     """The largest rehearsal that fits, or the finding that says why there is none. `files`: where the rehearsal keeps
     `model`, `data` and `nvme`. Needs a run whose ranks and micro-batch are known.
     """
-    narrow = room.num_devices == 0
-    why = small_model_config.unsupported_reason(config, narrow=narrow)
-    if why is not None:
-        return _unsupported_finding(f"this model cannot be rehearsed: {why}")
+    narrow = resources.num_devices == 0
+    reason = small_model_config.unsupported_reason(config, narrow=narrow)
+    if reason is not None:
+        return _unsupported_finding(f"this model cannot be rehearsed: {reason}")
     world = run.parallel_dims.world_size
     if world is None or run.batch.micro_batch is None:
         return _unsupported_finding("the number of ranks or the micro-batch is not known")
     last: SmallRun | None = None
-    for made, ranks in _iter_candidates(run, config, room):
-        small = _plan_small_run(run, made, config, ranks, room, files)
+    for small_config, ranks in _iter_candidates(run, config, resources):
+        small = _plan_small_run(run, small_config, config, ranks, resources, files)
         last = small
-        if _fits(small, room):
+        if _fits(small, resources):
             return small
-    return _too_large_finding(last, room)
+    return _too_large_finding(last, resources)
 
 
 def _iter_candidates(
-    run: ResolvedRun, config: Mapping[str, Any], room: AvailableResources
+    run: ResolvedRun, config: Mapping[str, Any], resources: AvailableResources
 ) -> Iterator[tuple[dict[str, Any], int]]:
     """(configuration, ranks), the largest first."""
     layers = small_model_config.find_value(config, small_model_config.LAYER_KEYS) or 1
-    least = run.parallel_dims.pipeline
-    if room.num_devices == 0:
-        degrees = shrink_degrees(run, room)
+    min_layers = run.parallel_dims.pipeline
+    if resources.num_devices == 0:
+        degrees = shrink_degrees(run, resources)
         ranks, degree = (
             max(prod(degrees.values()), min(run.parallel_dims.world_size or 1, RANKS_ON_CPU)),
             max(degrees.values()),
         )
-        wide = 2 * HIDDEN_ON_CPU if _parameters_on_nvme(run) else HIDDEN_ON_CPU
-        for hidden in (wide, wide // 2):
+        hidden_size = 2 * HIDDEN_ON_CPU if _parameters_on_nvme(run) else HIDDEN_ON_CPU
+        for hidden in (hidden_size, hidden_size // 2):
             yield (
                 small_model_config.reduce_layers(
-                    small_model_config.reduce_width(config, hidden, degree), max(least, LAYERS_ON_CPU)
+                    small_model_config.reduce_width(config, hidden, degree), max(min_layers, LAYERS_ON_CPU)
                 ),
                 ranks,
             )
         return
-    whole, fixed = run.parallel_dims.world_size or 1, prod(shrink_degrees(run, room).values())
-    ranks = min(whole, room.num_devices) // fixed * fixed
-    share = max(least, round(layers * ranks / whole))
-    for count in sorted({max(least, share * part // 8) for part in range(1, 9)}, reverse=True):
-        yield small_model_config.reduce_layers(config, max(1, count)), ranks
+    world_size, model_parallel_size = run.parallel_dims.world_size or 1, prod(shrink_degrees(run, resources).values())
+    ranks = min(world_size, resources.num_devices) // model_parallel_size * model_parallel_size
+    share = max(min_layers, round(layers * ranks / world_size))
+    for num_layers in sorted({max(min_layers, share * part // 8) for part in range(1, 9)}, reverse=True):
+        yield small_model_config.reduce_layers(config, max(1, num_layers)), ranks
 
 
-def shrink_degrees(run: ResolvedRun, room: AvailableResources) -> dict[str, int]:
+def shrink_degrees(run: ResolvedRun, resources: AvailableResources) -> dict[str, int]:
     """Tensor, pipeline and sequence parallelism of the rehearsal: as in the run, or halved until there are devices
     enough; on the CPU 2 in place of more.
     """
-    d = run.parallel_dims
-    found = {"tensor": d.tensor, "pipeline": d.pipeline, "sequence": d.sequence}
-    if room.num_devices == 0:
-        return {name: min(2, degree) for name, degree in found.items()}
-    while prod(found.values()) > room.num_devices:
-        largest = max(found, key=lambda name: found[name])
-        found[largest] //= 2
-    return found
+    dims = run.parallel_dims
+    degrees = {"tensor": dims.tensor, "pipeline": dims.pipeline, "sequence": dims.sequence}
+    if resources.num_devices == 0:
+        return {name: min(2, degree) for name, degree in degrees.items()}
+    while prod(degrees.values()) > resources.num_devices:
+        largest = max(degrees, key=lambda name: degrees[name])
+        degrees[largest] //= 2
+    return degrees
 
 
 def _parameters_on_nvme(run: ResolvedRun) -> bool:
@@ -152,23 +152,23 @@ def _parameters_on_nvme(run: ResolvedRun) -> bool:
 
 def _plan_small_run(
     run: ResolvedRun,
-    made: dict[str, Any],
+    small_config: dict[str, Any],
     config: Mapping[str, Any],
     ranks: int,
-    room: AvailableResources,
+    resources: AvailableResources,
     files: Mapping[str, str],
 ) -> SmallRun:
     draft = _SpecDraft(copy.deepcopy(run.spec.model_dump(mode="json", exclude_unset=True)))
-    narrow = room.num_devices == 0
-    for key in [*made, *(set(config) - set(made))]:
-        if made.get(key) != config.get(key):
-            why = (
+    narrow = resources.num_devices == 0
+    for key in [*small_config, *(set(config) - set(small_config))]:
+        if small_config.get(key) != config.get(key):
+            reason = (
                 "fewer layers"
                 if key in (*small_model_config.LAYER_KEYS, "layer_types", "mlp_layer_types")
                 else "narrower for the CPU"
             )
-            draft.changes.append(KeyChange(f"model.{key}", config.get(key), made.get(key), why))
-    degrees = shrink_degrees(run, room)
+            draft.changes.append(KeyChange(f"model.{key}", config.get(key), small_config.get(key), reason))
+    degrees = shrink_degrees(run, resources)
     _set_model_and_data(draft, run, files)
     _set_length(draft, run, degrees["sequence"], narrow=narrow)
     _set_batch(draft, run, narrow=narrow)
@@ -177,14 +177,17 @@ def _plan_small_run(
             draft.set_key(f"parallel.{name}_parallel_size", degree, f"{ranks} ranks")
     _set_steps(draft)
     _set_nvme_paths(draft, run, files)
-    _set_machine(draft, ranks, room)
-    if narrow and made != dict(config):
-        for key, now, why in element_settings.scale_element_settings(run, config, made, ranks):
-            draft.set_key(key, now, why)
-    planned = copy.deepcopy(draft.raw)
-    planned["model"] = {**{k: v for k, v in draft.raw["model"].items() if k != "name_or_path"}, "config": made}
-    plan = make_plan(resolve_run(RunSpec.model_validate(planned), name=run.name, world_size=ranks), gpu=None)
-    return SmallRun(draft.raw, made, plan, tuple(draft.changes))
+    _set_machine(draft, ranks, resources)
+    if narrow and small_config != dict(config):
+        for key, value, reason in element_settings.scale_element_settings(run, config, small_config, ranks):
+            draft.set_key(key, value, reason)
+    planned_spec = copy.deepcopy(draft.raw)
+    planned_spec["model"] = {
+        **{k: v for k, v in draft.raw["model"].items() if k != "name_or_path"},
+        "config": small_config,
+    }
+    plan = make_plan(resolve_run(RunSpec.model_validate(planned_spec), name=run.name, world_size=ranks), gpu=None)
+    return SmallRun(draft.raw, small_config, plan, tuple(draft.changes))
 
 
 def _set_model_and_data(draft: _SpecDraft, run: ResolvedRun, files: Mapping[str, str]) -> None:
@@ -243,37 +246,37 @@ def _set_nvme_paths(draft: _SpecDraft, run: ResolvedRun, files: Mapping[str, str
             draft.set_key(f"zero.{name}.nvme_path", files["nvme"], "the disk at hand")
 
 
-def _set_machine(draft: _SpecDraft, ranks: int, room: AvailableResources) -> None:
-    draft.set_key("launch.num_gpus", ranks, f"{room.num_devices or 'no'} accelerators here")
-    keep = draft.raw.get("cluster", {})
-    draft.raw["cluster"] = {key: value for key, value in keep.items() if key.endswith("bandwidth")}
-    draft.set_key("cluster.gpu", (room.gpu or None) if room.num_devices else "cpu", "this machine")
-    draft.set_key("cluster.host_memory", room.host_memory, "this machine, what is free")
+def _set_machine(draft: _SpecDraft, ranks: int, resources: AvailableResources) -> None:
+    draft.set_key("launch.num_gpus", ranks, f"{resources.num_devices or 'no'} accelerators here")
+    cluster = draft.raw.get("cluster", {})
+    draft.raw["cluster"] = {key: value for key, value in cluster.items() if key.endswith("bandwidth")}
+    draft.set_key("cluster.gpu", (resources.gpu or None) if resources.num_devices else "cpu", "this machine")
+    draft.set_key("cluster.host_memory", resources.host_memory, "this machine, what is free")
 
 
-def _fits(small: SmallRun, room: AvailableResources) -> bool:
+def _fits(small: SmallRun, resources: AvailableResources) -> bool:
     facts = small.plan.model
     if facts is None or small.plan.memory is None:
         return False
-    written = DISK_BYTES_PER_PARAMETER * facts.num_parameters + small.plan.memory.nvme_bytes
-    return small.plan.fit.fits is not False and written < _DISK_SHARE * room.disk_bytes
+    disk_bytes = DISK_BYTES_PER_PARAMETER * facts.num_parameters + small.plan.memory.nvme_bytes
+    return small.plan.fit.fits is not False and disk_bytes < _DISK_SHARE * resources.disk_bytes
 
 
 def _unsupported_finding(message: str) -> Finding:
     return Finding("MM008", "error", message, "model", fix=Fix("rehearse a model of a known family"))
 
 
-def _too_large_finding(last: SmallRun | None, room: AvailableResources) -> Finding:
+def _too_large_finding(smallest: SmallRun | None, resources: AvailableResources) -> Finding:
     message = "no size of this run fits here, not even the smallest"
     notes = []
-    if last is not None and last.plan.memory is not None and last.plan.model is not None:
-        memory, count = last.plan.memory, last.plan.model.num_parameters
+    if smallest is not None and smallest.plan.memory is not None and smallest.plan.model is not None:
+        memory, count = smallest.plan.memory, smallest.plan.model.num_parameters
         disk = (DISK_BYTES_PER_PARAMETER * count + memory.nvme_bytes) / _DISK_SHARE
-        need = f"{format_bytes(memory.host_peak)} of host memory, {format_bytes(disk)} of disk"
+        needs = f"{format_bytes(memory.host_peak)} of host memory, {format_bytes(disk)} of disk"
         notes.append(
-            f"the smallest has {count:,} parameters and needs {need}, {format_bytes(memory.gpu_peak)} a device"
+            f"the smallest has {count:,} parameters and needs {needs}, {format_bytes(memory.gpu_peak)} a device"
         )
-    free = f"{format_bytes(room.host_memory)} of host memory, {format_bytes(room.disk_bytes)} of disk"
-    notes.append(f"free here: {free}, {room.num_devices} accelerators")
+    free = f"{format_bytes(resources.host_memory)} of host memory, {format_bytes(resources.disk_bytes)} of disk"
+    notes.append(f"free here: {free}, {resources.num_devices} accelerators")
     fix = Fix("free memory or disk, or name a folder on another disk with `--folder`")
     return Finding("MM009", "error", message, "cluster", notes=tuple(notes), fix=fix)

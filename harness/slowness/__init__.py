@@ -1,6 +1,6 @@
-"""Why a run is slow: what its numbers and its plan say, the settings to try, and what the plan predicts of each.
+"""The causes of a slow run, by its measurements and its plan; settings to try, and the plan's prediction for each.
 
-`diagnose` is the whole of it. One file a cause below `causes/`; `trial` makes the plan of a changed spec. No torch.
+`diagnose_slowness` is the entry. One module a cause in `causes/`; `plan_prediction` plans a changed spec. No torch.
 """
 
 from harness.slowness.slowness_report import SlowdownReport, SlownessReport, diagnose_slowness

@@ -1,6 +1,6 @@
-"""What the plan predicts of a changed spec: the same run with other keys, through the loader, the gates and the plan.
+"""The plan's prediction for a changed spec: the same run with other keys, through the loader, the gates and the plan.
 
-Nothing is guessed: where the plan makes no time, the prediction has none.
+Where the plan has no time, the prediction has none.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from harness.spec.spec_loader import load_spec
 
 @dataclass(frozen=True, slots=True)
 class PlanPrediction:
-    """The plan before and after; `refused` is the first finding that would stop the changed spec."""
+    """The plans before and after; `blocking_finding` is the first finding that stops the changed spec."""
 
     before: Plan
     after: Plan | None
@@ -30,7 +30,7 @@ class PlanPrediction:
 
     @property
     def gain(self) -> float | None:
-        """Share of the planned step that is saved; None where no time is planned."""
+        """The saving as a share of the planned step; None where no time is planned."""
         if self.after is None or self.before.time is None or self.after.time is None:
             return None
         return 1 - self.after.time.seconds / self.before.time.seconds
@@ -39,15 +39,14 @@ class PlanPrediction:
 def predict_plan(plan: Plan, sets: Mapping[str, Any], base_dir: Path | None, gpu: str | None) -> PlanPrediction:
     """Plan the run of `plan` with other keys. Raises nothing."""
     run = plan.run
-    changed, errors = _resolve_and_check(run, sets)
+    changed_run, errors = _resolve_and_check(run, sets)
     if errors:
-        known = {
-            f.gate for f in _resolve_and_check(run, {})[1]
-        }  # what the run itself was let through with, or an older harness
-        errors = tuple(f for f in errors if f.gate not in known)
-    if changed is None or errors:
+        # The run itself may have errors: the user ignored them, or an older harness had no such gate.
+        known_gates = {f.gate for f in _resolve_and_check(run, {})[1]}
+        errors = tuple(f for f in errors if f.gate not in known_gates)
+    if changed_run is None or errors:
         return PlanPrediction(plan, None, next(iter(errors), None))
-    return PlanPrediction(plan, make_plan(changed, base_dir, gpu))
+    return PlanPrediction(plan, make_plan(changed_run, base_dir, gpu))
 
 
 def _resolve_and_check(run: ResolvedRun, sets: Mapping[str, Any]) -> tuple[ResolvedRun | None, tuple[Finding, ...]]:
@@ -56,12 +55,12 @@ def _resolve_and_check(run: ResolvedRun, sets: Mapping[str, Any]) -> tuple[Resol
     for key, value in sets.items():
         _set_key(raw, key.split("."), value)
     text = yaml.safe_dump(raw, sort_keys=False, allow_unicode=True)
-    loaded = load_spec(f"{run.name}.yaml", (), resolve_target(), text=text)
-    if loaded.spec is None or loaded.source is None:
-        return None, loaded.findings
+    load_result = load_spec(f"{run.name}.yaml", (), resolve_target(), text=text)
+    if load_result.spec is None or load_result.source is None:
+        return None, load_result.findings
     world = None if run.cluster is not None else run.parallel_dims.world_size
-    changed = resolve_run(loaded.spec, name=run.name, cluster=run.cluster, world_size=world)
-    return changed, check_run(changed, loaded.source).errors
+    changed_run = resolve_run(load_result.spec, name=run.name, cluster=run.cluster, world_size=world)
+    return changed_run, check_run(changed_run, load_result.source).errors
 
 
 def _set_key(data: dict[str, Any], path: list[str], value: Any) -> None:

@@ -1,4 +1,4 @@
-"""What a cause may look at: the run's medians and its plan, as plain numbers. Judges nothing."""
+"""The values that a cause reads: the run's medians and its plan, as plain numbers."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from harness.plan.planner import Plan
 from harness.run_records.run_files import finite_number
 from harness.run_records.run_record import RunRecord
 from harness.run_records.summary import median_or_none
+from harness.units import format_seconds
 
 _METRICS = (
     "seconds",
@@ -36,8 +37,8 @@ _METRICS = (
 
 @dataclass(frozen=True, slots=True)
 class RunMeasurements:
-    """A run to be looked at. `measured`: medians of typical steps under the names of metrics.jsonl; `start`: the line
-    `run`; `plan`: made again from the resolved spec, None where that cannot be read.
+    """One run. `medians`: of typical steps, under the names of metrics.jsonl; `run_header`: the line `run`; `plan`:
+    rebuilt from the resolved spec, None where that cannot be read.
     """
 
     medians: Mapping[str, float]
@@ -50,12 +51,18 @@ class RunMeasurements:
         return self.medians.get("seconds", 0.0)
 
     def measured_share(self, name: str) -> float | None:
-        """A part of the step, such as `data`, over the step; None where it was not measured."""
+        """The share of a part of the step, such as `data`; None where it was not measured."""
         part = self.medians.get(f"seconds_{name}")
         return part / self.step_seconds if part is not None and self.step_seconds > 0 else None
 
+    def describe_share(self, name: str) -> str:
+        """The evidence for a measured part of the step."""
+        part = self.medians[f"seconds_{name}"]
+        share = format_percent(part / self.step_seconds)
+        return f"`seconds_{name}` is {format_seconds(part)} of a step of {format_seconds(self.step_seconds)} ({share})"
+
     def planned_share(self, *names: str) -> float | None:
-        """Exposed seconds of parts over the step, as planned; None where no time is planned."""
+        """The planned share of the exposed seconds of some parts; None where no time is planned."""
         time = self.plan.time if self.plan else None
         if time is None or time.seconds <= 0:
             return None
@@ -63,7 +70,7 @@ class RunMeasurements:
 
     @property
     def settings(self) -> PlanSettings | None:
-        """What the plan looks at."""
+        """The settings of the plan."""
         return self.plan.settings if self.plan else None
 
     def header_value(self, key: str) -> float | None:
@@ -73,16 +80,16 @@ class RunMeasurements:
 
 def measurements_of(record: RunRecord) -> RunMeasurements:
     """The medians of a record's typical steps, with its plan."""
-    measured = {key: median_or_none(record.values(key)) for key in _METRICS}
-    last = record.lines_of("run")[-1] if record.lines_of("run") else {}
+    medians = {key: median_or_none(record.values(key)) for key in _METRICS}
+    run_header = record.lines_of("run")[-1] if record.lines_of("run") else {}
     return RunMeasurements(
-        {key: value for key, value in measured.items() if value is not None}, last, record.rebuilt_plan
+        {key: value for key, value in medians.items() if value is not None}, run_header, record.rebuilt_plan
     )
 
 
 @dataclass(frozen=True, slots=True)
 class SettingChange:
-    """Keys of the spec to set (None removes one), in a few words. `effect`: what changes in what is trained."""
+    """Keys of the spec to set (None removes one). `effect`: the change to the training itself, if any."""
 
     description: str
     sets: Mapping[str, Any]
@@ -91,8 +98,8 @@ class SettingChange:
 
 @dataclass(frozen=True, slots=True)
 class Slowdown:
-    """A cause: what it is, what it costs (a share of the step, 0 to 1), the numbers that speak for it, settings to try,
-    and what else helps. `planned` says that the share is the plan's, for want of a measurement.
+    """A cause: its cost as a share of the step (0 to 1), the evidence, settings to try, and other advice. `is_planned`:
+    the share is the plan's, for want of a measurement.
     """
 
     name: str
@@ -104,29 +111,27 @@ class Slowdown:
     is_planned: bool = False
 
 
-def scale_micro_batch(s: PlanSettings, factor: float) -> dict[str, Any] | None:
-    """Keys that make micro-batches `factor` times as large with the global batch as it is; None where that is not
-    whole.
-    """
-    micro = s.micro_batch * factor
-    whole = s.micro_batch * s.accumulation
-    if micro < 1 or micro != int(micro) or whole % int(micro):
+def scale_micro_batch(settings: PlanSettings, factor: float) -> dict[str, Any] | None:
+    """Keys that scale the micro-batch and keep the global batch; None where a size would not be whole."""
+    micro = settings.micro_batch * factor
+    rank_samples = settings.micro_batch * settings.accumulation
+    if micro < 1 or micro != int(micro) or rank_samples % int(micro):
         return None
     return {
         "train.per_device_train_batch_size": int(micro),
-        "train.global_batch_size": whole * s.data_parallel_size,
+        "train.global_batch_size": rank_samples * settings.data_parallel_size,
         "train.gradient_accumulation_steps": None,
     }
 
 
-def enlarge_micro_batch(s: PlanSettings, description: str = "micro-batches") -> tuple[SettingChange, ...]:
-    """Larger micro-batches, less accumulation: the same global batch."""
-    found = []
+def enlarge_micro_batch(settings: PlanSettings, description: str = "micro-batches") -> tuple[SettingChange, ...]:
+    """Micro-batches of twice and four times the size, with the same global batch."""
+    changes = []
     for factor in (2, 4):
-        sets = scale_micro_batch(s, factor)
+        sets = scale_micro_batch(settings, factor)
         if sets is not None:
-            found.append(SettingChange(f"{description} of {sets['train.per_device_train_batch_size']}", sets))
-    return tuple(found)
+            changes.append(SettingChange(f"{description} of {sets['train.per_device_train_batch_size']}", sets))
+    return tuple(changes)
 
 
 def format_percent(share: float) -> str:

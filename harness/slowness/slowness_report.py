@@ -1,4 +1,4 @@
-"""All causes of one run, the costliest first, each with what the plan predicts of its settings. Formats nothing."""
+"""All causes of one run, the costliest first, each with the plan's predictions for its settings. Formats nothing."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ Predictor = Callable[[Plan, SettingChange], PlanPrediction]
 
 @dataclass(frozen=True, slots=True)
 class SlowdownReport:
-    """A cause and its settings with their predictions: what the gates refuse, what does not fit and what the plan
-    expects to be slower is left out.
+    """A cause and its settings with their predictions, without settings that the gates refuse, that do not fit, or
+    that the plan predicts to be slower.
     """
 
     slowdown: Slowdown
@@ -31,43 +31,48 @@ class SlowdownReport:
 
 @dataclass(frozen=True, slots=True)
 class SlownessReport:
-    """`step`: seconds of the median step, 0 where none was recorded. `causes` is empty where nothing stands out."""
+    """The slowdowns of a run; empty where no cause applies."""
 
     measurements: RunMeasurements
     slowdowns: tuple[SlowdownReport, ...]
 
     @property
     def step_seconds(self) -> float:
-        """Seconds of the median step."""
+        """Seconds of the median step, 0 where no step was recorded."""
         return self.measurements.step_seconds
 
 
 def diagnose_slowness(record: RunRecord) -> SlownessReport:
-    """Ask every cause. Raises nothing."""
-    case = measurements_of(record)
-    if not case.step_seconds:
-        return SlownessReport(case, ())
+    """Detect every cause. Raises nothing."""
+    measurements = measurements_of(record)
+    if not measurements.step_seconds:
+        return SlownessReport(measurements, ())
     folder = json_of(record.folder / "launch.json").get("folder")
-    base = Path(folder) if isinstance(folder, str) else record.folder
+    base_dir = Path(folder) if isinstance(folder, str) else record.folder
     gpu = "cpu" if record.on_cpu else None
-    return diagnose_measurements(case, lambda plan, setting: predict_plan(plan, setting.sets, base, gpu))
+    return diagnose_measurements(measurements, lambda plan, setting: predict_plan(plan, setting.sets, base_dir, gpu))
 
 
-def diagnose_measurements(case: RunMeasurements, ask: Predictor) -> SlownessReport:
-    """The same for numbers that come from elsewhere."""
-    found = [slow for slow in (look(case) for look in DETECTORS) if slow is not None]
-    found.sort(key=lambda slow: -slow.share)
-    return SlownessReport(case, tuple(SlowdownReport(slow, _predict_settings(case.plan, slow, ask)) for slow in found))
+def diagnose_measurements(measurements: RunMeasurements, predict: Predictor) -> SlownessReport:
+    """Detect every cause by measurements alone."""
+    slowdowns = [slowdown for slowdown in (detect(measurements) for detect in DETECTORS) if slowdown is not None]
+    slowdowns.sort(key=lambda slowdown: -slowdown.share)
+    return SlownessReport(
+        measurements,
+        tuple(
+            SlowdownReport(slowdown, _predict_settings(measurements.plan, slowdown, predict)) for slowdown in slowdowns
+        ),
+    )
 
 
 def _predict_settings(
-    plan: Plan | None, slow: Slowdown, ask: Predictor
+    plan: Plan | None, slowdown: Slowdown, predict: Predictor
 ) -> tuple[tuple[SettingChange, PlanPrediction | None], ...]:
     if plan is None:
-        return tuple((setting, None) for setting in slow.settings[:_MAX_SETTINGS])
-    kept: list[tuple[SettingChange, PlanPrediction]] = []
-    for setting in slow.settings:
-        prediction = ask(plan, setting)
+        return tuple((setting, None) for setting in slowdown.settings[:_MAX_SETTINGS])
+    predictions: list[tuple[SettingChange, PlanPrediction]] = []
+    for setting in slowdown.settings:
+        prediction = predict(plan, setting)
         after = prediction.after
         if (
             prediction.blocking_finding is not None
@@ -77,7 +82,7 @@ def _predict_settings(
             continue
         if prediction.gain is not None and prediction.gain < -_NEGLIGIBLE_GAIN:
             continue
-        kept.append((setting, prediction))
-    kept.sort(key=lambda pair: -(pair[1].gain or 0.0))
-    faster = [pair for pair in kept if (pair[1].gain or 0.0) > _NEGLIGIBLE_GAIN]
-    return tuple((faster or kept)[:_MAX_SETTINGS])
+        predictions.append((setting, prediction))
+    predictions.sort(key=lambda pair: -(pair[1].gain or 0.0))
+    faster = [pair for pair in predictions if (pair[1].gain or 0.0) > _NEGLIGIBLE_GAIN]
+    return tuple((faster or predictions)[:_MAX_SETTINGS])

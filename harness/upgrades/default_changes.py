@@ -44,11 +44,11 @@ def find_changed_defaults(context: Context, before: DeepSpeedTarget, after: Deep
             continue  # pinned before and after
         old, new = key.default_at(before.version), key.default_at(after.version)
         release = ".".join(map(str, key.was[1])) if key.was else after.text
-        severity, means = _EFFECTS.get(name, _PINNING_EFFECT)
+        severity, effect = _EFFECTS.get(name, _PINNING_EFFECT)
         yield context.finding(
             f"the default of `{name}` is {_to_json(new)} from {release} on, it was {_to_json(old)}",
             context.spec_key(path) if path else "",
-            notes=[f"what it changes: {means}"],
+            notes=[f"what it changes: {effect}"],
             fix=Fix(f"write `{name}: {_to_json(old)}` to keep it", {context.spec_key(name): old}, safe=True),
             severity=severity,
         )

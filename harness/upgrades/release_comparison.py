@@ -27,19 +27,19 @@ def compare_releases(
     is left to `validate-config`.
     """
     old, new = releases
-    found = [*_new_findings(before, after, new), *_removed_findings(before, after, releases, context)]
+    findings = [*_new_findings(before, after, new), *_removed_findings(before, after, releases, context)]
     if context is not None:
-        found += [finding._replace(gate="UP001") for finding in find_changed_defaults(context, old, new)]
+        findings += [finding._replace(gate="UP001") for finding in find_changed_defaults(context, old, new)]
         changes = (change for change in BEHAVIOR_CHANGES if _lies_between(change, releases))
-        found += [_finding_of_change(change, context) for change in changes if change.applies(context)]
-    return sort_findings(found)
+        findings += [_finding_of_change(change, context) for change in changes if change.applies(context)]
+    return sort_findings(findings)
 
 
 def _new_findings(before: Sequence[Finding], after: Sequence[Finding], new: DeepSpeedTarget) -> Iterator[Finding]:
     """What only the newer release has, or has as something worse."""
-    known = {_finding_key(finding): finding for finding in before}
+    before_by_key = {_finding_key(finding): finding for finding in before}
     for finding in after:
-        earlier = known.get(_finding_key(finding))
+        earlier = before_by_key.get(_finding_key(finding))
         if (
             earlier is None
             or _SEVERITY_ORDER[finding.severity] < _SEVERITY_ORDER[earlier.severity]
@@ -55,10 +55,10 @@ def _removed_findings(
     context: Context | None,
 ) -> Iterator[Finding]:
     """What the newer release no longer has: a key that it reads, or a fault that it mends."""
-    known = {_finding_key(finding): finding for finding in after}
+    after_by_key = {_finding_key(finding): finding for finding in after}
     old, new = releases
     for finding in before:
-        later = known.get(_finding_key(finding))
+        later = after_by_key.get(_finding_key(finding))
         if later is not None and _SEVERITY_ORDER[later.severity] <= _SEVERITY_ORDER[finding.severity]:
             continue
         if any(f.key == finding.key and f.key and f.is_error for f in after):
@@ -82,12 +82,14 @@ def _newly_read_finding(
 ) -> Finding:
     """A key that the older release did not have."""
     old, new = releases
-    silent = any(_IGNORED_NOTE in note for note in finding.notes)
-    message = f"`{finding.key}` is read by {new.text}, {old.text} " + ("ignores it" if silent else "refuses it")
-    trains = silent and not _has_no_effect(finding.key, context)
+    is_silent = any(_IGNORED_NOTE in note for note in finding.notes)
+    message = f"`{finding.key}` is read by {new.text}, {old.text} " + ("ignores it" if is_silent else "refuses it")
+    changes_training = is_silent and not _has_no_effect(finding.key, context)
     sets = finding.fix.sets if finding.fix else {}
-    fix = Fix("remove it to keep what is trained today", sets, safe=True) if trains else None
-    return finding._replace(gate="UP004", severity="error" if trains else "info", message=message, notes=(), fix=fix)
+    fix = Fix("remove it to keep what is trained today", sets, safe=True) if changes_training else None
+    return finding._replace(
+        gate="UP004", severity="error" if changes_training else "info", message=message, notes=(), fix=fix
+    )
 
 
 def _has_no_effect(key: str, context: Context | None) -> bool:
@@ -98,8 +100,8 @@ def _has_no_effect(key: str, context: Context | None) -> bool:
     if isinstance(value, dict):
         return value.get("enabled") is False or value.get("autotp_size") in (0, 1)
     path, _, name = key.removeprefix("deepspeed.").rpartition(".")
-    known = (block_keys(path) or {}).get(name)
-    return known is not None and known.default == value
+    key_row = (block_keys(path) or {}).get(name)
+    return key_row is not None and key_row.default == value
 
 
 def _is_now_rejected(earlier: Finding, later: Finding) -> bool:
@@ -109,8 +111,8 @@ def _is_now_rejected(earlier: Finding, later: Finding) -> bool:
 
 def _lies_between(change: BehaviorChange, releases: tuple[DeepSpeedTarget, DeepSpeedTarget]) -> bool:
     old, new = (release.version for release in releases)
-    over = bool(change.until) and new >= parse_version(change.until)
-    return old < parse_version(change.release) <= new and not over
+    is_over = bool(change.until) and new >= parse_version(change.until)
+    return old < parse_version(change.release) <= new and not is_over
 
 
 def _finding_of_change(change: BehaviorChange, context: Context) -> Finding:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from harness.diagnosis import diagnose
-from harness.diagnosis.diagnose import describe_cause
+from harness.diagnosis.explanation import describe_cause
 
 ROWS = [line.split("\t") for line in (Path(__file__).parent / "deepspeed_messages.tsv").read_text().splitlines()]
 FORMS = ["[rank{r}]: ", "worker-{r}: [rank{r}]: ", "{r}: ", "[default{r}]:", ""]

@@ -13,32 +13,32 @@ from typing import Any
 import pytest
 
 from harness.runtime.metrics import MetricsWriter
-from harness.runtime.telemetry import tracker_backends, trackers
-from harness.runtime.telemetry.trackers import Trackers, TrackerThread
+from harness.runtime.telemetry.trackers import tracker_threads
+from harness.runtime.telemetry.trackers.tracker_threads import BACKENDS, Trackers, TrackerThread
 from harness.spec.sections.telemetry_spec import TelemetrySpec
 
 LOSSES = [3.0, 2.5, float("nan"), 2.0]
 
 
 def train(run_dir: Path, **spec: Any) -> tuple[Trackers, list[dict[str, Any]], list[str], float]:
-    """What a run of four steps writes; the trackers, the lines, what was said, and the seconds of the steps."""
+    """A run of four steps: its trackers, its lines, its messages, and the seconds that the steps took."""
     run_dir.mkdir(parents=True, exist_ok=True)
-    said: list[str] = []
+    messages: list[str] = []
     metrics = MetricsWriter(run_dir / "metrics.jsonl")
-    found = Trackers(TelemetrySpec.model_validate(spec), run_dir, "tiny", metrics, said.append)
-    began = time.perf_counter()
+    run_trackers = Trackers(TelemetrySpec.model_validate(spec), run_dir, "tiny", metrics, messages.append)
+    start = time.perf_counter()
     metrics.write("run", format_version=2, name="tiny", world=2, start_step=0)
     for step, loss in enumerate(LOSSES, 1):
         metrics.write("step", step=step, loss=loss, tokens_per_second=100.0 * step, mfu=0.4)
-        found.report_failures(step)
+        run_trackers.report_failures(step)
     metrics.write("eval", step=4, loss=2.2, perplexity=9.0, tokens=50, own={"correct": 0.5})
     metrics.write("straggler", step=4, state="named", ranks=[1], host="b", slower=0.3, cause="data", evidence="waits")
     metrics.write("end", step=4, state="completed")
-    seconds = time.perf_counter() - began
-    found.close(4)
+    seconds = time.perf_counter() - start
+    run_trackers.close(4)
     metrics.close()
     lines = [json.loads(text) for text in (run_dir / "metrics.jsonl").read_text().splitlines()]
-    return found, lines, said, seconds
+    return run_trackers, lines, messages, seconds
 
 
 def failures(lines: list[dict[str, Any]]) -> dict[str, str]:
@@ -46,8 +46,8 @@ def failures(lines: list[dict[str, Any]]) -> dict[str, str]:
 
 
 def test_csv(tmp_path: Path) -> None:
-    _, lines, said, _ = train(tmp_path / "run", trackers=["csv"])
-    assert (failures(lines), said) == ({}, [])
+    _, lines, messages, _ = train(tmp_path / "run", trackers=["csv"])
+    assert (failures(lines), messages) == ({}, [])
     rows = list(csv.DictReader((tmp_path / "run/trackers/csv/step.csv").open()))
     assert [row["step"] for row in rows] == ["1", "2", "3", "4"]
     assert [row["loss"] for row in rows] == ["3.0", "2.5", "", "2.0"]
@@ -66,8 +66,8 @@ def test_csv_of_a_second_attempt_goes_on_in_the_same_file(tmp_path: Path) -> Non
 
 def test_tensorboard(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="needs the trackers extra")
-    _, lines, said, _ = train(tmp_path / "run", trackers=["tensorboard"])
-    assert (failures(lines), said) == ({}, [])
+    _, lines, messages, _ = train(tmp_path / "run", trackers=["tensorboard"])
+    assert (failures(lines), messages) == ({}, [])
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(tmp_path / "run/trackers/tensorboard"))
@@ -79,8 +79,8 @@ def test_tensorboard(tmp_path: Path) -> None:
 
 def test_wandb_offline(tmp_path: Path) -> None:
     pytest.importorskip("wandb", reason="needs the trackers extra")
-    _, lines, said, _ = train(tmp_path / "run", trackers=["wandb"], wandb_mode="offline", project="mine")
-    assert (failures(lines), said) == ({}, [])
+    _, lines, messages, _ = train(tmp_path / "run", trackers=["wandb"], wandb_mode="offline", project="mine")
+    assert (failures(lines), messages) == ({}, [])
     (record,) = (tmp_path / "run/trackers/wandb").glob("offline-run-*/run-*.wandb")
     stored = (
         record.read_bytes()
@@ -94,8 +94,8 @@ def test_wandb_offline(tmp_path: Path) -> None:
 def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mlflow = pytest.importorskip("mlflow", reason="needs the trackers extra")
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    _, lines, said, _ = train(tmp_path / "run", trackers=["mlflow"])
-    assert (failures(lines), said) == ({}, [])
+    _, lines, messages, _ = train(tmp_path / "run", trackers=["mlflow"])
+    assert (failures(lines), messages) == ({}, [])
     folder = tmp_path / "run/trackers/mlflow"
     client = mlflow.MlflowClient(tracking_uri=f"file://{folder}")
     (run,) = client.search_runs([client.get_experiment_by_name("tiny").experiment_id])
@@ -108,7 +108,7 @@ def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ]
 
 
-class Bad:
+class FailingBackend:
     """A tracker with a fault."""
 
     def __init__(self, kind: str) -> None:
@@ -119,7 +119,7 @@ class Bad:
             raise SystemExit(1)
 
     def log(self, line: Mapping[str, Any]) -> None:
-        if self._kind == "take" and line["type"] == "step" and line["step"] == 2:
+        if self._kind == "log" and line["type"] == "step" and line["step"] == 2:
             raise OSError("no space")
         if self._kind == "hang":
             time.sleep(3600)
@@ -134,7 +134,7 @@ class Bad:
     [
         ("open", "RuntimeError: no login"),
         ("exit", "SystemExit: 1"),
-        ("take", "OSError: no space"),
+        ("log", "OSError: no space"),
         ("close", "ValueError"),
         ("hang", "it was not done after 0 s"),
     ],
@@ -142,35 +142,35 @@ class Bad:
 def test_a_tracker_that_fails_is_given_up(
     kind: str, error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trackers, "BACKENDS", {**tracker_backends.BACKENDS, "wandb": lambda _: Bad(kind)})
+    monkeypatch.setattr(tracker_threads, "BACKENDS", {**BACKENDS, "wandb": lambda _: FailingBackend(kind)})
     monkeypatch.setattr(TrackerThread.close, "__defaults__", (0.3,))
-    found, lines, said, seconds = train(tmp_path / "run", trackers=["wandb", "csv"])
+    run_trackers, lines, messages, seconds = train(tmp_path / "run", trackers=["wandb", "csv"])
     assert failures(lines) == {"wandb": error}
-    assert len(said) == 1
-    assert "training goes on" in said[0]
+    assert len(messages) == 1
+    assert "training goes on" in messages[0]
     assert len([line for line in lines if line["type"] == "step"]) == len(LOSSES)
     assert seconds < 1
     assert (tmp_path / "run/trackers/csv/step.csv").exists()
-    assert [tracker.error for tracker in found.threads] == [error, None]
+    assert [tracker.error for tracker in run_trackers.threads] == [error, None]
 
 
 def test_a_library_that_is_missing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "mlflow", None)
-    _, lines, said, _ = train(tmp_path / "run", trackers=["mlflow"])
+    _, lines, messages, _ = train(tmp_path / "run", trackers=["mlflow"])
     assert list(failures(lines)) == ["mlflow"]
-    assert "pip install" in said[0]
+    assert "pip install" in messages[0]
 
 
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    _, lines, said, _ = train(tmp_path / "run", trackers=["csv"], tracker_dir=str(tmp_path / "file"))
+    _, lines, messages, _ = train(tmp_path / "run", trackers=["csv"], tracker_dir=str(tmp_path / "file"))
     assert failures(lines)["csv"].startswith("NotADirectoryError")
-    assert len(said) == 1
+    assert len(messages) == 1
 
 
 def test_lines_do_not_pile_up_behind_a_slow_tracker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trackers, "_MAX_QUEUED_LINES", 3)
-    tracker = TrackerThread("slow", lambda: Bad("hang"), _lines=__import__("queue").Queue(3))
+    monkeypatch.setattr(tracker_threads, "_MAX_QUEUED_LINES", 3)
+    tracker = TrackerThread("slow", lambda: FailingBackend("hang"), _lines=__import__("queue").Queue(3))
     tracker.start()
     for step in range(10):
         tracker.enqueue({"type": "step", "step": step})

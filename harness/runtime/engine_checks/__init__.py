@@ -1,7 +1,7 @@
-"""A run that asks its own engine whether it has what the spec asks for, in the first minute instead of after a week.
+"""A run checks that its own engine has what the spec asks for, in the first minute instead of after a week.
 
-One file a claim in `claims/`. A claim looks at this rank alone and hands over a few plain values; one small message
-brings those of all ranks together, and every rank judges the same values, so that all of them stop or none.
+One file a check in `checks/`. A check observes a few plain values on each rank. One small all-gather brings them
+together, and every rank evaluates the same values: either all ranks stop or none.
 """
 
 from harness.runtime.engine_checks.check_runner import EngineChecks

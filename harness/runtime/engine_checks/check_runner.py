@@ -1,6 +1,6 @@
-"""Asks the claims when their time has come, and stops the run when one does not hold.
+"""Runs the engine checks at their moments, and stops the run when one fails.
 
-The loop tells what happens; nothing else knows that claims exist.
+The training loop calls `EngineChecks` at each moment; nothing else knows the checks.
 """
 
 from __future__ import annotations
@@ -40,79 +40,90 @@ FILE = "engine_checks.json"
 FORMAT_VERSION = 1
 FIRST_STEPS = 20
 COMPARISON_STEPS = (1, 4, FIRST_STEPS)
-"""Of the first steps, those after which all ranks compare what they saw."""
+"""Of the first steps, those after which all ranks compare their observations."""
 DRIFT_INTERVAL_STEPS = 200
 _MAX_ROWS = 1024
 _RESULT_FIELDS = tuple(field.name for field in fields(CheckResult))
 
 
 class EngineChecks:
-    """Of one run, on every rank: all call the same methods at the same steps. `launch.engine_checks: off`: they do nothing."""
+    """The checks of one run. All ranks call the same methods at the same steps.
+
+    With `launch.engine_checks: off` no method does anything.
+    """
 
     def __init__(
-        self, orders: RunConfig, run_dir: RunDir, ranks: Distributed, topology: Topology, model: Any, config: Any
+        self,
+        run_config: RunConfig,
+        run_dir: RunDir,
+        distributed: Distributed,
+        topology: Topology,
+        model: Any,
+        config: Any,
     ) -> None:
-        """Before `deepspeed.initialize`: takes sums of the model's weights."""
-        self.mode = orders.run.spec.launch.engine_checks
-        self._ranks, self._file = ranks, run_dir.root / FILE
+        """Before `deepspeed.initialize`: compute checksums of the model's weights."""
+        self.mode = run_config.run.spec.launch.engine_checks
+        self._distributed, self._file = distributed, run_dir.root / FILE
         self._results: dict[str, dict[str, Any]] = {}
-        self._ignored_ids = orders.run.spec.ignore
+        self._ignored_ids = run_config.run.spec.ignore
         self._start_observations: list[tuple[EngineCheck, Any]] = []
         self._states_on_disk: dict[str, str] = {}
         self._fp16 = False
         if self.mode == "off":
             return
-        asked = expected_settings_of(orders.run, ranks.world_size, launch_expects_accelerators(run_dir))
-        half = {getattr(torch, asked.dtype)} - {torch.float32}
-        fresh = init_stats.compute_reference_stats(model, config) if asked.is_random_init else {}
+        expected = expected_settings_of(run_config.run, distributed.world_size, launch_expects_accelerators(run_dir))
+        half_dtypes = {getattr(torch, expected.dtype)} - {torch.float32}
+        reference_stats = init_stats.compute_reference_stats(model, config) if expected.is_random_init else {}
         self._observations = Observations(
-            asked, topology, config, model_weights.record_weights(model, tuple(half)), fresh
+            expected, topology, config, model_weights.record_weights(model, tuple(half_dtypes)), reference_stats
         )
 
     def on_engine_built(self, engine: Any) -> None:
-        """After `deepspeed.initialize`, before a checkpoint is loaded. Raises RefusedByAll. A collective."""
+        """After `deepspeed.initialize`, before a checkpoint is loaded. Raises AgreedUserError. A collective."""
         if self.mode != "off":
             self._observations.engine, self._observations.parameters = engine, dict(engine.module.named_parameters())
             self._run_checks(("built",), 0)
             self._observations.initial_weights = {}
 
     def on_train_start(self, context: RunContext, state: TrainState) -> None:
-        """Before the first step: looks, and judges with what is seen in that step."""
+        """Before the first step: observe now, evaluate after that step."""
         if self.mode == "off":
             return
-        seen, engine, shape = self._observations, context.engine, context.train_data.geometry
+        observations, engine, geometry = self._observations, context.engine, context.train_data.geometry
         self._fp16 = bool(engine.fp16_enabled())
-        seen.start_step, seen.total_steps, seen.loss_divisor = (
-            state.step,
-            context.total_steps,
-            shape.accumulation_steps * shape.data_parallel_size,
-        )
-        seen.skipped_steps_at_start, seen.global_steps_at_start = int(engine.skipped_steps), int(engine.global_steps)
-        seen.micro_steps_at_start = int(engine.micro_steps)
-        seen.scheduler_steps_at_start = int(getattr(engine.lr_scheduler, "last_epoch", 0) or 0)
-        self._start_observations = [(claim, _observe(claim, seen)) for claim in CHECKS if claim.moment == "begun"]
+        observations.start_step, observations.total_steps = state.step, context.total_steps
+        observations.loss_divisor = geometry.accumulation_steps * geometry.data_parallel_size
+        observations.skipped_steps_at_start = int(engine.skipped_steps)
+        observations.global_steps_at_start = int(engine.global_steps)
+        observations.micro_steps_at_start = int(engine.micro_steps)
+        observations.scheduler_steps_at_start = int(getattr(engine.lr_scheduler, "last_epoch", 0) or 0)
+        self._start_observations = [
+            (check, _observe(check, observations)) for check in CHECKS if check.moment == "begun"
+        ]
 
-    def on_batch(self, drawn: StepBatch, rank: int) -> None:
-        """A step begins, with these micro-batches of data rank `rank`."""
+    def on_batch(self, step_batch: StepBatch, rank: int) -> None:
+        """A step begins with this batch; `rank` is the data-parallel rank."""
         if self.mode == "off" or not self._is_early(1):
             return
-        seen = self._observations
-        if len(seen.steps) + 1 in COMPARISON_STEPS:
+        observations = self._observations
+        if len(observations.steps) + 1 in COMPARISON_STEPS:
             digest = hashlib.blake2b(digest_size=8)
-            for batch in drawn.micro_batches:
+            for batch in step_batch.micro_batches:
                 digest.update(batch.input_ids.numpy().tobytes())
-            rows = drawn.row_indices[:, rank].reshape(-1)[:_MAX_ROWS].tolist()
-            step = seen.start_step + len(seen.steps) + 1
-            seen.last_batch = {"digest": digest.hexdigest(), "rows": rows, "step": step}
-        if seen.weight_change is None and seen.engine is not None and seen.engine.get_lr()[0] > 0:
-            seen.weights_before_step = model_weights.sample_elements(model_weights.master_weights(seen.engine))
+            rows = step_batch.row_indices[:, rank].reshape(-1)[:_MAX_ROWS].tolist()
+            step = observations.start_step + len(observations.steps) + 1
+            observations.last_batch = {"digest": digest.hexdigest(), "rows": rows, "step": step}
+        engine = observations.engine
+        if observations.weight_change is None and engine is not None and engine.get_lr()[0] > 0:
+            masters = model_weights.master_weights(engine)
+            observations.weights_before_step = model_weights.sample_elements(masters)
 
-    def on_step_end(self, state: TrainState, rate: float, losses: torch.Tensor) -> None:
-        """A step is over. Raises RefusedByAll after some of the first steps, and where replicas drift."""
+    def on_step_end(self, state: TrainState, learning_rate: float, losses: torch.Tensor) -> None:
+        """A step is over. After some steps a collective that may raise AgreedUserError."""
         if self.mode == "off":
             return
         if self._is_early(1):
-            self._record_step(state, rate, losses)
+            self._record_step(state, learning_rate, losses)
             if len(self._observations.steps) in COMPARISON_STEPS:
                 self._run_checks(("steps", "drift") if len(self._observations.steps) == 1 else ("steps",), state.step)
         elif state.step % DRIFT_INTERVAL_STEPS == 0:
@@ -120,7 +131,7 @@ class EngineChecks:
             self._run_checks(("drift",), state.step)
 
     def on_train_end(self, state: TrainState) -> None:
-        """Training has ended in order: a run of fewer steps than are looked at is judged now. A collective."""
+        """Training has ended in order: evaluate a run that is shorter than the first steps. A collective."""
         if (
             self.mode != "off"
             and self._is_early(1)
@@ -129,85 +140,93 @@ class EngineChecks:
         ):
             self._run_checks(("steps",), state.step)
 
-    def _is_early(self, more: int) -> bool:
-        return len(self._observations.steps) + more <= FIRST_STEPS
+    def _is_early(self, num_more: int) -> bool:
+        return len(self._observations.steps) + num_more <= FIRST_STEPS
 
-    def _record_step(self, state: TrainState, rate: float, losses: torch.Tensor) -> None:
-        seen, engine = self._observations, self._observations.engine
-        norm = engine.get_global_grad_norm()
-        scale = float(engine.optimizer.cur_scale) if self._fp16 else _loss_scale(engine)
-        before = seen.steps[-1].skipped_steps if seen.steps else seen.skipped_steps_at_start
-        taken = StepRecord(
-            state.step, float(rate), int(engine.skipped_steps), scale, _detached_copy(norm), _detached_copy(losses)
+    def _record_step(self, state: TrainState, learning_rate: float, losses: torch.Tensor) -> None:
+        observations, engine = self._observations, self._observations.engine
+        grad_norm = engine.get_global_grad_norm()
+        loss_scale = float(engine.optimizer.cur_scale) if self._fp16 else _loss_scale(engine)
+        skipped_before = (
+            observations.steps[-1].skipped_steps if observations.steps else observations.skipped_steps_at_start
         )
-        seen.steps.append(taken)
-        if seen.weight_change is None and seen.weights_before_step is not None and taken.skipped_steps == before:
-            now, was = model_weights.sample_elements(model_weights.master_weights(engine)), seen.weights_before_step
-            if was.numel() and now.shape == was.shape:
-                move, largest = float((now - was).abs().max()), float(was.abs().max())
-                seen.weight_change = {
+        record = StepRecord(
+            state.step,
+            float(learning_rate),
+            int(engine.skipped_steps),
+            loss_scale,
+            _detached_copy(grad_norm),
+            _detached_copy(losses),
+        )
+        observations.steps.append(record)
+        weights_before = observations.weights_before_step
+        is_skipped = record.skipped_steps != skipped_before
+        if observations.weight_change is None and weights_before is not None and not is_skipped:
+            weights = model_weights.sample_elements(model_weights.master_weights(engine))
+            if weights_before.numel() and weights.shape == weights_before.shape:
+                observations.weight_change = {
                     "step": state.step,
-                    "start": seen.start_step,
-                    "rate": rate,
-                    "move": move,
-                    "weight": largest,
+                    "start": observations.start_step,
+                    "rate": learning_rate,
+                    "move": float((weights - weights_before).abs().max()),
+                    "weight": float(weights_before.abs().max()),
                 }
-        seen.weights_before_step = None
+        observations.weights_before_step = None
 
     def _run_checks(self, moments: tuple[CheckMoment, ...], step: int) -> None:
-        """Look on this rank, gather, judge; stop if that is what `launch.engine_checks` says."""
-        looked = [
+        """Observe on this rank, gather, evaluate; stop where `launch.engine_checks` is `stop`."""
+        local_values = [
             *self._start_observations,
-            *((claim, _observe(claim, self._observations)) for claim in CHECKS if claim.moment in moments),
+            *((check, _observe(check, self._observations)) for check in CHECKS if check.moment in moments),
         ]
         self._start_observations = []
-        everyone = zip(*self._ranks.all_gather_object([look for _, look in looked]), strict=True)
-        answers = [
-            (claim, _evaluate(claim, self._observations, looks))
-            for (claim, _), looks in zip(looked, everyone, strict=True)
+        values_by_check = zip(*self._distributed.all_gather_object([value for _, value in local_values]), strict=True)
+        results = [
+            (check, _evaluate(check, self._observations, rank_values))
+            for (check, _), rank_values in zip(local_values, values_by_check, strict=True)
         ]
-        wrong = [_to_finding(claim, answer, self.mode) for claim, answer in self._failed_checks(answers)]
-        for claim, answer in answers:
-            self._record_result(claim, answer, step)
-        if self._ranks.is_main_process and (
-            wrong or self._states() != self._states_on_disk or len(self._observations.steps) >= FIRST_STEPS
+        findings = [_to_finding(check, result, self.mode) for check, result in self._failed_checks(results)]
+        for check, result in results:
+            self._record_result(check, result, step)
+        if self._distributed.is_main_process and (
+            findings or self._states() != self._states_on_disk or len(self._observations.steps) >= FIRST_STEPS
         ):
             self._states_on_disk = self._states()
-            replace_file(self._file, self._to_json(), durable=bool(wrong))
-        if wrong and self.mode == "stop":
-            raise AgreedUserError(wrong, ExitCode.ENGINE_CHECK)
-        if wrong and self._ranks.is_main_process:
-            print_findings(wrong)
+            replace_file(self._file, self._to_json(), durable=bool(findings))
+        if findings and self.mode == "stop":
+            raise AgreedUserError(findings, ExitCode.ENGINE_CHECK)
+        if findings and self._distributed.is_main_process:
+            print_findings(findings)
 
     def _states(self) -> dict[str, str]:
-        return {name: answer["state"] for name, answer in self._results.items()}
+        return {name: result["state"] for name, result in self._results.items()}
 
     def _failed_checks(
-        self, answers: Sequence[tuple[EngineCheck, CheckResult]]
+        self, results: Sequence[tuple[EngineCheck, CheckResult]]
     ) -> list[tuple[EngineCheck, CheckResult]]:
-        """What differs, unless the spec puts up with it."""
-        return [(c, a) for c, a in answers if a.state == "differs" and c.id not in self._ignored_ids]
+        """The checks that failed, without those that the spec ignores."""
+        return [(c, r) for c, r in results if r.state == "differs" and c.id not in self._ignored_ids]
 
     def _to_json(self) -> str:
-        """The file: a claim a line. (Indented by `json` it would take ten times as long.)"""
+        """The text of engine_checks.json, one check a line. (`json` with an indent takes ten times as long.)"""
         head = {"format_version": FORMAT_VERSION, "deepspeed": deepspeed.__version__, "mode": self.mode}
-        claims = ",\n".join(json.dumps(self._results[name], default=str) for name in sorted(self._results))
-        return f'{json.dumps(head)[:-1]}, "claims": [\n{claims}\n]}}\n'
+        lines = ",\n".join(json.dumps(self._results[name], default=str) for name in sorted(self._results))
+        return f'{json.dumps(head)[:-1]}, "claims": [\n{lines}\n]}}\n'
 
-    def _record_result(self, claim: EngineCheck, answer: CheckResult, step: int) -> None:
-        """What was once found wrong stays told; what once held is not forgotten for a later look that cannot tell."""
-        before = self._results.get(claim.id, {}).get("state")
-        if before == "differs" or (before == "holds" and answer.state == "skipped"):
+    def _record_result(self, check: EngineCheck, result: CheckResult, step: int) -> None:
+        """Record a result. A failure stays, and a skipped check does not replace one that passed."""
+        earlier_state = self._results.get(check.id, {}).get("state")
+        if earlier_state == "differs" or (earlier_state == "holds" and result.state == "skipped"):
             return
-        about = {"id": claim.id, "name": claim.name, "question": claim.question, "step": step}
-        told = {name: value for name in _RESULT_FIELDS if (value := getattr(answer, name)) not in (None, "", ())}
-        if answer.state == "differs" and claim.id in self._ignored_ids:
-            told["ignored"] = self._ignored_ids[claim.id]
-        self._results[claim.id] = {**about, **told}
+        header = {"id": check.id, "name": check.name, "question": check.question, "step": step}
+        values = {name: value for name in _RESULT_FIELDS if (value := getattr(result, name)) not in (None, "", ())}
+        if result.state == "differs" and check.id in self._ignored_ids:
+            values["ignored"] = self._ignored_ids[check.id]
+        self._results[check.id] = {**header, **values}
 
 
 def _loss_scale(engine: Any) -> float | None:
-    """Of `torch_autocast` in fp16."""
+    """The loss scale of `torch_autocast` in fp16."""
     for name in ("torch_autocast_gradscaler", "torch_autocast_z0_gradscaler"):
         # Not by getattr: for a name that it lacks, DeepSpeed's engine lists all its names and the model's each time.
         scaler = getattr(engine.optimizer, name, None) or vars(engine).get(name)
@@ -217,40 +236,40 @@ def _loss_scale(engine: Any) -> float | None:
 
 
 def _detached_copy(value: Any) -> Any:
-    """A copy that stays as it is, where it is: nothing waits for the device."""
+    """A copy on the same device. Nothing waits for the device."""
     return value.detach().clone() if torch.is_tensor(value) else value
 
 
-def _observe(claim: EngineCheck, seen: Observations) -> Any:
-    """What this rank sees: ("seen", value), ("skipped", why) or ("failed", why)."""
+def _observe(check: EngineCheck, observations: Observations) -> Any:
+    """The observation of this rank: ("observed", value), ("skipped", reason) or ("failed", reason)."""
     try:
-        return "seen", claim.observe(seen)
-    except NotApplicable as why:
-        return "skipped", str(why)
-    except Exception as error:  # DeepSpeed's insides move: a claim that cannot look any more says nothing
+        return "observed", check.observe(observations)
+    except NotApplicable as reason:
+        return "skipped", str(reason)
+    except Exception as error:  # DeepSpeed's insides move: a check that cannot observe them is skipped
         return "failed", f"{type(error).__name__}: {error}"[:200]
 
 
-def _evaluate(claim: EngineCheck, seen: Observations, everyone: Sequence[Any]) -> CheckResult:
-    """The same on every rank."""
-    for kind, why in everyone:
-        if kind == "failed":
-            return check_skipped(f"could not be asked: {why}")
-    for kind, why in everyone:
-        if kind == "skipped":
-            return check_skipped(why)
+def _evaluate(check: EngineCheck, observations: Observations, rank_values: Sequence[Any]) -> CheckResult:
+    """The result of a check, the same on every rank."""
+    for outcome, reason in rank_values:
+        if outcome == "failed":
+            return check_skipped(f"could not be asked: {reason}")
+    for outcome, reason in rank_values:
+        if outcome == "skipped":
+            return check_skipped(reason)
     try:
-        return claim.evaluate(seen.expected, [value for _, value in everyone])
+        return check.evaluate(observations.expected, [value for _, value in rank_values])
     except Exception as error:  # as above
         return check_skipped(f"could not be asked: {type(error).__name__}: {error}"[:200])
 
 
-def _to_finding(claim: EngineCheck, answer: CheckResult, mode: str) -> Finding:
-    pages = f"; see also {', '.join(f'`harness explain {gate}`' for gate in claim.gates)}" if claim.gates else ""
-    notes = (*answer.notes, f"asked of the engine: {claim.question}{pages}")
+def _to_finding(check: EngineCheck, result: CheckResult, mode: str) -> Finding:
+    pages = f"; see also {', '.join(f'`harness explain {gate}`' for gate in check.gates)}" if check.gates else ""
+    notes = (*result.notes, f"asked of the engine: {check.question}{pages}")
     severity = "error" if mode == "stop" else "warning"
     if mode == "stop":
-        notes += (f"to go on all the same, put `ignore: {{{claim.id}: why}}` into the spec",)
+        notes += (f"to go on all the same, put `ignore: {{{check.id}: why}}` into the spec",)
     return Finding(
-        claim.id, severity, answer.text, key=claim.key, notes=notes, fix=Fix(claim.fix) if claim.fix else None
+        check.id, severity, result.text, key=check.key, notes=notes, fix=Fix(check.fix) if check.fix else None
     )

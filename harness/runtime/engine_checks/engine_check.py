@@ -1,4 +1,4 @@
-"""What a claim is, and what is said about it. Decides nothing."""
+"""An engine check, its result, and the texts that checks share."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
     from harness.runtime.engine_checks.observations import Observations
 
 CheckMoment = Literal["built", "begun", "steps", "drift"]
-"""After `deepspeed.initialize`; after a checkpoint was loaded, before the first step; after some of the first 20 steps;
-in those and every so many steps until the end."""
+"""`built`: after `deepspeed.initialize`. `begun`: before the first step, after a checkpoint was loaded. `steps`: after
+some of the first 20 steps. `drift`: after the first step, then at intervals until the end."""
 
 
 class NotApplicable(Exception):
-    """This run has nothing that the claim is about; the text says why."""
+    """The check does not apply to this run. The text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """`differs` says in `text` what the engine has instead, as a clause that follows "the spec asks for X, but"."""
+    """The result of a check, as engine_checks.json has it. With `differs`, `text` says what the engine has instead."""
 
     state: Literal["holds", "differs", "skipped"]
     text: str = ""
@@ -30,30 +30,33 @@ class CheckResult:
     notes: tuple[str, ...] = ()
 
 
-def check_passed(has: Any = None) -> CheckResult:
-    """The engine has what was asked for."""
-    return CheckResult("holds", has=has)
+def check_passed(value: Any = None) -> CheckResult:
+    """The engine has what the spec asks for."""
+    return CheckResult("holds", has=value)
 
 
-def check_failed(text: str, has: Any = None, *notes: str) -> CheckResult:
-    """It has not."""
-    return CheckResult("differs", text, has, notes)
+def check_failed(text: str, value: Any = None, *notes: str) -> CheckResult:
+    """The engine has something else."""
+    return CheckResult("differs", text, value, notes)
 
 
 def check_skipped(why: str) -> CheckResult:
-    """Nobody can tell, or there is nothing to tell."""
+    """The check does not apply, or could not run."""
     return CheckResult("skipped", why)
 
 
-def check_equal(asked: Any, found: Sequence[Any], what: str) -> CheckResult:
-    """Every rank has the value that was asked for, in the same type: `true` is not 1."""
-    other = [rank for rank, has in enumerate(found) if has != asked or isinstance(has, bool) != isinstance(asked, bool)]
-    if not other:
-        return check_passed(found[0])
-    has = found[other[0]]
-    return check_failed(
-        f"{what} is {format_value(has)}, should be {format_value(asked)}{format_ranks(other, len(found))}", has
-    )
+def check_equal(expected: Any, rank_values: Sequence[Any], name: str) -> CheckResult:
+    """Every rank has the expected value, in the same type: `true` is not 1."""
+    ranks = [
+        rank
+        for rank, value in enumerate(rank_values)
+        if value != expected or isinstance(value, bool) != isinstance(expected, bool)
+    ]
+    if not ranks:
+        return check_passed(rank_values[0])
+    value = rank_values[ranks[0]]
+    text = f"{name} is {format_value(value)}, should be {format_value(expected)}{format_ranks(ranks, len(rank_values))}"
+    return check_failed(text, value)
 
 
 def format_value(value: Any) -> str:
@@ -70,19 +73,19 @@ def format_value(value: Any) -> str:
 
 
 def format_ranks(ranks: Sequence[int], world: int) -> str:
-    """` on rank 3`, or nothing where it is all of them."""
+    """` on rank 3`; empty for all ranks."""
     if len(ranks) == world:
         return ""
-    shown = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
-    return f" on rank{'s' * (len(ranks) > 1)} {shown}"
+    numbers = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+    return f" on rank{'s' * (len(ranks) > 1)} {numbers}"
 
 
 @dataclass(frozen=True, slots=True)
 class EngineCheck:
-    """One thing that a run says of itself.
+    """One check of the engine.
 
-    `look` is asked on each rank by itself and makes no collective; it returns plain values. `judge` gets what was asked
-    for and those values by rank, the same on every rank. `gates` are the gates that would have said it before.
+    `observe` reads plain values on each rank and makes no collective. `evaluate` compares the values of all ranks with
+    the expected settings: every rank gets the same result. `gates` are the gates that report the fault before a run.
     """
 
     id: str

@@ -1,6 +1,6 @@
-"""What spec and launch make a run expect of its engine. The DeepSpeed JSON is never read: it is what may be wrong.
+"""The settings that spec and launch expect of the engine. The DeepSpeed JSON is never read: it may be wrong.
 
-The section `deepspeed` of a spec lies over what is rendered, so it lies over it here too.
+The section `deepspeed` of a spec overrides what is rendered, so it overrides here too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TORCH_DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "bflo
 
 @dataclass(frozen=True, slots=True)
 class ExpectedSettings:
-    """One run's wishes, each as it was written; None where the spec leaves it open."""
+    """The expected settings of one run, each as the spec writes it; None where the spec leaves it open."""
 
     zero_stage: Any
     offload_optimizer: str
@@ -28,7 +28,7 @@ class ExpectedSettings:
     offload_ratio: float
     nvme_paths: tuple[str, ...]
     dtype: str
-    """Of weights in forward and backward, as torch calls it."""
+    """The dtype of weights in forward and backward, by its name in torch."""
     master_dtype: str
     accumulation_dtype: str | None
     communication_dtype: str | None
@@ -39,86 +39,88 @@ class ExpectedSettings:
     gradient_accumulation_steps: Any
     global_batch_size: Any
     optimizer: str
-    """Lower case."""
+    """The name in lower case."""
     optimizer_params: Mapping[str, Any]
     scheduler: SchedulerSpec | None
-    """None: the section `deepspeed` brings DeepSpeed's own."""
+    """None where the section `deepspeed` has a scheduler of DeepSpeed's own."""
     ds_scheduler: Mapping[str, Any] | None
     parallel_dims: ParallelDims
     hpz_partition_size: int
     expert_parallel_size: int
     compile_enabled: bool
     is_random_init: bool
-    """New weights, made by `transformers` alone."""
+    """The weights are new, and `transformers` alone initialises them."""
     seed: int
     uses_accelerators: bool | None
-    """Whether the launch counted on accelerators; None where it did not say."""
+    """Did the launch expect accelerators? None where it did not say."""
 
     def dims_of_rank(self, rank: int) -> Topology:
-        """Where a rank is."""
+        """The place of a rank."""
         return Topology.from_dims(self.parallel_dims, self.parallel_dims.world_size or 1, rank)
 
 
-def expected_settings_of(run: ResolvedRun, world: int, accelerated: bool | None) -> ExpectedSettings:
-    """What this run asks for, on so many ranks, and whether its launch counted on accelerators."""
-    spec, over = run.spec, run.spec.deepspeed
+def expected_settings_of(run: ResolvedRun, world_size: int, uses_accelerators: bool | None) -> ExpectedSettings:
+    """The expected settings of a run on `world_size` ranks."""
+    spec, overrides = run.spec, run.spec.deepspeed
 
-    def given(path: str, default: Any) -> Any:
-        value: Any = over
+    def get_override(path: str, default: Any) -> Any:
+        value: Any = overrides
         for key in path.split("."):
             if not isinstance(value, Mapping) or key not in value:
                 return default
             value = value[key]
         return value
 
-    zero, degrees = (
+    zero, dims = (
         spec.zero,
-        ParallelDims(world, run.parallel_dims.tensor, run.parallel_dims.pipeline, run.parallel_dims.sequence),
+        ParallelDims(world_size, run.parallel_dims.tensor, run.parallel_dims.pipeline, run.parallel_dims.sequence),
     )
     name, params = deepspeed_optimizer(spec.optimizer)
-    if isinstance(over.get("optimizer"), Mapping):  # instead of the spec's own, not laid over it
-        name, params = over["optimizer"].get("type", ""), dict(over["optimizer"].get("params") or {})
+    if isinstance(overrides.get("optimizer"), Mapping):  # instead of the spec's own, not laid over it
+        name, params = overrides["optimizer"].get("type", ""), dict(overrides["optimizer"].get("params") or {})
     offloads = {}
-    for what, section in (("optimizer", zero.offload_optimizer), ("param", zero.offload_param)):
-        own = {} if section is None else section.model_dump()
-        offloads[what] = own | dict(given(f"zero_optimization.offload_{what}", {}) or {})
-    half = next((f for f, on in (("bf16", spec.precision.bf16), ("fp16", spec.precision.fp16)) if on), "fp32")
+    for kind, section in (("optimizer", zero.offload_optimizer), ("param", zero.offload_param)):
+        values = {} if section is None else section.model_dump()
+        offloads[kind] = values | dict(get_override(f"zero_optimization.offload_{kind}", {}) or {})
+    precision = next((f for f, on in (("bf16", spec.precision.bf16), ("fp16", spec.precision.fp16)) if on), "fp32")
     for key in ("bf16", "fp16"):
-        half = key if given(f"{key}.enabled", False) is True else half
-    low = given(f"{half}.{half}_master_weights_and_grads", False)
-    autocast = given("torch_autocast.enabled", False)
-    scheduler = given("scheduler", None)
-    experts = given("expert_parallel", None)
+        precision = key if get_override(f"{key}.enabled", False) is True else precision
+    has_low_precision_master = get_override(f"{precision}.{precision}_master_weights_and_grads", False)
+    autocast = get_override("torch_autocast.enabled", False)
+    scheduler = get_override("scheduler", None)
+    experts = get_override("expert_parallel", None)
     return ExpectedSettings(
-        zero_stage=given("zero_optimization.stage", zero.stage),
+        zero_stage=get_override("zero_optimization.stage", zero.stage),
         offload_optimizer=str(offloads["optimizer"].get("device") or "none"),
         offload_param=str(offloads["param"].get("device") or "none"),
         offload_ratio=float(offloads["optimizer"].get("ratio") or 1.0),
         nvme_paths=tuple(
             str(o["nvme_path"]) for o in offloads.values() if o.get("device") == "nvme" and o.get("nvme_path")
         ),
-        dtype=_TORCH_DTYPES[half],
-        master_dtype=_TORCH_DTYPES[half] if low else "float32",
-        accumulation_dtype=_torch_dtype_name(given("data_types.grad_accum_dtype", None)),
-        communication_dtype=_torch_dtype_name(given("communication_data_type", None)),
-        autocast_dtype=(_torch_dtype_name(given("torch_autocast.dtype", None)) or "any") if autocast is True else None,
-        gradient_clipping=given("gradient_clipping", spec.train.max_grad_norm),
-        micro_batch_size=given("train_micro_batch_size_per_gpu", run.batch.micro_batch),
-        gradient_accumulation_steps=given("gradient_accumulation_steps", run.batch.accumulation),
+        dtype=_TORCH_DTYPES[precision],
+        master_dtype=_TORCH_DTYPES[precision] if has_low_precision_master else "float32",
+        accumulation_dtype=_torch_dtype_name(get_override("data_types.grad_accum_dtype", None)),
+        communication_dtype=_torch_dtype_name(get_override("communication_data_type", None)),
+        autocast_dtype=(_torch_dtype_name(get_override("torch_autocast.dtype", None)) or "any")
+        if autocast is True
+        else None,
+        gradient_clipping=get_override("gradient_clipping", spec.train.max_grad_norm),
+        micro_batch_size=get_override("train_micro_batch_size_per_gpu", run.batch.micro_batch),
+        gradient_accumulation_steps=get_override("gradient_accumulation_steps", run.batch.accumulation),
         global_batch_size=run.batch.global_batch,
         optimizer=str(name).lower(),
         optimizer_params=params,
         scheduler=None if scheduler else spec.scheduler,
         ds_scheduler=scheduler or None,
-        parallel_dims=degrees,
-        hpz_partition_size=given("zero_optimization.zero_hpz_partition_size", 1),
+        parallel_dims=dims,
+        hpz_partition_size=get_override("zero_optimization.zero_hpz_partition_size", 1),
         expert_parallel_size=int(experts.get("autoep_size", experts.get("ep_size", 1)))
         if isinstance(experts, Mapping)
         else 1,
-        compile_enabled=spec.train.torch_compile or given("compile.deepcompile", False) is True,
+        compile_enabled=spec.train.torch_compile or get_override("compile.deepcompile", False) is True,
         is_random_init=is_random_init(spec.model) and spec.plugins.file is None,
         seed=spec.train.seed,
-        uses_accelerators=accelerated,
+        uses_accelerators=uses_accelerators,
     )
 
 

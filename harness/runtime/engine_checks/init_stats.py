@@ -1,4 +1,4 @@
-"""How far initial weights are spread, and how far the model's own initialisation spreads them."""
+"""The standard deviation of initial weights, and that of the model's own initialisation."""
 
 from __future__ import annotations
 
@@ -30,36 +30,40 @@ class WeightStats:
 
 
 def compute_reference_stats(model: Any, config: Any) -> dict[str, WeightStats]:
-    """By class, what the model's `_init_weights` makes of a fresh module; leaves the random numbers as they were.
+    """Statistics of a new module after the model's `_init_weights`, by class. Restores the random state.
 
-    Where the model has none (a pipeline) the configuration's `initializer_range` says it.
+    A model without `_init_weights` (a pipeline) has the `initializer_range` of its configuration.
     """
-    found: dict[str, WeightStats] = {}
+    stats: dict[str, WeightStats] = {}
     if not hasattr(model, "_init_weights"):
-        wide = getattr(config, "initializer_range", None)
-        spread = WeightStats(1.0, 0.0, float(wide) ** 2) if wide else None
-        return dict.fromkeys(MODULE_CLASSES, spread) if spread else {}  # type: ignore[arg-type]
+        initializer_range = getattr(config, "initializer_range", None)
+        range_stats = WeightStats(1.0, 0.0, float(initializer_range) ** 2) if initializer_range else None
+        return dict.fromkeys(MODULE_CLASSES, range_stats) if range_stats else {}  # type: ignore[arg-type]
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         for name, kind in MODULE_CLASSES.items():
             module = kind(_WIDTH, _WIDTH)
             before = module.weight.detach().clone()
             model._init_weights(module)
             if not torch.equal(before, module.weight):
-                found[name] = _stats_of(module.weight)
-    return found
+                stats[name] = _stats_of(module.weight)
+    return stats
 
 
 def compute_model_stats(model: torch.nn.Module) -> dict[str, list[float]]:
-    """By class, (count, sum, sum of squares) of what this rank holds of some modules: they add up over ranks."""
-    found: dict[str, list[float]] = {}
+    """(count, sum, sum of squares) of this rank's shards of some modules, by class. They add up over ranks."""
+    stats: dict[str, list[float]] = {}
     for name, kind in MODULE_CLASSES.items():
-        every = [w for _, w in iter_weights_of_class(model, kind)]
-        step = max(1, len(every) // _MAX_MODULES)
-        parts = [sharded[0] for w in every[::step] if (sharded := shard_of(w)) is not None]
-        made = [_stats_of(part[:: max(1, part.numel() // _MAX_ELEMENTS)]) for part in parts if part.numel()]
-        if made:
-            found[name] = [sum(s.count for s in made), sum(s.total for s in made), sum(s.squares for s in made)]
-    return found
+        weights = [w for _, w in iter_weights_of_class(model, kind)]
+        step = max(1, len(weights) // _MAX_MODULES)
+        parts = [shard[0] for w in weights[::step] if (shard := shard_of(w)) is not None]
+        part_stats = [_stats_of(part[:: max(1, part.numel() // _MAX_ELEMENTS)]) for part in parts if part.numel()]
+        if part_stats:
+            stats[name] = [
+                sum(s.count for s in part_stats),
+                sum(s.total for s in part_stats),
+                sum(s.squares for s in part_stats),
+            ]
+    return stats
 
 
 def _stats_of(tensor: torch.Tensor) -> WeightStats:

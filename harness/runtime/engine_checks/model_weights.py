@@ -1,6 +1,6 @@
-"""What this rank holds of the model's weights and of the optimizer's own, wherever ZeRO, AutoTP and a pipeline put it.
+"""This rank's shards of the model's weights and of the master weights, wherever ZeRO, AutoTP and a pipeline put them.
 
-Reads, and gathers nothing.
+Reads only, and gathers nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from harness.runtime.engine_checks import weight_checksums
 from harness.runtime.parallel.tensor_parallel import TPLayout, tp_layouts
 
 MAX_TOTAL_ELEMENTS = 1 << 16
-"""Elements that a rank looks at in one go, over all weights."""
+"""Elements that a rank reads at once, over all weights."""
 _MASTER_WEIGHT_ATTRIBUTES = (
     "single_partition_of_fp32_groups",
     "fp32_partitioned_groups_flat",
@@ -27,7 +27,7 @@ _MASTER_WEIGHT_ATTRIBUTES = (
 
 @dataclass(frozen=True, slots=True)
 class WeightRecord:
-    """A weight before `deepspeed.initialize`: `sums` by dtype, of this rank's shard if it was `sharded`."""
+    """A weight before `deepspeed.initialize`: `checksums` by dtype, of this rank's shard if it `is_sharded`."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -37,17 +37,17 @@ class WeightRecord:
 
 
 def shape_of(parameter: torch.Tensor) -> tuple[int, ...]:
-    """Of the whole, before AutoTP; at stage 3 a parameter is an empty tensor outside its forward."""
+    """The shape of the whole weight, before AutoTP. At stage 3 a parameter is empty outside its forward."""
     return tuple(getattr(parameter, "ds_shape", parameter.shape))
 
 
 def numel_of(parameter: torch.Tensor) -> int:
-    """The same as a count."""
+    """The number of elements of the whole weight."""
     return int(torch.Size(shape_of(parameter)).numel())
 
 
 def shard_of(parameter: Any) -> tuple[torch.Tensor, int] | None:
-    """What this rank holds, flat, and where in the whole it begins; None while it is on NVMe or quantized."""
+    """(this rank's flat shard, its offset in the whole); None while it is on NVMe or quantized."""
     shard = getattr(parameter, "ds_tensor", None)
     if shard is None:
         return (parameter.detach().reshape(-1), 0) if parameter.is_contiguous() else None
@@ -55,123 +55,123 @@ def shard_of(parameter: Any) -> tuple[torch.Tensor, int] | None:
         return None
     group = getattr(parameter, "ds_process_group", None)
     rank = torch.distributed.get_rank(group) if group is not None else torch.distributed.get_rank()
-    begin = rank * int(shard.ds_numel)
-    return shard.detach().reshape(-1)[: max(0, numel_of(parameter) - begin)], begin  # the last shard is padded
+    start = rank * int(shard.ds_numel)
+    return shard.detach().reshape(-1)[: max(0, numel_of(parameter) - start)], start  # the last shard is padded
 
 
 def select_names(named: Sequence[tuple[str, Any]]) -> list[str]:
-    """Names of weights to look at, alike on all ranks: one of each kind first, then more until it is enough."""
+    """The names of the weights to compare, the same on all ranks: one of each kind first, then more up to the limit."""
     kinds: dict[str, list[str]] = {}
     sizes = {name: min(numel_of(p), weight_checksums.MAX_ELEMENTS) for name, p in named}
     for name in sizes:
         kinds.setdefault(re.sub(r"\d+", "*", name), []).append(name)
-    order = [
-        same[i] for i in range(max(map(len, kinds.values()), default=0)) for same in kinds.values() if i < len(same)
+    ordered_names = [
+        names[i] for i in range(max(map(len, kinds.values()), default=0)) for names in kinds.values() if i < len(names)
     ]
-    taken, total = [], 0
-    for name in order:
+    selection, total = [], 0
+    for name in ordered_names:
         if total + sizes[name] <= MAX_TOTAL_ELEMENTS:
-            taken.append(name)
+            selection.append(name)
             total += sizes[name]
-    return taken
+    return selection
 
 
 def record_weights(model: torch.nn.Module, dtypes: Sequence[torch.dtype]) -> dict[str, WeightRecord]:
-    """All weights before `deepspeed.initialize`; sums for those that are chosen, in their own dtype and in `dtypes`."""
+    """All weights before `deepspeed.initialize`. Those of `select_names` get checksums, by their dtype and `dtypes`."""
     named = list(model.named_parameters())
-    looked, found = set(select_names(named)), {}
-    waiting: list[tuple[str, str, torch.Tensor]] = []
+    checked_names, records = set(select_names(named)), {}
+    entries: list[tuple[str, str, torch.Tensor]] = []
     for name, parameter in named:
-        sharded = shard_of(parameter) if name in looked else None
-        found[name] = WeightRecord(
+        shard = shard_of(parameter) if name in checked_names else None
+        records[name] = WeightRecord(
             shape_of(parameter),
             _dtype_name(parameter.dtype),
             parameter.requires_grad,
             hasattr(parameter, "ds_tensor"),
-            None if sharded is None else {},
+            None if shard is None else {},
         )
-        if sharded is not None:
-            part, begin = sharded
-            part = part[: max(0, weight_checksums.num_checked_elements(shape_of(parameter)) - begin)]
-            for dtype in {part.dtype, *dtypes}:
-                waiting.append(
+        if shard is not None:
+            values, start = shard
+            values = values[: max(0, weight_checksums.num_checked_elements(shape_of(parameter)) - start)]
+            for dtype in {values.dtype, *dtypes}:
+                entries.append(
                     (
                         name,
                         _dtype_name(dtype),
-                        weight_checksums.compute_shard_checksum(part.to(dtype), begin, shape_of(parameter)),
+                        weight_checksums.compute_shard_checksum(values.to(dtype), start, shape_of(parameter)),
                     )
                 )
-    for (name, dtype, _), (a, b) in zip(waiting, _transfer_checksums([s for *_, s in waiting]), strict=True):
-        kept = found[name].checksums
-        if kept is not None:
-            kept[dtype] = (a, b)
-    return found
+    for (name, dtype, _), (a, b) in zip(entries, _transfer_checksums([s for *_, s in entries]), strict=True):
+        checksums = records[name].checksums
+        if checksums is not None:
+            checksums[dtype] = (a, b)
+    return records
 
 
 def local_checksums(
     engine: Any, named: Mapping[str, Any], names: Sequence[str]
 ) -> dict[str, tuple[str, bool, tuple[int, int]]]:
-    """Name -> (dtype, has AutoTP cut it, sum of what this rank holds of it); without those that cannot be read.
+    """Name -> (dtype, is it cut by AutoTP, checksum of this rank's shard), without weights that cannot be read.
 
     `named`: the parameters of the engine's module.
     """
-    cut = tp_layouts_of(engine, names)
-    waiting = []
+    layouts = tp_layouts_of(engine, names)
+    entries = []
     for name in names:
         parameter = named.get(name)
         if parameter is None:
             continue
-        if name in cut:
-            made = _tp_shard_checksum(parameter, cut[name])
-            if made is not None:
-                waiting.append((name, _dtype_name(parameter.dtype), True, made))
+        if name in layouts:
+            checksum = _tp_shard_checksum(parameter, layouts[name])
+            if checksum is not None:
+                entries.append((name, _dtype_name(parameter.dtype), True, checksum))
             continue
-        sharded = shard_of(parameter)
-        if sharded is not None:
-            part, begin = sharded
-            waiting.append(
+        shard = shard_of(parameter)
+        if shard is not None:
+            values, start = shard
+            entries.append(
                 (
                     name,
-                    _dtype_name(part.dtype),
+                    _dtype_name(values.dtype),
                     False,
-                    weight_checksums.compute_shard_checksum(part, begin, shape_of(parameter)),
+                    weight_checksums.compute_shard_checksum(values, start, shape_of(parameter)),
                 )
             )
-    values = _transfer_checksums([s for *_, s in waiting])
-    return {name: (dtype, is_cut, v) for (name, dtype, is_cut, _), v in zip(waiting, values, strict=True)}
+    checksums = _transfer_checksums([s for *_, s in entries])
+    return {name: (dtype, is_cut, v) for (name, dtype, is_cut, _), v in zip(entries, checksums, strict=True)}
 
 
 def tp_layouts_of(engine: Any, names: Sequence[str]) -> dict[str, TPLayout]:
-    """What AutoTP has cut, and how; empty without it."""
+    """The layouts of the weights that AutoTP has cut; empty without AutoTP."""
     info = getattr(engine.module, UNIVERSAL_CHECKPOINT_INFO, None)
     if not info or engine.autotp_size() < 2:
         return {}
-    return {name: cut for name, cut in tp_layouts(info, list(names)).items() if cut.dim is not None}
+    return {name: layout for name, layout in tp_layouts(info, list(names)).items() if layout.dim is not None}
 
 
-def _tp_shard_checksum(parameter: Any, cut: TPLayout) -> torch.Tensor | None:
-    """None where the part is itself sharded (stage 3), scaled, or has rows that are too long to be looked at whole."""
+def _tp_shard_checksum(parameter: Any, layout: TPLayout) -> torch.Tensor | None:
+    """None where the part is sharded (stage 3), scaled, or has rows that are too long to read whole."""
     from deepspeed.utils import groups
 
     if hasattr(parameter, "ds_tensor"):
         return None
     rank = groups.get_tensor_model_parallel_rank()
     total = torch.zeros(2, dtype=torch.int64, device=parameter.device)
-    most = weight_checksums.num_checked_elements(cut.shape)
-    if most < cut.shape.numel() and most % cut.shape[1:].numel():
+    num_elements = weight_checksums.num_checked_elements(layout.shape)
+    if num_elements < layout.shape.numel() and num_elements % layout.shape[1:].numel():
         return None
-    for piece in cut.rank_layouts[rank]["pieces"]:
+    for piece in layout.rank_layouts[rank]["pieces"]:
         if piece.get("scale", 1.0) != 1.0:
             return None
-        (begin, strides), (here, strides_here) = piece["source"], piece["dest"]
-        view = parameter.detach().as_strided(piece["shape"], strides_here, parameter.storage_offset() + here)
-        rows = max(0, -(-(most - begin) // strides[0])) if strides[0] else len(view)
-        total += weight_checksums.compute_checksum(view[:rows], begin, strides)
+        (source_begin, source_strides), (dest_begin, dest_strides) = piece["source"], piece["dest"]
+        view = parameter.detach().as_strided(piece["shape"], dest_strides, parameter.storage_offset() + dest_begin)
+        rows = max(0, -(-(num_elements - source_begin) // source_strides[0])) if source_strides[0] else len(view)
+        total += weight_checksums.compute_checksum(view[:rows], source_begin, source_strides)
     return total
 
 
 def _transfer_checksums(tensors: Sequence[torch.Tensor]) -> list[tuple[int, int]]:
-    """One transfer for all."""
+    """Copy all checksums to the host in one transfer."""
     if not tensors:
         return []
     rows = torch.stack([t.cpu() for t in tensors] if len({t.device for t in tensors}) > 1 else list(tensors)).tolist()
@@ -183,9 +183,9 @@ def _dtype_name(dtype: torch.dtype) -> str:
 
 
 def master_weights(engine: Any) -> list[torch.Tensor]:
-    """What the optimizer steps on this rank: its own shards or copies, else the trained parameters themselves.
+    """The tensors that the optimizer steps on this rank: its own shards or copies, else the parameters themselves.
 
-    Without what is swapped to NVMe: between steps its tensors are empty, or views of buffers that others fill
+    Without those that are swapped to NVMe: between steps its tensors are empty, or views of buffers that others fill
     (`runtime/swap_tensor/pipelined_optimizer_swapper.py` frees buffers and leaves the views).
     """
     optimizer = engine.optimizer
@@ -204,25 +204,25 @@ def _is_on_nvme(optimizer: Any, group: int) -> bool:
 
 
 def parameter_groups_of(optimizer: Any) -> list[list[Any]]:
-    """The model's own parameters as the optimizer has them in groups; at stage 3 in its sub-groups."""
+    """The model's parameters by group of the optimizer, at stage 3 by sub-group."""
     for name in ("bit16_groups", "bf16_groups", "fp16_groups"):
         if getattr(optimizer, name, None):
             return [list(group) for group in getattr(optimizer, name)]
     return [list(group["params"]) for group in optimizer.param_groups]
 
 
-def sample_elements(tensors: Sequence[torch.Tensor], most: int = 1 << 13) -> torch.Tensor:
-    """Up to so many elements spread evenly over all tensors, on the host, as float32."""
+def sample_elements(tensors: Sequence[torch.Tensor], max_elements: int = 1 << 13) -> torch.Tensor:
+    """Up to `max_elements` elements, evenly over all tensors, on the host, as float32."""
     total = sum(t.numel() for t in tensors)
     if not total:
         return torch.empty(0)
-    stride = max(1, total // most)
+    stride = max(1, total // max_elements)
     parts = [t.detach().reshape(-1)[::stride].float() for t in tensors if t.numel()]
     return torch.cat([p.cpu() for p in parts] if len({p.device for p in parts}) > 1 else parts).cpu().clone()
 
 
 def iter_weights_of_class(model: torch.nn.Module, kind: type) -> Iterator[tuple[str, Any]]:
-    """Modules of exactly this class with a weight of their own; not those of adapters."""
+    """(name, weight) of the modules of exactly this class, without adapters."""
     for name, module in model.named_modules():
         if type(module) is kind and "lora_" not in name and getattr(module, "weight", None) is not None:
             yield name, module.weight

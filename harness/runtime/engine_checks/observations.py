@@ -1,4 +1,4 @@
-"""What a claim may look at on this rank."""
+"""The values on this rank that a check may read."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from harness.runtime.topology import Topology
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One of the first steps, counted from 1. `loss` is this rank's part, see `Stepper.train`."""
+    """One of the first steps, counted from 1. `loss` is this rank's part, see `Stepper.train_step`."""
 
     step: int
     learning_rate: float
     skipped_steps: int
-    """Of the engine's steps so far."""
+    """Steps that the engine has skipped so far."""
     loss_scale: float | None
     grad_norm: Any
     loss: torch.Tensor
@@ -28,36 +28,36 @@ class StepRecord:
 
 @dataclass
 class Observations:
-    """The engine, what the model was before it, and the steps that were taken since."""
+    """The engine, the weights before it was built, and the steps since."""
 
     expected: ExpectedSettings
     parallel_dims: Topology
     model_config: Any
-    """Of `transformers`."""
+    """The configuration of `transformers`."""
     initial_weights: dict[str, WeightRecord]
     init_stats: dict[str, WeightStats]
-    """Of modules that the model's own initialisation has made anew, by class."""
+    """Reference statistics of the model's own initialisation, by class of module."""
     engine: Any = None
     parameters: dict[str, Any] = field(default_factory=dict)
-    """The parameters of its module."""
+    """The parameters of the engine's module."""
     start_step: int = 0
-    """Steps that a resumed run had behind it."""
+    """The step that the run resumed at."""
     skipped_steps_at_start: int = 0
     scheduler_steps_at_start: int = 0
-    """Steps that the schedule had behind it."""
+    """The step of the schedule that the run resumed at."""
     micro_steps_at_start: int = 0
     global_steps_at_start: int = 0
     loss_divisor: float = 1.0
-    """What the sum of all ranks' losses is divided by, see `Stepper.train`."""
+    """Divisor of the sum of all ranks' losses, see `Stepper.train_step`."""
     steps: list[StepRecord] = field(default_factory=list)
     total_steps: int = 0
-    """Of the whole run."""
+    """Steps of the whole run."""
     weights_before_step: torch.Tensor | None = None
-    """A sample of what the optimizer steps, from before the first step that has a learning rate."""
+    """A sample of the master weights, from before the first step that has a learning rate."""
     weight_change: dict[str, float] | None = None
     lr_multiplier: Any = None
-    """Of the schedule: the share of the peak rate by step."""
+    """The schedule's share of the peak rate by step."""
     last_batch: dict[str, Any] | None = None
-    """What this rank computed in the last step: a digest of its tokens, and the rows that they were."""
+    """The last batch of this rank: a digest of its tokens, and its rows."""
     replica_comparisons: int = 0
-    """How often replicas have been compared: each time others."""
+    """How often replicas have been compared. Each comparison takes other weights."""

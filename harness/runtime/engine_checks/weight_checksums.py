@@ -1,7 +1,7 @@
-"""Checksums of tensors that add up: a rank sums what it holds of a weight, and the ranks' sums are that of the whole.
+"""Checksums of tensors that add up: the checksums of the ranks' shards sum to that of the whole weight.
 
-So nothing is gathered, whatever cut the weight: a sum over the bits of the values, and one in which each counts as
-often as its place in the whole says (modulo 2^64), which tells an order from another.
+So nothing is gathered, whatever cut the weight. A checksum has two sums over the bits of the values: a plain one, and
+one weighted by the index in the whole (modulo 2^64), which depends on the order.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from functools import cache
 import torch
 
 MAX_ELEMENTS = 1 << 14
-"""Elements of a tensor that are looked at: of larger ones those at the beginning."""
+"""Elements of a tensor that are summed. Of a larger tensor, the first ones."""
 Checksum = tuple[int, int]
 EMPTY_CHECKSUM: Checksum = (0, 0)
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _MODULUS = 1 << 64
 
 
-def compute_checksum(part: torch.Tensor, begin: int, strides: Sequence[int]) -> torch.Tensor:
-    """Of a part whose element at (i, j ...) is element begin + i * strides[0] + j * strides[1] ... of the whole.
+def compute_checksum(part: torch.Tensor, start: int, strides: Sequence[int]) -> torch.Tensor:
+    """The checksum of a part. In the whole its element (i, j ...) has index start + i * strides[0] + j * strides[1] ...
 
     int64, (2,), on the part's device; wraps around.
     """
@@ -28,24 +28,24 @@ def compute_checksum(part: torch.Tensor, begin: int, strides: Sequence[int]) -> 
         return torch.zeros(2, dtype=torch.int64, device=part.device)
     bits = part.detach().contiguous().view(_BITS[part.element_size()]).to(torch.int64)
     total = bits.sum()
-    placed = total * begin
+    weighted = total * start
     if bits.dim() == 1:
-        return torch.stack([total, placed + strides[0] * _dot_with_indices(bits)])
+        return torch.stack([total, weighted + strides[0] * _dot_with_indices(bits)])
     for dim, stride in enumerate(strides):
-        others = [d for d in range(bits.dim()) if d != dim]
-        line = bits.sum(others) if others else bits
-        placed = placed + stride * _dot_with_indices(line)
-    return torch.stack([total, placed])
+        other_dims = [d for d in range(bits.dim()) if d != dim]
+        sums = bits.sum(other_dims) if other_dims else bits
+        weighted = weighted + stride * _dot_with_indices(sums)
+    return torch.stack([total, weighted])
 
 
-def _dot_with_indices(line: torch.Tensor) -> torch.Tensor:
-    """Of integers with their places: 0 * first + 1 * second ..."""
-    places = (
-        _cached_indices(line.device)[: len(line)]
-        if len(line) <= MAX_ELEMENTS
-        else torch.arange(len(line), device=line.device)
+def _dot_with_indices(values: torch.Tensor) -> torch.Tensor:
+    """The dot product with the indices: 0 * first + 1 * second ..."""
+    indices = (
+        _cached_indices(values.device)[: len(values)]
+        if len(values) <= MAX_ELEMENTS
+        else torch.arange(len(values), device=values.device)
     )
-    return torch.dot(line, places) if line.device.type == "cpu" else (line * places).sum()
+    return torch.dot(values, indices) if values.device.type == "cpu" else (values * indices).sum()
 
 
 @cache
@@ -54,7 +54,7 @@ def _cached_indices(device: torch.device) -> torch.Tensor:
 
 
 def num_checked_elements(shape: Sequence[int]) -> int:
-    """How many elements of a weight of this shape are looked at: whole rows, where a row is no longer than `MOST`."""
+    """The number of elements of a weight that are summed: whole rows, unless a row is longer than `MAX_ELEMENTS`."""
     numel = torch.Size(shape).numel()
     row = numel // shape[0] if numel else 0
     if numel <= MAX_ELEMENTS or row > MAX_ELEMENTS:
@@ -62,14 +62,14 @@ def num_checked_elements(shape: Sequence[int]) -> int:
     return MAX_ELEMENTS // row * row
 
 
-def compute_shard_checksum(shard: torch.Tensor, begin: int, shape: Sequence[int]) -> torch.Tensor:
-    """Of a flat shard that begins at `begin` of a weight of this shape, as far as `reach`; without padding."""
+def compute_shard_checksum(shard: torch.Tensor, start: int, shape: Sequence[int]) -> torch.Tensor:
+    """The checksum of a flat shard at offset `start` of a weight of this shape, without padding."""
     end = num_checked_elements(shape)
-    return compute_checksum(shard.reshape(-1)[: max(0, end - begin)], begin, (1,))
+    return compute_checksum(shard.reshape(-1)[: max(0, end - start)], start, (1,))
 
 
 def combine_checksums(sums: Iterable[Sequence[int]]) -> Checksum:
-    """The sum of the whole from those of its parts."""
+    """The checksum of the whole from those of its parts."""
     first, second = 0, 0
     for a, b in sums:
         first, second = (first + a) % _MODULUS, (second + b) % _MODULUS

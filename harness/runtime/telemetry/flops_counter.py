@@ -70,12 +70,12 @@ class FlopsCounter:
             return BatchCounts(tokens, total, 0.0, 0.0, 0.0)
         documents = seq.document_lengths(rows.reshape(-1))
         pairs = sum(count * _attention_pairs(documents, window) for window, count in self.layers_by_window.items())
-        computed = self._computed_pairs(lengths, positions, documents)
+        computed_pairs = self._computed_pairs(lengths, positions, documents)
         return BatchCounts(
             tokens,
             total,
             needed_flops(self.sizes, tokens, pairs, self.trained_fractions),
-            executed_flops(self.sizes, total, computed, self.trained_fractions, checkpointing=self.checkpointing),
+            executed_flops(self.sizes, total, computed_pairs, self.trained_fractions, checkpointing=self.checkpointing),
             flops_6n(self.sizes, tokens),
         )
 
@@ -97,12 +97,12 @@ class FlopsCounter:
             return float(
                 sum(count * _attention_pairs(documents, window) for window, count in self.layers_by_window.items())
             )
-        layers, rows, long = sum(self.layers_by_window.values()), lengths.shape[-1], padded.astype(np.float64)
-        masked = np.full(padded.shape, self.sequences.is_packed)
+        layers, rows, positions = sum(self.layers_by_window.values()), lengths.shape[-1], padded.astype(np.float64)
+        has_mask = np.full(padded.shape, self.sequences.is_packed)
         if not self.sequences.is_packed:
-            masked = (lengths != padded[..., None]).any(axis=-1)
-        whole = masked | (self.attention != "sdpa")
-        return float(layers * rows * np.where(whole, long**2, long * (long + 1) / 2).sum())
+            has_mask = (lengths != padded[..., None]).any(axis=-1)
+        is_square = has_mask | (self.attention != "sdpa")
+        return float(layers * rows * np.where(is_square, positions**2, positions * (positions + 1) / 2).sum())
 
 
 def _attention_pairs(lengths: np.ndarray, window: int | None) -> float:
@@ -110,49 +110,49 @@ def _attention_pairs(lengths: np.ndarray, window: int | None) -> float:
     s = lengths.astype(np.float64)
     if window is None:
         return float((s * (s + 1) / 2).sum())
-    inside = np.minimum(s, window)
-    return float((inside * (inside + 1) / 2 + (s - inside) * window).sum())
+    ramp = np.minimum(s, window)
+    return float((ramp * (ramp + 1) / 2 + (s - ramp) * window).sum())
 
 
 def make_flops_counter(spec: RunSpec, config: Any, module: torch.nn.Module, sequences: TokenDataset) -> FlopsCounter:
     """For the model of this `transformers` configuration as it is trained in `module`, whole or a stage of it."""
-    text = config.get_text_config()
-    found = facts_from_config(config.to_dict())
-    sizes, source = _find_sizes(found, text, module)
+    text_config = config.get_text_config()
+    lookup = facts_from_config(config.to_dict())
+    sizes, source = _find_sizes(lookup, text_config, module)
     return FlopsCounter(
         sequences,
-        found.facts,
+        lookup.facts,
         sizes,
         source,
-        _count_layers_by_window(text),
-        str(getattr(text, "_attn_implementation", None) or "sdpa"),
+        _count_layers_by_window(text_config),
+        str(getattr(text_config, "_attn_implementation", None) or "sdpa"),
         _trained_fractions(module, is_whole_model=spec.parallel.pipeline_parallel_size == 1),
         spec.train.gradient_checkpointing,
     )
 
 
-def _find_sizes(found: ModelLookup, text: Any, module: torch.nn.Module) -> tuple[FlopsInputs | None, str]:
+def _find_sizes(lookup: ModelLookup, text_config: Any, module: torch.nn.Module) -> tuple[FlopsInputs | None, str]:
     """From what is known of the family, else from the module itself where it has no experts; or why not."""
-    if found.facts is not None:
-        return FlopsInputs.from_model(found.facts), f"the sizes of a {found.facts.family} model"
-    layers, heads = getattr(text, "num_hidden_layers", None), getattr(text, "num_attention_heads", None)
-    if any("expert" in name for name in text.to_dict()) or not layers or not heads:
-        return None, found.why_not
-    size = getattr(text, "head_dim", None) or text.hidden_size // heads
+    if lookup.facts is not None:
+        return FlopsInputs.from_model(lookup.facts), f"the sizes of a {lookup.facts.family} model"
+    layers, heads = getattr(text_config, "num_hidden_layers", None), getattr(text_config, "num_attention_heads", None)
+    if any("expert" in name for name in text_config.to_dict()) or not layers or not heads:
+        return None, lookup.why_not
+    size = getattr(text_config, "head_dim", None) or text_config.hidden_size // heads
     matmul = float(sum(_numel(p) for _, p in _matmul_parameters(module)))
     active = float(sum(_numel(p) for p in module.parameters()))
-    again = max(0.0, matmul - text.vocab_size * text.hidden_size)
+    again = max(0.0, matmul - text_config.vocab_size * text_config.hidden_size)
     return FlopsInputs(matmul, active, layers, heads * size, again), "the parameters of the module"
 
 
 def _matmul_parameters(module: torch.nn.Module) -> list[tuple[str, torch.nn.Parameter]]:
     """Matrices that activations are multiplied with, in the order of the module; an embedding alone is looked up."""
-    looked_up = {id(m.weight) for m in module.modules() if isinstance(m, torch.nn.Embedding)}
-    heads = {id(m.weight) for m in module.modules() if isinstance(m, torch.nn.Linear)}
+    embedding_ids = {id(m.weight) for m in module.modules() if isinstance(m, torch.nn.Embedding)}
+    linear_ids = {id(m.weight) for m in module.modules() if isinstance(m, torch.nn.Linear)}
     return [
         (name, p)
         for name, p in module.named_parameters()
-        if len(getattr(p, "ds_shape", p.shape)) > 1 and (id(p) not in looked_up or id(p) in heads)
+        if len(getattr(p, "ds_shape", p.shape)) > 1 and (id(p) not in embedding_ids or id(p) in linear_ids)
     ]
 
 
@@ -162,24 +162,24 @@ def _numel(parameter: Any) -> int:
 
 def _trained_fractions(module: torch.nn.Module, *, is_whole_model: bool) -> GradientShares:
     """Frozen matrices have no gradient of their own; those before the first trained one are not gone through either."""
-    known = _matmul_parameters(module)
-    total = sum(_numel(p) for _, p in known)
+    matrices = _matmul_parameters(module)
+    total = sum(_numel(p) for _, p in matrices)
     if total == 0 or all(p.requires_grad for p in module.parameters()):
         return ALL_GRADIENTS
-    own = sum(_numel(p) for _, p in known if p.requires_grad)
-    before, seen, multiplied = 0, not is_whole_model, {id(p) for _, p in known}
+    trainable = sum(_numel(p) for _, p in matrices if p.requires_grad)
+    frozen_before, has_trainable, matrix_ids = 0, not is_whole_model, {id(p) for _, p in matrices}
     for p in module.parameters():
-        seen = seen or p.requires_grad
-        before += _numel(p) if not seen and id(p) in multiplied else 0
-    return GradientShares(own / total, 1 - before / total)
+        has_trainable = has_trainable or p.requires_grad
+        frozen_before += _numel(p) if not has_trainable and id(p) in matrix_ids else 0
+    return GradientShares(trainable / total, 1 - frozen_before / total)
 
 
-def _count_layers_by_window(text: Any) -> dict[int | None, int]:
+def _count_layers_by_window(text_config: Any) -> dict[int | None, int]:
     """Layers by how far back they look."""
-    layers, window = int(getattr(text, "num_hidden_layers", 0)), getattr(text, "sliding_window", None)
-    kinds = getattr(text, "layer_types", None)
-    if not window or getattr(text, "use_sliding_window", True) is False:
+    layers, window = int(getattr(text_config, "num_hidden_layers", 0)), getattr(text_config, "sliding_window", None)
+    layer_types = getattr(text_config, "layer_types", None)
+    if not window or getattr(text_config, "use_sliding_window", True) is False:
         return {None: layers}
-    if not kinds:
+    if not layer_types:
         return {window: layers}
-    return dict(Counter(window if kind == "sliding_attention" else None for kind in kinds))
+    return dict(Counter(window if layer_type == "sliding_attention" else None for layer_type in layer_types))

@@ -32,32 +32,32 @@ class LogInterval:
     bytes_written: int = 0
     pause_seconds: SecondsBySpan = field(default_factory=lambda: defaultdict(float))
 
-    def add(self, raw: StepTrace, found: StepTimes, amount: BatchCounts) -> None:
+    def add(self, trace: StepTrace, times: StepTimes, counts: BatchCounts) -> None:
         """One more step."""
         self.steps += 1
-        self.seconds += found.seconds
-        for name, seconds in found.span_seconds.items():
+        self.seconds += times.seconds
+        for name, seconds in times.span_seconds.items():
             self.span_seconds[name] += seconds
-        self.loop_seconds += found.loop_seconds
-        if raw.comm_measured:
-            self.comm_samples.append((sum(found.comm_seconds.values()), found.seconds))
-        self.tokens, self.positions = self.tokens + amount.tokens, self.positions + amount.positions
+        self.loop_seconds += times.loop_seconds
+        if trace.comm_measured:
+            self.comm_samples.append((sum(times.comm_seconds.values()), times.seconds))
+        self.tokens, self.positions = self.tokens + counts.tokens, self.positions + counts.positions
         self.model_flops, self.hardware_flops = (
-            self.model_flops + amount.model_flops,
-            self.hardware_flops + amount.hardware_flops,
+            self.model_flops + counts.model_flops,
+            self.hardware_flops + counts.hardware_flops,
         )
-        self.flops_6n += amount.flops_6n
+        self.flops_6n += counts.flops_6n
         self.io_seconds, self.bytes_read, self.bytes_written = (
-            self.io_seconds + raw.io_seconds,
-            self.bytes_read + raw.bytes_read,
-            self.bytes_written + raw.bytes_written,
+            self.io_seconds + trace.io_seconds,
+            self.bytes_read + trace.bytes_read,
+            self.bytes_written + trace.bytes_written,
         )
 
 
 def throughput_fields(interval: LogInterval) -> dict[str, Any]:
     """Means a step, rounded to microseconds."""
     steps = interval.steps
-    out: dict[str, Any] = {
+    fields: dict[str, Any] = {
         "tokens_per_second": round(interval.tokens / interval.seconds, 2) if interval.seconds else None,
         "steps": steps,
         "step_tokens": round(interval.tokens / steps, 2),
@@ -68,23 +68,23 @@ def throughput_fields(interval: LogInterval) -> dict[str, Any]:
         **{f"seconds_{name}": round(value, 6) for name, value in interval.pause_seconds.items() if value},
     }
     if interval.comm_samples:
-        inside, whole = (sum(column) for column in zip(*interval.comm_samples, strict=True))
-        out["seconds_communication"] = round(inside / len(interval.comm_samples), 6)
-        out["communication_share"] = round(inside / whole, 5) if whole else 0.0
-    return out
+        comm_seconds, step_seconds = (sum(column) for column in zip(*interval.comm_samples, strict=True))
+        fields["seconds_communication"] = round(comm_seconds / len(interval.comm_samples), 6)
+        fields["communication_share"] = round(comm_seconds / step_seconds, 5) if step_seconds else 0.0
+    return fields
 
 
-def flops_fields(interval: LogInterval, world: int, peak: float | None) -> dict[str, Any]:
+def flops_fields(interval: LogInterval, world_size: int, peak: float | None) -> dict[str, Any]:
     """FLOPs a step over all ranks, and what part of the peak they are."""
     counts = {"flops": interval.model_flops, "flops_hardware": interval.hardware_flops, "flops_6n": interval.flops_6n}
-    out: dict[str, Any] = {name: _round_to_six_digits(value / interval.steps) for name, value in counts.items()}
+    fields: dict[str, Any] = {name: _round_to_six_digits(value / interval.steps) for name, value in counts.items()}
     if interval.seconds > 0:
-        rate = 1 / (interval.seconds * world)
-        out["device_flops_per_second"] = float(f"{interval.model_flops * rate:.6g}")
+        rate = 1 / (interval.seconds * world_size)
+        fields["device_flops_per_second"] = float(f"{interval.model_flops * rate:.6g}")
         if peak:
             shares = zip(("mfu", "hfu", "mfu_6n"), counts.values(), strict=True)
-            out |= {name: float(f"{value * rate / peak:.5g}") for name, value in shares}
-    return out
+            fields |= {name: float(f"{value * rate / peak:.5g}") for name, value in shares}
+    return fields
 
 
 @lru_cache(maxsize=64)

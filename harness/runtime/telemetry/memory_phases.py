@@ -16,8 +16,8 @@ from harness.runtime.telemetry.state_bytes import state_bytes
 class MemoryPhases:
     """Of one start. All ranks call the same methods: each is a collective."""
 
-    def __init__(self, ranks: Distributed, metrics: MetricsWriter) -> None:
-        self._ranks, self._metrics = ranks, metrics
+    def __init__(self, distributed: Distributed, metrics: MetricsWriter) -> None:
+        self._ranks, self._metrics = distributed, metrics
         self._recorded_phases: set[str] = set()
         self._pending_lines: list[dict[str, Any]] = []
         self._is_writing = False
@@ -34,11 +34,12 @@ class MemoryPhases:
         if phase in self._recorded_phases:
             return
         self._recorded_phases.add(phase)
-        mine = read_and_reset_peak_memory(), state_bytes(engine) if engine is not None else {}
-        everyone = self._ranks.all_gather_object(mine)
-        columns = {f"{key}": [memory[key] for memory, _ in everyone] for key in everyone[0][0]}
+        own_values = read_and_reset_peak_memory(), state_bytes(engine) if engine is not None else {}
+        rank_values = self._ranks.all_gather_object(own_values)
+        columns = {f"{key}": [memory[key] for memory, _ in rank_values] for key in rank_values[0][0]}
         states = {
-            key: max(found.get(key, 0) for _, found in everyone) for key in sorted({k for _, f in everyone for k in f})
+            key: max(rank_states.get(key, 0) for _, rank_states in rank_values)
+            for key in sorted({k for _, f in rank_values for k in f})
         }
         line = {"step": step, "phase": phase, **columns, **({"states": states} if states else {})}
         if self._is_writing:

@@ -44,8 +44,8 @@ def host_memory_usage() -> dict[str, int]:
     forked and replaced still has its parent's.
     """
     status = os.pread(_proc_file_descriptor("status", os.getpid()), 8192, 0)
-    now, most = (_parse_kilobytes(status, name) * 1024 for name in (b"VmRSS:", b"VmHWM:"))
-    return {"memory_host_bytes": now, "memory_host_peak_bytes": max(now, most, _peak_before_reset)}
+    resident, peak = (_parse_kilobytes(status, name) * 1024 for name in (b"VmRSS:", b"VmHWM:"))
+    return {"memory_host_bytes": resident, "memory_host_peak_bytes": max(resident, peak, _peak_before_reset)}
 
 
 def read_and_reset_peak_memory() -> dict[str, int]:
@@ -54,11 +54,11 @@ def read_and_reset_peak_memory() -> dict[str, int]:
     """
     global _peak_before_reset  # noqa: PLW0603
     status = os.pread(_proc_file_descriptor("status", os.getpid()), 8192, 0)
-    now, most = (_parse_kilobytes(status, name) * 1024 for name in (b"VmRSS:", b"VmHWM:"))
-    _peak_before_reset = max(_peak_before_reset, most)
+    resident, peak = (_parse_kilobytes(status, name) * 1024 for name in (b"VmRSS:", b"VmHWM:"))
+    _peak_before_reset = max(_peak_before_reset, peak)
     with contextlib.suppress(OSError), open("/proc/self/clear_refs", "wb", buffering=0) as file:  # noqa: PTH123
         file.write(b"5")  # proc(5): reset the peak resident set
-    return {**_device_memory_usage(), "memory_host_bytes": now, "memory_host_peak_bytes": max(now, most)}
+    return {**_device_memory_usage(), "memory_host_bytes": resident, "memory_host_peak_bytes": max(resident, peak)}
 
 
 def _parse_kilobytes(status: bytes, name: bytes) -> int:

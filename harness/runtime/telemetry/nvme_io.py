@@ -29,8 +29,10 @@ NVME_COUNTERS = NvmeCounters()
 def find_nvme_dirs(ds_config: dict[str, Any]) -> list[Path]:
     """Folders that the JSON swaps to."""
     zero = ds_config.get("zero_optimization") or {}
-    places = [zero.get(key) or {} for key in ("offload_optimizer", "offload_param")]
-    return list(dict.fromkeys(Path(p["nvme_path"]) for p in places if p.get("device") == "nvme" and p.get("nvme_path")))
+    sections = [zero.get(key) or {} for key in ("offload_optimizer", "offload_param")]
+    return list(
+        dict.fromkeys(Path(p["nvme_path"]) for p in sections if p.get("device") == "nvme" and p.get("nvme_path"))
+    )
 
 
 def count_nvme_io(ds_config: dict[str, Any]) -> None:
@@ -55,18 +57,18 @@ def counting_handle_class(handle: type) -> type:
 
 
 def _counting_method(method: Callable[..., Any], name: str) -> Callable[..., Any]:
-    blocks, reads, writes = name in _BLOCKING_METHODS, name in _READ_METHODS, name in _WRITE_METHODS
+    is_blocking, is_read, is_write = name in _BLOCKING_METHODS, name in _READ_METHODS, name in _WRITE_METHODS
 
     @wraps(method)
     def call(self: Any, *args: Any, **kw: Any) -> Any:
-        moved = args[0].nbytes if (reads or writes) and args and hasattr(args[0], "nbytes") else 0
-        NVME_COUNTERS.bytes_read += moved if reads else 0
-        NVME_COUNTERS.bytes_written += moved if writes else 0
-        began = time.perf_counter()
+        num_bytes = args[0].nbytes if (is_read or is_write) and args and hasattr(args[0], "nbytes") else 0
+        NVME_COUNTERS.bytes_read += num_bytes if is_read else 0
+        NVME_COUNTERS.bytes_written += num_bytes if is_write else 0
+        start = time.perf_counter()
         try:
             return method(self, *args, **kw)
         finally:
-            NVME_COUNTERS.blocked_seconds += time.perf_counter() - began if blocks else 0.0
+            NVME_COUNTERS.blocked_seconds += time.perf_counter() - start if is_blocking else 0.0
 
     return call
 

@@ -24,22 +24,22 @@ def find_device_peak(spec: RunSpec) -> DevicePeak:
     """Of this rank's device, in the number format of the run; what the spec says wins."""
     accelerator = get_accelerator()
     name, memory = accelerator.device_name(), None
-    kind = None
+    device = None
     if name != "cpu":
         memory = int(accelerator.total_memory())
         name = _driver_device_name(name)
-        kind = device_by_driver_name(name, memory)
+        device = device_by_driver_name(name, memory)
     if spec.telemetry.peak_flops is not None:
         return DevicePeak(name, memory, spec.telemetry.peak_flops, "`telemetry.peak_flops`")
-    if kind is None:
+    if device is None:
         return DevicePeak(name, memory, None, None)
     if spec.precision.bf16 or spec.precision.fp16:
-        return DevicePeak(name, memory, kind.flops_16, f"{kind.source}, 16 bit")
-    return DevicePeak(name, memory, kind.flops_32, f"{kind.source}, fp32")
+        return DevicePeak(name, memory, device.flops_16, f"{device.source}, 16 bit")
+    return DevicePeak(name, memory, device.flops_32, f"{device.source}, fp32")
 
 
-def _driver_device_name(kind: str) -> str:
+def _driver_device_name(device_type: str) -> str:
     import torch
 
-    module = getattr(torch, kind, None)  # torch.cuda, torch.xpu ...
-    return str(module.get_device_name()) if hasattr(module, "get_device_name") else kind
+    module = getattr(torch, device_type, None)  # torch.cuda, torch.xpu ...
+    return str(module.get_device_name()) if hasattr(module, "get_device_name") else device_type

@@ -51,16 +51,16 @@ class StepRange:
         if text is None:
             return None
         first, _, last = text.partition("-")
-        found = StepRange(int(first), int(last or first))
-        return found if found.last >= found.first else None
+        step_range = StepRange(int(first), int(last or first))
+        return step_range if step_range.last >= step_range.first else None
 
 
 class StepProfiler:
     """Of one rank: records where it is asked to."""
 
-    def __init__(self, spec: TelemetrySpec, ranks: Distributed, run_dir: Path, metrics: MetricsWriter) -> None:
-        self._step_range, self._enabled = StepRange.parse(spec.profile_steps), ranks.rank in spec.profile_ranks
-        self._rank, self._folder, self._metrics = ranks.rank, run_dir / "profile", metrics
+    def __init__(self, spec: TelemetrySpec, distributed: Distributed, run_dir: Path, metrics: MetricsWriter) -> None:
+        self._step_range, self._enabled = StepRange.parse(spec.profile_steps), distributed.rank in spec.profile_ranks
+        self._rank, self._folder, self._metrics = distributed.rank, run_dir / "profile", metrics
         self._profiler: Any = None
         self._first_step = 0
 
@@ -73,10 +73,10 @@ class StepProfiler:
         span = self._step_range
         if span is None or not self._enabled or self._profiler is not None or not span.first <= step <= span.last:
             return
-        kinds = [torch.profiler.ProfilerActivity.CPU]
+        activities = [torch.profiler.ProfilerActivity.CPU]
         if torch.cuda.is_available():
-            kinds.append(torch.profiler.ProfilerActivity.CUDA)
-        self._profiler, self._first_step = torch.profiler.profile(activities=kinds), step
+            activities.append(torch.profiler.ProfilerActivity.CUDA)
+        self._profiler, self._first_step = torch.profiler.profile(activities=activities), step
         self._profiler.start()
 
     def stop_if_due(self, step: int, *, last: bool = False) -> Path | None:
@@ -101,46 +101,48 @@ class StepProfiler:
 
 def format_table(events: Iterable[Any], steps: int) -> str:
     """Milliseconds a step by kind of work, then the events that took most. On a device its time, else the host's."""
-    known = list(events)
-    device = any(_device_time(e) > 0 for e in known)
+    all_events = list(events)
+    on_device = any(_device_time(e) > 0 for e in all_events)
     by_kind: dict[str, float] = defaultdict(float)
     rows = []
-    for event in known:
-        spent = _device_time(event) if device else float(event.self_cpu_time_total)
-        if spent <= 0:
+    for event in all_events:
+        microseconds = _device_time(event) if on_device else float(event.self_cpu_time_total)
+        if microseconds <= 0:
             continue
-        by_kind[classify_event(event.key)] += spent
-        rows.append((spent, event.count, event.key))
+        by_kind[classify_event(event.key)] += microseconds
+        rows.append((microseconds, event.count, event.key))
     total = sum(by_kind.values()) or 1.0
-    where = "on the device" if device else "on the host, all threads"
-    out = [f"Time {where}, a step, over {steps} step{'s' * (steps > 1)}; profiling makes steps slower", ""]
-    out += [f"{'kind':<32}{'ms':>12}{'share':>9}"]
-    for kind, spent in sorted(by_kind.items(), key=lambda item: -item[1]):
-        out.append(f"{kind:<32}{spent / 1000 / steps:>12.3f}{spent / total:>9.1%}")
-    out += ["", f"{'event':<60}{'calls':>10}{'ms':>12}{'share':>9}"]
-    for spent, count, key in sorted(rows, reverse=True)[:30]:
-        out.append(f"{key[:59]:<60}{count / steps:>10.1f}{spent / 1000 / steps:>12.3f}{spent / total:>9.1%}")
-    return "\n".join(out) + "\n"
+    place = "on the device" if on_device else "on the host, all threads"
+    lines = [f"Time {place}, a step, over {steps} step{'s' * (steps > 1)}; profiling makes steps slower", ""]
+    lines += [f"{'kind':<32}{'ms':>12}{'share':>9}"]
+    for kind, microseconds in sorted(by_kind.items(), key=lambda item: -item[1]):
+        lines.append(f"{kind:<32}{microseconds / 1000 / steps:>12.3f}{microseconds / total:>9.1%}")
+    lines += ["", f"{'event':<60}{'calls':>10}{'ms':>12}{'share':>9}"]
+    for microseconds, count, key in sorted(rows, reverse=True)[:30]:
+        lines.append(
+            f"{key[:59]:<60}{count / steps:>10.1f}{microseconds / 1000 / steps:>12.3f}{microseconds / total:>9.1%}"
+        )
+    return "\n".join(lines) + "\n"
 
 
 def classify_event(name: str) -> str:
     """The kind of work of an event."""
-    low = name.lower()
-    return next((kind for kind, parts in _EVENT_KINDS if any(part in low for part in parts)), _OTHER_KIND)
+    lower_name = name.lower()
+    return next((kind for kind, parts in _EVENT_KINDS if any(part in lower_name for part in parts)), _OTHER_KIND)
 
 
 def _device_time(event: Any) -> float:
     return float(getattr(event, "self_device_time_total", 0) or 0)
 
 
-def write_comms_summary(run_dir: Path, ranks: Distributed, *, enabled: bool) -> None:
+def write_comms_summary(run_dir: Path, distributed: Distributed, *, enabled: bool) -> None:
     """DeepSpeed's summary of its collectives, `profile/communication.json`. A collective where it was asked for."""
     if not enabled:
         return
     from deepspeed.comm import comm
 
-    found = comm.log_summary(return_dict=True)
-    if ranks.is_main_process and found:
+    summary = comm.log_summary(return_dict=True)
+    if distributed.is_main_process and summary:
         (run_dir / "profile").mkdir(parents=True, exist_ok=True)
-        text = json.dumps(found, indent=1, default=str)
+        text = json.dumps(summary, indent=1, default=str)
         (run_dir / "profile" / "communication.json").write_text(text + "\n", encoding="utf-8")

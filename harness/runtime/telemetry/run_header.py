@@ -13,30 +13,32 @@ from harness.runtime.telemetry.peak_flops import DevicePeak
 from harness.runtime.topology import Topology
 
 
-def run_header_fields(run: ResolvedRun, topology: Topology, work: FlopsCounter, peak: DevicePeak) -> dict[str, Any]:
+def run_header_fields(
+    run: ResolvedRun, topology: Topology, flops_counter: FlopsCounter, device_peak: DevicePeak
+) -> dict[str, Any]:
     """Fields of the line; None for what is not known."""
     return {
         "data_parallel": topology.data_parallel_size,
         "tensor_parallel": topology.tensor_parallel_size,
         "pipeline_parallel": topology.pipeline_parallel_size,
         "sequence_parallel": topology.sequence_parallel_size,
-        "device": peak.device,
-        "device_memory_bytes": peak.memory,
-        "device_peak_flops": peak.flops,
-        "device_peak_source": peak.source,
-        "flops_source": work.source,
-        "matmul_parameters": int(work.sizes.matmul) if work.sizes else None,
-        **_offload_fields(run, work),
+        "device": device_peak.device,
+        "device_memory_bytes": device_peak.memory,
+        "device_peak_flops": device_peak.flops,
+        "device_peak_source": device_peak.source,
+        "flops_source": flops_counter.source,
+        "matmul_parameters": int(flops_counter.sizes.matmul) if flops_counter.sizes else None,
+        **_offload_fields(run, flops_counter),
     }
 
 
-def _offload_fields(run: ResolvedRun, work: FlopsCounter) -> dict[str, Any]:
+def _offload_fields(run: ResolvedRun, flops_counter: FlopsCounter) -> dict[str, Any]:
     """Bytes a rank moves between device and host memory in a step, as the plan counts them; nothing measures them."""
     settings = settings_of(run)
-    if settings is None or work.facts is None or settings.optimizer_device == settings.param_device == "none":
+    if settings is None or flops_counter.facts is None or settings.optimizer_device == settings.param_device == "none":
         return {}
-    part = local_num_parameters(work.facts, settings) / settings.zero_world_size
+    num_parameters = local_num_parameters(flops_counter.facts, settings) / settings.zero_world_size
     return {
-        "offload_to_host_bytes": float(round(sum(comm_volume.device_to_host_bytes(part, settings)))),
-        "offload_to_device_bytes": float(round(sum(comm_volume.host_to_device_bytes(part, settings)))),
+        "offload_to_host_bytes": float(round(sum(comm_volume.device_to_host_bytes(num_parameters, settings)))),
+        "offload_to_device_bytes": float(round(sum(comm_volume.host_to_device_bytes(num_parameters, settings)))),
     }

@@ -18,10 +18,10 @@ def state_bytes(engine: Any) -> dict[str, int]:
     a kind that is not known here.
     """
     try:
-        found = _count_states(engine)
+        sizes = _count_states(engine)
     except AttributeError:  # another release of DeepSpeed keeps its states otherwise: nothing is claimed
         return {}
-    return {name: size for name, size in found.items() if size}
+    return {name: size for name, size in sizes.items() if size}
 
 
 def _count_states(engine: Any) -> dict[str, int]:
@@ -39,62 +39,68 @@ def _count_states(engine: Any) -> dict[str, int]:
         )
     if stage < 3:
         masters = zero.single_partition_of_fp32_groups
-        near = _bytes_by_tier(parameters=zero.bit16_groups_flat)
-        place = "host" if zero.cpu_offload else None
-        rest = {"master": masters, "states": _optimizer_states(zero.optimizer)}
+        device_bytes = _bytes_by_tier(parameters=zero.bit16_groups_flat)
+        offload_tier = "host" if zero.cpu_offload else None
+        offload_kinds = {"master": masters, "states": _optimizer_states(zero.optimizer)}
         if zero.cpu_offload:
-            rest["master_gradients"] = [p.grad for p in masters]
-        return near | _bytes_by_tier(place, **rest)
+            offload_kinds["master_gradients"] = [p.grad for p in masters]
+        return device_bytes | _bytes_by_tier(offload_tier, **offload_kinds)
     return _count_stage3_states(zero, module)
 
 
 def _count_stage3_states(zero: Any, module: Any) -> dict[str, int]:
     swapper = next((s for p in module.parameters() if (s := getattr(p, "nvme_swapper", None)) is not None), None)
-    parameters_at = "host" if zero.offload_param else None
-    optimizer_at = "host" if zero.offload_optimizer else None
-    found = _bytes_by_tier(parameters_at, parameters=zero.fp16_partitioned_groups_flat)
-    found |= _bytes_by_tier(optimizer_at, gradients=[zero.grad_partitions_flat_buffer])
+    parameter_tier = "host" if zero.offload_param else None
+    optimizer_tier = "host" if zero.offload_optimizer else None
+    sizes = _bytes_by_tier(parameter_tier, parameters=zero.fp16_partitioned_groups_flat)
+    sizes |= _bytes_by_tier(optimizer_tier, gradients=[zero.grad_partitions_flat_buffer])
     shards = {t.untyped_storage().data_ptr() for t in zero.fp16_partitioned_groups_flat if t is not None}
     gathered = [p.data for p in module.parameters() if p.data.numel() > 0]
     # of a single rank every parameter is its own shard, and stays where it is
-    found |= _bytes_by_tier(persistent=[t for t in gathered if t.untyped_storage().data_ptr() not in shards])
+    sizes |= _bytes_by_tier(persistent=[t for t in gathered if t.untyped_storage().data_ptr() not in shards])
     if swapper is not None:
-        found["nvme.parameters"] = sum(_file_size(path) for path in swapper.id_to_path.values())
-        kept = [p.ds_tensor for p in module.parameters() if p.ds_id not in swapper.id_to_path]
-        found |= _bytes_by_tier("host", parameters=kept)
+        sizes["nvme.parameters"] = sum(_file_size(path) for path in swapper.id_to_path.values())
+        resident = [p.ds_tensor for p in module.parameters() if p.ds_id not in swapper.id_to_path]
+        sizes |= _bytes_by_tier("host", parameters=resident)
     masters = list(zero.fp32_partitioned_groups_flat)
     if zero.swap_optimizer:
         files = [p for p in Path(zero.optimizer_swapper.swap_folder).rglob("*.swp") if p.is_file()]
         gradients = sum(_file_size(p) for p in files if "_gradient_" in p.name)
-        found |= {"nvme.states": sum(map(_file_size, files)) - gradients, "nvme.gradients": gradients}
+        sizes |= {"nvme.states": sum(map(_file_size, files)) - gradients, "nvme.gradients": gradients}
         masters = [m for i, m in enumerate(masters) if not zero._swappable_optimizer_subgroup(i)]
     states = _optimizer_states(zero.optimizer, masters if zero.swap_optimizer else None)
-    found |= _bytes_by_tier(optimizer_at, master=masters, states=states)
+    sizes |= _bytes_by_tier(optimizer_tier, master=masters, states=states)
     if zero.offload_optimizer:
-        held = getattr(zero, "gradients_of_a_sub_group", None)  # harness/runtime/patches/cpu_offload_single_grad.py
-        found |= _bytes_by_tier("host", master_gradients=[held, *(p.grad for p in masters)])
-    return found
+        gradients_of_a_sub_group = getattr(
+            zero, "gradients_of_a_sub_group", None
+        )  # harness/runtime/patches/cpu_offload_single_grad.py
+        sizes |= _bytes_by_tier("host", master_gradients=[gradients_of_a_sub_group, *(p.grad for p in masters)])
+    return sizes
 
 
 def _bytes_by_tier(tier: str | None = None, **kinds: Iterable[Any]) -> dict[str, int]:
     """Bytes by `tier.kind`. On a device a tensor tells its tier; on the CPU accelerator `place` does, else `gpu`: the
     planner's name for what lies where the model computes.
     """
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     on_cpu = get_accelerator().device_name() == "cpu"
     for kind, tensors in kinds.items():
         by_storage = {t.untyped_storage().data_ptr(): t for t in tensors if t is not None}
         for tensor in by_storage.values():
             tier = (tier or "gpu") if on_cpu else ("host" if tensor.device.type == "cpu" else "gpu")
             name = f"{tier}.{kind}"
-            found[name] = found.get(name, 0) + tensor.untyped_storage().nbytes()
-    return found
+            sizes[name] = sizes.get(name, 0) + tensor.untyped_storage().nbytes()
+    return sizes
 
 
-def _optimizer_states(optimizer: Any, of: Iterable[Any] | None = None) -> list[torch.Tensor]:
+def _optimizer_states(optimizer: Any, masters: Iterable[Any] | None = None) -> list[torch.Tensor]:
     """All of them, or those of some master weights."""
-    kept: Mapping[Any, Mapping[str, Any]] = optimizer.state
-    entries = kept.values() if of is None else [kept[master] for master in of if master in kept]
+    state_by_master: Mapping[Any, Mapping[str, Any]] = optimizer.state
+    entries = (
+        state_by_master.values()
+        if masters is None
+        else [state_by_master[master] for master in masters if master in state_by_master]
+    )
     return [t for entry in entries for t in entry.values() if torch.is_tensor(t) and t.numel() > 1]
 
 

@@ -94,7 +94,7 @@ class StragglerDetector:
 
     def update(self, steps: int, samples: Sequence[RankSample]) -> list[StragglerChange]:
         """One look a rank, typical of the last `steps` steps; returns what has changed by it."""
-        self._window.append(_WindowEntry(steps, samples, self._ratios_to_peers([look.busy for look in samples])))
+        self._window.append(_WindowEntry(steps, samples, self._ratios_to_peers([sample.busy for sample in samples])))
         while (
             len(self._window) > _MIN_SAMPLES
             and sum(s.steps for s in self._window) - self._window[0].steps >= WINDOW_STEPS
@@ -102,65 +102,71 @@ class StragglerDetector:
             self._window.popleft()
         if len(self._window) < _MIN_SAMPLES:
             return []
-        ratios = [seen.ratios for seen in self._window]
+        ratios = [entry.ratios for entry in self._window]
         last = ratios[-1]
-        suspects = [rank for rank, much in enumerate(last) if much >= self.threshold / 2 or rank in self._active]
-        usual = {rank: _typical_ratio([seen[rank] for seen in ratios]) for rank in suspects}
-        least = self.threshold * _THRESHOLD_TOLERANCE
-        slow = {rank: much for rank, much in usual.items() if much >= least and self._is_mostly_slow(rank, ratios)}
-        return [*self._pop_recovered(usual), *self._add_stragglers(slow)]
+        suspects = [rank for rank, ratio in enumerate(last) if ratio >= self.threshold / 2 or rank in self._active]
+        typical_ratios = {rank: _typical_ratio([entry[rank] for entry in ratios]) for rank in suspects}
+        min_ratio = self.threshold * _THRESHOLD_TOLERANCE
+        slow_ratios = {
+            rank: ratio
+            for rank, ratio in typical_ratios.items()
+            if ratio >= min_ratio and self._is_mostly_slow(rank, ratios)
+        }
+        return [*self._pop_recovered(typical_ratios), *self._add_stragglers(slow_ratios)]
 
     def _window_steps(self) -> int:
-        return sum(seen.steps for seen in self._window)
+        return sum(entry.steps for entry in self._window)
 
     def _ratios_to_peers(self, values: Sequence[float]) -> list[float]:
         """Each rank's value over the median of its peers' without it, less 1."""
         groups: dict[Hashable, list[float]] = defaultdict(list)
-        for mark, value in zip(self.peer_groups, values, strict=True):
-            groups[mark].append(value)
+        for peer_group, value in zip(self.peer_groups, values, strict=True):
+            groups[peer_group].append(value)
         for group in groups.values():
             group.sort()
-        out = []
-        for mark, value in zip(self.peer_groups, values, strict=True):
-            middle = _median_excluding(groups[mark], value)
-            slow = middle is not None and middle > 0 and value - middle >= _MIN_LOST_SECONDS
-            out.append(value / middle - 1 if slow and middle else 0.0)
-        return out
+        ratios = []
+        for peer_group, value in zip(self.peer_groups, values, strict=True):
+            peer_median = _median_excluding(groups[peer_group], value)
+            is_slow = peer_median is not None and peer_median > 0 and value - peer_median >= _MIN_LOST_SECONDS
+            ratios.append(value / peer_median - 1 if is_slow and peer_median else 0.0)
+        return ratios
 
     def _is_mostly_slow(self, rank: int, ratios: Sequence[Sequence[float]]) -> bool:
         """Was it slow in most looks, and in the last? One long pause is none of our business."""
-        high = [seen[rank] >= self.threshold / 2 for seen in ratios]
-        return high[-1] and sum(high) >= _SLOW_FRACTION * len(high)
+        is_high = [row[rank] >= self.threshold / 2 for row in ratios]
+        return is_high[-1] and sum(is_high) >= _SLOW_FRACTION * len(is_high)
 
-    def _pop_recovered(self, usual: Mapping[int, float]) -> list[StragglerChange]:
-        over = [rank for rank in self._active if usual[rank] < self.threshold * _RELEASE_FRACTION]
-        left = {id(s): s for s in (self._active.pop(rank) for rank in over)}
-        still = {id(s) for s in self._active.values()}
-        return [StragglerChange(s, is_active=False) for key, s in left.items() if key not in still]
+    def _pop_recovered(self, typical_ratios: Mapping[int, float]) -> list[StragglerChange]:
+        recovered_ranks = [rank for rank in self._active if typical_ratios[rank] < self.threshold * _RELEASE_FRACTION]
+        recovered = {id(s): s for s in (self._active.pop(rank) for rank in recovered_ranks)}
+        active_ids = {id(s) for s in self._active.values()}
+        return [StragglerChange(s, is_active=False) for key, s in recovered.items() if key not in active_ids]
 
-    def _add_stragglers(self, slow: Mapping[int, float]) -> list[StragglerChange]:
-        fresh = [rank for rank in slow if rank not in self._active]
-        found, medians = [], _PeerMedians(self.peer_groups, self._mean_sample)
-        for host, ranks in _group_by_host(fresh, self.hosts).items():
-            whole = len(ranks) > 1 and len(ranks) == sum(name == host for name in self.hosts)
-            for group in [ranks] if whole else [[rank] for rank in ranks]:
-                worst = max(group, key=lambda rank: slow[rank])
-                mine, theirs = self._mean_sample(worst), medians.excluding(worst)
-                cause, evidence = likely_cause(mine, theirs)
-                lost = mine.busy - theirs.busy
-                straggler = Straggler(tuple(group), host, whole, self._mean_slowdown(worst), lost, cause, evidence)
+    def _add_stragglers(self, slow_ratios: Mapping[int, float]) -> list[StragglerChange]:
+        new_ranks = [rank for rank in slow_ratios if rank not in self._active]
+        changes, medians = [], _PeerMedians(self.peer_groups, self._mean_sample)
+        for host, ranks in _group_by_host(new_ranks, self.hosts).items():
+            is_whole_host = len(ranks) > 1 and len(ranks) == sum(name == host for name in self.hosts)
+            for group in [ranks] if is_whole_host else [[rank] for rank in ranks]:
+                worst_rank = max(group, key=lambda rank: slow_ratios[rank])
+                sample, peers = self._mean_sample(worst_rank), medians.excluding(worst_rank)
+                cause, evidence = likely_cause(sample, peers)
+                lost_seconds = sample.busy - peers.busy
+                straggler = Straggler(
+                    tuple(group), host, is_whole_host, self._mean_slowdown(worst_rank), lost_seconds, cause, evidence
+                )
                 self._active.update(dict.fromkeys(group, straggler))
-                found.append(StragglerChange(straggler, is_active=True))
-        return found
+                changes.append(StragglerChange(straggler, is_active=True))
+        return changes
 
     def _mean_slowdown(self, rank: int) -> float:
         """Over the looks in which it was slow: it may have begun within the window."""
-        high = [s.ratios[rank] for s in self._window if s.ratios[rank] >= self.threshold / 2]
-        return sum(high) / len(high)
+        ratios = [s.ratios[rank] for s in self._window if s.ratios[rank] >= self.threshold / 2]
+        return sum(ratios) / len(ratios)
 
     def _mean_sample(self, rank: int) -> RankSample:
-        seen = [s.samples[rank] for s in self._window]
-        return RankSample(*(sum(getattr(look, name) for look in seen) / len(seen) for name in _SAMPLE_FIELDS))
+        samples = [s.samples[rank] for s in self._window]
+        return RankSample(*(sum(getattr(sample, name) for sample in samples) / len(samples) for name in _SAMPLE_FIELDS))
 
 
 @dataclass(slots=True)
@@ -172,12 +178,14 @@ class _PeerMedians:
     _cache: dict[Hashable, dict[str, list[float]]] = field(default_factory=dict)
 
     def excluding(self, rank: int) -> RankSample:
-        mark = self.peer_groups[rank]
-        if mark not in self._cache:
-            looks = [self.mean_sample(other) for other, its in enumerate(self.peer_groups) if its == mark]
-            self._cache[mark] = {name: sorted(getattr(look, name) for look in looks) for name in _SAMPLE_FIELDS}
-        mine, known = self.mean_sample(rank), self._cache[mark]
-        return RankSample(*(_median_excluding(known[name], getattr(mine, name)) or 0.0 for name in _SAMPLE_FIELDS))
+        peer_group = self.peer_groups[rank]
+        if peer_group not in self._cache:
+            samples = [self.mean_sample(other) for other, group in enumerate(self.peer_groups) if group == peer_group]
+            self._cache[peer_group] = {
+                name: sorted(getattr(sample, name) for sample in samples) for name in _SAMPLE_FIELDS
+            }
+        sample, columns = self.mean_sample(rank), self._cache[peer_group]
+        return RankSample(*(_median_excluding(columns[name], getattr(sample, name)) or 0.0 for name in _SAMPLE_FIELDS))
 
 
 _SAMPLE_FIELDS = ("data", "compute", "io", "host", "work", "faults")
@@ -207,11 +215,11 @@ def likely_cause(mine: RankSample, peers: RankSample) -> tuple[StragglerCause, s
     if cause == "host":
         return "host", f"spends {_format_comparison(mine.host, peers.host)} a step beside data and computation"
     text = f"computes {_format_comparison(mine.compute, peers.compute)} a step"
-    before = peers.compute - peers.io
-    if peers.work > 0 and before > 0 and mine.work / peers.work - 1 >= 0.5 * compute / before:
+    peer_compute = peers.compute - peers.io
+    if peers.work > 0 and peer_compute > 0 and mine.work / peers.work - 1 >= 0.5 * compute / peer_compute:
         return "input_size", f"{text}, of {mine.work / peers.work:.2f} times the work: its rows are longer"
-    same = f", of {mine.work / peers.work:.2f} times the work" if peers.work > 0 else ""
-    return "compute", text + same
+    suffix = f", of {mine.work / peers.work:.2f} times the work" if peers.work > 0 else ""
+    return "compute", text + suffix
 
 
 def _format_comparison(mine: float, peers: float) -> str:
@@ -219,10 +227,10 @@ def _format_comparison(mine: float, peers: float) -> str:
 
 
 def _group_by_host(ranks: Sequence[int], hosts: Sequence[str]) -> dict[str, list[int]]:
-    out: dict[str, list[int]] = defaultdict(list)
+    groups: dict[str, list[int]] = defaultdict(list)
     for rank in ranks:
-        out[hosts[rank]].append(rank)
-    return out
+        groups[hosts[rank]].append(rank)
+    return groups
 
 
 def _typical_ratio(ratios: Sequence[float]) -> float:
@@ -235,10 +243,10 @@ def _median_excluding(ordered: Sequence[float], value: float) -> float | None:
     count = len(ordered) - 1
     if count < 1:
         return None
-    place = bisect_left(ordered, value, 0, bisect_right(ordered, value))
+    value_index = bisect_left(ordered, value, 0, bisect_right(ordered, value))
 
-    def at(index: int) -> float:
-        return ordered[index if index < place else index + 1]
+    def value_at(index: int) -> float:
+        return ordered[index if index < value_index else index + 1]
 
     middle = count // 2
-    return at(middle) if count % 2 else (at(middle - 1) + at(middle)) / 2
+    return value_at(middle) if count % 2 else (value_at(middle - 1) + value_at(middle)) / 2

@@ -1,4 +1,4 @@
-"""The causes. Each file has a function `look`, which says nothing (None) where its cause is not the matter."""
+"""The causes. The function `detect` of each module returns None where its cause does not apply."""
 
 from collections.abc import Callable
 

@@ -6,28 +6,24 @@ from typing import Any
 
 from harness.plan.plan_settings import PlanSettings
 from harness.slowness.run_measurements import RunMeasurements, SettingChange, Slowdown, format_percent
-from harness.units import format_seconds
 
 LIMIT = 0.20
 
 
-def detect(case: RunMeasurements) -> Slowdown | None:
-    """More than a fifth of the step in the optimizer, with its states on the CPU."""
-    s = case.settings
-    if s is None or s.optimizer_device != "cpu":
+def detect(run: RunMeasurements) -> Slowdown | None:
+    """More than a fifth of the step is in the optimizer, with its states on the CPU."""
+    settings = run.settings
+    if settings is None or settings.optimizer_device != "cpu":
         return None
-    measured, planned = case.measured_share("optimizer"), case.planned_share("CPU optimizer")
-    share = measured if measured is not None else planned
+    measured_share, planned_share = run.measured_share("optimizer"), run.planned_share("CPU optimizer")
+    share = measured_share if measured_share is not None else planned_share
     if share is None or share < LIMIT:
         return None
     evidence = []
-    if measured is not None:
-        spent = format_seconds(case.medians["seconds_optimizer"])
-        evidence.append(
-            f"`seconds_optimizer` is {spent} of a step of {format_seconds(case.step_seconds)} ({format_percent(share)})"
-        )
-    if planned is not None:
-        evidence.append(f"the plan has {format_percent(planned)} of the step in the CPU's optimizer")
+    if measured_share is not None:
+        evidence.append(run.describe_share("optimizer"))
+    if planned_share is not None:
+        evidence.append(f"the plan has {format_percent(planned_share)} of the step in the CPU's optimizer")
     advice = (
         "it takes as long whatever the batch: a larger `train.global_batch_size` has it less often (changes what is "
         "trained)",
@@ -38,23 +34,23 @@ def detect(case: RunMeasurements) -> Slowdown | None:
         "the optimizer on the CPU",
         share,
         tuple(evidence),
-        _suggest_settings(s),
+        _suggest_settings(settings),
         advice,
-        measured is None,
+        measured_share is None,
     )
 
 
-def _suggest_settings(s: PlanSettings) -> tuple[SettingChange, ...]:
-    """The optimizer back on the device, at this stage or one that shards more; part of it there."""
-    away: dict[str, Any] = {"zero.offload_optimizer": None}
-    found = [] if s.param_device != "none" else [SettingChange("the optimizer on the device", away)]
-    for stage in range(s.stage + 1, 4):
-        found.append(
-            SettingChange(f"ZeRO stage {stage} with the optimizer on the device", {**away, "zero.stage": stage})
+def _suggest_settings(settings: PlanSettings) -> tuple[SettingChange, ...]:
+    """The optimizer on the device, at this stage or a higher one; or a part of it there."""
+    on_device: dict[str, Any] = {"zero.offload_optimizer": None}
+    changes = [] if settings.param_device != "none" else [SettingChange("the optimizer on the device", on_device)]
+    for stage in range(settings.stage + 1, 4):
+        changes.append(
+            SettingChange(f"ZeRO stage {stage} with the optimizer on the device", {**on_device, "zero.stage": stage})
         )
-    if s.stage == 3:
+    if settings.stage == 3:
         for ratio in (0.5, 0.8):
-            if ratio < s.offload_ratio:
-                words = f"{format_percent(1 - ratio)} of the optimizer on the device"
-                found.append(SettingChange(words, {"zero.offload_optimizer.ratio": ratio}))
-    return tuple(found)
+            if ratio < settings.offload_ratio:
+                description = f"{format_percent(1 - ratio)} of the optimizer on the device"
+                changes.append(SettingChange(description, {"zero.offload_optimizer.ratio": ratio}))
+    return tuple(changes)

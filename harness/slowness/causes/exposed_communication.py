@@ -12,7 +12,6 @@ from harness.slowness.run_measurements import (
     enlarge_micro_batch,
     format_percent,
 )
-from harness.units import format_seconds
 
 LIMIT = 0.20
 _PLAN_PARTS = (
@@ -23,43 +22,45 @@ _PLAN_PARTS = (
 )
 
 
-def detect(case: RunMeasurements) -> Slowdown | None:
-    """More than a fifth of the step in collectives; where that was not measured, as planned."""
-    measured, planned = case.measured_share("communication"), case.planned_share(*_PLAN_PARTS)
-    share = measured if measured is not None else planned
-    if share is None or share < LIMIT or (case.header_value("world") or 2) < 2:
+def detect(run: RunMeasurements) -> Slowdown | None:
+    """More than a fifth of the step is in collectives; without a measurement, by the plan."""
+    measured_share, planned_share = (
+        run.measured_share("communication"),
+        run.planned_share(*_PLAN_PARTS),
+    )
+    share = measured_share if measured_share is not None else planned_share
+    if share is None or share < LIMIT or (run.header_value("world") or 2) < 2:
         return None
     evidence = []
-    if measured is not None:
-        spent = format_seconds(case.medians["seconds_communication"])
+    if measured_share is not None:
+        evidence.append(run.describe_share("communication"))
+    if planned_share is not None:
         evidence.append(
-            f"`seconds_communication` is {spent} of a step of {format_seconds(case.step_seconds)} ({format_percent(share)})"
+            f"the plan expects {format_percent(planned_share)} of the step in communication that nothing hides"
         )
-    if planned is not None:
-        evidence.append(f"the plan expects {format_percent(planned)} of the step in communication that nothing hides")
-    if case.run_header.get("clock") == "device":
+    if run.run_header.get("clock") == "device":
         evidence.append("by the device's clock, so what computation hides is counted too")
-    s = case.settings
+    settings = run.settings
     return Slowdown(
         "communication",
         "communication",
         share,
         tuple(evidence),
-        _suggest_settings(s) if s else (),
+        _suggest_settings(settings) if settings else (),
         ("waiting for a slow rank counts as communication on all others: look at the ranks beside each other",),
-        is_planned=measured is None,
+        is_planned=measured_share is None,
     )
 
 
-def _suggest_settings(s: PlanSettings) -> tuple[SettingChange, ...]:
-    """What moves less: fewer, larger micro-batches; a lower stage; overlap; ZeRO++ across hosts."""
-    found = list(enlarge_micro_batch(s))
-    for stage in range(1, s.stage):
+def _suggest_settings(settings: PlanSettings) -> tuple[SettingChange, ...]:
+    """Settings that move less: fewer, larger micro-batches; a lower stage; overlap; ZeRO++ across hosts."""
+    changes = list(enlarge_micro_batch(settings))
+    for stage in range(1, settings.stage):
         sets: dict[str, Any] = {"zero.stage": stage, "zero.offload_param": None}
-        found.append(SettingChange(f"ZeRO stage {stage}, which gathers fewer parameters", sets))
-    if s.stage in (1, 2, 3) and not s.overlap_comm:
-        found.append(SettingChange("reduce while the backward pass goes on", {"zero.overlap_comm": True}))
-    if s.stage == 3 and s.num_hosts > 1:
-        sets = {"deepspeed.zero_optimization.zero_hpz_partition_size": s.ranks_per_host}
-        found.append(SettingChange("a second shard inside each host (ZeRO++ hpZ)", sets))
-    return tuple(found)
+        changes.append(SettingChange(f"ZeRO stage {stage}, which gathers fewer parameters", sets))
+    if settings.stage in (1, 2, 3) and not settings.overlap_comm:
+        changes.append(SettingChange("reduce while the backward pass goes on", {"zero.overlap_comm": True}))
+    if settings.stage == 3 and settings.num_hosts > 1:
+        sets = {"deepspeed.zero_optimization.zero_hpz_partition_size": settings.ranks_per_host}
+        changes.append(SettingChange("a second shard inside each host (ZeRO++ hpZ)", sets))
+    return tuple(changes)

@@ -1,4 +1,4 @@
-"""Padding: positions that are computed and hold no token."""
+"""Padding: computed positions without a token."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from harness.slowness.run_measurements import RunMeasurements, SettingChange, Sl
 LIMIT = 0.15
 
 
-def detect(case: RunMeasurements) -> Slowdown | None:
-    """More than 15% of the positions."""
-    tokens, positions = case.medians.get("step_tokens"), case.medians.get("step_positions")
+def detect(run: RunMeasurements) -> Slowdown | None:
+    """More than 15% of the positions are padding."""
+    tokens, positions = run.medians.get("step_tokens"), run.medians.get("step_positions")
     if not tokens or not positions or tokens > (1 - LIMIT) * positions:
         return None
-    computing = sum(case.measured_share(part) or 0.0 for part in ("forward", "backward", "pipeline")) or 1.0
-    share = (1 - tokens / positions) * computing
+    compute_share = sum(run.measured_share(part) or 0.0 for part in ("forward", "backward", "pipeline")) or 1.0
+    share = (1 - tokens / positions) * compute_share
     evidence = (
-        f"{positions:,.0f} positions a step hold {tokens:,.0f} tokens: {format_percent(1 - tokens / positions)} is padding",
+        f"{positions:,.0f} positions a step hold {tokens:,.0f} tokens:"
+        f" {format_percent(1 - tokens / positions)} is padding",
     )
-    run = case.plan.run if case.plan else None
-    settings = []
-    if run is None or not run.spec.data.packing:
+    plan_run = run.plan.run if run.plan else None
+    changes = []
+    if plan_run is None or not plan_run.spec.data.packing:
         effect = "several records share a sequence, a step has more tokens"
-        settings.append(SettingChange("several records in a sequence", {"data.packing": True}, effect))
-    return Slowdown("padding", "padding", share, evidence, tuple(settings))
+        changes.append(SettingChange("several records in a sequence", {"data.packing": True}, effect))
+    return Slowdown("padding", "padding", share, evidence, tuple(changes))

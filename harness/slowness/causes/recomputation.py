@@ -14,24 +14,28 @@ from harness.slowness.run_measurements import (
 LIMIT = 0.10
 
 
-def detect(case: RunMeasurements) -> Slowdown | None:
-    """More than a tenth of what is computed, by the counted FLOPs; else by the formula of the plan."""
-    s, plan = case.settings, case.plan
-    if s is None or plan is None or plan.model is None or not s.checkpointing:
+def detect(run: RunMeasurements) -> Slowdown | None:
+    """More than a tenth of the FLOPs of a step, by the formula of the plan, is recomputation."""
+    settings, plan = run.settings, run.plan
+    if settings is None or plan is None or plan.model is None or not settings.checkpointing:
         return None
-    done = hardware_flops_per_token(plan.model, s.seq_length, checkpointing=True)
-    again = 1 - hardware_flops_per_token(plan.model, s.seq_length, checkpointing=False) / done
-    computing = sum(case.measured_share(part) or 0.0 for part in ("forward", "backward", "pipeline"))
-    share = again * (computing or case.planned_share("compute") or 0.0)
+    executed_flops = hardware_flops_per_token(plan.model, settings.seq_length, checkpointing=True)
+    recompute_share = (
+        1 - hardware_flops_per_token(plan.model, settings.seq_length, checkpointing=False) / executed_flops
+    )
+    compute_share = sum(run.measured_share(part) or 0.0 for part in ("forward", "backward", "pipeline"))
+    share = recompute_share * (compute_share or run.planned_share("compute") or 0.0)
     if share < LIMIT:
         return None
-    evidence = [f"{format_percent(again)} of the FLOPs that are executed recompute what the forward pass had already"]
-    if "mfu" in case.medians and "hfu" in case.medians:
-        evidence.append(f"MFU is {case.medians['mfu']:.1%}, HFU, which counts them, {case.medians['hfu']:.1%}")
-    settings = [SettingChange("activations kept", {"train.gradient_checkpointing": False})]
+    evidence = [
+        f"{format_percent(recompute_share)} of the FLOPs that are executed recompute what the forward pass had already"
+    ]
+    if "mfu" in run.medians and "hfu" in run.medians:
+        evidence.append(f"MFU is {run.medians['mfu']:.1%}, HFU, which counts them, {run.medians['hfu']:.1%}")
+    changes = [SettingChange("activations kept", {"train.gradient_checkpointing": False})]
     for factor in (0.5, 0.25):
-        sets = scale_micro_batch(s, factor)
+        sets = scale_micro_batch(settings, factor)
         if sets is not None:
-            words = f"activations kept, with micro-batches of {sets['train.per_device_train_batch_size']}"
-            settings.append(SettingChange(words, {"train.gradient_checkpointing": False, **sets}))
-    return Slowdown("recompute", "recomputing activations", share, tuple(evidence), tuple(settings), is_planned=True)
+            description = f"activations kept, with micro-batches of {sets['train.per_device_train_batch_size']}"
+            changes.append(SettingChange(description, {"train.gradient_checkpointing": False, **sets}))
+    return Slowdown("recompute", "recomputing activations", share, tuple(evidence), tuple(changes), is_planned=True)

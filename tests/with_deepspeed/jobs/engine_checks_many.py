@@ -1,6 +1,6 @@
-"""The harness's own loop on several run directories in the same ranks, some of them spoiled behind its back.
+"""The harness's own loop on several run directories in the same ranks, some of them with a fault.
 
-`engine_checks_many.py JOBS.json`, where a job is {"run": DIR, "resume": DIR or null, "deed": name or ""}. Rank 0 writes
+`engine_checks_many.py JOBS.json`, where a job is {"run": DIR, "resume": DIR or null, "fault": name or ""}. Rank 0 writes
 DIR/outcome.json: {"error", "ids", "code", "findings"}: what the ranks were stopped with, if they were.
 """
 
@@ -33,7 +33,7 @@ def main() -> None:
     for job in json.loads(Path(sys.argv[-1]).read_text()):
         outcome: dict[str, Any] = {"error": None, "ids": [], "code": 0, "findings": []}
         try:
-            with spoiled(job["deed"], ranks):
+            with inject_fault(job["fault"], ranks):
                 _train(ranks, job)
         except UserError as refused:
             outcome |= {"ids": [f.gate for f in refused.findings], "code": int(refused.code)}
@@ -62,14 +62,14 @@ def _train(ranks: Distributed, job: dict[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def spoiled(deed: str, ranks: Distributed) -> Iterator[None]:
-    """Something that DeepSpeed or a loop might do wrong, done on purpose while this lasts."""
-    if not deed:
+def inject_fault(fault: str, ranks: Distributed) -> Iterator[None]:
+    """A fault that DeepSpeed or a training loop might have, for as long as the context lasts."""
+    if not fault:
         yield
         return
     original = loop.build_engine, loop.make_stepper, loop.build_model, TrainData.batch_at
     try:
-        DEEDS[deed](ranks)
+        FAULTS[fault](ranks)
         yield
     finally:
         loop.build_engine, loop.make_stepper, loop.build_model, TrainData.batch_at = original
@@ -250,7 +250,7 @@ def _lost_step(_: Distributed) -> None:
     _step(lambda engine, _: setattr(engine, "global_steps", engine.global_steps - 1))
 
 
-DEEDS = {
+FAULTS = {
     "scramble": _scramble,
     "bare-init": _bare_init,
     "other-initialisation": _other_initialisation,

@@ -50,7 +50,7 @@ def slow_down(built: train.TrainContext, kind: str, seconds: float) -> None:
             time.sleep(seconds)
             return original(self, *args, **kw)
 
-        built.train_data.dataset.__dict__["batch"] = batch.__get__(built.train_data.dataset)
+        built.train_data.dataset.__dict__["make_batch"] = batch.__get__(built.train_data.dataset)
     elif kind == "forward":
         engine.module.register_forward_pre_hook(lambda *_: time.sleep(seconds))
     elif kind == "backward":
@@ -122,7 +122,7 @@ def _train(ranks: Distributed, job: dict[str, Any]) -> dict[str, Any]:
 
     def late(self: Any, *args: Any) -> None:
         init(self, *args)
-        self._late = True
+        self._lag_steps = 1
 
     if job["late"]:
         Telemetry.__init__ = late  # type: ignore[method-assign]

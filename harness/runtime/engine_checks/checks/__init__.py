@@ -1,4 +1,4 @@
-"""All claims, in the order of their ids."""
+"""All engine checks, in the order of their ids."""
 
 from harness.runtime.engine_checks.checks import (
     accelerator,
@@ -59,4 +59,4 @@ _MODULES = (
     step_count,
 )
 
-CHECKS: tuple[EngineCheck, ...] = tuple(sorted((module.CHECK for module in _MODULES), key=lambda claim: claim.id))
+CHECKS: tuple[EngineCheck, ...] = tuple(sorted((module.CHECK for module in _MODULES), key=lambda check: check.id))

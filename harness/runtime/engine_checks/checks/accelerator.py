@@ -1,4 +1,4 @@
-"""AT018: the kind of device that the ranks compute on."""
+"""AT018: the type of the ranks' device."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from harness.runtime.engine_checks.expected_settings import ExpectedSettings
 from harness.runtime.engine_checks.observations import Observations
 
 
-def _observe(seen: Observations) -> Any:
-    if not seen.expected.uses_accelerators:
+def _observe(observations: Observations) -> Any:
+    if not observations.expected.uses_accelerators:
         raise NotApplicable("the launch counted no accelerators")
-    return seen.engine.device.type
+    return observations.engine.device.type
 
 
-def _evaluate(asked: ExpectedSettings, found: Sequence[Any]) -> CheckResult:  # noqa: ARG001
-    on_cpu = [rank for rank, kind in enumerate(found) if kind == "cpu"]
-    if not on_cpu:
-        return check_passed(found[0])
+def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckResult:  # noqa: ARG001
+    cpu_ranks = [rank for rank, kind in enumerate(rank_values) if kind == "cpu"]
+    if not cpu_ranks:
+        return check_passed(rank_values[0])
     return check_failed(
-        f"ranks compute on the CPU{format_ranks(on_cpu, len(found))}, and the launch counted accelerators", "cpu"
+        f"ranks compute on the CPU{format_ranks(cpu_ranks, len(rank_values))}, and the launch counted accelerators",
+        "cpu",
     )
 
 

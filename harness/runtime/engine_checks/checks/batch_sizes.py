@@ -10,22 +10,22 @@ from harness.runtime.engine_checks.expected_settings import ExpectedSettings
 from harness.runtime.engine_checks.observations import Observations
 
 
-def _observe(seen: Observations) -> Any:
-    engine = seen.engine
+def _observe(observations: Observations) -> Any:
+    engine = observations.engine
     return [engine.train_micro_batch_size_per_gpu(), engine.gradient_accumulation_steps(), engine.train_batch_size()]
 
 
-def _evaluate(asked: ExpectedSettings, found: Sequence[Any]) -> CheckResult:
+def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckResult:
     # DeepSpeed's own product counts every tensor rank (gate BT005); the loop draws the true batch.
-    total = None if asked.global_batch_size is None else asked.global_batch_size * asked.parallel_dims.tensor
-    wanted = (asked.micro_batch_size, asked.gradient_accumulation_steps, total)
+    total = None if expected.global_batch_size is None else expected.global_batch_size * expected.parallel_dims.tensor
+    batch_sizes = (expected.micro_batch_size, expected.gradient_accumulation_steps, total)
     names = ("the micro-batch", "accumulation", "DeepSpeed's global batch")
-    for i, (value, name) in enumerate(zip(wanted, names, strict=True)):
+    for i, (value, name) in enumerate(zip(batch_sizes, names, strict=True)):
         if value is not None:
-            answer = check_equal(value, [has[i] for has in found], name)
-            if answer.state != "holds":
-                return answer
-    return check_passed(dict(zip(("micro", "accumulation", "global"), found[0], strict=True)))
+            result = check_equal(value, [values[i] for values in rank_values], name)
+            if result.state != "holds":
+                return result
+    return check_passed(dict(zip(("micro", "accumulation", "global"), rank_values[0], strict=True)))
 
 
 CHECK = EngineCheck(

@@ -1,4 +1,4 @@
-"""AT015: a model that is compiled, or is not."""
+"""AT015: compilation of the model."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from harness.runtime.engine_checks.expected_settings import ExpectedSettings
 from harness.runtime.engine_checks.observations import Observations
 
 
-def _observe(seen: Observations) -> Any:
-    return bool(seen.engine.is_compiled)
+def _observe(observations: Observations) -> Any:
+    return bool(observations.engine.is_compiled)
 
 
-def _evaluate(asked: ExpectedSettings, found: Sequence[Any]) -> CheckResult:
-    return check_equal(asked.compile_enabled, found, "whether the engine is compiled")
+def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckResult:
+    return check_equal(expected.compile_enabled, rank_values, "whether the engine is compiled")
 
 
 CHECK = EngineCheck(

@@ -18,8 +18,8 @@ from harness.runtime.engine_checks.model_weights import master_weights, numel_of
 from harness.runtime.engine_checks.observations import Observations
 
 
-def _observe(seen: Observations) -> Any:
-    engine, optimizer = seen.engine, seen.engine.optimizer
+def _observe(observations: Observations) -> Any:
+    engine, optimizer = observations.engine, observations.engine.optimizer
     counts: Counter[str] = Counter()
     for parameter in engine.module.parameters():
         counts[_dtype_name(parameter.dtype)] += numel_of(parameter)
@@ -37,32 +37,34 @@ def _dtype_name(dtype: Any) -> str | None:
     return None if dtype is None else str(dtype).removeprefix("torch.")
 
 
-def _evaluate(asked: ExpectedSettings, found: Sequence[Any]) -> CheckResult:
+def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckResult:
     counts: Counter[str] = Counter()
-    for has in found:
-        counts.update(has["weights"])
-    most = max(counts, key=lambda name: counts[name])
-    if most != asked.dtype or set(counts) - {asked.dtype, "float32"}:  # some are kept in fp32 on purpose
+    for values in rank_values:
+        counts.update(values["weights"])
+    main_dtype = max(counts, key=lambda name: counts[name])
+    if main_dtype != expected.dtype or set(counts) - {expected.dtype, "float32"}:  # some are kept in fp32 on purpose
         return check_failed(
-            f"weights are in {format_value(list(counts))}, most should be in {format_value(asked.dtype)}", dict(counts)
+            f"weights are in {format_value(list(counts))}, most should be in {format_value(expected.dtype)}",
+            dict(counts),
         )
-    for has in found:
-        wrong = _find_difference(asked, has)
-        if wrong:
-            return check_failed(wrong, has)
-    return check_passed(found[0])
+    for values in rank_values:
+        difference = _find_difference(expected, values)
+        if difference:
+            return check_failed(difference, values)
+    return check_passed(rank_values[0])
 
 
-def _find_difference(asked: ExpectedSettings, has: dict[str, Any]) -> str:
-    if has["masters"] and asked.master_dtype not in has["masters"]:
-        return f"master weights are in {format_value(has['masters'])}, should be in {format_value(asked.master_dtype)}"
-    for name, wanted in (("accumulation", asked.accumulation_dtype), ("communication", asked.communication_dtype)):
-        if wanted is not None and has[name] not in (None, wanted):
-            return f"gradients' {name} is in {format_value(has[name])}, should be in {format_value(wanted)}"
-    mine, wanted = has["autocast"], asked.autocast_dtype
-    if mine == wanted or (mine and wanted and "any" in (mine, wanted)):
+def _find_difference(expected: ExpectedSettings, values: dict[str, Any]) -> str:
+    if values["masters"] and expected.master_dtype not in values["masters"]:
+        formats, master_dtype = format_value(values["masters"]), format_value(expected.master_dtype)
+        return f"master weights are in {formats}, should be in {master_dtype}"
+    for name, dtype in (("accumulation", expected.accumulation_dtype), ("communication", expected.communication_dtype)):
+        if dtype is not None and values[name] not in (None, dtype):
+            return f"gradients' {name} is in {format_value(values[name])}, should be in {format_value(dtype)}"
+    autocast, dtype = values["autocast"], expected.autocast_dtype
+    if autocast == dtype or (autocast and dtype and "any" in (autocast, dtype)):
         return ""
-    return f"`torch_autocast` is {format_value(mine)}, should be {format_value(wanted)}"
+    return f"`torch_autocast` is {format_value(autocast)}, should be {format_value(dtype)}"
 
 
 CHECK = EngineCheck(

@@ -1,4 +1,4 @@
-"""AT016: experts that are spread over ranks."""
+"""AT016: the degree of expert parallelism."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from harness.runtime.engine_checks.expected_settings import ExpectedSettings
 from harness.runtime.engine_checks.observations import Observations
 
 
-def _observe(seen: Observations) -> Any:
-    if seen.expected.expert_parallel_size < 2:
+def _observe(observations: Observations) -> Any:
+    if observations.expected.expert_parallel_size < 2:
         raise NotApplicable("no expert parallelism is asked for")
     from deepspeed.module_inject.auto_ep_layer import AutoEPMoELayer
 
-    sizes = [int(m.ep_size) for m in seen.engine.module.modules() if isinstance(m, AutoEPMoELayer)]
+    sizes = [int(m.ep_size) for m in observations.engine.module.modules() if isinstance(m, AutoEPMoELayer)]
     return min(sizes, default=1)
 
 
-def _evaluate(asked: ExpectedSettings, found: Sequence[Any]) -> CheckResult:
-    return check_equal(asked.expert_parallel_size, found, "the number of ranks that share a layer's experts")
+def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckResult:
+    return check_equal(expected.expert_parallel_size, rank_values, "the number of ranks that share a layer's experts")
 
 
 CHECK = EngineCheck(

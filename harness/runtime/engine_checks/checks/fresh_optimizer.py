@@ -1,4 +1,4 @@
-"""AT013: an optimizer that has not stepped yet."""
+"""AT013: the optimizer takes no step before the first one."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from harness.runtime.engine_checks.expected_settings import ExpectedSettings
 from harness.runtime.engine_checks.observations import Observations
 
 
-def _observe(seen: Observations) -> Any:
-    base, count, moment = innermost_optimizer(seen.engine.optimizer), 0, 0.0
+def _observe(observations: Observations) -> Any:
+    base, count, moment = innermost_optimizer(observations.engine.optimizer), 0, 0.0
     for state in getattr(base, "state", {}).values():
         for name, value in state.items():
             if name == "step":
@@ -25,14 +25,14 @@ def _observe(seen: Observations) -> Any:
     return {"steps": count, "moment": moment}
 
 
-def _evaluate(asked: ExpectedSettings, found: Sequence[Any]) -> CheckResult:  # noqa: ARG001
-    for rank, has in enumerate(found):
-        if has["steps"]:
-            text = f"the optimizer of rank {rank} has taken {has['steps']} step before the first one"
-            return check_failed(text, has, "Adam's count would be ahead, and weight decay applied once too often")
-        if has["moment"]:
-            return check_failed(f"the optimizer of rank {rank} has moments before the first step", has)
-    return check_passed(found[0])
+def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckResult:  # noqa: ARG001
+    for rank, values in enumerate(rank_values):
+        if values["steps"]:
+            text = f"the optimizer of rank {rank} has taken {values['steps']} step before the first one"
+            return check_failed(text, values, "Adam's count would be ahead, and weight decay applied once too often")
+        if values["moment"]:
+            return check_failed(f"the optimizer of rank {rank} has moments before the first step", values)
+    return check_passed(rank_values[0])
 
 
 CHECK = EngineCheck(

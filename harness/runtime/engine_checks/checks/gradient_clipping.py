@@ -1,4 +1,4 @@
-"""AT006: where gradients are clipped."""
+"""AT006: the gradient norm to clip at."""
 
 from __future__ import annotations
 
@@ -10,22 +10,23 @@ from harness.runtime.engine_checks.expected_settings import ExpectedSettings
 from harness.runtime.engine_checks.observations import Observations
 
 
-def _observe(seen: Observations) -> Any:
-    own = getattr(seen.engine.optimizer, "clip_grad", None)
-    return {"engine": seen.engine.gradient_clipping(), "wrapper": own}
+def _observe(observations: Observations) -> Any:
+    wrapper_norm = getattr(observations.engine.optimizer, "clip_grad", None)
+    return {"engine": observations.engine.gradient_clipping(), "wrapper": wrapper_norm}
 
 
-def _evaluate(asked: ExpectedSettings, found: Sequence[Any]) -> CheckResult:
-    wanted = asked.gradient_clipping
-    if isinstance(wanted, (int, float)) and not isinstance(wanted, bool) and wanted < 0:
-        return check_failed(f"gradients are clipped at {wanted}, which DeepSpeed takes for no clipping", wanted)
-    answer = check_equal(wanted, [has["engine"] for has in found], "the gradient norm to clip at")
-    own = [has["wrapper"] for has in found if has["wrapper"] is not None]
-    if answer.state == "holds" and any(value != wanted for value in own):
+def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckResult:
+    max_norm = expected.gradient_clipping
+    if isinstance(max_norm, (int, float)) and not isinstance(max_norm, bool) and max_norm < 0:
+        return check_failed(f"gradients are clipped at {max_norm}, which DeepSpeed takes for no clipping", max_norm)
+    result = check_equal(max_norm, [values["engine"] for values in rank_values], "the gradient norm to clip at")
+    wrapper_norms = [values["wrapper"] for values in rank_values if values["wrapper"] is not None]
+    if result.state == "holds" and any(value != max_norm for value in wrapper_norms):
         return check_failed(
-            f"the optimizer's wrapper clips at {format_value(own[0])}, should be {format_value(wanted)}", own[0]
+            f"the optimizer's wrapper clips at {format_value(wrapper_norms[0])}, should be {format_value(max_norm)}",
+            wrapper_norms[0],
         )
-    return answer
+    return result
 
 
 CHECK = EngineCheck(

@@ -1,4 +1,4 @@
-"""AT022: gradient norms are numbers, and of a plausible size."""
+"""AT022: gradient norms are finite and plausible."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from harness.runtime.engine_checks.observations import Observations
 MAX_NORM = 1e4
 
 
-def _observe(seen: Observations) -> Any:
-    kept, before = [], seen.skipped_steps_at_start
-    for taken in seen.steps:
-        if taken.skipped_steps == before and taken.grad_norm is not None:
-            kept.append([taken.step, float(taken.grad_norm)])
-        before = taken.skipped_steps
-    if not kept:
+def _observe(observations: Observations) -> Any:
+    norms, skipped_before = [], observations.skipped_steps_at_start
+    for record in observations.steps:
+        if record.skipped_steps == skipped_before and record.grad_norm is not None:
+            norms.append([record.step, float(record.grad_norm)])
+        skipped_before = record.skipped_steps
+    if not norms:
         raise NotApplicable("DeepSpeed tells no norm here, or every step was skipped")
-    return kept
+    return norms
 
 
-def _evaluate(asked: ExpectedSettings, found: Sequence[Any]) -> CheckResult:  # noqa: ARG001
-    for rank, has in enumerate(found):
-        for step, norm in has:
+def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckResult:  # noqa: ARG001
+    for rank, norms in enumerate(rank_values):
+        for step, norm in norms:
             if not math.isfinite(norm):
                 return check_failed(
                     f"the gradient norm of step {step} is {norm} on rank {rank}, and the step was taken", norm
                 )
-        step, norm = has[0]
+        step, norm = norms[0]
         if norm > MAX_NORM:
             text = f"the gradient norm of step {step} is {norm:.4g}, should be a few units"
             return check_failed(
                 text, norm, "gradients may still be multiplied by a loss scale: clipping then takes nearly all"
             )
-    if not any(norm for has in found for _, norm in has):
+    if not any(norm for norms in rank_values for _, norm in norms):
         return check_failed("every gradient norm is 0: nothing is trained", 0.0)
-    return check_passed([round(norm, 6) for _, norm in found[0]][:8])
+    return check_passed([round(norm, 6) for _, norm in rank_values[0]][:8])
 
 
 CHECK = EngineCheck(

@@ -1,4 +1,4 @@
-"""AT012: new weights are spread as the model's own initialisation spreads them."""
+"""AT012: new weights have the standard deviation of the model's own initialisation."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from harness.runtime.engine_checks.observations import Observations
 _MAX_RATIO, _MIN_ELEMENTS = 2.0, 2048
 
 
-def _observe(seen: Observations) -> Any:
-    if not seen.expected.is_random_init:
+def _observe(observations: Observations) -> Any:
+    if not observations.expected.is_random_init:
         raise NotApplicable("the weights are not new")
-    if not seen.init_stats:
+    if not observations.init_stats:
         raise NotApplicable("the model does not say how it is initialised")
     return {
-        "is": compute_model_stats(seen.engine.module),
-        "should": {name: s.std for name, s in seen.init_stats.items()},
+        "is": compute_model_stats(observations.engine.module),
+        "should": {name: s.std for name, s in observations.init_stats.items()},
     }
 
 
-def _evaluate(asked: ExpectedSettings, found: Sequence[Any]) -> CheckResult:  # noqa: ARG001
-    told = {}
-    for kind, wanted in found[0]["should"].items():
-        parts = [has["is"][kind] for has in found if kind in has["is"]]
-        whole = WeightStats(*(sum(column) for column in zip(*parts, strict=True))) if parts else None
-        if whole is None or whole.count < _MIN_ELEMENTS or not wanted:
+def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckResult:  # noqa: ARG001
+    details = {}
+    for kind, expected_std in rank_values[0]["should"].items():
+        parts = [values["is"][kind] for values in rank_values if kind in values["is"]]
+        stats = WeightStats(*(sum(column) for column in zip(*parts, strict=True))) if parts else None
+        if stats is None or stats.count < _MIN_ELEMENTS or not expected_std:
             continue
-        told[kind] = {"deviation": round(whole.std, 6), "should": round(wanted, 6)}
-        if not wanted / _MAX_RATIO <= whole.std <= wanted * _MAX_RATIO:
+        details[kind] = {"deviation": round(stats.std, 6), "should": round(expected_std, 6)}
+        if not expected_std / _MAX_RATIO <= stats.std <= expected_std * _MAX_RATIO:
             return check_failed(
-                f"new weights of `{kind}` have a standard deviation of {whole.std:.4g}, the model's own"
-                f" initialisation gives {wanted:.4g}",
-                told,
+                f"new weights of `{kind}` have a standard deviation of {stats.std:.4g}, the model's own"
+                f" initialisation gives {expected_std:.4g}",
+                details,
             )
-    return check_passed(told) if told else CheckResult("skipped", "too few weights to tell")
+    return check_passed(details) if details else CheckResult("skipped", "too few weights to tell")
 
 
 CHECK = EngineCheck(

@@ -1,4 +1,4 @@
-"""AT011: the weights after `deepspeed.initialize` are those from before it."""
+"""AT011: `deepspeed.initialize` does not change the weights."""
 
 from __future__ import annotations
 
@@ -18,48 +18,54 @@ from harness.runtime.engine_checks.observations import Observations
 from harness.runtime.engine_checks.weight_checksums import combine_checksums
 
 
-def _observe(seen: Observations) -> Any:
-    names = [name for name, noted in seen.initial_weights.items() if noted.checksums]
+def _observe(observations: Observations) -> Any:
+    names = [name for name, record in observations.initial_weights.items() if record.checksums]
     if not names:
         raise NotApplicable("all weights are on NVMe")
-    other, looked = [], 0
+    changed_names, num_compared = [], 0
     parts: dict[str, dict[str, Any]] = {"tensor": {}, "zero": {}}
-    for name, (dtype, is_cut, has) in local_checksums(seen.engine, seen.parameters, names).items():
-        noted = seen.initial_weights[name]
-        was = (noted.checksums or {}).get(dtype)
-        if was is None:
+    for name, (dtype, is_cut, after) in local_checksums(observations.engine, observations.parameters, names).items():
+        record = observations.initial_weights[name]
+        before = (record.checksums or {}).get(dtype)
+        if before is None:
             continue
-        looked += 1
+        num_compared += 1
         if is_cut:
-            parts["tensor"][name] = [list(was), list(has)]
+            parts["tensor"][name] = [list(before), list(after)]
         elif (
-            hasattr(seen.parameters[name], "ds_tensor") and not noted.is_sharded
+            hasattr(observations.parameters[name], "ds_tensor") and not record.is_sharded
         ):  # such as adapters, made whole on every rank
-            parts["zero"][name] = [list(was), list(has)]
-        elif was != has:
-            other.append(name)
-    return {"other": other[:5], "looked": looked, **parts}
+            parts["zero"][name] = [list(before), list(after)]
+        elif before != after:
+            changed_names.append(name)
+    return {"other": changed_names[:5], "looked": num_compared, **parts}
 
 
-def _evaluate(asked: ExpectedSettings, found: Sequence[Any]) -> CheckResult:
-    for rank, has in enumerate(found):
-        if has["other"]:
-            return _changed_result(has["other"], rank)
+def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckResult:
+    for rank, values in enumerate(rank_values):
+        if values["other"]:
+            return _changed_result(values["other"], rank)
     for kind in ("tensor", "zero"):
         groups: dict[tuple[int, int], list[int]] = {}
-        for rank in range(len(found)):
-            place = asked.dims_of_rank(rank)
+        for rank in range(len(rank_values)):
+            topology = expected.dims_of_rank(rank)
             groups.setdefault(
-                (place.pipeline_stage, place.data_parallel_rank if kind == "tensor" else place.tensor_parallel_rank), []
+                (
+                    topology.pipeline_stage,
+                    topology.data_parallel_rank if kind == "tensor" else topology.tensor_parallel_rank,
+                ),
+                [],
             ).append(rank)
         for ranks in groups.values():
-            parts = [found[rank][kind] for rank in ranks]
-            wrong = [n for n, (was, _) in parts[0].items() if combine_checksums(p[n][1] for p in parts) != tuple(was)]
-            if wrong:
-                return _changed_result(wrong, ranks[0])
-    if not any(has["looked"] for has in found):
+            parts = [rank_values[rank][kind] for rank in ranks]
+            changed_names = [
+                n for n, (before, _) in parts[0].items() if combine_checksums(p[n][1] for p in parts) != tuple(before)
+            ]
+            if changed_names:
+                return _changed_result(changed_names, ranks[0])
+    if not any(values["looked"] for values in rank_values):
         return CheckResult("skipped", "no weight could be read")
-    return check_passed({"weights": found[0]["looked"]})
+    return check_passed({"weights": rank_values[0]["looked"]})
 
 
 def _changed_result(names: Sequence[str], rank: int) -> CheckResult:
@@ -80,5 +86,6 @@ CHECK = EngineCheck(
     evaluate=_evaluate,
     key="zero",
     gates=("ZR030",),
-    fix="take `deepspeed.zero_optimization.zenflow` and other experiments out; else report it with `engine_checks.json`",
+    fix="take `deepspeed.zero_optimization.zenflow` and other experiments out; else report it with"
+    " `engine_checks.json`",
 )

@@ -21,52 +21,59 @@ from harness.runtime.lr_schedule import scheduler_factory
 _TOLERANCE = 1e-6
 
 
-def _observe(seen: Observations) -> Any:
-    asked, peak = seen.expected, seen.expected.optimizer_params.get("lr")
-    scheduler = seen.engine.lr_scheduler
-    if asked.ds_scheduler is not None:
+def _observe(observations: Observations) -> Any:
+    expected, peak = observations.expected, observations.expected.optimizer_params.get("lr")
+    scheduler = observations.engine.lr_scheduler
+    if expected.ds_scheduler is not None:
         return {"peaks": [float(x) for x in getattr(scheduler, "max_lrs", ())], "kind": type(scheduler).__name__}
-    if not isinstance(peak, (int, float)) or asked.scheduler is None:
+    if not isinstance(peak, (int, float)) or expected.scheduler is None:
         raise NotApplicable("the spec names no rate")
-    if asked.optimizer == "muon":
+    if expected.optimizer == "muon":
         raise NotApplicable("Muon steps its groups at rates of their own")
-    if seen.lr_multiplier is None:
-        dummy = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=float(peak))
-        seen.lr_multiplier = scheduler_factory(asked.scheduler, seen.total_steps)(dummy).lr_lambdas[0]
-    behind = seen.scheduler_steps_at_start
-    pairs, skipped = [], seen.skipped_steps_at_start
-    for taken in seen.steps:
-        index = behind + (taken.step - seen.start_step - 1) - (skipped - seen.skipped_steps_at_start)
-        pairs.append([taken.step, taken.learning_rate, float(peak) * float(seen.lr_multiplier(index))])
-        skipped = taken.skipped_steps
-    exact = asked.dtype != "float16" and not seen.skipped_steps_at_start
-    return {"rates": pairs, "behind": behind, "start": seen.start_step if exact else None, "peak": float(peak)}
+    if observations.lr_multiplier is None:
+        optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=float(peak))
+        make_scheduler = scheduler_factory(expected.scheduler, observations.total_steps)
+        observations.lr_multiplier = make_scheduler(optimizer).lr_lambdas[0]
+    schedule_steps = observations.scheduler_steps_at_start
+    pairs, skipped = [], observations.skipped_steps_at_start
+    for record in observations.steps:
+        skipped_here = skipped - observations.skipped_steps_at_start
+        index = schedule_steps + (record.step - observations.start_step - 1) - skipped_here
+        pairs.append([record.step, record.learning_rate, float(peak) * float(observations.lr_multiplier(index))])
+        skipped = record.skipped_steps
+    is_exact = expected.dtype != "float16" and not observations.skipped_steps_at_start
+    start_step = observations.start_step if is_exact else None
+    return {"rates": pairs, "behind": schedule_steps, "start": start_step, "peak": float(peak)}
 
 
-def _evaluate(asked: ExpectedSettings, found: Sequence[Any]) -> CheckResult:
-    has = found[0]
-    if "peaks" in has:
-        return _evaluate_deepspeed_scheduler(asked, has)
-    if has["start"] is not None and has["behind"] != has["start"]:
-        return check_failed(f"the schedule stands at step {has['behind']}, should be at {has['start']}", has["behind"])
-    for other in found:
-        for step, rate, wanted in other["rates"]:
-            if abs(rate - wanted) > _TOLERANCE * has["peak"]:
+def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckResult:
+    values = rank_values[0]
+    if "peaks" in values:
+        return _evaluate_deepspeed_scheduler(expected, values)
+    if values["start"] is not None and values["behind"] != values["start"]:
+        text = f"the schedule stands at step {values['behind']}, should be at {values['start']}"
+        return check_failed(text, values["behind"])
+    for other_values in rank_values:
+        for step, rate, expected_rate in other_values["rates"]:
+            if abs(rate - expected_rate) > _TOLERANCE * values["peak"]:
                 return check_failed(
-                    f"the learning rate of step {step} is {rate:.6g}, should be {wanted:.6g}", [rate, wanted]
+                    f"the learning rate of step {step} is {rate:.6g}, should be {expected_rate:.6g}",
+                    [rate, expected_rate],
                 )
-    return check_passed([pair[1] for pair in has["rates"]][:8])
+    return check_passed([pair[1] for pair in values["rates"]][:8])
 
 
-def _evaluate_deepspeed_scheduler(asked: ExpectedSettings, has: dict[str, Any]) -> CheckResult:
+def _evaluate_deepspeed_scheduler(expected: ExpectedSettings, values: dict[str, Any]) -> CheckResult:
     """A `scheduler` block of the JSON: the highest rate that it comes to."""
-    given = (asked.ds_scheduler or {}).get("params") or {}
-    wanted = given.get("warmup_max_lr", asked.optimizer_params.get("lr"))
-    if not has["peaks"] or not isinstance(wanted, (int, float)) or not has["kind"].startswith("Warmup"):
-        return CheckResult("skipped", f"the schedule is DeepSpeed's `{has['kind']}`")
-    if any(abs(peak - wanted) > _TOLERANCE * wanted for peak in has["peaks"]):
-        return check_failed(f"the rate rises to {has['peaks'][0]:.6g}, should rise to {wanted:.6g}", has["peaks"])
-    return check_passed(has["peaks"])
+    params = (expected.ds_scheduler or {}).get("params") or {}
+    max_rate = params.get("warmup_max_lr", expected.optimizer_params.get("lr"))
+    if not values["peaks"] or not isinstance(max_rate, (int, float)) or not values["kind"].startswith("Warmup"):
+        return CheckResult("skipped", f"the schedule is DeepSpeed's `{values['kind']}`")
+    if any(abs(peak - max_rate) > _TOLERANCE * max_rate for peak in values["peaks"]):
+        return check_failed(
+            f"the rate rises to {values['peaks'][0]:.6g}, should rise to {max_rate:.6g}", values["peaks"]
+        )
+    return check_passed(values["peaks"])
 
 
 CHECK = EngineCheck(

@@ -1,4 +1,4 @@
-"""AT017: files below the NVMe path."""
+"""AT017: swap files below the NVMe path."""
 
 from __future__ import annotations
 
@@ -18,25 +18,29 @@ from harness.runtime.engine_checks.observations import Observations
 from harness.runtime.telemetry.nvme_io import disk_usage
 
 
-def _observe(seen: Observations) -> Any:
-    optimizer = seen.engine.optimizer
-    if not seen.expected.nvme_paths:
+def _observe(observations: Observations) -> Any:
+    optimizer = observations.engine.optimizer
+    if not observations.expected.nvme_paths:
         raise NotApplicable("nothing is asked to be on NVMe")
-    swaps = getattr(optimizer, "swap_optimizer", False)
-    large = (
-        [i for i in range(len(optimizer.fp16_groups)) if optimizer._swappable_optimizer_subgroup(i)] if swaps else []
+    is_swapping = getattr(optimizer, "swap_optimizer", False)
+    large_groups = (
+        [i for i in range(len(optimizer.fp16_groups)) if optimizer._swappable_optimizer_subgroup(i)]
+        if is_swapping
+        else []
     )
-    folders = list(dict.fromkeys(map(Path, seen.expected.nvme_paths)))
-    return {"large": len(large), "bytes": disk_usage(folders)}
+    folders = list(dict.fromkeys(map(Path, observations.expected.nvme_paths)))
+    return {"large": len(large_groups), "bytes": disk_usage(folders)}
 
 
-def _evaluate(asked: ExpectedSettings, found: Sequence[Any]) -> CheckResult:
-    if asked.offload_optimizer != "nvme" or not any(has["large"] for has in found):
+def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckResult:
+    if expected.offload_optimizer != "nvme" or not any(values["large"] for values in rank_values):
         return CheckResult("skipped", "every part is smaller than 1 MiB, which DeepSpeed does not swap")
-    for rank, has in enumerate(found):
-        if has["large"] and not has["bytes"]:
-            return check_failed(f"no file is below {', '.join(f'`{p}`' for p in asked.nvme_paths)} on rank {rank}", has)
-    return check_passed(found[0])
+    for rank, values in enumerate(rank_values):
+        if values["large"] and not values["bytes"]:
+            return check_failed(
+                f"no file is below {', '.join(f'`{p}`' for p in expected.nvme_paths)} on rank {rank}", values
+            )
+    return check_passed(rank_values[0])
 
 
 CHECK = EngineCheck(

@@ -1,4 +1,4 @@
-"""AT002: the optimizer, and what DeepSpeed has put around it."""
+"""AT002: the class of the optimizer and of DeepSpeed's wrapper."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def innermost_optimizer(optimizer: Any) -> Any:
     return optimizer
 
 
-def _observe(seen: Observations) -> Any:
-    wrapper, base = seen.engine.optimizer, innermost_optimizer(seen.engine.optimizer)
+def _observe(observations: Observations) -> Any:
+    wrapper, base = observations.engine.optimizer, innermost_optimizer(observations.engine.optimizer)
     decoupled = getattr(base, "adam_w_mode", None)
     return {
         "wrapper": type(wrapper).__name__,
@@ -52,42 +52,43 @@ def _observe(seen: Observations) -> Any:
     }
 
 
-def _evaluate(asked: ExpectedSettings, found: Sequence[Any]) -> CheckResult:
-    has = found[0]
-    text = {key: has[key] for key in ("wrapper", "base")}
-    for rank, other in enumerate(found):
-        if (other["wrapper"], other["base"]) != (has["wrapper"], has["base"]):
+def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckResult:
+    values = rank_values[0]
+    text = {key: values[key] for key in ("wrapper", "base")}
+    for rank, other_values in enumerate(rank_values):
+        if (other_values["wrapper"], other_values["base"]) != (values["wrapper"], values["base"]):
             return check_failed(
-                f"rank {rank} has {format_value(other['base'])} and rank 0 has {format_value(has['base'])}", text
+                f"rank {rank} has {format_value(other_values['base'])} and rank 0 has {format_value(values['base'])}",
+                text,
             )
-    bases = _BASE_CLASSES.get(asked.optimizer)
-    if bases and not set(bases) & set(has["kinds"]):
+    bases = _BASE_CLASSES.get(expected.optimizer)
+    if bases and not set(bases) & set(values["kinds"]):
         return check_failed(
-            f"the optimizer is {format_value(has['base'])}, should be one of {format_value(bases)}", text
+            f"the optimizer is {format_value(values['base'])}, should be one of {format_value(bases)}", text
         )
-    wrong = _find_decay_difference(asked, has)
-    if wrong:
-        return check_failed(wrong, text)
-    if asked.zero_stage == 0:
-        wanted = _HALF_PRECISION_WRAPPERS if asked.dtype != "float32" else (has["base"],)
+    difference = _find_decay_difference(expected, values)
+    if difference:
+        return check_failed(difference, text)
+    if expected.zero_stage == 0:
+        wrappers = _HALF_PRECISION_WRAPPERS if expected.dtype != "float32" else (values["base"],)
     else:
-        wanted = _WRAPPERS.get(asked.zero_stage, ()) if isinstance(asked.zero_stage, int) else ()
-    if wanted and not set(wanted) & set(has["above"]):
+        wrappers = _WRAPPERS.get(expected.zero_stage, ()) if isinstance(expected.zero_stage, int) else ()
+    if wrappers and not set(wrappers) & set(values["above"]):
         return check_failed(
-            f"the optimizer is wrapped in {format_value(has['wrapper'])}, should be {format_value(wanted)}", text
+            f"the optimizer is wrapped in {format_value(values['wrapper'])}, should be {format_value(wrappers)}", text
         )
     return check_passed(text)
 
 
-def _find_decay_difference(asked: ExpectedSettings, has: dict[str, Any]) -> str:
-    """Adam's decay added to the gradient where AdamW was asked for, or the other way round."""
-    if has["decoupled"] is None or not has["decays"] or asked.optimizer not in ("adam", "adamw"):
+def _find_decay_difference(expected: ExpectedSettings, values: dict[str, Any]) -> str:
+    """Adam's decay in place of AdamW's, or the other way round."""
+    if values["decoupled"] is None or not values["decays"] or expected.optimizer not in ("adam", "adamw"):
         return ""
-    wanted = asked.optimizer == "adamw" or bool(asked.optimizer_params.get("adam_w_mode", True))
-    if has["decoupled"] == wanted:
+    is_decoupled = expected.optimizer == "adamw" or bool(expected.optimizer_params.get("adam_w_mode", True))
+    if values["decoupled"] == is_decoupled:
         return ""
     ways = {True: "apart from the gradient", False: "as a part of the gradient"}
-    return f"weights decay {ways[has['decoupled']]}, should decay {ways[wanted]}"
+    return f"weights decay {ways[values['decoupled']]}, should decay {ways[is_decoupled]}"
 
 
 CHECK = EngineCheck(

@@ -1,4 +1,4 @@
-"""AT003: where optimizer states and master weights live."""
+"""AT003: the device of optimizer states and master weights."""
 
 from __future__ import annotations
 
@@ -20,40 +20,43 @@ from harness.runtime.engine_checks.model_weights import master_weights
 from harness.runtime.engine_checks.observations import Observations
 
 
-def _observe(seen: Observations) -> Any:
-    optimizer = seen.engine.optimizer
-    place = (
+def _observe(observations: Observations) -> Any:
+    optimizer = observations.engine.optimizer
+    device = (
         "cpu" if getattr(optimizer, "offload_optimizer", False) or getattr(optimizer, "cpu_offload", False) else "none"
     )
     return {
-        "place": "nvme" if getattr(optimizer, "swap_optimizer", False) else place,
-        "devices": sorted({m.device.type for m in master_weights(seen.engine) if m.numel()}),
+        "place": "nvme" if getattr(optimizer, "swap_optimizer", False) else device,
+        "devices": sorted({m.device.type for m in master_weights(observations.engine) if m.numel()}),
         "accelerator": get_accelerator().device_name(),
         "ratio": float(getattr(optimizer, "partial_offload", 1.0) or 1.0),
     }
 
 
-def _evaluate(asked: ExpectedSettings, found: Sequence[Any]) -> CheckResult:
-    wanted = asked.offload_optimizer
-    wrong = [rank for rank, has in enumerate(found) if has["place"] != wanted]
-    if wrong:
-        has = found[wrong[0]]["place"]
+def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckResult:
+    device = expected.offload_optimizer
+    ranks = [rank for rank, values in enumerate(rank_values) if values["place"] != device]
+    if ranks:
+        place = rank_values[ranks[0]]["place"]
         return check_failed(
-            f"optimizer states are offloaded to {format_value(has)}, should be {format_value(wanted)}{format_ranks(wrong, len(found))}",
-            has,
+            f"optimizer states are offloaded to {format_value(place)}, should be {format_value(device)}"
+            f"{format_ranks(ranks, len(rank_values))}",
+            place,
         )
-    for rank, has in enumerate(found):
-        allowed = {has["accelerator"].split(":")[0]} if wanted == "none" else {"cpu"}
-        if asked.offload_ratio == 1.0 and not set(has["devices"]) <= allowed:
+    for rank, values in enumerate(rank_values):
+        allowed = {values["accelerator"].split(":")[0]} if device == "none" else {"cpu"}
+        if expected.offload_ratio == 1.0 and not set(values["devices"]) <= allowed:
             return check_failed(
-                f"master weights of rank {rank} are on {format_value(has['devices'])}, should be on {format_value(allowed)}",
-                has["devices"],
+                f"master weights of rank {rank} are on {format_value(values['devices'])},"
+                f" should be on {format_value(allowed)}",
+                values["devices"],
             )
-        if wanted != "none" and asked.zero_stage == 3 and has["ratio"] != asked.offload_ratio:
+        if device != "none" and expected.zero_stage == 3 and values["ratio"] != expected.offload_ratio:
             return check_failed(
-                f"the share of the optimizer on the CPU is {has['ratio']:g}, should be {asked.offload_ratio:g}", has
+                f"the share of the optimizer on the CPU is {values['ratio']:g}, should be {expected.offload_ratio:g}",
+                values,
             )
-    return check_passed(wanted)
+    return check_passed(device)
 
 
 CHECK = EngineCheck(

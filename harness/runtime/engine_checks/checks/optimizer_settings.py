@@ -1,4 +1,4 @@
-"""AT014: the optimizer's own numbers, also after a checkpoint was loaded."""
+"""AT014: the optimizer's hyperparameters, also after a resume."""
 
 from __future__ import annotations
 
@@ -18,33 +18,34 @@ from harness.runtime.engine_checks.observations import Observations
 _SETTING_NAMES = ("betas", "eps", "momentum")
 
 
-def _observe(seen: Observations) -> Any:
+def _observe(observations: Observations) -> Any:
     groups = []
-    for group in seen.engine.optimizer.param_groups:
-        kept = {name: group[name] for name in (*_SETTING_NAMES, "weight_decay") if name in group}
-        groups.append({name: list(v) if isinstance(v, tuple) else v for name, v in kept.items()})
+    for group in observations.engine.optimizer.param_groups:
+        settings = {name: group[name] for name in (*_SETTING_NAMES, "weight_decay") if name in group}
+        groups.append({name: list(v) if isinstance(v, tuple) else v for name, v in settings.items()})
     return groups
 
 
-def _evaluate(asked: ExpectedSettings, found: Sequence[Any]) -> CheckResult:
-    muon = asked.optimizer == "muon"  # one group of it steps with Adam, and has other numbers
-    for has in found:
-        for group in has:
+def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckResult:
+    muon = expected.optimizer == "muon"  # one group of it steps with Adam, and has other numbers
+    for groups in rank_values:
+        for group in groups:
             for name in () if muon else _SETTING_NAMES:
-                wanted = _normalize(asked.optimizer_params.get(name))
-                if wanted is not None and name in group and _normalize(group[name]) != wanted:
+                setting = _normalize(expected.optimizer_params.get(name))
+                if setting is not None and name in group and _normalize(group[name]) != setting:
                     return check_failed(
-                        f"`{name}` is {format_value(group[name])}, should be {format_value(asked.optimizer_params[name])}",
+                        f"`{name}` is {format_value(group[name])},"
+                        f" should be {format_value(expected.optimizer_params[name])}",
                         group,
                     )
-        decays = {float(group["weight_decay"]) for group in has if "weight_decay" in group}
-        wanted = asked.optimizer_params.get("weight_decay")
-        if isinstance(wanted, (int, float)) and decays and not {float(wanted)} <= decays <= {float(wanted), 0.0}:
+        decays = {float(group["weight_decay"]) for group in groups if "weight_decay" in group}
+        setting = expected.optimizer_params.get("weight_decay")
+        if isinstance(setting, (int, float)) and decays and not {float(setting)} <= decays <= {float(setting), 0.0}:
             return check_failed(
-                f"weight decay is {format_value(sorted(decays))}, should be {format_value(float(wanted))}",
+                f"weight decay is {format_value(sorted(decays))}, should be {format_value(float(setting))}",
                 sorted(decays),
             )
-    return check_passed(found[0])
+    return check_passed(rank_values[0])
 
 
 def _normalize(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""AT008: how the ranks are divided."""
+"""AT008: the degrees of parallelism."""
 
 from __future__ import annotations
 
@@ -20,37 +20,40 @@ from harness.runtime.engine_checks.expected_settings import ExpectedSettings
 from harness.runtime.engine_checks.observations import Observations
 
 
-def _observe(seen: Observations) -> Any:
-    engine = seen.engine
-    piped = isinstance(engine, PipelineEngine)
-    shared = None if piped else vars(engine).get("seq_parallel_group")
-    parts = 1 if shared is None else dist.get_world_size(shared)
-    inner = getattr(groups, "_ZERO_PARAM_INTRA_PARALLEL_GROUP", None)
+def _observe(observations: Observations) -> Any:
+    engine = observations.engine
+    is_pipeline = isinstance(engine, PipelineEngine)
+    sequence_group = None if is_pipeline else vars(engine).get("seq_parallel_group")
+    sequence_size = 1 if sequence_group is None else dist.get_world_size(sequence_group)
+    hpz_group = getattr(groups, "_ZERO_PARAM_INTRA_PARALLEL_GROUP", None)
+    uses_hpz = observations.expected.hpz_partition_size > 1 and hpz_group is not None
     return {
-        "data": int(engine.dp_world_size) if parts == 1 else int(engine.seq_dp_world_size) // parts,
-        "tensor": 1 if piped or engine.autotp_size() < 2 else int(groups.get_tensor_model_parallel_world_size()),
-        "pipeline": int(engine.num_stages) if piped else 1,
-        "sequence": parts,
-        "zero_hpz": dist.get_world_size(inner) if seen.expected.hpz_partition_size > 1 and inner is not None else 1,
+        "data": int(engine.dp_world_size) if sequence_size == 1 else int(engine.seq_dp_world_size) // sequence_size,
+        "tensor": 1 if is_pipeline or engine.autotp_size() < 2 else int(groups.get_tensor_model_parallel_world_size()),
+        "pipeline": int(engine.num_stages) if is_pipeline else 1,
+        "sequence": sequence_size,
+        "zero_hpz": dist.get_world_size(hpz_group) if uses_hpz else 1,
     }
 
 
-def _evaluate(asked: ExpectedSettings, found: Sequence[Any]) -> CheckResult:
-    degrees = asked.parallel_dims
-    wanted = {
-        "data": degrees.data,
-        "tensor": degrees.tensor,
-        "pipeline": degrees.pipeline,
-        "sequence": degrees.sequence,
-        "zero_hpz": max(1, asked.hpz_partition_size),
+def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckResult:
+    dims = expected.parallel_dims
+    degrees = {
+        "data": dims.data,
+        "tensor": dims.tensor,
+        "pipeline": dims.pipeline,
+        "sequence": dims.sequence,
+        "zero_hpz": max(1, expected.hpz_partition_size),
     }
-    for name, value in wanted.items():
-        wrong = [rank for rank, has in enumerate(found) if has[name] != value]
-        if wrong:
-            has = found[wrong[0]][name]
-            what = "ranks in a secondary partition" if name == "zero_hpz" else f"{name}-parallel ranks"
-            return check_failed(f"there are {has} {what}, should be {value}{format_ranks(wrong, len(found))}", has)
-    return check_passed(found[0])
+    for name, value in degrees.items():
+        ranks = [rank for rank, values in enumerate(rank_values) if values[name] != value]
+        if ranks:
+            size = rank_values[ranks[0]][name]
+            unit = "ranks in a secondary partition" if name == "zero_hpz" else f"{name}-parallel ranks"
+            return check_failed(
+                f"there are {size} {unit}, should be {value}{format_ranks(ranks, len(rank_values))}", size
+            )
+    return check_passed(rank_values[0])
 
 
 CHECK = EngineCheck(

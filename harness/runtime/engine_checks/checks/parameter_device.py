@@ -1,4 +1,4 @@
-"""AT004: where ZeRO-3's parameter shards live between uses."""
+"""AT004: the device of ZeRO-3's parameter shards."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from harness.runtime.engine_checks.expected_settings import ExpectedSettings
 from harness.runtime.engine_checks.observations import Observations
 
 
-def _observe(seen: Observations) -> Any:
-    optimizer = seen.engine.optimizer
+def _observe(observations: Observations) -> Any:
+    optimizer = observations.engine.optimizer
     if getattr(optimizer, "params_in_nvme_and_cpu", False):
         return "nvme"
     return "cpu" if getattr(optimizer, "offload_param", False) else "none"
 
 
-def _evaluate(asked: ExpectedSettings, found: Sequence[Any]) -> CheckResult:
-    return check_equal(asked.offload_param, found, "the place that parameters are offloaded to")
+def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckResult:
+    return check_equal(expected.offload_param, rank_values, "the place that parameters are offloaded to")
 
 
 CHECK = EngineCheck(

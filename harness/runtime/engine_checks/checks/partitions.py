@@ -1,4 +1,4 @@
-"""AT010: every trained parameter in exactly one group, and the shards together as large as the model."""
+"""AT010: every trained parameter is in exactly one group, and the shards add up to the model."""
 
 from __future__ import annotations
 
@@ -12,61 +12,66 @@ from harness.runtime.engine_checks.model_weights import master_weights, numel_of
 from harness.runtime.engine_checks.observations import Observations
 
 
-def _observe(seen: Observations) -> Any:
-    named = seen.parameters
-    times = Counter(id(p) for group in parameter_groups_of(seen.engine.optimizer) for p in group)
+def _observe(observations: Observations) -> Any:
+    named = observations.parameters
+    num_groups = Counter(id(p) for group in parameter_groups_of(observations.engine.optimizer) for p in group)
     trained = {name: p for name, p in named.items() if p.requires_grad}
-    missing = [name for name, p in trained.items() if times[id(p)] != 1]
-    frozen = [name for name, p in named.items() if not p.requires_grad and times[id(p)]]
-    was = {name for name, noted in seen.initial_weights.items() if noted.is_trainable}
-    swapped = bool(getattr(seen.engine.optimizer, "swap_optimizer", False))
-    experts = any(getattr(p, "allreduce", True) is False for p in trained.values())
+    missing = [name for name, p in trained.items() if num_groups[id(p)] != 1]
+    frozen = [name for name, p in named.items() if not p.requires_grad and num_groups[id(p)]]
+    trainable_before = {name for name, record in observations.initial_weights.items() if record.is_trainable}
+    is_swapped = bool(getattr(observations.engine.optimizer, "swap_optimizer", False))
+    has_experts = any(getattr(p, "allreduce", True) is False for p in trained.values())
     return {
         "missing": missing[:3],
         "frozen": frozen[:3],
-        "other": sorted(set(trained) ^ (was & set(named)))[:3],
+        "other": sorted(set(trained) ^ (trainable_before & set(named)))[:3],
         "trained": sum(numel_of(p) for p in trained.values()),
-        "held": None if swapped or experts else sum(m.numel() for m in master_weights(seen.engine)),
+        "held": None if is_swapped or has_experts else sum(m.numel() for m in master_weights(observations.engine)),
         "parameters": len(trained),
     }
 
 
-def _evaluate(asked: ExpectedSettings, found: Sequence[Any]) -> CheckResult:
-    for rank, has in enumerate(found):
-        if has["missing"]:
+def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckResult:
+    for rank, values in enumerate(rank_values):
+        if values["missing"]:
             return check_failed(
-                f"`{has['missing'][0]}` is trained, and not in exactly one group of the optimizer on rank {rank}", has
+                f"`{values['missing'][0]}` is trained, and not in exactly one group of the optimizer on rank {rank}",
+                values,
             )
-        if has["frozen"]:
-            return check_failed(f"`{has['frozen'][0]}` is frozen, and the optimizer of rank {rank} has it", has)
-        if has["other"]:
+        if values["frozen"]:
+            return check_failed(f"`{values['frozen'][0]}` is frozen, and the optimizer of rank {rank} has it", values)
+        if values["other"]:
             return check_failed(
-                f"`{has['other'][0]}` was trained before the engine was built and is not now, or the other way round",
-                has,
+                f"`{values['other'][0]}` was trained before the engine was built and is not now,"
+                " or the other way round",
+                values,
             )
-    return _evaluate_sizes(asked, found)
+    return _evaluate_sizes(expected, rank_values)
 
 
-def _evaluate_sizes(asked: ExpectedSettings, found: Sequence[Any]) -> CheckResult:
-    """The shards of all ranks that share a replica, beside its count. Padding makes them a little larger."""
-    told = {"trained": found[0]["trained"], "held": found[0]["held"]}
-    if any(has["held"] is None for has in found) or asked.zero_stage not in (0, 1, 2, 3):
-        return check_passed(told)
-    sharers: dict[tuple[int, int], list[Any]] = {}
-    for rank, has in enumerate(found):
-        place = asked.dims_of_rank(rank)
-        sharers.setdefault((place.tensor_parallel_rank, place.pipeline_stage), []).append(has)
-    for (tensor, stage), ranks in sharers.items():
-        held = sum(has["held"] for has in ranks)
-        wanted = ranks[0]["trained"] * (len(ranks) if asked.zero_stage == 0 else 1)
+def _evaluate_sizes(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckResult:
+    """Compare the shards of all ranks that share a replica with its size. Padding makes them a little larger."""
+    details = {"trained": rank_values[0]["trained"], "held": rank_values[0]["held"]}
+    if any(values["held"] is None for values in rank_values) or expected.zero_stage not in (0, 1, 2, 3):
+        return check_passed(details)
+    ranks_by_replica: dict[tuple[int, int], list[Any]] = {}
+    for rank, values in enumerate(rank_values):
+        topology = expected.dims_of_rank(rank)
+        ranks_by_replica.setdefault((topology.tensor_parallel_rank, topology.pipeline_stage), []).append(values)
+    for (tensor, stage), ranks in ranks_by_replica.items():
+        held_numel = sum(values["held"] for values in ranks)
+        numel = ranks[0]["trained"] * (len(ranks) if expected.zero_stage == 0 else 1)
         # Each parameter of stage 3 is padded to a multiple of the ranks, each group of stages 1 and 2 to more.
-        padding = len(ranks) * (ranks[0]["parameters"] if asked.zero_stage == 3 else 4096) if asked.zero_stage else 0
-        if not wanted <= held <= wanted + padding:
-            part = f" (tensor rank {tensor}, pipeline stage {stage})" if len(sharers) > 1 else ""
+        padding = 0
+        if expected.zero_stage:
+            padding = len(ranks) * (ranks[0]["parameters"] if expected.zero_stage == 3 else 4096)
+        if not numel <= held_numel <= numel + padding:
+            part = f" (tensor rank {tensor}, pipeline stage {stage})" if len(ranks_by_replica) > 1 else ""
             return check_failed(
-                f"the optimizers of {len(ranks)} ranks hold {held:,} elements, should hold {wanted:,}{part}", told
+                f"the optimizers of {len(ranks)} ranks hold {held_numel:,} elements, should hold {numel:,}{part}",
+                details,
             )
-    return check_passed(told)
+    return check_passed(details)
 
 
 CHECK = EngineCheck(

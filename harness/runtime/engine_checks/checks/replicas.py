@@ -1,4 +1,4 @@
-"""AT026: what several ranks hold alike is alike, at the first step and later."""
+"""AT026: replicated parameters are equal, at the first step and later."""
 
 from __future__ import annotations
 
@@ -23,42 +23,44 @@ _TOLERANCE = 1e-4
 """On a device, of replicas that each tensor rank steps by itself: the order of its additions is not fixed there."""
 
 
-def _observe(seen: Observations) -> Any:
-    engine, place = seen.engine, seen.parallel_dims
-    if place.world_size // place.pipeline_parallel_size < 2:
+def _observe(observations: Observations) -> Any:
+    engine, topology = observations.engine, observations.parallel_dims
+    if topology.world_size // topology.pipeline_parallel_size < 2:
         raise NotApplicable("no rank holds what another holds")
     if engine.zero_optimization_stage() == 3:
         raise NotApplicable("at stage 3 every rank holds other shards")
-    named = [(n, p) for n, p in seen.parameters.items() if getattr(p, "allreduce", True) is not False]
-    begin = (seen.replica_comparisons * 61) % max(1, len(named))  # each time others, until all had their turn
-    names = select_names(named[begin:] + named[:begin])
-    cut, parameters = tp_layouts_of(engine, names), dict(named)
-    exact = parameters[names[0]].device.type == "cpu" if names else True
-    found = {}
-    for name, (_, is_cut, sums) in local_checksums(engine, seen.parameters, names).items():
-        if name in cut and not is_cut:
+    named = [(n, p) for n, p in observations.parameters.items() if getattr(p, "allreduce", True) is not False]
+    start = (observations.replica_comparisons * 61) % max(1, len(named))  # each time others, until all had their turn
+    names = select_names(named[start:] + named[:start])
+    layouts, parameters = tp_layouts_of(engine, names), dict(named)
+    is_exact = parameters[names[0]].device.type == "cpu" if names else True
+    checksums = {}
+    for name, (_, is_cut, sums) in local_checksums(engine, observations.parameters, names).items():
+        if name in layouts and not is_cut:
             continue
-        found[name] = [*sums, is_cut, 0.0 if exact or is_cut else _norm_of(parameters[name])]
-    return {"exact": exact, "weights": found}
+        checksums[name] = [*sums, is_cut, 0.0 if is_exact or is_cut else _norm_of(parameters[name])]
+    return {"exact": is_exact, "weights": checksums}
 
 
 def _norm_of(parameter: torch.Tensor) -> float:
     return float(parameter.detach().reshape(-1)[:MAX_ELEMENTS].double().norm())
 
 
-def _evaluate(asked: ExpectedSettings, found: Sequence[Any]) -> CheckResult:
+def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckResult:
     first: dict[tuple[int, int], tuple[int, Any]] = {}
-    for rank, has in enumerate(found):
-        place = asked.dims_of_rank(rank)
-        other, alike = first.setdefault((place.pipeline_stage, place.tensor_parallel_rank), (rank, has))
-        for name, values in has["weights"].items():
-            if values[:2] != alike["weights"].get(name, values)[:2]:
-                return _drift_result(name, other, rank)
-        other, alike = first[(place.pipeline_stage, 0)]
-        for name, values in has["weights"].items():
-            if not values[2] and not _is_same(values, alike["weights"].get(name, values), exact=has["exact"]):
-                return _drift_result(name, other, rank)
-    return check_passed({"weights": len(found[0]["weights"])})
+    for rank, observation in enumerate(rank_values):
+        topology = expected.dims_of_rank(rank)
+        key = topology.pipeline_stage, topology.tensor_parallel_rank
+        other_rank, reference = first.setdefault(key, (rank, observation))
+        for name, checksums in observation["weights"].items():
+            if checksums[:2] != reference["weights"].get(name, checksums)[:2]:
+                return _drift_result(name, other_rank, rank)
+        other_rank, reference = first[(topology.pipeline_stage, 0)]
+        for name, checksums in observation["weights"].items():
+            other = reference["weights"].get(name, checksums)
+            if not checksums[2] and not _is_same(checksums, other, exact=observation["exact"]):
+                return _drift_result(name, other_rank, rank)
+    return check_passed({"weights": len(rank_values[0]["weights"])})
 
 
 def _is_same(mine: Sequence[Any], other: Sequence[Any], *, exact: bool) -> bool:

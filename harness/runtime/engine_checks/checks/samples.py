@@ -1,4 +1,4 @@
-"""AT025: ranks that share a sample see the same one, and others see others."""
+"""AT025: ranks of one group share their samples, and data-parallel ranks do not."""
 
 from __future__ import annotations
 
@@ -16,27 +16,28 @@ from harness.runtime.engine_checks.expected_settings import ExpectedSettings
 from harness.runtime.engine_checks.observations import Observations
 
 
-def _observe(seen: Observations) -> Any:
-    if seen.last_batch is None:
+def _observe(observations: Observations) -> Any:
+    if observations.last_batch is None:
         raise NotApplicable("nothing was drawn")
-    return seen.last_batch
+    return observations.last_batch
 
 
-def _evaluate(asked: ExpectedSettings, found: Sequence[Any]) -> CheckResult:
+def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckResult:
     groups: dict[int, int] = {}
     owners: dict[int, int] = {}
-    for rank, has in enumerate(found):
-        group = asked.dims_of_rank(rank).data_parallel_rank
-        first = groups.setdefault(group, rank)
-        if found[first]["digest"] != has["digest"]:
+    for rank, values in enumerate(rank_values):
+        group = expected.dims_of_rank(rank).data_parallel_rank
+        first_rank = groups.setdefault(group, rank)
+        if rank_values[first_rank]["digest"] != values["digest"]:
             return check_failed(
-                f"ranks {first} and {rank} share a micro-batch, and see other tokens in step {has['step']}", has["step"]
+                f"ranks {first_rank} and {rank} share a micro-batch, and see other tokens in step {values['step']}",
+                values["step"],
             )
-        for row in has["rows"] if first == rank else ():
-            other = owners.setdefault(row, rank)
-            if other != rank:
+        for row in values["rows"] if first_rank == rank else ():
+            other_rank = owners.setdefault(row, rank)
+            if other_rank != rank:
                 return check_failed(
-                    f"ranks {other} and {rank} both train on row {row} in step {has['step']}", has["step"]
+                    f"ranks {other_rank} and {rank} both train on row {row} in step {values['step']}", values["step"]
                 )
     return check_passed({"rows": len(owners), "groups": len(groups)})
 

@@ -19,22 +19,22 @@ from harness.runtime.engine_checks.observations import Observations
 _CONSECUTIVE_SKIPS = 8
 
 
-def _observe(seen: Observations) -> Any:
-    if len(seen.steps) < _CONSECUTIVE_SKIPS:
+def _observe(observations: Observations) -> Any:
+    if len(observations.steps) < _CONSECUTIVE_SKIPS:
         raise NotApplicable(f"fewer than {_CONSECUTIVE_SKIPS} steps")
-    counts = [seen.skipped_steps_at_start, *(taken.skipped_steps for taken in seen.steps)]
-    last = [b > a for a, b in pairwise(counts)][-_CONSECUTIVE_SKIPS:]
-    scales = [taken.loss_scale for taken in seen.steps[-_CONSECUTIVE_SKIPS:]]
-    return {"all": all(last), "skipped": counts[-1] - counts[0], "scales": [scales[0], scales[-1]]}
+    counts = [observations.skipped_steps_at_start, *(record.skipped_steps for record in observations.steps)]
+    last_skips = [b > a for a, b in pairwise(counts)][-_CONSECUTIVE_SKIPS:]
+    scales = [record.loss_scale for record in observations.steps[-_CONSECUTIVE_SKIPS:]]
+    return {"all": all(last_skips), "skipped": counts[-1] - counts[0], "scales": [scales[0], scales[-1]]}
 
 
-def _evaluate(asked: ExpectedSettings, found: Sequence[Any]) -> CheckResult:  # noqa: ARG001
-    for has in found:
-        first, last = has["scales"]
-        if has["all"] and (first is None or last >= first):
+def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckResult:  # noqa: ARG001
+    for values in rank_values:
+        first, last = values["scales"]
+        if values["all"] and (first is None or last >= first):
             scale = "" if first is None else f", and the loss scale stays at {last:g}"
-            return check_failed(f"each of the last {_CONSECUTIVE_SKIPS} steps was skipped{scale}", has)
-    return check_passed(found[0])
+            return check_failed(f"each of the last {_CONSECUTIVE_SKIPS} steps was skipped{scale}", values)
+    return check_passed(rank_values[0])
 
 
 CHECK = EngineCheck(

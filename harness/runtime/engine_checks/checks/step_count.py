@@ -1,4 +1,4 @@
-"""AT027: the engine counts one step for one of the loop's, and as many micro-batches as are accumulated."""
+"""AT027: the engine counts one step for each step of the loop, with the expected micro-batches."""
 
 from __future__ import annotations
 
@@ -12,29 +12,32 @@ from harness.runtime.engine_checks.expected_settings import ExpectedSettings
 from harness.runtime.engine_checks.observations import Observations
 
 
-def _observe(seen: Observations) -> Any:
-    engine, count = seen.engine, len(seen.steps)
-    piped = isinstance(engine, PipelineEngine)
+def _observe(observations: Observations) -> Any:
+    engine, count = observations.engine, len(observations.steps)
+    is_pipeline = isinstance(engine, PipelineEngine)
     return {
         "loop": count,
-        "engine": int(engine.global_steps) - seen.global_steps_at_start,
-        "micro": None if piped else (int(engine.micro_steps) - seen.micro_steps_at_start) / count,
+        "engine": int(engine.global_steps) - observations.global_steps_at_start,
+        "micro": None if is_pipeline else (int(engine.micro_steps) - observations.micro_steps_at_start) / count,
     }
 
 
-def _evaluate(asked: ExpectedSettings, found: Sequence[Any]) -> CheckResult:
-    for has in found:
-        if has["engine"] != has["loop"]:
-            return check_failed(f"the engine has taken {has['engine']} steps, should have taken {has['loop']}", has)
+def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckResult:
+    for values in rank_values:
+        if values["engine"] != values["loop"]:
+            return check_failed(
+                f"the engine has taken {values['engine']} steps, should have taken {values['loop']}", values
+            )
         if (
-            has["micro"] is not None
-            and asked.gradient_accumulation_steps is not None
-            and has["micro"] != asked.gradient_accumulation_steps
+            values["micro"] is not None
+            and expected.gradient_accumulation_steps is not None
+            and values["micro"] != expected.gradient_accumulation_steps
         ):
             return check_failed(
-                f"a step has {has['micro']:g} micro-batches, should have {asked.gradient_accumulation_steps}", has
+                f"a step has {values['micro']:g} micro-batches, should have {expected.gradient_accumulation_steps}",
+                values,
             )
-    return check_passed(found[0])
+    return check_passed(rank_values[0])
 
 
 CHECK = EngineCheck(

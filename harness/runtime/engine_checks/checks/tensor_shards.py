@@ -1,4 +1,4 @@
-"""AT009: weights that shrank under tensor parallelism, and none that shrank without."""
+"""AT009: weights are cut under tensor parallelism, and only there."""
 
 from __future__ import annotations
 
@@ -18,38 +18,40 @@ from harness.runtime.engine_checks.model_weights import shape_of
 from harness.runtime.engine_checks.observations import Observations
 
 
-def _observe(seen: Observations) -> Any:
-    now = {name: shape_of(p) for name, p in seen.parameters.items()}
-    both = [(name, noted.shape, now[name]) for name, noted in seen.initial_weights.items() if name in now]
-    if not both:
+def _observe(observations: Observations) -> Any:
+    shapes = {name: shape_of(p) for name, p in observations.parameters.items()}
+    pairs = [
+        (name, record.shape, shapes[name]) for name, record in observations.initial_weights.items() if name in shapes
+    ]
+    if not pairs:
         raise NotApplicable("no weight has the name that it had before")
-    other = [name for name, was, has in both if was != has]
-    shrunk = [prod(was) - prod(has) for name, was, has in both if was != has]
+    changed_names = [name for name, before, after in pairs if before != after]
+    lost_elements = [prod(before) - prod(after) for name, before, after in pairs if before != after]
     return {
-        "changed": len(other),
-        "first": other[0] if other else "",
-        "less": sum(shrunk),
-        "of": sum(prod(w) for _, w, _ in both),
+        "changed": len(changed_names),
+        "first": changed_names[0] if changed_names else "",
+        "less": sum(lost_elements),
+        "of": sum(prod(before) for _, before, _ in pairs),
     }
 
 
-def _evaluate(asked: ExpectedSettings, found: Sequence[Any]) -> CheckResult:
-    share = 1 - found[0]["less"] / max(1, found[0]["of"])
-    if asked.parallel_dims.tensor == 1:
-        for rank, has in enumerate(found):
-            if has["changed"]:
+def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckResult:
+    share = 1 - rank_values[0]["less"] / max(1, rank_values[0]["of"])
+    if expected.parallel_dims.tensor == 1:
+        for rank, values in enumerate(rank_values):
+            if values["changed"]:
                 return check_failed(
-                    f"the shape of `{has['first']}` has changed on rank {rank}, and nothing cuts it", has
+                    f"the shape of `{values['first']}` has changed on rank {rank}, and nothing cuts it", values
                 )
         return check_passed({"share": 1.0})
-    for rank, has in enumerate(found):
-        if has["less"] <= 0:
+    for rank, values in enumerate(rank_values):
+        if values["less"] <= 0:
             return check_failed(
                 f"no weight is cut on rank {rank}: the tensor ranks repeat each other's work",
-                has,
+                values,
                 "a preset or pattern of `tensor_parallel` matches no layer of the model",
             )
-    return check_passed({"cut": found[0]["changed"], "share": round(share, 4)})
+    return check_passed({"cut": rank_values[0]["changed"], "share": round(share, 4)})
 
 
 CHECK = EngineCheck(

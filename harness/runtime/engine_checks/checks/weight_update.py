@@ -22,36 +22,38 @@ _MIN_UPDATE = 0.1
 _MIN_LEARNING_RATE = 1e-7
 
 
-def _observe(seen: Observations) -> Any:
-    if seen.weight_change is None:
+def _observe(observations: Observations) -> Any:
+    if observations.weight_change is None:
         raise NotApplicable("no step had a rate yet, or what the optimizer steps is on NVMe")
-    return seen.weight_change
+    return observations.weight_change
 
 
-def _evaluate(asked: ExpectedSettings, found: Sequence[Any]) -> CheckResult:
-    rate = max(has["rate"] for has in found)
-    move = max(has["move"] for has in found)
-    told = {"rate": rate, "largest_change": move, "step": found[0]["step"]}
-    if asked.master_dtype != "float32" or rate < _MIN_LEARNING_RATE:
+def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckResult:
+    rate = max(values["rate"] for values in rank_values)
+    move = max(values["move"] for values in rank_values)
+    details = {"rate": rate, "largest_change": move, "step": rank_values[0]["step"]}
+    if expected.master_dtype != "float32" or rate < _MIN_LEARNING_RATE:
         return CheckResult("skipped", "a step of this size is lost in rounding")
     if not math.isfinite(move):
-        return check_failed(f"weights are no numbers after step {told['step']}", told)
+        return check_failed(f"weights are no numbers after step {details['step']}", details)
     if move == 0:
-        return check_failed(f"no weight has moved in step {told['step']}, whose rate is {rate:.4g}", told)
-    most = _MAX_UPDATE.get(asked.optimizer)
-    if most is None:
-        return check_passed(told)
-    decay = asked.optimizer_params.get("weight_decay")
-    largest = max(has["weight"] for has in found)
-    above = rate * (most + (float(decay) if isinstance(decay, (int, float)) else 0.0) * largest) + largest * 1e-6
-    fresh = not found[0]["start"] and float(asked.optimizer_params.get("eps") or 0.0) <= 1e-6
-    if move > above or (fresh and move < _MIN_UPDATE * rate):
+        return check_failed(f"no weight has moved in step {details['step']}, whose rate is {rate:.4g}", details)
+    max_update = _MAX_UPDATE.get(expected.optimizer)
+    if max_update is None:
+        return check_passed(details)
+    decay = expected.optimizer_params.get("weight_decay")
+    largest = max(values["weight"] for values in rank_values)
+    max_move = (
+        rate * (max_update + (float(decay) if isinstance(decay, (int, float)) else 0.0) * largest) + largest * 1e-6
+    )
+    is_fresh = not rank_values[0]["start"] and float(expected.optimizer_params.get("eps") or 0.0) <= 1e-6
+    if move > max_move or (is_fresh and move < _MIN_UPDATE * rate):
         return check_failed(
-            f"weights have moved by {move:.4g} at most in step {told['step']}, about {rate:.4g} was due",
-            told,
+            f"weights have moved by {move:.4g} at most in step {details['step']}, about {rate:.4g} was due",
+            details,
             "a loss scale that is divided out twice makes steps small, another rate or decay makes them large",
         )
-    return check_passed(told)
+    return check_passed(details)
 
 
 CHECK = EngineCheck(

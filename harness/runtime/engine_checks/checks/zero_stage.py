@@ -10,12 +10,12 @@ from harness.runtime.engine_checks.expected_settings import ExpectedSettings
 from harness.runtime.engine_checks.observations import Observations
 
 
-def _observe(seen: Observations) -> Any:
-    return int(seen.engine.zero_optimization_stage())
+def _observe(observations: Observations) -> Any:
+    return int(observations.engine.zero_optimization_stage())
 
 
-def _evaluate(asked: ExpectedSettings, found: Sequence[Any]) -> CheckResult:
-    return check_equal(asked.zero_stage, found, "the engine's ZeRO stage")
+def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckResult:
+    return check_equal(expected.zero_stage, rank_values, "the engine's ZeRO stage")
 
 
 CHECK = EngineCheck(

@@ -1,7 +1,6 @@
-"""Lines of metrics.jsonl to other programs: CSV, TensorBoard, Weights & Biases, MLflow, through their own libraries.
+"""The trackers of a run, one thread each, which imports, opens and feeds its tracker.
 
-Each has a thread of its own, which also imports and opens it: a tracker that is missing, fails, or hangs is given up
-and told, and training neither stops nor waits for it.
+A tracker that is missing, fails or hangs is given up and reported. Training neither stops nor waits for it.
 """
 
 from __future__ import annotations
@@ -11,21 +10,33 @@ import queue
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from harness.runtime.metrics import MetricsWriter
-from harness.runtime.telemetry.tracker_backends import BACKENDS, TrackerBackend, TrackerTarget
-from harness.spec.sections.telemetry_spec import TelemetrySpec
+from harness.runtime.telemetry.trackers.csv_tracker import CsvBackend
+from harness.runtime.telemetry.trackers.mlflow_tracker import MlflowBackend
+from harness.runtime.telemetry.trackers.tensorboard_tracker import TensorBoardBackend
+from harness.runtime.telemetry.trackers.tracker_backend import TrackerBackend, TrackerTarget
+from harness.runtime.telemetry.trackers.wandb_tracker import WandbBackend
+from harness.spec.sections.telemetry_spec import TelemetrySpec, Tracker
+
+BACKENDS: Mapping[Tracker, Callable[[TrackerTarget], TrackerBackend]] = {
+    "csv": CsvBackend,
+    "tensorboard": TensorBoardBackend,
+    "wandb": WandbBackend,
+    "mlflow": MlflowBackend,
+}
 
 _MAX_QUEUED_LINES = 1000
-"""Lines that may wait for a slow tracker; beyond, it is given up."""
+"""Lines that may wait for a slow tracker. One line more, and it is given up."""
 _CLOSE_TIMEOUT_SECONDS = 15.0
 
 
 @dataclass(slots=True)
 class TrackerThread:
-    """One of them, at work in its thread."""
+    """One tracker and its thread."""
 
     name: str
     open_backend: Callable[[], TrackerBackend]
@@ -35,12 +46,12 @@ class TrackerThread:
     _thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to take lines."""
+        """Start the thread."""
         self._thread = threading.Thread(target=self._run, name=f"tracker-{self.name}", daemon=True)
         self._thread.start()
 
     def enqueue(self, line: Mapping[str, Any]) -> None:
-        """Hand a line over; returns at once."""
+        """Queue a line. Never blocks."""
         if self.error is not None:
             return
         try:
@@ -49,7 +60,7 @@ class TrackerThread:
             self.error = f"{_MAX_QUEUED_LINES} lines wait for it"
 
     def close(self, seconds: float = _CLOSE_TIMEOUT_SECONDS) -> None:
-        """Let it take what waits, for so long at most."""
+        """Log the queued lines, for `seconds` at most."""
         if self._thread is None or self.error is not None:
             return
         with contextlib.suppress(queue.Full):
@@ -60,38 +71,38 @@ class TrackerThread:
 
     def _run(self) -> None:
         try:
-            sink = self.open_backend()
+            backend = self.open_backend()
             while (line := self._lines.get()) is not None:
-                sink.log(line)
-            sink.close()
-        except BaseException as error:  # whatever a library raises, an exit of its own too: training goes on
+                backend.log(line)
+            backend.close()
+        except BaseException as error:  # whatever a library raises, SystemExit too: training continues
             self.error = _describe_error(error)
 
 
 def _describe_error(error: BaseException) -> str:
-    """The first line of it, and for a library that is not there how to get it."""
+    """The first line of the message, and for a library that is missing the command that installs it."""
     lines = str(error).strip().splitlines()
     text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
     return f"{text}; `pip install deepspeed-harness[trackers]`" if isinstance(error, ImportError) else text
 
 
 class Trackers:
-    """All of a run; on ranks other than 0 there are none."""
+    """All trackers of a run. Only the main process has any."""
 
     def __init__(
-        self, spec: TelemetrySpec, run_dir: Path, name: str, metrics: MetricsWriter, say: Callable[[str], None]
+        self, spec: TelemetrySpec, run_dir: Path, name: str, metrics: MetricsWriter, log: Callable[[str], None]
     ) -> None:
-        self._metrics, self._log = metrics, say
+        self._metrics, self._log = metrics, log
         folder = Path(spec.tracker_dir) if spec.tracker_dir else run_dir / "trackers"
         target = TrackerTarget(spec, folder, run_dir.name, name)
         kinds = dict.fromkeys(spec.trackers) if metrics.is_writer else {}
-        self.threads = [TrackerThread(kind, lambda kind=kind: BACKENDS[kind](target)) for kind in kinds]
+        self.threads = [TrackerThread(kind, partial(BACKENDS[kind], target)) for kind in kinds]
         for tracker in self.threads:
             tracker.start()
             metrics.listeners.append(tracker.enqueue)
 
     def report_failures(self, step: int) -> None:
-        """Say which have been given up since the last time."""
+        """Report the trackers that were given up since the last call."""
         for tracker in self.threads:
             if tracker.error is not None and not tracker.is_reported:
                 tracker.is_reported = True
@@ -99,7 +110,7 @@ class Trackers:
                 self._log(f"warning: the tracker `{tracker.name}` is given up, training goes on: {tracker.error}")
 
     def close(self, step: int) -> None:
-        """Let all of them end, and tell what went wrong."""
+        """Close all trackers and report the failures."""
         for tracker in self.threads:
             tracker.close()
         self.report_failures(step)

@@ -1,0 +1,1 @@
+"""Trackers that get the lines of metrics.jsonl: CSV, TensorBoard, Weights & Biases, MLflow. One module a tracker."""

@@ -1,7 +1,7 @@
-"""Files that other hands may have made, read with a bound; files of our own, written whole or not at all.
+"""Bounded reads of untrusted files, and atomic writes.
 
-`read_regular` is for every file that somebody else may have put there. `write_atomically` is for files of a user's,
-whose links and modes it respects; `replace_file` for a run's own.
+`read_regular` is for every file that somebody else may have written. `write_atomically` is for a user's files, whose
+links and modes it respects; `replace_file` is for files of a run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MAX_DEPTH = 64
 
 
 def read_regular(path: Path, limit: int, *, follow: bool = True) -> bytes:
-    """The bytes of a regular file of at most `limit` bytes. Never waits and never reads without an end.
+    """The bytes of a regular file of at most `limit` bytes. Never blocks, and never reads without a bound.
 
     Raises OSError: EINVAL for a pipe, a device, a socket or a folder, EFBIG for a larger file, ELOOP for a link where
     `follow` is false, and what opening and reading raise. Raises ValueError for a name that no file can have.
@@ -32,7 +32,7 @@ def read_regular(path: Path, limit: int, *, follow: bool = True) -> bytes:
 
 
 def open_regular(path: Path, *, follow: bool = True) -> BinaryIO:
-    """A regular file, open for reading: for one that is read piece by piece. Never waits.
+    """A regular file, open for reading piece by piece. Never blocks.
 
     Raises OSError: EINVAL for what is no regular file, ELOOP for a link where `follow` is false, and what opening
     raises. Raises ValueError for a name that no file can have.
@@ -51,31 +51,30 @@ def open_regular(path: Path, *, follow: bool = True) -> BinaryIO:
 
 def parse_json(text: str | bytes) -> Any:
     """The value in a JSON text. Raises ValueError for any other text, and for one nested deeper than anything that
-    programs write: who walks through the value would run out of stack.
+    programs write, because a walk through the value would exceed the stack.
     """
     try:
         value = json.loads(text)
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    opened = text.count("[") + text.count("{") if isinstance(text, str) else text.count(b"[") + text.count(b"{")
-    if opened > _MAX_DEPTH and _is_deeper_than(value, _MAX_DEPTH):
+    brackets = text.count("[") + text.count("{") if isinstance(text, str) else text.count(b"[") + text.count(b"{")
+    if brackets > _MAX_DEPTH and _is_deeper_than(value, _MAX_DEPTH):
         raise ValueError("nested too deeply")
     return value
 
 
 def _is_deeper_than(value: Any, levels: int) -> bool:
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
-    return inner is not None and (not levels or any(_is_deeper_than(v, levels - 1) for v in inner))
+    children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return children is not None and (not levels or any(_is_deeper_than(v, levels - 1) for v in children))
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write `text` as UTF-8 beside `path`, flush it to the disk, then rename. Raises OSError; the old file stays
-    then.
+    """Write `text` as UTF-8 to a temporary file next to `path`, flush it to the disk, then rename. Raises OSError, and
+    then the old file stays.
 
-    A link is followed, and the mode of the old file kept. What is there and is no regular file (a device, a folder) is
-    never replaced: that is an OSError.
+    It follows a link and keeps the mode of the old file. It never replaces a device or a folder: that is an OSError.
     """
-    import tempfile  # here, since `validate-config` reads with this module and writes nothing
+    import tempfile  # lazily: `validate-config` imports this module and writes nothing
 
     path = path.resolve()
     if path.exists() and not path.is_file():
@@ -105,11 +104,11 @@ def _file_mode(path: Path) -> int:
 def replace_file(path: Path, text: str, *, durable: bool = True) -> None:
     """Replace `path` by a file with this text: readers see the old or the new; `durable`: also after a power cut.
 
-    Raises OSError; the old file stays then, and nothing beside it.
+    Raises OSError, and then the old file stays and no temporary one.
     """
     import secrets
 
-    # Threads of one process, and processes with one number on two hosts, may write the same file at once.
+    # Threads of one process, and processes with the same pid on two hosts, may write the same file at once.
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         with temporary.open("x", encoding="utf-8") as file:
@@ -128,7 +127,16 @@ def replace_file(path: Path, text: str, *, durable: bool = True) -> None:
 
 def fsync_folder(folder: Path) -> None:
     """Make renames and new names in `folder` survive a power cut. Raises OSError."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    _fsync(folder, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def fsync_file(file: Path) -> None:
+    """Make the bytes of `file` survive a power cut. Raises OSError."""
+    _fsync(file, os.O_RDONLY)
+
+
+def _fsync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
     try:
         os.fsync(descriptor)
     finally:

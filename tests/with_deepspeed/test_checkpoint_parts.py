@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from harness.errors import UserError
-from harness.runtime.checkpoint import deepspeed_io, disk_space, hashing_writer, rng_state, shared_fs
+from harness.runtime.checkpoint import disk_space, hashing_writer, rng_state, safe_load, shared_fs
 from harness.runtime.checkpoint.hashing_writer import CheckpointFile, tensor_bytes, write_files
 from harness.runtime.checkpoint.snapshot import HostSnapshot
 from harness.runtime.train_state import DataPosition, TrainState
@@ -38,9 +38,9 @@ def test_what_is_recorded_is_what_is_on_the_disk(tmp_path: Path) -> None:
         content = (tmp_path / name).read_bytes()
         assert (record.bytes, record.sha256) == (len(content), hashlib.sha256(content).hexdigest())
         assert (record.rank, record.node) == (3, 1)
-    loaded = deepspeed_io.load_file(tmp_path / "a" / "b.pt")
+    loaded = safe_load.load_file(tmp_path / "a" / "b.pt")
     assert torch.equal(loaded["views"][1], state_dict()["views"][1])  # type: ignore[index]
-    assert deepspeed_io.find_unsafe_globals(tmp_path / "a" / "b.pt") == []
+    assert safe_load.find_unsafe_globals(tmp_path / "a" / "b.pt") == []
     with pytest.raises(FileExistsError):
         write_files(tmp_path, [CheckpointFile("c.json", b"")], rank=0, node=0)
 
@@ -96,7 +96,7 @@ def test_random_states_come_back(tmp_path: Path) -> None:
         return random.random(), np.random.rand(), torch.rand(1).item()  # noqa: S311
 
     first = draw()
-    rng_state.set_rng_state(deepspeed_io.load_file(tmp_path / "rank.pt"))
+    rng_state.set_rng_state(safe_load.load_file(tmp_path / "rank.pt"))
     assert draw() == first
 
 
@@ -113,7 +113,7 @@ def test_a_state_that_is_read_in_part_is_none() -> None:
 
 def test_what_cannot_be_looked_at_is_not_loaded(tmp_path: Path) -> None:
     (tmp_path / "x.pt").write_bytes(b"\x80\x04cos\nsystem\n(S'touch marker'\ntR.")
-    assert deepspeed_io.find_unsafe_globals(tmp_path / "x.pt")
+    assert safe_load.find_unsafe_globals(tmp_path / "x.pt")
     assert not (tmp_path / "marker").exists()
 
 

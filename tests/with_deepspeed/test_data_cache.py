@@ -96,9 +96,9 @@ import os, sys, threading, time
 sys.path[:0] = [{tests!r}, {root!r}]
 from pathlib import Path
 from data_helpers import TOKENIZER, run_of
-from harness.runtime.dataset import cache, prepare
-cache.prepare = lambda *a, **k: (prepare.prepare(*a, **k), os._exit(9))
-cache.cached(run_of(Path({folder!r}), train={file!r}), TOKENIZER, show_progress=False)
+from harness.runtime.dataset import cache, preparation
+cache.prepare_data = lambda *a, **k: (preparation.prepare_data(*a, **k), os._exit(9))
+cache.prepare_or_reuse(run_of(Path({folder!r}), train={file!r}), TOKENIZER, show_progress=False)
 """
 
 

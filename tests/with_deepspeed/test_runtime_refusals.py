@@ -9,7 +9,8 @@ import torch
 
 from harness.errors import UserError
 from harness.runtime.checkpoint.consolidate.layouts import join_pieces
-from harness.runtime.checkpoint.consolidate.shard_files import find_rank_files, load_shard
+from harness.runtime.checkpoint.consolidate.shard_files import find_rank_files
+from harness.runtime.checkpoint.safe_load import load_shard
 
 
 @pytest.mark.parametrize("pieces", [[], [torch.ones(2)], [torch.ones(2), torch.ones(1)]])

@@ -12,10 +12,9 @@ from deepspeed.runtime.fp16.loss_scaler import LossScaler
 from deepspeed.runtime.zero.config import ZeroStageEnum
 
 from harness.errors import UserError
-from harness.runtime.checkpoint.consolidate.shard_files import load_shard as load_mapped
-from harness.runtime.checkpoint.deepspeed_io import load_file as load_for_engine
+from harness.runtime.checkpoint.safe_load import load_file, load_shard
 
-LOADS = (load_for_engine, load_mapped)
+LOADS = (load_file, load_shard)
 
 
 class Reduced:

@@ -1,5 +1,6 @@
-"""The write of a planned save and the agreement of all ranks on it. Runs on the training thread or on one of its own:
-it touches no engine, and speaks to other ranks through the `gather` it is given.
+"""The write of a pending save, and the agreement of all ranks on it.
+
+It runs on the training thread or a background thread: it touches no engine, and reaches other ranks through `gather`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Gather = Callable[[Any], list[Any]]
 
 @dataclass
 class PendingSave:
-    """A save: what this rank writes below `temporary`, what becomes of that folder, and the manifest without files."""
+    """A save: this rank's files for `temporary`, the final folder, and the manifest's fields without the files."""
 
     step: int
     temporary: Path
@@ -40,48 +41,50 @@ class PendingSave:
     spec: CheckpointSpec
     protected: Path | None
     bytes: int = 0
-    """Of all ranks."""
+    """Sum over all ranks."""
 
 
 def create_empty_folder(folder: Path) -> None:
-    """An empty folder. Raises OSError."""
+    """Create the folder, or empty it. Raises OSError."""
     if folder.exists():
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
 
 
 def discard_folder(folder: Path) -> None:
-    """Remove what was written; what cannot be removed is no checkpoint, and goes with the next sweep."""
+    """Remove the folder; a rest that cannot be removed is no checkpoint, and the next start removes it."""
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def commit_save(plan: PendingSave, gather: Gather) -> Finding | None:
-    """Write, agree, publish; the finding when it failed, the same on every rank. An error on any rank leaves earlier
-    checkpoints and `latest` as they were.
+def commit_save(pending: PendingSave, gather: Gather) -> Finding | None:
+    """Write, agree, publish. Returns the finding of a failed save, the same on every rank. An error on any rank leaves
+    earlier checkpoints and `latest` as they were.
     """
-    ranks = plan.distributed
-    records, error = _call_catching_io_errors(lambda: write_files(plan.temporary, plan.files, ranks.rank, 0))
-    plan.files = []
-    answers = gather((records, error))
-    wrong = _first_error(answers)
-    if wrong is None and ranks.is_main_process:
-        files = {name: record for written, _ in answers for name, record in written.items()}
-        _, error = _call_catching_io_errors(lambda: _publish(plan, files))
-        wrong = None if error is None else (0, error)
-    if not ranks.is_main_process:
+    distributed = pending.distributed
+    records, error = _call_catching_io_errors(
+        lambda: write_files(pending.temporary, pending.files, distributed.rank, 0)
+    )
+    pending.files = []
+    results = gather((records, error))
+    failure = _first_error(results)
+    if failure is None and distributed.is_main_process:
+        files = {name: record for records_of_rank, _ in results for name, record in records_of_rank.items()}
+        _, error = _call_catching_io_errors(lambda: _publish(pending, files))
+        failure = None if error is None else (0, error)
+    if not distributed.is_main_process:
         return gather(None)[0]
-    found = None
-    if wrong is not None:
-        rank, (number, reason) = wrong
-        discard_folder(plan.temporary)  # first: what it took counts as free
-        found = save_failed_finding(plan.step, plan.final.parent, rank, OSError(number, reason), plan.bytes)
+    finding = None
+    if failure is not None:
+        rank, (number, reason) = failure
+        discard_folder(pending.temporary)  # first: its bytes count as free in the finding
+        finding = save_failed_finding(pending.step, pending.final.parent, rank, OSError(number, reason), pending.bytes)
     else:
-        _prune_checkpoints(plan)
-    return gather(found)[0]
+        _prune_checkpoints(pending)
+    return gather(finding)[0]
 
 
 def _call_catching_io_errors(work: Callable[[], Any]) -> tuple[Any, tuple[int | None, str] | None]:
-    """What it returns, or the error as plain values; a rank that fails still answers the others."""
+    """The result of `work`, or its error as plain values: a rank that fails still answers the others."""
     try:
         return work(), None
     except OSError as error:
@@ -90,48 +93,48 @@ def _call_catching_io_errors(work: Callable[[], Any]) -> tuple[Any, tuple[int | 
         return {}, (None, "there is not enough host memory")
 
 
-def _first_error(answers: list[Any]) -> tuple[int, tuple[int | None, str]] | None:
-    return next(((rank, error) for rank, (_, error) in enumerate(answers) if error is not None), None)
+def _first_error(results: list[Any]) -> tuple[int, tuple[int | None, str]] | None:
+    return next(((rank, error) for rank, (_, error) in enumerate(results) if error is not None), None)
 
 
-def _publish(plan: PendingSave, files: dict[str, FileRecord]) -> None:
+def _publish(pending: PendingSave, files: dict[str, FileRecord]) -> None:
     """Manifest, rename, pointer; every step is on the disk before the next. Raises OSError."""
-    known = Evaluations.read(plan.final.parent)
+    evaluations = Evaluations.read(pending.final.parent)
     body = {
-        "name": plan.final.name,
+        "name": pending.final.name,
         "saved_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "layout": "shared",
-        **plan.body,
-        "evaluation": known.up_to(plan.step).to_manifest(),
+        **pending.body,
+        "evaluation": evaluations.up_to(pending.step).to_manifest(),
         "files": {name: files[name].to_json() for name in sorted(files)},
     }
-    fsync_tree(plan.temporary)
-    manifest.write_manifest(plan.temporary, body)
-    if plan.final.exists():  # an older run of this step, which a resume from before it has overtaken
-        trash = plan.final.with_name(f"{TRASH_PREFIX}{plan.final.name}-{os.getpid()}")
-        plan.final.rename(trash)
-        plan.temporary.rename(plan.final)
+    fsync_tree(pending.temporary)
+    manifest.write_manifest(pending.temporary, body)
+    if pending.final.exists():  # from before a resume at an earlier step
+        trash = pending.final.with_name(f"{TRASH_PREFIX}{pending.final.name}-{os.getpid()}")
+        pending.final.rename(trash)
+        pending.temporary.rename(pending.final)
         shutil.rmtree(trash, ignore_errors=True)
     else:
-        plan.temporary.rename(plan.final)
-    fsync_folder(plan.final.parent)
-    replace_file(plan.final.parent / LATEST, plan.final.name + "\n")
+        pending.temporary.rename(pending.final)
+    fsync_folder(pending.final.parent)
+    replace_file(pending.final.parent / LATEST, pending.final.name + "\n")
 
 
-def _prune_checkpoints(plan: PendingSave) -> None:
-    """Remove what need not be kept. What cannot be removed stays, and is tried again after the next save."""
-    # A checkpoint of another shape, converted: from now on there is one in this run's own.
-    shutil.rmtree(plan.final.parent / "universal", ignore_errors=True)
-    folder, spec = plan.final.parent, plan.spec
+def _prune_checkpoints(pending: PendingSave) -> None:
+    """Remove outdated checkpoints. One that cannot be removed stays until the next save tries again."""
+    # The conversion of a checkpoint in another layout: this run now has a checkpoint in its own.
+    shutil.rmtree(pending.final.parent / "universal", ignore_errors=True)
+    folder, spec = pending.final.parent, pending.spec
     steps = folders_by_step(folder)
     best = Evaluations.read(folder).best_step(steps) if spec.keep_best else None
-    protected = {step for step, path in steps.items() if path == plan.protected}
+    protected = {step for step, path in steps.items() if path == pending.protected}
     for step in select_outdated(
-        (s for s in steps if s <= plan.step),
+        (s for s in steps if s <= pending.step),
         keep_last=spec.save_total_limit,
         keep_every=spec.keep_every_steps,
         best=best,
-        protected={plan.step, *protected},
+        protected={pending.step, *protected},
     ):
         try:
             remove_checkpoint(steps[step])

@@ -1,4 +1,4 @@
-"""Is there room for a checkpoint, and what is said when there is not, or when writing failed for another reason."""
+"""Free space for a checkpoint, and the finding of a save that failed."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ _DISK_FULL_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 def free_bytes(folder: Path) -> int:
-    """What may still be written there. Raises OSError."""
+    """Bytes that can still be written there. Raises OSError."""
     return shutil.disk_usage(folder).free
 
 
 def disk_full_error(folder: Path, needed: int) -> OSError | None:
-    """The error that writing so many bytes would end in, before any is written."""
+    """The error that a write of so many bytes would raise; None where there is room."""
     if free_bytes(folder) >= needed + MARGIN_BYTES:
         return None
     return OSError(errno.ENOSPC, "No space left on device")
 
 
 def save_failed_finding(step: int, folder: Path, rank: int, error: OSError, needed: int) -> Finding:
-    """A save that did not succeed: what was wrong where, how much was needed, what is kept."""
+    """The finding of a failed save: rank, reason, needed and free bytes."""
     reason = (error.strerror or str(error) or type(error).__name__).lower()
     where = f" on rank {rank}"
     try:
         free = f"{format_bytes(free_bytes(folder))} are free in `{folder}`"
-    except OSError as gone:
-        free = f"`{folder}` cannot be looked at: {(gone.strerror or str(gone)).lower()}"
-    full = error.errno in _DISK_FULL_ERRNOS
+    except OSError as disk_error:
+        free = f"`{folder}` cannot be looked at: {(disk_error.strerror or str(disk_error)).lower()}"
+    disk_full = error.errno in _DISK_FULL_ERRNOS
     return Finding(
         "CK110",
         "error",
@@ -43,7 +43,7 @@ def save_failed_finding(step: int, folder: Path, rank: int, error: OSError, need
         notes=("earlier checkpoints and `latest` are as they were",),
         fix=Fix(
             "make room there, or keep fewer checkpoints with `checkpoint.save_total_limit`"
-            if full
+            if disk_full
             else "see to it that every rank can write there"
         ),
     )

@@ -1,4 +1,4 @@
-"""Writing files so that what was meant to be written is known: hashed while it is written, then flushed to the disk."""
+"""Files hashed while they are written, then flushed: the manifest records the bytes that the save meant to write."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from harness.file_io import fsync_folder
 
 @dataclass(frozen=True)
 class CheckpointFile:
-    """A file to be: its path below the checkpoint, and either bytes or what `torch.save` takes."""
+    """One file of a save: its path below the checkpoint, and its bytes or an object for `torch.save`."""
 
     name: str
     content: Any
 
     @property
     def bytes(self) -> int:
-        """How large it will be, without what the format adds."""
+        """Size of the file, without what the format adds."""
         return len(self.content) if isinstance(self.content, bytes) else tensor_bytes(self.content)
 
 
 class _HashingFile:
-    """A file that `torch.save` can write to: remembers the digest and the first error."""
+    """A file that `torch.save` can write to; it remembers the digest and the first error."""
 
     def __init__(self, path: Path) -> None:
         self._file = path.open("xb", buffering=0)
@@ -38,13 +38,13 @@ class _HashingFile:
         self.error: OSError | None = None
 
     def write(self, piece: Any) -> int:
-        """All of it, or OSError. torch's writer hides which error it was: it is kept."""
-        view, done = memoryview(piece).cast("B"), 0
+        """Write all of it, or raise OSError. `error` keeps the error, which torch's writer hides."""
+        view, written = memoryview(piece).cast("B"), 0
         if self.error:
             raise self.error
         try:
-            while done < len(view):  # one call writes 2 GiB at most
-                done += self._file.write(view[done:])
+            while written < len(view):  # one call writes 2 GiB at most
+                written += self._file.write(view[written:])
         except OSError as error:
             self.error = error
             raise
@@ -53,21 +53,21 @@ class _HashingFile:
         return len(view)
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Nothing is buffered."""
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._file.close()
 
     def to_record(self, rank: int, node: int) -> FileRecord:
-        """After the disk has it. Raises OSError."""
+        """The manifest's record of the file, after an fsync. Raises OSError."""
         os.fsync(self._file.fileno())
         return FileRecord(self._size, self._digest.hexdigest(), rank, node)
 
 
-def write_files(folder: Path, parts: Iterable[CheckpointFile], rank: int, node: int) -> dict[str, FileRecord]:
-    """Write them one after the other below `folder`; returns what was written. Raises OSError."""
-    return {part.name: _write_file(folder / part.name, part.content, rank, node) for part in parts}
+def write_files(folder: Path, files: Iterable[CheckpointFile], rank: int, node: int) -> dict[str, FileRecord]:
+    """Write the files one after the other below `folder`. Returns their records by name. Raises OSError."""
+    return {file.name: _write_file(folder / file.name, file.content, rank, node) for file in files}
 
 
 def _write_file(path: Path, content: Any, rank: int, node: int) -> FileRecord:
@@ -94,12 +94,12 @@ def fsync_tree(folder: Path) -> None:
 
 
 def tensor_bytes(content: Any) -> int:
-    """Bytes of the storages of all tensors in nested maps and lists; shared ones count once, as `torch.save` has it."""
-    seen: dict[tuple[str, int], int] = {}
+    """Bytes of the storages of all tensors in nested maps and lists; a shared one counts once, as in `torch.save`."""
+    storage_bytes: dict[tuple[str, int], int] = {}
     for tensor in iter_tensors(content):
         storage = tensor.untyped_storage()
-        seen[str(tensor.device), storage.data_ptr() or id(storage)] = storage.nbytes()
-    return sum(seen.values())
+        storage_bytes[str(tensor.device), storage.data_ptr() or id(storage)] = storage.nbytes()
+    return sum(storage_bytes.values())
 
 
 def iter_tensors(content: Any) -> Iterable[torch.Tensor]:

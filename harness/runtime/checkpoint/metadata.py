@@ -1,4 +1,4 @@
-"""What a checkpoint says about itself, and the small files that an export needs: no weights here."""
+"""The manifest's fields, and the small Hugging Face files that an export needs. No weights."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PACKAGES = (
     "peft",
 )
 _VOLATILE = ("_name_or_path", "transformers_version", "architectures", "dtype", "torch_dtype", "use_cache")
-"""Fields of a model's configuration that say where it came from or how it is run, not what it is."""
+"""Fields of a model's configuration that do not change what is trained."""
 
 
 def tag_of(state: TrainState) -> str:
@@ -39,20 +39,20 @@ def tag_of(state: TrainState) -> str:
     return f"global_step{state.step}"
 
 
-def manifest_fields(job: RunContext, state: TrainState) -> dict[str, Any]:
+def manifest_fields(ctx: RunContext, state: TrainState) -> dict[str, Any]:
     """The manifest without its list of files."""
-    engine, place, zero = job.engine, job.topology, job.run_config.run.spec.zero
+    engine, topology, zero = ctx.engine, ctx.topology, ctx.run_config.run.spec.zero
     return {
-        "run": job.run_config.run.name,
-        "run_id": run_id(job.run_dir),
+        "run": ctx.run_config.run.name,
+        "run_id": run_id(ctx.run_dir),
         "tag": tag_of(state),
         "state": state.to_json(),
-        "world": job.distributed.world_size,
+        "world": ctx.distributed.world_size,
         "degrees": {
-            "data": place.data_parallel_size,
-            "tensor": place.tensor_parallel_size,
-            "pipeline": place.pipeline_parallel_size,
-            "sequence": place.sequence_parallel_size,
+            "data": topology.data_parallel_size,
+            "tensor": topology.tensor_parallel_size,
+            "pipeline": topology.pipeline_parallel_size,
+            "sequence": topology.sequence_parallel_size,
         },
         "zero_stage": int(engine.zero_optimization_stage()),
         "dtype": dtype_of(engine),
@@ -62,71 +62,72 @@ def manifest_fields(job: RunContext, state: TrainState) -> dict[str, Any]:
         },
         "optimizer": {"type": type(engine.basic_optimizer).__name__, "groups": _param_groups(engine)},
         "versions": package_versions(),
-        "spec": spec_of(job.run_config),
-        "sha256": content_hashes(job),
+        "spec": spec_of(ctx.run_config),
+        "sha256": content_hashes(ctx),
     }
 
 
 def run_id(run_dir: RunDir) -> str:
-    """The same for all checkpoints of a run directory, and for no other: its name and when and what it was made of."""
-    orders = run_dir.root / "spec.resolved.json"
-    made = f"{run_dir.root}\n{orders.stat().st_mtime_ns}" if orders.exists() else str(run_dir.root)
-    return f"{run_dir.root.name}-{hashlib.sha256(made.encode()).hexdigest()[:12]}"
+    """An id that all checkpoints of one run directory share, and no others: its name, path and creation time."""
+    spec_file = run_dir.root / "spec.resolved.json"
+    identity = f"{run_dir.root}\n{spec_file.stat().st_mtime_ns}" if spec_file.exists() else str(run_dir.root)
+    return f"{run_dir.root.name}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
 
 
-def spec_of(orders: RunConfig) -> dict[str, Any]:
-    """The run spec. `launch` stays out: it says nothing of what is trained, and its `env` may hold secrets."""
-    return dict(orders.run.spec.model_dump(mode="json", exclude={"launch"}))
+def spec_of(run_config: RunConfig) -> dict[str, Any]:
+    """The run spec without `launch`: it does not change what is trained, and its `env` may hold secrets."""
+    return dict(run_config.run.spec.model_dump(mode="json", exclude={"launch"}))
 
 
-def content_hashes(job: RunContext) -> dict[str, str | None]:
-    """sha256 of what decides whether training can go on: data, tokenizer, chat template, model configuration."""
-    template = getattr(job.tokenizer, "chat_template", None)
-    config = {k: v for k, v in job.config.to_dict().items() if k not in _VOLATILE}
+def content_hashes(ctx: RunContext) -> dict[str, str | None]:
+    """sha256 of all that a resume must find unchanged: data, tokenizer, chat template, model configuration."""
+    template = getattr(ctx.tokenizer, "chat_template", None)
+    config = {k: v for k, v in ctx.config.to_dict().items() if k not in _VOLATILE}
     return {
-        "run": job.run_config.sha256,
-        "spec": _digest(spec_of(job.run_config)),
-        "data": job.prepared_data.sha256,
-        "tokenizer": _tokenizer_digest(job.tokenizer),
+        "run": ctx.run_config.sha256,
+        "spec": _digest(spec_of(ctx.run_config)),
+        "data": ctx.prepared_data.sha256,
+        "tokenizer": _tokenizer_digest(ctx.tokenizer),
         "chat_template": None if template is None else _digest(template),
         "model_config": _digest(config),
-        "plugin": plugin_loader.plugin_sha256(job.run_config.run.spec),
+        "plugin": plugin_loader.plugin_sha256(ctx.run_config.run.spec),
     }
 
 
 def dtype_of(engine: Any) -> str:
-    """Number format of the weights that are trained."""
-    trained = next((p for p in engine.module.parameters() if p.requires_grad), None)
-    return str(trained.dtype if trained is not None else "float32").removeprefix("torch.")
+    """Number format of the trainable weights."""
+    param = next((p for p in engine.module.parameters() if p.requires_grad), None)
+    return str(param.dtype if param is not None else "float32").removeprefix("torch.")
 
 
 def package_versions() -> dict[str, str]:
-    """Of the software that wrote the checkpoint."""
-    found = {"python": platform.python_version()}
+    """Versions of the software that writes the checkpoint."""
+    versions = {"python": platform.python_version()}
     for package in ("deepspeed-harness", *_PACKAGES):
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
-def hugging_face_files(job: RunContext) -> dict[str, bytes]:
+def hugging_face_files(ctx: RunContext) -> dict[str, bytes]:
     """Configuration, generation configuration and tokenizer as `transformers` writes them, by name below the folder."""
-    # transformers notes the class only in its own `save_pretrained` of a model; servers look for it.
-    known = AutoModelForCausalLM._model_mapping
-    job.config.architectures = [known[type(job.config)].__name__ if type(job.config) in known else "LlamaForCausalLM"]
-    generation = getattr(job.engine.module, "generation_config", None) or GenerationConfig.from_model_config(job.config)
+    # transformers writes the class only in its own `save_pretrained` of a model; servers look for it.
+    classes = AutoModelForCausalLM._model_mapping
+    known = type(ctx.config) in classes
+    ctx.config.architectures = [classes[type(ctx.config)].__name__ if known else "LlamaForCausalLM"]
+    generation = getattr(ctx.engine.module, "generation_config", None) or GenerationConfig.from_model_config(ctx.config)
     with tempfile.TemporaryDirectory(prefix="harness-huggingface-") as scratch:
-        for item in (job.config, generation, job.tokenizer):
+        for item in (ctx.config, generation, ctx.tokenizer):
             item.save_pretrained(scratch)
         files = sorted(p for p in Path(scratch).rglob("*") if p.is_file())
-        written = {f"{HUGGING_FACE}/{p.relative_to(scratch).as_posix()}": p.read_bytes() for p in files}
-    return written | adapter_files(job.engine.module)
+        contents = {f"{HUGGING_FACE}/{p.relative_to(scratch).as_posix()}": p.read_bytes() for p in files}
+    return contents | adapter_files(ctx.engine.module)
 
 
 def _param_groups(engine: Any) -> list[dict[str, Any]]:
-    """Hyper-parameters of each parameter group, plain values alone."""
+    """Hyper-parameters of each parameter group: plain values only."""
     plain = (str, int, float, bool, list, tuple, type(None))
     return [
         {k: v for k, v in group.items() if k != "params" and isinstance(v, plain)}
@@ -135,7 +136,7 @@ def _param_groups(engine: Any) -> list[dict[str, Any]]:
 
 
 def _tokenizer_digest(tokenizer: Any) -> str:
-    """Of its tokens and of the rules that cut text, where they can be seen."""
+    """Of its tokens and, for a fast tokenizer, of its rules."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     rules = backend.to_str() if backend is not None else None
     return _digest([sorted(tokenizer.get_vocab().items()), rules, sorted(map(str, tokenizer.all_special_tokens))])

@@ -11,7 +11,7 @@ from deepspeed.accelerator import get_accelerator
 
 
 def get_rng_state() -> dict[str, Any]:
-    """All of them, loadable without pickled code."""
+    """All random states, in a form that loads without pickled code."""
     kind, keys, position, has_gauss, gauss = np.random.get_state()
     states = {
         "python": random.getstate(),
@@ -25,9 +25,9 @@ def get_rng_state() -> dict[str, Any]:
 
 
 def set_rng_state(states: dict[str, Any]) -> None:
-    """Set all that `read` returned."""
-    version_number, words, gauss_next = states["python"]
-    random.setstate((version_number, tuple(words), gauss_next))
+    """Set the states that `get_rng_state` returned."""
+    version, internal_state, gauss_next = states["python"]
+    random.setstate((version, tuple(internal_state), gauss_next))
     kind, keys, position, has_gauss, gauss = states["numpy"]
     np.random.set_state((kind, np.asarray(keys, dtype=np.uint32), position, has_gauss, gauss))
     torch.set_rng_state(states["torch"])

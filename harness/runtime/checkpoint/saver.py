@@ -1,13 +1,13 @@
-"""Saving: collected on every rank, written beside the final name, agreed on, published by one rename.
+"""Save a checkpoint: every rank collects its files and writes them to a temporary folder; one rename publishes it.
 
-    checkpoints/step-00000100/manifest.json      written last; what is listed there is there
+    checkpoints/step-00000100/manifest.json      written last: it lists every file
                               global_step100/    DeepSpeed's tag folder
                               rank-00000.pt      random states of a rank
-                              huggingface/       config.json, generation_config.json, tokenizer: what an export needs
+                              huggingface/       config.json, generation_config.json, tokenizer, for exports
     checkpoints/latest                           the name of the newest complete one, for people
 
-With `checkpoint.async_save` the write and the agreement are done by a thread on a process group of its own, from a copy
-in host memory; training waits for the copy alone. One save is on its way at a time.
+With `checkpoint.async_save` a background thread writes and agrees, from a copy in host memory and on a process group of
+its own; training waits for the copy alone. One save is pending at a time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -27,7 +26,7 @@ from harness.checkpoints.evaluations import Evaluations
 from harness.checkpoints.latest import checkpoint_name
 from harness.checkpoints.retention import remove_leftovers
 from harness.findings import Finding
-from harness.runtime.checkpoint import metadata, nvme_states, parallel_layout, rng_state
+from harness.runtime.checkpoint import metadata, nvme_states, reshard, rng_state
 from harness.runtime.checkpoint.commit import PendingSave, commit_save, create_empty_folder, discard_folder
 from harness.runtime.checkpoint.deepspeed_io import collect_files
 from harness.runtime.checkpoint.disk_space import disk_full_error, save_failed_finding
@@ -42,15 +41,13 @@ from harness.spec.sections.launch_spec import CheckpointSpec
 
 _GROUP_TIMEOUT = timedelta(hours=24)
 _SPARE_BYTES = 2**30
-"""Host memory that a copy leaves alone."""
-
-Gather = Callable[[Any], list[Any]]
+"""Host memory that a copy leaves free."""
 
 
 @dataclass(frozen=True)
 class SaveOutcome:
-    """How a save ended, the same on every rank but for the times: `stalled` is how long this rank's training waited,
-    `copied` what of it went by before the write began (all of it, for a save in line), `seconds` how long all took.
+    """The end of a save, the same on every rank but for the times. `stall_seconds`: the wait of this rank's training;
+    `copy_seconds`: the part of it before the write began (all of it, for a save in line); `seconds`: the whole save.
     """
 
     step: int
@@ -65,7 +62,7 @@ class SaveOutcome:
 
 @dataclass
 class _BackgroundSave:
-    """A save that a thread is at."""
+    """A save in a background thread."""
 
     pending: PendingSave
     thread: threading.Thread
@@ -78,174 +75,170 @@ class _BackgroundSave:
 
 @dataclass
 class CheckpointSaver:
-    """Saves of one run. Every method is a collective: all ranks call it at the same step."""
+    """The saves of one run. Every method is a collective: all ranks call it at the same step."""
 
     run_dir: RunDir
     distributed: Distributed
     spec: CheckpointSpec
     protected: Path | None = None
-    """The checkpoint that the run goes on from: never removed, and not written over."""
+    """The checkpoint that the run resumed from: never removed, never overwritten."""
     _group: Any = None
     _snapshot: HostSnapshot = field(default_factory=HostSnapshot)
     _background_save: _BackgroundSave | None = None
     _hugging_face: dict[str, bytes] | None = None
 
     @staticmethod
-    def open(run_dir: RunDir, ranks: Distributed, spec: CheckpointSpec) -> CheckpointSaver:
-        """Also removes what a killed save left in the run directory. Raises Refused on all ranks when the folder cannot
-        be written (CK110), or is not the same one everywhere (CK116).
+    def open(run_dir: RunDir, distributed: Distributed, spec: CheckpointSpec) -> CheckpointSaver:
+        """A saver for the run; removes the leftovers of a killed save. Raises UserError on all ranks when the folder
+        cannot be written (CK110), or is not the same one everywhere (CK116).
         """
-        ranks.call_or_fail_everywhere(lambda: check_shared_folder(run_dir.checkpoints, ranks))
+        distributed.call_or_fail_everywhere(lambda: check_shared_folder(run_dir.checkpoints, distributed))
         group = dist.new_group(backend="gloo", timeout=_GROUP_TIMEOUT) if spec.async_save else None
-        if ranks.is_main_process:
+        if distributed.is_main_process:
             remove_leftovers(run_dir.checkpoints)
-        ranks.barrier()
-        return CheckpointSaver(run_dir, ranks, spec, _group=group)
+        distributed.barrier()
+        return CheckpointSaver(run_dir, distributed, spec, _group=group)
 
-    def save(self, job: RunContext, state: TrainState, *, background: bool | None = None) -> list[SaveOutcome]:
-        """Save, and return what has ended by now: an earlier save that was on its way, and this one unless a thread
-        is left to write it (`background`; default: as the spec says). An error is in the outcome, not raised.
+    def save(self, ctx: RunContext, state: TrainState, *, background: bool | None = None) -> list[SaveOutcome]:
+        """Save, and return the finished saves: the pending one, and this one unless a thread writes it (`background`;
+        default: `checkpoint.async_save`). An error is in the outcome, not raised.
         """
-        began = time.perf_counter()
-        ended = self.wait_for_pending_save()
+        start_time = time.perf_counter()
+        outcomes = self.wait_for_pending_save()
         final = self.run_dir.checkpoints / checkpoint_name(state.step)
         if self.protected is not None and self.protected == final:
-            return ended  # it is there, and training has not moved
-        plan = self._prepare_save(job, state, final)
-        wrong = self._check_folder(plan)
-        if wrong is not None:
-            return [*ended, self._make_outcome(plan, began, wrong)]
-        if self._copy_to_host(plan, self.spec.async_save if background is None else background, job):
-            self._start_background(plan, began)
-            return ended
-        found = commit_save(plan, self.distributed.all_gather_object)
-        self._drop_converted(found)
-        return [*ended, self._make_outcome(plan, began, found)]
+            return outcomes  # the run resumed from this step, and has trained no other
+        pending = self._prepare_save(ctx, state, final)
+        error = self._check_folder(pending)
+        if error is not None:
+            return [*outcomes, self._make_outcome(pending, start_time, error)]
+        if self._copy_to_host(pending, self.spec.async_save if background is None else background, ctx):
+            self._start_background(pending, start_time)
+            return outcomes
+        error = commit_save(pending, self.distributed.all_gather_object)
+        self._drop_converted(error)
+        return [*outcomes, self._make_outcome(pending, start_time, error)]
 
-    def record_eval(self, step: int, **measured: Any) -> None:
-        """Keep what an evaluation gave, for manifests and for `keep_best`. A disk that is full keeps none: a choice
-        depends on it, nothing else.
+    def record_eval(self, step: int, **metrics: Any) -> None:
+        """Record the metrics of an evaluation for manifests and for `keep_best`. A full disk records none: only the
+        choice of the best checkpoint depends on them.
         """
         if not self.distributed.is_main_process:
             return
         folder = self.run_dir.checkpoints
         with contextlib.suppress(OSError):
-            Evaluations.read(folder).up_to(step).with_evaluation(step, measured).write(folder)
+            Evaluations.read(folder).up_to(step).with_evaluation(step, metrics).write(folder)
 
     def poll_pending_save(self) -> list[SaveOutcome]:
-        """At the end of a step: the save that a thread was at, once it is done on all ranks."""
+        """At the end of a step: the pending save, once its threads are done on all ranks."""
         if self._background_save is None or self.distributed.any_rank(self._background_save.thread.is_alive()):
             return []
         return self.wait_for_pending_save()
 
     def wait_for_pending_save(self) -> list[SaveOutcome]:
-        """Wait for the save that is on its way, if one is. Before a rank ends, and before the next save."""
-        flight, self._background_save = self._background_save, None
-        if flight is None:
+        """Wait for the pending save, if there is one. Call it before a rank ends, and before the next save."""
+        save, self._background_save = self._background_save, None
+        if save is None:
             return []
-        waited = time.perf_counter()
-        flight.thread.join()
-        if flight.exception is not None:
-            raise flight.exception
-        self._drop_converted(flight.result)
-        stalled = flight.stall_seconds + time.perf_counter() - waited
-        step, folder, size = flight.pending.step, flight.pending.final, flight.pending.bytes
+        wait_start = time.perf_counter()
+        save.thread.join()
+        if save.exception is not None:
+            raise save.exception
+        self._drop_converted(save.result)
         return [
             SaveOutcome(
-                step,
-                folder,
-                size,
-                stalled,
-                flight.stall_seconds,
-                flight.end_time - flight.start_time,
-                True,
-                flight.result,
+                save.pending.step,
+                save.pending.final,
+                save.pending.bytes,
+                stall_seconds=save.stall_seconds + time.perf_counter() - wait_start,
+                copy_seconds=save.stall_seconds,
+                seconds=save.end_time - save.start_time,
+                background=True,
+                error=save.result,
             )
         ]
 
-    def _prepare_save(self, job: RunContext, state: TrainState, final: Path) -> PendingSave:
-        """What this rank has to write, by reference, and the manifest without files."""
+    def _prepare_save(self, ctx: RunContext, state: TrainState, final: Path) -> PendingSave:
+        """This rank's files, by reference, and the manifest's fields without the list of files."""
         temporary = final.with_name(f".tmp-{final.name}")
-        parts = collect_files(job.engine, temporary, metadata.tag_of(state))
-        parts.append(CheckpointFile(f"rank-{self.distributed.rank:05d}.pt", rng_state.get_rng_state()))
-        body = metadata.manifest_fields(job, state) | {"shape": parallel_layout.describe_job_layout(job)}
+        files = collect_files(ctx.engine, temporary, metadata.tag_of(state))
+        files.append(CheckpointFile(f"rank-{self.distributed.rank:05d}.pt", rng_state.get_rng_state()))
+        layout = reshard.describe_layout(ctx.engine, ctx.topology, ctx.config)
+        body = metadata.manifest_fields(ctx, state) | {"shape": layout}
         if self.distributed.is_main_process:
             if self._hugging_face is None:
-                self._hugging_face = metadata.hugging_face_files(job)
-            parts += [CheckpointFile(name, content) for name, content in self._hugging_face.items()]
-        return PendingSave(state.step, temporary, final, body, parts, self.distributed, self.spec, self.protected)
+                self._hugging_face = metadata.hugging_face_files(ctx)
+            files += [CheckpointFile(name, content) for name, content in self._hugging_face.items()]
+        return PendingSave(state.step, temporary, final, body, files, self.distributed, self.spec, self.protected)
 
-    def _check_folder(self, plan: PendingSave) -> Finding | None:
-        """The folder is there and has room; or why not, the same on every rank."""
+    def _check_folder(self, pending: PendingSave) -> Finding | None:
+        """Create the folder and check its free space. Returns the finding where that fails, the same on every rank."""
         error: OSError | None = None
         if self.distributed.is_main_process:
             try:
-                create_empty_folder(plan.temporary)
+                create_empty_folder(pending.temporary)
             except OSError as caught:
                 error = caught
-        sizes = self.distributed.all_gather_object((sum(p.bytes for p in plan.files), _error_values(error)))
-        plan.bytes = sum(size for size, _ in sizes)
+        sizes = self.distributed.all_gather_object((sum(f.bytes for f in pending.files), _error_values(error)))
+        pending.bytes = sum(size for size, _ in sizes)
         if error is None and self.distributed.is_main_process:
             try:
-                error = disk_full_error(plan.temporary, plan.bytes)
+                error = disk_full_error(pending.temporary, pending.bytes)
             except OSError as caught:
                 error = caught
-        wrong = next((e for e in self.distributed.all_gather_object(_error_values(error)) if e is not None), None)
-        if wrong is None:
+        failure = next((e for e in self.distributed.all_gather_object(_error_values(error)) if e is not None), None)
+        if failure is None:
             return None
-        found = (
-            save_failed_finding(plan.step, plan.final.parent, 0, OSError(*wrong), plan.bytes)
-            if self.distributed.is_main_process
-            else None
-        )
+        finding = None
         if self.distributed.is_main_process:
-            discard_folder(plan.temporary)
-        return next(f for f in self.distributed.all_gather_object(found) if f is not None)
+            finding = save_failed_finding(pending.step, pending.final.parent, 0, OSError(*failure), pending.bytes)
+            discard_folder(pending.temporary)
+        return next(f for f in self.distributed.all_gather_object(finding) if f is not None)
 
-    def _copy_to_host(self, plan: PendingSave, background: bool, job: RunContext) -> bool:
-        """Replace the references by a copy, where a thread is to write and host memory allows it on all ranks."""
+    def _copy_to_host(self, pending: PendingSave, background: bool, ctx: RunContext) -> bool:
+        """Replace the references by a copy, for a background write, where all ranks have host memory for it."""
         if not background or self._group is None:
             return False
-        mine, free = sum(p.bytes for p in plan.files), available_host_bytes()
-        here = max(
-            1, int(job.distributed.world_size / max(1, len(set(self.distributed.all_gather_object(_host_name())))))
-        )
-        no_room = free is not None and mine * here + _SPARE_BYTES > free
-        if self.distributed.any_rank(no_room or nvme_states.uses_nvme(job.engine.optimizer)):
+        copy_bytes, free = sum(f.bytes for f in pending.files), available_host_bytes()
+        num_hosts = len(set(self.distributed.all_gather_object(_host_name())))
+        ranks_per_host = max(1, int(ctx.distributed.world_size / max(1, num_hosts)))
+        no_room = free is not None and copy_bytes * ranks_per_host + _SPARE_BYTES > free
+        if self.distributed.any_rank(no_room or nvme_states.uses_nvme(ctx.engine.optimizer)):
             return False
         self._snapshot.recycle_memory()
-        plan.files = [CheckpointFile(p.name, self._snapshot.copy_of(p.content)) for p in plan.files]
+        pending.files = [CheckpointFile(f.name, self._snapshot.copy_of(f.content)) for f in pending.files]
         self._snapshot.release_spare_memory()
         return True
 
-    def _start_background(self, plan: PendingSave, began: float) -> None:
+    def _start_background(self, pending: PendingSave, start_time: float) -> None:
         thread = threading.Thread(target=self._write_in_background, name="checkpoint-write", daemon=True)
-        self._background_save = _BackgroundSave(plan, thread, began, time.perf_counter() - began)
+        self._background_save = _BackgroundSave(pending, thread, start_time, time.perf_counter() - start_time)
         thread.start()
 
     def _write_in_background(self) -> None:
-        flight = self._background_save
-        if flight is None:
+        save = self._background_save
+        if save is None:
             return
         try:
-            flight.result = commit_save(flight.pending, self._gather)
-        except BaseException as error:  # it is raised where the thread is joined
-            flight.exception = error
-        flight.end_time = time.perf_counter()
+            save.result = commit_save(save.pending, self._all_gather_object)
+        except BaseException as error:  # `wait_for_pending_save` raises it
+            save.exception = error
+        save.end_time = time.perf_counter()
 
-    def _gather(self, value: Any) -> list[Any]:
-        out: list[Any] = [None] * self.distributed.world_size
-        dist.all_gather_object(out, value, group=self._group)
-        return out
+    def _all_gather_object(self, value: Any) -> list[Any]:
+        """On the process group of the background thread."""
+        values: list[Any] = [None] * self.distributed.world_size
+        dist.all_gather_object(values, value, group=self._group)
+        return values
 
     def _drop_converted(self, error: Finding | None) -> None:
-        """What was converted for a resume in another shape is not needed once a checkpoint of this shape is there."""
+        """Remove a conversion to this layout: the run now has a checkpoint in it."""
         if error is None and self.distributed.is_main_process:
-            parallel_layout.remove_converted(self.run_dir)
+            reshard.remove_converted(self.run_dir)
 
-    def _make_outcome(self, plan: PendingSave, began: float, error: Finding | None) -> SaveOutcome:
-        took = time.perf_counter() - began
-        return SaveOutcome(plan.step, plan.final, plan.bytes, took, took, took, False, error)
+    def _make_outcome(self, pending: PendingSave, start_time: float, error: Finding | None) -> SaveOutcome:
+        seconds = time.perf_counter() - start_time
+        return SaveOutcome(pending.step, pending.final, pending.bytes, seconds, seconds, seconds, False, error)
 
 
 def _error_values(error: OSError | None) -> tuple[int | None, str] | None:

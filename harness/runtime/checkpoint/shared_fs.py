@@ -1,4 +1,4 @@
-"""Do all ranks see the same folder of checkpoints? A checkpoint is one folder with the shards of all ranks."""
+"""The check that all ranks see one folder of checkpoints: a checkpoint is one folder with the shards of all ranks."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ _WAIT_SECONDS = 5.0
 """A network file system may not show a new file at once."""
 
 
-def check_shared_folder(folder: Path, ranks: Distributed) -> None:
-    """A collective. Raises Refused on all ranks when rank 0 cannot write there (CK110), and on a rank that does not see
-    what rank 0 has written (CK116).
+def check_shared_folder(folder: Path, distributed: Distributed) -> None:
+    """A collective. Raises UserError on all ranks when rank 0 cannot write there (CK110), and on a rank that does not
+    see rank 0's file (CK116).
     """
-    mark, reason = folder / f".seen-{uuid.uuid4().hex}", None
-    if ranks.is_main_process:
+    marker, reason = folder / f".seen-{uuid.uuid4().hex}", None
+    if distributed.is_main_process:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            mark.touch()
+            marker.touch()
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
-    name, reason = ranks.all_gather_object((mark.name, reason))[0]
-    seen = reason is None and _wait_until_visible(folder / name)
-    ranks.barrier()
-    if ranks.is_main_process:
+    name, reason = distributed.all_gather_object((marker.name, reason))[0]
+    visible = reason is None and _wait_until_visible(folder / name)
+    distributed.barrier()
+    if distributed.is_main_process:
         with contextlib.suppress(OSError):
-            mark.unlink()
+            marker.unlink()
     if reason is not None:
         fix = "see to it that rank 0 can write there"
         raise user_error("CK110", f"checkpoints cannot be written to `{folder}`: {reason}", fix=fix)
-    if not seen:
+    if not visible:
         raise user_error(
             "CK116",
-            f"rank {ranks.rank} does not see the `{folder}` that rank 0 sees",
+            f"rank {distributed.rank} does not see the `{folder}` that rank 0 sees",
             notes=(
                 "a checkpoint is one folder with the shards of all ranks; those of single hosts are not put together",
             ),
@@ -47,7 +47,7 @@ def check_shared_folder(folder: Path, ranks: Distributed) -> None:
 
 
 def _wait_until_visible(path: Path) -> bool:
-    """Waits for it a little; listing the folder makes NFS look anew."""
+    """Wait a few seconds for the file; a listing of the folder makes NFS refresh it."""
     end = time.monotonic() + _WAIT_SECONDS
     while True:
         try:

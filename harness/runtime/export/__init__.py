@@ -1,13 +1,13 @@
-"""A Hugging Face folder out of a checkpoint of any ZeRO stage, offload, tensor or pipeline degree; read back before it
-counts.
+"""A Hugging Face folder from a checkpoint of any ZeRO stage, offload, tensor or pipeline degree.
 
-    content.py    which tensors the folder holds, each made when asked for: plain, adapters merged, or adapters alone
-    writing.py    safetensors files and their index
-    checking.py   what was written against what should have been; logits on request
+    hf_export.py           the order of the steps
+    model_files.py         configuration, the model's own code, adapter configuration
+    export_tensors.py      the tensors of the folder, read lazily: plain, adapters merged, or adapters alone
+    safetensors_writer.py  safetensors files and their index
+    export_checks.py       free space before the write, names and shapes after it, logits on request
 
 One process, no GPU and no DeepSpeed engine. Memory holds one file of the output and one tensor of the checkpoint at
-most; the checkpoint's files are mapped, so that what was read of them is the kernel's to drop. Samples are made by
-`sample.py`.
+most; the checkpoint's files are mapped, so that the kernel can drop their pages.
 """
 
 from harness.runtime.export.hf_export import ExportOptions, export_checkpoint

@@ -1,4 +1,4 @@
-"""Which tensors an export holds. Nothing is read until a tensor is asked for, and each is asked for once."""
+"""The tensors of an export, read lazily: the writer reads each of them once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.runtime.models.lora_merge import WeightSource, find_weight_sources,
 
 @dataclass(frozen=True)
 class ExportTensors:
-    """Shapes by the names in the output; `get` makes a tensor, fp32 from the masters where there are any."""
+    """Shapes by the names in the output. `get` returns a tensor, fp32 from the masters where there are any."""
 
     shapes: dict[str, torch.Size]
     get: Callable[[str], torch.Tensor]
@@ -40,7 +40,7 @@ def _merge_param(weights: FullWeights, base: torch.Tensor, source: WeightSource)
 
 
 def select_adapters(weights: FullWeights, adapter: Mapping[str, Any]) -> ExportTensors:
-    """What `peft` saves: the adapters, and modules that were trained whole."""
-    by_output = {there: here for here, there in to_adapter_names(weights.shapes, adapter).items()}
-    shapes = {there: weights.shapes[here] for there, here in by_output.items()}
-    return ExportTensors(shapes, lambda name: weights.get(by_output[name]))
+    """The tensors that `peft` saves: the adapters, and modules that were trained whole."""
+    sources = {output: source for source, output in to_adapter_names(weights.shapes, adapter).items()}
+    shapes = {output: weights.shapes[source] for output, source in sources.items()}
+    return ExportTensors(shapes, lambda name: weights.get(sources[name]))

@@ -1,4 +1,4 @@
-"""The parameters of a checkpoint, whole: parts of tensor ranks joined, stages of a pipeline under one roof."""
+"""The whole parameters of a checkpoint: shards of tensor ranks joined, stages of a pipeline in one map."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import torch
 from transformers import AutoConfig
 
 from harness.runtime.checkpoint.consolidate.layouts import WEIGHT, RankParams, ShardedParam, open_rank_params
-from harness.runtime.checkpoint.consolidate.shard_files import RankFiles, find_layer_files, find_rank_files, load_shard
+from harness.runtime.checkpoint.consolidate.shard_files import RankFiles, find_layer_files, find_rank_files
+from harness.runtime.checkpoint.safe_load import load_shard
 from harness.runtime.parallel.tensor_parallel import tp_layouts
 from harness.runtime.pipeline.parameter_names import tied_names, to_transformers_name, to_transformers_parameter
 
@@ -35,7 +36,7 @@ class FullWeights:
     tied: dict[str, str]
     """Tied parameters: name -> the name under which the tensor is stored."""
     states: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    """Of trained parameters: `fp32` and the optimizer's states that can be asked for."""
+    """Of trainable parameters: `fp32` and the optimizer's states, as `get` takes them."""
     groups: list[ParamGroup] = field(default_factory=list)
     step: int | None = None
     """The optimizer's count of its steps."""
@@ -47,9 +48,9 @@ class FullWeights:
 
 
 def open_checkpoint(folder: Path, manifest: Mapping[str, Any]) -> FullWeights:
-    """All of a checkpoint of ours. `manifest`: its fields; `degrees` and `shape` may be missing.
+    """All of a checkpoint of the harness. `manifest`: its fields; `degrees` and `shape` may be missing.
 
-    Raises Refused (CK105 shards missing, CK120 not a shard, CK131 a layout that cannot be put together).
+    Raises Refused (CK105 shards missing, CK120 not a shard, CK131 a layout that cannot be joined).
     """
     tag, stage = folder / manifest["tag"], int(manifest["zero_stage"])
     groups = (manifest.get("shape") or {}).get("groups")
@@ -63,42 +64,44 @@ def open_weights(folder: Path, stage: int, groups: list[list[str]] | None = None
     """A checkpoint's tag folder, of any tensor degree, without a pipeline. `groups`: names by optimizer group, which
     stage 0 needs for more than the weights. Raises Refused (CK105, CK120, CK131).
     """
-    slices = [open_rank_params(files, stage, None, groups) for files in find_rank_files(folder)]
-    if len(slices) == 1:
-        return _build_weights(slices[0].trainable, slices[0].frozen_and_buffers, slices[0])
-    first = slices[0]
-    found = tp_layouts(first.model_states["universal_checkpoint_info"], [*first.trainable, *first.frozen_and_buffers])
+    tp_ranks = [open_rank_params(files, stage, None, groups) for files in find_rank_files(folder)]
+    first = tp_ranks[0]
+    if len(tp_ranks) == 1:
+        return _build_weights(first.trainable, first.frozen_and_buffers, first)
+    layouts = tp_layouts(first.model_states["universal_checkpoint_info"], [*first.trainable, *first.frozen_and_buffers])
 
-    def join(parts: list[ShardedParam], name: str) -> ShardedParam:
-        if name not in found:
-            return parts[0]
-        cut = found[name]
-        return ShardedParam(cut.shape, lambda key: cut.join_shards([part.read(key) for part in parts]), parts[0].states)
+    def join(shards: list[ShardedParam], name: str) -> ShardedParam:
+        if name not in layouts:
+            return shards[0]
+        layout = layouts[name]
+        return ShardedParam(
+            layout.shape, lambda key: layout.join_shards([shard.read(key) for shard in shards]), shards[0].states
+        )
 
-    trained = {n: join([s.trainable[n] for s in slices], n) for n in first.trainable}
-    # A tied weight is stored once more under its second name, as each rank's part of it.
+    trainable = {n: join([r.trainable[n] for r in tp_ranks], n) for n in first.trainable}
+    # DeepSpeed also stores a tied weight under its second name, as each rank's shard of it.
     others = {
-        n: join([s.frozen_and_buffers[n] for s in slices], n)
+        n: join([r.frozen_and_buffers[n] for r in tp_ranks], n)
         for n in first.frozen_and_buffers
-        if n in found or n not in first.model_states["module"]
+        if n in layouts or n not in first.model_states["module"]
     }
     dropped = [n for n in first.frozen_and_buffers if n not in others]
-    return _build_weights(trained, others, first, dict.fromkeys(dropped, ""))
+    return _build_weights(trainable, others, first, dict.fromkeys(dropped, ""))
 
 
 def _build_weights(
-    trained: dict[str, ShardedParam],
+    trainable: dict[str, ShardedParam],
     others: dict[str, ShardedParam],
     first: RankParams,
     shared: dict[str, str] | None = None,
 ) -> FullWeights:
-    parts = {**trained, **others}
+    params = {**trainable, **others}
     groups = [ParamGroup(o, names) for o, names in zip(first.group_options, first.groups, strict=False)]
     return FullWeights(
-        {name: part.shape for name, part in parts.items()},
-        lambda name, key=WEIGHT: parts[name].read(key),
+        {name: param.shape for name, param in params.items()},
+        lambda name, key=WEIGHT: params[name].read(key),
         {**first.tied, **(shared or {})},
-        {name: part.states for name, part in trained.items() if part.states},
+        {name: param.states for name, param in trainable.items() if param.states},
         groups,
         first.step,
         first.model_states,
@@ -107,34 +110,43 @@ def _build_weights(
 
 
 def _open_pipeline(folder: Path, stage: int, groups: list[list[list[str]]] | None, config: Any) -> FullWeights:
-    """Each stage has files of its own; at stage 0 weights are in a file a layer, from data rank 0 of its stage."""
+    """Each stage has files of its own; at ZeRO stage 0 each layer has one, from data rank 0 of its stage."""
     module: dict[str, torch.Tensor] = {}
     for layer, path in find_layer_files(folder):
         module.update({to_transformers_name(config, layer, n): t for n, t in load_shard(path).items()})
-    trained: dict[str, ShardedParam] = {}
-    everything: dict[str, ShardedParam] = {}
-    slices = []
+    trainable: dict[str, ShardedParam] = {}
+    frozen_and_buffers: dict[str, ShardedParam] = {}
+    stages: list[RankParams] = []
     for i, files in enumerate(find_rank_files(folder)):
-        one = _open_stage(files, stage, module, groups[i] if groups else None, config)
-        slices.append(one)
+        params = _open_stage(files, stage, module, groups[i] if groups else None, config)
+        stages.append(params)
         # A tied embedding is in the optimizers of both its stages, with equal values.
-        trained = {**one.trainable, **trained}
-        everything = {**one.frozen_and_buffers, **everything}
-    first = slices[0]
-    names = [[n for s in slices if g < len(s.groups) for n in s.groups[g]] for g in range(len(first.groups))]
-    merged = RankParams(trained, {}, tied_names(config), first.head, names, first.options, first.step, first.loss_scaler)
-    others = {n: p for n, p in everything.items() if n not in trained and n not in merged.tied}
-    return _build_weights(trained, others, merged)
+        trainable = {**params.trainable, **trainable}
+        frozen_and_buffers = {**params.frozen_and_buffers, **frozen_and_buffers}
+    first = stages[0]
+    names = [[n for s in stages if g < len(s.groups) for n in s.groups[g]] for g in range(len(first.groups))]
+    merged = RankParams(
+        trainable,
+        {},
+        tied_names(config),
+        first.model_states,
+        names,
+        first.group_options,
+        first.step,
+        first.loss_scaler,
+    )
+    others = {n: p for n, p in frozen_and_buffers.items() if n not in trainable and n not in merged.tied}
+    return _build_weights(trainable, others, merged)
 
 
 def _open_stage(
     files: RankFiles, stage: int, module: dict[str, torch.Tensor], groups: list[list[str]] | None, config: Any
 ) -> RankParams:
     """One stage under the names of `transformers`; `module` and `groups` have these already."""
-    found = open_rank_params(files, stage, module, groups)
+    params = open_rank_params(files, stage, module, groups)
     if stage == 0:
-        return found
-    found.trainable = {to_transformers_parameter(config, n): p for n, p in found.trainable.items()}
-    found.groups = [[to_transformers_parameter(config, n) for n in names] for names in found.groups]
-    found.frozen_and_buffers = {n: p for n, p in found.frozen_and_buffers.items() if n not in found.trainable}
-    return found
+        return params
+    params.trainable = {to_transformers_parameter(config, n): p for n, p in params.trainable.items()}
+    params.groups = [[to_transformers_parameter(config, n) for n in names] for names in params.groups]
+    params.frozen_and_buffers = {n: p for n, p in params.frozen_and_buffers.items() if n not in params.trainable}
+    return params

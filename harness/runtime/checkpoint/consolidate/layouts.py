@@ -1,7 +1,7 @@
 """Where each parameter lies in the files of one tensor rank or stage, for each of DeepSpeed's layouts.
 
 The layouts are DeepSpeed's own (`utils/zero_to_fp32.py` and `checkpoint/ds_to_universal.py` read the same keys).
-Nothing is copied until a tensor is asked for.
+Nothing is copied until a caller reads a tensor.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from typing import Any
 
 import torch
 
-from harness.runtime.checkpoint.consolidate.shard_files import RankFiles, load_shard
+from harness.runtime.checkpoint.consolidate.shard_files import RankFiles
+from harness.runtime.checkpoint.safe_load import load_shard
 from harness.runtime.user_errors import user_error
 
 WEIGHT = "fp32"
-"""The name by which a parameter itself is kept beside the optimizer's states: its fp32 master, where there is one."""
+"""The key of a parameter itself among the optimizer's states: its fp32 master, where there is one."""
 
 
 @dataclass(frozen=True)
 class ShardedParam:
-    """A parameter as these files have it. `read("fp32")` returns the weight as a contiguous tensor of its own, other
+    """A parameter in these files. `read("fp32")` returns the weight as a contiguous tensor of its own, other
     names the optimizer's states of its shape."""
 
     shape: torch.Size
@@ -64,19 +65,18 @@ def open_rank_params(
     optimizers = [load_shard(f)["optimizer_state_dict"] for f in files.optimizers]
     _check_shard_count(files.models[0].parent, optimizers)
     shared = {str(k): str(v) for k, v in (head["shared_params"] or {}).items()}
-    found = (
+    trainable, options, steps = (
         _read_stage3(head["param_shapes"], optimizers)
         if stage == 3
         else _read_stage12(head["param_shapes"], optimizers)
     )
-    trained, options, steps = found
     others = _read_frozen_params(models) if stage == 3 else {}
     for name in head["buffer_names"] if stage == 3 else weights:
-        if name in weights and name not in trained and name not in shared:
+        if name in weights and name not in trainable and name not in shared:
             others[name] = _whole_param(weights[name])
     scaler = {k: optimizers[0][k] for k in ("loss_scaler", "dynamic_loss_scale", "overflow") if k in optimizers[0]}
     return RankParams(
-        trained,
+        trainable,
         others,
         shared,
         head,
@@ -97,7 +97,7 @@ ZeroGroups = tuple[dict[str, ShardedParam], list[dict[str, Any]], list[int]]
 def _read_stage12(groups: list[dict[str, Any]], optimizers: list[dict[str, Any]]) -> ZeroGroups:
     """Stages 1 and 2: each group is one flat vector, cut equally over the ranks; DeepSpeed notes which fragment of
     which parameter lies where in each rank's piece."""
-    trained: dict[str, ShardedParam] = {}
+    trainable: dict[str, ShardedParam] = {}
     steps: list[int] = []
     base = [o["base_optimizer_state"] for o in optimizers]
     for g, shapes in enumerate(groups):
@@ -106,17 +106,17 @@ def _read_stage12(groups: list[dict[str, Any]], optimizers: list[dict[str, Any]]
         )
         steps += _step_counts(base[0]["state"].get(g))
         for name, shape in shapes.items():
-            places = [o["param_slice_mappings"][g].get(name) for o in optimizers]
-            trained[name] = _sharded_param(
-                torch.Size(shape), vectors, [(p.start, p.numel) if p else (0, 0) for p in places]
+            fragments = [o["param_slice_mappings"][g].get(name) for o in optimizers]
+            trainable[name] = _sharded_param(
+                torch.Size(shape), vectors, [(f.start, f.numel) if f else (0, 0) for f in fragments]
             )
-    return trained, _options_by_vector(base[0]["param_groups"]), steps
+    return trainable, _options_by_vector(base[0]["param_groups"]), steps
 
 
 def _read_stage3(groups: list[dict[str, Any]], optimizers: list[dict[str, Any]]) -> ZeroGroups:
     """Stage 3: every parameter is cut into equal pieces over the ranks (the last padded); a rank's pieces follow each
     other through the flat vector of its sub-group."""
-    trained: dict[str, ShardedParam] = {}
+    trainable: dict[str, ShardedParam] = {}
     steps: list[int] = []
     base = [o["optimizer_state_dict"] for o in optimizers]
     for g, shapes in enumerate(groups):
@@ -125,9 +125,9 @@ def _read_stage3(groups: list[dict[str, Any]], optimizers: list[dict[str, Any]])
         offset = 0
         for name, shape in shapes.items():
             piece = math.ceil(math.prod(shape) / len(optimizers))
-            trained[name] = _sharded_param(torch.Size(shape), vectors, [(offset, piece)] * len(optimizers))
+            trainable[name] = _sharded_param(torch.Size(shape), vectors, [(offset, piece)] * len(optimizers))
             offset += piece
-    return trained, _options_by_vector(base[0]["param_groups"]), steps
+    return trainable, _options_by_vector(base[0]["param_groups"]), steps
 
 
 def _options_by_vector(groups: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -158,12 +158,12 @@ def _group_options(group: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in group.items() if key != "params"}
 
 
-def _sharded_param(shape: torch.Size, vectors: FlatVectors, places: list[tuple[int, int]]) -> ShardedParam:
-    """A parameter of which rank r has the elements at `places[r]` = (start, count), in order; padding at the end."""
+def _sharded_param(shape: torch.Size, vectors: FlatVectors, spans: list[tuple[int, int]]) -> ShardedParam:
+    """A parameter of which rank r has the elements at `spans[r]` = (start, count), in order; padding at the end."""
 
     def read(key: str) -> torch.Tensor:
         pieces = [
-            vector[start : start + count] for vector, (start, count) in zip(vectors[key], places, strict=True) if count
+            vector[start : start + count] for vector, (start, count) in zip(vectors[key], spans, strict=True) if count
         ]
         return join_pieces(pieces, shape)
 
@@ -173,11 +173,11 @@ def _sharded_param(shape: torch.Size, vectors: FlatVectors, places: list[tuple[i
 def join_pieces(pieces: list[torch.Tensor], shape: torch.Size) -> torch.Tensor:
     """One tensor of `shape` out of its pieces in order; more elements than it has are padding. A copy."""
     numel = math.prod(shape)
-    held = sum(p.numel() for p in pieces)
-    if held < numel:
+    num_elements = sum(p.numel() for p in pieces)
+    if num_elements < numel:
         raise user_error(
             "CK105",
-            f"the checkpoint's shards hold {held} of the {numel} elements of a weight",
+            f"the checkpoint's shards hold {num_elements} of the {numel} elements of a weight",
             notes=("shards are missing, or the optimizer was on NVMe when another program saved it",),
             fix="name another checkpoint",
         )
@@ -192,11 +192,11 @@ def join_pieces(pieces: list[torch.Tensor], shape: torch.Size) -> torch.Tensor:
 
 def _read_frozen_params(models: list[dict[str, Any]]) -> dict[str, ShardedParam]:
     """Parameters that are not trained, at stage 3: cut over the ranks."""
-    parts: dict[str, ShardedParam] = {}
+    params: dict[str, ShardedParam] = {}
     for name, shape in (models[0].get("frozen_param_shapes") or {}).items():
         pieces = [m["frozen_param_fragments"][name].flatten() for m in models]
-        parts[name] = _sharded_param(torch.Size(shape), {WEIGHT: pieces}, [(0, p.numel()) for p in pieces])
-    return parts
+        params[name] = _sharded_param(torch.Size(shape), {WEIGHT: pieces}, [(0, p.numel()) for p in pieces])
+    return params
 
 
 def _check_shard_count(folder: Path, optimizers: list[dict[str, Any]]) -> None:
@@ -213,8 +213,8 @@ def _check_shard_count(folder: Path, optimizers: list[dict[str, Any]]) -> None:
 def _read_stage0(
     head: dict[str, Any], module: Mapping[str, torch.Tensor], groups: list[list[str]] | None
 ) -> RankParams:
-    """Stage 0: whole weights; tied ones are the same memory under two names, of which the first is kept. The fp32
-    masters and the optimizer's states are found when the names by group are known."""
+    """Stage 0: whole weights. Tied ones share memory under two names, of which the first counts. The fp32 masters and
+    the optimizer's states need the names by group."""
     owners: dict[tuple[int, torch.Size], str] = {}
     shared: dict[str, str] = {}
     for name, tensor in module.items():
@@ -226,33 +226,33 @@ def _read_stage0(
     if groups is None or not saved:
         return RankParams(whole, {}, shared, head)
     base = saved.get("optimizer_state_dict", saved)
-    trained: dict[str, ShardedParam] = {}
-    at = 0
+    trainable: dict[str, ShardedParam] = {}
+    index = 0
     for g, names in enumerate(groups):
         if "fp32_groups_flat" in saved:
-            trained.update(_split_flat_group(names, module, saved["fp32_groups_flat"][g], base["state"].get(g)))
+            trainable.update(_split_flat_group(names, module, saved["fp32_groups_flat"][g], base["state"].get(g)))
             continue
         for i, name in enumerate(names):
             weight = saved["fp32_groups"][g][i] if "fp32_groups" in saved else module[name]
-            trained[name] = _param_with_states(weight, base["state"].get(at))
-            at += 1
+            trainable[name] = _param_with_states(weight, base["state"].get(index))
+            index += 1
     scaler = {k: v for k, v in saved.items() if k in ("cur_scale", "cur_iter", "last_overflow_iter")}
     steps = [s for state in base["state"].values() for s in _step_counts(state)]
-    others = {n: p for n, p in whole.items() if n not in trained}
+    others = {n: p for n, p in whole.items() if n not in trainable}
     options = [_group_options(g) for g in base["param_groups"]]
-    return RankParams(trained, others, shared, head, groups, options, max(steps, default=None), scaler)
+    return RankParams(trainable, others, shared, head, groups, options, max(steps, default=None), scaler)
 
 
 def _split_flat_group(
     names: list[str], module: Mapping[str, torch.Tensor], masters: torch.Tensor, state: dict[str, Any] | None
 ) -> dict[str, ShardedParam]:
-    """A group that the fused wrapper keeps as one flat vector of its parameters."""
-    vectors, parts, offset = _flat_vectors([masters], [state]), {}, 0
+    """A group that the fused wrapper stores as one flat vector of its parameters."""
+    vectors, params, offset = _flat_vectors([masters], [state]), {}, 0
     for name in names:
         shape = module[name].shape
-        parts[name] = _sharded_param(shape, vectors, [(offset, math.prod(shape))])
+        params[name] = _sharded_param(shape, vectors, [(offset, math.prod(shape))])
         offset += math.prod(shape)
-    return parts
+    return params
 
 
 def _param_with_states(weight: torch.Tensor, state: dict[str, Any] | None) -> ShardedParam:

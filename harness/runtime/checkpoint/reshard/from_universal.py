@@ -1,8 +1,8 @@
-"""The universal layout into an engine of any shape.
+"""Load the universal layout into an engine of any layout.
 
 Stages 1 and 2: DeepSpeed's own functions for a parameter (`load_hp_checkpoint_state`, `map_to_flat_opt_states`). The
-loop around them is here, because DeepSpeed's fails on a rank that has no part of some group, and takes the groups'
-settings by place. Stage 3: DeepSpeed's function for a parameter's slice, but not its loop, which gives every group the
+loop around them is here, because DeepSpeed's fails on a rank that has no part of some group, and assigns the groups'
+settings by index. Stage 3: DeepSpeed's function for a parameter's slice, but not its loop, which gives every group the
 settings of the first, knows no states but Adam's and cannot fill an optimizer on NVMe. Stage 0: DeepSpeed has none.
 
 Frozen parameters and buffers are loaded too, which DeepSpeed's universal loading leaves out.
@@ -23,6 +23,7 @@ from harness.runtime.checkpoint.consolidate import WEIGHT
 from harness.runtime.checkpoint.nvme_states import fill_sub_group
 from harness.runtime.checkpoint.reshard.layout_signature import param_groups, param_names
 from harness.runtime.checkpoint.reshard.to_universal import convert_to_universal
+from harness.runtime.checkpoint.safe_load import load_shard
 from harness.runtime.context import RunContext
 from harness.runtime.topology import Topology
 from harness.runtime.user_errors import user_error
@@ -39,7 +40,7 @@ def load_universal(job: RunContext, folder: Path, manifest: Any) -> None:
 def load_into_engine(
     engine: Any, topology: Topology, universal: Path, config: Any, call_or_fail_everywhere: Any
 ) -> None:
-    """The work of `load` on a folder that is there."""
+    """Load a universal folder that is complete."""
     body = json.loads((universal / "groups.json").read_text(encoding="utf-8"))
     zero, names = universal / "zero", param_names(engine, config)
     call_or_fail_everywhere(lambda: _check_names(engine, names, zero))
@@ -61,13 +62,13 @@ def load_into_engine(
 
 
 def _check_names(engine: Any, names: dict[Any, str], zero: Path) -> None:
-    wanted = {names[p] for group in param_groups(engine) for p in group}
-    missing = sorted(name for name in wanted if not (zero / name / f"{WEIGHT}.pt").is_file())
+    expected = {names[p] for group in param_groups(engine) for p in group}
+    missing = sorted(name for name in expected if not (zero / name / f"{WEIGHT}.pt").is_file())
     if missing:
         raise user_error(
             "CK123",
             f"the checkpoint has no weight `{missing[0]}`, which this run trains",
-            notes=(f"{len(missing)} of {len(wanted)} are missing",),
+            notes=(f"{len(missing)} of {len(expected)} are missing",),
             fix="resume with the model, and the adapters, of the checkpoint",
         )
 
@@ -78,7 +79,7 @@ def _load_stage12(engine: Any, names: dict[Any, str], zero: Path, topology: Topo
         flat = group["params"][0]
         keys: set[str] = set()
         for parameter in parameters:
-            if parameter._hp_mapping is not None:  # this rank has a part of it
+            if parameter._hp_mapping is not None:  # this rank holds a part of it
                 parameter.load_hp_checkpoint_state(
                     zero / names[parameter], topology.tensor_parallel_rank, topology.tensor_parallel_size
                 )
@@ -132,14 +133,14 @@ def _load_stage0(engine: Any, names: dict[Any, str], zero: Path, topology: Topol
 
 
 def _local_part(parameter: Any, file: Path, topology: Topology) -> torch.Tensor:
-    """What of a stored tensor this rank's parameter is: all of it, or its part of a tensor degree."""
+    """This rank's part of a stored tensor: all of it, or its shard of a tensor degree."""
     whole: torch.Tensor = torch.load(file, map_location="cpu", weights_only=True, mmap=True)["param"]
     part = _resolve_autotp_partition(parameter, {}, whole, topology.tensor_parallel_rank, topology.tensor_parallel_size)
     return (whole if part is None else part).reshape(getattr(parameter, "ds_shape", parameter.shape))
 
 
 def _set_step(inner: Any, owner: Any, step: int | None) -> None:
-    """Optimizers of torch count in a tensor, DeepSpeed's in an int."""
+    """Optimizers of torch count steps in a tensor, DeepSpeed's in an int."""
     if step is None:
         return
     in_tensor = type(inner).__module__.startswith("torch.optim")
@@ -147,7 +148,7 @@ def _set_step(inner: Any, owner: Any, step: int | None) -> None:
 
 
 def _load_frozen(engine: Any, names: dict[Any, str], zero: Path, topology: Topology) -> None:
-    """Parameters that are not trained, and saved buffers; what the checkpoint does not have is as it was built."""
+    """Frozen parameters and saved buffers; one that the checkpoint lacks keeps its value."""
     for parameter in engine.module.parameters():
         file = zero / names[parameter] / f"{WEIGHT}.pt"
         if parameter.requires_grad or not parameter.is_floating_point() or not file.is_file():
@@ -163,10 +164,10 @@ def _load_frozen(engine: Any, names: dict[Any, str], zero: Path, topology: Topol
 
 
 def _restore_options(engine: Any, names: dict[Any, str], saved: list[dict[str, Any]]) -> None:
-    """Each group gets the settings that its first parameter had; one that this optimizer does not know is left."""
-    of_name = {name: group["options"] for group in saved for name in group["names"]}
+    """Give each group the saved settings of its first parameter, where this optimizer knows them."""
+    options_by_name = {name: group["options"] for group in saved for name in group["names"]}
     for group, parameters in zip(engine.basic_optimizer.param_groups, param_groups(engine), strict=True):
-        options = of_name.get(names[parameters[0]], {}) if parameters else {}
+        options = options_by_name.get(names[parameters[0]], {}) if parameters else {}
         group.update({k: tuple(v) if isinstance(v, list) else v for k, v in options.items() if k in group})
 
 
@@ -183,13 +184,9 @@ def _restore_counters(engine: Any, universal: Path, dtype: str) -> None:
 
 
 def _restore_scale(optimizer: Any, universal: Path) -> None:
-    from harness.runtime.checkpoint.consolidate.shard_files import (
-        load_shard as load_file,  # the one reader that knows the scaler's classes
-    )
-
-    saved = load_file(universal / "zero" / "optimizer_state.pt")
-    now = getattr(optimizer, "loss_scaler", None) or getattr(optimizer, "loss_scale_config", None)
-    was = vars(saved["loss_scaler"]) if "loss_scaler" in saved else saved
+    saved = load_shard(universal / "zero" / "optimizer_state.pt")
+    scaler = getattr(optimizer, "loss_scaler", None) or getattr(optimizer, "loss_scale_config", None)
+    saved_scaler = vars(saved["loss_scaler"]) if "loss_scaler" in saved else saved
     for field in ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis"):
-        if field in was and hasattr(now, field):
-            setattr(now, field, was[field])
+        if field in saved_scaler and hasattr(scaler, field):
+            setattr(scaler, field, saved_scaler[field])

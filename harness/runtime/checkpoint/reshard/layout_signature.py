@@ -1,4 +1,4 @@
-"""What of an engine decides how its shards are cut. It goes into the manifest; a resume compares it with its own."""
+"""The layout of an engine's shards. The manifest records it, and a resume compares it with its own."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def describe_layout(engine: Any, topology: Topology, config: Any = None) -> dict
     optimizer group. `config`: the model's, which a pipeline's names need. A collective of all ranks."""
     stage, zero = engine.zero_optimization_stage(), engine._config.zero_config
     offload = zero.offload_optimizer
-    trained = next(p for p in engine.module.parameters() if p.requires_grad)
+    param = next(p for p in engine.module.parameters() if p.requires_grad)
     return {
         "zero_stage": int(stage),
-        "dtype": str(trained.dtype).removeprefix("torch."),
+        "dtype": str(param.dtype).removeprefix("torch."),
         "sharers": topology.data_parallel_size * topology.sequence_parallel_size if stage else 1,
         "tensor": topology.tensor_parallel_size,
         "pipeline": topology.pipeline_parallel_size,
@@ -43,10 +43,10 @@ def describe_layout(engine: Any, topology: Topology, config: Any = None) -> dict
     }
 
 
-def layout_changes(saved: dict[str, Any], now: dict[str, Any]) -> list[tuple[str, Any, Any]]:
-    """What has changed, as (what, then, now): with anything in it, DeepSpeed's own shards do not fit this engine."""
-    changed = [key for key in _LABELS if key in saved and saved[key] != now[key]]
-    return [(_LABELS[key], _short_value(saved[key]), _short_value(now[key])) for key in changed]
+def layout_changes(saved: dict[str, Any], current: dict[str, Any]) -> list[tuple[str, Any, Any]]:
+    """(label, saved value, current value) of each change. After any change, DeepSpeed's own shards do not fit."""
+    keys = [key for key in _LABELS if key in saved and saved[key] != current[key]]
+    return [(_LABELS[key], _short_value(saved[key]), _short_value(current[key])) for key in keys]
 
 
 def _short_value(value: Any) -> Any:
@@ -55,14 +55,14 @@ def _short_value(value: Any) -> Any:
 
 def param_names(engine: Any, config: Any) -> dict[Any, str]:
     """Parameter -> its name in `transformers`, for the parameters of this rank; a tied one under its first name."""
-    found = {p: name for name, p in reversed(list(engine.module.named_parameters()))}
+    names = {p: name for name, p in reversed(list(engine.module.named_parameters()))}
     if hasattr(engine.module, "tied_modules"):
-        return {p: to_transformers_parameter(config, name) for p, name in found.items()}
-    return found
+        return {p: to_transformers_parameter(config, name) for p, name in names.items()}
+    return names
 
 
 def param_groups(engine: Any) -> list[list[Any]]:
-    """The model's own parameters by optimizer group, in the order in which the engine keeps them."""
+    """The model's own parameters by optimizer group, in the engine's order."""
     optimizer = engine.optimizer
     for attribute in ("bit16_groups", "bf16_groups", "fp16_groups"):
         groups = getattr(optimizer, attribute, None)
@@ -83,14 +83,14 @@ def _merge_sub_groups(optimizer: Any, sub_groups: list[list[Any]]) -> list[list[
 
 
 def _names_by_group(engine: Any, config: Any) -> list[list[str]]:
-    known = param_names(engine, config)
-    return [[known[p] for p in group] for group in param_groups(engine)]
+    names = param_names(engine, config)
+    return [[names[p] for p in group] for group in param_groups(engine)]
 
 
-def _gather_stages(mine: list[list[str]], topology: Topology) -> list[list[list[str]]]:
-    """By stage, from the first rank of each."""
+def _gather_stages(names: list[list[str]], topology: Topology) -> list[list[list[str]]]:
+    """Names by stage, from the first rank of each."""
     if topology.pipeline_parallel_size == 1:
-        return [mine]
-    everyone: list[Any] = [None] * topology.world_size
-    dist.all_gather_object(everyone, mine)
-    return everyone[:: topology.world_size // topology.pipeline_parallel_size]
+        return [names]
+    names_by_rank: list[Any] = [None] * topology.world_size
+    dist.all_gather_object(names_by_rank, names)
+    return names_by_rank[:: topology.world_size // topology.pipeline_parallel_size]

@@ -1,12 +1,12 @@
-"""A checkpoint of any shape into DeepSpeed's universal layout, tensor by tensor.
+"""Convert a checkpoint of any layout into DeepSpeed's universal layout, tensor by tensor.
 
     zero/NAME/fp32.pt        {"param": the whole tensor}, and so for each of the optimizer's states
     zero/NAME/step.pt        the optimizer's count of steps
     zero/optimizer_state.pt  settings of the optimizer's groups, in the forms that stages 1 and 2 and stage 3 read
     *model_states.pt         counters and schedule, no weights, under the names that DeepSpeed looks for
-    universal.json           written last: what it was made from
+    universal.json           written last: the source of the conversion
 
-NAME is the name in `transformers`. A folder that is not complete does not get its name.
+NAME is the name in `transformers`. An incomplete folder never gets its final name.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ import torch
 from harness.errors import UserError
 from harness.file_io import replace_file
 from harness.runtime.checkpoint.consolidate import WEIGHT, FullWeights, open_checkpoint
+from harness.runtime.checkpoint.disk_space import free_bytes
+from harness.runtime.checkpoint.rank_shares import divide_over_ranks
 from harness.runtime.context import RunContext
 from harness.runtime.run_config import RunDir
 from harness.runtime.user_errors import user_error
@@ -36,57 +38,56 @@ _SPARE_BYTES = 64 << 20
 
 
 def universal_folder(run_dir: RunDir) -> Path:
-    """Where conversions of a run are kept until it has saved a checkpoint in its own shape."""
+    """The folder of a run's conversions, until it has saved a checkpoint in its own layout."""
     return run_dir.checkpoints / "universal"
 
 
 def remove_converted(run_dir: RunDir) -> None:
-    """Remove conversions that are not needed any more. To be called on one rank."""
+    """Remove the conversions. Call it on one rank."""
     shutil.rmtree(universal_folder(run_dir), ignore_errors=True)
 
 
 def convert_to_universal(job: RunContext, folder: Path, manifest: Any) -> Path:
-    """The universal folder of checkpoint `folder`, made if it is not there. A collective: each rank writes its part.
+    """The universal folder of checkpoint `folder`, converted unless it exists. A collective: each rank writes a share.
 
-    Raises Refused on all ranks (CK105, CK120, CK131 the source; CK121 no room or not writable; CK122 hosts apart).
+    Raises UserError on all ranks (CK105, CK120, CK131 the source; CK121 no room or not writable; CK122 hosts apart).
     """
-    ranks, source = job.distributed, {"format_version": FORMAT_VERSION, "checksum": manifest["checksum"]}
+    distributed, source = job.distributed, {"format_version": FORMAT_VERSION, "checksum": manifest["checksum"]}
     out = universal_folder(job.run_dir) / folder.name
-    if ranks.call_or_fail_everywhere(lambda: _is_converted(out, source)):
+    if distributed.call_or_fail_everywhere(lambda: _is_converted(out, source)):
         return out
-    weights = ranks.call_or_fail_everywhere(lambda: _open_source(folder, manifest))
+    weights = distributed.call_or_fail_everywhere(lambda: _open_source(folder, manifest))
     temporary = out.with_name(f".tmp-{out.name}")
-    if ranks.is_main_process:
+    if distributed.is_main_process:
         _log(f"converting `{folder}` for another shape of run, {format_bytes(universal_bytes(weights))}")
-    ranks.call_or_fail_everywhere(
-        lambda: _create_folder(temporary, out, universal_bytes(weights)) if ranks.is_main_process else None
+    distributed.call_or_fail_everywhere(
+        lambda: _create_folder(temporary, out, universal_bytes(weights)) if distributed.is_main_process else None
     )
-    shares = assign_params(weights, ranks.world_size)
-    tell = _progress_logger(len(shares[0])) if ranks.is_main_process else None
-
-    refused = None
+    shares = assign_params(weights, distributed.world_size)
+    on_progress = _progress_logger(len(shares[0])) if distributed.is_main_process else None
+    error = None
     with job.status.enter_phase("data"):  # the phase without a time limit: others wait for the slowest rank
         try:
-            _call_reporting_io_errors(temporary, lambda: write_params(weights, temporary, shares[ranks.rank], tell))
-            if ranks.is_main_process:
+            names = shares[distributed.rank]
+            _call_reporting_io_errors(temporary, lambda: write_params(weights, temporary, names, on_progress))
+            if distributed.is_main_process:
                 _call_reporting_io_errors(temporary, lambda: write_metadata(weights, temporary, manifest))
-        except UserError as error:
-            refused = error
-        ranks.long_barrier()
-    ranks.raise_everywhere(refused)
-    ranks.call_or_fail_everywhere(lambda: _publish_folder(temporary, out, source) if ranks.is_main_process else None)
-    ranks.barrier()
+        except UserError as refusal:
+            error = refusal
+        distributed.long_barrier()
+    distributed.raise_everywhere(error)
+    distributed.call_or_fail_everywhere(
+        lambda: _publish_folder(temporary, out, source) if distributed.is_main_process else None
+    )
+    distributed.barrier()
     return out
 
 
-def assign_params(weights: FullWeights, world: int) -> list[list[str]]:
+def assign_params(weights: FullWeights, world_size: int) -> list[list[str]]:
     """Names by rank, so that all have about the same to write."""
-    loads, parts = [0] * world, [[] for _ in range(world)]  # type: tuple[list[int], list[list[str]]]
-    for name, shape in sorted(weights.shapes.items(), key=lambda item: (-item[1].numel(), item[0])):
-        rank = loads.index(min(loads))
-        loads[rank] += shape.numel() * len(weights.states.get(name, (WEIGHT,)))
-        parts[rank].append(name)
-    return parts
+    shapes = sorted(weights.shapes.items(), key=lambda item: (-item[1].numel(), item[0]))
+    loads = ((name, shape.numel() * len(weights.states.get(name, (WEIGHT,)))) for name, shape in shapes)
+    return divide_over_ranks(loads, world_size)
 
 
 def universal_bytes(weights: FullWeights) -> int:
@@ -110,7 +111,7 @@ def write_params(
 
 
 def write_metadata(weights: FullWeights, out: Path, manifest: Any) -> None:
-    """Settings, counters and the schedule, in every form that DeepSpeed looks for."""
+    """Write settings, counters and the schedule, in every form that DeepSpeed reads."""
     groups = [{**group.options, "params": []} for group in weights.groups]
     state = {
         "ds_version": weights.model_states["ds_version"],
@@ -152,13 +153,13 @@ def _is_converted(out: Path, source: dict[str, Any]) -> bool:
 
 
 def _create_folder(temporary: Path, out: Path, size: int) -> None:
-    """An empty folder, with room enough. Raises Refused (CK121)."""
+    """Create an empty folder with enough free space. Raises UserError (CK121)."""
 
-    def make() -> None:
+    def create() -> None:
         for old in (temporary, out):
             shutil.rmtree(old, ignore_errors=True)
         temporary.mkdir(parents=True)
-        free = shutil.disk_usage(temporary).free
+        free = free_bytes(temporary)
         if free < size + _SPARE_BYTES:
             temporary.rmdir()
             raise user_error(
@@ -169,11 +170,11 @@ def _create_folder(temporary: Path, out: Path, size: int) -> None:
                 fix="make room there, or resume in the shape of the checkpoint",
             )
 
-    _call_reporting_io_errors(temporary, make)
+    _call_reporting_io_errors(temporary, create)
 
 
 def _call_reporting_io_errors(folder: Path, work: Callable[[], None]) -> None:
-    """`work`, with what the file system refuses told as a finding."""
+    """Call `work`, and turn an error of the file system into a finding."""
     try:
         work()
     except (OSError, RuntimeError) as error:  # torch.save raises RuntimeError when the disk is full
@@ -191,16 +192,16 @@ def _publish_folder(temporary: Path, out: Path, source: dict[str, Any]) -> None:
 
 
 def _progress_logger(total: int) -> Callable[[int], None]:
-    """Says every few seconds how far it is."""
-    last = time.monotonic()
+    """A callback that logs the progress every few seconds."""
+    logged_at = time.monotonic()
 
-    def tell(i: int) -> None:
-        nonlocal last
-        if time.monotonic() - last > 5:
+    def log_progress(i: int) -> None:
+        nonlocal logged_at
+        if time.monotonic() - logged_at > 5:
             _log(f"converting: {i} of {total} tensors of this rank")
-            last = time.monotonic()
+            logged_at = time.monotonic()
 
-    return tell
+    return log_progress
 
 
 def _log(text: str) -> None:

@@ -1,0 +1,120 @@
+"""The small files of an exported model: configuration, the model's own Python code, adapter configuration."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+from harness.file_io import parse_json, read_regular
+from harness.runtime.checkpoint import HUGGING_FACE
+from harness.runtime.user_errors import user_error
+
+ADAPTER = "adapter"
+ADAPTER_CONFIG = "adapter_config.json"
+_MAX_JSON_BYTES = 256 * 2**20
+"""Bytes of a JSON file; a `tokenizer.json` may have tens of millions."""
+_CODE_CONFIGS = ("config.json", "tokenizer_config.json")
+"""Files whose `auto_map` names the classes that `transformers` then imports."""
+_MODEL_ONLY_FILES = ("config.json", "generation_config.json")
+
+
+def check_model_code(checkpoint: Path, manifest: Any) -> None:
+    """Raises UserError (CK128) where the manifest asks to run the model's own code and the checkpoint holds some.
+    Imports and loads nothing.
+    """
+    if not model_spec(manifest).get("trust_remote_code"):
+        return
+    folder = checkpoint / HUGGING_FACE
+    code = [path.name for path in sorted(folder.glob("*.py"))]
+    configs = [
+        path for path in map(folder.joinpath, _CODE_CONFIGS) if path.exists() and _read_json(path).get("auto_map")
+    ]
+    code += [f"the `auto_map` of {path.name}" for path in configs]
+    if code:
+        raise user_error(
+            "CK128",
+            f"the model of `{checkpoint}` brings Python code, and nobody allowed to run it: {', '.join(code[:4])}",
+            key="model.trust_remote_code",
+            notes=("transformers would import it here, with all rights that you have",),
+            fix="read that code, then export with `--allow-local-code`",
+        )
+
+
+def model_spec(manifest: Any) -> dict[str, Any]:
+    """The `model` section of the run spec in a manifest; empty where there is none."""
+    return (manifest.get("spec") or {}).get("model") or {}
+
+
+def copy_hugging_face_files(checkpoint: Path, folder: Path) -> None:
+    """Create `folder` with the checkpoint's Hugging Face files. Raises OSError."""
+    shutil.copytree(checkpoint / HUGGING_FACE, folder, ignore=_ignore_links)
+
+
+def _ignore_links(folder: str, names: list[str]) -> list[str]:
+    """A save writes none: one would bring a file of this machine into the export."""
+    return [name for name in names if (Path(folder) / name).is_symlink()]
+
+
+def write_model_config(folder: Path, dtype: str) -> None:
+    """Set the dtype of the export in `config.json`, and the key-value cache, which training has switched off.
+
+    It edits the file itself: loading it as a configuration would run the code of a model that brings its own.
+    """
+    path = folder / "config.json"
+    body = _read_json(path)
+    body |= {"dtype": dtype, "use_cache": True}
+    body.pop("torch_dtype", None)
+    _write_json(path, body)
+
+
+def copy_model_code(folder: Path, model: dict[str, Any]) -> None:
+    """Copy the Python files of a model that brings its own; `config.json` names those of the Hub by repository."""
+    auto_map = _read_json(folder / "config.json").get("auto_map") or {}
+    classes = [c for value in auto_map.values() for c in (value if isinstance(value, list) else [value]) if c]
+    source = Path(str(model.get("name_or_path") or ""))
+    if all("--" in name for name in classes):
+        return
+    files = sorted(source.glob("*.py")) if source.is_dir() else []
+    if not files and not list(folder.glob("*.py")):
+        raise user_error(
+            "CK125",
+            f"the model's own code (`{classes[0].partition('.')[0]}.py`) is not in `{source}` any more",
+            key="model.name_or_path",
+            fix="put the model's folder back, or export where it is",
+        )
+    for file in files:
+        shutil.copy2(file, folder)
+
+
+def read_adapter_config(checkpoint: Path) -> dict[str, Any]:
+    """The checkpoint's adapter configuration. Raises UserError (CK101)."""
+    return _read_json(checkpoint / ADAPTER / ADAPTER_CONFIG)
+
+
+def write_adapter_config(checkpoint: Path, folder: Path, base_model: str | None) -> None:
+    """Replace the model's configuration by that of its adapters; `peft` finds the base model by its name there."""
+    for name in _MODEL_ONLY_FILES:
+        (folder / name).unlink(missing_ok=True)
+    path = folder / ADAPTER_CONFIG
+    shutil.copy2(checkpoint / ADAPTER / ADAPTER_CONFIG, path)
+    body = _read_json(path)
+    if base_model is not None:
+        is_folder = Path(base_model).is_dir()
+        body["base_model_name_or_path"] = str(Path(base_model).resolve()) if is_folder else base_model
+    _write_json(path, body)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        body = parse_json(read_regular(path, _MAX_JSON_BYTES).decode())
+    except (OSError, ValueError):
+        body = None
+    if not isinstance(body, dict):
+        raise user_error("CK101", f"`{path}` is missing or cannot be read", fix="name another checkpoint")
+    return body
+
+
+def _write_json(path: Path, body: dict[str, Any]) -> None:
+    path.write_text(json.dumps(body, indent=2, sort_keys=True) + "\n", encoding="utf-8")

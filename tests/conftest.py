@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.facts.deepspeed_version import installed_version
+from harness.hostinfo.installed_deepspeed import installed_version
 
 HERE = Path(__file__).parent
 NEEDS_TRAINING = (

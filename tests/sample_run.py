@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from harness.plan.plan_json import plan_json
 from harness.plan.planner import make_plan
 from harness.plan.resolved_run import ResolvedRun, resolve_run
 from harness.render import render_ds_config
@@ -115,7 +116,7 @@ def evaluation(number: int) -> Row:
 def planned(run: str) -> str:
     """The text of plan.json for the text of spec.resolved.json."""
     read = ResolvedRun.from_json(json.loads(run))
-    return json.dumps(make_plan(read, gpu="cpu" if read.spec.cluster.gpu is None else None).to_json())
+    return json.dumps(plan_json(make_plan(read, gpu="cpu" if read.spec.cluster.gpu is None else None)))
 
 
 def write_run(

@@ -14,9 +14,9 @@ from harness.check.check_file import CheckedFile, can_fix
 from harness.errors import UserError
 from harness.file_io import read_regular, write_atomically
 from harness.findings import Finding
-from harness.spec.parse.source import MAX_BYTES, decode, join_key
+from harness.spec.parse.source import MAX_BYTES, decode, join_key, value_at
 from harness.spec.parse.source import KeyPath as KeyPath
-from harness.spec.text_editor import EditError, apply_edits, edits_of_fix, value_at
+from harness.spec.text_editor import EditError, apply_edits, edits_of_fix
 from harness.views.style import escape_unprintable
 
 CheckText = Callable[[str], CheckedFile]

@@ -76,7 +76,7 @@ def _should_enter(here: str, name: str) -> bool:
 
 
 def _looks_like_config(path: str) -> bool:
-    from harness.spec.config_detection import looks_like_config
+    from harness.spec.config_format import looks_like_config
     from harness.spec.parse.source import read_text
 
     try:

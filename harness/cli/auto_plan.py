@@ -16,15 +16,14 @@ from harness.findings import Finding, Fix
 from harness.plan.alternatives import Alternative
 from harness.plan.plan_request import (
     PlanRequest,
-    merge_changes,
     min_gpus_for_states,
-    spec_changes_for,
     spec_from_request,
     validate_request,
 )
 from harness.plan.planner import Plan, make_plan
 from harness.plan.resolved_run import ResolvedRun
 from harness.plan.settings_search import filter_fitting, search_settings
+from harness.plan.spec_changes import merge_changes, spec_changes_for
 
 _MAX_CHECKED = 40
 _MAX_HOSTS = 4096

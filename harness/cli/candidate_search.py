@@ -21,8 +21,8 @@ from harness.plan.plan_settings import settings_of
 from harness.plan.planner import Plan, make_plan
 from harness.plan.resolved_run import ResolvedRun
 from harness.plan.settings_search import search_settings
+from harness.plan.spec_changes import describe_changes, minimal_changes
 from harness.tuning.candidates import REFERENCE_GPU, Candidate, order_alternatives
-from harness.tuning.spec_changes import describe_changes, minimal_changes
 from harness.tuning.tuned_spec import apply_changes, edit_spec
 
 _NOTHING_WRITTEN = "Nothing was written or started"

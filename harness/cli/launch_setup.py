@@ -35,6 +35,7 @@ from harness.launching.setup.prewarmed_launcher import PrewarmedLauncher
 from harness.launching.setup.resume import resolve_resume
 from harness.launching.setup.run_dir import new_run_dir, replace_files
 from harness.nvme_dirs import with_run_swap_dirs
+from harness.plan.plan_json import plan_json
 from harness.plan.planner import make_plan as plan_of_run
 from harness.plan.resolved_run import ResolvedRun
 from harness.plan.tuned_defaults.rules import with_tuned_defaults
@@ -214,7 +215,7 @@ def _build_documents(
         "spec.yaml": checked.source.text if checked.source else "",
         "spec.resolved.json": json.dumps(run.to_json(), indent=2) + "\n",
         "ds_config.json": config,
-        "plan.json": json.dumps(expected.to_json(), indent=2) + "\n",
+        "plan.json": json.dumps(plan_json(expected), indent=2) + "\n",
         "findings.json": json.dumps(report_as_dict(checked.report), indent=2) + "\n",
     }
     if overrides:

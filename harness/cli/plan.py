@@ -20,6 +20,7 @@ from harness.cli.options import HostfileOption, SetOption, WorldSizeOption
 from harness.errors import ExitCode, UserError
 from harness.facts.devices import find_device
 from harness.findings import Finding, Fix, sort_findings
+from harness.plan.plan_json import plan_json
 from harness.plan.plan_request import PlanRequest, min_gpus_for_states, validate_count, validate_gpu
 from harness.plan.plan_settings import BytesPerParameter
 from harness.plan.planner import Plan, make_plan
@@ -112,7 +113,7 @@ def _print_plan(
             if chosen is None
             else searched.search_as_dict(chosen.alternatives, chosen.best, chosen.refused, chosen.raw)
         )
-        print(json.dumps({**made.to_json(), **extra}, indent=2))
+        print(json.dumps({**plan_json(made), **extra}, indent=2))
         return
     style, width = style_for(sys.stdout), shutil.get_terminal_size((110, 24)).columns
     if chosen is not None:
@@ -134,7 +135,7 @@ def _write_files(made: Plan, chosen: SearchResult | None, write: str | None, plo
             raise _usage_error(
                 "there is nothing to draw: the plan has no memory", "tell it the model, the ranks and the batch"
             )
-        _write_text(plot, render_memory_svg(made.to_json()))
+        _write_text(plot, render_memory_svg(plan_json(made)))
         print(f"Wrote {plot}", file=sys.stderr)
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from harness.convert.draft import Draft
 from harness.spec.parse.source import KeyPath, parse
 from harness.spec.spec_loader import LoadedSpec
-
-if TYPE_CHECKING:
-    from harness.convert.conversion import Draft
 
 _UNREMARKABLE_VALUES: dict[str, tuple[Any, ...]] = {
     "machine_rank": (0,),
@@ -78,6 +76,6 @@ def _is_noteworthy(name: str, value: Any) -> bool:
     return value not in (None, "", {}, []) and value not in _UNREMARKABLE_VALUES.get(name, ())
 
 
-def _add_note(draft: Draft, loaded: LoadedSpec, path: KeyPath, words: str = "has no place in a run spec") -> None:
+def _add_note(draft: Draft, loaded: LoadedSpec, path: KeyPath, reason: str = "has no place in a run spec") -> None:
     if loaded.source is not None:
-        draft.add_note(loaded.source.place(path), f"`{'.'.join(map(str, path))}` {words}")
+        draft.add_note(loaded.source.place(path), f"`{'.'.join(map(str, path))}` {reason}")

@@ -7,8 +7,9 @@ Values are carried over by name; nothing is checked here that the run spec check
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from harness.convert.draft import Draft
 from harness.convert.trainer_sections import LORA_KEYS, data_fields, is_lora, is_lora_by_default, lora_fields
 from harness.convert.unsupported_methods import find_unsupported_methods
 from harness.errors import ExitCode, UserError
@@ -17,9 +18,6 @@ from harness.spec.config_format import detect_format
 from harness.spec.parse.source import is_json, parse, read_text
 from harness.spec.referenced_files import find_referenced_file, read_deepspeed_json
 from harness.spec.spec_loader import DeepSpeedJson, LoadedSpec, load_deepspeed_json
-
-if TYPE_CHECKING:
-    from harness.convert.conversion import Draft
 
 _COMMON_KEYS = {
     "gradient_accumulation_steps": "train.gradient_accumulation_steps",
@@ -97,25 +95,25 @@ def load_trainer_config(file: str, target: DeepSpeedTarget) -> LoadedSpec | None
     if is_json(file, text):
         return None
     source = parse(text, file)
-    found = detect_format(source)
-    if found not in ("axolotl-yaml", "trainer-yaml"):
+    file_format = detect_format(source)
+    if file_format not in ("axolotl-yaml", "trainer-yaml"):
         return None
-    otherwise = find_unsupported_methods(source)
-    if otherwise:
-        return LoadedSpec(file, source, None, otherwise, code=ExitCode.FINDINGS, format=found)
-    named = source.data.get("deepspeed")
-    config: dict[str, Any] = named if isinstance(named, dict) else {}
+    method_findings = find_unsupported_methods(source)
+    if method_findings:
+        return LoadedSpec(file, source, None, method_findings, code=ExitCode.FINDINGS, format=file_format)
+    deepspeed = source.data.get("deepspeed")
+    config: dict[str, Any] = deepspeed if isinstance(deepspeed, dict) else {}
     fragment = DeepSpeedJson(source._replace(data=config))
-    path = find_referenced_file(file, named) if isinstance(named, str) else None
+    path = find_referenced_file(file, deepspeed) if isinstance(deepspeed, str) else None
     if path is not None:
-        read = read_deepspeed_json(path)
-        lines = {**source.extra_lines, path: read.source.text.split("\n")}
-        merged = source._replace(data=read.source.data, spots=read.source.spots, extra_lines=lines)
-        fragment = DeepSpeedJson(merged, read.findings)
+        document = read_deepspeed_json(path)
+        lines = {**source.extra_lines, path: document.source.text.split("\n")}
+        merged = source._replace(data=document.source.data, spots=document.source.spots, extra_lines=lines)
+        fragment = DeepSpeedJson(merged, document.findings)
     loaded = load_deepspeed_json(fragment, (), target, "hf")
     if loaded.spec is None:
         raise UserError([f for f in loaded.findings if f.is_error])
-    return loaded._replace(format=found)
+    return loaded._replace(format=file_format)
 
 
 def add_trainer_fields(draft: Draft, loaded: LoadedSpec) -> None:
@@ -151,11 +149,13 @@ def add_trainer_fields(draft: Draft, loaded: LoadedSpec) -> None:
 def _copy_value(draft: Draft, loaded: LoadedSpec, name: str, key: str, value: Any) -> None:
     if loaded.source is None:
         return
-    before = draft.get(key)
-    written = loaded.source.has_key(key)
-    if written and before not in (None, value):
+    json_value = draft.get(key)
+    is_in_json = loaded.source.has_key(key)
+    if is_in_json and json_value not in (None, value):
         place = parse(loaded.source.text, loaded.source.file).place((name,))
-        draft.add_note(place, f"`{name}` is {value}, the DeepSpeed JSON says {before}: the Trainer refuses the pair")
+        draft.add_note(
+            place, f"`{name}` is {value}, the DeepSpeed JSON says {json_value}: the Trainer refuses the pair"
+        )
         return
     draft.put(key, value)
 
@@ -195,9 +195,9 @@ def _add_notes(draft: Draft, loaded: LoadedSpec, data: dict[str, Any], table: di
                     source.place((name,)), f"`{value}` is not found from here: set `zero.stage` and the rest"
                 )
         elif not _is_mapped(draft, data, name):
-            said = _describe_unmapped_key(draft, name, value, known=name in table or name in _SPECIAL_KEYS)
-            if said:
-                draft.add_note(source.place((name,), of_key=True), said)
+            message = _describe_unmapped_key(draft, name, value, known=name in table or name in _SPECIAL_KEYS)
+            if message:
+                draft.add_note(source.place((name,), of_key=True), message)
 
 
 def _is_mapped(draft: Draft, data: dict[str, Any], name: str) -> bool:
@@ -217,13 +217,13 @@ def _is_plain_text(draft: Draft) -> bool:
 
 def _describe_unmapped_key(draft: Draft, name: str, value: Any, *, known: bool) -> str | None:
     """What to say of a key, None where nothing of it is lost."""
-    words = "has no place in a run spec"
+    has_no_place = "has no place in a run spec"
     if name == "datasets" and draft.get("data.train") is None:
-        return f"`{name}` has kinds or settings that {words.replace('has', 'have')}: set `data.train`"
+        return f"`{name}` has kinds or settings that {has_no_place.replace('has', 'have')}: set `data.train`"
     if name in ("bf16", "fp16") and value == "auto" and draft.get("precision.bf16"):
         return f"`{name}: auto` is mapped to bf16"
     if name in _KNOWN_VALUES and value is not None and str(value) not in _KNOWN_VALUES[name]:
-        return f"`{name}: {value}` {words}: another stands for it"
+        return f"`{name}: {value}` {has_no_place}: another stands for it"
     if not known and value not in (None, False, "", [], {}):
-        return f"`{name}` {words}"
+        return f"`{name}` {has_no_place}"
     return None

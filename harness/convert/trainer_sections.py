@@ -34,12 +34,12 @@ def data_fields(data: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     if not isinstance(entries, list) or not entries or not all(map(_is_supported_dataset, entries)):
         return
     yield "data.train", [part for entry in entries for part in _dataset_sources(entry)]
-    texts = {str(e["field"]) for e in entries if e.get("field")}
-    if texts:
-        yield "data.text_column", texts.pop()
-    turns = {str(e["field_messages"]) for e in entries if e.get("field_messages")}
-    if turns:
-        yield "data.messages_column", turns.pop()
+    text_columns = {str(e["field"]) for e in entries if e.get("field")}
+    if text_columns:
+        yield "data.text_column", text_columns.pop()
+    message_columns = {str(e["field_messages"]) for e in entries if e.get("field_messages")}
+    if message_columns:
+        yield "data.messages_column", message_columns.pop()
     if data.get("sample_packing") is True and any(e["type"] != "completion" for e in entries):
         yield "data.packing", True
     if data.get("train_on_inputs") is True:

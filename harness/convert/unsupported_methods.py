@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from harness.findings import Finding, Fix
-from harness.spec.parse.source import Source
-from harness.spec.text_editor import value_at
+from harness.spec.parse.source import Source, value_at
 
 _OFF_VALUES = ("", "none", "null", "false", "no", "off", "0")
 """A value that switches nothing on, as text."""
@@ -29,7 +28,7 @@ class _TrainingMethod(NamedTuple):
     """Key -> the one value that is refused."""
 
 
-def _without_known_values(keys: str) -> dict[str, tuple[str, ...]]:
+def _keys_without_values(keys: str) -> dict[str, tuple[str, ...]]:
     return dict.fromkeys(keys.split(), ())
 
 
@@ -40,7 +39,7 @@ _METHODS = (
         {
             "stage": ("sft", "pt"),
             "loss_type": ("nll", "chunked_nll"),
-            **_without_known_values(
+            **_keys_without_values(
                 """rl reward_model process_reward_model kd_trainer use_dft_loss use_asft_loss use_eaft_loss diffusion
                 reward_funcs reward_model_path reward_model_name_or_path num_generations max_prompt_length
                 max_completion_length beta desirable_weight undesirable_weight precompute_ref_log_probs rpo_alpha"""
@@ -50,7 +49,7 @@ _METHODS = (
     _TrainingMethod(
         "trains over quantised weights",
         "weights of 16 and 32 bit",
-        _without_known_values(
+        _keys_without_values(
             """load_in_4bit load_in_8bit quantization_bit quantization_method quantization_config gptq qat
             model_quantization_config peft.weight_dtype peft.loftq_config"""
         ),
@@ -63,7 +62,7 @@ _METHODS = (
             "adapter": ("lora", "qlora"),
             "finetuning_type": ("full", "lora"),
             "peft_init_lora_weights": ("true",),
-            **_without_known_values(
+            **_keys_without_values(
                 """use_peft use_dora peft_use_dora pissa_init use_llama_pro relora relora_steps lisa_n_layers
                 unfrozen_parameters peft_layers_to_transform lora_target_parameters peft_trainable_token_indices
                 loraplus_lr_ratio use_galore use_apollo use_badam mixture_of_depths"""
@@ -78,33 +77,35 @@ def find_unsupported_methods(source: Source) -> tuple[Finding, ...]:
     return tuple(finding for kind in _METHODS for finding in _first_finding(kind, source))
 
 
-def _first_finding(kind: _TrainingMethod, source: Source) -> Iterator[Finding]:
-    for key in (*kind.refused, *kind.keys):
+def _first_finding(method: _TrainingMethod, source: Source) -> Iterator[Finding]:
+    for key in (*method.refused, *method.keys):
         path = tuple(key.split("."))
         value = value_at(source.data, path)
-        known = kind.keys.get(key, ())
+        supported = method.keys.get(key, ())
         if (
             _is_off(value)
-            or _normalized(value) in known
-            or _normalized(value) != kind.refused.get(key, _normalized(value))
+            or _normalize(value) in supported
+            or _normalize(value) != method.refused.get(key, _normalize(value))
         ):
             continue
-        message = f"`{key}: {_display_value(value)}` {kind.description}, a run spec has {kind.supported} only"
-        words = f"with {' or '.join(f'`{key}: {v}`' for v in known)}" if known else f"without `{key}`"
-        fix = Fix(f"train it with the program that it is for; a file {words} trains something else and can be adopted")
+        message = f"`{key}: {_format_value(value)}` {method.description}, a run spec has {method.supported} only"
+        change = (
+            f"with {' or '.join(f'`{key}: {option}`' for option in supported)}" if supported else f"without `{key}`"
+        )
+        fix = Fix(f"train it with the program that it is for; a file {change} trains something else and can be adopted")
         yield Finding("SP040", "error", message, key, source.place(path), fix=fix)
         return
 
 
 def _is_off(value: Any) -> bool:
-    return not value or _normalized(value) in _OFF_VALUES
+    return not value or _normalize(value) in _OFF_VALUES
 
 
-def _normalized(value: Any) -> str:
+def _normalize(value: Any) -> str:
     return str(value).strip().lower()
 
 
-def _display_value(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, dict):
         return "{...}"
-    return _normalized(value)[:40] if isinstance(value, bool) else str(value)[:40]
+    return _normalize(value)[:40] if isinstance(value, bool) else str(value)[:40]

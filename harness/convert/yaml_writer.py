@@ -35,7 +35,7 @@ def _format_entry(path: tuple[str, ...], value: Any, remarks: Mapping[str, str])
 def format_inline(value: Any) -> str:
     """A value on one line."""
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{quote_text(str(k))}: {format_inline(v)}" for k, v in value.items()) + "}"
+        return "{" + ", ".join(f"{quote_text(str(name))}: {format_inline(item)}" for name, item in value.items()) + "}"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(map(format_inline, value)) + "]"
     if value is None:
@@ -49,8 +49,8 @@ def format_inline(value: Any) -> str:
 
 def _format_float(value: float) -> str:
     """With a point, without which YAML 1.1 takes `1e-05` for a text."""
-    mantissa, e, power = repr(value).partition("e")
-    return f"{mantissa if '.' in mantissa else f'{mantissa}.0'}e{int(power):+d}" if e else mantissa
+    mantissa, exponent_mark, power = repr(value).partition("e")
+    return f"{mantissa if '.' in mantissa else f'{mantissa}.0'}e{int(power):+d}" if exponent_mark else mantissa
 
 
 def quote_text(value: str) -> str:

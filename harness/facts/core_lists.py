@@ -12,7 +12,7 @@ def parse_core_list(text: str) -> list[int]:
     """The cores that a list names. Raises ValueError, with a sentence, for what the launcher refuses
     (`deepspeed/utils/numa.py` `parse_range_list`): anything but numbers and ranges, in ascending order, each core once.
     """
-    found: list[int] = []
+    cores: list[int] = []
     for part in text.split(","):
         first, dash, last = part.partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
@@ -21,7 +21,7 @@ def parse_core_list(text: str) -> list[int]:
             raise ValueError(f"`{part[:40]}` names a core that no host has")
         if dash and int(last) < int(first):
             raise ValueError(f"`{part[:40]}` ends before it begins")
-        found += range(int(first), int(last or first) + 1)
-    if any(b <= a for a, b in pairwise(found)):
+        cores += range(int(first), int(last or first) + 1)
+    if any(next_core <= core for core, next_core in pairwise(cores)):
         raise ValueError("cores are named twice, or not in ascending order")
-    return found
+    return cores

@@ -98,54 +98,54 @@ def is_typed_block(path: str, version: Version) -> bool:
 
 def block_paths() -> tuple[str, ...]:
     """Every block with a table, training before utilities."""
-    return (*TABLES, *_utility_tables())
+    return (*TABLES, *_load_utility_tables())
 
 
 def _block_table(path: str) -> str | None:
-    return TABLES.get(path) or _utility_tables().get(path)
+    return TABLES.get(path) or _load_utility_tables().get(path)
 
 
 @cache
-def _utility_tables() -> dict[str, str]:
+def _load_utility_tables() -> dict[str, str]:
     from harness.facts import deepspeed_key_tables_utilities
 
     return deepspeed_key_tables_utilities.TABLES
 
 
 def _parse_line(line: str) -> Key:
-    name, kind, *rest = line.split()
-    if not rest:  # the common case, and this runs on every start
+    name, kind, *attributes = line.split()
+    if not attributes:  # the common case, and this runs on every start
         return Key(name, kind.rstrip("?"), kind.endswith("?"))
     values: dict[str, Any] = {}
     bounds: list[Bound] = []
-    for word in rest:
-        _parse_attribute(word, values, bounds)
+    for attribute in attributes:
+        _parse_attribute(attribute, values, bounds)
     return Key(name, kind.rstrip("?"), kind.endswith("?"), bounds=tuple(bounds), **values)
 
 
-def _parse_attribute(word: str, values: dict[str, Any], bounds: list[Bound]) -> None:
-    start, text = word[:2], word[2:]
-    if start == ">=":
+def _parse_attribute(attribute: str, values: dict[str, Any], bounds: list[Bound]) -> None:
+    prefix, text = attribute[:2], attribute[2:]
+    if prefix == ">=":
         values["since"] = parse_version(text)
-    elif start == "->":
+    elif prefix == "->":
         values["successor"] = text
-    elif start == "=>":
+    elif prefix == "=>":
         values["alias"] = text
-    elif word[0] == "<":
-        values["gone"] = parse_version(word[1:])
-    elif word[0] == "=":
-        values["default"] = MISSING if word == "=*" else _parse_json(word[1:])
-    elif start in ("ge", "gt", "le", "lt"):
-        limit, _, since = word[3:].partition("@")
-        bounds.append(Bound(start, float(limit), parse_version(since) if since else None))
-    elif start in ("in", "IN"):
-        values["allowed"] = DTYPES if word[3:] == "dtype" else tuple(word[3:].split("|"))
-        values["any_case"] = start == "IN"
-    elif word[:4] == "was:":
-        before, _, version = word[4:].partition("<")
+    elif attribute[0] == "<":
+        values["gone"] = parse_version(attribute[1:])
+    elif attribute[0] == "=":
+        values["default"] = MISSING if attribute == "=*" else _parse_json(attribute[1:])
+    elif prefix in ("ge", "gt", "le", "lt"):
+        limit, _, since = attribute[3:].partition("@")
+        bounds.append(Bound(prefix, float(limit), parse_version(since) if since else None))
+    elif prefix in ("in", "IN"):
+        values["allowed"] = DTYPES if attribute[3:] == "dtype" else tuple(attribute[3:].split("|"))
+        values["any_case"] = prefix == "IN"
+    elif attribute[:4] == "was:":
+        before, _, version = attribute[4:].partition("<")
         values["was"] = (_parse_json(before), parse_version(version))
     else:
-        values[{"nobool": "no_bool"}.get(word, word)] = True
+        values[{"nobool": "no_bool"}.get(attribute, attribute)] = True
 
 
 _JSON_LITERALS: dict[str, Any] = {"false": False, "true": True, "null": None}

@@ -34,36 +34,36 @@ class ValueReading(NamedTuple):
     out_of_range: bool = False
 
 
-def interpret_value(key: Key, value: Any, *, typed: bool, version: Version) -> ValueReading:
+def interpret_value(key: Key, value: Any, *, is_typed: bool, version: Version) -> ValueReading:
     """What a release makes of `value`; `typed` says whether the block is read with pydantic's models."""
     if key.type == "any":
         return ValueReading("as written", value)
     if value is None and key.nullable:
         return ValueReading("as written")
-    taken = _interpret_by_type(key, value, typed)
-    if taken.outcome == "refused" or taken.value is None:
-        return taken
-    return taken if _is_allowed(key, taken.value, version) else ValueReading("refused", value, out_of_range=True)
+    reading = _interpret_by_type(key, value, is_typed)
+    if reading.outcome == "refused" or reading.value is None:
+        return reading
+    return reading if _is_allowed(key, reading.value, version) else ValueReading("refused", value, out_of_range=True)
 
 
-def _interpret_by_type(key: Key, value: Any, typed: bool) -> ValueReading:
+def _interpret_by_type(key: Key, value: Any, is_typed: bool) -> ValueReading:
     if key.type == "flag":  # no text will do: its value is compared or handed on
-        return _interpret_bool(value, typed=False)
+        return _interpret_bool(value, is_typed=False)
     if key.type in ("bool", "switch"):
-        return _interpret_bool(value, typed=True) if typed and key.type == "bool" else _interpret_switch(value)
+        return _interpret_bool(value, is_typed=True) if is_typed and key.type == "bool" else _interpret_switch(value)
     if key.type == "int":
-        return _interpret_int(key, value, typed)
-    return _interpret_number(key, value, typed) if key.type == "number" else _interpret_by_class(key, value)
+        return _interpret_int(key, value, is_typed)
+    return _interpret_number(key, value, is_typed) if key.type == "number" else _interpret_by_class(key, value)
 
 
-def _interpret_bool(value: Any, typed: bool) -> ValueReading:
+def _interpret_bool(value: Any, is_typed: bool) -> ValueReading:
     """A typed switch: 0 and 1, and the words that pydantic knows."""
     if isinstance(value, bool):
         return ValueReading("as written", value)
     if isinstance(value, (int, float)) and value in (0, 1):
         return ValueReading("converted", bool(value))
     word = value.lower() if isinstance(value, str) else None
-    if typed and word is not None and word in _TRUE | _FALSE:
+    if is_typed and word is not None and word in _TRUE | _FALSE:
         return ValueReading("converted", word in _TRUE)
     return ValueReading("refused", value)
 
@@ -73,32 +73,32 @@ def _interpret_switch(value: Any) -> ValueReading:
     if isinstance(value, bool):
         return ValueReading("as written", value)
     if isinstance(value, str):
-        said = value.lower() in _TRUE if value.lower() in _TRUE | _FALSE else None
-        return ValueReading("converted" if said is bool(value) else "misread", bool(value))
-    same = value is None or (isinstance(value, (int, float)) and value in (0, 1))
-    return ValueReading("converted" if same else "misread", bool(value))
+        meaning = value.lower() in _TRUE if value.lower() in _TRUE | _FALSE else None
+        return ValueReading("converted" if meaning is bool(value) else "misread", bool(value))
+    is_zero_or_one = value is None or (isinstance(value, (int, float)) and value in (0, 1))
+    return ValueReading("converted" if is_zero_or_one else "misread", bool(value))
 
 
-def _interpret_int(key: Key, value: Any, typed: bool) -> ValueReading:
+def _interpret_int(key: Key, value: Any, is_typed: bool) -> ValueReading:
     if isinstance(value, bool):
-        return ValueReading("refused" if key.no_bool else "converted" if typed else "misread", int(value))
+        return ValueReading("refused" if key.no_bool else "converted" if is_typed else "misread", int(value))
     if isinstance(value, int):
         return ValueReading("as written", value)
     if isinstance(value, float):
         if not value.is_integer() or abs(value) > 9.2e18:
             return ValueReading("refused", value)
         return ValueReading("refused", value) if key.exact else ValueReading("as written", int(value))
-    if typed and not key.raw and isinstance(value, str) and re.fullmatch(r"\s*[+-]?\d+(_\d+)*(\.0+)?\s*", value):
+    if is_typed and not key.raw and isinstance(value, str) and re.fullmatch(r"\s*[+-]?\d+(_\d+)*(\.0+)?\s*", value):
         return ValueReading("converted", int(float(value)) if "." in value else int(value))
     return ValueReading("refused", value)
 
 
-def _interpret_number(key: Key, value: Any, typed: bool) -> ValueReading:
+def _interpret_number(key: Key, value: Any, is_typed: bool) -> ValueReading:
     if isinstance(value, bool):
-        return ValueReading("refused" if key.no_bool else "converted" if typed else "misread", float(value))
+        return ValueReading("refused" if key.no_bool else "converted" if is_typed else "misread", float(value))
     if isinstance(value, (int, float)):
         return ValueReading("as written", value)
-    if typed and isinstance(value, str):
+    if is_typed and isinstance(value, str):
         try:
             return ValueReading("converted", float(value))
         except ValueError:
@@ -118,11 +118,11 @@ def _is_allowed(key: Key, value: Any, version: Version) -> bool:
     """Is the value in the range, and one of the words? (For a list: each of its items.)"""
     if key.allowed:
         words = [str(item) for item in value] if isinstance(value, list) else [str(value)]
-        known = [word.lower() for word in key.allowed] if key.any_case else key.allowed
-        if any((word.lower() if key.any_case else word) not in known for word in words):
+        allowed = [word.lower() for word in key.allowed] if key.any_case else key.allowed
+        if any((word.lower() if key.any_case else word) not in allowed for word in words):
             return False
     if key.filled and not value:
         return False
     if not key.bounds or not isinstance(value, (int, float)):
         return True
-    return all(b.allows(value) for b in key.bounds if b.since is None or version >= b.since)
+    return all(bound.allows(value) for bound in key.bounds if bound.since is None or version >= bound.since)

@@ -1,12 +1,12 @@
-"""Which DeepSpeed is meant: the installed one, or the one that a user names. Never imports it."""
+"""The DeepSpeed version that a spec is checked against: the one that the user names, else the installed one."""
 
 from __future__ import annotations
 
 import re
-import sys
 from functools import cache
-from pathlib import Path
 from typing import NamedTuple
+
+from harness.hostinfo.installed_deepspeed import installed_version
 
 VERIFIED_RANGE = ("0.14.5", "0.19.8")
 """The releases between which the gates' ranges were looked up; `ASSUMED` is what they were run on."""
@@ -46,32 +46,13 @@ def resolve_target(requested: str | None = None) -> DeepSpeedTarget:
     if requested is not None:
         parse_version(requested)
         return DeepSpeedTarget(requested.strip().removeprefix("v"), "asked for")
-    found = installed_version()
+    installed = installed_version()
     try:
-        parse_version(found or "")
+        parse_version(installed or "")
     except ValueError:
-        found = None  # a build that calls itself something else is none that is known
+        installed = None  # a build that calls itself something else is none that is known
     return (
-        DeepSpeedTarget(found, "installed")
-        if found
+        DeepSpeedTarget(installed, "installed")
+        if installed
         else DeepSpeedTarget(FALLBACK_VERSION, "assumed, none is installed")
     )
-
-
-def installed_version() -> str | None:
-    """The installed version by the name of its metadata folder (`importlib.metadata` takes longer to import than this
-    to run).
-    """
-    for entry in sys.path:
-        for folder in Path(entry or ".").glob("deepspeed-*.dist-info"):
-            return folder.name.removeprefix("deepspeed-").removesuffix(".dist-info")
-    return None
-
-
-def installed_source_folder() -> Path | None:
-    """Where the installed DeepSpeed's files are, to look up citations; None when it is not installed."""
-    for entry in sys.path:
-        folder = Path(entry or ".") / "deepspeed"
-        if (folder / "runtime" / "engine.py").is_file():
-            return folder
-    return None

@@ -77,20 +77,22 @@ _SHORT_NAMES = {
 
 def find_device(name: str) -> Device | None:
     """The kind of this name, whatever its case; a name without memory, such as `H100`, is the usual one."""
-    wanted = name.strip().lower().replace(" ", "").replace("_", "-")
-    wanted = _SHORT_NAMES.get(wanted, wanted).lower()
-    return next((device for device in DEVICES.values() if device.name.lower() == wanted), None)
+    kind = name.strip().lower().replace(" ", "").replace("_", "-")
+    kind = _SHORT_NAMES.get(kind, kind).lower()
+    return next((device for device in DEVICES.values() if device.name.lower() == kind), None)
 
 
 def device_by_driver_name(name: str, memory: int) -> Device | None:
     """The kind that a driver calls `NVIDIA A100-SXM4-80GB`, `NVIDIA H100 PCIe` or `AMD Instinct MI300X`; of those that
     differ in memory alone the one nearest to `memory` bytes. None for a kind that is not known.
     """
-    said = name.lower()
-    if "nvl" in said:  # another board, with other clocks
+    lower_name = name.lower()
+    if "nvl" in lower_name:  # another board, with other clocks
         return None
-    joined = said.replace("rtx ", "rtx")
-    kinds = [d for d in _TABLE if re.search(rf"(?<![a-z0-9]){d.name.split('-')[0].lower()}(?![0-9])", joined)]
-    if any("pcie" in d.name.lower() for d in kinds):
-        kinds = [d for d in kinds if ("pcie" in d.name.lower()) == ("pcie" in said)]
-    return min(kinds, key=lambda d: abs(d.memory - memory), default=None)
+    joined = lower_name.replace("rtx ", "rtx")
+    kinds = [
+        device for device in _TABLE if re.search(rf"(?<![a-z0-9]){device.name.split('-')[0].lower()}(?![0-9])", joined)
+    ]
+    if any("pcie" in device.name.lower() for device in kinds):
+        kinds = [device for device in kinds if ("pcie" in device.name.lower()) == ("pcie" in lower_name)]
+    return min(kinds, key=lambda device: abs(device.memory - memory), default=None)

@@ -79,7 +79,7 @@ CODE_VARIABLES = (
 
 def code_loading_reason(name: str, value: str) -> str | None:
     """Why this variable with this value chooses code that runs; None where it does not."""
-    for chooser in CODE_VARIABLES:
-        if re.fullmatch(chooser.names, name):
-            return chooser.reason if re.search(chooser.values, value) else None
+    for variable in CODE_VARIABLES:
+        if re.fullmatch(variable.names, name):
+            return variable.reason if re.search(variable.values, value) else None
     return None

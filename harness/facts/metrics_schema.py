@@ -161,15 +161,15 @@ def validate_line(body: Mapping[str, Any]) -> list[str]:
     line = LINES.get(str(body.get("type")))
     if line is None:
         return [f"`type` is {body.get('type')!r}, should be one of {', '.join(LINES)}"]
-    found = [f"`{f.name}` is missing" for f in line.fields if f.always and f.name not in body]
+    problems = [f"`{f.name}` is missing" for f in line.fields if f.always and f.name not in body]
     for field in (*COMMON, *line.fields):
         value = body.get(field.name)
         if value is None:
             if field.name in body and field.kind != "number":
-                found.append(f"`{field.name}` is null")
+                problems.append(f"`{field.name}` is null")
         elif not isinstance(value, _TYPES[field.kind]) or (isinstance(value, bool) and field.kind != "flag"):
-            found.append(f"`{field.name}` is {type(value).__name__}, should be a {field.kind}")
-    return found
+            problems.append(f"`{field.name}` is {type(value).__name__}, should be a {field.kind}")
+    return problems
 
 
 def to_markdown() -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 
 def _config(
-    kind: str, hidden: int, layers: int, heads: int, kv: int, wide: int, vocab: int, **rest: Any
+    kind: str, hidden: int, layers: int, heads: int, kv: int, intermediate: int, vocab: int, **rest: Any
 ) -> dict[str, Any]:
     return {
         "model_type": kind,
@@ -18,7 +18,7 @@ def _config(
         "num_hidden_layers": layers,
         "num_attention_heads": heads,
         "num_key_value_heads": kv,
-        "intermediate_size": wide,
+        "intermediate_size": intermediate,
         "vocab_size": vocab,
         **rest,
     }
@@ -70,8 +70,8 @@ _SIGLIP = {
 }
 
 
-def _gemma3(hidden: int, layers: int, heads: int, kv: int, wide: int, head_dim: int) -> dict[str, Any]:
-    text = _config("gemma3_text", hidden, layers, heads, kv, wide, 262208, head_dim=head_dim)
+def _gemma3(hidden: int, layers: int, heads: int, kv: int, intermediate: int, head_dim: int) -> dict[str, Any]:
+    text = _config("gemma3_text", hidden, layers, heads, kv, intermediate, 262208, head_dim=head_dim)
     return {"model_type": "gemma3", "text_config": text, "vision_config": _SIGLIP}
 
 
@@ -227,9 +227,9 @@ def catalogue_config(name: str) -> Mapping[str, Any] | None:
 
 def closest_name(name: str) -> str | None:
     """The catalogue's name that looks most like this one, if any looks like it."""
-    wanted = name.lower()[:200]
+    plain_name = name.lower()[:200]
     import difflib
 
-    match = difflib.get_close_matches(wanted if "/" in wanted else f"/{wanted}", _BY_NAME, n=1, cutoff=0.75)
-    short = difflib.get_close_matches(wanted, _BY_NAME, n=1, cutoff=0.75)
+    match = difflib.get_close_matches(plain_name if "/" in plain_name else f"/{plain_name}", _BY_NAME, n=1, cutoff=0.75)
+    short = difflib.get_close_matches(plain_name, _BY_NAME, n=1, cutoff=0.75)
     return next(iter(short or match), None)

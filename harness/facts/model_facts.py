@@ -72,13 +72,17 @@ class ModelFacts(NamedTuple):
     @property
     def embedding_parameters(self) -> int:
         """Elements of token and position embeddings and of an untied head."""
-        outside = (p for p in (*self.before, *self.after) if len(p.shape) == 2)
-        return sum(p.numel for p in outside if "vision" not in p.name and "projector" not in p.name)
+        matrices = (parameter for parameter in (*self.before, *self.after) if len(parameter.shape) == 2)
+        return sum(
+            parameter.numel
+            for parameter in matrices
+            if "vision" not in parameter.name and "projector" not in parameter.name
+        )
 
     @property
     def largest_parameter(self) -> int:
         """Elements of the largest single weight; transformers 5 keeps all experts of a layer in one."""
-        return max(p.numel for p in (*self.before, *self.largest_layer, *self.after))
+        return max(parameter.numel for parameter in (*self.before, *self.largest_layer, *self.after))
 
     @property
     def largest_module(self) -> int:
@@ -96,31 +100,33 @@ class ModelFacts(NamedTuple):
     @property
     def matmul_parameters(self) -> int:
         """Active parameters that are multiplied with: no vectors, nothing before the layers unless it is the head."""
-        vectors = sum(p.numel for p in (*self.before, *self.after) if len(p.shape) == 1)
-        vectors += self._sum_over_layers(lambda layer: sum(p.numel for p in layer if len(p.shape) == 1))
-        looked_up = sum(p.numel for p in self.before if len(p.shape) > 1)
+        vectors = sum(parameter.numel for parameter in (*self.before, *self.after) if len(parameter.shape) == 1)
+        vectors += self._sum_over_layers(
+            lambda layer: sum(parameter.numel for parameter in layer if len(parameter.shape) == 1)
+        )
+        embedding_elements = sum(parameter.numel for parameter in self.before if len(parameter.shape) > 1)
         if self.tied:
-            looked_up -= self.vocab * self.hidden
-        return self.active_parameters - vectors - looked_up
+            embedding_elements -= self.vocab * self.hidden
+        return self.active_parameters - vectors - embedding_elements
 
     def parameters(self) -> Iterator[Parameter]:
         """Every parameter with its full name, in the order of `model.named_parameters()`."""
         yield from self.before
         for index, layer in enumerate(self.layers):
-            for p in layer:
-                yield Parameter(f"{self.layer_path}.{index}.{p.name}", p.shape)
+            for parameter in layer:
+                yield Parameter(f"{self.layer_path}.{index}.{parameter.name}", parameter.shape)
         yield from self.after
 
     def _sum_over_layers(self, count: Callable[[Parameters], int]) -> int:
         """A count summed over all layers; layers that are alike are counted once and multiplied."""
-        times = Counter(map(id, self.layers))
+        num_alike = Counter(map(id, self.layers))
         kinds = {id(layer): layer for layer in self.layers}
-        return sum(times[key] * count(layer) for key, layer in kinds.items())
+        return sum(num_alike[key] * count(layer) for key, layer in kinds.items())
 
 
 def _numel(parameters: Iterable[Parameter]) -> int:
-    return sum(p.numel for p in parameters)
+    return sum(parameter.numel for parameter in parameters)
 
 
 def _expert_parameters(layer: Parameters) -> Parameters:
-    return tuple(p for p in layer if ".experts." in p.name)
+    return tuple(parameter for parameter in layer if ".experts." in parameter.name)

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from harness.facts.model_catalogue import catalogue_config, closest_name
 from harness.facts.model_facts import LatentAttention, ModelFacts
 from harness.facts.model_families import FAMILIES, Family
-from harness.facts.model_parts import BadConfig, ConfigFields, Parameter
+from harness.facts.model_parts import BadConfig, ConfigFields, Parameter, split_layers
 from harness.file_io import read_regular
 
 _MAX_CONFIG_BYTES, _MAX_REF_BYTES = 16 * 2**20, 4096
@@ -73,19 +73,14 @@ def _unknown_family(kind: str) -> str:
 
 
 def _build_with_transformers(config: Mapping[str, Any], kind: str, source: str) -> ModelLookup:
-    from harness.facts.model_probe import BuiltModel, build_model
+    from harness.hostinfo.model_probe import probe_model
 
-    probed = build_model(config)
-    if not isinstance(probed, BuiltModel):
-        return ModelLookup(None, why_not=f"{_unknown_family(kind)}; {probed}")
+    probe = probe_model(config)
+    if isinstance(probe, str):
+        return ModelLookup(None, why_not=f"{_unknown_family(kind)}; {probe}")
+    layer_path, (before, layers, after) = split_layers(Parameter(name, shape) for name, shape in probe.parameters)
     facts = ModelFacts(
-        family=kind,
-        **probed.sizes,
-        layer_path=probed.layer_path,
-        before=probed.before,
-        layers=probed.layers,
-        after=probed.after,
-        built=True,
+        family=kind, **probe.sizes, layer_path=layer_path, before=before, layers=layers, after=after, built=True
     )
     return ModelLookup(facts, f"{source}, built by transformers on the meta device")
 
@@ -164,17 +159,17 @@ def find_model(
     folder = _find_folder(name_or_path, base_dir)
     if folder is not None:
         return _facts_from_file(folder / "config.json", build)
-    cached = _cached_config(name_or_path, revision or "main")
-    if cached is not None:
-        return _facts_from_file(cached, build)
-    known = catalogue_config(name_or_path)
-    if known is not None:
-        return facts_from_config(known, "the catalogue")
-    close = closest_name(name_or_path)
-    mean = f"; did you mean `{close}`?" if close else ""
+    cached_file = _cached_config(name_or_path, revision or "main")
+    if cached_file is not None:
+        return _facts_from_file(cached_file, build)
+    catalogue_entry = catalogue_config(name_or_path)
+    if catalogue_entry is not None:
+        return facts_from_config(catalogue_entry, "the catalogue")
+    similar = closest_name(name_or_path)
+    hint = f"; did you mean `{similar}`?" if similar else ""
     return ModelLookup(
         None,
-        why_not=f"`{name_or_path}` is not a folder, not in the local Hugging Face cache and not in the catalogue{mean}",
+        why_not=f"`{name_or_path}` is not a folder, not in the local Hugging Face cache and not in the catalogue{hint}",
     )
 
 
@@ -190,8 +185,8 @@ def find_configuration(
     folder = _find_folder(name_or_path, base_dir)
     file = folder / "config.json" if folder is not None else _cached_config(name_or_path, revision or "main")
     if file is None:
-        known = catalogue_config(name_or_path)
-        return None if known is None else dict(known)
+        catalogue_entry = catalogue_config(name_or_path)
+        return None if catalogue_entry is None else dict(catalogue_entry)
     body = _read_config(file)
     return body if isinstance(body, dict) else None
 

@@ -1,15 +1,17 @@
 """What the model families are written with: parameters, read access to a configuration, and the parts they share.
 
-Names no family and no model; those are in `harness.facts.model_families` and `harness.facts.moe_model_families`.
+Names no family and no model; those are in `harness.facts.dense_model_families` and `harness.facts.moe_model_families`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from math import prod
 from typing import Any, NamedTuple
 
 MAX_LAYERS = 10_000
+_PARAMETER_OF_LAYER = re.compile(r"^(.+?)\.(\d+)\.(.+)$")
 
 
 class Parameter(NamedTuple):
@@ -29,6 +31,29 @@ Layers = tuple[Parameters, ...]
 """One entry a layer; layers that are alike are one object."""
 Parts = tuple[Parameters, Layers, Parameters]
 """What comes before the layers, the layers, and what comes after them, in the order of `named_parameters()`."""
+
+
+def split_layers(parameters: Iterable[Parameter]) -> tuple[str, Parts]:
+    """The path of the layers, and the parameters before, in and after them. The layers are the numbered list that holds
+    most elements.
+    """
+    matches = [(parameter, _PARAMETER_OF_LAYER.match(parameter.name)) for parameter in parameters]
+    num_elements: dict[str, int] = {}
+    for parameter, match in matches:
+        if match:
+            num_elements[match[1]] = num_elements.get(match[1], 0) + parameter.numel
+    path = max(num_elements, key=lambda name: num_elements[name], default="")
+    by_index: dict[int, list[Parameter]] = {}
+    before: list[Parameter] = []
+    after: list[Parameter] = []
+    for parameter, match in matches:
+        if match and match[1] == path and int(match[2]) < MAX_LAYERS:
+            by_index.setdefault(int(match[2]), []).append(Parameter(match[3], parameter.shape))
+        else:
+            (after if by_index else before).append(parameter)
+    kinds: dict[Parameters, Parameters] = {}
+    layers = tuple(kinds.setdefault(tuple(layer), tuple(layer)) for layer in by_index.values())
+    return path, (tuple(before), layers, tuple(after))
 
 
 class BadConfig(ValueError):
@@ -60,7 +85,7 @@ class ConfigFields:
     def numbers(self, key: str) -> frozenset[int]:
         """A list of whole numbers, or nothing where `None` stands."""
         value = self._values.get(key) or ()
-        if not isinstance(value, list | tuple) or not all(isinstance(i, int) for i in value):
+        if not isinstance(value, list | tuple) or not all(isinstance(item, int) for item in value):
             raise BadConfig(f"`{key}` is `{value}` where a list of whole numbers belongs")
         return frozenset(value)
 
@@ -84,10 +109,10 @@ class ConfigFields:
         return self.count("num_key_value_heads", self.count("num_attention_heads"))
 
 
-def linear(name: str, out: int, into: int, bias: bool = False) -> Parameters:
+def linear(name: str, num_outputs: int, num_inputs: int, bias: bool = False) -> Parameters:
     """The weight of a Linear, and its bias where it has one."""
-    weight = Parameter(f"{name}.weight", (out, into))
-    return (weight, Parameter(f"{name}.bias", (out,))) if bias else (weight,)
+    weight = Parameter(f"{name}.weight", (num_outputs, num_inputs))
+    return (weight, Parameter(f"{name}.bias", (num_outputs,))) if bias else (weight,)
 
 
 def norms(hidden: int, *names: str) -> Parameters:
@@ -100,9 +125,13 @@ def layer_norm(hidden: int, name: str) -> Parameters:
     return Parameter(f"{name}.weight", (hidden,)), Parameter(f"{name}.bias", (hidden,))
 
 
-def attention(f: ConfigFields, qkv_bias: bool, out_bias: bool) -> Parameters:
+def attention(fields: ConfigFields, qkv_bias: bool, out_bias: bool) -> Parameters:
     """Four projections, keys and values at their own number of heads."""
-    hidden, queries, keys = f.count("hidden_size"), f.count("num_attention_heads") * f.head_dim, f.kv_heads * f.head_dim
+    hidden, queries, keys = (
+        fields.count("hidden_size"),
+        fields.count("num_attention_heads") * fields.head_dim,
+        fields.kv_heads * fields.head_dim,
+    )
     return (
         *linear("self_attn.q_proj", queries, hidden, qkv_bias),
         *linear("self_attn.k_proj", keys, hidden, qkv_bias),
@@ -111,31 +140,31 @@ def attention(f: ConfigFields, qkv_bias: bool, out_bias: bool) -> Parameters:
     )
 
 
-def gated_mlp(hidden: int, wide: int, bias: bool = False, name: str = "mlp") -> Parameters:
+def gated_mlp(hidden: int, intermediate: int, bias: bool = False, name: str = "mlp") -> Parameters:
     """Gate, up and down."""
     return (
-        *linear(f"{name}.gate_proj", wide, hidden, bias),
-        *linear(f"{name}.up_proj", wide, hidden, bias),
-        *linear(f"{name}.down_proj", hidden, wide, bias),
+        *linear(f"{name}.gate_proj", intermediate, hidden, bias),
+        *linear(f"{name}.up_proj", intermediate, hidden, bias),
+        *linear(f"{name}.down_proj", hidden, intermediate, bias),
     )
 
 
-def qk_norms(f: ConfigFields) -> Parameters:
+def qk_norms(fields: ConfigFields) -> Parameters:
     """Norms of queries and keys, a head wide."""
-    return norms(f.head_dim, "self_attn.q_norm", "self_attn.k_norm")
+    return norms(fields.head_dim, "self_attn.q_norm", "self_attn.k_norm")
 
 
 TWO_NORMS = ("input_layernorm", "post_attention_layernorm")
 FOUR_NORMS = (*TWO_NORMS, "pre_feedforward_layernorm", "post_feedforward_layernorm")
 
 
-def decoder(f: ConfigFields, layers: Layers, model: str = "model") -> Parts:
+def decoder(fields: ConfigFields, layers: Layers, model: str = "model") -> Parts:
     """Embedding, layers, final norm, head: what all Llama-like models share. A tied head has no weight of its own."""
-    hidden, vocab = f.count("hidden_size"), f.count("vocab_size")
-    head = () if f.flag("tie_word_embeddings") else linear("lm_head", vocab, hidden)
+    hidden, vocab = fields.count("hidden_size"), fields.count("vocab_size")
+    head = () if fields.flag("tie_word_embeddings") else linear("lm_head", vocab, hidden)
     return linear(f"{model}.embed_tokens", vocab, hidden), layers, (*norms(hidden, f"{model}.norm"), *head)
 
 
-def repeat_layer(f: ConfigFields, layer: Parameters) -> Layers:
+def repeat_layer(fields: ConfigFields, layer: Parameters) -> Layers:
     """The same layer as often as the configuration says."""
-    return (layer,) * f.num_layers
+    return (layer,) * fields.num_layers

@@ -39,8 +39,8 @@ def load_pages() -> dict[str, Page]:
             upgrade_pages,
         )
     )
-    found = re.findall(r"^## (\S+) (\S+)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
-    return {id_: Page(name, text.strip()) for id_, name, text in found}
+    sections = re.findall(r"^## (\S+) (\S+)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    return {id_: Page(name, text.strip()) for id_, name, text in sections}
 
 
 def is_engine_check(name: str) -> bool:

@@ -40,16 +40,16 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 def _coerce_as_deepspeed(path: tuple[str, ...], value: Any, target: DeepSpeedTarget) -> Any:
     """The value as DeepSpeed reads it, or missing where the key does not take it."""
     parent = ".".join(path[:-1])
-    known = block_keys(parent)
-    key = known.get(path[-1]) if known else None
+    keys = block_keys(parent)
+    key = keys.get(path[-1]) if keys else None
     if key is None or key.type not in _TYPES:
         return value
     if isinstance(value, _TYPES[key.type]) and not (isinstance(value, bool) and key.type in ("int", "number")):
         return value
     from harness.facts.deepspeed_values import interpret_value
 
-    taken = interpret_value(key, value, typed=is_typed_block(parent, target.version), version=target.version)
-    return _MISSING if taken.outcome == "refused" else taken.value
+    reading = interpret_value(key, value, is_typed=is_typed_block(parent, target.version), version=target.version)
+    return _MISSING if reading.outcome == "refused" else reading.value
 
 
 class OptimizerConfig(NamedTuple):
@@ -196,10 +196,9 @@ class Context:
         if isinstance(block, dict):
             params = block.get("params")
             return OptimizerConfig(block.get("type"), params if isinstance(params, dict) else {}, "deepspeed.optimizer")
-        ours = self.run.spec.optimizer
         if self.run.kind == "deepspeed-json" and not self.source.has_key("optimizer.type"):
             return OptimizerConfig(None, {}, "optimizer")
-        name, params = deepspeed_optimizer(ours)
+        name, params = deepspeed_optimizer(self.run.spec.optimizer)
         return OptimizerConfig(name, params, "optimizer")
 
     @property
@@ -213,9 +212,11 @@ class Context:
         from harness.facts.model_lookup import find_model
 
         spec, folder = self.run.spec.model, Path(self.source.file).parent if self.source.file != "-" else None
-        here = find_model(spec.name_or_path, spec.config, None, spec.revision)
+        lookup = find_model(spec.name_or_path, spec.config, None, spec.revision)
         return (
-            here if here.facts or folder is None else find_model(spec.name_or_path, spec.config, folder, spec.revision)
+            lookup
+            if lookup.facts or folder is None
+            else find_model(spec.name_or_path, spec.config, folder, spec.revision)
         )
 
     @property
@@ -254,5 +255,5 @@ class Context:
         that are shown where they are written. The gate's id is filled in by `check`.
         """
         place = self.source.place(key, of_key=of_key)
-        shown = tuple(Label(self.source.place(k), text) for k, text in related if self.source.has_key(k))
-        return Finding("", severity, message, self.source.user_key(key), place, label, shown, tuple(notes), fix)
+        labels = tuple(Label(self.source.place(name), text) for name, text in related if self.source.has_key(name))
+        return Finding("", severity, message, self.source.user_key(key), place, label, labels, tuple(notes), fix)

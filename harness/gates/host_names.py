@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 def format_hosts(hosts: Iterable[HostFacts | str], limit: int = 3) -> str:
     """`worker-1`, `worker-2` and 14 more: hosts for a message."""
-    found = [f"`{h if isinstance(h, str) else h.name}`" for h in hosts]
-    if len(found) > limit + 1:
-        return f"{', '.join(found[:limit])} and {len(found) - limit} more"
-    return " and ".join([", ".join(found[:-1]), found[-1]] if len(found) > 1 else found)
+    names = [f"`{host if isinstance(host, str) else host.name}`" for host in hosts]
+    if len(names) > limit + 1:
+        return f"{', '.join(names[:limit])} and {len(names) - limit} more"
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

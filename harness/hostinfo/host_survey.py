@@ -83,7 +83,7 @@ class HostFacts:
     @property
     def networks(self) -> dict[IPv4Network, NetworkInterface]:
         """Its interfaces by network, loopback left out."""
-        return {i.address.network: i for i in self.interfaces if not i.loopback}
+        return {interface.address.network: interface for interface in self.interfaces if not interface.loopback}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class Survey:
     def without(self, names: Collection[str]) -> Survey:
         """The same without these hosts."""
         hosts = tuple(host for host in self.hosts if host.name not in names)
-        links = tuple(x for x in self.links if x.host not in names) if hosts[:1] == self.hosts[:1] else ()
+        links = tuple(link for link in self.links if link.host not in names) if hosts[:1] == self.hosts[:1] else ()
         return replace(self, hosts=hosts, links=links)
 
     @property
@@ -135,23 +135,25 @@ class Survey:
         hosts = self.reachable_hosts
         if len(hosts) < 2:
             return {}
-        tried = {link.address for link in self.links}
-        reached = {a for a in tried if all(link.ok for link in self.links if link.address == a)}
-        found = {}
+        addresses_tried = {link.address for link in self.links}
+        reached = {
+            address for address in addresses_tried if all(link.ok for link in self.links if link.address == address)
+        }
+        interface_names = {}
         for network, interface in hosts[0].networks.items():
-            mine = [host.networks.get(network) for host in hosts]
-            addresses = {i.address for i in mine if i is not None}
+            interfaces = [host.networks.get(network) for host in hosts]
+            addresses = {other.address for other in interfaces if other is not None}
             first = str(interface.address.ip)
-            if len(addresses) == len(hosts) and (first not in tried or first in reached or not reached):
-                names = {i.name for i in mine if i is not None}
-                found[network] = names.pop() if len(names) == 1 else ""
-        return found
+            if len(addresses) == len(hosts) and (first not in addresses_tried or first in reached or not reached):
+                names = {other.name for other in interfaces if other is not None}
+                interface_names[network] = names.pop() if len(names) == 1 else ""
+        return interface_names
 
     @property
     def shared_interface(self) -> str | None:
         """The one interface that all hosts are reached through, by the same name everywhere; else None."""
-        found = set(self.shared_networks.values())
-        return found.pop() or None if len(self.shared_networks) == 1 else None
+        names = set(self.shared_networks.values())
+        return names.pop() or None if len(self.shared_networks) == 1 else None
 
     @property
     def master_address(self) -> str | None:
@@ -175,9 +177,9 @@ def parse_host_facts(
         machine=str(raw["machine"]),
         hostname=str(raw["hostname"]),
         python=str(raw["python"]),
-        packages={str(k): None if v is None else str(v) for k, v in raw["packages"].items()},
+        packages={str(key): None if value is None else str(value) for key, value in raw["packages"].items()},
         code=None if None in digests or not digests else " ".join(map(str, digests)),
-        accelerators=tuple(str(a["name"]) for a in raw["accelerators"]),
+        accelerators=tuple(str(accelerator["name"]) for accelerator in raw["accelerators"]),
         torch=_parse_torch(raw.get("torch")),
         cores=int(raw["cores"]),
         memory_total=int(memory["total"]),
@@ -185,15 +187,15 @@ def parse_host_facts(
         memlock=_optional_int(raw["memlock"]),
         nofile=_optional_int(raw["nofile"]),
         shm=_optional_int(raw["shm"]),
-        folders={str(k): _parse_folder(v) for k, v in raw["folders"].items()},
+        folders={str(key): _parse_folder(value) for key, value in raw["folders"].items()},
         sees_run=all(marks.values()),
         compiler=raw["compiler"] and str(raw["compiler"]),
         libaio=raw.get("libaio"),
         numactl=raw.get("numactl"),
         numa_nodes=int(raw.get("numa_nodes") or 1),
-        interfaces=tuple(_parse_interface(i) for i in raw["interfaces"]),
+        interfaces=tuple(_parse_interface(interface) for interface in raw["interfaces"]),
         own_addresses=tuple(map(str, raw["own_addresses"])),
-        ports={int(k): str(v) for k, v in raw["ports"].items()},
+        ports={int(key): str(value) for key, value in raw["ports"].items()},
     )
 
 

@@ -99,12 +99,12 @@ def host_memory() -> HostMemory:
 
 def cpu_model() -> str:
     """What the processor calls itself."""
-    return _cpuinfo("model name") or platform.processor() or platform.machine()
+    return _read_cpuinfo_field("model name") or platform.processor() or platform.machine()
 
 
 def cpu_flags() -> frozenset[str]:
     """Instruction set extensions in the kernel's names (`avx2`, `avx512f`, `avx512_fp16`, `amx_tile`, ...)."""
-    return frozenset((_cpuinfo("flags") or _cpuinfo("Features")).split())
+    return frozenset((_read_cpuinfo_field("flags") or _read_cpuinfo_field("Features")).split())
 
 
 def accelerators() -> tuple[Accelerator, ...]:
@@ -119,7 +119,7 @@ def accelerators() -> tuple[Accelerator, ...]:
             devices.append(Accelerator(int(index), name.strip(), size))
     if devices:
         return tuple(devices)
-    nodes = sorted(int(p.name[6:]) for p in Path("/dev").glob("nvidia[0-9]*") if p.name[6:].isdigit())
+    nodes = sorted(int(path.name[6:]) for path in Path("/dev").glob("nvidia[0-9]*") if path.name[6:].isdigit())
     return tuple(Accelerator(index, "NVIDIA device", None) for index in nodes)
 
 
@@ -149,9 +149,9 @@ def accelerators_for(environ: Mapping[str, str]) -> tuple[Accelerator, ...]:
 
 def nvidia_driver() -> str | None:
     """The version of NVIDIA's driver, as nvidia-smi says it, else the kernel's module."""
-    said = run_for_output(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"])
-    found = _DRIVER_VERSION.match(said) or _DRIVER_VERSION.search(_read_text("/proc/driver/nvidia/version"))
-    return found[0] if found else None
+    output = run_for_output(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"])
+    match = _DRIVER_VERSION.match(output) or _DRIVER_VERSION.search(_read_text("/proc/driver/nvidia/version"))
+    return match[0] if match else None
 
 
 def cxx_compiler() -> str | None:
@@ -164,8 +164,8 @@ def find_nvcc() -> str | None:
     /usr/local/cuda (`torch/utils/cpp_extension.py`, `_find_cuda_home`).
     """
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
-    found = shutil.which("nvcc", path=f"{home}/bin") if home else shutil.which("nvcc")
-    return found or (None if home else shutil.which("nvcc", path="/usr/local/cuda/bin"))
+    nvcc = shutil.which("nvcc", path=f"{home}/bin") if home else shutil.which("nvcc")
+    return nvcc or (None if home else shutil.which("nvcc", path="/usr/local/cuda/bin"))
 
 
 def can_link_libaio() -> bool:
@@ -176,10 +176,10 @@ def can_link_libaio() -> bool:
     flags = (os.environ.get("CFLAGS", "") + " " + os.environ.get("LDFLAGS", "")).split()
     command = [cc, *flags, "-x", "c", "-", "-o", os.devnull, "-laio"]
     try:
-        done = subprocess.run(command, input=_LIBAIO_PROBE, text=True, capture_output=True, timeout=30, check=False)  # noqa: S603
+        process = subprocess.run(command, input=_LIBAIO_PROBE, text=True, capture_output=True, timeout=30, check=False)  # noqa: S603
     except (OSError, subprocess.TimeoutExpired):
         return False
-    return done.returncode == 0
+    return process.returncode == 0
 
 
 def free_bytes(path: Path) -> int | None:
@@ -201,13 +201,13 @@ def memlock_limit() -> int | None:
 
 def filesystem_type(path: Path) -> str:
     """The type of the file system that holds `path`, from /proc/mounts."""
-    best, kind = "", ""
+    longest_mount, kind = "", ""
     target = str(path.resolve())
     for line in _read_text("/proc/mounts").splitlines():
         _, mount, fstype, *_ = line.split(" ")
-        inside = target == mount or target.startswith(mount.rstrip("/") + "/")
-        if inside and len(mount) >= len(best):
-            best, kind = mount, fstype
+        is_inside = target == mount or target.startswith(mount.rstrip("/") + "/")
+        if is_inside and len(mount) >= len(longest_mount):
+            longest_mount, kind = mount, fstype
     return kind
 
 
@@ -224,25 +224,27 @@ def find_local_names(hosts: Iterable[str], seconds: float | None = None) -> tupl
     A name means this machine when it is its name, or has an address that can be bound here.
     """
     names = list(dict.fromkeys(hosts))
-    own = socket.gethostname().lower()
-    known = {"localhost", "127.0.0.1", "::1", own, own.partition(".")[0]}
-    found = {name for name in names if _normalize_host(name) in known}
-    asked = [name for name in names if name not in found]
-    answers = _resolve_names(asked, NAME_LOOKUP_SECONDS if seconds is None else seconds)
-    return found | {name for name, here in answers.items() if here}, [name for name in asked if name not in answers]
+    hostname = socket.gethostname().lower()
+    own_names = {"localhost", "127.0.0.1", "::1", hostname, hostname.partition(".")[0]}
+    local = {name for name in names if _normalize_host(name) in own_names}
+    unknown = [name for name in names if name not in local]
+    answers = _resolve_names(unknown, NAME_LOOKUP_SECONDS if seconds is None else seconds)
+    return local | {name for name, is_local in answers.items() if is_local}, [
+        name for name in unknown if name not in answers
+    ]
 
 
 def _resolve_names(names: list[str], seconds: float) -> dict[str, bool]:
     """Whether a name has an address of this machine, for those that were answered in time. A look-up cannot be broken
     off: threads that still wait for one when time is up are left behind, and end with the process.
     """
-    end = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds
     waiting, answered = SimpleQueue[str](), SimpleQueue[tuple[str, bool]]()
     for name in names:
         waiting.put(name)
 
-    def work() -> None:
-        while time.monotonic() < end:
+    def resolve_waiting() -> None:
+        while time.monotonic() < deadline:
             try:
                 name = waiting.get_nowait()
             except Empty:
@@ -250,15 +252,15 @@ def _resolve_names(names: list[str], seconds: float) -> dict[str, bool]:
             answered.put((name, _is_local_name(name)))
 
     for _ in range(min(_LOOKUP_THREADS, len(names))):
-        threading.Thread(target=work, name="host-name", daemon=True).start()
-    found: dict[str, bool] = {}
-    while len(found) < len(names):
+        threading.Thread(target=resolve_waiting, name="host-name", daemon=True).start()
+    results: dict[str, bool] = {}
+    while len(results) < len(names):
         try:
-            name, here = answered.get(timeout=max(0.0, end - time.monotonic()))
+            name, is_local = answered.get(timeout=max(0.0, deadline - time.monotonic()))
         except Empty:
             break
-        found[name] = here
-    return found
+        results[name] = is_local
+    return results
 
 
 def _normalize_host(host: str) -> str:
@@ -268,10 +270,10 @@ def _normalize_host(host: str) -> str:
 def _is_local_name(host: str) -> bool:
     """Whether a name has an address that can be bound on this machine."""
     try:
-        found = socket.getaddrinfo(_normalize_host(host), 0, type=socket.SOCK_DGRAM)
+        addresses = socket.getaddrinfo(_normalize_host(host), 0, type=socket.SOCK_DGRAM)
     except (OSError, UnicodeError):  # the second: a name that no name server can be asked for, such as `a..b`
         return False
-    return any(_can_bind(family, address) for family, _, _, _, address in found)
+    return any(_can_bind(family, address) for family, _, _, _, address in addresses)
 
 
 def host_identity() -> str:
@@ -291,10 +293,10 @@ def run_for_output(command: list[str], timeout: float = 10.0) -> str:
     if program is None:
         return ""
     try:
-        done = subprocess.run([program, *command[1:]], text=True, capture_output=True, timeout=timeout, check=False)  # noqa: S603
+        process = subprocess.run([program, *command[1:]], text=True, capture_output=True, timeout=timeout, check=False)  # noqa: S603
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    return done.stdout if done.returncode == 0 else ""
+    return process.stdout if process.returncode == 0 else ""
 
 
 def _can_bind(family: int, address: tuple[object, ...]) -> bool:
@@ -306,7 +308,7 @@ def _can_bind(family: int, address: tuple[object, ...]) -> bool:
     return True
 
 
-def _cpuinfo(field: str) -> str:
+def _read_cpuinfo_field(field: str) -> str:
     for line in _read_text("/proc/cpuinfo").splitlines():
         name, _, value = line.partition(":")
         if name.strip() == field:

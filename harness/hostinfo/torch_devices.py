@@ -68,8 +68,8 @@ def parse_torch_devices(
     Raises TypeError or ValueError when it is no such answer.
     """
     if raw is None:
-        words = f"no answer within {seconds:.0f} s"
-        return TorchDevices(driver=driver, visible=visible, answered=False, words=words)
+        reason = f"no answer within {seconds:.0f} s"
+        return TorchDevices(driver=driver, visible=visible, answered=False, words=reason)
     return TorchDevices(
         version=_optional_text(raw.get("version")),
         cuda=_optional_text(raw.get("cuda")),
@@ -92,7 +92,7 @@ def format_device_names(names: Sequence[str]) -> str:
     return " and ".join(f"{count} {name}" for name, count in Counter(names).items())
 
 
-def find_torch_problem(torch: TorchDevices, wanted: int = 1) -> TorchProblem | None:
+def find_torch_problem(torch: TorchDevices, num_ranks: int = 1) -> TorchProblem | None:
     """What keeps `wanted` ranks from a machine's NVIDIA devices; None where nothing does."""
     if not torch.answered:
         return TorchProblem(
@@ -112,22 +112,22 @@ def find_torch_problem(torch: TorchDevices, wanted: int = 1) -> TorchProblem | N
         )
     if torch.count == 0:
         return _explain_no_devices(torch)
-    return _check_device_count(torch, wanted)
+    return _check_device_count(torch, num_ranks)
 
 
-def _check_device_count(torch: TorchDevices, wanted: int) -> TorchProblem | None:
-    without = [c for c in torch.capabilities if not _can_run_on(c, torch.built_for)]
-    if without:
-        ours = ", ".join(torch.built_for)
+def _check_device_count(torch: TorchDevices, num_ranks: int) -> TorchProblem | None:
+    unsupported = [capability for capability in torch.capabilities if not _can_run_on(capability, torch.built_for)]
+    if unsupported:
+        supported = ", ".join(torch.built_for)
         return TorchProblem(
-            f"{torch.build} has no code for compute capability {without[0][0]}.{without[0][1]} (it has {ours})",
+            f"{torch.build} has no code for compute capability {unsupported[0][0]}.{unsupported[0][1]} (it has {supported})",
             "install a build of torch that has",
             "the ranks there would fail at the first operation on the device",
         )
-    if torch.count < wanted:
+    if torch.count < num_ranks:
         hidden = f" (CUDA_VISIBLE_DEVICES is {torch.visible})" if torch.visible else ""
         return TorchProblem(
-            f"{wanted} ranks are asked for, and {torch.build} can use {torch.count} of the devices{hidden}",
+            f"{num_ranks} ranks are asked for, and {torch.build} can use {torch.count} of the devices{hidden}",
             "start fewer ranks, or look at what hides the others: the container, the scheduler, CUDA_VISIBLE_DEVICES",
             "the ranks beyond them would fail once CUDA is touched, and the others wait for them",
         )
@@ -136,20 +136,20 @@ def _check_device_count(torch: TorchDevices, wanted: int) -> TorchProblem | None
 
 def _explain_no_devices(torch: TorchDevices) -> TorchProblem:
     major = int(torch.cuda.partition(".")[0]) if torch.cuda and torch.cuda.partition(".")[0].isdigit() else 0
-    least, has = _MIN_DRIVERS.get(major), _driver_major(torch.driver)
-    if least is not None and has is not None and has < least:
-        runs = max((m for m, oldest in _MIN_DRIVERS.items() if oldest <= has), default=None)
-        other = f", or install a build of torch for CUDA {runs}" if runs else ""
+    required_driver, installed_driver = _MIN_DRIVERS.get(major), _driver_major(torch.driver)
+    if required_driver is not None and installed_driver is not None and installed_driver < required_driver:
+        newest_cuda = max((cuda for cuda, oldest in _MIN_DRIVERS.items() if oldest <= installed_driver), default=None)
+        other = f", or install a build of torch for CUDA {newest_cuda}" if newest_cuda else ""
         return TorchProblem(
-            f"driver {torch.driver} is older than CUDA {torch.cuda} of torch {torch.version} needs ({least})",
-            f"install driver {least} or newer{other}",
+            f"driver {torch.driver} is older than CUDA {torch.cuda} of torch {torch.version} needs ({required_driver})",
+            f"install driver {required_driver} or newer{other}",
         )
     if torch.visible is not None and torch.visible.strip() in ("", "-1"):
         value = f"`{torch.visible.strip()}`" if torch.visible.strip() else "empty"
         return TorchProblem(f"CUDA_VISIBLE_DEVICES is {value}, so that torch sees none", "unset CUDA_VISIBLE_DEVICES")
-    said = f": {torch.words}" if torch.words else ""
+    reason = f": {torch.words}" if torch.words else ""
     return TorchProblem(
-        f"{torch.build} can use none of them{said}",
+        f"{torch.build} can use none of them{reason}",
         "in a container, start it with `--gpus all` and with `compute` in NVIDIA_DRIVER_CAPABILITIES; else "
         "reinstall the driver",
     )
@@ -157,10 +157,15 @@ def _explain_no_devices(torch: TorchDevices) -> TorchProblem:
 
 def _other_build_fix(driver: str | None) -> str:
     """Where one build is installed pip takes another for the same, unless it is forced."""
-    has = _driver_major(driver)
-    runs = max((m for m, oldest in _MIN_DRIVERS.items() if has is not None and oldest <= has), default=None)
-    which = f"for CUDA {runs}, which driver {driver} runs" if runs else "for the CUDA that the driver runs"
-    return f"install a build of torch {which} (pip install --force-reinstall torch, from the index of that build)"
+    installed_driver = _driver_major(driver)
+    newest_cuda = max(
+        (cuda for cuda, oldest in _MIN_DRIVERS.items() if installed_driver is not None and oldest <= installed_driver),
+        default=None,
+    )
+    build = (
+        f"for CUDA {newest_cuda}, which driver {driver} runs" if newest_cuda else "for the CUDA that the driver runs"
+    )
+    return f"install a build of torch {build} (pip install --force-reinstall torch, from the index of that build)"
 
 
 def _driver_major(driver: str | None) -> int | None:
@@ -170,7 +175,7 @@ def _driver_major(driver: str | None) -> int | None:
 
 def _can_run_on(capability: tuple[int, int], built_for: Sequence[str]) -> bool:
     """Machine code runs on its own major release from its minor one on; `compute_` is translated for all later ones."""
-    found = [m.groups() for name in built_for if (m := _ARCHITECTURE.fullmatch(name))]
-    codes = [(kind, (int(major), int(minor))) for kind, major, minor in found]
+    architectures = [match.groups() for name in built_for if (match := _ARCHITECTURE.fullmatch(name))]
+    codes = [(kind, (int(major), int(minor))) for kind, major, minor in architectures]
     fits = any(code <= capability and (kind == "compute" or code[0] == capability[0]) for kind, code in codes)
-    return fits or len(found) < len(built_for) or not built_for
+    return fits or len(architectures) < len(built_for) or not built_for

@@ -65,5 +65,5 @@ def _package_location(package: str) -> str | None:
 
 def _device_name(environ: Mapping[str, str]) -> str:
     """What ranks compute on: DeepSpeed compiles CUDA code for the devices of the host that it is on."""
-    asked = environ.get("DS_ACCELERATOR", "")
-    return "cpu" if asked == "cpu" else ",".join(machine.accelerator_models()) or asked or "cpu"
+    accelerator = environ.get("DS_ACCELERATOR", "")
+    return "cpu" if accelerator == "cpu" else ",".join(machine.accelerator_models()) or accelerator or "cpu"

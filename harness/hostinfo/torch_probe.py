@@ -23,8 +23,8 @@ TIMEOUT_SECONDS = 60.0
 def build_request(scripts: Path, python_path: str, variables: Mapping[str, str], seconds: float) -> dict[str, Any]:
     """What `launch/probe.py` needs to ask torch on its host, with these variables of the spec (`launch.env`)."""
     source = (scripts / SCRIPT).read_text(encoding="utf-8")
-    given = {name: value for name, value in variables.items() if name not in ("PATH", "PYTHONPATH")}
-    return {"source": source, "mark": MARK, "path": python_path, "environ": given, "seconds": seconds}
+    environ = {name: value for name, value in variables.items() if name not in ("PATH", "PYTHONPATH")}
+    return {"source": source, "mark": MARK, "path": python_path, "environ": environ, "seconds": seconds}
 
 
 def probe_torch(
@@ -33,7 +33,7 @@ def probe_torch(
     """The answer of this Python's torch, with this process's environment and these variables of the spec
     (`launch.env`). Nothing of the current folder is imported.
     """
-    environ = {**os.environ, **{k: v for k, v in (variables or {}).items() if k != "PATH"}}
+    environ = {**os.environ, **{name: value for name, value in (variables or {}).items() if name != "PATH"}}
     answer = _run_probe(python_command(str(scripts / SCRIPT)), environ, seconds)
     return parse_torch_devices(answer, machine.nvidia_driver(), environ.get("CUDA_VISIBLE_DEVICES"), seconds)
 
@@ -55,5 +55,5 @@ def _run_probe(command: list[str], environ: Mapping[str, str], seconds: float) -
         if child.stdout is not None:
             child.stdout.close()
     lines = [line.removeprefix(MARK) for line in out.splitlines() if line.startswith(MARK)]
-    ended = {"words": f"its process ended with code {child.returncode}"}
-    return dict(json.loads(lines[-1])) if lines else ended
+    failure = {"words": f"its process ended with code {child.returncode}"}
+    return dict(json.loads(lines[-1])) if lines else failure

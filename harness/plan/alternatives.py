@@ -78,12 +78,14 @@ def evaluate_alternative(
 
 
 def _alternative_settings(run: PlanSettings) -> Iterator[PlanSettings]:
-    here = (run.stage, run.optimizer_device, run.param_device)
-    rungs = [rung for rung in STAGES_AND_OFFLOADS if is_stage_supported(rung[0], run)]
-    if here not in rungs:
-        rungs = sorted([*rungs, here], key=lambda rung: (rung[0], rung[1] != "none", rung[2] != "none"))
-    for stage, optimizer_device, param_device in rungs:
-        if (stage, optimizer_device, param_device) != here:
+    current = (run.stage, run.optimizer_device, run.param_device)
+    placements = [placement for placement in STAGES_AND_OFFLOADS if is_stage_supported(placement[0], run)]
+    if current not in placements:
+        placements = sorted(
+            [*placements, current], key=lambda placement: (placement[0], placement[1] != "none", placement[2] != "none")
+        )
+    for stage, optimizer_device, param_device in placements:
+        if (stage, optimizer_device, param_device) != current:
             yield with_offload(run, stage, optimizer_device, param_device)
             continue
         yield run
@@ -116,28 +118,32 @@ def is_stage_supported(stage: int, run: PlanSettings) -> bool:
     return stage <= (1 if run.pipeline_parallel_size > 1 else 3)
 
 
-def title_of(s: PlanSettings, run: PlanSettings | None = None) -> str:
+def title_of(settings: PlanSettings, run: PlanSettings | None = None) -> str:
     """`ZeRO-3, optimizer and parameters on cpu`; against a run also what else differs from it."""
-    text = f"ZeRO-{s.stage}" if s.stage else "no ZeRO (stage 0)"
-    if s.optimizer_device == s.param_device != "none":
-        text += f", optimizer and parameters on {s.optimizer_device}"
-    elif s.optimizer_device != "none":
-        text += f", optimizer on {s.optimizer_device}"
-        text += f", parameters on {s.param_device}" if s.param_device != "none" else ""
-    elif s.param_device != "none":
-        text += f", parameters on {s.param_device}"
-    return text if run is None else text + "".join(f", {words}" for words in _differences(s, run))
+    text = f"ZeRO-{settings.stage}" if settings.stage else "no ZeRO (stage 0)"
+    if settings.optimizer_device == settings.param_device != "none":
+        text += f", optimizer and parameters on {settings.optimizer_device}"
+    elif settings.optimizer_device != "none":
+        text += f", optimizer on {settings.optimizer_device}"
+        text += f", parameters on {settings.param_device}" if settings.param_device != "none" else ""
+    elif settings.param_device != "none":
+        text += f", parameters on {settings.param_device}"
+    return (
+        text
+        if run is None
+        else text + "".join(f", {difference}" for difference in _describe_differences(settings, run))
+    )
 
 
-def _differences(s: PlanSettings, run: PlanSettings) -> Iterator[str]:
-    for name, mine, theirs in (
-        ("tensor", s.tensor_parallel_size, run.tensor_parallel_size),
-        ("pipeline", s.pipeline_parallel_size, run.pipeline_parallel_size),
-        ("sequence", s.sequence_parallel_size, run.sequence_parallel_size),
+def _describe_differences(settings: PlanSettings, run: PlanSettings) -> Iterator[str]:
+    for name, size, current_size in (
+        ("tensor", settings.tensor_parallel_size, run.tensor_parallel_size),
+        ("pipeline", settings.pipeline_parallel_size, run.pipeline_parallel_size),
+        ("sequence", settings.sequence_parallel_size, run.sequence_parallel_size),
     ):
-        if mine != theirs:
-            yield f"{name} {mine}"
-    if s.micro_batch != run.micro_batch:
-        yield f"micro-batch {s.micro_batch}"
-    if s.checkpointing != run.checkpointing:
-        yield "gradient checkpointing" if s.checkpointing else "no checkpointing"
+        if size != current_size:
+            yield f"{name} {size}"
+    if settings.micro_batch != run.micro_batch:
+        yield f"micro-batch {settings.micro_batch}"
+    if settings.checkpointing != run.checkpointing:
+        yield "gradient checkpointing" if settings.checkpointing else "no checkpointing"

@@ -23,107 +23,113 @@ class NvmeBytes:
     parameters_write: float = 0.0
 
 
-def all_gather_bytes(size: float, s: PlanSettings, per_layer: float = 0.0) -> float:
+def all_gather_bytes(size: float, settings: PlanSettings, per_layer: float = 0.0) -> float:
     """Payload of parameter all-gathers of data parallelism, bytes a step.
 
     Stages 1, 2: once. Stage 3: forward and backward of every micro-batch, less what stays gathered over the turn
     (`stage3_max_reuse_distance` / 2 and the prefetch bucket); once more where checkpointing recomputes layers above
     half the reuse distance. `zero_quantized_weights` halves it.
     """
-    if s.stage == 0:
+    if settings.stage == 0:
         return 0.0
-    if s.stage < 3:
-        return s.param_bytes * size
-    kept = min(size, s.max_reuse_distance // 2 + s.prefetch_bucket_size) / size
-    again = 1.0 if s.checkpointing and 2 * per_layer > s.max_reuse_distance else 0.0
-    payload = s.accumulation * (2 - kept + again) * s.param_bytes * size
-    return payload / 2 if s.quantized_weights else payload
+    if settings.stage < 3:
+        return settings.param_bytes * size
+    share_kept = min(size, settings.max_reuse_distance // 2 + settings.prefetch_bucket_size) / size
+    recompute_gathers = 1.0 if settings.checkpointing and 2 * per_layer > settings.max_reuse_distance else 0.0
+    payload = settings.accumulation * (2 - share_kept + recompute_gathers) * settings.param_bytes * size
+    return payload / 2 if settings.quantized_weights else payload
 
 
-def gradient_reduction_bytes(size: float, s: PlanSettings) -> float:
+def gradient_reduction_bytes(size: float, settings: PlanSettings) -> float:
     """Payload of gradient reductions in ring units (a reduce-scatter or a reduce is 1, an all-reduce 2), bytes a step.
 
     Stages 1 and 2 all-reduce by default (`use_multi_rank_bucket_allreduce`), stage 2 in every micro-step; stage 3
     reduce-scatters. `zero_quantized_gradients` sends a quarter.
     """
-    g, ring = s.accumulation, 2.0 if s.multi_rank_bucket_allreduce else 1.0
-    units = {0: 2.0, 1: ring, 2: ring * g, 3: float(g)}[s.stage]
-    return units * s.comm_bytes * size * (0.25 if s.quantized_gradients else 1.0)
+    accumulation, ring = settings.accumulation, 2.0 if settings.multi_rank_bucket_allreduce else 1.0
+    units = {0: 2.0, 1: ring, 2: ring * accumulation, 3: float(accumulation)}[settings.stage]
+    return units * settings.comm_bytes * size * (0.25 if settings.quantized_gradients else 1.0)
 
 
-def tensor_parallel_bytes(m: ModelFacts, s: PlanSettings) -> float:
+def tensor_parallel_bytes(model: ModelFacts, settings: PlanSettings) -> float:
     """Wire bytes a rank: AutoTP all-reduces the hidden states 7 times a layer (2 forward, 5 backward) and gathers the
     logits once.
     """
-    t = s.tensor_parallel_size
-    if t == 1:
+    ranks = settings.tensor_parallel_size
+    if ranks == 1:
         return 0.0
-    tokens = s.tokens_per_micro_batch * s.accumulation * s.param_bytes
-    hidden = 2 * 7 * m.num_layers / s.pipeline_parallel_size * tokens * m.hidden
-    return (hidden + tokens * m.vocab) * (t - 1) / t
+    tokens = settings.tokens_per_micro_batch * settings.accumulation * settings.param_bytes
+    hidden = 2 * 7 * model.num_layers / settings.pipeline_parallel_size * tokens * model.hidden
+    return (hidden + tokens * model.vocab) * (ranks - 1) / ranks
 
 
-def sequence_parallel_bytes(m: ModelFacts, s: PlanSettings) -> float:
+def sequence_parallel_bytes(model: ModelFacts, settings: PlanSettings) -> float:
     """Wire bytes a rank: Ulysses exchanges queries and outputs, keys and values, forward and backward."""
-    u = s.sequence_parallel_size
-    if u == 1:
+    ranks = settings.sequence_parallel_size
+    if ranks == 1:
         return 0.0
-    width = 2 * (m.heads + m.kv_heads) * m.head_dim
-    tokens = s.tokens_per_micro_batch * s.accumulation * s.param_bytes
-    return 2 * m.num_layers * tokens * width * (u - 1) / u
+    width = 2 * (model.heads + model.kv_heads) * model.head_dim
+    tokens = settings.tokens_per_micro_batch * settings.accumulation * settings.param_bytes
+    return 2 * model.num_layers * tokens * width * (ranks - 1) / ranks
 
 
-def pipeline_bytes(m: ModelFacts, s: PlanSettings) -> float:
+def pipeline_bytes(model: ModelFacts, settings: PlanSettings) -> float:
     """Bytes that a middle stage sends: hidden states forward, their gradients backward, each micro-batch."""
-    if s.pipeline_parallel_size == 1:
+    if settings.pipeline_parallel_size == 1:
         return 0.0
-    return 2 * s.tokens_per_micro_batch * m.hidden * s.param_bytes * s.accumulation
+    return 2 * settings.tokens_per_micro_batch * model.hidden * settings.param_bytes * settings.accumulation
 
 
-def device_to_host_bytes(part: float, s: PlanSettings) -> tuple[float, float]:
+def device_to_host_bytes(partition: float, settings: PlanSettings) -> tuple[float, float]:
     """Bytes a rank sends down to the host: during the backward passes, and at the boundary."""
-    if s.optimizer_device == "none":
+    if settings.optimizer_device == "none":
         return 0.0, 0.0
-    e, g = s.param_bytes, s.accumulation
-    during = e * g if s.stage == 3 else e * g if g > 1 else 0
-    return during * part, 4.0 * part if s.stage < 3 or s.separate_offload_grads else 0.0
+    param_bytes, accumulation = settings.param_bytes, settings.accumulation
+    during = (
+        param_bytes * accumulation if settings.stage == 3 else param_bytes * accumulation if accumulation > 1 else 0
+    )
+    return during * partition, 4.0 * partition if settings.stage < 3 or settings.separate_offload_grads else 0.0
 
 
-def host_to_device_bytes(part: float, s: PlanSettings) -> tuple[float, float]:
+def host_to_device_bytes(partition: float, settings: PlanSettings) -> tuple[float, float]:
     """Bytes a rank fetches from the host: during the passes, and after the step."""
-    e, g = s.param_bytes, s.accumulation
+    param_bytes, accumulation = settings.param_bytes, settings.accumulation
     during = after = 0.0
-    if s.optimizer_device != "none":
-        during += (e * g if s.stage == 3 else e * (g - 1)) * part
-        after += e * part
-    if s.param_device != "none":
-        during, after = during + 2 * e * g * part, 0.0
+    if settings.optimizer_device != "none":
+        during += (param_bytes * accumulation if settings.stage == 3 else param_bytes * (accumulation - 1)) * partition
+        after += param_bytes * partition
+    if settings.param_device != "none":
+        during, after = during + 2 * param_bytes * accumulation * partition, 0.0
     return during, after
 
 
-def cpu_optimizer_bytes(node: float, s: PlanSettings) -> float:
+def cpu_optimizer_bytes(host_parameters: float, settings: PlanSettings) -> float:
     """Host memory traffic of the optimizer step for `node` parameters on one host; with gradients cast in it."""
-    once = (
-        s.stage == 3
-        and not s.separate_offload_grads
-        and (s.optimizer_device == "nvme" or s.grad_bytes != s.master_bytes)
+    casts_in_step = (
+        settings.stage == 3
+        and not settings.separate_offload_grads
+        and (settings.optimizer_device == "nvme" or settings.grad_bytes != settings.master_bytes)
     )
-    cast = s.grad_bytes + s.master_bytes if once else 0
-    return 0.0 if s.optimizer_device == "none" else (CPU_STEP_BYTES + cast) * node * s.offload_ratio
+    cast = settings.grad_bytes + settings.master_bytes if casts_in_step else 0
+    return (
+        0.0
+        if settings.optimizer_device == "none"
+        else (CPU_STEP_BYTES + cast) * host_parameters * settings.offload_ratio
+    )
 
 
-def nvme_bytes(node: float, s: PlanSettings) -> NvmeBytes:
+def nvme_bytes(host_parameters: float, settings: PlanSettings) -> NvmeBytes:
     """Bytes of one host for `node` parameters: 12 read and 12 written a parameter by the optimizer (swap_tensor), 4
     more of both where gradients go to the disk; parameters read for each gather and written once.
     """
-    optimizer = s.optimizer_device == "nvme"
-    gradients = s.master_bytes * node if optimizer and s.separate_offload_grads else 0.0
-    parameters = s.param_device == "nvme"
-    width = s.master_bytes + s.state_bytes * s.num_states
+    optimizer = settings.optimizer_device == "nvme"
+    gradients = settings.master_bytes * host_parameters if optimizer and settings.separate_offload_grads else 0.0
+    parameters = settings.param_device == "nvme"
+    width = settings.master_bytes + settings.state_bytes * settings.num_states
     return NvmeBytes(
-        optimizer_read=width * node + gradients if optimizer else 0.0,
-        optimizer_write=width * node if optimizer else 0.0,
+        optimizer_read=width * host_parameters + gradients if optimizer else 0.0,
+        optimizer_write=width * host_parameters if optimizer else 0.0,
         gradients_write=gradients,
-        parameters_read=2 * s.param_bytes * s.accumulation * node if parameters else 0.0,
-        parameters_write=s.param_bytes * node if parameters else 0.0,
+        parameters_read=2 * settings.param_bytes * settings.accumulation * host_parameters if parameters else 0.0,
+        parameters_write=settings.param_bytes * host_parameters if parameters else 0.0,
     )

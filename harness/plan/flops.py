@@ -24,12 +24,14 @@ class FlopsInputs:
     recomputed: float
 
     @staticmethod
-    def from_model(m: ModelFacts) -> FlopsInputs:
+    def from_model(model: ModelFacts) -> FlopsInputs:
         """Of a known model. torch stops a checkpointed layer early, before the last projection of its MLP."""
-        down = m.num_layers * m.hidden * m.intermediate * (m.experts_per_token or 1)
-        layers = m.matmul_parameters - m.vocab * m.hidden
-        width = m.heads * m.head_dim
-        return FlopsInputs(m.matmul_parameters, m.active_parameters, m.num_layers, width, max(0, layers - down))
+        down_projections = model.num_layers * model.hidden * model.intermediate * (model.experts_per_token or 1)
+        layers = model.matmul_parameters - model.vocab * model.hidden
+        width = model.heads * model.head_dim
+        return FlopsInputs(
+            model.matmul_parameters, model.active_parameters, model.num_layers, width, max(0, layers - down_projections)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +45,16 @@ class GradientShares:
 ALL_GRADIENTS = GradientShares()
 
 
-def needed_flops(s: FlopsInputs, tokens: float, pairs: float, trained: GradientShares = ALL_GRADIENTS) -> float:
+def needed_flops(inputs: FlopsInputs, tokens: float, pairs: float, trained: GradientShares = ALL_GRADIENTS) -> float:
     """Of a step of `tokens` without padding, of which `pairs` attend to each other, summed over the layers: nothing
     computed twice, nothing that a causal mask hides.
     """
-    products = 2 * s.matmul * tokens * (1 + trained.input_grads + trained.weight_grads)
-    return products + 4 * s.width * pairs * (1 + 2 * trained.input_grads)
+    products = 2 * inputs.matmul * tokens * (1 + trained.input_grads + trained.weight_grads)
+    return products + 4 * inputs.width * pairs * (1 + 2 * trained.input_grads)
 
 
 def executed_flops(
-    s: FlopsInputs,
+    inputs: FlopsInputs,
     positions: float,
     pairs: float,
     trained: GradientShares = ALL_GRADIENTS,
@@ -60,27 +62,29 @@ def executed_flops(
     checkpointing: bool = False,
 ) -> float:
     """Of a step of `positions`, padding too, and of the `pairs` that its attention computes whether hidden or not."""
-    once = needed_flops(s, positions, pairs, trained)
-    return once + (2 * s.recomputed * positions + 4 * s.width * pairs if checkpointing else 0.0)
+    needed = needed_flops(inputs, positions, pairs, trained)
+    return needed + (2 * inputs.recomputed * positions + 4 * inputs.width * pairs if checkpointing else 0.0)
 
 
-def flops_6n(s: FlopsInputs, tokens: float) -> float:
+def flops_6n(inputs: FlopsInputs, tokens: float) -> float:
     """6 N a token (Kaplan et al., arXiv 2001.08361), here with all active parameters, embeddings too; no attention."""
-    return 6 * s.active * tokens
+    return 6 * inputs.active * tokens
 
 
-def hardware_flops_per_token(m: ModelFacts, sequence: int, checkpointing: bool) -> float:
+def hardware_flops_per_token(model: ModelFacts, sequence: int, checkpointing: bool) -> float:
     """Floating-point operations that the hardware executes for a token, forward and backward.
 
     6 a matmul parameter and 6 L a d s of causal attention (half of PaLM's 12). Checkpointing recomputes the layers,
     without the last projection of the MLP (torch stops early): 2 (N_layers - L h f), and the attention's forward.
     """
-    return executed_flops(FlopsInputs.from_model(m), 1, m.num_layers * sequence / 2, checkpointing=checkpointing)
+    return executed_flops(
+        FlopsInputs.from_model(model), 1, model.num_layers * sequence / 2, checkpointing=checkpointing
+    )
 
 
-def model_flops_per_token(m: ModelFacts, sequence: int) -> float:
+def model_flops_per_token(model: ModelFacts, sequence: int) -> float:
     """What MFU counts: 6 N + 12 L a d s, attention in full and nothing recomputed (PaLM, arXiv 2204.02311, appendix B).
 
     N is the active parameters that are multiplied with: no norms, no input embedding.
     """
-    return 6 * m.matmul_parameters + 12 * m.num_layers * m.heads * m.head_dim * sequence
+    return 6 * model.matmul_parameters + 12 * model.num_layers * model.heads * model.head_dim * sequence

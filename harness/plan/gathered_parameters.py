@@ -16,8 +16,8 @@ def num_layers_kept_gathered(model: ModelFacts, max_reuse_distance: int) -> int:
     Seen from a leaf module DeepSpeed counts with all that is below a module, and the first module of the backward pass
     is the whole model.
     """
-    beyond = max_reuse_distance - _head_numel(model)
-    return min(model.num_layers, max(0, -(-beyond // model.largest_layer_parameters)))
+    distance_in_layers = max_reuse_distance - _head_numel(model)
+    return min(model.num_layers, max(0, -(-distance_in_layers // model.largest_layer_parameters)))
 
 
 def embedding_numel_kept_gathered(model: ModelFacts, max_reuse_distance: int) -> int:
@@ -26,9 +26,9 @@ def embedding_numel_kept_gathered(model: ModelFacts, max_reuse_distance: int) ->
     Seen from any other module DeepSpeed counts a module's own parameters alone, and a leaf module has none of its own.
     An embedding that is the head too is used again after nothing but layers.
     """
-    outside = sum(parameter.numel for parameter in model.before)
+    embedding_numel = sum(parameter.numel for parameter in model.before)
     if 2 * _head_numel(model) < max_reuse_distance:
-        return outside
+        return embedding_numel
     return _head_numel(model) if model.tied and max_reuse_distance else 0
 
 

@@ -20,35 +20,35 @@ class CheckpointCost:
     lost: float
 
 
-def checkpoint_bytes(s: PlanSettings, parameters: int) -> int:
+def checkpoint_bytes(settings: PlanSettings, parameters: int) -> int:
     """Masters and optimizer states of all ranks, below stage 3 weights as trained too: in bf16 with Adam 14 bytes a
     parameter, 12 at stage 3 (a rehearsal on 2 ranks wrote 61.9 MiB where 14 would be 72.2).
     """
-    weights = s.bytes_per_parameter.parameters if s.stage < 3 else 0
-    return parameters * (weights + s.bytes_per_parameter.master + s.bytes_per_parameter.states)
+    weights = settings.bytes_per_parameter.parameters if settings.stage < 3 else 0
+    return parameters * (weights + settings.bytes_per_parameter.master + settings.bytes_per_parameter.states)
 
 
-def optimal_interval_young(cost: float, between: float) -> float:
+def optimal_interval_young(cost: float, failure_seconds: float) -> float:
     """Seconds of work between checkpoints, sqrt(2 C M) (Young 1974): C seconds a checkpoint, M between failures."""
-    return sqrt(2 * cost * between)
+    return sqrt(2 * cost * failure_seconds)
 
 
-def optimal_interval_daly(cost: float, between: float) -> float:
+def optimal_interval_daly(cost: float, failure_seconds: float) -> float:
     """The same with Daly's correction (2006): sqrt(2 C M) (1 + sqrt(C / 2M) / 3 + C / 18 M) - C, or M for C >= 2 M."""
-    if cost >= 2 * between:
-        return between
-    ratio = cost / (2 * between)
-    return optimal_interval_young(cost, between) * (1 + sqrt(ratio) / 3 + ratio / 9) - cost
+    if cost >= 2 * failure_seconds:
+        return failure_seconds
+    ratio = cost / (2 * failure_seconds)
+    return optimal_interval_young(cost, failure_seconds) * (1 + sqrt(ratio) / 3 + ratio / 9) - cost
 
 
-def checkpoint_cost(s: PlanSettings, parameters: int, rates: Rates) -> CheckpointCost:
+def checkpoint_cost(settings: PlanSettings, parameters: int, rates: Rates) -> CheckpointCost:
     """For a job that stops as a whole when one of its GPUs fails; every host writes its own part."""
-    size = checkpoint_bytes(s, parameters)
-    cost = size / s.num_hosts / rates.checkpoint_write
-    between = rates.failure_hours * 3600 / s.world_size
-    interval = optimal_interval_daly(cost, between)
-    lost = cost / interval + (interval / 2 + rates.restart_seconds) / between
-    return CheckpointCost(size, cost, between, interval, min(1.0, lost))
+    size = checkpoint_bytes(settings, parameters)
+    cost = size / settings.num_hosts / rates.checkpoint_write
+    failure_seconds = rates.failure_hours * 3600 / settings.world_size
+    interval = optimal_interval_daly(cost, failure_seconds)
+    lost_share = cost / interval + (interval / 2 + rates.restart_seconds) / failure_seconds
+    return CheckpointCost(size, cost, failure_seconds, interval, min(1.0, lost_share))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,10 @@ class RunCost:
     money: float | None
 
 
-def run_cost(tokens: float, tokens_per_second: float, s: PlanSettings, lost: float, price: float | None) -> RunCost:
+def run_cost(
+    tokens: float, tokens_per_second: float, settings: PlanSettings, lost_share: float, price: float | None
+) -> RunCost:
     """`price`: money a GPU and hour; `lost`: share of time that checkpoints and failures take."""
-    hours = tokens / tokens_per_second / 3600 / (1 - min(lost, 0.99))
-    gpu_hours = hours * s.world_size
+    hours = tokens / tokens_per_second / 3600 / (1 - min(lost_share, 0.99))
+    gpu_hours = hours * settings.world_size
     return RunCost(tokens, hours, gpu_hours, None if price is None else gpu_hours * price)

@@ -54,15 +54,15 @@ class MemoryEstimate:
 
     def items_of(self, tier: Tier) -> tuple[MemoryItem, ...]:
         """The rows of one tier."""
-        return tuple(row for row in self.items if row.tier == tier)
+        return tuple(item for item in self.items if item.tier == tier)
 
     def bytes_at(self, tier: Tier, phase: Phase) -> int:
         """Bytes a rank on this tier in this phase; what the ranks of a host share is left out."""
-        return sum(row.bytes for row in self.items if row.tier == tier and phase in row.phases and not row.shared)
+        return sum(item.bytes for item in self.items if item.tier == tier and phase in item.phases and not item.shared)
 
     def host_bytes_at(self, phase: Phase) -> int:
         """Bytes of a host in this phase, device memory included where it is host memory."""
-        shared = sum(row.bytes for row in self.items if row.tier == "host" and phase in row.phases and row.shared)
+        shared = sum(item.bytes for item in self.items if item.tier == "host" and phase in item.phases and item.shared)
         if phase == "export":  # one process a host
             return shared + self.bytes_at("host", phase)
         return (
@@ -98,52 +98,54 @@ class MemoryEstimate:
     @property
     def nvme_bytes(self) -> int:
         """Bytes on the disks of a host."""
-        return self.ranks_per_host * sum(row.bytes for row in self.items_of("nvme"))
+        return self.ranks_per_host * sum(item.bytes for item in self.items_of("nvme"))
 
     def bytes_by_group(self, tier: Tier) -> dict[str, int]:
         """Bytes by group at the tier's peak: of a rank for the GPU, of a host for the others."""
         phase = self.gpu_peak_phase if tier == "gpu" else self.host_peak_phase
-        rows = [row for row in self.items_of(tier) if tier == "nvme" or phase in row.phases]
-        times = 1 if tier == "gpu" or phase == "export" else self.ranks_per_host
+        items = [item for item in self.items_of(tier) if tier == "nvme" or phase in item.phases]
+        num_ranks = 1 if tier == "gpu" or phase == "export" else self.ranks_per_host
         return {
-            name: sum(row.bytes * (1 if row.shared else times) for row in rows if row.kind in kinds)
+            name: sum(item.bytes * (1 if item.shared else num_ranks) for item in items if item.kind in kinds)
             for name, kinds in ITEM_GROUPS.items()
         }
 
     @property
     def model_state_bytes(self) -> int:
         """Bytes a rank of parameters, gradients, master weights and optimizer states, in GPU and host memory."""
-        rows = [row for row in self.items if row.kind in _STATES and row.tier != "nvme"]
-        return max(sum(row.bytes for row in rows if phase in row.phases) for phase in ("backward", "step"))
+        items = [item for item in self.items if item.kind in _STATES and item.tier != "nvme"]
+        return max(sum(item.bytes for item in items if phase in item.phases) for phase in ("backward", "step"))
 
 
 def estimate_memory(model: ModelFacts, settings: PlanSettings, device: Device | None) -> MemoryEstimate:
     """Count a run. Without a known device it is taken for a GPU of unknown size."""
     pooled = device is not None and device.is_cpu
-    shards = partition_model(model, settings)
+    partitions = partition_model(model, settings)
     if pooled:  # host pages that nothing is written to cost nothing: of a bucket, what the gradients fill
-        settings = replace(settings, reduce_bucket_size=min(settings.reduce_bucket_size, shards.total))
-    found = [
-        *model_state_items(settings, shards),
+        settings = replace(settings, reduce_bucket_size=min(settings.reduce_bucket_size, partitions.total))
+    candidates = [
+        *model_state_items(settings, partitions),
         *activation_items(model, settings),
-        *transient_items(settings, shards),
+        *transient_items(settings, partitions),
     ]
-    rows = [row for row in found if row.bytes and not (pooled and row.kind == "cache")]  # nothing is page-locked there
-    rows += (
-        cpu_process_items(settings, shards)
+    items = [
+        item for item in candidates if item.bytes and not (pooled and item.kind == "cache")
+    ]  # nothing is page-locked there
+    items += (
+        cpu_process_items(settings, partitions)
         if pooled
-        else gpu_overhead_items(settings, rows, pinned_rounding_bytes(rows))
+        else gpu_overhead_items(settings, items, pinned_rounding_bytes(items))
     )
-    return MemoryEstimate(tuple(rows), settings.ranks_per_host, pooled)
+    return MemoryEstimate(tuple(items), settings.ranks_per_host, pooled)
 
 
 def with_activations(memory: MemoryEstimate, activations: Sequence[MemoryItem]) -> MemoryEstimate:
     """The same run with another micro-batch: activations exchanged, the allocator's share counted anew."""
     kinds = ("activations", "logits", "recompute", "slack")
-    kept = [row for row in memory.items if row.kind not in kinds]
-    rows = [*kept, *(row for row in activations if row.bytes)]
-    slack = [allocator_slack_item(rows)] if any(row.kind == "slack" for row in memory.items) else []
-    return MemoryEstimate((*rows, *slack), memory.ranks_per_host, memory.pooled)
+    states = [item for item in memory.items if item.kind not in kinds]
+    items = [*states, *(item for item in activations if item.bytes)]
+    slack = [allocator_slack_item(items)] if any(item.kind == "slack" for item in memory.items) else []
+    return MemoryEstimate((*items, *slack), memory.ranks_per_host, memory.pooled)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,16 +171,16 @@ def check_fit(memory: MemoryEstimate, capacity: Capacity) -> Fit:
     """Compare peaks with what there is; 5 % of a host is left to the system."""
     host = None if capacity.host is None else capacity.host * (1 - HOST_RESERVE)
     gpu = None if memory.pooled else capacity.gpu
-    shares = {
+    tiers = {
         "gpu memory": (memory.gpu_peak, gpu),
         "host memory": (memory.host_peak, host),
         "nvme": (memory.nvme_bytes, capacity.nvme),
     }
-    known = {name: need / have for name, (need, have) in shares.items() if have}
-    if not known:
+    shares = {name: need / have for name, (need, have) in tiers.items() if have}
+    if not shares:
         return Fit(None, "")
-    binding = max(known, key=lambda name: known[name])
-    headroom = 1 - known[binding]
+    binding = max(shares, key=lambda name: shares[name])
+    headroom = 1 - shares[binding]
     if headroom < 0:
         return Fit(False, binding, headroom)
     unknown = (gpu is None and not memory.pooled) or host is None or (memory.nvme_bytes > 0 and capacity.nvme is None)

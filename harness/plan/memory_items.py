@@ -62,14 +62,14 @@ class ElementBytes:
 
 
 def memory_item(
-    tier: Tier, what: tuple[str, str], amount: ElementBytes, source: str, phases: tuple[Phase, ...] = ENGINE
+    tier: Tier, label: tuple[str, str], amount: ElementBytes, source: str, phases: tuple[Phase, ...] = ENGINE
 ) -> MemoryItem:
     """A row of (kind, description) whose formula is the amount's own."""
-    return MemoryItem(tier, *what, amount.bytes, str(amount), source, phases)
+    return MemoryItem(tier, *label, amount.bytes, str(amount), source, phases)
 
 
 def pinned_item(
-    what: tuple[str, str],
+    label: tuple[str, str],
     amount: ElementBytes,
     source: str,
     blocks: tuple[int, ...] = (),
@@ -77,9 +77,9 @@ def pinned_item(
 ) -> MemoryItem:
     """The same in page-locked host memory; `blocks` in elements, one of the whole amount unless said."""
     sizes = tuple(amount.width * count for count in blocks or (amount.count,))
-    return MemoryItem("host", *what, amount.bytes, str(amount), source, phases, pinned_blocks=sizes)
+    return MemoryItem("host", *label, amount.bytes, str(amount), source, phases, pinned_blocks=sizes)
 
 
-def pinned_rounding_bytes(rows: Iterable[MemoryItem]) -> int:
+def pinned_rounding_bytes(items: Iterable[MemoryItem]) -> int:
     """Bytes that torch's pinned allocator adds: it rounds every block up to a power of two (CachingHostAllocator.h)."""
-    return sum((1 << (block - 1).bit_length()) - block for row in rows for block in row.pinned_blocks if block)
+    return sum((1 << (block - 1).bit_length()) - block for item in items for block in item.pinned_blocks if block)

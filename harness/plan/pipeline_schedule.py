@@ -29,12 +29,14 @@ def micro_batches_in_flight(stages: int, stage: int, micro_batches: int) -> int:
 
 def schedule_1f1b(stages: int, stage: int, micro_batches: int) -> list[tuple[Literal["forward", "backward"], int]]:
     """What one stage computes, in order: a warm-up of forwards, then one backward and one forward in turn."""
-    ahead = min(stages - stage - 1, micro_batches)
-    order: list[tuple[Literal["forward", "backward"], int]] = [("forward", i) for i in range(ahead)]
-    for i in range(micro_batches):
-        if i + ahead < micro_batches:
-            order.append(("forward", i + ahead))
-        order.append(("backward", i))
+    num_warmup = min(stages - stage - 1, micro_batches)
+    order: list[tuple[Literal["forward", "backward"], int]] = [
+        ("forward", micro_batch) for micro_batch in range(num_warmup)
+    ]
+    for micro_batch in range(micro_batches):
+        if micro_batch + num_warmup < micro_batches:
+            order.append(("forward", micro_batch + num_warmup))
+        order.append(("backward", micro_batch))
     return order
 
 
@@ -46,19 +48,21 @@ def simulate_schedule(
     `forward` and `backward`: seconds a micro-batch, stage by stage. `latency`: seconds of one message.
     """
     stages = len(forward)
-    orders = [schedule_1f1b(stages, stage, micro_batches) for stage in range(stages)]
-    done: dict[tuple[str, int, int], float] = {}
+    schedules = [schedule_1f1b(stages, stage, micro_batches) for stage in range(stages)]
+    end_times: dict[tuple[str, int, int], float] = {}
     clock, position = [0.0] * stages, [0] * stages
-    while any(position[stage] < len(orders[stage]) for stage in range(stages)):
-        for stage, order in enumerate(orders):
-            while position[stage] < len(order):
-                kind, micro = order[position[stage]]
-                before = ("forward", stage - 1, micro) if kind == "forward" else ("backward", stage + 1, micro)
-                outside = before[1] < 0 or before[1] >= stages
-                if not outside and before not in done:
+    while any(position[stage] < len(schedules[stage]) for stage in range(stages)):
+        for stage, schedule in enumerate(schedules):
+            while position[stage] < len(schedule):
+                kind, micro_batch = schedule[position[stage]]
+                dependency = (
+                    ("forward", stage - 1, micro_batch) if kind == "forward" else ("backward", stage + 1, micro_batch)
+                )
+                is_free = dependency[1] < 0 or dependency[1] >= stages
+                if not is_free and dependency not in end_times:
                     break
-                start = clock[stage] if outside else max(clock[stage], done[before] + latency)
+                start = clock[stage] if is_free else max(clock[stage], end_times[dependency] + latency)
                 clock[stage] = start + (forward if kind == "forward" else backward)[stage]
-                done[(kind, stage, micro)] = clock[stage]
+                end_times[(kind, stage, micro_batch)] = clock[stage]
                 position[stage] += 1
     return max(clock)

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.facts.model_lookup import ModelFacts
 from harness.plan.alternatives import Alternative
 from harness.plan.memory_estimate import MemoryEstimate
 from harness.plan.memory_items import PHASES, MemoryItem
+from harness.plan.planner import Plan
 from harness.plan.step_time import StepTime
 from harness.plan.tuned_defaults.impact import DefaultImpact
-
-if TYPE_CHECKING:
-    from harness.plan.planner import Plan
 
 FORMAT_VERSION = 1
 
@@ -47,24 +45,25 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "tokens_per_step": plan.settings.tokens_per_step if plan.settings else None,
         "checkpoint": asdict(plan.checkpoint_cost) if plan.checkpoint_cost else None,
         "cost": asdict(plan.cost) if plan.cost else None,
-        "rows": [_item_json(row) for row in memory.items] if memory else [],
-        "alternatives": [_alternative_json(rung) for rung in plan.alternatives],
-        "fastest_that_fit": [_alternative_json(rung) for rung in plan.fastest_fitting],
-        "chosen": [_impact_json(difference) for difference in plan.tuned_defaults_impact],
+        "rows": [_item_json(item) for item in memory.items] if memory else [],
+        "alternatives": [_alternative_json(alternative) for alternative in plan.alternatives],
+        "fastest_that_fit": [_alternative_json(alternative) for alternative in plan.fastest_fitting],
+        "chosen": [_impact_json(impact) for impact in plan.tuned_defaults_impact],
         "assumptions": list(plan.rates.as_text()) if plan.time else [],
         "findings": [
-            {"gate": f.gate, "severity": f.severity, "message": f.message, "key": f.key} for f in plan.findings
+            {"gate": finding.gate, "severity": finding.severity, "message": finding.message, "key": finding.key}
+            for finding in plan.findings
         ],
     }
 
 
-def _impact_json(difference: DefaultImpact) -> dict[str, Any]:
+def _impact_json(impact: DefaultImpact) -> dict[str, Any]:
     return {
-        **difference.tuned_default.to_json(),
-        "gpu_bytes": difference.gpu_bytes,
-        "host_bytes": difference.host_bytes,
-        "wire_bytes_per_rank": difference.wire_bytes,
-        "step_seconds": difference.step_seconds,
+        **impact.tuned_default.to_json(),
+        "gpu_bytes": impact.gpu_bytes,
+        "host_bytes": impact.host_bytes,
+        "wire_bytes_per_rank": impact.wire_bytes,
+        "step_seconds": impact.step_seconds,
     }
 
 
@@ -103,34 +102,34 @@ def _model_json(model: ModelFacts, source: str) -> dict[str, Any]:
     }
 
 
-def _item_json(row: MemoryItem) -> dict[str, Any]:
+def _item_json(item: MemoryItem) -> dict[str, Any]:
     return {
-        "tier": row.tier,
-        "kind": row.kind,
-        "what": row.description,
-        "bytes_per_rank": row.bytes,
-        "formula": row.formula,
-        "source": row.source,
-        "phases": list(row.phases),
-        "assumed": row.assumed,
-        "shared_by_the_host": row.shared,
+        "tier": item.tier,
+        "kind": item.kind,
+        "what": item.description,
+        "bytes_per_rank": item.bytes,
+        "formula": item.formula,
+        "source": item.source,
+        "phases": list(item.phases),
+        "assumed": item.assumed,
+        "shared_by_the_host": item.shared,
     }
 
 
-def _alternative_json(rung: Alternative) -> dict[str, Any]:
+def _alternative_json(alternative: Alternative) -> dict[str, Any]:
     return {
-        "title": rung.title,
-        "gpu_peak_bytes": rung.gpu_peak,
-        "host_peak_bytes": rung.host_peak,
-        "nvme_bytes": rung.nvme_bytes,
-        "fits": rung.fit.fits,
-        "binding_constraint": rung.fit.binding or None,
-        "step_seconds": rung.time.seconds if rung.time else None,
-        "bottleneck": rung.time.bottleneck if rung.time else None,
-        "micro_batch": rung.settings.micro_batch,
-        "gradient_checkpointing": rung.settings.checkpointing,
-        "chosen": rung.is_current,
-        "gpu_by_kind": rung.memory.bytes_by_group("gpu"),
-        "host_by_kind": rung.memory.bytes_by_group("host"),
-        "nvme_by_kind": rung.memory.bytes_by_group("nvme"),
+        "title": alternative.title,
+        "gpu_peak_bytes": alternative.gpu_peak,
+        "host_peak_bytes": alternative.host_peak,
+        "nvme_bytes": alternative.nvme_bytes,
+        "fits": alternative.fit.fits,
+        "binding_constraint": alternative.fit.binding or None,
+        "step_seconds": alternative.time.seconds if alternative.time else None,
+        "bottleneck": alternative.time.bottleneck if alternative.time else None,
+        "micro_batch": alternative.settings.micro_batch,
+        "gradient_checkpointing": alternative.settings.checkpointing,
+        "chosen": alternative.is_current,
+        "gpu_by_kind": alternative.memory.bytes_by_group("gpu"),
+        "host_by_kind": alternative.memory.bytes_by_group("host"),
+        "nvme_by_kind": alternative.memory.bytes_by_group("nvme"),
     }

@@ -35,13 +35,13 @@ class BytesPerParameter:
         """Bytes a rank of the states alone, as in table 1 of the ZeRO paper (arXiv 1910.02054): what a stage shards is
         divided by the ranks. No buffers and no padding.
         """
-        whole = {0: self.total, 1: self.parameters + self.gradients, 2: self.parameters, 3: 0}[stage]
-        return parameters * (whole + (self.total - whole) / ranks)
+        unsharded = {0: self.total, 1: self.parameters + self.gradients, 2: self.parameters, 3: 0}[stage]
+        return parameters * (unsharded + (self.total - unsharded) / ranks)
 
     def __str__(self) -> str:
         parts = (self.parameters, "parameters"), (self.gradients, "gradients"), (self.master, "master weights")
-        words = " + ".join(f"{width} {name}" for width, name in (*parts, (self.states, "optimizer states")) if width)
-        return f"{words} = {self.total} bytes a parameter"
+        terms = " + ".join(f"{width} {name}" for width, name in (*parts, (self.states, "optimizer states")) if width)
+        return f"{terms} = {self.total} bytes a parameter"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class _ZeroValues:
         raw = run.spec.deepspeed.get("zero_optimization")
         self._raw: Mapping[str, Any] = raw if isinstance(raw, Mapping) else {}
         self._tuned_defaults = {
-            choice.key.removeprefix("zero_optimization."): choice.value for choice in run.tuned_defaults or ()
+            default.key.removeprefix("zero_optimization."): default.value for default in run.tuned_defaults or ()
         }
 
     def _value(self, key: str) -> Any:
@@ -177,8 +177,8 @@ class _ZeroValues:
     def get_offload_value(self, key: str, default: Any) -> Any:
         """`SECTION.KEY`, which is chosen only where it is not written."""
         section, name = key.split(".")
-        found = getattr(self._zero, section)
-        return self._tuned_defaults.get(key, getattr(found, name) if found else default)
+        offload = getattr(self._zero, section)
+        return self._tuned_defaults.get(key, getattr(offload, name) if offload else default)
 
 
 def settings_of(run: ResolvedRun) -> PlanSettings | None:
@@ -188,16 +188,16 @@ def settings_of(run: ResolvedRun) -> PlanSettings | None:
         return None
     zero, stage = _ZeroValues(run), spec.zero.stage
     optimizer, parameters = spec.zero.offload_optimizer, spec.zero.offload_param
-    optimizer_at: OffloadDevice = optimizer.device if optimizer and stage else "none"
-    if optimizer_at == "nvme" and stage < 3:
-        optimizer_at = "cpu"  # stage_1_and_2.py: any offload device is the CPU
+    optimizer_device: OffloadDevice = optimizer.device if optimizer and stage else "none"
+    if optimizer_device == "nvme" and stage < 3:
+        optimizer_device = "cpu"  # stage_1_and_2.py: any offload device is the CPU
     mixed = spec.precision.bf16 or spec.precision.fp16
     width = 2 if mixed else 4
     master, state = _master_and_state_bytes(spec) if mixed else (4, 4)
     checkpointing = spec.train.gradient_checkpointing
     return PlanSettings(
         stage=stage,
-        optimizer_device=optimizer_at,
+        optimizer_device=optimizer_device,
         param_device=parameters.device if parameters and stage == 3 else "none",
         mixed_precision=mixed,
         param_bytes=width,
@@ -243,7 +243,7 @@ def settings_of(run: ResolvedRun) -> PlanSettings | None:
         pipeline_write=zero.get_offload_value("offload_optimizer.pipeline_write", False),
         offload_ratio=optimizer.ratio if optimizer and stage == 3 else 1.0,
         leaf_decoder_layers=any(
-            choice.key == "zero_optimization.leaf_module.classes" for choice in run.tuned_defaults or ()
+            default.key == "zero_optimization.leaf_module.classes" for default in run.tuned_defaults or ()
         ),
         packing=spec.data.packing,
         loss_chunk_size=loss_chunk_size_of(run),
@@ -251,32 +251,34 @@ def settings_of(run: ResolvedRun) -> PlanSettings | None:
             _raw_value(spec, "tensor_parallel", key) is not None for key in ("preset_model", "partition_config")
         ),
         unsharded_tied_head=_raw_value(spec, "tensor_parallel", "vocab_parallel_lm_head") is False,
-        separate_offload_grads=_has_separate_offload_grads(run, optimizer_at),
+        separate_offload_grads=_has_separate_offload_grads(run, optimizer_device),
         keeps_first_step_states=run.kind != "spec",
     )
 
 
-def _has_separate_offload_grads(run: ResolvedRun, optimizer_at: OffloadDevice) -> bool:
+def _has_separate_offload_grads(run: ResolvedRun, optimizer_device: OffloadDevice) -> bool:
     spec, offload = run.spec, run.spec.zero.offload_optimizer
-    if optimizer_at == "none" or offload is None:
+    if optimizer_device == "none" or offload is None:
         return False
     muon = "muon" in (spec.optimizer.type, str(_raw_value(spec, "optimizer", "type")).lower())
     zenflow = _raw_value(spec, "zero_optimization", "zenflow") is not None
     if run.kind != "spec" or spec.zero.stage < 3 or muon or zenflow:
         return True
-    if optimizer_at == "nvme":
+    if optimizer_device == "nvme":
         return False
-    more = _raw_value(spec, "zero_optimization", "offload_optimizer")
-    others = isinstance(more, Mapping) and more.get("super_offload") is True
+    raw_offload = _raw_value(spec, "zero_optimization", "offload_optimizer")
+    is_super_offload = isinstance(raw_offload, Mapping) and raw_offload.get("super_offload") is True
     compiled = _raw_flag(spec, "compile", "deepcompile")
-    return others or compiled or offload.ratio < 1 or spec.plugins.file is not None
+    return is_super_offload or compiled or offload.ratio < 1 or spec.plugins.file is not None
 
 
 def loss_chunk_size_of(run: ResolvedRun) -> int:
     """Tokens whose logits exist at once: what is written, else what is chosen; 0 for all of a micro-batch."""
-    written = run.spec.train.loss_chunk_size
-    chosen = (int(choice.value) for choice in run.tuned_defaults or () if choice.key == "train.loss_chunk_size")
-    return next(chosen, 0) if written is None else written
+    spec_size = run.spec.train.loss_chunk_size
+    default_sizes = (
+        int(default.value) for default in run.tuned_defaults or () if default.key == "train.loss_chunk_size"
+    )
+    return next(default_sizes, 0) if spec_size is None else spec_size
 
 
 def _num_states(spec: RunSpec) -> int:

@@ -1,4 +1,4 @@
-"""The plan of a run: memory, time and alternatives as one value, and its JSON. Decides nothing and contacts no host."""
+"""The plan of a run: memory, time and alternatives as one value. Decides nothing and contacts no host."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from harness.facts.devices import DEVICES, Device, find_device
 from harness.facts.model_lookup import ModelFacts, ModelLookup, find_model
@@ -61,12 +60,6 @@ class Plan:
             return ()
         return compute_impacts(self.run, self.model, self.settings, self.device, self.rates)
 
-    def to_json(self) -> dict[str, Any]:
-        """The content of `plan.json`. Bytes and seconds; `gpu` values a rank, `host` and `nvme` values a node."""
-        from harness.plan.plan_json import plan_json
-
-        return plan_json(self)
-
 
 def make_plan(
     run: ResolvedRun,
@@ -82,48 +75,52 @@ def make_plan(
     """
     run = with_tuned_defaults(run, base_dir)
     spec = run.spec
-    found = find_model(spec.model.name_or_path, spec.model.config, base_dir, spec.model.revision, build=True)
-    device, rates, capacity, given = _resolve_cluster(run, gpu)
+    lookup = find_model(spec.model.name_or_path, spec.model.config, base_dir, spec.model.revision, build=True)
+    device, rates, capacity, cluster_findings = _resolve_cluster(run, gpu)
     settings = settings_of(run)
-    known = find_device(spec.cluster.gpu or gpu or "")
-    findings = (*_check_inputs(run, found, known, settings), *given)
+    device_of_spec = find_device(spec.cluster.gpu or gpu or "")
+    findings = (*_check_inputs(run, lookup, device_of_spec, settings), *cluster_findings)
     plan = Plan(
-        run, found.facts, found.source, device, capacity, settings, None, Fit(None, ""), None, (), findings, rates
+        run, lookup.facts, lookup.source, device, capacity, settings, None, Fit(None, ""), None, (), findings, rates
     )
-    if found.facts is None or settings is None:
+    if lookup.facts is None or settings is None:
         return plan
-    model = found.facts
+    model = lookup.facts
     memory = estimate_memory(model, settings, device)
-    verdict = check_fit(memory, capacity)
+    fit = check_fit(memory, capacity)
     time = estimate_step_time(model, settings, device, rates)
-    saved = None if memory.pooled else checkpoint_cost(settings, model.num_parameters, rates)
+    checkpoints = None if memory.pooled else checkpoint_cost(settings, model.num_parameters, rates)
     return replace(
         plan,
         memory=memory,
-        fit=verdict,
+        fit=fit,
         time=time,
         alternatives=list_alternatives(model, settings, device, capacity, rates),
-        findings=(*findings, *_built_model_findings(found), *_check_capacity(memory, capacity, verdict)),
-        checkpoint_cost=saved,
-        cost=_run_cost(settings, time, saved, tokens, price),
+        findings=(*findings, *_built_model_findings(lookup), *_check_capacity(memory, capacity, fit)),
+        checkpoint_cost=checkpoints,
+        cost=_run_cost(settings, time, checkpoints, tokens, price),
         fastest_fitting=_fastest_fitting(model, settings, device, capacity, rates) if time else (),
     )
 
 
 def _fastest_fitting(
-    model: ModelFacts, s: PlanSettings, device: Device | None, capacity: Capacity, rates: Rates
+    model: ModelFacts, settings: PlanSettings, device: Device | None, capacity: Capacity, rates: Rates
 ) -> tuple[Alternative, ...]:
     return tuple(
-        islice(filter_fitting(search_settings(model, s, device, capacity, rates, vary_parallel_dims=False)), 3)
+        islice(filter_fitting(search_settings(model, settings, device, capacity, rates, vary_parallel_dims=False)), 3)
     )
 
 
 def _run_cost(
-    s: PlanSettings, time: StepTime | None, saved: CheckpointCost | None, tokens: float | None, price: float | None
+    settings: PlanSettings,
+    time: StepTime | None,
+    checkpoints: CheckpointCost | None,
+    tokens: float | None,
+    price: float | None,
 ) -> RunCost | None:
     if time is None or tokens is None:
         return None
-    return run_cost(tokens, time.tokens_per_second, s, saved.lost if saved else 0.0, price)
+    return run_cost(tokens, time.tokens_per_second, settings, checkpoints.lost if checkpoints else 0.0, price)
 
 
 def _resolve_cluster(run: ResolvedRun, gpu: str | None) -> tuple[Device | None, Rates, Capacity, tuple[Finding, ...]]:
@@ -131,8 +128,8 @@ def _resolve_cluster(run: ResolvedRun, gpu: str | None) -> tuple[Device | None, 
     cluster = run.spec.cluster
     device = find_device(cluster.gpu or gpu or "")
     host, findings = _parse_size("cluster.host_memory", cluster.host_memory, parse_bytes)
-    disks, more = _parse_size("cluster.nvme", cluster.nvme, parse_disks)
-    findings += more
+    disks, disk_findings = _parse_size("cluster.nvme", cluster.nvme, parse_disks)
+    findings += disk_findings
     rates = Rates()
     try:
         rates = rates_of(cluster)
@@ -143,22 +140,22 @@ def _resolve_cluster(run: ResolvedRun, gpu: str | None) -> tuple[Device | None, 
     return device, rates, Capacity(device.memory or None if device else None, host, disks), findings
 
 
-def _built_model_findings(found: ModelLookup) -> tuple[Finding, ...]:
-    if found.facts is None or not found.facts.built:
+def _built_model_findings(lookup: ModelLookup) -> tuple[Finding, ...]:
+    if lookup.facts is None or not lookup.facts.built:
         return ()
-    message = f"`model_type: {found.facts.family}` is not counted by formula: transformers built it on the meta device"
+    message = f"`model_type: {lookup.facts.family}` is not counted by formula: transformers built it on the meta device"
     notes = ("parameters are exact; activations are those of a Llama-like layer",)
     return (Finding("MM006", "info", message, "model.name_or_path", notes=notes),)
 
 
-def _check_capacity(memory: MemoryEstimate, capacity: Capacity, verdict: Fit) -> tuple[Finding, ...]:
-    if verdict.fits is not False:
+def _check_capacity(memory: MemoryEstimate, capacity: Capacity, fit: Fit) -> tuple[Finding, ...]:
+    if fit.fits is not False:
         return ()
-    need, have, of, key = {
+    required, available, owner, key = {
         "host memory": (memory.host_peak, capacity.host, f"a host of {memory.ranks_per_host} ranks", "host_memory"),
         "nvme": (memory.nvme_bytes, capacity.nvme, f"a host of {memory.ranks_per_host} ranks", "nvme"),
-    }.get(verdict.binding, (memory.gpu_peak, capacity.gpu, "a rank", "gpu"))
-    message = f"the plan needs {format_bytes(need)} {verdict.binding} for {of}, and there are {format_bytes(have or 0)}"
+    }.get(fit.binding, (memory.gpu_peak, capacity.gpu, "a rank", "gpu"))
+    message = f"the plan needs {format_bytes(required)} {fit.binding} for {owner}, and there are {format_bytes(available or 0)}"
     fix = Fix("choose a row of `What else would fit` that fits, or more ranks")
     return (Finding("MM005", "warning", message, f"cluster.{key}", fix=fix),)
 
@@ -176,15 +173,15 @@ def _parse_size(
 
 
 def _check_inputs(
-    run: ResolvedRun, found: ModelLookup, device: Device | None, settings: PlanSettings | None
+    run: ResolvedRun, lookup: ModelLookup, device: Device | None, settings: PlanSettings | None
 ) -> tuple[Finding, ...]:
     findings = []
-    if found.facts is None:
+    if lookup.facts is None:
         key = "model.config" if run.spec.model.config is not None else "model.name_or_path"
         notes = ("memory and time are not planned; the run itself is not affected",)
         fix = Fix("name a folder that has a `config.json`, or write `model.config` out")
         findings.append(
-            Finding("MM001", "info", f"the model's size is not known: {found.why_not}", key, notes=notes, fix=fix)
+            Finding("MM001", "info", f"the model's size is not known: {lookup.why_not}", key, notes=notes, fix=fix)
         )
     if settings is None:
         missing = "number of ranks" if run.parallel_dims.data is None else "micro-batch"
@@ -197,8 +194,8 @@ def _check_inputs(
         findings.append(Finding("MM002", "info", f"the {missing} is not known", "train", notes=notes, fix=fix))
     gpu = run.spec.cluster.gpu
     if gpu and device is None:
-        close = difflib.get_close_matches(gpu, DEVICES, n=1, cutoff=0.3)
-        fix = Fix(f"set `cluster.gpu: {close[0]}`" if close else "choose one of " + ", ".join(DEVICES))
+        similar = difflib.get_close_matches(gpu, DEVICES, n=1, cutoff=0.3)
+        fix = Fix(f"set `cluster.gpu: {similar[0]}`" if similar else "choose one of " + ", ".join(DEVICES))
         notes = ("known kinds: " + ", ".join(DEVICES),)
         findings.append(
             Finding("MM003", "warning", f"GPU kind `{gpu}` is not known", "cluster.gpu", notes=notes, fix=fix)

@@ -88,7 +88,7 @@ def parse_disks(text: str | int) -> int:
 
 def rates_of(cluster: ClusterSpec) -> Rates:
     """The assumed figures with those that the spec gives. Raises BadRate at the first that is no rate."""
-    given: dict[str, float] = {}
+    overrides: dict[str, float] = {}
     for key, name in (
         ("host_memory_bandwidth", "host_memory"),
         ("nvme_read_bandwidth", "nvme_read"),
@@ -98,26 +98,26 @@ def rates_of(cluster: ClusterSpec) -> Rates:
     ):
         value = getattr(cluster, key)
         if value is not None:
-            given[name] = _rate(key, value)
+            overrides[name] = _parse_cluster_rate(key, value)
     for key, name in (("compute_efficiency", "efficiency"), ("failure_hours_per_gpu", "failure_hours")):
         if getattr(cluster, key) is not None:
-            given[name] = getattr(cluster, key)
-    return replace(Rates(), **given)
+            overrides[name] = getattr(cluster, key)
+    return replace(Rates(), **overrides)
 
 
 def override_links(device: Device | None, cluster: ClusterSpec) -> Device | None:
     """The device with links as the spec gives them: those are taken as they are, no share is taken off."""
     if device is None:
         return None
-    given = {}
+    overrides = {}
     for key, name in (("link_bandwidth", "link"), ("pcie_bandwidth", "pcie")):
         value = getattr(cluster, key)
         if value is not None:
-            given[name] = _rate(key, value) / Rates().link_efficiency
-    return replace(device, **given)  # type: ignore[arg-type]
+            overrides[name] = _parse_cluster_rate(key, value) / Rates().link_efficiency
+    return replace(device, **overrides)  # type: ignore[arg-type]
 
 
-def _rate(key: str, value: str | int) -> float:
+def _parse_cluster_rate(key: str, value: str | int) -> float:
     try:
         return parse_rate(value)
     except ValueError as error:

@@ -1,5 +1,5 @@
-"""A run spec with every derived number: ranks, degrees and the batch triangle. Arithmetic only; what does not work out
-stays None, and a gate says why.
+"""A run spec with every derived number: ranks, degrees and batch sizes. Arithmetic only; what does not work out stays
+None, and a gate says why.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
+from harness.plan.batch_sizes import BatchSizes, resolve_batch_sizes
 from harness.plan.tuned_defaults.tuned_default import TunedDefault
 from harness.spec.hostfile import Cluster
 from harness.spec.run_spec import InputKind, RunSpec
@@ -39,21 +40,6 @@ class ParallelDims(NamedTuple):
         return self.world_size // self.model_parallel_size
 
 
-class BatchSizes(NamedTuple):
-    """global_batch = per_device x data-parallel ranks x accumulation, in sequences. None: not given and not
-    derivable.
-    """
-
-    micro_batch: int | None
-    accumulation: int | None
-    global_batch: int | None
-
-    @property
-    def is_complete(self) -> bool:
-        """Are all three corners known?"""
-        return None not in (self.micro_batch, self.accumulation, self.global_batch)
-
-
 class ResolvedRun(NamedTuple):
     """What is going to run: the spec, the cluster if one is known, and what follows from both."""
 
@@ -73,7 +59,7 @@ class ResolvedRun(NamedTuple):
             "name": self.name,
             "spec": self.spec.model_dump(mode="json"),
             "written": self.spec.model_dump(mode="json", exclude_unset=True),
-            "hosts": [[h.name, h.slots] for h in self.cluster.hosts] if self.cluster else None,
+            "hosts": [[host.name, host.slots] for host in self.cluster.hosts] if self.cluster else None,
             "degrees": {
                 "world": self.parallel_dims.world_size,
                 "data": self.parallel_dims.data,
@@ -98,8 +84,8 @@ class ResolvedRun(NamedTuple):
         """The inverse of `to_json`. Raises ValueError when the text was written by another format or was edited."""
         if body.get("format_version") != FORMAT_VERSION:
             raise ValueError(f"format_version {body.get('format_version')!r}, this harness reads {FORMAT_VERSION}")
-        rest = {k: v for k, v in body.items() if k != "sha256"}
-        if _content_digest(rest) != body.get("sha256"):
+        content = {name: value for name, value in body.items() if name != "sha256"}
+        if _content_digest(content) != body.get("sha256"):
             raise ValueError("its sha256 does not match its content: it was edited or torn")
         spec = RunSpec.model_validate(body["written"])  # what was written decides what is rendered
         if spec.model_dump(mode="json") != body["spec"]:
@@ -143,42 +129,19 @@ def resolve_run(
     if world is None and spec.cluster.gpus_per_node:
         world = spec.cluster.gpus_per_node * (spec.cluster.num_nodes or 1)
     parallel = spec.parallel
-    degrees = ParallelDims(
+    parallel_dims = ParallelDims(
         world, parallel.tensor_parallel_size, parallel.pipeline_parallel_size, parallel.sequence_parallel_size
     )
     return ResolvedRun(
         spec=spec,
         name=spec.name or name,
         cluster=cluster,
-        parallel_dims=degrees,
+        parallel_dims=parallel_dims,
         batch=resolve_batch_sizes(
             spec.train.per_device_train_batch_size,
             spec.train.gradient_accumulation_steps,
             spec.train.global_batch_size,
-            degrees.data,
+            parallel_dims.data,
         ),
         kind=kind,
     )
-
-
-def resolve_batch_sizes(
-    per_device: int | None, accumulation: int | None, global_batch: int | None, data: int | None
-) -> BatchSizes:
-    """Fill in the missing corner of the batch triangle where it comes out whole; never change what was given.
-
-    Only a micro-batch: accumulation is 1. Only a global batch: accumulation is 1, as DeepSpeed has it.
-    """
-    if per_device is None and global_batch is None:
-        return BatchSizes(None, accumulation, None)
-    if global_batch is None:
-        accumulation = accumulation or 1
-        return BatchSizes(per_device, accumulation, None if data is None else (per_device or 1) * data * accumulation)
-    if data is None:
-        return BatchSizes(per_device, accumulation, global_batch)
-    if per_device is None:
-        accumulation = accumulation or 1
-        whole = global_batch % (data * accumulation) == 0
-        return BatchSizes(global_batch // (data * accumulation) if whole else None, accumulation, global_batch)
-    if accumulation is None and global_batch % (per_device * data) == 0:
-        return BatchSizes(per_device, global_batch // (per_device * data), global_batch)
-    return BatchSizes(per_device, accumulation, global_batch)

@@ -39,49 +39,59 @@ def search_settings(
     """Every choice, best first: those that fit with headroom by seconds a step, then those that are known to be short
     by how much they are.
     """
-    found: list[Alternative] = []
+    alternatives: list[Alternative] = []
     for base in _stage_and_offload_settings(model, run, vary_parallel_dims):
-        counted: dict[bool, MemoryEstimate] = {}
-        for other in _batch_settings(base, run):
-            accumulates = other.accumulation > 1  # some gradients are kept only then
-            known = counted.get(accumulates)
+        estimates: dict[bool, MemoryEstimate] = {}
+        for settings in _batch_settings(base, run):
+            accumulates = settings.accumulation > 1  # some gradients are kept only then
+            estimate = estimates.get(accumulates)
             memory = (
-                estimate_memory(model, other, device) if known is None else _with_other_micro_batch(known, model, other)
+                estimate_memory(model, settings, device)
+                if estimate is None
+                else _with_other_micro_batch(estimate, model, settings)
             )
-            counted[accumulates] = memory
-            found.append(evaluate_alternative(model, run, other, device, capacity, rates, memory))
-    return tuple(sorted(found, key=_sort_key))
+            estimates[accumulates] = memory
+            alternatives.append(evaluate_alternative(model, run, settings, device, capacity, rates, memory))
+    return tuple(sorted(alternatives, key=_sort_key))
 
 
-def filter_fitting(rungs: Iterable[Alternative]) -> Iterator[Alternative]:
+def filter_fitting(alternatives: Iterable[Alternative]) -> Iterator[Alternative]:
     """Those that fit with headroom, as far as is known; nothing goes to disks that nobody said there are."""
-    return (rung for rung in rungs if _fits(rung))
+    return (alternative for alternative in alternatives if _fits(alternative))
 
 
-def _fits(rung: Alternative) -> bool:
-    known = rung.fit.fits is True or (rung.fit.fits is None and not rung.nvme_bytes)
-    return known and (rung.fit.headroom is None or rung.fit.headroom >= HEADROOM)
+def _fits(alternative: Alternative) -> bool:
+    may_fit = alternative.fit.fits is True or (alternative.fit.fits is None and not alternative.nvme_bytes)
+    return may_fit and (alternative.fit.headroom is None or alternative.fit.headroom >= HEADROOM)
 
 
-def _sort_key(rung: Alternative) -> tuple[bool, bool, float, int, int]:
+def _sort_key(alternative: Alternative) -> tuple[bool, bool, float, int, int]:
     """Fitting before not, without offload to unknown disks before with; then time, or what is missing."""
-    seconds = rung.time.seconds if rung.time else 0.0
-    short = -(rung.fit.headroom or 0.0)
-    fits = _fits(rung)
-    return not fits, rung.fit.fits is None and fits, seconds if fits else short, rung.host_peak, rung.gpu_peak
+    seconds = alternative.time.seconds if alternative.time else 0.0
+    shortfall = -(alternative.fit.headroom or 0.0)
+    fits = _fits(alternative)
+    return (
+        not fits,
+        alternative.fit.fits is None and fits,
+        seconds if fits else shortfall,
+        alternative.host_peak,
+        alternative.gpu_peak,
+    )
 
 
-def _with_other_micro_batch(memory: MemoryEstimate, model: ModelFacts, s: PlanSettings) -> MemoryEstimate:
+def _with_other_micro_batch(memory: MemoryEstimate, model: ModelFacts, settings: PlanSettings) -> MemoryEstimate:
     """The same states with the activations of another micro-batch."""
-    return with_activations(memory, activation_items(model, s))
+    return with_activations(memory, activation_items(model, settings))
 
 
-def _stage_and_offload_settings(model: ModelFacts, run: PlanSettings, degrees: bool) -> Iterator[PlanSettings]:
+def _stage_and_offload_settings(
+    model: ModelFacts, run: PlanSettings, vary_parallel_dims: bool
+) -> Iterator[PlanSettings]:
     """Every stage, place and degree, with the run's own batch."""
-    for divided in _parallel_settings(model, run) if degrees else (run,):
-        for stage, optimizer_at, parameters_at in STAGES_AND_OFFLOADS:
+    for divided in _parallel_settings(model, run) if vary_parallel_dims else (run,):
+        for stage, optimizer_device, param_device in STAGES_AND_OFFLOADS:
             if is_stage_supported(stage, divided):
-                yield with_offload(divided, stage, optimizer_at, parameters_at)
+                yield with_offload(divided, stage, optimizer_device, param_device)
 
 
 def _parallel_settings(model: ModelFacts, run: PlanSettings) -> Iterator[PlanSettings]:
@@ -89,14 +99,17 @@ def _parallel_settings(model: ModelFacts, run: PlanSettings) -> Iterator[PlanSet
     for tensor in _PARALLEL_SIZES:
         for pipeline in _PARALLEL_SIZES:
             for sequence in _PARALLEL_SIZES:
-                together = tensor * pipeline * sequence
+                model_parallel_size = tensor * pipeline * sequence
                 if (tensor, pipeline, sequence) == (
                     run.tensor_parallel_size,
                     run.pipeline_parallel_size,
                     run.sequence_parallel_size,
                 ):
                     continue
-                if run.world_size % together or sum(degree > 1 for degree in (tensor, pipeline, sequence)) > 1:
+                if (
+                    run.world_size % model_parallel_size
+                    or sum(degree > 1 for degree in (tensor, pipeline, sequence)) > 1
+                ):
                     continue
                 if tensor * sequence > run.ranks_per_host or pipeline > model.num_layers:
                     continue
@@ -107,7 +120,7 @@ def _parallel_settings(model: ModelFacts, run: PlanSettings) -> Iterator[PlanSet
                     tensor_parallel_size=tensor,
                     pipeline_parallel_size=pipeline,
                     sequence_parallel_size=sequence,
-                    data_parallel_size=run.world_size // together,
+                    data_parallel_size=run.world_size // model_parallel_size,
                     # As `settings_of` has it: with Ulysses gradients travel in fp32.
                     comm_bytes=4 if sequence > 1 else run.comm_bytes,
                 )
@@ -118,9 +131,11 @@ def _batch_settings(base: PlanSettings, run: PlanSettings) -> Iterator[PlanSetti
     sequences = run.micro_batch * run.accumulation * run.data_parallel_size
     if sequences % base.data_parallel_size:
         return
-    for micro in sorted({*_MICRO_BATCHES, run.micro_batch}):
-        share = sequences // base.data_parallel_size
-        if share % micro:
+    for micro_batch in sorted({*_MICRO_BATCHES, run.micro_batch}):
+        rank_sequences = sequences // base.data_parallel_size
+        if rank_sequences % micro_batch:
             continue
         for checkpointing in (False, True):
-            yield replace(base, micro_batch=micro, accumulation=share // micro, checkpointing=checkpointing)
+            yield replace(
+                base, micro_batch=micro_batch, accumulation=rank_sequences // micro_batch, checkpointing=checkpointing
+            )

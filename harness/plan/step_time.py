@@ -60,69 +60,89 @@ class StepTime:
 
 
 def estimate_step_time(
-    model: ModelFacts, s: PlanSettings, device: Device | None, rates: Rates | None = None
+    model: ModelFacts, settings: PlanSettings, device: Device | None, rates: Rates | None = None
 ) -> StepTime | None:
     """The estimate, or None without a device whose peak is known."""
     if device is None or device.is_cpu:
         return None
     rates = rates or Rates()
-    size = float(local_num_parameters(model, s))
-    compute = _compute_seconds(model, s, device, rates)
+    size = float(local_num_parameters(model, settings))
+    compute = _compute_seconds(model, settings, device, rates)
     parts = [
         TimePart("compute", compute, compute),
-        *_communication_parts(model, s, device, rates, size, compute),
-        *_offload_parts(s, device, rates, size, compute),
+        *_communication_parts(model, settings, device, rates, size, compute),
+        *_offload_parts(settings, device, rates, size, compute),
     ]
     parts = [part for part in parts if part.seconds > 0]
     seconds = sum(part.exposed for part in parts)
     bottleneck = max(parts, key=lambda part: part.exposed).name
-    peak = device.flops_16 if s.mixed_precision else device.flops_32
-    useful = s.tokens_per_step * model_flops_per_token(model, s.seq_length) / (seconds * peak * s.world_size)
+    peak = device.flops_16 if settings.mixed_precision else device.flops_32
+    mfu = (
+        settings.tokens_per_step
+        * model_flops_per_token(model, settings.seq_length)
+        / (seconds * peak * settings.world_size)
+    )
     fixed = sum(part.exposed for part in parts if part.name in _BATCH_INDEPENDENT_PARTS)
-    return StepTime(seconds, bottleneck, tuple(parts), fixed, s.tokens_per_step, useful)
+    return StepTime(seconds, bottleneck, tuple(parts), fixed, settings.tokens_per_step, mfu)
 
 
 _BATCH_INDEPENDENT_PARTS = ("CPU optimizer", "NVMe", "PCIe at the step", "parameters gathered after the step")
 
 
-def _compute_seconds(m: ModelFacts, s: PlanSettings, device: Device, rates: Rates) -> float:
+def _compute_seconds(model: ModelFacts, settings: PlanSettings, device: Device, rates: Rates) -> float:
     """Seconds of forward and backward at the stated efficiency, with the bubble of 1F1B."""
-    peak = device.flops_16 if s.mixed_precision else device.flops_32
-    tokens = s.micro_batch * s.accumulation * s.seq_length
-    ranks = s.tensor_parallel_size * s.pipeline_parallel_size * s.sequence_parallel_size
-    seconds = tokens * hardware_flops_per_token(m, s.seq_length, s.checkpointing) / (peak * rates.efficiency * ranks)
-    return seconds / (1 - bubble_fraction("1f1b", s.pipeline_parallel_size, s.accumulation))
+    peak = device.flops_16 if settings.mixed_precision else device.flops_32
+    tokens = settings.micro_batch * settings.accumulation * settings.seq_length
+    ranks = settings.tensor_parallel_size * settings.pipeline_parallel_size * settings.sequence_parallel_size
+    seconds = (
+        tokens
+        * hardware_flops_per_token(model, settings.seq_length, settings.checkpointing)
+        / (peak * rates.efficiency * ranks)
+    )
+    return seconds / (1 - bubble_fraction("1f1b", settings.pipeline_parallel_size, settings.accumulation))
 
 
 def _communication_parts(
-    m: ModelFacts, s: PlanSettings, device: Device, rates: Rates, size: float, compute: float
+    model: ModelFacts, settings: PlanSettings, device: Device, rates: Rates, size: float, compute: float
 ) -> list[TimePart]:
     """Ring collectives: payload x (N - 1) / N over the slowest edge; overlapped ones count where they exceed."""
-    wide = _ring_bandwidth(s, device, rates, s.zero_world_size, s.tensor_parallel_size)
-    turn = (s.zero_world_size - 1) / s.zero_world_size
-    hidden = compute if s.overlap_comm else 0.0
-    gather, again = _gather_seconds(
-        m, s, size, wide, _ring_bandwidth(s, device, rates, s.hpz_partition_size, s.tensor_parallel_size)
+    bandwidth = _ring_bandwidth(settings, device, rates, settings.zero_world_size, settings.tensor_parallel_size)
+    ring_share = (settings.zero_world_size - 1) / settings.zero_world_size
+    overlapped = compute if settings.overlap_comm else 0.0
+    gather, hpz_gather = _gather_seconds(
+        model,
+        settings,
+        size,
+        bandwidth,
+        _ring_bandwidth(settings, device, rates, settings.hpz_partition_size, settings.tensor_parallel_size),
     )
-    data = gather + again + comm_volume.gradient_reduction_bytes(size, s) * turn / wide
-    inside = comm_volume.tensor_parallel_bytes(m, s) / _ring_bandwidth(s, device, rates, s.tensor_parallel_size, 1)
-    inside += comm_volume.sequence_parallel_bytes(m, s) / _peer_to_peer_bandwidth(
-        s, device, rates, s.sequence_parallel_size
+    data = gather + hpz_gather + comm_volume.gradient_reduction_bytes(size, settings) * ring_share / bandwidth
+    inside = comm_volume.tensor_parallel_bytes(model, settings) / _ring_bandwidth(
+        settings, device, rates, settings.tensor_parallel_size, 1
+    )
+    inside += comm_volume.sequence_parallel_bytes(model, settings) / _peer_to_peer_bandwidth(
+        settings, device, rates, settings.sequence_parallel_size
     )
     messages = (
-        2 * (s.accumulation + s.pipeline_parallel_size - 2) * _MESSAGE_LATENCY if s.pipeline_parallel_size > 1 else 0.0
+        2 * (settings.accumulation + settings.pipeline_parallel_size - 2) * _MESSAGE_LATENCY
+        if settings.pipeline_parallel_size > 1
+        else 0.0
     )
-    between = comm_volume.pipeline_bytes(m, s) / _peer_to_peer_bandwidth(s, device, rates, s.world_size) + messages
-    after = gather if s.stage in (1, 2) else 0.0
+    between = (
+        comm_volume.pipeline_bytes(model, settings)
+        / _peer_to_peer_bandwidth(settings, device, rates, settings.world_size)
+        + messages
+    )
+    after = gather if settings.stage in (1, 2) else 0.0
     return [
-        TimePart("collectives", data - after, max(0.0, data - after - hidden)),
+        TimePart("collectives", data - after, max(0.0, data - after - overlapped)),
         TimePart("parameters gathered after the step", after, after),
         TimePart("tensor and sequence parallelism", inside, inside),
         TimePart("pipeline messages", between, between),
     ]
 
 
-def _ring_bandwidth(s: PlanSettings, device: Device, rates: Rates, ranks: int, stride: int) -> float:
+def _ring_bandwidth(settings: PlanSettings, device: Device, rates: Rates, ranks: int, stride: int) -> float:
     """Bytes a second of a ring over so many ranks, each `apart` ranks from the next.
 
     Every edge of a ring carries payload x (N - 1) / N. Inside a host that is the link between two GPUs. A ring leaves a
@@ -131,59 +151,72 @@ def _ring_bandwidth(s: PlanSettings, device: Device, rates: Rates, ranks: int, s
     (github.com/NVIDIA/nccl/issues/495), and a card of 400 Gb/s adds 46 to 48 GB/s to it
     (github.com/NVIDIA/nccl-tests/issues/290). Groups that leave a host side by side share its cards.
     """
-    near = device.link * rates.link_efficiency
-    if s.num_hosts == 1 or ranks * stride <= s.ranks_per_host:
-        return near
-    inside = max(1, s.ranks_per_host // stride)
-    return min(near, _host_network_bandwidth(s, device, rates) * inside / s.ranks_per_host)
-
-
-def _peer_to_peer_bandwidth(s: PlanSettings, device: Device, rates: Rates, ranks: int) -> float:
-    """Bytes a second of a rank that sends to another, as all its neighbours do: its share of the host's network."""
-    if s.num_hosts == 1 or ranks <= s.ranks_per_host:
-        return device.link * rates.link_efficiency
-    return _host_network_bandwidth(s, device, rates) / s.ranks_per_host
-
-
-def _host_network_bandwidth(s: PlanSettings, device: Device, rates: Rates) -> float:
-    """Bytes a second that a host sends to others, all its network cards together."""
-    return rates.network or device.network * rates.link_efficiency * s.ranks_per_host
-
-
-def _gather_seconds(m: ModelFacts, s: PlanSettings, size: float, wide: float, group: float) -> tuple[float, float]:
-    """Gathers over all ranks, and those that ZeRO++'s second shard keeps inside a group of ranks."""
-    payload, turn = (
-        comm_volume.all_gather_bytes(size, s, m.largest_layer_parameters),
-        (s.zero_world_size - 1) / s.zero_world_size,
+    link_bandwidth = device.link * rates.link_efficiency
+    if settings.num_hosts == 1 or ranks * stride <= settings.ranks_per_host:
+        return link_bandwidth
+    ranks_inside = max(1, settings.ranks_per_host // stride)
+    return min(
+        link_bandwidth, _host_network_bandwidth(settings, device, rates) * ranks_inside / settings.ranks_per_host
     )
-    if s.hpz_partition_size == 1:
-        return payload * turn / wide, 0.0
-    return payload / 2 * turn / wide, payload / 2 * (s.hpz_partition_size - 1) / s.hpz_partition_size / group
 
 
-def _offload_parts(s: PlanSettings, device: Device, rates: Rates, size: float, compute: float) -> list[TimePart]:
+def _peer_to_peer_bandwidth(settings: PlanSettings, device: Device, rates: Rates, ranks: int) -> float:
+    """Bytes a second of a rank that sends to another, as all its neighbours do: its share of the host's network."""
+    if settings.num_hosts == 1 or ranks <= settings.ranks_per_host:
+        return device.link * rates.link_efficiency
+    return _host_network_bandwidth(settings, device, rates) / settings.ranks_per_host
+
+
+def _host_network_bandwidth(settings: PlanSettings, device: Device, rates: Rates) -> float:
+    """Bytes a second that a host sends to others, all its network cards together."""
+    return rates.network or device.network * rates.link_efficiency * settings.ranks_per_host
+
+
+def _gather_seconds(
+    model: ModelFacts, settings: PlanSettings, size: float, bandwidth: float, hpz_bandwidth: float
+) -> tuple[float, float]:
+    """Gathers over all ranks, and those that ZeRO++'s second shard keeps inside a group of ranks."""
+    payload, ring_share = (
+        comm_volume.all_gather_bytes(size, settings, model.largest_layer_parameters),
+        (settings.zero_world_size - 1) / settings.zero_world_size,
+    )
+    if settings.hpz_partition_size == 1:
+        return payload * ring_share / bandwidth, 0.0
+    return payload / 2 * ring_share / bandwidth, payload / 2 * (
+        settings.hpz_partition_size - 1
+    ) / settings.hpz_partition_size / hpz_bandwidth
+
+
+def _offload_parts(settings: PlanSettings, device: Device, rates: Rates, size: float, compute: float) -> list[TimePart]:
     """Copies during the passes hide behind compute; the CPU step and what follows it hide behind nothing."""
-    part, node = size / s.zero_world_size, size / s.zero_world_size * s.ranks_per_host
+    partition, host_parameters = (
+        size / settings.zero_world_size,
+        size / settings.zero_world_size * settings.ranks_per_host,
+    )
     pcie = device.pcie * rates.link_efficiency
-    down, boundary = comm_volume.device_to_host_bytes(part, s)
-    up, after = comm_volume.host_to_device_bytes(part, s)
+    down, boundary = comm_volume.device_to_host_bytes(partition, settings)
+    up, after = comm_volume.host_to_device_bytes(partition, settings)
     during = max(down, up) / pcie
-    step = comm_volume.cpu_optimizer_bytes(node, s) / rates.host_memory
-    moved = comm_volume.nvme_bytes(node, s)
-    fetched = moved.parameters_read / rates.nvme_read
-    swapped = _swap_seconds(moved, s, rates, step)
-    written = (moved.gradients_write + moved.parameters_write) / rates.nvme_write
+    step = comm_volume.cpu_optimizer_bytes(host_parameters, settings) / rates.host_memory
+    nvme = comm_volume.nvme_bytes(host_parameters, settings)
+    read_seconds = nvme.parameters_read / rates.nvme_read
+    swap_seconds = _swap_seconds(nvme, settings, rates, step)
+    write_seconds = (nvme.gradients_write + nvme.parameters_write) / rates.nvme_write
     return [
         TimePart("PCIe", during, max(0.0, during - compute)),
         TimePart("PCIe at the step", (boundary + after) / pcie, (boundary + after) / pcie),
         TimePart("CPU optimizer", step, step),
-        TimePart("NVMe", swapped + written, swapped + written),
-        TimePart("parameters from NVMe", fetched, max(0.0, fetched - compute) if s.prefetch_bucket_size else fetched),
+        TimePart("NVMe", swap_seconds + write_seconds, swap_seconds + write_seconds),
+        TimePart(
+            "parameters from NVMe",
+            read_seconds,
+            max(0.0, read_seconds - compute) if settings.prefetch_bucket_size else read_seconds,
+        ),
     ]
 
 
-def _swap_seconds(moved: comm_volume.NvmeBytes, s: PlanSettings, rates: Rates, step: float) -> float:
+def _swap_seconds(nvme: comm_volume.NvmeBytes, settings: PlanSettings, rates: Rates, step: float) -> float:
     """Seconds beyond the CPU step: a pipelined read or write runs beside Adam (pipelined_optimizer_swapper.py)."""
-    read, write = moved.optimizer_read / rates.nvme_read, moved.optimizer_write / rates.nvme_write
-    beside = (read if s.pipeline_read else 0.0) + (write if s.pipeline_write else 0.0)
-    return read + write - beside + max(0.0, beside - step)
+    read, write = nvme.optimizer_read / rates.nvme_read, nvme.optimizer_write / rates.nvme_write
+    overlapped = (read if settings.pipeline_read else 0.0) + (write if settings.pipeline_write else 0.0)
+    return read + write - overlapped + max(0.0, overlapped - step)

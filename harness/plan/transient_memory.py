@@ -34,114 +34,122 @@ EXPORT: tuple[Phase, ...] = ("export",)
 _BUILD_SOURCE = "harness/runtime/models/model_builder.py build_model"
 
 
-def transient_items(s: PlanSettings, z: ZeroPartitions) -> Iterator[MemoryItem]:
+def transient_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
     """What building, saving, resuming and exporting need on top of the states."""
-    yield from _load_items(s, z)
-    yield from _save_items(s, z)
-    yield from _resume_items(s, z)
-    size = min(EXPORT_SHARD, s.param_bytes * z.total)
+    yield from _load_items(settings, partitions)
+    yield from _save_items(settings, partitions)
+    yield from _resume_items(settings, partitions)
+    size = min(EXPORT_SHARD, settings.param_bytes * partitions.total)
     formula, source = "min(2 GiB, P), one a host", "harness/runtime/export.py SHARD_BYTES"
     yield MemoryItem("host", "export", "one file of the exported folder", size, formula, source, EXPORT, shared=True)
 
 
-def _load_items(s: PlanSettings, z: ZeroPartitions) -> Iterator[MemoryItem]:
+def _load_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
     """Stages 0 to 2 and AutoTP build the whole model in fp32 on every rank; stage 3 cuts each module as it is made."""
-    w = s.master_bytes
-    if s.stage < 3 or s.tensor_parallel_size > 1:
+    master_bytes = settings.master_bytes
+    if settings.stage < 3 or settings.tensor_parallel_size > 1:
         yield memory_item(
             "host",
             ("model", "the whole model in fp32, built on every rank"),
-            ElementBytes(4, z.total, "P"),
+            ElementBytes(4, partitions.total, "P"),
             _BUILD_SOURCE,
             LOAD,
         )
-        if 0 < s.stage < 3 and s.optimizer_device == "none":
-            zero = ElementBytes(w, z.partition_size, "P / N")
+        if 0 < settings.stage < 3 and settings.optimizer_device == "none":
+            zeros = ElementBytes(master_bytes, partitions.partition_size, "P / N")
             yield memory_item(
-                "gpu", ("temporary", "gradient that creates the states"), zero, "s12 initialize_optimizer_states", LOAD
+                "gpu", ("temporary", "gradient that creates the states"), zeros, "s12 initialize_optimizer_states", LOAD
             )
-    if s.stage < 3:
+    if settings.stage < 3:
         return
-    module = ElementBytes(s.param_bytes, z.largest_module, "largest module")
+    module = ElementBytes(settings.param_bytes, partitions.largest_module, "largest module")
     yield memory_item(
         "gpu", ("temporary", "one module, gathered to be filled"), module, "zero/partition_parameters.py Init", LOAD
     )
-    shards = ElementBytes(s.param_bytes, z.partition_size, "P / N")
-    if s.param_device == "none":
-        what = ("temporary", "shards on their way through the host while they are joined")
-        yield memory_item("host", what, shards, "zero/utils.py defragment", LOAD)
-    elif s.param_device == "cpu":
-        what = ("cache", "first shards, kept by torch's cache of page-locked memory")
-        yield pinned_item(what, shards, "s3 _create_fp16_partitions_with_defragmentation", phases=ENGINE)
+    shards = ElementBytes(settings.param_bytes, partitions.partition_size, "P / N")
+    if settings.param_device == "none":
+        label = ("temporary", "shards on their way through the host while they are joined")
+        yield memory_item("host", label, shards, "zero/utils.py defragment", LOAD)
+    elif settings.param_device == "cpu":
+        label = ("cache", "first shards, kept by torch's cache of page-locked memory")
+        yield pinned_item(label, shards, "s3 _create_fp16_partitions_with_defragmentation", phases=ENGINE)
     masters = ("temporary", "second copy of one sub-group's masters")
-    copies = ElementBytes(w, z.largest_sub_group, "largest sub-group / N")
-    tier: Tier = "gpu" if s.optimizer_device == "none" else "host"
+    copies = ElementBytes(master_bytes, partitions.largest_sub_group, "largest sub-group / N")
+    tier: Tier = "gpu" if settings.optimizer_device == "none" else "host"
     yield memory_item(tier, masters, copies, "s3 _create_fp32_partitions", LOAD)
 
 
-def _save_items(s: PlanSettings, z: ZeroPartitions) -> Iterator[MemoryItem]:
+def _save_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
     """Tensors on a GPU pass through the host one storage at a time; those on the host are written from there."""
-    if s.optimizer_device != "none":
+    if settings.optimizer_device != "none":
         return
-    w = s.master_bytes
+    master_bytes = settings.master_bytes
     amounts = {
-        0: ElementBytes(4, z.total, "P"),
-        3: ElementBytes(w, z.largest_sub_group, "largest sub-group / N"),
+        0: ElementBytes(4, partitions.total, "P"),
+        3: ElementBytes(master_bytes, partitions.largest_sub_group, "largest sub-group / N"),
     }
-    amount = amounts.get(s.stage, ElementBytes(w, z.partition_size, "P / N"))
+    amount = amounts.get(settings.stage, ElementBytes(master_bytes, partitions.partition_size, "P / N"))
     yield memory_item(
         "host", ("save", "one tensor on its way to the file"), amount, "torch.save of the flat buffers", SAVE
     )
 
 
-def _resume_items(s: PlanSettings, z: ZeroPartitions) -> Iterator[MemoryItem]:
+def _resume_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
     """Every rank reads its optimizer file whole before it copies anything."""
-    if s.optimizer_device == "nvme":
+    if settings.optimizer_device == "nvme":
         return
-    width = s.master_bytes + s.state_bytes * s.num_states
-    amount = ElementBytes(width, z.total, "P") if s.stage == 0 else ElementBytes(width, z.partition_size, "P / N")
+    width = settings.master_bytes + settings.state_bytes * settings.num_states
+    amount = (
+        ElementBytes(width, partitions.total, "P")
+        if settings.stage == 0
+        else ElementBytes(width, partitions.partition_size, "P / N")
+    )
     source = "runtime/engine.py _load_zero_checkpoint, counted"
     yield memory_item("host", ("resume", "the rank's optimizer file, read whole"), amount, source, RESUME)
 
 
-def cpu_process_items(s: PlanSettings, z: ZeroPartitions) -> Iterator[MemoryItem]:
+def cpu_process_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
     """What a rank without a GPU has besides the engine's tensors. Gloo gathers into a copy; without offload the step's
     gradients are gone by then, and it is no larger than they were.
     """
-    what, source = "process: Python, torch, libraries", "assumed"
-    yield MemoryItem("host", "process", what, CPU_PROCESS, "0.5 GB", source, PHASES, assumed=True)
-    if s.stage in {1, 2} and s.optimizer_device != "none" and s.world_size > 1:
+    label, source = "process: Python, torch, libraries", "assumed"
+    yield MemoryItem("host", "process", label, CPU_PROCESS, "0.5 GB", source, PHASES, assumed=True)
+    if settings.stage in {1, 2} and settings.optimizer_device != "none" and settings.world_size > 1:
         copy = ("temporary", "gloo's copy of the updated parameters")
         yield memory_item(
-            "host", copy, ElementBytes(s.param_bytes, z.total, "P"), "runtime/utils.py all_gather_dp_groups", STEP
+            "host",
+            copy,
+            ElementBytes(settings.param_bytes, partitions.total, "P"),
+            "runtime/utils.py all_gather_dp_groups",
+            STEP,
         )
 
 
-def gpu_overhead_items(s: PlanSettings, rows: Iterable[MemoryItem], padding: int) -> list[MemoryItem]:
+def gpu_overhead_items(settings: PlanSettings, items: Iterable[MemoryItem], padding: int) -> list[MemoryItem]:
     """CUDA context, NCCL, allocator slack, the process; and what rounding adds to page-locked blocks."""
     context, during = "assumed: lazy kernel loading", PHASES[:-1]
     result = [
         MemoryItem("gpu", "context", "CUDA context", CUDA_CONTEXT, "0.6 GB", context, during, assumed=True),
-        allocator_slack_item(rows),
+        allocator_slack_item(items),
         MemoryItem(
             "host", "process", "process: Python, torch, CUDA", GPU_PROCESS, "2 GB", "assumed", PHASES, assumed=True
         ),
     ]
-    if s.world_size > 1:
+    if settings.world_size > 1:
         result.append(
             MemoryItem("gpu", "nccl", "NCCL buffers", NCCL_BUFFERS, "0.7 GB", "assumed", during, assumed=True)
         )
-    if padding and s.pin_memory:
+    if padding and settings.pin_memory:
         source = "torch CachingHostAllocator.h: powers of two"
-        what = "rounding of page-locked blocks"
-        result.append(MemoryItem("host", "rounding", what, padding, "next power of two", source, during))
+        label = "rounding of page-locked blocks"
+        result.append(MemoryItem("host", "rounding", label, padding, "next power of two", source, during))
     return result
 
 
-def allocator_slack_item(rows: Iterable[MemoryItem]) -> MemoryItem:
+def allocator_slack_item(items: Iterable[MemoryItem]) -> MemoryItem:
     """What torch's caching allocator reserves above what is allocated: a share of the largest phase's tensors."""
-    tensors = [row for row in rows if row.tier == "gpu" and not row.assumed]
-    peak = max(sum(row.bytes for row in tensors if phase in row.phases) for phase in PHASES)
+    tensors = [item for item in items if item.tier == "gpu" and not item.assumed]
+    peak = max(sum(item.bytes for item in tensors if phase in item.phases) for phase in PHASES)
     formula = f"{ALLOCATOR_SLACK:.0%} of the largest phase"
     return MemoryItem(
         "gpu", "slack", "allocator slack", int(ALLOCATOR_SLACK * peak), formula, "assumed", PHASES[:-1], assumed=True

@@ -68,10 +68,14 @@ def local_parameters(model: ModelFacts, settings: PlanSettings) -> list[Paramete
     if settings.tensor_parallel_size == settings.pipeline_parallel_size == 1:
         return list(model.parameters())
     count, degree = -(-model.num_layers // settings.pipeline_parallel_size), settings.tensor_parallel_size
-    heaviest = sorted(model.layers, key=lambda layer: -sum(p.numel for p in layer))[:count]
-    inside = [Parameter(p.name, _tensor_parallel_shape(p.shape, degree)) for layer in heaviest for p in layer]
+    heaviest = sorted(model.layers, key=lambda layer: -sum(parameter.numel for parameter in layer))[:count]
+    inside = [
+        Parameter(parameter.name, _tensor_parallel_shape(parameter.shape, degree))
+        for layer in heaviest
+        for parameter in layer
+    ]
     after = (
-        [Parameter(p.name, _tensor_parallel_shape(p.shape, degree)) for p in model.after]
+        [Parameter(parameter.name, _tensor_parallel_shape(parameter.shape, degree)) for parameter in model.after]
         if settings.pipeline_parallel_size == 1
         else []
     )
@@ -82,7 +86,7 @@ def local_num_parameters(model: ModelFacts, settings: PlanSettings) -> int:
     """Elements of `local_parameters`."""
     if settings.tensor_parallel_size == settings.pipeline_parallel_size == 1:
         return model.num_parameters
-    return sum(p.numel for p in local_parameters(model, settings))
+    return sum(parameter.numel for parameter in local_parameters(model, settings))
 
 
 def local_vocab_size(model: ModelFacts, settings: PlanSettings) -> int:
@@ -97,8 +101,8 @@ def _tensor_parallel_shape(shape: tuple[int, ...], degree: int) -> tuple[int, ..
     return shape if len(shape) == 1 else (-(-shape[0] // degree), *shape[1:])
 
 
-def _tensor_parallel_numel(p: Parameter, degree: int) -> int:
-    return Parameter(p.name, _tensor_parallel_shape(p.shape, degree)).numel
+def _tensor_parallel_numel(parameter: Parameter, degree: int) -> int:
+    return Parameter(parameter.name, _tensor_parallel_shape(parameter.shape, degree)).numel
 
 
 def partition_model(model: ModelFacts, settings: PlanSettings) -> ZeroPartitions:
@@ -106,22 +110,22 @@ def partition_model(model: ModelFacts, settings: PlanSettings) -> ZeroPartitions
     parameters = local_parameters(model, settings)
     groups = weight_decay_group_sizes(parameters, settings.decay_groups)
     ranks = settings.zero_world_size
-    sizes = [p.numel for p in parameters]
-    flat = [_pad_to_multiple(sum(group), 2 * ranks) for group in groups]
+    sizes = [parameter.numel for parameter in parameters]
+    padded = [_pad_to_multiple(sum(group), 2 * ranks) for group in groups]
     shares = [[-(-numel // ranks) for numel in group] for group in groups]
-    subs = [
-        sub
+    sub_groups = [
+        sub_group
         for group, share in zip(groups, shares, strict=True)
-        for sub in _split_sub_groups(group, share, settings.sub_group_size)
+        for sub_group in _split_sub_groups(group, share, settings.sub_group_size)
     ]
     stage3 = settings.stage == 3
     return ZeroPartitions(
         total=sum(sizes),
-        padded_total=sum(flat),
-        partition_size=sum(map(sum, shares)) if stage3 else sum(flat) // ranks,
+        padded_total=sum(padded),
+        partition_size=sum(map(sum, shares)) if stage3 else sum(padded) // ranks,
         owned_gradients=_owned_gradient_numel(groups, ranks) if settings.stage in (1, 2) else (),
-        sub_groups=tuple(share for share, _ in subs),
-        undivided_sub_group=max(full for _, full in subs),
+        sub_groups=tuple(share for share, _ in sub_groups),
+        undivided_sub_group=max(full for _, full in sub_groups),
         persistent_parameters=sum(
             _pad_to_multiple(numel, ranks) for numel in sizes if numel <= settings.param_persistence_threshold
         ),
@@ -131,35 +135,37 @@ def partition_model(model: ModelFacts, settings: PlanSettings) -> ZeroPartitions
             model.largest_layer_parameters if settings.leaf_decoder_layers else 0,
         ),
         largest_parameter_in_layer=max(
-            _tensor_parallel_numel(p, settings.tensor_parallel_size) for p in model.largest_layer
+            _tensor_parallel_numel(parameter, settings.tensor_parallel_size) for parameter in model.largest_layer
         ),
         kept_gathered=_kept_gathered_numel(model, settings),
         hpz_partition=_hpz_partition_numel(sizes, settings),
         nvme_gradients=sum(_nvme_gradient_numel(numel) for share in shares for numel in share) if stage3 else 0,
-        nvme_parameters=sum(n for share in shares for n in share if n * settings.param_bytes >= _MIN_SWAPPED_BYTES),
+        nvme_parameters=sum(
+            numel for share in shares for numel in share if numel * settings.param_bytes >= _MIN_SWAPPED_BYTES
+        ),
     )
 
 
-def _kept_gathered_numel(model: ModelFacts, s: PlanSettings) -> int:
+def _kept_gathered_numel(model: ModelFacts, settings: PlanSettings) -> int:
     """Half the reuse distance; of layers gathered as one what DeepSpeed keeps, but for a tied head that is counted as
     the largest module.
     """
-    if not s.leaf_decoder_layers:
-        return s.max_reuse_distance // 2
-    embeddings = embedding_numel_kept_gathered(model, s.max_reuse_distance)
+    if not settings.leaf_decoder_layers:
+        return settings.max_reuse_distance // 2
+    embeddings = embedding_numel_kept_gathered(model, settings.max_reuse_distance)
     if model.tied and model.largest_module > model.largest_layer_parameters:
         embeddings = max(0, embeddings - model.largest_module)
-    return num_layers_kept_gathered(model, s.max_reuse_distance) * model.largest_layer_parameters + embeddings
+    return num_layers_kept_gathered(model, settings.max_reuse_distance) * model.largest_layer_parameters + embeddings
 
 
-def _hpz_partition_numel(sizes: Sequence[int], s: PlanSettings) -> int:
+def _hpz_partition_numel(sizes: Sequence[int], settings: PlanSettings) -> int:
     """A rank's second shard: everything that does not stay gathered, over `zero_hpz_partition_size` ranks."""
-    if s.hpz_partition_size == 1:
+    if settings.hpz_partition_size == 1:
         return 0
     return sum(
-        -(-numel // s.zero_world_size) * s.zero_world_size // s.hpz_partition_size
+        -(-numel // settings.zero_world_size) * settings.zero_world_size // settings.hpz_partition_size
         for numel in sizes
-        if numel > s.param_persistence_threshold
+        if numel > settings.param_persistence_threshold
     )
 
 
@@ -173,9 +179,9 @@ def _nvme_gradient_numel(numel: int) -> int:
 def weight_decay_group_sizes(parameters: Sequence[Parameter], decay: bool) -> GroupSizes:
     """Sizes by optimizer group: matrices decay, norms and biases do not; one group when there is no decay at all."""
     if not decay:
-        return (tuple(p.numel for p in parameters),)
-    matrices = tuple(p.numel for p in parameters if len(p.shape) > 1)
-    vectors = tuple(p.numel for p in parameters if len(p.shape) == 1)
+        return (tuple(parameter.numel for parameter in parameters),)
+    matrices = tuple(parameter.numel for parameter in parameters if len(parameter.shape) > 1)
+    vectors = tuple(parameter.numel for parameter in parameters if len(parameter.shape) == 1)
     return tuple(group for group in (matrices, vectors) if group)
 
 
@@ -204,12 +210,12 @@ def _owned_gradient_numel(groups: GroupSizes, ranks: int) -> tuple[int, ...]:
         return (max(map(max, groups)),)
     owned = [0] * ranks
     for group in groups:
-        flat = _pad_to_multiple(sum(group), 2 * ranks)
-        part, start = flat // ranks, 0
+        padded = _pad_to_multiple(sum(group), 2 * ranks)
+        part, start = padded // ranks, 0
         for numel in group:
             end = start + numel
             for rank in range(start // part, (end - 1) // part + 1):
                 owned[rank] += numel
             start = end
-        owned[-1] += min(flat - start, part)
+        owned[-1] += min(padded - start, part)
     return tuple(owned)

@@ -44,11 +44,11 @@ def render_ds_config(run: ResolvedRun) -> DSConfig:
     return DSConfig(config, reasons)
 
 
-def _batch(run: ResolvedRun) -> Iterator[ConfigEntry]:
-    batch, degrees = run.batch, run.parallel_dims
+def _batch_entries(run: ResolvedRun) -> Iterator[ConfigEntry]:
+    batch, parallel_dims = run.batch, run.parallel_dims
     # Under AutoTP DeepSpeed multiplies by the whole world, so the true global batch would be refused there.
-    known = batch.is_complete or run.spec.train.global_batch_size
-    if batch.global_batch is not None and degrees.tensor == 1 and known:
+    is_known = batch.is_complete or run.spec.train.global_batch_size
+    if batch.global_batch is not None and parallel_dims.tensor == 1 and is_known:
         yield "train_batch_size", batch.global_batch, _batch_reason(run)
     if batch.micro_batch is not None:
         yield (
@@ -75,7 +75,7 @@ def _reason_for(value: object, key: str) -> str:
     return f"`{key}`" if value is not None else f"derived: `{key}` is not given"
 
 
-def _training(run: ResolvedRun) -> Iterator[ConfigEntry]:
+def _training_entries(run: ResolvedRun) -> Iterator[ConfigEntry]:
     yield (
         "gradient_clipping",
         run.spec.train.max_grad_norm,
@@ -86,7 +86,7 @@ def _training(run: ResolvedRun) -> Iterator[ConfigEntry]:
     yield "steps_per_print", None, "the harness prints its own progress; the default was 10 up to 0.15.1"
 
 
-def _optimizer(run: ResolvedRun) -> Iterator[ConfigEntry]:
+def _optimizer_entries(run: ResolvedRun) -> Iterator[ConfigEntry]:
     optimizer = run.spec.optimizer
     if "optimizer" in run.spec.deepspeed:
         return
@@ -112,7 +112,7 @@ _REASONS = {
 }
 
 
-def _precision(run: ResolvedRun) -> Iterator[ConfigEntry]:
+def _precision_entries(run: ResolvedRun) -> Iterator[ConfigEntry]:
     precision = run.spec.precision
     if precision.bf16:
         yield "bf16.enabled", True, "`precision.bf16`"
@@ -123,7 +123,7 @@ def _precision(run: ResolvedRun) -> Iterator[ConfigEntry]:
             yield f"fp16.{name}", getattr(precision, name), f"`precision.{name}`"
 
 
-def _zero(run: ResolvedRun) -> Iterator[ConfigEntry]:
+def _zero_entries(run: ResolvedRun) -> Iterator[ConfigEntry]:
     zero = run.spec.zero
     yield "zero_optimization.stage", zero.stage, "`zero.stage`"
     for name in type(zero).model_fields:
@@ -133,7 +133,7 @@ def _zero(run: ResolvedRun) -> Iterator[ConfigEntry]:
         yield f"zero_optimization.{name}", value, f"`zero.{name}`"
     for section, offload in (("offload_optimizer", zero.offload_optimizer), ("offload_param", zero.offload_param)):
         if offload is not None and offload.device != "none":
-            yield from _offload(section, offload)
+            yield from _offload_entries(section, offload)
 
 
 _NVME_ONLY = frozenset(
@@ -141,19 +141,19 @@ _NVME_ONLY = frozenset(
 )
 
 
-def _offload(section: str, offload: OffloadOptimizerSpec | OffloadParamSpec) -> Iterator[ConfigEntry]:
+def _offload_entries(section: str, offload: OffloadOptimizerSpec | OffloadParamSpec) -> Iterator[ConfigEntry]:
     for name, field in type(offload).model_fields.items():
         value = getattr(offload, name)
-        written = name in offload.model_fields_set
-        if value is None or (name in _NVME_ONLY and offload.device != "nvme" and not written):
+        is_written = name in offload.model_fields_set
+        if value is None or (name in _NVME_ONLY and offload.device != "nvme" and not is_written):
             continue
-        if name == "ratio" and value == field.default and not written:
+        if name == "ratio" and value == field.default and not is_written:
             continue
-        moved = ", always written: the default became true in 0.19.5" if name == "pin_memory" else ""
-        yield f"zero_optimization.{section}.{name}", value, f"`zero.{section}.{name}`{moved}"
+        release_note = ", always written: the default became true in 0.19.5" if name == "pin_memory" else ""
+        yield f"zero_optimization.{section}.{name}", value, f"`zero.{section}.{name}`{release_note}"
 
 
-def _parallel(run: ResolvedRun) -> Iterator[ConfigEntry]:
+def _parallel_entries(run: ResolvedRun) -> Iterator[ConfigEntry]:
     parallel = run.spec.parallel
     if parallel.tensor_parallel_size > 1:
         yield "tensor_parallel.autotp_size", parallel.tensor_parallel_size, "`parallel.tensor_parallel_size`"
@@ -165,7 +165,7 @@ def _parallel(run: ResolvedRun) -> Iterator[ConfigEntry]:
         yield "pipeline.use_reentrant", False, "the embedding of a reentrant pipeline gets no gradient"
 
 
-def _telemetry(run: ResolvedRun) -> Iterator[ConfigEntry]:
+def _telemetry_entries(run: ResolvedRun) -> Iterator[ConfigEntry]:
     telemetry = run.spec.telemetry
     if telemetry.flops_profiler:
         # DeepSpeed counts finished steps: the tenth step begins when nine are done.
@@ -178,21 +178,21 @@ def _telemetry(run: ResolvedRun) -> Iterator[ConfigEntry]:
         yield "comms_logger.verbose", False, "a summary at the end, no line for each"
 
 
-def _tuned_defaults(run: ResolvedRun) -> Iterator[ConfigEntry]:
-    for choice in run.tuned_defaults or ():
-        if not choice.ours:
-            yield choice.key, choice.value, choice.provenance
+def _tuned_default_entries(run: ResolvedRun) -> Iterator[ConfigEntry]:
+    for default in run.tuned_defaults or ():
+        if not default.ours:
+            yield default.key, default.value, default.provenance
 
 
 _SECTIONS: tuple[Callable[[ResolvedRun], Iterator[ConfigEntry]], ...] = (
-    _batch,
-    _training,
-    _optimizer,
-    _precision,
-    _zero,
-    _parallel,
-    _telemetry,
-    _tuned_defaults,
+    _batch_entries,
+    _training_entries,
+    _optimizer_entries,
+    _precision_entries,
+    _zero_entries,
+    _parallel_entries,
+    _telemetry_entries,
+    _tuned_default_entries,
 )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.locks import current_holder
+from harness.plan.plan_json import plan_json
 from harness.plan.planner import Plan, make_plan
 from harness.plan.resolved_run import ResolvedRun
 from harness.run_records.plan_file import PLAN as PLAN
@@ -252,7 +253,7 @@ def _with_plan(record: RunRecord) -> RunRecord:
     usable = isinstance(kept.get("rows"), list) and not (record.on_cpu and kept.get("device") is None)
     if usable or record.rebuilt_plan is None:
         return record
-    return replace(record, plan=record.rebuilt_plan.to_json())
+    return replace(record, plan=plan_json(record.rebuilt_plan))
 
 
 def _dicts_in(value: Any) -> Lines:

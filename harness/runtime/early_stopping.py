@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from harness.runtime.train_state import TrainState
-from harness.spec.sections.launch_spec import EvalSpec
+from harness.spec.sections.eval_spec import EvalSpec
 
 
 def update_early_stopping(spec: EvalSpec, state: TrainState, loss: float) -> tuple[TrainState, str | None]:

@@ -53,16 +53,16 @@ def to_deepspeed_json(source: Source) -> DeepSpeedJson:
     section = source.data.get(_SECTION)
     kind = source.data.get("distributed_type")
     if kind != "DEEPSPEED" and not isinstance(section, dict):
-        what = f"`distributed_type: {kind}`" if kind else "no `deepspeed_config`"
-        message = f"this accelerate configuration does not use DeepSpeed ({what})"
+        reason = f"`distributed_type: {kind}`" if kind else "no `deepspeed_config`"
+        message = f"this accelerate configuration does not use DeepSpeed ({reason})"
         place = source.place(("distributed_type",))
         raise input_error("SP016", message, place, "give one with `distributed_type: DEEPSPEED`")
     fields: dict[str, Any] = section if isinstance(section, dict) else {}
     findings = [*_check_shape(source, section), *_check_unknown_keys(source, fields)]
-    named = fields.get(_FILE)
-    if isinstance(named, str) and named:
-        return _json_from_file(source, fields, named, findings)
-    if named is not None:
+    file_name = fields.get(_FILE)
+    if isinstance(file_name, str) and file_name:
+        return _json_from_file(source, fields, file_name, findings)
+    if file_name is not None:
         message, fix = f"`{_SECTION}.{_FILE}` is no path", Fix("write the path of a DeepSpeed JSON")
         path = (_SECTION, _FILE)
         findings.append(Finding("SP006", "error", message, join_key(path), source.place(path), fix=fix))
@@ -99,7 +99,7 @@ def _check_unknown_keys(source: Source, fields: dict[str, Any]) -> Iterator[Find
     suggestions = Suggestions()
     for name in source.data:
         if name not in _TOP:
-            better = suggestions.nearest_name(name, _TOP)
+            similar = suggestions.nearest_name(name, _TOP)
             yield Finding(
                 "SP005",
                 "error",
@@ -107,7 +107,7 @@ def _check_unknown_keys(source: Source, fields: dict[str, Any]) -> Iterator[Find
                 name,
                 source.place((name,), of_key=True),
                 notes=("accelerate refuses a file with keys that it does not know",),
-                fix=Fix(f"did you mean `{better}`?" if better else "remove it"),
+                fix=Fix(f"did you mean `{similar}`?" if similar else "remove it"),
             )
     for name, value in fields.items():
         if name in _FIELDS or name in _OTHER_FIELDS:
@@ -116,14 +116,14 @@ def _check_unknown_keys(source: Source, fields: dict[str, Any]) -> Iterator[Find
 
 
 def _ignored_key_finding(source: Source, name: str, value: Any, suggestions: Suggestions) -> Finding:
-    better = suggestions.nearest_name(name, [*_FIELDS, *_OTHER_FIELDS])
-    misspelt = better is not None and not isinstance(value, dict)
+    similar = suggestions.nearest_name(name, [*_FIELDS, *_OTHER_FIELDS])
+    is_misspelt = similar is not None and not isinstance(value, dict)
     whole_block = isinstance(value, dict) and bool(value)
     key = join_key((_SECTION, name))
-    title = f"did you mean `{better}`?" if misspelt else "put it into a JSON that `deepspeed_config_file` names"
+    title = f"did you mean `{similar}`?" if is_misspelt else "put it into a JSON that `deepspeed_config_file` names"
     return Finding(
         "HF102",
-        "error" if misspelt or whole_block else "warning",
+        "error" if is_misspelt or whole_block else "warning",
         f"`{key}` is nothing that accelerate reads",
         key,
         source.place((_SECTION, name), of_key=True),
@@ -201,28 +201,28 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
-def _json_from_file(source: Source, fields: dict[str, Any], named: str, findings: list[Finding]) -> DeepSpeedJson:
+def _json_from_file(source: Source, fields: dict[str, Any], file_name: str, findings: list[Finding]) -> DeepSpeedJson:
     """The JSON that is named, with its own places; fields beside it are refused by accelerate."""
     findings += _check_conflicting_fields(source, fields)
     path = (_SECTION, _FILE)
-    found = find_referenced_file(source.file, named)
-    if found is None:
-        findings.append(missing_file_finding(source, path, named))
+    file = find_referenced_file(source.file, file_name)
+    if file is None:
+        findings.append(missing_file_finding(source, path, file_name))
         config = {"zero_optimization": {"stage": 2}, "train_batch_size": "auto", "gradient_clipping": 1.0}
         return DeepSpeedJson(source._replace(data=config), tuple(findings), _parallel_fields(source))
-    read = read_deepspeed_json(found)
-    findings += read.findings
-    spots = {**source.spots, **{p: s for p, s in read.source.spots.items() if p}}
-    lines = {**source.extra_lines, found: read.source.text.split("\n")}
-    merged = source._replace(data=read.source.data, spots=spots, extra_lines=lines)
+    document = read_deepspeed_json(file)
+    findings += document.findings
+    spots = {**source.spots, **{place_path: spot for place_path, spot in document.source.spots.items() if place_path}}
+    lines = {**source.extra_lines, file: document.source.text.split("\n")}
+    merged = source._replace(data=document.source.data, spots=spots, extra_lines=lines)
     return DeepSpeedJson(merged, tuple(findings), _parallel_fields(source))
 
 
 def _check_conflicting_fields(source: Source, fields: dict[str, Any]) -> Iterator[Finding]:
-    named: list[KeyPath] = [(_SECTION, name) for name in _FIELDS if fields.get(name) is not None]
+    paths: list[KeyPath] = [(_SECTION, name) for name in _FIELDS if fields.get(name) is not None]
     if source.data.get("mixed_precision") is not None:
-        named.append(("mixed_precision",))
-    for path in named:
+        paths.append(("mixed_precision",))
+    for path in paths:
         key = join_key(path)
         yield Finding(
             "HF101",

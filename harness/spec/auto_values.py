@@ -22,35 +22,35 @@ CONSUMER_NAMES: dict[str, str] = {
 }
 
 
-def _paths(text: str) -> frozenset[KeyPath]:
+def _parse_paths(text: str) -> frozenset[KeyPath]:
     return frozenset(map(split_key, text.split()))
 
 
 GATHER_16BIT_WEIGHTS: KeyPath = ("zero_optimization", "stage3_gather_16bit_weights_on_model_save")
-FROM_TRAINING_ARGUMENTS = _paths(
+FROM_TRAINING_ARGUMENTS = _parse_paths(
     """train_micro_batch_size_per_gpu gradient_accumulation_steps train_batch_size gradient_clipping
     optimizer.params.lr optimizer.params.betas optimizer.params.eps optimizer.params.weight_decay
     scheduler.params.warmup_max_lr scheduler.params.total_num_steps scheduler.params.warmup_num_steps
     fp16.enabled bf16.enabled"""
 )
 """Keys that the Trainer fills in from TrainingArguments, and compares with them where they are written."""
-FILLED_BY_PLUGIN = _paths(
+FILLED_BY_PLUGIN = _parse_paths(
     """zero_optimization.stage zero_optimization.offload_optimizer.device zero_optimization.offload_param.device
     zero_optimization.offload_optimizer.nvme_path zero_optimization.offload_param.nvme_path"""
 )
 """Keys that accelerate's DeepSpeedPlugin fills in, also under the Trainer: from its arguments or the environment."""
-FILLED_BY_TRAINER = FROM_TRAINING_ARGUMENTS | _paths(
+FILLED_BY_TRAINER = FROM_TRAINING_ARGUMENTS | _parse_paths(
     """scheduler.params.warmup_min_lr zero_optimization.reduce_bucket_size
     zero_optimization.stage3_prefetch_bucket_size zero_optimization.stage3_param_persistence_threshold"""
 )
 """All that the Trainer fills in itself."""
 FILLED_BY_ACCELERATE = (
-    FILLED_BY_TRAINER - _paths("optimizer.params.betas optimizer.params.eps")
+    FILLED_BY_TRAINER - _parse_paths("optimizer.params.betas optimizer.params.eps")
     | FILLED_BY_PLUGIN
     | {GATHER_16BIT_WEIGHTS}
 )
 """All that accelerate fills in without the Trainer."""
-NATIVE_AUTO_KEYS = _paths(
+NATIVE_AUTO_KEYS = _parse_paths(
     """zero_optimization.zenflow.select_strategy zero_optimization.zenflow.select_interval
     zero_optimization.zenflow.update_interval data_types.keep_in_fp32_modules pipeline.stages
     expert_parallel.score_apply expert_parallel.combine_impl expert_parallel.row_weighting_impl
@@ -89,9 +89,9 @@ def auto_in_deepspeed(path: KeyPath, version: Version) -> Literal["own", "defaul
     if path in NATIVE_AUTO_KEYS:
         return "own"
     parent, name = join_key(path[:-1]), str(path[-1])
-    known = block_keys(parent)
-    key = known.get(name) if known is not None else None
-    if known is not None and (key is None or (key.gone is not None and version >= key.gone)):
+    keys = block_keys(parent)
+    key = keys.get(name) if keys is not None else None
+    if keys is not None and (key is None or (key.gone is not None and version >= key.gone)):
         return "unknown"
     if path == ("tensor_parallel", "autotp_size"):
         return "fails"  # compared with 0 before the typed block sees it
@@ -106,31 +106,31 @@ def auto_in_deepspeed(path: KeyPath, version: Version) -> Literal["own", "defaul
 
 def guess_consumer(config: dict[str, Any]) -> Consumer:
     """Whom a DeepSpeed JSON was written for, by the values that it leaves open; DeepSpeed itself where it has none."""
-    left = {path for path in find_auto_values(config) if path not in NATIVE_AUTO_KEYS}
-    if left & (FILLED_BY_PLUGIN | {GATHER_16BIT_WEIGHTS}) and left <= FILLED_BY_ACCELERATE:
+    open_keys = {path for path in find_auto_values(config) if path not in NATIVE_AUTO_KEYS}
+    if open_keys & (FILLED_BY_PLUGIN | {GATHER_16BIT_WEIGHTS}) and open_keys <= FILLED_BY_ACCELERATE:
         return "accelerate"
-    return "hf" if left & FILLED_BY_TRAINER else "deepspeed"
+    return "hf" if open_keys & FILLED_BY_TRAINER else "deepspeed"
 
 
 def describe_auto_values(source: Source, consumer: Consumer) -> Iterator[Finding]:
     """One line about the values that are left open, and about who is guessed to read them; none where only DeepSpeed's
     own words are left to DeepSpeed.
     """
-    found = sorted(
+    paths = sorted(
         (path for path in find_auto_values(source.data) if path not in NATIVE_AUTO_KEYS or consumer != "deepspeed"),
         key=lambda path: _sort_key(source.place(path)),
     )
-    if not found:
+    if not paths:
         return
-    count = f"{len(found)} values are" if len(found) > 1 else "1 value is"
-    one, other = (name for name in CONSUMERS if name != consumer)
+    count = f"{len(paths)} values are" if len(paths) > 1 else "1 value is"
+    first_other, second_other = (name for name in CONSUMERS if name != consumer)
     yield Finding(
         "SP015",
         "info",
-        f'{count} "auto", the first is `{join_key(found[0])}`: read as {CONSUMER_NAMES[consumer]} would',
-        join_key(found[0]),
-        source.place(found[0]),
-        notes=(f"guessed by the keys; `--consumer {one}` or `--consumer {other}` names another reader",),
+        f'{count} "auto", the first is `{join_key(paths[0])}`: read as {CONSUMER_NAMES[consumer]} would',
+        join_key(paths[0]),
+        source.place(paths[0]),
+        notes=(f"guessed by the keys; `--consumer {first_other}` or `--consumer {second_other}` names another reader",),
     )
 
 

@@ -1,6 +1,7 @@
-"""What kind of configuration a file holds: a run spec, a DeepSpeed JSON, or that of another program.
+"""The kind of configuration in a file: a run spec, a DeepSpeed JSON, or that of another program.
 
-Decides by top-level keys alone; checks none of them.
+`detect_format` takes a file that the user named, `looks_like_config` one of a folder full of other things. Both decide
+by keys alone and check none of them: a broken file of a known kind is checked later.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ from typing import Any, Literal
 
 from harness.errors import UserError
 from harness.findings import Place
-from harness.spec.parse.source import Source, input_error
-from harness.spec.run_spec import RunSpec
+from harness.spec.parse.source import Source, input_error, parse
+from harness.spec.run_spec import RunSpec, Section
 
 ConfigFormat = Literal["spec", "deepspeed-json", "accelerate-yaml", "axolotl-yaml", "trainer-yaml"]
 _SHARED_KEYS = frozenset(("optimizer", "scheduler", "checkpoint"))
@@ -22,6 +23,32 @@ _TRAINER = frozenset(
 )
 
 
+_CONFIG_WORDS = (
+    "zero_optimization",
+    "train_micro_batch_size_per_gpu",
+    "train_batch_size",
+    "gradient_accumulation_steps",
+    "deepspeed",
+    "zero",
+    "fp16",
+    "bf16",
+    "max_steps",
+    "num_train_epochs",
+    "per_device_train_batch_size",
+)
+"""One of these stands in everything that is meant; most other files end here."""
+_DISTINCTIVE_WORDS = (
+    "zero_optimization",
+    "train_micro_batch_size_per_gpu",
+    '"train_batch_size"',
+    "per_device_train_batch_size",
+    "deepspeed_config",
+)
+"""These tell a file that cannot be parsed."""
+_BATCH_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu")
+_BLOCKS = ("zero_optimization", "fp16", "bf16")
+
+
 def detect_format(source: Source) -> ConfigFormat | None:
     """The kind of file; None for one that is nothing known, neither in whole nor in part."""
     data = source.data
@@ -30,8 +57,8 @@ def detect_format(source: Source) -> ConfigFormat | None:
     if source.syntax == "yaml":
         if "base_model" in data and len(_AXOLOTL & data.keys()) > 1:
             return "axolotl-yaml"
-        sections = any(isinstance(data.get(name), dict) for name in RunSpec.model_fields if name != "deepspeed")
-        return "trainer-yaml" if len(_TRAINER & data.keys()) > 1 and not sections else "spec"
+        has_sections = any(isinstance(data.get(name), dict) for name in RunSpec.model_fields if name != "deepspeed")
+        return "trainer-yaml" if len(_TRAINER & data.keys()) > 1 and not has_sections else "spec"
     if looks_like_deepspeed(data):
         return "deepspeed-json"
     return "spec" if RunSpec.model_fields.keys() & data.keys() - {"name"} else _guess_json_format(data)
@@ -41,11 +68,11 @@ def looks_like_deepspeed(data: dict[str, Any]) -> bool:
     """Are there more top-level keys of DeepSpeed's than of a run spec?"""
     from harness.facts.deepspeed_keys import block_keys
 
-    known = block_keys("") or {}
-    ours = sum(key in RunSpec.model_fields for key in data if key not in _SHARED_KEYS)
-    theirs = sum(key in known and key not in RunSpec.model_fields for key in data)
-    if ours or theirs:
-        return theirs > ours
+    deepspeed_keys = block_keys("") or {}
+    num_spec_keys = sum(key in RunSpec.model_fields for key in data if key not in _SHARED_KEYS)
+    num_deepspeed_keys = sum(key in deepspeed_keys and key not in RunSpec.model_fields for key in data)
+    if num_spec_keys or num_deepspeed_keys:
+        return num_deepspeed_keys > num_spec_keys
     optimizer = data.get("optimizer")
     return isinstance(optimizer, dict) and "type" in optimizer and "params" in optimizer
 
@@ -55,22 +82,22 @@ def _guess_json_format(data: dict[str, Any]) -> ConfigFormat | None:
     from harness.facts.deepspeed_keys import block_keys
     from harness.spec.suggestions import nearest_name
 
-    known = block_keys("") or {}
-    near = not data or any(nearest_name(name, known) for name in list(data)[:40])
-    return "deepspeed-json" if near else None
+    deepspeed_keys = block_keys("") or {}
+    is_similar = not data or any(nearest_name(name, deepspeed_keys) for name in list(data)[:40])
+    return "deepspeed-json" if is_similar else None
 
 
-def require_supported_format(source: Source, found: ConfigFormat | None) -> None:
+def require_supported_format(source: Source, file_format: ConfigFormat | None) -> None:
     """One finding instead of one a key, for what is not read here. Raises Refused."""
     place = Place(source.file, 1, 1)
-    if found is None:
-        what = "neither a run spec nor a DeepSpeed configuration"
-        raise input_error("SP016", f"this is {what}: none of its keys is known", place, "name another file")
-    if found in ("axolotl-yaml", "trainer-yaml"):
-        whose = "an axolotl" if found == "axolotl-yaml" else "a LLaMA-Factory or Trainer"
-        raise _needs_conversion(f"this is {whose} configuration, not a run spec", source)
-    nothing_ours = not RunSpec.model_fields.keys() & source.data.keys()
-    if source.syntax == "yaml" and nothing_ours and len(source.data) > 1 and looks_like_deepspeed(source.data):
+    if file_format is None:
+        kinds = "neither a run spec nor a DeepSpeed configuration"
+        raise input_error("SP016", f"this is {kinds}: none of its keys is known", place, "name another file")
+    if file_format in ("axolotl-yaml", "trainer-yaml"):
+        program = "an axolotl" if file_format == "axolotl-yaml" else "a LLaMA-Factory or Trainer"
+        raise _needs_conversion(f"this is {program} configuration, not a run spec", source)
+    has_no_spec_key = not RunSpec.model_fields.keys() & source.data.keys()
+    if source.syntax == "yaml" and has_no_spec_key and len(source.data) > 1 and looks_like_deepspeed(source.data):
         title = "save it as JSON, which DeepSpeed reads"
         raise input_error("SP016", "this is a DeepSpeed configuration in YAML", place, title)
 
@@ -78,3 +105,43 @@ def require_supported_format(source: Source, found: ConfigFormat | None) -> None
 def _needs_conversion(message: str, source: Source) -> UserError:
     title = f"make a run spec of it: `harness adopt {source.file} > spec.yaml`"
     return input_error("SP016", message, Place(source.file, 1, 1), title)
+
+
+def looks_like_config(text: str, file: str) -> bool:
+    """Does the text look like one of the kinds that `validate-config` reads?"""
+    if not any(word in text for word in _CONFIG_WORDS):
+        return False
+    try:
+        data = parse(text, file).data
+    except UserError:
+        return any(word in text for word in _DISTINCTIVE_WORDS)
+    return _is_accelerate(data) or _is_deepspeed(data) or _is_spec(data)
+
+
+def _is_accelerate(data: dict[str, Any]) -> bool:
+    names = {"distributed_type", "compute_environment"}
+    return isinstance(data.get("deepspeed_config"), dict) and bool(names & set(data))
+
+
+def _is_deepspeed(data: dict[str, Any]) -> bool:
+    """Numbers or blocks that only DeepSpeed's JSON has, and mostly keys of its own."""
+    from harness.facts.deepspeed_keys import block_keys
+
+    is_distinctive = any(name in data for name in _BATCH_KEYS) or any(
+        isinstance(data.get(name), dict) for name in _BLOCKS
+    )
+    return is_distinctive and 2 * sum(key in (block_keys("") or {}) for key in data) >= len(data)
+
+
+def _is_spec(data: dict[str, Any]) -> bool:
+    """Mostly sections of a run spec, and keys in them that belong there."""
+    if 2 * sum(key in RunSpec.model_fields for key in data) < len(data):
+        return False
+    matching = [name for name, value in data.items() if isinstance(value, dict) and _is_section(name, value)]
+    return len(matching) >= 2 or "zero" in matching
+
+
+def _is_section(name: str, value: dict[str, Any]) -> bool:
+    field = RunSpec.model_fields.get(name)
+    kind = field.annotation if field is not None else None
+    return isinstance(kind, type) and issubclass(kind, Section) and bool(set(value) & set(kind.model_fields))

@@ -39,87 +39,97 @@ def _check_block(
     target: DeepSpeedTarget,
     suggestions: Suggestions,
 ) -> Iterator[Finding]:
-    known = block_keys(path)
-    if known is None:
+    keys = block_keys(path)
+    if keys is None:
         return
-    yield from _check_duplicate_names(config, known, source, prefix)
+    yield from _check_duplicate_names(config, keys, source, prefix)
     for name, value in config.items():
-        here = (*prefix, name)
-        key = known.get(name)
+        key_path = (*prefix, name)
+        key = keys.get(name)
         if key is None:
-            yield _unknown_key_finding(name, value, here, path, known, source, target, suggestions)
+            yield _unknown_key_finding(name, value, key_path, path, keys, source, target, suggestions)
             continue
-        aged = _check_release(key, value, here, path, source, target)
-        if aged is not None:
-            yield aged
-        if aged is not None and aged.is_error:
+        release_finding = _check_release(key, value, key_path, path, source, target)
+        if release_finding is not None:
+            yield release_finding
+        if release_finding is not None and release_finding.is_error:
             continue
-        below = f"{path}.{key.alias or name}" if path else name
+        inner_path = f"{path}.{key.alias or name}" if path else name
         if key.type == "block" and isinstance(value, dict):
-            yield from _check_block(value, source, here, below, target, suggestions)
+            yield from _check_block(value, source, key_path, inner_path, target, suggestions)
             continue
-        yield from check_value(key, value, here, path, source, target)
+        yield from check_value(key, value, key_path, path, source, target)
         items: Any = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-        for at, item in items if key.type in ("maps", "blocks") else ():
+        for index, item in items if key.type in ("maps", "blocks") else ():
             if isinstance(item, dict):
-                yield from _check_block(item, source, (*here, at), below, target, suggestions)
+                yield from _check_block(item, source, (*key_path, index), inner_path, target, suggestions)
 
 
-def spec_key(here: KeyPath) -> str:
+def spec_key(key_path: KeyPath) -> str:
     """The run spec's key for a place in the user's file, for `Fix.sets`: a field of its own, or one of `deepspeed`."""
-    path = here[1:] if here[:1] == ("deepspeed",) else here
+    path = key_path[1:] if key_path[:1] == ("deepspeed",) else key_path
     return join_key(field_of(path) or ("deepspeed", *path))
 
 
-def renamed_spec_key(here: KeyPath) -> str:
+def renamed_spec_key(key_path: KeyPath) -> str:
     """`spec_key` for a key that takes the place of an old one, to which the field of its own still leads in a JSON."""
-    return spec_key(here) if here[:1] == ("deepspeed",) else join_key(("deepspeed", *here))
+    return spec_key(key_path) if key_path[:1] == ("deepspeed",) else join_key(("deepspeed", *key_path))
 
 
 def _unknown_key_finding(
     name: str,
     value: Any,
-    here: KeyPath,
+    key_path: KeyPath,
     path: str,
-    known: dict[str, Key],
+    keys: dict[str, Key],
     source: Source,
     target: DeepSpeedTarget,
     suggestions: Suggestions,
 ) -> Finding:
-    where = f"DeepSpeed's `{path}` block" if path else "DeepSpeed's JSON"
-    better = suggestions.nearest_name(name, (k.name for k in known.values() if k.gone is None))
-    home = _find_block_with_key(name, path, target.version)
+    block = f"DeepSpeed's `{path}` block" if path else "DeepSpeed's JSON"
+    similar = suggestions.nearest_name(name, (key.name for key in keys.values() if key.gone is None))
+    other_block = _find_block_with_key(name, path, target.version)
     if not path and name.lower() in FOREIGN_KEYS:
-        return _foreign_key_finding(name, value, here, source)
-    if better in _section_at(source, here[:-1]) or (better and home is not None and _similarity(name, better) < 0.8):
-        better = None  # it is there already, or this one is somebody else's
+        return _foreign_key_finding(name, value, key_path, source)
+    if similar in _section_at(source, key_path[:-1]) or (
+        similar and other_block is not None and _similarity(name, similar) < 0.8
+    ):
+        similar = None  # it is there already, or this one is somebody else's
     if is_typed_block(path, target.version):
         note = f"DeepSpeed refuses unknown keys in `{path}` once every rank has started"
     else:
-        note = "DeepSpeed ignores it in silence" + (f" and trains without `{better}`" if better else "")
-    fix = _rename_fix(better, value, here) if better else _move_fix(name, home, value, here)
-    message, severity = f"`{join_key(here)}` is not a key of {where}", _ERROR
+        note = "DeepSpeed ignores it in silence" + (f" and trains without `{similar}`" if similar else "")
+    fix = _rename_fix(similar, value, key_path) if similar else _move_fix(name, other_block, value, key_path)
+    message, severity = f"`{join_key(key_path)}` is not a key of {block}", _ERROR
     if _is_comment(name) and not is_typed_block(path, target.version):
         note, severity, fix = "DeepSpeed does not read it, as befits a comment", _INFO, Fix("keep it as a comment")
-    return Finding("SP005", severity, message, join_key(here), source.place(here, of_key=True), notes=(note,), fix=fix)
+    return Finding(
+        "SP005", severity, message, join_key(key_path), source.place(key_path, of_key=True), notes=(note,), fix=fix
+    )
 
 
-def _foreign_key_finding(name: str, value: Any, here: KeyPath, source: Source) -> Finding:
+def _foreign_key_finding(name: str, value: Any, key_path: KeyPath, source: Source) -> Finding:
     """A name that other programs have for one of DeepSpeed's keys, or for what is no business of DeepSpeed's."""
-    right = (*here[:-1], *FOREIGN_KEYS[name.lower()])
-    title, sets, effect = "remove it", {spec_key(here): None}, "nothing changes"
-    if right == here[:-1]:
+    target_path = (*key_path[:-1], *FOREIGN_KEYS[name.lower()])
+    title, sets, effect = "remove it", {spec_key(key_path): None}, "nothing changes"
+    if target_path == key_path[:-1]:
         note = "it is for the script or the launcher; DeepSpeed ignores it in silence"
     else:
         note = "another program's name for it, which DeepSpeed ignores in silence"
-        said = join_key(FOREIGN_KEYS[name.lower()])
-        if str(right[-1]) not in _section_at(source, right[:-1]):
-            title, sets, effect = f"did you mean `{said}`?", {**sets, spec_key(right): value}, f"`{said}` takes effect"
+        target_name = join_key(FOREIGN_KEYS[name.lower()])
+        if str(target_path[-1]) not in _section_at(source, target_path[:-1]):
+            title, sets, effect = (
+                f"did you mean `{target_name}`?",
+                {**sets, spec_key(target_path): value},
+                f"`{target_name}` takes effect",
+            )
         else:
-            title = f"remove it, since `{said}` is there"
-    message = f"`{join_key(here)}` is not a key of DeepSpeed's JSON"
+            title = f"remove it, since `{target_name}` is there"
+    message = f"`{join_key(key_path)}` is not a key of DeepSpeed's JSON"
     fix = Fix(title, sets, effect=effect)
-    return Finding("SP005", "error", message, join_key(here), source.place(here, of_key=True), notes=(note,), fix=fix)
+    return Finding(
+        "SP005", "error", message, join_key(key_path), source.place(key_path, of_key=True), notes=(note,), fix=fix
+    )
 
 
 _ERROR: Severity = "error"
@@ -130,21 +140,23 @@ def _is_comment(name: str) -> bool:
     return name.startswith(("_", "//", "#", "$")) or name.lower() in ("comment", "comments", "note", "description")
 
 
-def _rename_fix(better: str, value: Any, here: KeyPath) -> Fix:
-    right = spec_key((*here[:-1], better))
-    said = right if here[0] == "deepspeed" and not right.startswith("deepspeed.") else better
-    return Fix(f"did you mean `{said}`?", {spec_key(here): None, right: value}, effect=f"`{better}` takes effect")
+def _rename_fix(new_name: str, value: Any, key_path: KeyPath) -> Fix:
+    new_key = spec_key((*key_path[:-1], new_name))
+    shown_name = new_key if key_path[0] == "deepspeed" and not new_key.startswith("deepspeed.") else new_name
+    return Fix(
+        f"did you mean `{shown_name}`?", {spec_key(key_path): None, new_key: value}, effect=f"`{new_name}` takes effect"
+    )
 
 
-def _move_fix(name: str, home: str | None, value: Any, here: KeyPath) -> Fix:
+def _move_fix(name: str, block: str | None, value: Any, key_path: KeyPath) -> Fix:
     """Move it to the block that has a key of this name, or take it out."""
-    old = {spec_key(here): None}
-    if home is None:
-        return Fix("remove it, or look the name up in DeepSpeed's documentation", old, effect="nothing changes")
-    block_path = split_key(home) if home else ()
-    right = spec_key((*(("deepspeed",) if here[0] == "deepspeed" else ()), *block_path, name))
-    title = f"`{name}` belongs in `{home}`" if home else f"`{name}` belongs at the top level"
-    return Fix(title, {**old, right: value}, effect="it is read")
+    removal = {spec_key(key_path): None}
+    if block is None:
+        return Fix("remove it, or look the name up in DeepSpeed's documentation", removal, effect="nothing changes")
+    block_path = split_key(block) if block else ()
+    new_key = spec_key((*(("deepspeed",) if key_path[0] == "deepspeed" else ()), *block_path, name))
+    title = f"`{name}` belongs in `{block}`" if block else f"`{name}` belongs at the top level"
+    return Fix(title, {**removal, new_key: value}, effect="it is read")
 
 
 def _similarity(name: str, other: str) -> float:
@@ -164,23 +176,21 @@ def _section_at(source: Source, path: KeyPath) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _names(path: str | None) -> dict[str, Key]:
-    return (block_keys(path) if path is not None else None) or {}
-
-
 @cache
 def _blocks_by_nearness(path: str) -> tuple[str, ...]:
-    return tuple(sorted(block_paths(), key=lambda p: (not p.startswith(path) or not path, p.count("."))))
+    return tuple(sorted(block_paths(), key=lambda block: (not block.startswith(path) or not path, block.count("."))))
 
 
 def _find_block_with_key(name: str, path: str, version: Version) -> str | None:
     """The block that has a key of this name (`` is the top level), near ones first; None where there is none."""
     if name in ("enabled", "type", "params", "dtype"):
         return None
-    paths = _blocks_by_nearness(path)
+    blocks = _blocks_by_nearness(path)
     if "_" not in name:  # a word that can mean anything, such as `mode` or `name`
-        paths = tuple(p for p in paths if not p.startswith(_UNLIKELY_BLOCKS) or p.startswith(path or "."))
-    for candidate in paths:
+        blocks = tuple(
+            block for block in blocks if not block.startswith(_UNLIKELY_BLOCKS) or block.startswith(path or ".")
+        )
+    for candidate in blocks:
         key = (block_keys(candidate) or {}).get(name)
         if candidate != path and key is not None and (key.gone is None or version < key.gone):
             return candidate
@@ -208,60 +218,60 @@ _OPTIMIZER_AND_SCHEDULER_PARAMS = frozenset(
 
 
 def _check_release(
-    key: Key, value: Any, here: KeyPath, path: str, source: Source, target: DeepSpeedTarget
+    key: Key, value: Any, key_path: KeyPath, path: str, source: Source, target: DeepSpeedTarget
 ) -> Finding | None:
     """Gone or not yet there (errors), or deprecated or renamed (a warning)."""
-    place, name, version = source.place(here, of_key=True), join_key(here), target.version
-    without = {spec_key(here): None}
+    place, name, version = source.place(key_path, of_key=True), join_key(key_path), target.version
+    removal = {spec_key(key_path): None}
     if key.gone is not None and version >= key.gone:
         release = ".".join(map(str, key.gone))
-        refused = path == "zero_optimization" or (path == "" and key.type in ("dict", "any"))
-        note = f"DeepSpeed {'refuses it' if refused else 'ignores it in silence'} from {release} on"
+        is_refused = path == "zero_optimization" or (path == "" and key.type in ("dict", "any"))
+        note = f"DeepSpeed {'refuses it' if is_refused else 'ignores it in silence'} from {release} on"
         if path == "aio":  # speed alone depends on it, and published examples have it
-            fix = Fix(f"use `{key.successor}`", _successor_values(key, value, here), safe=True)
+            fix = Fix(f"use `{key.successor}`", _successor_values(key, value, key_path), safe=True)
             message = f"`{name}` is an old name"
             return Finding("SP014", "warning", message, name, place, notes=(note,), fix=fix)
-        fix = Fix(f"use `{key.successor}`" if key.successor else "remove it", without, effect=_EFFECT_OF_REMOVAL)
+        fix = Fix(f"use `{key.successor}`" if key.successor else "remove it", removal, effect=_EFFECT_OF_REMOVAL)
         message = f"`{name}` is gone since DeepSpeed {release}"
         return Finding("SP012", "error", message, name, place, notes=(note,), fix=fix)
     if key.since is not None and version < key.since:
         release = ".".join(map(str, key.since))
-        typed = is_typed_block(path, version)
-        note = f"this release {'refuses it as an unknown key' if typed else 'ignores it in silence'}"
-        fix = Fix("remove it, or upgrade DeepSpeed", without, effect=_EFFECT_OF_REMOVAL)
+        is_typed = is_typed_block(path, version)
+        note = f"this release {'refuses it as an unknown key' if is_typed else 'ignores it in silence'}"
+        fix = Fix("remove it, or upgrade DeepSpeed", removal, effect=_EFFECT_OF_REMOVAL)
         message = f"`{name}` is read from DeepSpeed {release} on, this is {target.text}"
         return Finding("SP013", "error", message, name, place, notes=(note,), fix=fix)
-    if key.successor is None or key.gone is not None or key.successor in _section_at(source, here[:-1]):
+    if key.successor is None or key.gone is not None or key.successor in _section_at(source, key_path[:-1]):
         return None
-    moved = _successor_values(key, value, here)
-    fix = Fix(f"use `{key.successor}`", moved, safe=bool(moved))
+    successor_values = _successor_values(key, value, key_path)
+    fix = Fix(f"use `{key.successor}`", successor_values, safe=bool(successor_values))
     return Finding("SP014", "warning", f"`{name}` is deprecated", name, place, fix=fix)
 
 
 _EFFECT_OF_REMOVAL = "trains without it"
 
 
-def _successor_values(key: Key, value: Any, here: KeyPath) -> dict[str, Any]:
+def _successor_values(key: Key, value: Any, key_path: KeyPath) -> dict[str, Any]:
     """What says the same as a deprecated key; empty where that takes thought."""
-    old = {spec_key(here): None}
+    removal = {spec_key(key_path): None}
     if key.successor in ("offload_optimizer", "offload_param") and isinstance(value, bool):
-        return {**old, renamed_spec_key((*here[:-1], key.successor, "device")): "cpu"} if value else old
+        return {**removal, renamed_spec_key((*key_path[:-1], key.successor, "device")): "cpu"} if value else removal
     if key.name in ("stage3_gather_fp16_weights_on_model_save", "thread_count"):
-        return {**old, renamed_spec_key((*here[:-1], str(key.successor))): value}
+        return {**removal, renamed_spec_key((*key_path[:-1], str(key.successor))): value}
     return {}
 
 
 def _check_duplicate_names(
-    config: dict[str, Any], known: dict[str, Key], source: Source, prefix: KeyPath
+    config: dict[str, Any], keys: dict[str, Key], source: Source, prefix: KeyPath
 ) -> Iterator[Finding]:
     """Two names for one thing: an alias with its key, a deprecated key with its successor."""
     for name in config:
-        key = known.get(name)
+        key = keys.get(name)
         other = (key.alias or key.successor) if key is not None and key.gone is None else None
         if key is None or other not in config or other == "bf16":  # a gate tells `bfloat16` beside `bf16`
             continue
-        here, name_it = (*prefix, name), join_key((*prefix, name))
+        key_path, full_name = (*prefix, name), join_key((*prefix, name))
         note = "DeepSpeed refuses them together once every rank has started, whatever their values"
-        fix = Fix(f"remove `{name_it}`", {spec_key(here): None}, effect=f"`{other}` decides")
-        message = f"`{name_it}` and `{join_key((*prefix, str(other)))}` are two names for one thing"
-        yield Finding("SP022", "error", message, name_it, source.place(here, of_key=True), notes=(note,), fix=fix)
+        fix = Fix(f"remove `{full_name}`", {spec_key(key_path): None}, effect=f"`{other}` decides")
+        message = f"`{full_name}` and `{join_key((*prefix, str(other)))}` are two names for one thing"
+        yield Finding("SP022", "error", message, full_name, source.place(key_path, of_key=True), notes=(note,), fix=fix)

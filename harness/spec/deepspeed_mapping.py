@@ -62,9 +62,9 @@ def map_deepspeed_json(
     """
     spec: dict[str, Any] = {}
     origin: dict[KeyPath, KeyPath] = {}
-    simple = _expressible_optimizer(config, normalize_optimizer=normalize_optimizer)
-    for path, new, value in _leaves_by_current_name(config):
-        target, read = _spec_target(new, value, simple)
+    optimizer = _expressible_optimizer(config, normalize_optimizer=normalize_optimizer)
+    for path, current_path, value in _iter_leaves_by_current_name(config):
+        target, spec_value = _spec_target(current_path, value, optimizer)
         for end in range(1, len(target) + 1):
             origin.setdefault(target[:end], path[: max(1, len(path) - (len(target) - end))])
         origin[target] = path
@@ -72,8 +72,8 @@ def map_deepspeed_json(
             _ensure_section(spec, target[:-1])  # a block is there even if nothing in it is
         elif value == "auto":
             continue
-        elif new[-1] != "autotp_size" or value not in (0, 1):  # both mean off
-            _set_value(spec, target, read)
+        elif current_path[-1] != "autotp_size" or value not in (0, 1):  # both mean off
+            _set_value(spec, target, spec_value)
     origin[("zero",)] = ("zero_optimization",)
     origin[("deepspeed",)] = ()
     for section in _OFFLOAD_FIELDS:
@@ -90,8 +90,8 @@ def map_deepspeed_json(
 
 def covered_keys(config: dict[str, Any]) -> Iterator[tuple[KeyPath, KeyPath]]:
     """The keys of a DeepSpeed JSON that the run spec has a field for, each with that field."""
-    for path, new, _ in _leaves_by_current_name(config):
-        field = spec_field_of(new)
+    for path, current_path, _ in _iter_leaves_by_current_name(config):
+        field = spec_field_of(current_path)
         if field is not None:
             yield path, field
 
@@ -104,14 +104,14 @@ def spec_field_of(path: KeyPath) -> KeyPath | None:
         return _SCALARS[path]
     if path[0] != "zero_optimization" or len(path) not in (2, 3):
         return None
-    known = _ZERO_FIELDS if len(path) == 2 else _OFFLOAD_FIELDS.get(str(path[1]), frozenset())
-    return ("zero", *path[1:]) if path[-1] in known else None
+    fields = _ZERO_FIELDS if len(path) == 2 else _OFFLOAD_FIELDS.get(str(path[1]), frozenset())
+    return ("zero", *path[1:]) if path[-1] in fields else None
 
 
-def _leaves_by_current_name(config: dict[str, Any]) -> Iterator[tuple[KeyPath, KeyPath, Any]]:
+def _iter_leaves_by_current_name(config: dict[str, Any]) -> Iterator[tuple[KeyPath, KeyPath, Any]]:
     """Each leaf of the JSON: where it stands, where it would stand under the names of today, its value."""
     zero = config.get("zero_optimization")
-    for path, value in _leaves(config, ()):
+    for path, value in _iter_leaves(config, ()):
         if path[0] == "bfloat16" and "bf16" not in config:
             yield path, ("bf16", *path[1:]), value
         elif path == ("zero_optimization",) and isinstance(value, bool):
@@ -127,30 +127,30 @@ def _current_zero_name(name: str, value: Any, zero: dict[str, Any]) -> tuple[Key
     section = _OLD_SWITCHES.get(name)
     if section is not None and section not in zero and isinstance(value, bool):
         return (section, "device"), "cpu" if value else "none"
-    new = _OLD_NAMES.get(name, name)
-    return ((name,), value) if new in zero else ((new,), value)
+    current_name = _OLD_NAMES.get(name, name)
+    return ((name,), value) if current_name in zero else ((current_name,), value)
 
 
-def _leaves(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
+def _iter_leaves(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
     if isinstance(value, dict) and (value or not path):
         for name, item in value.items():
-            yield from _leaves(item, (*path, name))
+            yield from _iter_leaves(item, (*path, name))
     else:
         yield path, value
 
 
-def _spec_target(path: KeyPath, value: Any, simple: str | None) -> tuple[KeyPath, Any]:
+def _spec_target(path: KeyPath, value: Any, optimizer: str | None) -> tuple[KeyPath, Any]:
     """Where a JSON leaf goes in the spec, and as what."""
     field = spec_field_of(path)
     if field is not None:
         return field, _as_whole_number(value)
-    if path[0] == "optimizer" and simple is not None:
+    if path[0] == "optimizer" and optimizer is not None:
         if path == ("optimizer", "type"):
-            return path, simple
-        name = _OPTIMIZER_PARAMS[simple].get(str(path[-1]))
+            return path, optimizer
+        name = _OPTIMIZER_PARAMS[optimizer].get(str(path[-1]))
         if len(path) == 3 and name is not None:
             return ("optimizer", name), value
-        return ("optimizer", "type"), simple  # `adam_w_mode` is said by the type; an empty `params` says nothing
+        return ("optimizer", "type"), optimizer  # `adam_w_mode` is said by the type; an empty `params` says nothing
     return ("deepspeed", *path), value
 
 
@@ -165,8 +165,8 @@ def _expressible_optimizer(config: dict[str, Any], *, normalize_optimizer: bool)
     if not normalize_optimizer and "auto" in params.values():
         return None  # the run spec's defaults are not what comes in its place
     kind = _adam_variant(kind, params, normalize_optimizer=normalize_optimizer)
-    known = set(_OPTIMIZER_PARAMS.get(kind, ())) | {"adam_w_mode"}
-    return kind if kind and not set(params) - known and _has_valid_numbers(params) else None
+    param_names = set(_OPTIMIZER_PARAMS.get(kind, ())) | {"adam_w_mode"}
+    return kind if kind and not set(params) - param_names and _has_valid_numbers(params) else None
 
 
 def _adam_variant(kind: str, params: dict[str, Any], *, normalize_optimizer: bool) -> str:
@@ -183,10 +183,12 @@ def _adam_variant(kind: str, params: dict[str, Any], *, normalize_optimizer: boo
 
 
 def _has_valid_numbers(params: dict[str, Any]) -> bool:
-    numbers = [v for k, v in params.items() if k not in ("betas", "adam_w_mode") and v != "auto"]
+    numbers = [value for name, value in params.items() if name not in ("betas", "adam_w_mode") and value != "auto"]
     betas = params.get("betas", [0.9, 0.999])
-    fine = betas == "auto" or (isinstance(betas, list) and len(betas) == 2 and all(_is_number(b) for b in betas))
-    return fine and all(_is_number(v) and v >= 0 for v in numbers) and params.get("lr") != 0
+    are_betas_valid = betas == "auto" or (
+        isinstance(betas, list) and len(betas) == 2 and all(_is_number(beta) for beta in betas)
+    )
+    return are_betas_valid and all(_is_number(value) and value >= 0 for value in numbers) and params.get("lr") != 0
 
 
 def _is_number(value: Any) -> bool:

@@ -40,49 +40,54 @@ class _SelectionError(Exception):
         self.finding = Finding("HO024", "error", message, notes=notes, fix=Fix(fix))
 
 
-def select_hosts(cluster: Cluster, chosen: HostSelection) -> tuple[Cluster | None, list[Finding]]:
+def select_hosts(cluster: Cluster, selection: HostSelection) -> tuple[Cluster | None, list[Finding]]:
     """The hosts and devices that are left, in the order of the hostfile."""
     try:
-        if chosen.include and chosen.exclude:
+        if selection.include and selection.exclude:
             raise _SelectionError("`--include` and `--exclude` cannot both be given", "give one of them")
-        if (chosen.include or chosen.exclude) and (chosen.num_nodes is not None or chosen.num_gpus is not None):
+        if (selection.include or selection.exclude) and (
+            selection.num_nodes is not None or selection.num_gpus is not None
+        ):
             raise _SelectionError(
                 "`--num-nodes` and `--num-gpus` do not go with `--include` or `--exclude`", "give one kind"
             )
-        by_name = chosen.include or chosen.exclude
-        hosts = _select_by_name(cluster, chosen) if by_name else _select_by_count(cluster, chosen)
-    except _SelectionError as no:
-        return None, [no.finding]
+        by_name = selection.include or selection.exclude
+        hosts = _select_by_name(cluster, selection) if by_name else _select_by_count(cluster, selection)
+    except _SelectionError as error:
+        return None, [error.finding]
     return cluster._replace(hosts=tuple(hosts)), []
 
 
-def _select_by_name(cluster: Cluster, chosen: HostSelection) -> list[Host]:
-    option = "--include" if chosen.include else "--exclude"
-    known = {host.name: host for host in cluster.hosts}
-    named = _parse_host_filter(option, chosen.include or chosen.exclude, known)
-    left = []
+def _select_by_name(cluster: Cluster, selection: HostSelection) -> list[Host]:
+    option = "--include" if selection.include else "--exclude"
+    by_name = {host.name: host for host in cluster.hosts}
+    filters = _parse_host_filter(option, selection.include or selection.exclude, by_name)
+    remaining = []
     for host in cluster.hosts:
-        devices = named.get(host.name)
-        if chosen.include:
-            keep = [] if devices is None else devices or list(host.device_ids)
+        devices = filters.get(host.name)
+        if selection.include:
+            remaining_ids = [] if devices is None else devices or list(host.device_ids)
         else:
-            keep = [d for d in host.device_ids if devices is None or (devices and d not in devices)]
-        if keep:
-            left.append(_with_devices(host, keep))
-    if not left:
+            remaining_ids = [
+                device for device in host.device_ids if devices is None or (devices and device not in devices)
+            ]
+        if remaining_ids:
+            remaining.append(_with_devices(host, remaining_ids))
+    if not remaining:
         raise _SelectionError(
-            f"`{option} {printable_excerpt(chosen.include or chosen.exclude)}` leaves no host", "leave one at least"
+            f"`{option} {printable_excerpt(selection.include or selection.exclude)}` leaves no host",
+            "leave one at least",
         )
-    return left
+    return remaining
 
 
 def _parse_host_filter(option: str, text: str, known: Mapping[str, Host]) -> dict[str, list[int]]:
     """`NAME[:SLOT[,SLOT]...][@...]`: name -> slots, none for all of them."""
-    found: dict[str, list[int]] = {}
+    filters: dict[str, list[int]] = {}
     for part in text.split("@"):
-        name, colon, listed = part.rpartition(":") if part.rpartition(":")[0] in known else (part, "", "")
+        name, colon, device_list = part.rpartition(":") if part.rpartition(":")[0] in known else (part, "", "")
         if not colon and ":" in part and part not in known:
-            name, colon, listed = part.partition(":")
+            name, colon, device_list = part.partition(":")
         if name not in known:
             hint = nearest_name(name, known)
             notes = ("hosts are separated by `@`, slots by commas: `a@b:0,1`",) if "," in name or not name else ()
@@ -90,39 +95,41 @@ def _parse_host_filter(option: str, text: str, known: Mapping[str, Host]) -> dic
             raise _SelectionError(
                 f"`{option}` names `{printable_excerpt(name)}`, which is not in the hostfile", fix, *notes
             )
-        words = listed.split(",") if colon else []
+        words = device_list.split(",") if colon else []
         for word in words:
             if not (word.isascii() and word.isdigit() and int(word[:9]) in known[name].device_ids):
                 most = known[name].slots - 1
                 message = f"`{option}` asks for slot `{printable_excerpt(word)}` of `{name}`, which has 0 to {most}"
                 raise _SelectionError(message, "name slots that the host has")
-        found.setdefault(name, []).extend(int(word) for word in words)
-    return {name: sorted(set(slots)) for name, slots in found.items()}
+        filters.setdefault(name, []).extend(int(word) for word in words)
+    return {name: sorted(set(slots)) for name, slots in filters.items()}
 
 
-def _select_by_count(cluster: Cluster, chosen: HostSelection) -> list[Host]:
+def _select_by_count(cluster: Cluster, selection: HostSelection) -> list[Host]:
     hosts = list(cluster.hosts)
-    if chosen.num_nodes is not None:
-        if not 1 <= chosen.num_nodes <= len(hosts):
-            message = f"`--num-nodes {chosen.num_nodes}` is asked for, and the hostfile has {len(hosts)} hosts"
+    if selection.num_nodes is not None:
+        if not 1 <= selection.num_nodes <= len(hosts):
+            message = f"`--num-nodes {selection.num_nodes}` is asked for, and the hostfile has {len(hosts)} hosts"
             raise _SelectionError(
                 message, f"ask for 1 to {len(hosts)}", "DeepSpeed takes those that there are and says nothing"
             )
-        hosts = hosts[: chosen.num_nodes]
-    if chosen.num_gpus is not None:
-        few = min(hosts, key=lambda host: host.slots)
-        if not 1 <= chosen.num_gpus <= few.slots:
-            message = f"`--num-gpus {chosen.num_gpus}` is asked for, and `{few.name}` has {few.slots} slots"
+        hosts = hosts[: selection.num_nodes]
+    if selection.num_gpus is not None:
+        smallest = min(hosts, key=lambda host: host.slots)
+        if not 1 <= selection.num_gpus <= smallest.slots:
+            message = (
+                f"`--num-gpus {selection.num_gpus}` is asked for, and `{smallest.name}` has {smallest.slots} slots"
+            )
             note = "DeepSpeed starts so many ranks all the same, or with 0 one for each slot"
-            raise _SelectionError(message, f"ask for 1 to {few.slots}", note)
-        hosts = [_with_devices(host, list(range(chosen.num_gpus))) for host in hosts]
+            raise _SelectionError(message, f"ask for 1 to {smallest.slots}", note)
+        hosts = [_with_devices(host, list(range(selection.num_gpus))) for host in hosts]
     return hosts
 
 
 def _with_devices(host: Host, devices: Sequence[int]) -> Host:
     """Devices that are the first ones need not be said."""
-    first = tuple(devices) == tuple(range(len(devices)))
-    return Host(host.name, len(devices), None if first else tuple(devices))
+    are_first = tuple(devices) == tuple(range(len(devices)))
+    return Host(host.name, len(devices), None if are_first else tuple(devices))
 
 
 def parse_hosts(text: str) -> tuple[Cluster | None, list[Finding]]:
@@ -136,7 +143,7 @@ def parse_hosts(text: str) -> tuple[Cluster | None, list[Finding]]:
             return None, [Finding("HO025", "error", message, fix=Fix("write `--hosts NAME:SLOTS,NAME:SLOTS`"))]
         lines.append(f"{name} slots={slots}")
     cluster, findings = parse_hostfile("\n".join(lines), "--hosts")
-    return cluster, [f._replace(place=None, related=(), gate="HO025") for f in findings]
+    return cluster, [finding._replace(place=None, related=(), gate="HO025") for finding in findings]
 
 
 def slurm_hosts(environ: Mapping[str, str]) -> tuple[Cluster | None, list[Finding]]:
@@ -144,49 +151,53 @@ def slurm_hosts(environ: Mapping[str, str]) -> tuple[Cluster | None, list[Findin
 
     Variables: `sbatch(1)`, OUTPUT ENVIRONMENT VARIABLES.
     """
-    listed = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST")
-    if not listed:
+    nodelist = environ.get("SLURM_JOB_NODELIST") or environ.get("SLURM_NODELIST")
+    if not nodelist:
         message = "`--slurm` is given, and there is no SLURM_JOB_NODELIST: this is not inside a Slurm job"
         return None, [Finding("HO026", "error", message, fix=Fix("run it in a job (sbatch, salloc)"))]
     try:
-        names = expand_nodelist(listed)
+        names = expand_nodelist(nodelist)
         slots = _slurm_slots(environ, len(names))
     except ValueError as error:
         message = f"the variables of the Slurm job cannot be read: {error}"
         return None, [Finding("HO026", "error", message, fix=Fix("give `--hosts` or a hostfile"))]
     text = "\n".join(f"{name} slots={count}" for name, count in zip(names, slots, strict=True))
     cluster, findings = parse_hostfile(text, "SLURM_JOB_NODELIST")
-    return cluster, [f._replace(place=Place("SLURM_JOB_NODELIST", 1, 1), related=(), gate="HO026") for f in findings]
+    return cluster, [
+        finding._replace(place=Place("SLURM_JOB_NODELIST", 1, 1), related=(), gate="HO026") for finding in findings
+    ]
 
 
-def expand_nodelist(listed: str) -> list[str]:
+def expand_nodelist(nodelist: str) -> list[str]:
     """`n[01-03,7],login` -> n01 n02 n03 n7 login. Raises ValueError."""
     names: list[str] = []
     position = 0
-    while position < len(listed):
-        match = _SLURM_PART.match(listed, position)
+    while position < len(nodelist):
+        match = _SLURM_PART.match(nodelist, position)
         if match is None or match.end() == position:
-            raise ValueError(f"`{printable_excerpt(listed[position:])}` is not a list of nodes")
+            raise ValueError(f"`{printable_excerpt(nodelist[position:])}` is not a list of nodes")
         position = match.end()
         if match["ranges"] is None:
             names.append(match["prefix"])
         else:
-            names += [f"{match['prefix']}{n}{match['suffix']}" for n in _expand_ranges(match["ranges"], len(names))]
+            names += [
+                f"{match['prefix']}{number}{match['suffix']}" for number in _expand_ranges(match["ranges"], len(names))
+            ]
     return names
 
 
-def _expand_ranges(ranges: str, have: int) -> list[str]:
-    found: list[str] = []
+def _expand_ranges(ranges: str, num_names: int) -> list[str]:
+    numbers: list[str] = []
     for part in ranges.split(","):
         low, dash, high = part.partition("-")
         high = high if dash else low
         if not (low.isascii() and low.isdigit() and high.isascii() and high.isdigit() and len(low) < 10 > len(high)):
             raise ValueError(f"`{printable_excerpt(part)}` is not a range of numbers")
         count = int(high) - int(low) + 1
-        if count < 1 or have + len(found) + count > _MAX_HOSTS:
+        if count < 1 or num_names + len(numbers) + count > _MAX_HOSTS:
             raise ValueError(f"`{printable_excerpt(part)}` is {count} nodes")
-        found += [str(n).zfill(len(low)) for n in range(int(low), int(high) + 1)]
-    return found
+        numbers += [str(number).zfill(len(low)) for number in range(int(low), int(high) + 1)]
+    return numbers
 
 
 def _slurm_slots(environ: Mapping[str, str], nodes: int) -> list[int]:
@@ -197,15 +208,15 @@ def _slurm_slots(environ: Mapping[str, str], nodes: int) -> list[int]:
     tasks = environ.get("SLURM_TASKS_PER_NODE")
     if not tasks:
         return [1] * nodes
-    found: list[int] = []
+    slots: list[int] = []
     for part in tasks.split(","):
         count, _, times = part.removesuffix(")").partition("(x")
-        found += [_parse_count(count, "SLURM_TASKS_PER_NODE")] * min(
+        slots += [_parse_count(count, "SLURM_TASKS_PER_NODE")] * min(
             _parse_count(times or "1", "SLURM_TASKS_PER_NODE"), nodes + 1
         )
-    if len(found) != nodes:
-        raise ValueError(f"SLURM_TASKS_PER_NODE is about {len(found)} nodes, the job has {nodes}")
-    return found
+    if len(slots) != nodes:
+        raise ValueError(f"SLURM_TASKS_PER_NODE is about {len(slots)} nodes, the job has {nodes}")
+    return slots
 
 
 def _parse_count(text: str, variable: str) -> int:

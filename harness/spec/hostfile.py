@@ -44,7 +44,7 @@ class Cluster(NamedTuple):
     @property
     def num_slots(self) -> int:
         """Ranks that the hosts take together."""
-        return sum(h.slots for h in self.hosts)
+        return sum(host.slots for host in self.hosts)
 
     @staticmethod
     def from_pairs(pairs: Iterable[Sequence[str | int]], file: str = "") -> Cluster:
@@ -58,14 +58,14 @@ def parse_hostfile(text: str, file: str) -> tuple[Cluster | None, list[Finding]]
     Grammar: DeepSpeed's (`launcher/runner.py`, `_parse_hostfile`), anchored at the end of the line.
     """
     hosts: list[Host] = []
-    first_seen: dict[str, Place] = {}
+    first_places: dict[str, Place] = {}
     findings: list[Finding] = []
     for number, raw in enumerate(text.split("\n"), start=1):
         line = raw.split("#", 1)[0].rstrip()
         if not line.strip():
             continue
         finding = _parse_line(
-            line, Place(file, number, len(line) - len(line.lstrip()) + 1, len(line.strip())), hosts, first_seen
+            line, Place(file, number, len(line) - len(line.lstrip()) + 1, len(line.strip())), hosts, first_places
         )
         if finding:
             findings.append(finding)
@@ -83,7 +83,7 @@ def parse_hostfile(text: str, file: str) -> tuple[Cluster | None, list[Finding]]
     return (None if findings else Cluster(tuple(hosts), file)), findings
 
 
-def _parse_line(line: str, place: Place, hosts: list[Host], first_seen: dict[str, Place]) -> Finding | None:
+def _parse_line(line: str, place: Place, hosts: list[Host], first_places: dict[str, Place]) -> Finding | None:
     match = _LINE.fullmatch(line.strip()) if len(line) <= _MAX_LINE_LENGTH else None
     if match is None:
         return _bad_line_finding(line.strip(), place)
@@ -98,8 +98,8 @@ def _parse_line(line: str, place: Place, hosts: list[Host], first_seen: dict[str
             "write a host name that ssh takes",
         )
     if not count.isascii() or not count.isdigit() or len(count) > 6 or rest:
-        seen = re.match(r"\d+", count)
-        note = (f"DeepSpeed reads it as {seen[0]} and ignores the rest of the line",) if seen else ()
+        digits = re.match(r"\d+", count)
+        note = (f"DeepSpeed reads it as {digits[0]} and ignores the rest of the line",) if digits else ()
         return _syntax_finding(
             slots_place,
             f"`{printable_excerpt((match['slots'] + match['rest']).strip())}` is not `slots=` and a whole number",
@@ -113,18 +113,18 @@ def _parse_line(line: str, place: Place, hosts: list[Host], first_seen: dict[str
             "give it at least one slot or remove the line",
             ("DeepSpeed starts nothing there and ends with exit code 0",),
         )
-    if name in first_seen:
+    if name in first_places:
         return Finding(
             "HO004",
             "error",
             f"host `{name}` is listed twice",
             place=place,
             label="again here",
-            related=(Label(first_seen[name], "first here"),),
+            related=(Label(first_places[name], "first here"),),
             notes=("DeepSpeed refuses it: `Hostfile contains multiple entries`",),
             fix=Fix("keep one line and add its slots up"),
         )
-    first_seen[name] = Place(place.file, place.line, place.column, len(name))
+    first_places[name] = Place(place.file, place.line, place.column, len(name))
     hosts.append(Host(name, int(count)))
     return None
 
@@ -150,9 +150,9 @@ def _bad_line_finding(line: str, place: Place) -> Finding:
             f"write `{printable_excerpt(line)} slots=N`",
             note,
         )
-    spaced = re.fullmatch(r"(\S+)\s+slots?\s*[:=]?\s*(\d{1,6})", line, re.IGNORECASE)
-    if spaced and _HOST.fullmatch(spaced[1]):
-        fix = f"write `{spaced[1]} slots={int(spaced[2])}`"
+    match = re.fullmatch(r"(\S+)\s+slots?\s*[:=]?\s*(\d{1,6})", line, re.IGNORECASE)
+    if match and _HOST.fullmatch(match[1]):
+        fix = f"write `{match[1]} slots={int(match[2])}`"
         return _syntax_finding(
             place, f"`{printable_excerpt(line)}` is not a line of a hostfile", fix, ("`slots=N` is one word",)
         )
@@ -164,16 +164,16 @@ def _bad_line_finding(line: str, place: Place) -> Finding:
 
 def _dialect_notes(text: str) -> tuple[str, ...]:
     """Whose words these are."""
-    for words, whose in _MPI_DIALECTS:
-        if re.search(rf"(^|\s)({words})\s*=", text):
-            return (f"`{words.replace('|', '=`, `')}=` is {whose}'s; DeepSpeed knows `slots=` alone",)
+    for names, program in _MPI_DIALECTS:
+        if re.search(rf"(^|\s)({names})\s*=", text):
+            return (f"`{names.replace('|', '=`, `')}=` is {program}'s; DeepSpeed knows `slots=` alone",)
     return ()
 
 
-def printable_excerpt(text: str, most: int = 60) -> str:
+def printable_excerpt(text: str, limit: int = 60) -> str:
     """Text of the user's in a message: one line of printable ASCII, not too much of it."""
-    plain = "".join(c if " " <= c <= "~" else f"\\x{ord(c):02x}" for c in text[: most + 1])
-    return plain if len(text) <= most else plain[:most] + "..."
+    printable = "".join(char if " " <= char <= "~" else f"\\x{ord(char):02x}" for char in text[: limit + 1])
+    return printable if len(text) <= limit else printable[:limit] + "..."
 
 
 def _syntax_finding(place: Place, message: str, title: str, notes: tuple[str, ...] = ()) -> Finding:
@@ -190,8 +190,8 @@ def read_hostfile(path: str, *, named_by_spec: bool = False) -> tuple[Cluster | 
         text = read_regular(Path(path), _MAX_BYTES).decode("utf-8-sig")
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     except (OSError, ValueError) as error:
-        undecoded = isinstance(error, UnicodeDecodeError)
-        reason = "is not text" if undecoded else (getattr(error, "strerror", None) or str(error)).lower()
+        is_binary = isinstance(error, UnicodeDecodeError)
+        reason = "is not text" if is_binary else (getattr(error, "strerror", None) or str(error)).lower()
         return None, [
             Finding(
                 "HO001",

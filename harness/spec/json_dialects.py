@@ -30,37 +30,39 @@ def find_placeholder(text: str, line: int, column: int) -> str | None:
     none.
     """
     lines = text.split("\n")
-    here = lines[line - 1] if line <= len(lines) else ""
-    found = _TEMPLATE_SYNTAX.search(here) or _UPPERCASE_WORD.match(here[column - 1 :])
-    found = found or re.search(r"\{%.*?%\}|\{\{[^{}\"']*\}\}", text)
-    return found[0] if found else None
+    line_text = lines[line - 1] if line <= len(lines) else ""
+    match = _TEMPLATE_SYNTAX.search(line_text) or _UPPERCASE_WORD.match(line_text[column - 1 :])
+    match = match or re.search(r"\{%.*?%\}|\{\{[^{}\"']*\}\}", text)
+    return match[0] if match else None
 
 
-def find_template(reading: JsonDocument) -> Finding | None:
+def find_template(document: JsonDocument) -> Finding | None:
     """One finding for a file whose values are still placeholders, such as `BATCH_SIZE` or `"${BATCH}"`."""
-    bare = {i.path: i.text.rstrip(", ") for i in reading.nonstandard_syntax if i.kind == "unquoted text"}
-    found = {
-        path: word for path, word in bare.items() if _UPPERCASE_WORD.fullmatch(word) or re.fullmatch(_PLACEHOLDER, word)
+    unquoted = {i.path: i.text.rstrip(", ") for i in document.nonstandard_syntax if i.kind == "unquoted text"}
+    placeholders = {
+        path: word
+        for path, word in unquoted.items()
+        if _UPPERCASE_WORD.fullmatch(word) or re.fullmatch(_PLACEHOLDER, word)
     }
-    quoted = {path: text.strip() for path, text in _walk_texts(reading.source.data, ()) if path not in bare}
-    found |= {path: text for path, text in quoted.items() if re.fullmatch(_PLACEHOLDER, text)}
-    if not found:
+    quoted = {path: text.strip() for path, text in _walk_texts(document.source.data, ()) if path not in unquoted}
+    placeholders |= {path: text for path, text in quoted.items() if re.fullmatch(_PLACEHOLDER, text)}
+    if not placeholders:
         return None
-    path, word = min(found.items(), key=lambda item: _sort_key(reading.source.place(item[0])))
-    more = f", and {len(found) - 1} more like it" if len(found) > 1 else ""
-    return template_finding(word, reading.source.place(path), join_key(path), more)
+    path, word = min(placeholders.items(), key=lambda item: _sort_key(document.source.place(item[0])))
+    count_note = f", and {len(placeholders) - 1} more like it" if len(placeholders) > 1 else ""
+    return template_finding(word, document.source.place(path), join_key(path), count_note)
 
 
 def _sort_key(place: Place) -> tuple[int, int]:
     return place.line, place.column
 
 
-def template_finding(word: str, place: Place, key: str = "", more: str = "") -> Finding:
+def template_finding(word: str, place: Place, key: str = "", count_note: str = "") -> Finding:
     """What is said about a template: fill it in first."""
     return Finding(
         "SP017",
         "error",
-        f"this is a template: `{word[:60]}` stands where a value belongs{more}",
+        f"this is a template: `{word[:60]}` stands where a value belongs{count_note}",
         key,
         place,
         notes=("neither DeepSpeed nor the Trainer fills in placeholders",),
@@ -79,19 +81,19 @@ def _walk_texts(value: object, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
             yield from _walk_texts(item, (*path, number))
 
 
-def check_dialect(reading: JsonDocument, consumer: Consumer, *, bom: bool) -> Iterator[Finding]:
+def check_dialect(document: JsonDocument, consumer: Consumer, *, bom: bool) -> Iterator[Finding]:
     """Findings about the spelling of the file: one for what only hjson takes, one for each text that was meant as a
     number or a word.
     """
-    liberties = list(reading.nonstandard_syntax)
+    items = list(document.nonstandard_syntax)
     if bom:
-        liberties.insert(0, NonStandardSyntax("a byte order mark", Place(reading.source.file, 1, 1)))
-    odd = [item for item in liberties if is_misread_text(item)]
-    for item in odd:
+        items.insert(0, NonStandardSyntax("a byte order mark", Place(document.source.file, 1, 1)))
+    misread = [item for item in items if is_misread_text(item)]
+    for item in misread:
         yield _unquoted_text_finding(item)
-    rest = [item for item in liberties if item not in odd]
-    if rest:
-        yield _not_strict_finding(rest, consumer)
+    others = [item for item in items if item not in misread]
+    if others:
+        yield _not_strict_finding(others, consumer)
 
 
 def is_misread_text(item: NonStandardSyntax) -> bool:
@@ -103,31 +105,31 @@ def is_misread_text(item: NonStandardSyntax) -> bool:
 
 def _unquoted_text_finding(item: NonStandardSyntax) -> Finding:
     key = join_key(item.path)
-    bare = re.split(r"\s*(?:,|#|//|/\*)", item.text)[0].strip()
-    better = _LITERALS.get(bare.lower())
-    if better is None and re.fullmatch(r"\+?\.?\d+\.?\d*(?:[eE][-+]?\d+)?", bare):
-        better = f"{float(bare):g}"
+    word = re.split(r"\s*(?:,|#|//|/\*)", item.text)[0].strip()
+    literal = _LITERALS.get(word.lower())
+    if literal is None and re.fullmatch(r"\+?\.?\d+\.?\d*(?:[eE][-+]?\d+)?", word):
+        literal = f"{float(word):g}"
     return Finding(
         "SP019",
         "error",
-        f'`{key}` is the text "{item.text[:60]}" to DeepSpeed, since `{bare[:40]}` is no JSON value',
+        f'`{key}` is the text "{item.text[:60]}" to DeepSpeed, since `{word[:40]}` is no JSON value',
         key,
         item.place,
         notes=("strict JSON readers refuse the file here; a text counts as true in blocks without types",),
-        fix=Fix(f"write `{better}`" if better else "write a JSON number, `true`, `false`, or a text in quotes"),
+        fix=Fix(f"write `{literal}`" if literal else "write a JSON number, `true`, `false`, or a text in quotes"),
     )
 
 
 def _not_strict_finding(items: Sequence[NonStandardSyntax], consumer: Consumer) -> Finding:
     kinds = list(dict.fromkeys(item.kind for item in items))
-    lenient = consumer == "deepspeed"
-    listed = ", ".join(kinds[:-1]) + f" and {kinds[-1]}" if len(kinds) > 1 else kinds[0]
-    who = CONSUMER_NAMES["hf"] if lenient else CONSUMER_NAMES[consumer]
+    is_lenient = consumer == "deepspeed"
+    kinds_text = ", ".join(kinds[:-1]) + f" and {kinds[-1]}" if len(kinds) > 1 else kinds[0]
+    reader = CONSUMER_NAMES["hf"] if is_lenient else CONSUMER_NAMES[consumer]
     return Finding(
         "SP018",
-        "warning" if lenient else "error",
-        f"not strict JSON ({listed}): "
-        + ("DeepSpeed reads it, the Trainer and accelerate do not" if lenient else f"{who} cannot read it"),
+        "warning" if is_lenient else "error",
+        f"not strict JSON ({kinds_text}): "
+        + ("DeepSpeed reads it, the Trainer and accelerate do not" if is_lenient else f"{reader} cannot read it"),
         place=items[0].place,
         notes=(
             "DeepSpeed reads its configuration with hjson, the Trainer and accelerate with Python's json",

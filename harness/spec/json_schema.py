@@ -36,7 +36,7 @@ def field_docs() -> dict[tuple[str, str], str]:
     """(class, field) -> the string below it, in `spec/run_spec.py` and `spec/sections/`."""
     docs: dict[tuple[str, str], str] = {}
     sources = [Path(run_spec.__file__), *Path(sections.__path__[0]).glob("*.py")]
-    for node in [n for source in sources for n in ast.parse(source.read_text(encoding="utf-8")).body]:
+    for node in [statement for source in sources for statement in ast.parse(source.read_text(encoding="utf-8")).body]:
         if not isinstance(node, ast.ClassDef):
             continue
         for field, doc in zip(node.body, node.body[1:], strict=False):

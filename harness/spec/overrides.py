@@ -10,7 +10,7 @@ from typing import Any
 
 from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix, Place
-from harness.spec.parse.source import EntryPlace, KeyPath, Source, split_key
+from harness.spec.parse.source import EntryPlace, KeyPath, Source, copy_values, split_key
 
 
 def apply_overrides(source: Source, overrides: Sequence[str], all_overrides: Sequence[str] | None = None) -> Source:
@@ -20,11 +20,11 @@ def apply_overrides(source: Source, overrides: Sequence[str], all_overrides: Seq
     """
     if not overrides:
         return source
-    given = list(overrides if all_overrides is None else all_overrides)
-    data: dict[str, Any] = _copy_values(source.data)
+    options = list(overrides if all_overrides is None else all_overrides)
+    data: dict[str, Any] = copy_values(source.data)
     spots = dict(source.spots)
     for text in overrides:
-        number = given.index(text) + 1
+        number = options.index(text) + 1
         key, value = _split_override(text, number)
         place = Place("--set", number, 1, len(key))
         path = split_key(key.strip())
@@ -32,14 +32,14 @@ def apply_overrides(source: Source, overrides: Sequence[str], all_overrides: Seq
             from harness.spec.parse import yaml_parser
 
             _set_value(data, path, yaml_parser.parse_scalar(value), text, place)
-        except UserError as refused:
-            moved = [_at_option(finding, number, len(key) + 1) for finding in refused.findings]
-            raise UserError(moved, ExitCode.USAGE) from None
-        spots = {p: s for p, s in spots.items() if p[: len(path)] != path}
+        except UserError as error:
+            findings = [_move_to_option(finding, number, len(key) + 1) for finding in error.findings]
+            raise UserError(findings, ExitCode.USAGE) from None
+        spots = {place_path: spot for place_path, spot in spots.items() if place_path[: len(path)] != path}
         spots[path] = EntryPlace(place, Place("--set", number, len(key) + 2, len(value)))
         for end in range(1, len(path)):
             spots.setdefault(path[:end], EntryPlace(place, place))
-    return source._replace(data=data, spots=spots, extra_lines={**source.extra_lines, "--set": given})
+    return source._replace(data=data, spots=spots, extra_lines={**source.extra_lines, "--set": options})
 
 
 def first_key(text: str) -> str:
@@ -51,8 +51,10 @@ def _split_override(text: str, number: int) -> tuple[str, str]:
     """Key and value. Raises Refused for what has not both."""
     key, equals, value = text.partition("=")
     if not text.isprintable() and any("\ud800" <= char <= "\udfff" for char in text):
-        found = Finding("SP011", "error", "a `--set` holds bytes that are not UTF-8 text", fix=Fix("write it as text"))
-        raise UserError([found], ExitCode.USAGE)
+        finding = Finding(
+            "SP011", "error", "a `--set` holds bytes that are not UTF-8 text", fix=Fix("write it as text")
+        )
+        raise UserError([finding], ExitCode.USAGE)
     if not equals or not all(key.strip().split(".")):
         fix = Fix("write it as `--set train.max_steps=10`")
         place = Place("--set", number, 1, len(key))
@@ -62,7 +64,7 @@ def _split_override(text: str, number: int) -> tuple[str, str]:
     return key, value
 
 
-def _at_option(finding: Finding, number: int, columns: int) -> Finding:
+def _move_to_option(finding: Finding, number: int, columns: int) -> Finding:
     """A finding about a value, at its place in the `--set` option."""
     place = finding.place
     if place is None or finding.gate == "SP011":
@@ -89,9 +91,3 @@ def _set_value(data: Any, path: KeyPath, value: Any, text: str, place: Place) ->
     else:
         message, fix = f"`--set {text}` leads into a value that is no map", "set the whole section, or a key inside it"
         raise UserError([Finding("SP011", "error", message, place=place, fix=Fix(fix))], ExitCode.USAGE)
-
-
-def _copy_values(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: _copy_values(v) for k, v in value.items()}
-    return [_copy_values(v) for v in value] if isinstance(value, list) else value

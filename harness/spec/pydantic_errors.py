@@ -81,9 +81,9 @@ def translate_errors(error: ValidationError, source: Source) -> list[Finding]:
         finding = _finding_of_error(item, path, source, suggestions)
         if path not in findings or finding.gate == "SP005":
             findings[path] = finding
-    meant = {f.fix.title for f in findings.values() if f.gate == "SP005" and f.fix}
+    suggested_titles = {f.fix.title for f in findings.values() if f.gate == "SP005" and f.fix}
     # A misspelt key that is also required is one mistake, not two.
-    return [f for f in findings.values() if f.gate != "SP008" or f"did you mean `{f.key}`?" not in meant]
+    return [f for f in findings.values() if f.gate != "SP008" or f"did you mean `{f.key}`?" not in suggested_titles]
 
 
 def _path_of_location(loc: tuple[int | str, ...]) -> KeyPath:
@@ -104,10 +104,13 @@ def _path_of_location(loc: tuple[int | str, ...]) -> KeyPath:
 
 def _inner_model(annotation: Any) -> Any:
     candidates = list(_annotation_parts(annotation))
-    found = next((c for c in candidates if isinstance(c, type) and issubclass(c, BaseModel)), None)
-    if found is None and any(getattr(c, "__origin__", c) is dict for c in candidates):
+    model = next(
+        (candidate for candidate in candidates if isinstance(candidate, type) and issubclass(candidate, BaseModel)),
+        None,
+    )
+    if model is None and any(getattr(candidate, "__origin__", candidate) is dict for candidate in candidates):
         return dict
-    return found
+    return model
 
 
 def _annotation_parts(annotation: Any) -> Iterator[Any]:
@@ -141,9 +144,9 @@ def _finding_of_error(item: Any, path: KeyPath, source: Source, suggestions: Sug
             fix=Fix("write two numbers"),
         )
     if kind in _KINDS:
-        wanted = _expected_value(kind, path)
-        message = f"`{key}` is {describe_value(value)} where {wanted} belongs"
-        return Finding("SP006", "error", message, key, source.place(path), fix=Fix(f"write {wanted}"))
+        expected = _expected_value(kind, path)
+        message = f"`{key}` is {describe_value(value)} where {expected} belongs"
+        return Finding("SP006", "error", message, key, source.place(path), fix=Fix(f"write {expected}"))
     return Finding("SP007", "error", _range_message(item, key), key, source.place(path), fix=_range_fix(item))
 
 
@@ -158,8 +161,8 @@ def _range_message(item: Any, key: str) -> str:
     if kind == "literal_error":
         return f"`{key}` is {value}, which is none of {context['expected'].replace(chr(39), '`')}"
     if kind in _LIMITS:
-        name, words = _LIMITS[kind]
-        return f"`{key}` is {value}, it must be {words} {context[name]}"
+        name, relation = _LIMITS[kind]
+        return f"`{key}` is {value}, it must be {relation} {context[name]}"
     if kind == "finite_number":
         return f"`{key}` is {value}, it must be a finite number"
     if kind == "string_pattern_mismatch":
@@ -169,13 +172,15 @@ def _range_message(item: Any, key: str) -> str:
 
 def _range_fix(item: Any) -> Fix | None:
     if item["type"] in _LIMITS:
-        name, words = _LIMITS[item["type"]]
-        return Fix(f"write {words} {item['ctx'][name]}")
+        name, relation = _LIMITS[item["type"]]
+        return Fix(f"write {relation} {item['ctx'][name]}")
     if item["type"] != "literal_error":
         return Fix("write a value that the schema allows: `harness schema`")
     choices = item["ctx"]["expected"].replace("'", "").replace(" or ", ", ").split(", ")
-    better = nearest_name(str(item["input"]), choices)
-    return Fix(f"did you mean `{better}`?" if better else f"choose one of {', '.join(f'`{c}`' for c in choices)}")
+    similar = nearest_name(str(item["input"]), choices)
+    return Fix(
+        f"did you mean `{similar}`?" if similar else f"choose one of {', '.join(f'`{choice}`' for choice in choices)}"
+    )
 
 
 def _unknown_key_finding(path: KeyPath, source: Source, suggestions: Suggestions) -> Finding:
@@ -184,27 +189,27 @@ def _unknown_key_finding(path: KeyPath, source: Source, suggestions: Suggestions
     """
     name, section = str(path[-1]), path[:-1]
     siblings = section_fields(section)
-    here = source.user_path(path)
-    where = f"`{join_key(section)}`" if section else "a run spec"
-    better = FOREIGN_NAMES.get(name) if name not in siblings else None
-    near = suggestions.nearest_name
-    better = better or near(name, siblings) or FOREIGN_NAMES.get(near(name, FOREIGN_NAMES) or "")
+    user_path = source.user_path(path)
+    section_name = f"`{join_key(section)}`" if section else "a run spec"
+    similar = FOREIGN_NAMES.get(name) if name not in siblings else None
+    nearest = suggestions.nearest_name
+    similar = similar or nearest(name, siblings) or FOREIGN_NAMES.get(nearest(name, FOREIGN_NAMES) or "")
     fix: Fix
-    if better:
-        fix = Fix(f"did you mean `{join_key((*section, better)) if better in siblings else better}`?")
-    elif home := _find_section_of_key(name):
+    if similar:
+        fix = Fix(f"did you mean `{join_key((*section, similar)) if similar in siblings else similar}`?")
+    elif field := _find_section_of_key(name):
         fix = (
-            Fix(f"`{name}` is called `{home}` here")
-            if home.split(".")[-1] != name
-            else Fix(f"`{name}` belongs in `{home.rsplit('.', 1)[0]}`")
+            Fix(f"`{name}` is called `{field}` here")
+            if field.split(".")[-1] != name
+            else Fix(f"`{name}` belongs in `{field.rsplit('.', 1)[0]}`")
         )
     else:
-        fix = Fix(f"known here: {', '.join(f'`{s}`' for s in siblings)}" if siblings else "remove it")
+        fix = Fix(f"known here: {', '.join(f'`{sibling}`' for sibling in siblings)}" if siblings else "remove it")
     return Finding(
         "SP005",
         "error",
-        f"`{join_key(here)}` is not a key of {where}",
-        join_key(here),
+        f"`{join_key(user_path)}` is not a key of {section_name}",
+        join_key(user_path),
         source.place(path, of_key=True),
         fix=fix,
     )
@@ -226,12 +231,12 @@ def section_fields(section: KeyPath) -> tuple[str, ...]:
 @cache
 def _sections_by_key() -> dict[str, str]:
     """The keys of all sections, each with the first that has it."""
-    homes: dict[str, str] = {}
+    sections: dict[str, str] = {}
     for section, field in RunSpec.model_fields.items():
         inner = _inner_model(field.annotation)
         for name in inner.model_fields if inner not in (None, dict) else ():
-            homes.setdefault(name, f"{section}.{name}")
-    return homes
+            sections.setdefault(name, f"{section}.{name}")
+    return sections
 
 
 def _find_section_of_key(name: str) -> str | None:

@@ -5,7 +5,7 @@ Judges no key of theirs.
 
 from __future__ import annotations
 
-from pathlib import Path as FilePath
+from pathlib import Path
 
 from harness.errors import UserError
 from harness.findings import Finding, Fix, Place
@@ -13,33 +13,33 @@ from harness.spec.parse.source import BOM, KeyPath, Source, decode, input_error,
 from harness.spec.spec_loader import DeepSpeedJson
 
 
-def find_referenced_file(file: str, named: str) -> str | None:
+def find_referenced_file(file: str, name: str) -> str | None:
     """A file that another one names: from where the command is given, as its program has it, or from a folder above the
     file that names it.
     """
-    folders = [FilePath.cwd(), *FilePath(file).absolute().parents] if file != "-" else [FilePath.cwd()]
-    candidates = [FilePath(named)] if FilePath(named).is_absolute() else [folder / named for folder in folders]
+    folders = [Path.cwd(), *Path(file).absolute().parents] if file != "-" else [Path.cwd()]
+    candidates = [Path(name)] if Path(name).is_absolute() else [folder / name for folder in folders]
     return next((str(_relative_to_cwd(path)) for path in candidates if _is_file(path)), None)
 
 
-def _is_file(path: FilePath) -> bool:
+def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
     except (OSError, ValueError):  # too long, or a character that no path has
         return False
 
 
-def _relative_to_cwd(path: FilePath) -> FilePath:
-    here = FilePath.cwd()
-    return path.relative_to(here) if path.is_relative_to(here) else path
+def _relative_to_cwd(path: Path) -> Path:
+    cwd = Path.cwd()
+    return path.relative_to(cwd) if path.is_relative_to(cwd) else path
 
 
-def missing_file_finding(source: Source, path: KeyPath, named: str) -> Finding:
+def missing_file_finding(source: Source, path: KeyPath, name: str) -> Finding:
     """A file that is named and cannot be found: what it says was not looked at."""
     return Finding(
         "SP021",
         "warning",
-        f"`{named}` is not found from here, so nothing in it was checked",
+        f"`{name}` is not found from here, so nothing in it was checked",
         join_key(path),
         source.place(path),
         notes=("looked for from the current folder, and from every folder above this file",),
@@ -55,9 +55,9 @@ def _deepspeed_keys() -> frozenset[str]:
 
 def _not_a_config_error(file: str) -> UserError:
     """What is no configuration may be any file of this machine: nothing of it is quoted."""
-    what = f"`{file}` is no DeepSpeed configuration: it has none of DeepSpeed's keys"
+    message = f"`{file}` is no DeepSpeed configuration: it has none of DeepSpeed's keys"
     return input_error(
-        "SP016", what, Place(file, 1, 1), "name a DeepSpeed JSON; `harness validate-config` tells what it is"
+        "SP016", message, Place(file, 1, 1), "name a DeepSpeed JSON; `harness validate-config` tells what it is"
     )
 
 
@@ -69,17 +69,17 @@ def read_deepspeed_json(file: str) -> DeepSpeedJson:
     content = read_bytes(file)
     text = decode(content, file)
     try:
-        reading = json_parser.parse_lenient(text, file)
-    except UserError as refused:
+        document = json_parser.parse_lenient(text, file)
+    except UserError as error:
         if not any(name in text for name in _deepspeed_keys()):
             raise _not_a_config_error(file) from None
-        place = refused.findings[0].place
+        place = error.findings[0].place
         word = json_dialects.find_placeholder(text, place.line, place.column) if place else None
-        raise UserError([json_dialects.template_finding(word, place)]) if word and place else refused from None
-    if reading.source.data and not reading.source.data.keys() & _deepspeed_keys():
+        raise UserError([json_dialects.template_finding(word, place)]) if word and place else error from None
+    if document.source.data and not document.source.data.keys() & _deepspeed_keys():
         raise _not_a_config_error(file)
-    template = json_dialects.find_template(reading)
+    template = json_dialects.find_template(document)
     if template is not None:
         raise UserError([template])
-    spelling = json_dialects.check_dialect(reading, "accelerate", bom=content.startswith(BOM))
-    return DeepSpeedJson(reading.source, (*reading.duplicate_keys, *spelling))
+    dialect_findings = json_dialects.check_dialect(document, "accelerate", bom=content.startswith(BOM))
+    return DeepSpeedJson(document.source, (*document.duplicate_keys, *dialect_findings))

@@ -8,17 +8,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from harness.spec.sections.checkpoint_spec import CheckpointSpec
 from harness.spec.sections.cluster_spec import ClusterSpec
 from harness.spec.sections.data_spec import DataSpec
-from harness.spec.sections.launch_spec import (
-    CheckpointSpec,
-    EvalSpec,
-    ExportSpec,
-    LaunchSpec,
-    LoggingSpec,
-    ParallelSpec,
-)
+from harness.spec.sections.eval_spec import EvalSpec
+from harness.spec.sections.export_spec import ExportSpec
+from harness.spec.sections.launch_spec import LaunchSpec
+from harness.spec.sections.logging_spec import LoggingSpec
 from harness.spec.sections.model_spec import ModelSpec
+from harness.spec.sections.parallel_spec import ParallelSpec
 from harness.spec.sections.plugins_spec import PluginsSpec
 from harness.spec.sections.section import Section, Strings
 from harness.spec.sections.telemetry_spec import TelemetrySpec

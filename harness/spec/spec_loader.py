@@ -80,75 +80,77 @@ def load_spec(
         if is_json(file, text):
             return _load_json(file, text, content.startswith(BOM), overrides, target, consumer)
         return _load_yaml(file, text, overrides, target, consumer)
-    except UserError as refused:
-        return LoadedSpec(file, source, None, refused.findings, code=refused.code)
+    except UserError as error:
+        return LoadedSpec(file, source, None, error.findings, code=error.code)
 
 
 def _load_yaml(
-    file: str, text: str, given: Sequence[str], target: DeepSpeedTarget, consumer: Consumer | None
+    file: str, text: str, overrides: Sequence[str], target: DeepSpeedTarget, consumer: Consumer | None
 ) -> LoadedSpec:
     try:
         source = parse(text, file)
-    except UserError as refused:
-        raise _template_error(refused, text) from None
-    found = config_format.detect_format(source)
-    if found == "accelerate-yaml":
-        return _load_accelerate(source, given, target, consumer)
-    config_format.require_supported_format(source, found)
-    return _load_run_spec(apply_overrides(source, given), target)
+    except UserError as error:
+        raise _template_error(error, text) from None
+    file_format = config_format.detect_format(source)
+    if file_format == "accelerate-yaml":
+        return _load_accelerate(source, overrides, target, consumer)
+    config_format.require_supported_format(source, file_format)
+    return _load_run_spec(apply_overrides(source, overrides), target)
 
 
 def _load_json(
-    file: str, text: str, bom: bool, given: Sequence[str], target: DeepSpeedTarget, consumer: Consumer | None
+    file: str, text: str, bom: bool, overrides: Sequence[str], target: DeepSpeedTarget, consumer: Consumer | None
 ) -> LoadedSpec:
     from harness.spec import json_dialects
     from harness.spec.parse import json_parser
 
     try:
-        reading = json_parser.parse_lenient(text, file)
-    except UserError as refused:
-        raise _template_error(refused, text) from None
-    found = config_format.detect_format(reading.source)
-    if found == "accelerate-yaml":
-        return _load_accelerate(parse(text, file), given, target, consumer)
-    config_format.require_supported_format(reading.source, found)
-    if found == "spec":
-        return _load_run_spec(apply_overrides(parse(text, file), given), target)
-    template = json_dialects.find_template(reading)
+        document = json_parser.parse_lenient(text, file)
+    except UserError as error:
+        raise _template_error(error, text) from None
+    file_format = config_format.detect_format(document.source)
+    if file_format == "accelerate-yaml":
+        return _load_accelerate(parse(text, file), overrides, target, consumer)
+    config_format.require_supported_format(document.source, file_format)
+    if file_format == "spec":
+        return _load_run_spec(apply_overrides(parse(text, file), overrides), target)
+    template = json_dialects.find_template(document)
     if template is not None:
         raise UserError([template])
-    odd = frozenset(join_key(item.path) for item in reading.nonstandard_syntax if json_dialects.is_misread_text(item))
-    fragment = DeepSpeedJson(reading.source, reading.duplicate_keys, misspelt_keys=odd)
-    loaded = load_deepspeed_json(fragment, given, target, consumer)
-    spelling = list(json_dialects.check_dialect(reading, loaded.consumer or "deepspeed", bom=bom))
-    return _with_exit_code(loaded._replace(findings=(*loaded.findings, *spelling)))
+    misspelt = frozenset(
+        join_key(item.path) for item in document.nonstandard_syntax if json_dialects.is_misread_text(item)
+    )
+    fragment = DeepSpeedJson(document.source, document.duplicate_keys, misspelt_keys=misspelt)
+    loaded = load_deepspeed_json(fragment, overrides, target, consumer)
+    dialect_findings = list(json_dialects.check_dialect(document, loaded.consumer or "deepspeed", bom=bom))
+    return _with_exit_code(loaded._replace(findings=(*loaded.findings, *dialect_findings)))
 
 
-def _template_error(refused: UserError, text: str) -> UserError:
+def _template_error(error: UserError, text: str) -> UserError:
     """A template's placeholder where the syntax failed is told as that."""
     from harness.spec import json_dialects
 
-    place = refused.findings[0].place
-    if refused.findings[0].gate != "SP002" or place is None:
-        return refused
+    place = error.findings[0].place
+    if error.findings[0].gate != "SP002" or place is None:
+        return error
     word = json_dialects.find_placeholder(text, place.line, place.column)
-    return UserError([json_dialects.template_finding(word, place)]) if word else refused
+    return UserError([json_dialects.template_finding(word, place)]) if word else error
 
 
 def _load_accelerate(
-    source: Source, given: Sequence[str], target: DeepSpeedTarget, consumer: Consumer | None
+    source: Source, overrides: Sequence[str], target: DeepSpeedTarget, consumer: Consumer | None
 ) -> LoadedSpec:
     from harness.spec import accelerate_config
 
-    its_own = [text for text in given if accelerate_config.is_accelerate_key(first_key(text))]
-    fragment = accelerate_config.to_deepspeed_json(apply_overrides(source, its_own, given))
-    rest = [text for text in given if text not in its_own]
-    who = consumer or (None if _needs_trainer(fragment.source.data) else "accelerate")
-    loaded = load_deepspeed_json(fragment, rest, target, who, given)
+    accelerate_overrides = [text for text in overrides if accelerate_config.is_accelerate_key(first_key(text))]
+    fragment = accelerate_config.to_deepspeed_json(apply_overrides(source, accelerate_overrides, overrides))
+    other_overrides = [text for text in overrides if text not in accelerate_overrides]
+    reader = consumer or (None if _has_trainer_auto_values(fragment.source.data) else "accelerate")
+    loaded = load_deepspeed_json(fragment, other_overrides, target, reader, overrides)
     return loaded._replace(format="accelerate-yaml")
 
 
-def _needs_trainer(config: Mapping[str, Any]) -> bool:
+def _has_trainer_auto_values(config: Mapping[str, Any]) -> bool:
     """Does it leave values open that the Trainer fills in, and accelerate alone does not? The Trainer runs below
     `accelerate launch`, too (transformers: `propagate_args_to_deepspeed`).
     """
@@ -164,16 +166,16 @@ def _load_run_spec(source: Source, target: DeepSpeedTarget) -> LoadedSpec:
     if isinstance(extra, dict):
         findings += deepspeed_json_checks.check_deepspeed_json(extra, source, ("deepspeed",), target)
         findings += _duplicate_field_findings(extra, source)
-    spec, wrong = _validate_spec(raw, source)
-    return _with_exit_code(LoadedSpec(source.file, source, spec, (*wrong, *findings)))
+    spec, errors = _validate_spec(raw, source)
+    return _with_exit_code(LoadedSpec(source.file, source, spec, (*errors, *findings)))
 
 
 def load_deepspeed_json(
     fragment: DeepSpeedJson,
-    given: Sequence[str],
+    overrides: Sequence[str],
     target: DeepSpeedTarget,
     consumer: Consumer | None,
-    all_given: Sequence[str] | None = None,
+    all_overrides: Sequence[str] | None = None,
 ) -> LoadedSpec:
     """A DeepSpeed configuration as a run spec. Overrides of its own keys count in it, those of a run spec beside it.
 
@@ -181,33 +183,43 @@ def load_deepspeed_json(
     """
     from harness.spec import auto_values as readers
 
-    ours = [text for text in given if _is_spec_override(text)]
-    source = apply_overrides(fragment.source, [text for text in given if text not in ours], all_given or given)
-    findings = [*fragment.findings, *deepspeed_json_checks.check_deepspeed_json(source.data, source, (), target)]
-    findings = [f for f in findings if f.gate not in _VALUE_FINDINGS or f.key not in fragment.misspelt_keys]
-    raw, origin = deepspeed_mapping.map_deepspeed_json(deepspeed_json_checks.convert_as_deepspeed(source.data, target))
-    origin = {path: _user_path(source.origin, there) for path, there in origin.items()}
-    for path, there in source.origin.items():
-        origin.setdefault(deepspeed_mapping.spec_field_of(path) or path, there)
-    for path, (value, there) in fragment.extra_fields.items():
-        raw.setdefault(str(path[0]), {})[str(path[1])] = value
-        origin[path] = there
-    ours_set = apply_overrides(source._replace(data=raw), ours, all_given or given)
-    origin |= {path: path for path in ours_set.spots.keys() - source.spots.keys()}
-    source = ours_set._replace(data=source.data, origin={**source.origin, **origin})
-    spec, wrong = _validate_spec(ours_set.data, source)
-    told = {f.place for f in wrong} if fragment.source.origin else ()  # in the words of the user's own keys
-    findings = [f for f in findings if f.place not in told]
-    refused = {f.key for f in findings if f.is_error}
-    findings += [f for f in wrong if f.key not in refused and f.key not in fragment.misspelt_keys]
-    if any(f.gate == "SP006" and f.key in _BLOCKS and f.is_error for f in findings):
-        spec = None  # nothing can be said about combinations with a block that nobody can read
-    who = consumer or readers.guess_consumer(source.data)
-    findings += readers.describe_auto_values(source, who) if consumer is None else ()
-    found = LoadedSpec(
-        source.file, source, spec, tuple(findings), "deepspeed-json", consumer=who, format="deepspeed-json"
+    spec_overrides = [text for text in overrides if _is_spec_override(text)]
+    source = apply_overrides(
+        fragment.source, [text for text in overrides if text not in spec_overrides], all_overrides or overrides
     )
-    return _with_exit_code(found)
+    findings = [*fragment.findings, *deepspeed_json_checks.check_deepspeed_json(source.data, source, (), target)]
+    findings = [
+        finding
+        for finding in findings
+        if finding.gate not in _VALUE_FINDINGS or finding.key not in fragment.misspelt_keys
+    ]
+    raw, origin = deepspeed_mapping.map_deepspeed_json(deepspeed_json_checks.convert_as_deepspeed(source.data, target))
+    origin = {path: _user_path(source.origin, user_path) for path, user_path in origin.items()}
+    for path, user_path in source.origin.items():
+        origin.setdefault(deepspeed_mapping.spec_field_of(path) or path, user_path)
+    for path, (value, user_path) in fragment.extra_fields.items():
+        raw.setdefault(str(path[0]), {})[str(path[1])] = value
+        origin[path] = user_path
+    spec_source = apply_overrides(source._replace(data=raw), spec_overrides, all_overrides or overrides)
+    origin |= {path: path for path in spec_source.spots.keys() - source.spots.keys()}
+    source = spec_source._replace(data=source.data, origin={**source.origin, **origin})
+    spec, errors = _validate_spec(spec_source.data, source)
+    error_places = (
+        {finding.place for finding in errors} if fragment.source.origin else ()
+    )  # in the words of the user's own keys
+    findings = [finding for finding in findings if finding.place not in error_places]
+    error_keys = {finding.key for finding in findings if finding.is_error}
+    findings += [
+        finding for finding in errors if finding.key not in error_keys and finding.key not in fragment.misspelt_keys
+    ]
+    if any(finding.gate == "SP006" and finding.key in _BLOCKS and finding.is_error for finding in findings):
+        spec = None  # nothing can be said about combinations with a block that nobody can read
+    reader = consumer or readers.guess_consumer(source.data)
+    findings += readers.describe_auto_values(source, reader) if consumer is None else ()
+    loaded = LoadedSpec(
+        source.file, source, spec, tuple(findings), "deepspeed-json", consumer=reader, format="deepspeed-json"
+    )
+    return _with_exit_code(loaded)
 
 
 def _is_spec_override(text: str) -> bool:
@@ -227,30 +239,30 @@ def _user_path(origin: Mapping[KeyPath, KeyPath], path: KeyPath) -> KeyPath:
 
 def _with_exit_code(loaded: LoadedSpec) -> LoadedSpec:
     """With errors there is no spec to go on with, and the exit code says so."""
-    failed = any(f.is_error for f in loaded.findings)
-    return loaded._replace(code=ExitCode.FINDINGS) if failed else loaded
+    has_errors = any(finding.is_error for finding in loaded.findings)
+    return loaded._replace(code=ExitCode.FINDINGS) if has_errors else loaded
 
 
 def _validate_spec(raw: dict[str, Any], source: Source) -> tuple[RunSpec | None, list[Finding]]:
     # Written-out sections spare pydantic a validator for each default section: a tenth of the start-up time.
-    full = {**{name: {} for name in _SECTIONS}, "zero": {"stage": 0}}
-    full |= {name: value for name, value in raw.items() if value is not None or name not in full}
+    sections = {**{name: {} for name in _SECTIONS}, "zero": {"stage": 0}}
+    sections |= {name: value for name, value in raw.items() if value is not None or name not in sections}
     try:
-        return RunSpec.model_validate(full), []
+        return RunSpec.model_validate(sections), []
     except ValidationError as error:
         return None, translate_errors(error, source)
 
 
 def _duplicate_field_findings(extra: dict[str, Any], source: Source) -> Iterable[Finding]:
     """Keys of the `deepspeed` section that have a field of their own: two places for one thing is one too many."""
-    for path, home in deepspeed_mapping.covered_keys(extra):
-        here = ("deepspeed", *path)
+    for path, field in deepspeed_mapping.covered_keys(extra):
+        key_path = ("deepspeed", *path)
         yield Finding(
             "SP010",
             "error",
-            f"`{join_key(here)}` has a field of its own, `{join_key(home)}`",
-            join_key(here),
-            source.place(here, of_key=True),
+            f"`{join_key(key_path)}` has a field of its own, `{join_key(field)}`",
+            join_key(key_path),
+            source.place(key_path, of_key=True),
             notes=("two places for one setting would disagree some day",),
-            fix=Fix(f"set `{join_key(home)}` and remove it here"),
+            fix=Fix(f"set `{join_key(field)}` and remove it here"),
         )

@@ -37,20 +37,20 @@ class Suggestions:
     def __init__(self) -> None:
         self._left = _MAX_SUGGESTIONS
 
-    def nearest_name(self, name: str, known: Iterable[str]) -> str | None:
+    def nearest_name(self, name: str, names: Iterable[str]) -> str | None:
         """The closest of `known`; None, too, once enough names were looked up."""
         self._left -= 1
-        return nearest_name(name, known) if self._left >= 0 else None
+        return nearest_name(name, names) if self._left >= 0 else None
 
 
-def nearest_name(name: str, known: Iterable[str]) -> str | None:
+def nearest_name(name: str, names: Iterable[str]) -> str | None:
     """The closest of `known` by difflib's ratio, at least 0.6; case, hyphens and underscores do not count."""
     from difflib import get_close_matches
 
-    plain = {candidate.lower().replace("-", "_"): candidate for candidate in known}
-    wanted = name.lower().replace("-", "_")
-    squeezed = {key.replace("_", ""): key for key in plain}
-    if wanted.replace("_", "") in squeezed:
-        return plain[squeezed[wanted.replace("_", "")]]
-    found = get_close_matches(wanted, plain, n=1, cutoff=0.6)
-    return plain[found[0]] if found else None
+    by_plain_name = {candidate.lower().replace("-", "_"): candidate for candidate in names}
+    plain_name = name.lower().replace("-", "_")
+    by_squeezed_name = {key.replace("_", ""): key for key in by_plain_name}
+    if plain_name.replace("_", "") in by_squeezed_name:
+        return by_plain_name[by_squeezed_name[plain_name.replace("_", "")]]
+    matches = get_close_matches(plain_name, by_plain_name, n=1, cutoff=0.6)
+    return by_plain_name[matches[0]] if matches else None

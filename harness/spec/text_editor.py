@@ -11,7 +11,7 @@ from typing import Any
 
 from harness.errors import UserError
 from harness.findings import Fix
-from harness.spec.parse.source import KeyPath, Source, is_json, join_key, parse, split_key
+from harness.spec.parse.source import KeyPath, Source, copy_values, is_json, join_key, parse, split_key, value_at
 from harness.spec.parse.text_tree import Entry, Node, build_tree
 from harness.spec.parse.value_writer import ValueWriter
 
@@ -41,47 +41,47 @@ def apply_edits(text: str, file: str, sets: Mapping[KeyPath, Any]) -> str:
     name's ending alone. Raises CannotEdit.
     """
     try:
-        before = _parse_values(text, file)
-    except UserError as refused:
-        raise EditError(refused.findings[0].message) from None
-    wanted = _copy_values(before)
+        values = _parse_values(text, file)
+    except UserError as error:
+        raise EditError(error.findings[0].message) from None
+    expected = copy_values(values)
     for path, value in sorted(sets.items(), key=lambda item: item[1] is None):
-        _set_value(wanted, path, value)
-    if wanted == before:
+        _set_value(expected, path, value)
+    if expected == values:
         raise EditError("nothing would change")
-    if not wanted:
+    if not expected:
         raise EditError("nothing would be left of the file")
     from yaml import YAMLError
 
-    changed = text
+    edited = text
     try:
-        for path, value in _edit_steps(before, sets):
-            changed = _apply_step(changed, file, path, value)
-        same = _parse_values(changed, file) == wanted
+        for path, value in _edit_steps(values, sets):
+            edited = _apply_step(edited, file, path, value)
+        is_expected = _parse_values(edited, file) == expected
     except (UserError, YAMLError, LookupError, ValueError):
-        same = False  # such as a line break that only YAML knows
-    if not same:
+        is_expected = False  # such as a line break that only YAML knows
+    if not is_expected:
         raise EditError("the layout of the file does not allow it")
-    return changed
+    return edited
 
 
 class _KeyRename(str):
     """The new name of a key, among values that are to be set."""
 
 
-def _edit_steps(before: dict[str, Any], sets: Mapping[KeyPath, Any]) -> list[tuple[KeyPath, Any]]:
-    removed = [path for path, value in sets.items() if value is None and value_at(before, path) is not None]
+def _edit_steps(values: dict[str, Any], sets: Mapping[KeyPath, Any]) -> list[tuple[KeyPath, Any]]:
+    removed = [path for path, value in sets.items() if value is None and value_at(values, path) is not None]
     steps: dict[KeyPath, Any] = {}
     renamed = set()
     for path, value in sets.items():
-        twin = next((r for r in removed if r[:-1] == path[:-1] and value_at(before, r) == value), None)
-        if value is not None and twin is not None and twin not in renamed and value_at(before, path) is None:
+        twin = next((other for other in removed if other[:-1] == path[:-1] and value_at(values, other) == value), None)
+        if value is not None and twin is not None and twin not in renamed and value_at(values, path) is None:
             steps[twin] = _KeyRename(path[-1])
             renamed.add(twin)
         elif value is not None:
             steps[path] = value
-    rest = [(path, None) for path in removed if path not in renamed]
-    return [*steps.items(), *rest]
+    removals = [(path, None) for path in removed if path not in renamed]
+    return [*steps.items(), *removals]
 
 
 def _apply_step(text: str, file: str, path: KeyPath, value: Any) -> str:
@@ -107,13 +107,13 @@ def _apply_step(text: str, file: str, path: KeyPath, value: Any) -> str:
 def _innermost_section(root: Node, path: KeyPath) -> tuple[Node, KeyPath]:
     """The innermost section on the way that is written, and what is left of the path."""
     node = root
-    for done, name in enumerate(path[:-1]):
+    for depth, name in enumerate(path[:-1]):
         entry = node.find(name)
         if entry is None or entry.value.kind == "empty":
-            return node, path[done:]
+            return node, path[depth:]
         node = entry.value
         if node.kind in ("alias", "scalar"):
-            raise EditError(f"`{join_key(path[: done + 1])}` is no section of the file")
+            raise EditError(f"`{join_key(path[: depth + 1])}` is no section of the file")
     return node, path[-1:]
 
 
@@ -121,8 +121,8 @@ def _replace_value(text: str, entry: Entry, value: Any, writer: ValueWriter) -> 
     node = entry.value
     if node.kind == "empty":
         return writer.fill_value(entry, value)
-    anchored = text[node.start] in "&!*" and not writer.json
-    if node.kind in ("alias", "block") or anchored or text[node.start] in "|>" or _is_multiline(text, node):
+    has_anchor = text[node.start] in "&!*" and not writer.json
+    if node.kind in ("alias", "block") or has_anchor or text[node.start] in "|>" or _is_multiline(text, node):
         raise EditError(f"`{entry.name}` is written over several lines, or through an anchor")
     return text[: node.start] + writer.format_value(value, replaced_char=text[node.start]) + text[node.end :]
 
@@ -156,13 +156,13 @@ def _remove_lines(text: str, entry: Entry) -> str:
 
 def _remove_item(text: str, parent: Node, entry: Entry) -> str:
     """Out of braces, with the comma behind it, or before it when it is the last."""
-    at = parent.entries.index(entry)
+    index = parent.entries.index(entry)
     start, end = entry.key_start, max(entry.key_end, entry.value.end)
-    if at + 1 < len(parent.entries):
-        after = parent.entries[at + 1].key_start
+    if index + 1 < len(parent.entries):
+        after = parent.entries[index + 1].key_start
         _require_no_comment(text[end:after], entry)
         return text[:start] + text[after:]
-    before = parent.entries[at - 1].value.end
+    before = parent.entries[index - 1].value.end
     _require_no_comment(text[before:start], entry)
     return text[:before] + text[end:]
 
@@ -179,24 +179,6 @@ def _parse_values(text: str, file: str) -> dict[str, Any]:
 
         return parse_lenient(text, file).source.data
     return parse(text, file).data
-
-
-def _copy_values(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {k: _copy_values(v) for k, v in value.items()}
-    return [_copy_values(v) for v in value] if isinstance(value, list) else value
-
-
-def value_at(data: Any, path: KeyPath) -> Any:
-    """The value at a path of plain values; None where nothing is."""
-    for name in path:
-        if isinstance(data, dict):
-            data = data.get(name)
-        elif isinstance(data, list) and isinstance(name, int) and name < len(data):
-            data = data[name]
-        else:
-            return None
-    return data
 
 
 def _set_value(data: Any, path: KeyPath, value: Any) -> None:

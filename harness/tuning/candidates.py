@@ -12,8 +12,8 @@ from harness.plan.alternatives import Alternative
 from harness.plan.plan_settings import PlanSettings
 from harness.plan.rates import Rates
 from harness.plan.settings_search import HEADROOM
+from harness.plan.spec_changes import SpecChanges
 from harness.plan.step_time import estimate_step_time
-from harness.tuning.spec_changes import SpecChanges
 
 MEMORY_TOLERANCE = 0.10
 """A plan that is short of memory by no more than this may still fit: it is tried, and may run out of memory."""
@@ -45,24 +45,36 @@ def order_alternatives(
     """Every choice beside the run's own that may fit, the most promising first. `disks`: the spec names a path on NVMe,
     so that states may go there.
     """
-    left = [r for r in alternatives if r.settings != run and not exceeds_memory(r) and (allow_nvme or not r.nvme_bytes)]
-    seconds = {id(r): expected_step_seconds(r, model, rates) for r in left}
-    seen: Counter[tuple[object, ...]] = Counter()
-    while left:
-        best = min(left, key=lambda r: (seconds[id(r)] * _penalty(r, seen), -r.settings.micro_batch))
-        left.remove(best)
-        seen[_stage_and_offload(best)] += 1
+    remaining = [
+        alternative
+        for alternative in alternatives
+        if alternative.settings != run
+        and not exceeds_memory(alternative)
+        and (allow_nvme or not alternative.nvme_bytes)
+    ]
+    seconds = {id(alternative): expected_step_seconds(alternative, model, rates) for alternative in remaining}
+    num_of_kind: Counter[tuple[object, ...]] = Counter()
+    while remaining:
+        best = min(
+            remaining,
+            key=lambda alternative: (
+                seconds[id(alternative)] * _similarity_penalty(alternative, num_of_kind),
+                -alternative.settings.micro_batch,
+            ),
+        )
+        remaining.remove(best)
+        num_of_kind[_stage_and_offload(best)] += 1
         yield best
 
 
-def exceeds_memory(rung: Alternative) -> bool:
+def exceeds_memory(alternative: Alternative) -> bool:
     """Is the plan short of memory by more than it may be wrong?"""
-    return rung.fit.headroom is not None and rung.fit.headroom < -MEMORY_TOLERANCE
+    return alternative.fit.headroom is not None and alternative.fit.headroom < -MEMORY_TOLERANCE
 
 
-def expected_step_seconds(rung: Alternative, model: ModelFacts, rates: Rates | None) -> float:
+def expected_step_seconds(alternative: Alternative, model: ModelFacts, rates: Rates | None) -> float:
     """Seconds a step to put choices in order by: planned, else as on the stand-in."""
-    time = rung.time or estimate_step_time(model, rung.settings, _reference_device(), rates)
+    time = alternative.time or estimate_step_time(model, alternative.settings, _reference_device(), rates)
     return time.seconds if time else 0.0
 
 
@@ -70,11 +82,11 @@ def _reference_device() -> Device | None:
     return find_device(REFERENCE_GPU)
 
 
-def _penalty(rung: Alternative, seen: Counter[tuple[object, ...]]) -> float:
-    tight = rung.fit.headroom is not None and rung.fit.headroom < HEADROOM
-    return (1 + SIMILARITY_PENALTY * seen[_stage_and_offload(rung)]) * (1 + SIMILARITY_PENALTY * tight)
+def _similarity_penalty(alternative: Alternative, num_of_kind: Counter[tuple[object, ...]]) -> float:
+    tight = alternative.fit.headroom is not None and alternative.fit.headroom < HEADROOM
+    return (1 + SIMILARITY_PENALTY * num_of_kind[_stage_and_offload(alternative)]) * (1 + SIMILARITY_PENALTY * tight)
 
 
-def _stage_and_offload(rung: Alternative) -> tuple[object, ...]:
-    s = rung.settings
-    return s.stage, s.optimizer_device, s.param_device
+def _stage_and_offload(alternative: Alternative) -> tuple[object, ...]:
+    settings = alternative.settings
+    return settings.stage, settings.optimizer_device, settings.param_device

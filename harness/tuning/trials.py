@@ -95,17 +95,21 @@ def rank_trials(trials: Sequence[Trial]) -> Ranking:
 
 def fastest_trial(trials: Iterable[Trial]) -> Trial | None:
     """The one with the shortest median step."""
-    ran = [
-        (t.median_step_seconds, n, t)
-        for n, t in enumerate(trials)
-        if t.state == "measured" and t.median_step_seconds is not None
+    measured = [
+        (trial.median_step_seconds, index, trial)
+        for index, trial in enumerate(trials)
+        if trial.state == "measured" and trial.median_step_seconds is not None
     ]
-    return min(ran)[2] if ran else None
+    return min(measured)[2] if measured else None
 
 
-def step_ratios(mine: Sequence[float], theirs: Sequence[float]) -> list[float]:
+def step_ratios(seconds: Sequence[float], reference: Sequence[float]) -> list[float]:
     """Step by step, mine over theirs."""
-    return [a / b for a, b in zip(mine, theirs, strict=False) if b > 0]
+    return [
+        step_seconds / reference_seconds
+        for step_seconds, reference_seconds in zip(seconds, reference, strict=False)
+        if reference_seconds > 0
+    ]
 
 
 def is_far_behind(seconds: Sequence[float], best: Trial | None) -> bool:
@@ -144,8 +148,8 @@ def _max_over_ranks(record: RunRecord, *keys: str) -> int | None:
     """The highest value of a rank: rank 0's at every step, all ranks' where they were compared."""
     values = [finite_number(line.get(key)) for line in record.lines_of("step") for key in keys]
     for line in record.lines_of("ranks"):
-        each = line.get(keys[0])
-        values += map(finite_number, each) if isinstance(each, list) else ()
+        rank_values = line.get(keys[0])
+        values += map(finite_number, rank_values) if isinstance(rank_values, list) else ()
     return int(max((value for value in values if value), default=0)) or None
 
 
@@ -153,10 +157,10 @@ def state_of_launch(launch_result: dict[str, Any]) -> tuple[TrialState, str]:
     """State and cause, from what `harness launch --format json` printed."""
     if launch_result.get("state") == "completed":
         return "measured", ""
-    found = launch_result.get("diagnosis")
-    found = found if isinstance(found, dict) else {}
-    state: TrialState = "out of memory" if found.get("cause") in _OUT_OF_MEMORY_CAUSES else "failed"
-    title, message = str(found.get("title") or ""), str(found.get("message") or "")
+    diagnosis = launch_result.get("diagnosis")
+    diagnosis = diagnosis if isinstance(diagnosis, dict) else {}
+    state: TrialState = "out of memory" if diagnosis.get("cause") in _OUT_OF_MEMORY_CAUSES else "failed"
+    title, message = str(diagnosis.get("title") or ""), str(diagnosis.get("message") or "")
     cause = ": ".join(part for part in (title, message) if part) or str(launch_result.get("reason") or "")
-    name = f"{found['cause']}: " if found.get("cause") else ""
+    name = f"{diagnosis['cause']}: " if diagnosis.get("cause") else ""
     return state, name + " ".join(cause.split())

@@ -56,26 +56,28 @@ class TuneReport:
             "best": self.trials.index(best) if best is not None else None,
             "faster": ranking.is_faster,
             "gain": ranking.gain,
-            "refused": [{"title": title, "gate": f.gate, "message": f.message} for title, f in self.refused],
+            "refused": [
+                {"title": title, "gate": finding.gate, "message": finding.message} for title, finding in self.refused
+            ],
             "trials": [_trial_json(trial) for trial in self.trials],
         }
 
 
 def _trial_json(trial: Trial) -> dict[str, Any]:
-    rung = trial.candidate.alternative
-    s = rung.settings
+    alternative = trial.candidate.alternative
+    settings = alternative.settings
     return {
         "title": trial.candidate.title,
         "sets": {join_key(path): value for path, value in trial.candidate.changes.items()},
-        "zero_stage": s.stage,
-        "offload_optimizer": s.optimizer_device,
-        "offload_param": s.param_device,
-        "micro_batch": s.micro_batch,
-        "gradient_accumulation_steps": s.accumulation,
-        "gradient_checkpointing": s.checkpointing,
+        "zero_stage": settings.stage,
+        "offload_optimizer": settings.optimizer_device,
+        "offload_param": settings.param_device,
+        "micro_batch": settings.micro_batch,
+        "gradient_accumulation_steps": settings.accumulation,
+        "gradient_checkpointing": settings.checkpointing,
         "planned_step_seconds": trial.candidate.planned_step_seconds,
-        "planned_gpu_peak_bytes": rung.gpu_peak,
-        "planned_host_peak_bytes": rung.host_peak,
+        "planned_gpu_peak_bytes": alternative.gpu_peak,
+        "planned_host_peak_bytes": alternative.host_peak,
         "state": trial.state,
         "cause": trial.cause or None,
         "step_seconds": trial.median_step_seconds,

@@ -11,11 +11,10 @@ from typing import Any
 
 import yaml
 
-from harness.plan.plan_request import merge_changes
+from harness.plan.spec_changes import SpecChanges, merge_changes
 from harness.spec.parse.source import KeyPath, is_json, join_key, split_key
 from harness.spec.parse.yaml_parser import parse_scalar
 from harness.spec.text_editor import EditError, apply_edits
-from harness.tuning.spec_changes import SpecChanges
 from harness.tuning.tune_report import TuneReport
 from harness.units import format_bytes, format_seconds
 
@@ -24,7 +23,7 @@ _WIDTH = 110
 
 
 def edit_spec(
-    text: str, file: str, sets: SpecChanges, overrides: Sequence[str], raw: Mapping[str, Any]
+    text: str, file: str, candidate_changes: SpecChanges, overrides: Sequence[str], raw: Mapping[str, Any]
 ) -> tuple[str, bool]:
     """The text with the `--set` options and the candidate's keys in place, and whether comments and layout were kept.
 
@@ -33,19 +32,21 @@ def edit_spec(
     changes: dict[KeyPath, Any] = {
         split_key(key.strip()): parse_scalar(value) for key, value in map(_split_override, overrides)
     }
-    changes = {path: value for path, value in changes.items() if not any(_overlaps(path, key) for key in sets)}
+    changes = {
+        path: value for path, value in changes.items() if not any(_overlaps(path, key) for key in candidate_changes)
+    }
     text = strip_header(text)
-    changes |= sets
+    changes |= candidate_changes
     try:
         return (apply_edits(text, file, changes) if changes else text), True
     except EditError:
-        return yaml.safe_dump(apply_changes(raw, sets), sort_keys=False, default_flow_style=False), False
+        return yaml.safe_dump(apply_changes(raw, candidate_changes), sort_keys=False, default_flow_style=False), False
 
 
-def apply_changes(raw: Mapping[str, Any], sets: SpecChanges) -> dict[str, Any]:
+def apply_changes(raw: Mapping[str, Any], changes: SpecChanges) -> dict[str, Any]:
     """Plain values with the keys in place."""
     result = dict(raw)
-    for path, value in sets.items():
+    for path, value in changes.items():
         change: Any = value
         for name in reversed(path):
             change = {name: change}
@@ -74,7 +75,7 @@ def strip_header(text: str) -> str:
     if not text.startswith(f"# {HEADER_MARK}"):
         return text
     lines = text.split("\n")
-    end = next((n for n, line in enumerate(lines) if not line.startswith("#")), len(lines))
+    end = next((index for index, line in enumerate(lines) if not line.startswith("#")), len(lines))
     return "\n".join(lines[end + 1 if end < len(lines) and not lines[end].strip() else end :])
 
 
@@ -82,21 +83,25 @@ def format_header(evidence: TuneReport) -> str:
     """Comment lines: when, on what, what was changed, and each trial in one line."""
     ranking = evidence.ranking
     best = ranking.best
-    found = [
+    paragraphs = [
         f"{HEADER_MARK} on {evidence.date}: {evidence.ranks} ranks, {evidence.machine}, {evidence.versions}; a step is "
         f"{evidence.global_batch} sequences in all of them.",
         "Changed: "
-        + (", ".join(f"{join_key(p)}={format_value(v)}" for p, v in best.candidate.changes.items()) if best else ""),
+        + (
+            ", ".join(f"{join_key(path)}={format_value(value)}" for path, value in best.candidate.changes.items())
+            if best
+            else ""
+        ),
         f"Median seconds of {evidence.steps - evidence.skip} steps each, of one short run each:",
     ]
-    lines = [line for part in found for line in textwrap.wrap(part, _WIDTH - 2)]
+    lines = [line for part in paragraphs for line in textwrap.wrap(part, _WIDTH - 2)]
     for trial in evidence.trials:
         step = format_seconds(trial.median_step_seconds) if trial.median_step_seconds is not None else "-"
         rate = f"{trial.tokens_per_second:,.0f} tokens/s" if trial.tokens_per_second else ""
         peak = format_bytes(trial.gpu_peak or trial.host_peak or 0) if trial.gpu_peak or trial.host_peak else ""
-        what = "" if trial.state == "measured" else trial.state
+        state = "" if trial.state == "measured" else trial.state
         mark = ">" if trial is best else " "
-        parts = ", ".join(part for part in (rate, peak, what) if part)
+        parts = ", ".join(part for part in (rate, peak, state) if part)
         lines.append(f" {mark} {step:>8}  {trial.candidate.title}: {parts}")
     return "".join(f"# {line}\n" for line in lines)
 

@@ -18,7 +18,7 @@ def test_every_line_is_well_formed(path):
         assert key.alias is None or key.alias in block_keys(path)
         assert not (key.since and key.gone and key.since >= key.gone), key
         if key.default not in (MISSING, None) and key.type not in ("any", "python"):
-            taken = interpret_value(key, key.default, typed=is_typed_block(path, LATEST), version=LATEST)
+            taken = interpret_value(key, key.default, is_typed=is_typed_block(path, LATEST), version=LATEST)
             assert taken.outcome == "as written", f"{path}.{key.name}: its own default is {taken}"
         if key.type in ("block", "blocks", "maps"):
             assert block_keys(f"{path}.{key.alias or key.name}" if path else key.alias or key.name) is not None, key
@@ -48,8 +48,8 @@ def test_defaults_that_moved(path, name, before, version):
 
 def test_a_range_that_came_with_a_release():
     key = block_keys("zero_optimization")["reduce_bucket_size"]
-    assert interpret_value(key, 0, typed=True, version=(0, 19, 5)).outcome == "as written"
-    assert interpret_value(key, 0, typed=True, version=(0, 19, 6)).out_of_range
+    assert interpret_value(key, 0, is_typed=True, version=(0, 19, 5)).outcome == "as written"
+    assert interpret_value(key, 0, is_typed=True, version=(0, 19, 6)).out_of_range
 
 
 def test_blocks_that_were_read_by_hand_once():
@@ -79,5 +79,5 @@ def test_blocks_that_were_read_by_hand_once():
     ],
 )
 def test_what_becomes_of_a_value(type_, typed, value, how, read):
-    taken = interpret_value(Key("name", type_), value, typed=typed, version=LATEST)
+    taken = interpret_value(Key("name", type_), value, is_typed=typed, version=LATEST)
     assert (taken.outcome, taken.value) == (how, read)

@@ -255,18 +255,17 @@ def test_an_unknown_family_says_which_are_known() -> None:
 
 
 def test_without_torch_an_unknown_family_says_what_would_help(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.facts.model_probe.package_version", lambda _: None)
+    monkeypatch.setattr("harness.hostinfo.model_probe.package_version", lambda _: None)
     found = facts_from_config({"model_type": "mamba"}, build=True)
     assert found.facts is None
     assert "with torch and transformers installed it could be built and counted" in found.why_not
 
 
 def test_built_parameters_are_cut_at_the_longest_list_of_layers() -> None:
-    from harness.facts.model_parts import Parameter
-    from harness.facts.model_probe import _split_layers
+    from harness.facts.model_parts import Parameter, split_layers
 
     names = {"emb": (7, 3), "tower.0.w": (2, 2), "m.layers.0.w": (9, 9), "m.layers.1.w": (9, 9), "norm": (3,)}
-    probed = _split_layers({}, [Parameter(name, shape) for name, shape in names.items()])
-    assert (probed.layer_path, len(probed.layers)) == ("m.layers", 2)
-    assert probed.layers[0] is probed.layers[1]
-    assert [p.name for p in (*probed.before, *probed.after)] == ["emb", "tower.0.w", "norm"]
+    path, (before, layers, after) = split_layers(Parameter(name, shape) for name, shape in names.items())
+    assert (path, len(layers)) == ("m.layers", 2)
+    assert layers[0] is layers[1]
+    assert [p.name for p in (*before, *after)] == ["emb", "tower.0.w", "norm"]

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from pages import Example, example_of, judge
 
-from harness.facts.deepspeed_version import installed_source_folder
 from harness.finding_pages import load_pages
 from harness.gates.registry import all_gates
+from harness.hostinfo.installed_deepspeed import installed_source_folder
 
 FAMILIES = set("SP BT ZR OF TP PP SQ EX PR OP MD CK CC UT SE HO HF MM EN GT".split())
 HEADINGS = ("What it checks", "Why it fails", "Example", "Use instead")

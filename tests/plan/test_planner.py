@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from planning import TINY, offload, plan_of, run_of
 
+from harness.plan.plan_json import plan_json
 from harness.plan.planner import make_plan
 
 
 def test_json_has_what_scripts_read() -> None:
-    body = json.loads(json.dumps(plan_of(zero=offload("cpu")).to_json()))
+    body = json.loads(json.dumps(plan_json(plan_of(zero=offload("cpu")))))
     assert body["format_version"] == 1
     assert body["fits"] is True
     assert body["binding_constraint"] == "host memory"
@@ -28,7 +29,7 @@ def test_json_has_what_scripts_read() -> None:
 
 
 def test_peaks_are_sums_of_the_rows() -> None:
-    body = plan_of(zero=offload("cpu")).to_json()
+    body = plan_json(plan_of(zero=offload("cpu")))
     rows = [row for row in body["rows"] if row["tier"] == "gpu" and body["gpu_peak_phase"] in row["phases"]]
     assert sum(row["bytes_per_rank"] for row in rows) == body["gpu_peak_bytes"]
 
@@ -57,7 +58,7 @@ def test_what_is_unknown_is_a_finding(sections: dict[str, Any], gate: str, word:
     plan = plan_of(**sections)
     assert gate in [f.gate for f in plan.findings]
     assert word in " ".join(f.message for f in plan.findings)
-    json.dumps(plan.to_json())
+    json.dumps(plan_json(plan))
 
 
 def test_the_chosen_rung_has_the_numbers_of_the_plan() -> None:
@@ -92,6 +93,6 @@ def test_checkpointing_is_offered_when_it_is_off() -> None:
 
 def test_the_machine_may_say_what_device_it_has_where_the_spec_does_not() -> None:
     run = run_of(TINY, ranks=2, cluster={"gpu": None})
-    assert make_plan(run, gpu="cpu").to_json()["device_memory_is_host_memory"] is True
-    assert make_plan(run).to_json()["device"] is None
-    assert make_plan(run_of(TINY, ranks=2), gpu="cpu").to_json()["device"] == "H100-80GB"
+    assert plan_json(make_plan(run, gpu="cpu"))["device_memory_is_host_memory"] is True
+    assert plan_json(make_plan(run))["device"] is None
+    assert plan_json(make_plan(run_of(TINY, ranks=2), gpu="cpu"))["device"] == "H100-80GB"

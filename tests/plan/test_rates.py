@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from planning import offload, plan_of
 
+from harness.plan.plan_json import plan_json
 from harness.plan.rates import parse_disks, parse_rate
 
 
@@ -71,6 +72,6 @@ def test_what_cannot_be_read_is_a_finding_at_its_key(key: str) -> None:
 
 
 def test_every_assumption_is_told() -> None:
-    text = " ".join(plan_of().to_json()["assumptions"])
+    text = " ".join(plan_json(plan_of())["assumptions"])
     for word in ("compute", "links", "between hosts", "host memory", "NVMe", "checkpoints", "failure"):
         assert word in text

@@ -1,14 +1,12 @@
-"""Ranks, degrees and the batch triangle; and the file that ranks re-read."""
+"""Ranks and degrees; and the file that ranks re-read."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from harness.plan.resolved_run import BatchSizes, ResolvedRun, resolve_batch_sizes, resolve_run
+from harness.plan.resolved_run import ResolvedRun, resolve_run
 from harness.render import render_ds_config
 from harness.spec.hostfile import Cluster
 from harness.spec.run_spec import RunSpec
@@ -16,38 +14,6 @@ from harness.spec.run_spec import RunSpec
 
 def spec(**sections):
     return RunSpec.model_validate({"zero": {"stage": 0}, **sections})
-
-
-@pytest.mark.parametrize(
-    ("given", "solved"),
-    [
-        ((2, None, None, 4), BatchSizes(2, 1, 8)),
-        ((2, 3, None, 4), BatchSizes(2, 3, 24)),
-        ((None, None, 8, 4), BatchSizes(2, 1, 8)),
-        ((None, 2, 8, 4), BatchSizes(1, 2, 8)),
-        ((2, None, 32, 4), BatchSizes(2, 4, 32)),
-        ((2, None, 30, 4), BatchSizes(2, None, 30)),
-        ((None, None, 7, 4), BatchSizes(None, 1, 7)),
-        ((2, 4, 99, 4), BatchSizes(2, 4, 99)),
-        ((None, 4, None, 4), BatchSizes(None, 4, None)),
-        ((2, None, None, None), BatchSizes(2, 1, None)),
-        ((2, None, 8, None), BatchSizes(2, None, 8)),
-    ],
-)
-def test_the_missing_corner_of_the_triangle(given, solved):
-    assert resolve_batch_sizes(*given) == solved
-
-
-maybe = st.none() | st.integers(1, 64)
-
-
-@given(maybe, maybe, maybe, maybe)
-def test_what_is_given_is_never_changed_and_what_is_derived_is_right(micro, steps, total, data):
-    solved = resolve_batch_sizes(micro, steps, total, data)
-    for was, now in ((micro, solved.micro_batch), (steps, solved.accumulation), (total, solved.global_batch)):
-        assert was is None or now == was
-    if solved.is_complete and data and None in (micro, steps, total):
-        assert solved.micro_batch * solved.accumulation * data == solved.global_batch
 
 
 @pytest.mark.parametrize(

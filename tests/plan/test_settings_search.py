@@ -11,9 +11,7 @@ from planning import offload, plan_of, run_of
 from harness.plan.alternatives import Alternative
 from harness.plan.plan_request import (
     PlanRequest,
-    merge_changes,
     min_gpus_for_states,
-    spec_changes_for,
     spec_from_request,
     validate_request,
 )
@@ -21,6 +19,7 @@ from harness.plan.plan_settings import settings_of
 from harness.plan.planner import Plan, make_plan
 from harness.plan.resolved_run import resolve_run
 from harness.plan.settings_search import filter_fitting, search_settings
+from harness.plan.spec_changes import merge_changes, spec_changes_for
 from harness.spec.run_spec import RunSpec
 
 

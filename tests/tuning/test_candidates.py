@@ -13,8 +13,8 @@ from harness.plan.alternatives import Alternative
 from harness.plan.plan_settings import PlanSettings, settings_of
 from harness.plan.planner import Plan, make_plan
 from harness.plan.settings_search import search_settings
+from harness.plan.spec_changes import describe_changes, minimal_changes
 from harness.tuning.candidates import MEMORY_TOLERANCE, order_alternatives
-from harness.tuning.spec_changes import describe_changes, minimal_changes
 from harness.tuning.tuned_spec import apply_changes
 
 SPEC = """\

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness.runtime.early_stopping import should_stop_early, update_early_stopping
 from harness.runtime.train_state import TrainState
-from harness.spec.sections.launch_spec import EvalSpec
+from harness.spec.sections.eval_spec import EvalSpec
 
 
 def test_better_means_lower_by_more_than_the_threshold() -> None:

@@ -16,7 +16,8 @@ from deepspeed_models import MODELS, READ, fields
 
 from harness.facts.deepspeed_keys import MISSING, Key, block_keys, block_paths, is_typed_block
 from harness.facts.deepspeed_values import interpret_value
-from harness.facts.deepspeed_version import installed_version, parse_version
+from harness.facts.deepspeed_version import parse_version
+from harness.hostinfo.installed_deepspeed import installed_version
 
 VERSION = parse_version(installed_version() or "0")
 VALUES: dict[str, list[Any]] = {
@@ -130,7 +131,7 @@ def same(key: Key, ours: Any, theirs: Any) -> bool:
 
 @pytest.mark.parametrize(("path", "key", "value"), drawn())
 def test_deepspeed_takes_what_we_say(path, key, value):
-    taken = interpret_value(key, value, typed=is_typed_block(path, VERSION), version=VERSION)
+    taken = interpret_value(key, value, is_typed=is_typed_block(path, VERSION), version=VERSION)
     accepted, theirs = really(path, key, value)
     if not accepted:
         assert taken.outcome in ("refused", "misread"), "DeepSpeed refuses it"

@@ -14,7 +14,8 @@ from deepspeed_models import MODELS, READ, fields
 from pydantic_core import PydanticUndefined
 
 from harness.facts.deepspeed_keys import MISSING, TYPED_BLOCKS, block_keys, block_paths
-from harness.facts.deepspeed_version import installed_version, parse_version
+from harness.facts.deepspeed_version import parse_version
+from harness.hostinfo.installed_deepspeed import installed_version
 
 VERSION = parse_version(installed_version() or "0")
 TYPES = {bool: "bool", int: "int", float: "number", str: "str", Path: "str", list: "list", dict: "dict", tuple: "list"}

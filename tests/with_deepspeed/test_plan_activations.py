@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from harness.facts.model_lookup import facts_from_config
-from harness.plan.activations import MicroBatchShape, checkpointed_input_bytes, head_bytes, layer_bytes
+from harness.plan.activation_bytes import MicroBatchShape, checkpointed_input_bytes, head_bytes, layer_bytes
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

@@ -18,11 +18,11 @@ from harness.interpreter import python_command
 from harness.launching.process.child_process import spawn_child, terminate_child
 from harness.launching.supervise.run_diagnosis import diagnose_run
 from harness.plan.resolved_run import ResolvedRun
+from harness.plan.spec_changes import SpecChanges
 from harness.run_records.run_files import json_of, read_metrics
 from harness.run_records.run_record import read_run_record
 from harness.spec.parse.source import join_key
 from harness.tuning.candidates import Candidate
-from harness.tuning.spec_changes import SpecChanges
 from harness.tuning.trials import Trial, TrialState, is_far_behind, measurements_of, state_of_launch, step_seconds
 
 _POLL_SECONDS = 0.25

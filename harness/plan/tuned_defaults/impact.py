@@ -33,29 +33,34 @@ def compute_impacts(
     run: ResolvedRun, model: ModelFacts, settings: PlanSettings, device: Device | None, rates: Rates
 ) -> tuple[DefaultImpact, ...]:
     """One for each choice of the run."""
-    found = []
+    impacts = []
     memory, time = estimate_memory(model, settings, device), estimate_step_time(model, settings, device, rates)
-    for choice in run.tuned_defaults or ():
-        rest = tuple(other for other in run.tuned_defaults or () if other is not choice)
-        without = settings_of(run._replace(tuned_defaults=rest))
-        if without is None:
+    for default in run.tuned_defaults or ():
+        other_defaults = tuple(kept for kept in run.tuned_defaults or () if kept is not default)
+        settings_without = settings_of(run._replace(tuned_defaults=other_defaults))
+        if settings_without is None:
             continue
-        before, slower = estimate_memory(model, without, device), estimate_step_time(model, without, device, rates)
-        seconds = time.seconds - slower.seconds if time and slower else None
-        gpu, host = memory.gpu_peak - before.gpu_peak, memory.host_peak - before.host_peak
-        found.append(
-            DefaultImpact(choice, gpu, host, _wire_bytes(model, settings) - _wire_bytes(model, without), seconds)
+        memory_without, time_without = (
+            estimate_memory(model, settings_without, device),
+            estimate_step_time(model, settings_without, device, rates),
         )
-    return tuple(found)
+        seconds = time.seconds - time_without.seconds if time and time_without else None
+        gpu, host = memory.gpu_peak - memory_without.gpu_peak, memory.host_peak - memory_without.host_peak
+        impacts.append(
+            DefaultImpact(
+                default, gpu, host, _wire_bytes(model, settings) - _wire_bytes(model, settings_without), seconds
+            )
+        )
+    return tuple(impacts)
 
 
-def _wire_bytes(model: ModelFacts, s: PlanSettings) -> float:
-    size = float(local_num_parameters(model, s))
+def _wire_bytes(model: ModelFacts, settings: PlanSettings) -> float:
+    size = float(local_num_parameters(model, settings))
     return (
         (
-            comm_volume.all_gather_bytes(size, s, model.largest_layer_parameters)
-            + comm_volume.gradient_reduction_bytes(size, s)
+            comm_volume.all_gather_bytes(size, settings, model.largest_layer_parameters)
+            + comm_volume.gradient_reduction_bytes(size, settings)
         )
-        * (s.zero_world_size - 1)
-        / s.zero_world_size
+        * (settings.zero_world_size - 1)
+        / settings.zero_world_size
     )

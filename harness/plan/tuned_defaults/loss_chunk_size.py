@@ -34,11 +34,11 @@ def choose_default(inputs: DefaultInputs) -> TunedDefault | None:
         or "torch_autocast" in spec.deepspeed
     ):
         return None
-    words = local_vocab_size(model, settings)
-    value = chunk_size_for(words)
+    vocab_size = local_vocab_size(model, settings)
+    value = chunk_size_for(vocab_size)
     if settings.tokens_per_micro_batch <= value:
         return None
-    reason = f"logits of {value} tokens exist at once, of {words:,} words each"
+    reason = f"logits of {value} tokens exist at once, of {vocab_size:,} words each"
     return TunedDefault("loss in chunks", KEY, value, 0, reason, ours=True)
 
 

@@ -26,7 +26,7 @@ def choose_default(inputs: DefaultInputs) -> TunedDefault | None:
 
 def effective_reuse_distance(inputs: DefaultInputs) -> int:
     """What holds: chosen, written or the default."""
-    choice = choose_default(inputs)
-    if choice is not None:
-        return int(choice.value)
+    default = choose_default(inputs)
+    if default is not None:
+        return int(default.value)
     return _DEFAULT if inputs.settings is None else inputs.settings.max_reuse_distance

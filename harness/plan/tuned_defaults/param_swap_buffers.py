@@ -24,28 +24,30 @@ def choose_default(inputs: DefaultInputs) -> tuple[TunedDefault, ...]:
     if settings.tensor_parallel_size > 1 or settings.pipeline_parallel_size > 1:
         return ()
     shares = [-(-parameter.numel // settings.zero_world_size) for parameter in model.parameters()]
-    swapped = [share for share in shares if share * settings.param_bytes >= _MIB]
-    if not swapped:
+    swapped_shares = [share for share in shares if share * settings.param_bytes >= _MIB]
+    if not swapped_shares:
         return ()
-    size = -(-max(swapped) // _MIB) * _MIB
-    count = _DEFAULT_COUNT if sum(shares) <= settings.max_in_cpu else buffers_in_use(model, settings, len(swapped))
-    found = (
-        ("buffer_size", size, _DEFAULT_SIZE, f"the largest shard has {max(swapped):,} elements"),
+    size = -(-max(swapped_shares) // _MIB) * _MIB
+    count = (
+        _DEFAULT_COUNT if sum(shares) <= settings.max_in_cpu else buffers_in_use(model, settings, len(swapped_shares))
+    )
+    values = (
+        ("buffer_size", size, _DEFAULT_SIZE, f"the largest shard has {max(swapped_shares):,} elements"),
         ("buffer_count", count, _DEFAULT_COUNT, "each parameter that is gathered or on its way holds one"),
     )
     return tuple(
         TunedDefault(f"parameter swap {key}", f"zero_optimization.{_SECTION}.{key}", value, default, reason)
-        for key, value, default, reason in found
+        for key, value, default, reason in values
         if value != default and inputs.is_unset(f"{_SECTION}.{key}")
         if key != "buffer_size" or optimizer is None or not optimizer.fast_init
     )
 
 
-def buffers_in_use(model: ModelFacts, s: PlanSettings, num_swapped: int) -> int:
+def buffers_in_use(model: ModelFacts, settings: PlanSettings, num_swapped: int) -> int:
     """Of so many parameters on disk, those that hold a buffer at once: all that fit into the reuse distance; of a
     larger model a share by elements, and a layer's worth more, since that is an estimate.
     """
     total = model.num_parameters
-    live = min(total, s.max_reuse_distance // 2 + model.largest_module + s.prefetch_bucket_size)
+    live = min(total, settings.max_reuse_distance // 2 + model.largest_module + settings.prefetch_bucket_size)
     estimate = -(-num_swapped * live // total)
     return estimate if live == total else min(num_swapped, estimate + len(model.largest_layer))

@@ -22,11 +22,11 @@ def choose_default(inputs: DefaultInputs) -> tuple[TunedDefault, ...]:
         return ()
     if not inputs.is_unset("sub_group_size") and settings.sub_group_size > SMALL:
         return ()
-    ahead = "the next sub-group is read, the last one written, while one is computed"
+    overlap = "the next sub-group is read, the last one written, while one is computed"
     count = SUB_GROUPS_IN_FLIGHT * settings.swap_buffers_per_sub_group
     values = {
-        "pipeline_read": (True, ahead),
-        "pipeline_write": (True, ahead),
+        "pipeline_read": (True, overlap),
+        "pipeline_write": (True, overlap),
         "buffer_count": (
             count,
             f"{settings.swap_buffers_per_sub_group} for each of the {SUB_GROUPS_IN_FLIGHT} sub-groups in flight",

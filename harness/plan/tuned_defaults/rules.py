@@ -46,8 +46,8 @@ def with_tuned_defaults(run: ResolvedRun, base_dir: Path | None = None) -> Resol
     if run.tuned_defaults is not None:
         return run
     spec = run.spec.model
-    found = find_model(spec.name_or_path, spec.config, base_dir, spec.revision)
-    return run._replace(tuned_defaults=tuned_defaults_for(run, found.facts))
+    lookup = find_model(spec.name_or_path, spec.config, base_dir, spec.revision)
+    return run._replace(tuned_defaults=tuned_defaults_for(run, lookup.facts))
 
 
 def tuned_defaults_for(run: ResolvedRun, model: ModelFacts | None) -> tuple[TunedDefault, ...]:
@@ -56,6 +56,11 @@ def tuned_defaults_for(run: ResolvedRun, model: ModelFacts | None) -> tuple[Tune
     """
     if not run.spec.tuned_defaults or run.kind != "spec":
         return ()
-    facts = DefaultInputs(run, None if model is None or model.built else model, settings_of(run))
-    found = (choose(facts) for choose in _RULES)
-    return tuple(c for one in found if one is not None for c in ((one,) if isinstance(one, TunedDefault) else one))
+    inputs = DefaultInputs(run, None if model is None or model.built else model, settings_of(run))
+    choices = (rule(inputs) for rule in _RULES)
+    return tuple(
+        default
+        for choice in choices
+        if choice is not None
+        for default in ((choice,) if isinstance(choice, TunedDefault) else choice)
+    )

@@ -15,7 +15,9 @@ def choose_default(inputs: DefaultInputs) -> TunedDefault | None:
     checkpoint is cut by it.
     """
     zero = inputs.run.spec.zero
-    on_nvme = any(o is not None and o.device == "nvme" for o in (zero.offload_optimizer, zero.offload_param))
+    on_nvme = any(
+        offload is not None and offload.device == "nvme" for offload in (zero.offload_optimizer, zero.offload_param)
+    )
     if inputs.stage != 3 or not on_nvme or not inputs.is_unset("sub_group_size"):
         return None
     reason = "buffers in host memory are as large as a sub-group"

@@ -23,7 +23,7 @@ from harness.findings import Finding
 from harness.runtime.checkpoint.disk_space import save_failed_finding
 from harness.runtime.checkpoint.hashing_writer import CheckpointFile, fsync_tree, write_files
 from harness.runtime.distributed import Distributed
-from harness.spec.sections.launch_spec import CheckpointSpec
+from harness.spec.sections.checkpoint_spec import CheckpointSpec
 
 Gather = Callable[[Any], list[Any]]
 

@@ -37,7 +37,7 @@ from harness.runtime.context import RunContext
 from harness.runtime.distributed import Distributed
 from harness.runtime.run_config import RunDir
 from harness.runtime.train_state import TrainState
-from harness.spec.sections.launch_spec import CheckpointSpec
+from harness.spec.sections.checkpoint_spec import CheckpointSpec
 
 _GROUP_TIMEOUT = timedelta(hours=24)
 _SPARE_BYTES = 2**30

@@ -30,23 +30,21 @@ def parse(text: str, file: str, strict: UserError) -> JsonDocument:
     reader = HjsonReader(text, file)
     try:
         source = reader.to_source()
-    except UserError as refused:
-        raise _error_to_report(strict, refused, reader) from None
+    except UserError as error:
+        raise _error_to_report(strict, error, reader) from None
     return JsonDocument(source, tuple(reader.findings), tuple(reader.nonstandard_syntax))
 
 
-def _error_to_report(strict: UserError, loose: UserError, reader: HjsonReader) -> UserError:
+def _error_to_report(strict: UserError, lenient: UserError, reader: HjsonReader) -> UserError:
     """Of two complaints, the one that the user must mend first."""
-    place, further = strict.findings[0].place, loose.findings[0].place
-    excused = {
-        (liberty.place.line, liberty.place.column)
-        for liberty in reader.nonstandard_syntax
-        if liberty.kind != "unquoted text"
+    place, lenient_place = strict.findings[0].place, lenient.findings[0].place
+    accepted = {
+        (item.place.line, item.place.column) for item in reader.nonstandard_syntax if item.kind != "unquoted text"
     }
-    forgiven = place is not None and any(
-        (place.line, column) in excused for column in (place.column, place.column - 1, place.column + 1)
+    is_accepted = place is not None and any(
+        (place.line, column) in accepted for column in (place.column, place.column - 1, place.column + 1)
     )
-    return loose if (forgiven or place == further) and loose.findings[0].gate == "SP002" else strict
+    return lenient if (is_accepted or place == lenient_place) and lenient.findings[0].gate == "SP002" else strict
 
 
 class HjsonReader(JsonReader):
@@ -57,11 +55,11 @@ class HjsonReader(JsonReader):
         self.nonstandard_syntax: list[NonStandardSyntax] = []
         self.known_places: set[tuple[str, int]] = set()
 
-    def record_syntax(self, kind: str, at: int, end: int, path: KeyPath = (), text: str = "") -> None:
+    def record_syntax(self, kind: str, offset: int, end: int, path: KeyPath = (), text: str = "") -> None:
         """Note a liberty, once a place."""
-        if (kind, at) not in self.known_places:
-            self.known_places.add((kind, at))
-            self.nonstandard_syntax.append(NonStandardSyntax(kind, self.place(at, end), path, text))
+        if (kind, offset) not in self.known_places:
+            self.known_places.add((kind, offset))
+            self.nonstandard_syntax.append(NonStandardSyntax(kind, self.place(offset, end), path, text))
 
     def parse_document(self) -> Any:
         """The one value that the file holds; without braces it is a map."""
@@ -85,122 +83,122 @@ class HjsonReader(JsonReader):
 
         return EntryPlace(None, Place(self.file, 1, 1))
 
-    def parse_object(self, at: int, path: KeyPath) -> tuple[dict[str, Any], int]:
+    def parse_object(self, offset: int, path: KeyPath) -> tuple[dict[str, Any], int]:
         """A map; `at` is its brace."""
-        return self.parse_members(at + 1, path, "}")
+        return self.parse_members(offset + 1, path, "}")
 
-    def parse_members(self, at: int, path: KeyPath, closing: str) -> tuple[dict[str, Any], int]:
+    def parse_members(self, offset: int, path: KeyPath, closing: str) -> tuple[dict[str, Any], int]:
         """The keys and values of a map, up to `closing` (at the top level that may be the end of the file)."""
         result: dict[str, Any] = {}
-        at = self.skip_space(at)
-        if closing and self.text[at : at + 1] == closing:
-            return result, at + 1
+        offset = self.skip_space(offset)
+        if closing and self.text[offset : offset + 1] == closing:
+            return result, offset + 1
         while True:
-            name, place, at = self.parse_key(at)
-            at = self.skip_space(at)
-            if self.text[at : at + 1] != ":":
-                raise self.syntax_error(at, f"`:` belongs after the key `{name}`")
+            name, place, offset = self.parse_key(offset)
+            offset = self.skip_space(offset)
+            if self.text[offset : offset + 1] != ":":
+                raise self.syntax_error(offset, f"`:` belongs after the key `{name}`")
             if name in result:
                 self.report_duplicate_key((*path, name), place)
-            result[name], at = self.parse_value(self.skip_space(at + 1), (*path, name), place)
-            at, done = self.skip_separator(at, closing)
-            if done:
-                return result, at
+            result[name], offset = self.parse_value(self.skip_space(offset + 1), (*path, name), place)
+            offset, is_end = self.skip_separator(offset, closing)
+            if is_end:
+                return result, offset
 
-    def parse_array(self, at: int, path: KeyPath) -> tuple[list[Any], int]:
+    def parse_array(self, offset: int, path: KeyPath) -> tuple[list[Any], int]:
         """A list; `at` is its bracket."""
         result: list[Any] = []
-        at = self.skip_space(at + 1)
-        if self.text[at : at + 1] == "]":
-            return result, at + 1
+        offset = self.skip_space(offset + 1)
+        if self.text[offset : offset + 1] == "]":
+            return result, offset + 1
         while True:
-            item, at = self.parse_value(at, (*path, len(result)), None)
+            item, offset = self.parse_value(offset, (*path, len(result)), None)
             result.append(item)
-            at, done = self.skip_separator(at, "]")
-            if done:
-                return result, at
+            offset, is_end = self.skip_separator(offset, "]")
+            if is_end:
+                return result, offset
 
-    def skip_separator(self, at: int, closing: str) -> tuple[int, bool]:
+    def skip_separator(self, offset: int, closing: str) -> tuple[int, bool]:
         """Past the comma, if there is one; and whether `closing` followed."""
-        at = self.skip_space(at)
-        comma = self.text[at : at + 1] == ","
-        after = self.skip_space(at + 1) if comma else at
-        ends = after == len(self.text) if not closing else self.text[after : after + 1] == closing
-        if ends:
-            if comma:
-                self.record_syntax("a comma before the closing bracket", at, at + 1)
+        offset = self.skip_space(offset)
+        has_comma = self.text[offset : offset + 1] == ","
+        after = self.skip_space(offset + 1) if has_comma else offset
+        is_end = after == len(self.text) if not closing else self.text[after : after + 1] == closing
+        if is_end:
+            if has_comma:
+                self.record_syntax("a comma before the closing bracket", offset, offset + 1)
             return after + len(closing), True
         if after == len(self.text):
             raise self.syntax_error(after, f"the file ends where `{closing}` belongs")
-        if not comma:
+        if not has_comma:
             self.record_syntax("a missing comma", after, after + 1)
         return after, False
 
-    def parse_key(self, at: int) -> tuple[str, Place, int]:
+    def parse_key(self, offset: int) -> tuple[str, Place, int]:
         """A key, in quotes of either kind or in none."""
-        if self.text[at : at + 1] in ('"', "'") and at < len(self.text):
-            name, end = self.parse_quoted(at)
-            if self.text[at] == "'":
-                self.record_syntax("single quotes", at, end)
-            return name, self.place(at, end), end
-        match = _KEY.match(self.text, at)
+        if self.text[offset : offset + 1] in ('"', "'") and offset < len(self.text):
+            name, end = self.parse_quoted(offset)
+            if self.text[offset] == "'":
+                self.record_syntax("single quotes", offset, end)
+            return name, self.place(offset, end), end
+        match = _KEY.match(self.text, offset)
         if match is None:
-            raise self.syntax_error(at, "a key or a closing bracket belongs here")
-        end = at + len(match[1])
-        self.record_syntax("a key without quotes", at, end)
-        return match[1], self.place(at, end), match.end()
+            raise self.syntax_error(offset, "a key or a closing bracket belongs here")
+        end = offset + len(match[1])
+        self.record_syntax("a key without quotes", offset, end)
+        return match[1], self.place(offset, end), match.end()
 
-    def parse_scalar(self, at: int, char: str, path: KeyPath) -> tuple[Any, int]:
+    def parse_scalar(self, offset: int, char: str, path: KeyPath) -> tuple[Any, int]:
         """A text with or without quotes, a number, or one of the three words."""
         if char in ('"', "'") and char:
-            if self.text.startswith("'''", at):
-                return self.parse_multiline(at)
-            text, end = self.parse_quoted(at)
+            if self.text.startswith("'''", offset):
+                return self.parse_multiline(offset)
+            text, end = self.parse_quoted(offset)
             if char == "'":
-                self.record_syntax("single quotes", at, end)
+                self.record_syntax("single quotes", offset, end)
             return text, end
         if char in tuple("{}[],:") or not char:
-            raise self.syntax_error(at, "a value belongs here")
-        return self.parse_unquoted(at, path)
+            raise self.syntax_error(offset, "a value belongs here")
+        return self.parse_unquoted(offset, path)
 
-    def parse_unquoted(self, at: int, path: KeyPath) -> tuple[Any, int]:
+    def parse_unquoted(self, offset: int, path: KeyPath) -> tuple[Any, int]:
         """A number or a word as far as the next bracket, comma or comment; anything else is a text up to the end of
         the line.
         """
-        for stop in _STOP.finditer(self.text, at):
+        for stop in _STOP.finditer(self.text, offset):
             end = stop.start()
-            written = self.text[at:end].strip()
-            if written in _LITERALS:
-                return _LITERALS[written], end
-            number = _NUMBER.match(self.text, at)
+            word = self.text[offset:end].strip()
+            if word in _LITERALS:
+                return _LITERALS[word], end
+            number = _NUMBER.match(self.text, offset)
             if number is not None and number.end() == end:
-                return self.parse_number(at, number), end
+                return self.parse_number(offset, number), end
             if end == len(self.text) or self.text[end] == "\n":
-                self.record_syntax("unquoted text", at, at + len(written), path, written)
-                return written, end
-        raise self.syntax_error(at, "a value belongs here")
+                self.record_syntax("unquoted text", offset, offset + len(word), path, word)
+                return word, end
+        raise self.syntax_error(offset, "a value belongs here")
 
-    def parse_number(self, at: int, match: re.Match[str]) -> Any:
+    def parse_number(self, offset: int, match: re.Match[str]) -> Any:
         """The number that was matched."""
         if len(match[0]) > MAX_DIGITS:
-            raise self.syntax_error(at, f"a number of {len(match[0])} digits")
-        whole = match[2] is None and match[3] is None
-        return int(match[1]) if whole else float(match[0])
+            raise self.syntax_error(offset, f"a number of {len(match[0])} digits")
+        is_whole = match[2] is None and match[3] is None
+        return int(match[1]) if is_whole else float(match[0])
 
-    def parse_quoted(self, at: int) -> tuple[str, int]:
+    def parse_quoted(self, offset: int) -> tuple[str, int]:
         """A text in quotes of either kind; no control characters, hjson's escapes."""
-        quote, parts, end = self.text[at], [], at + 1
+        quote, parts, end = self.text[offset], [], offset + 1
         while True:
-            plain = _PLAIN_CHARACTERS[quote].match(self.text, end)
-            if plain is not None:
-                parts.append(plain[0])
-                end = plain.end()
+            run = _PLAIN_CHARACTERS[quote].match(self.text, end)
+            if run is not None:
+                parts.append(run[0])
+                end = run.end()
             char = self.text[end : end + 1]
             if char == quote:
                 break
             if char != "\\":
                 raise self.syntax_error(
-                    end if char else at, "control character in a text" if char else "a text without end"
+                    end if char else offset, "control character in a text" if char else "a text without end"
                 )
             escape = self.text[end + 1 : end + 2]
             if escape == "u" and re.fullmatch("[0-9a-fA-F]{4}", self.text[end + 2 : end + 6]):
@@ -211,37 +209,37 @@ class HjsonReader(JsonReader):
                 end += 2
             else:
                 raise self.syntax_error(end, "an escape that JSON does not know")
-        joined = "".join(parts).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        if "\ufffd" in joined and "\ufffd" not in "".join(parts):
-            raise self.syntax_error(at, "half of a surrogate pair is no character")
-        return joined, end + 1
+        text = "".join(parts).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        if "\ufffd" in text and "\ufffd" not in "".join(parts):
+            raise self.syntax_error(offset, "half of a surrogate pair is no character")
+        return text, end + 1
 
-    def parse_multiline(self, at: int) -> tuple[str, int]:
+    def parse_multiline(self, offset: int) -> tuple[str, int]:
         """A text of several lines between three single quotes, less its indentation."""
-        end = self.text.find("'''", at + 3)
+        end = self.text.find("'''", offset + 3)
         if end < 0:
-            raise self.syntax_error(at, "a text without end")
-        self.record_syntax("a text of several lines", at, end + 3)
-        indent = at - (self.text.rfind("\n", 0, at) + 1)
-        first, *rest = self.text[at + 3 : end].split("\n")
+            raise self.syntax_error(offset, "a text without end")
+        self.record_syntax("a text of several lines", offset, end + 3)
+        indent = offset - (self.text.rfind("\n", 0, offset) + 1)
+        first, *rest = self.text[offset + 3 : end].split("\n")
         lines = [
             *([first.lstrip(" \t")] if first.strip(" \t") or not rest else []),
-            *(_dedent(r, indent) for r in rest),
+            *(_dedent(line, indent) for line in rest),
         ]
         return "\n".join(lines).removesuffix("\n"), end + 3
 
-    def skip_space(self, at: int) -> int:
+    def skip_space(self, offset: int) -> int:
         """Past white space and comments."""
         while True:
-            match = _WHITE_SPACE.match(self.text, at)
-            at = match.end() if match else at
-            comment = _COMMENT.match(self.text, at)
+            match = _WHITE_SPACE.match(self.text, offset)
+            offset = match.end() if match else offset
+            comment = _COMMENT.match(self.text, offset)
             if comment is None:
-                if self.text.startswith("/*", at):
-                    raise self.syntax_error(at, "a comment without end")
-                return at
-            self.record_syntax("a comment", at, comment.end())
-            at = comment.end()
+                if self.text.startswith("/*", offset):
+                    raise self.syntax_error(offset, "a comment without end")
+                return offset
+            self.record_syntax("a comment", offset, comment.end())
+            offset = comment.end()
 
 
 def _dedent(line: str, columns: int) -> str:

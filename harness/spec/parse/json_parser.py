@@ -57,12 +57,12 @@ def parse_lenient(text: str, file: str) -> JsonDocument:
     reader = JsonReader(text, file)
     try:
         return JsonDocument(reader.to_source(), tuple(reader.findings))
-    except UserError as refused:
+    except UserError as error:
         from harness.spec.parse import hjson_parser
 
-        if refused.findings[0].gate != "SP002":
+        if error.findings[0].gate != "SP002":
             raise
-        return hjson_parser.parse(text, file, refused)
+        return hjson_parser.parse(text, file, error)
 
 
 class JsonReader:
@@ -93,94 +93,95 @@ class JsonReader:
             raise self.syntax_error(end, "something follows the end of the configuration")
         return value
 
-    def parse_value(self, at: int, path: KeyPath, key: Place | None) -> tuple[Any, int]:
+    def parse_value(self, offset: int, path: KeyPath, key: Place | None) -> tuple[Any, int]:
         """The value that starts at `at`, and where it ends."""
         if len(path) > MAX_DEPTH:
-            raise self.syntax_error(at, "the file is nested too deeply")
-        char = self.text[at : at + 1]
+            raise self.syntax_error(offset, "the file is nested too deeply")
+        char = self.text[offset : offset + 1]
         value: Any
         if char == "{":
-            value, end = self.parse_object(at, path)
+            value, end = self.parse_object(offset, path)
         elif char == "[":
-            value, end = self.parse_array(at, path)
+            value, end = self.parse_array(offset, path)
         else:
-            value, end = self.parse_scalar(at, char, path)
-        self.spots[path] = EntryPlace(key, self.place(at, end))
+            value, end = self.parse_scalar(offset, char, path)
+        self.spots[path] = EntryPlace(key, self.place(offset, end))
         return value, end
 
-    def parse_object(self, at: int, path: KeyPath) -> tuple[dict[str, Any], int]:
+    def parse_object(self, offset: int, path: KeyPath) -> tuple[dict[str, Any], int]:
         """A map; `at` is its brace."""
         result: dict[str, Any] = {}
-        at = self.skip_space(at + 1)
-        while self.text[at : at + 1] != "}":
-            if self.text[at : at + 1] != '"':
-                raise self.syntax_error(at, "a key in double quotes or `}` belongs here")
-            name, end = self.parse_string(at)
-            place = self.place(at, end)
-            at = self.skip_space(end)
-            if self.text[at : at + 1] != ":":
-                raise self.syntax_error(at, f"`:` belongs after the key `{name}`")
+        offset = self.skip_space(offset + 1)
+        while self.text[offset : offset + 1] != "}":
+            if self.text[offset : offset + 1] != '"':
+                raise self.syntax_error(offset, "a key in double quotes or `}` belongs here")
+            name, end = self.parse_string(offset)
+            place = self.place(offset, end)
+            offset = self.skip_space(end)
+            if self.text[offset : offset + 1] != ":":
+                raise self.syntax_error(offset, f"`:` belongs after the key `{name}`")
             if name in result:
                 self.report_duplicate_key((*path, name), place)
-            result[name], at = self.parse_value(self.skip_space(at + 1), (*path, name), place)
-            at = self.skip_comma(at, "}")
-        return result, at + 1
+            result[name], offset = self.parse_value(self.skip_space(offset + 1), (*path, name), place)
+            offset = self.skip_comma(offset, "}")
+        return result, offset + 1
 
-    def parse_array(self, at: int, path: KeyPath) -> tuple[list[Any], int]:
+    def parse_array(self, offset: int, path: KeyPath) -> tuple[list[Any], int]:
         """A list; `at` is its bracket."""
         result: list[Any] = []
-        at = self.skip_space(at + 1)
-        while self.text[at : at + 1] != "]":
-            item, at = self.parse_value(at, (*path, len(result)), None)
+        offset = self.skip_space(offset + 1)
+        while self.text[offset : offset + 1] != "]":
+            item, offset = self.parse_value(offset, (*path, len(result)), None)
             result.append(item)
-            at = self.skip_comma(at, "]")
-        return result, at + 1
+            offset = self.skip_comma(offset, "]")
+        return result, offset + 1
 
-    def skip_comma(self, at: int, closing: str) -> int:
+    def skip_comma(self, offset: int, closing: str) -> int:
         """Past the comma, or at the closing bracket."""
-        at = self.skip_space(at)
-        char = self.text[at : at + 1]
+        offset = self.skip_space(offset)
+        char = self.text[offset : offset + 1]
         if char == closing:
-            return at
+            return offset
         if char != ",":
-            raise self.syntax_error(at, f"`,` or `{closing}` belongs here")
-        after = self.skip_space(at + 1)
+            raise self.syntax_error(offset, f"`,` or `{closing}` belongs here")
+        after = self.skip_space(offset + 1)
         if self.text[after : after + 1] == closing:
-            raise self.syntax_error(at, f"a comma stands before `{closing}`")
+            raise self.syntax_error(offset, f"a comma stands before `{closing}`")
         return after
 
-    def parse_scalar(self, at: int, char: str, path: KeyPath) -> tuple[Any, int]:  # noqa: ARG002
+    def parse_scalar(self, offset: int, char: str, path: KeyPath) -> tuple[Any, int]:  # noqa: ARG002
         """A text, a number, or one of the three words."""
         if char == '"':
-            return self.parse_string(at)
+            return self.parse_string(offset)
         for word, value in _LITERALS.items():
-            if self.text.startswith(word, at):
-                return value, at + len(word)
-        match = _NUMBER.match(self.text, at)
+            if self.text.startswith(word, offset):
+                return value, offset + len(word)
+        match = _NUMBER.match(self.text, offset)
         if match is None:
             raise self.syntax_error(
-                at, "a value belongs here" if char in ("", ",", "}", "]", "#", "/") else self.describe_unexpected(at)
+                offset,
+                "a value belongs here" if char in ("", ",", "}", "]", "#", "/") else self.describe_unexpected(offset),
             )
         if len(match[0]) > MAX_DIGITS:
-            raise self.syntax_error(at, f"a number of {len(match[0])} digits")
-        whole = match[1] is None and match[2] is None
-        return (int(match[0]) if whole else float(match[0])), match.end()
+            raise self.syntax_error(offset, f"a number of {len(match[0])} digits")
+        is_whole = match[1] is None and match[2] is None
+        return (int(match[0]) if is_whole else float(match[0])), match.end()
 
-    def describe_unexpected(self, at: int) -> str:
+    def describe_unexpected(self, offset: int) -> str:
         """What stands where a value belongs."""
-        word = re.match(r"[^\s,}\]]+", self.text[at : at + 60])
-        seen = word[0] if word else self.text[at : at + 1]
-        better = {"True": "true", "False": "false", "None": "null"}.get(seen)
-        return f"`{seen}` is not a JSON value" + (f", `{better}` is" if better else "")
+        match = re.match(r"[^\s,}\]]+", self.text[offset : offset + 60])
+        word = match[0] if match else self.text[offset : offset + 1]
+        literal = {"True": "true", "False": "false", "None": "null"}.get(word)
+        return f"`{word}` is not a JSON value" + (f", `{literal}` is" if literal else "")
 
-    def parse_string(self, at: int) -> tuple[str, int]:
+    def parse_string(self, offset: int) -> tuple[str, int]:
         """A text in double quotes."""
         try:
-            text, end = _scan_string(self.text, at + 1, True)
+            text, end = _scan_string(self.text, offset + 1, True)
         except JSONDecodeError as error:
             raise self.syntax_error(error.pos, error.msg.lower()) from None
         if any("\ud800" <= char <= "\udfff" for char in text):
-            raise self.syntax_error(at, "half of a surrogate pair is no character")
+            raise self.syntax_error(offset, "half of a surrogate pair is no character")
         return str(text), int(end)
 
     def report_duplicate_key(self, path: KeyPath, place: Place) -> None:
@@ -200,26 +201,26 @@ class JsonReader:
             )
         )
 
-    def skip_space(self, at: int) -> int:
+    def skip_space(self, offset: int) -> int:
         """Past white space."""
-        match = _WHITE_SPACE.match(self.text, at)
-        return match.end() if match else at
+        match = _WHITE_SPACE.match(self.text, offset)
+        return match.end() if match else offset
 
-    def place(self, at: int, end: int) -> Place:
+    def place(self, offset: int, end: int) -> Place:
         """Where the characters from `at` to `end` are."""
-        line, column = self.position(at)
-        return Place(self.file, line, column, end - at if "\n" not in self.text[at:end] else 0)
+        line, column = self.position(offset)
+        return Place(self.file, line, column, end - offset if "\n" not in self.text[offset:end] else 0)
 
-    def position(self, at: int) -> tuple[int, int]:
+    def position(self, offset: int) -> tuple[int, int]:
         """Line and column, from 1."""
         from bisect import bisect_right
 
-        line = bisect_right(self.line_starts, at)
-        return line, at - self.line_starts[line - 1] + 1
+        line = bisect_right(self.line_starts, offset)
+        return line, offset - self.line_starts[line - 1] + 1
 
-    def syntax_error(self, at: int, message: str) -> UserError:
+    def syntax_error(self, offset: int, message: str) -> UserError:
         """The exception for wrong syntax at `at`."""
-        line, column = self.position(min(at, len(self.text)))
+        line, column = self.position(min(offset, len(self.text)))
         return input_error(
             "SP002",
             f"not strict JSON: {message}",

@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from harness.errors import ExitCode, UserError
@@ -60,8 +60,8 @@ class Source(NamedTuple):
         for end in range(len(path), -1, -1):
             spot = self.spots.get(path[:end])
             if spot is not None:
-                whole = end == len(path) and not of_key and spot.value.length > 0
-                return spot.value if whole or spot.key is None else spot.key
+                is_value = end == len(path) and not of_key and spot.value.length > 0
+                return spot.value if is_value or spot.key is None else spot.key
         return Place(self.file, 1, 1)
 
     def has_key(self, key: str) -> bool:
@@ -110,9 +110,28 @@ def parse(text: str, file: str) -> Source:
     return yaml_parser.parse(text, file)
 
 
+def value_at(data: Any, path: KeyPath) -> Any:
+    """The value at a path of plain values; None where there is none."""
+    for name in path:
+        if isinstance(data, dict):
+            data = data.get(name)
+        elif isinstance(data, list) and isinstance(name, int) and name < len(data):
+            data = data[name]
+        else:
+            return None
+    return data
+
+
+def copy_values(value: Any) -> Any:
+    """A copy of plain values: maps and lists at every level."""
+    if isinstance(value, dict):
+        return {name: copy_values(item) for name, item in value.items()}
+    return [copy_values(item) for item in value] if isinstance(value, list) else value
+
+
 def is_json(file: str, text: str) -> bool:
     """JSON by its name, or by its first character where the name does not tell."""
-    suffix = FilePath(file).suffix.lower()
+    suffix = Path(file).suffix.lower()
     if suffix in (".yaml", ".yml"):
         return False
     return suffix == ".json" or text.lstrip()[:1] == "{"
@@ -126,7 +145,7 @@ def read_bytes(file: str) -> bytes:
             if len(content) > MAX_BYTES:
                 raise _too_large_error(file)
             return content
-        path = FilePath(file)
+        path = Path(file)
         if path.is_fifo():
             raise input_error(
                 "SP001", f"`{file}` is a pipe, not a file", Place(file, 1, 1), "give it as `-`", ExitCode.USAGE
@@ -161,12 +180,12 @@ _CONTROL_CHARACTER = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 def decode(content: bytes, file: str) -> str:
     """UTF-8 text, with or without a byte order mark. Raises Refused at the first byte that is not text."""
     try:
-        text, wrong = content.decode("utf-8-sig"), None
+        text, wrong_byte = content.decode("utf-8-sig"), None
     except UnicodeDecodeError as error:
-        text, wrong = content[: error.start].decode("utf-8-sig", "replace"), content[error.start]
+        text, wrong_byte = content[: error.start].decode("utf-8-sig", "replace"), content[error.start]
     control = _CONTROL_CHARACTER.search(text)
     bad = control.start() if control else None
-    if bad is None and wrong is None:
+    if bad is None and wrong_byte is None:
         return text.replace("\r\n", "\n").replace("\r", "\n")
     end = len(text) if bad is None else bad
     place = Place(file, text.count("\n", 0, end) + 1, end - (text.rfind("\n", 0, end) + 1) + 1)
@@ -174,7 +193,7 @@ def decode(content: bytes, file: str) -> str:
         raise input_error(
             "SP001", f"control character 0x{ord(text[bad]):02x}: this is not a text file", place, "name a text file"
         )
-    raise input_error("SP001", f"byte 0x{wrong:02x} is not UTF-8 text", place, "save the file as UTF-8")
+    raise input_error("SP001", f"byte 0x{wrong_byte:02x} is not UTF-8 text", place, "save the file as UTF-8")
 
 
 def input_error(

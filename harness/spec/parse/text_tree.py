@@ -44,9 +44,9 @@ def build_tree(text: str, file: str) -> Node:
 class _SpanReader(json_parser.JsonReader):
     spans: dict[KeyPath, tuple[int, int]]
 
-    def parse_value(self, at: int, path: KeyPath, key: Any) -> tuple[Any, int]:
-        value, end = super().parse_value(at, path, key)
-        self.spans[path] = (at, end)
+    def parse_value(self, offset: int, path: KeyPath, key: Any) -> tuple[Any, int]:
+        value, end = super().parse_value(offset, path, key)
+        self.spans[path] = (offset, end)
         return value, end
 
 
@@ -73,8 +73,10 @@ def _json_node(value: Any, path: KeyPath, reader: _SpanReader) -> Node:
     if isinstance(value, dict):
         return Node("flow", start, end, tuple(_json_entry(name, item, path, reader) for name, item in value.items()))
     if isinstance(value, list):
-        items = [_json_node(item, (*path, i), reader) for i, item in enumerate(value)]
-        return Node("list", start, end, tuple(Entry(i, n.start, n.start, n) for i, n in enumerate(items)))
+        items = [_json_node(item, (*path, index), reader) for index, item in enumerate(value)]
+        return Node(
+            "list", start, end, tuple(Entry(index, node.start, node.start, node) for index, node in enumerate(items))
+        )
     return Node("scalar", start, end)
 
 
@@ -113,5 +115,5 @@ def _yaml_node(node: Any, starts: list[int], text: str, after: int) -> Node:
         entries.append(Entry(str(key.value), key_start, key_end, _yaml_node(value, starts, text, key_end)))
     if node.flow_style:
         return Node("flow" if node.id == "mapping" else "list", start, end, tuple(entries))
-    end = max((max(e.key_end, e.value.end) for e in entries), default=end)
+    end = max((max(entry.key_end, entry.value.end) for entry in entries), default=end)
     return Node("block" if node.id == "mapping" else "list", start, end, tuple(entries))

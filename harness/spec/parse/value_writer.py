@@ -51,25 +51,29 @@ class ValueWriter:
             return self._insert_into_braces(section, name, value)
         indent = self._column(section.entries[0].key_start)
         end = self._line_end(section.end)
-        apart = is_root and isinstance(value, dict) and "\n\n" in self.text[section.start : section.end]
+        needs_blank_line = is_root and isinstance(value, dict) and "\n\n" in self.text[section.start : section.end]
         lines = self._format_lines({name: value}, indent)
-        return self.text[:end] + "\n" * apart + "".join(f"\n{line}" for line in lines) + self.text[end:]
+        return self.text[:end] + "\n" * needs_blank_line + "".join(f"\n{line}" for line in lines) + self.text[end:]
 
     def _insert_into_braces(self, section: Node, name: str, value: Any) -> str:
         if not section.entries:
             return f"{self.text[: section.start]}{{{self.format_key(name)}: {self.format_value(value)}}}{self.text[section.end :]}"
         last = section.entries[-1]
-        at = max(last.key_end, last.value.end)
+        offset = max(last.key_end, last.value.end)
         line = self.text.rfind("\n", 0, last.key_start) + 1
         indent = self.text[line : last.key_start]
         if line <= section.start or indent.strip():
-            return f"{self.text[:at]}, {self.format_key(name)}: {self.format_value(value)}{self.text[at:]}"
+            return f"{self.text[:offset]}, {self.format_key(name)}: {self.format_value(value)}{self.text[offset:]}"
         item = self._format_item(section, name, value, indent)
-        if self.text[at : self._line_end(at)].lstrip().startswith(","):  # a comma after the last item
-            end = self._line_end(at)
+        if self.text[offset : self._line_end(offset)].lstrip().startswith(","):  # a comma after the last item
+            end = self._line_end(offset)
             return f"{self.text[:end]}\n{indent}{item},{self.text[end:]}"
-        end = self._line_end(at) if self.text[at : self._line_end(at)].strip().startswith(("#", "//")) else at
-        return f"{self.text[:at]},{self.text[at:end]}\n{indent}{item}{self.text[end:]}"
+        end = (
+            self._line_end(offset)
+            if self.text[offset : self._line_end(offset)].strip().startswith(("#", "//"))
+            else offset
+        )
+        return f"{self.text[:offset]},{self.text[offset:end]}\n{indent}{item}{self.text[end:]}"
 
     def _format_item(self, section: Node, name: str, value: Any, indent: str) -> str:
         """`key: value` in braces over several lines, a section of its own over several lines too (in JSON)."""
@@ -90,17 +94,17 @@ class ValueWriter:
                 lines.append(f"{' ' * indent}{_quote_yaml(name)}: {_format_yaml(value)}")
         return lines
 
-    def _line_end(self, at: int) -> int:
-        end = self.text.find("\n", at)
+    def _line_end(self, offset: int) -> int:
+        end = self.text.find("\n", offset)
         return len(self.text) if end < 0 else end
 
-    def _column(self, at: int) -> int:
-        return at - self.text.rfind("\n", 0, at) - 1
+    def _column(self, offset: int) -> int:
+        return offset - self.text.rfind("\n", 0, offset) - 1
 
 
 def _format_yaml(value: Any) -> str:
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{_quote_yaml(str(k))}: {_format_yaml(v)}" for k, v in value.items()) + "}"
+        return "{" + ", ".join(f"{_quote_yaml(str(name))}: {_format_yaml(item)}" for name, item in value.items()) + "}"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(map(_format_yaml, value)) + "]"
     if isinstance(value, float):
@@ -112,5 +116,5 @@ def _quote_yaml(text: str) -> str:
     """Without quotes where every reader of YAML takes it for the same text."""
     from harness.spec.parse.yaml_parser import parse_scalar
 
-    plain = bool(text) and text[0].isalpha() and set(text) <= _PLAIN_CHARACTERS and parse_scalar(text) == text
-    return text if plain else json.dumps(text, ensure_ascii=False)
+    is_plain = bool(text) and text[0].isalpha() and set(text) <= _PLAIN_CHARACTERS and parse_scalar(text) == text
+    return text if is_plain else json.dumps(text, ensure_ascii=False)

@@ -25,7 +25,7 @@ _NUMBER = r"[-+]?(?:\.[0-9]+|[0-9][0-9_]*(?:\.[0-9_]*)?)(?:[eE][-+]?[0-9]+)?"
 
 
 def _case_variants(words: str) -> str:
-    return "|".join(f"{w}|{w.capitalize()}|{w.upper()}" for w in words.split())
+    return "|".join(f"{word}|{word.capitalize()}|{word.upper()}" for word in words.split())
 
 
 # PyYAML follows YAML 1.1, where `1e-5` is a text and `1:30` is 90; users mean what YAML 1.2 says.
@@ -139,7 +139,7 @@ class _NodeReader:
         if isinstance(node, MappingNode):
             return self.read_mapping(node, path)
         if isinstance(node, SequenceNode):
-            return [self.read_value(item, (*path, i), None) for i, item in enumerate(node.value)]
+            return [self.read_value(item, (*path, index), None) for index, item in enumerate(node.value)]
         return self.read_scalar(node) if isinstance(node, ScalarNode) else None
 
     def read_mapping(self, node: MappingNode, path: KeyPath) -> dict[str, Any]:
@@ -181,8 +181,8 @@ class _NodeReader:
         try:
             return _parse_number(kind, text)
         except ValueError:
-            what = f"a number of {len(text)} digits" if len(text) > MAX_DIGITS else f"`{text}` is not a number"
-            raise input_error("SP002", what, self.place(node), "write a number, or quotes around a text") from None
+            message = f"a number of {len(text)} digits" if len(text) > MAX_DIGITS else f"`{text}` is not a number"
+            raise input_error("SP002", message, self.place(node), "write a number, or quotes around a text") from None
 
     def place(self, node: Node) -> Place:
         start, end = node.start_mark, node.end_mark
@@ -206,9 +206,9 @@ def _syntax_error(error: yaml.YAMLError, text: str, file: str) -> UserError:
     problem = str(getattr(error, "problem", None) or "this is not YAML")
     line, column = (mark.line, mark.column) if mark is not None else (0, 0)
     lines = text.split("\n")
-    written = lines[line] if line < len(lines) else ""
-    if "\t" in written[: column + 1] or written.startswith("\t"):
-        column = written.index("\t")
+    line_text = lines[line] if line < len(lines) else ""
+    if "\t" in line_text[: column + 1] or line_text.startswith("\t"):
+        column = line_text.index("\t")
         return input_error(
             "SP002",
             "a tab is used for indentation, which YAML does not allow",

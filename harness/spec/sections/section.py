@@ -20,7 +20,10 @@ def numbers_to_texts(value: object) -> object:
     """Numbers in a map of texts are the texts they were written as."""
     if not isinstance(value, dict):
         return value
-    return {k: str(v) if isinstance(v, int | float) and not isinstance(v, bool) else v for k, v in value.items()}
+    return {
+        name: str(item) if isinstance(item, int | float) and not isinstance(item, bool) else item
+        for name, item in value.items()
+    }
 
 
 def check_size(text: str) -> str:

@@ -1,4 +1,4 @@
-"""An architecture that is not written down here, built by `transformers` on the meta device, in a process of its own.
+"""A model that `transformers` builds on the meta device, in a process of its own, for its sizes and parameters.
 
 Imports neither torch nor transformers into this process, loads no weights, runs no code of a repository.
 """
@@ -6,18 +6,14 @@ Imports neither torch nor transformers into this process, loads no weights, runs
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from harness.facts.model_parts import MAX_LAYERS, Layers, Parameter, Parameters
 from harness.hostinfo.machine import package_version
 from harness.interpreter import python_command
 
 _TIMEOUT_SECONDS = 120
-_IN_LAYER = re.compile(r"^(.+?)\.(\d+)\.(.+)$")
 _PROGRAM = """
 import json, sys
 import torch
@@ -43,19 +39,15 @@ json.dump({"sizes": sizes, "parameters": [[n, list(p.shape)] for n, p in model.n
 """
 
 
-@dataclass(frozen=True, slots=True)
-class BuiltModel:
-    """What was built: the sizes that `ModelFacts` takes, and its parameters cut at the largest list of layers."""
+class ModelProbe(NamedTuple):
+    """The sizes that `ModelFacts` takes, and the name and shape of every parameter, in the model's order."""
 
     sizes: dict[str, Any]
-    layer_path: str
-    before: Parameters
-    layers: Layers
-    after: Parameters
+    parameters: tuple[tuple[str, tuple[int, ...]], ...]
 
 
-def build_model(config: Mapping[str, Any]) -> BuiltModel | str:
-    """Build it, or say in a few words why that was not possible."""
+def probe_model(config: Mapping[str, Any]) -> ModelProbe | str:
+    """The model of a configuration, or why it cannot be built, in a few words."""
     missing = [name for name in ("torch", "transformers") if package_version(name) is None]
     if missing:
         return f"with {' and '.join(missing)} installed it could be built and counted"
@@ -68,38 +60,16 @@ def build_model(config: Mapping[str, Any]) -> BuiltModel | str:
         return "transformers built something that is not a language model"
     sizes["head_dim"] = sizes["head_dim"] or sizes["hidden"] // sizes["heads"]
     sizes["intermediate"] = sizes["intermediate"] or 4 * sizes["hidden"]
-    return _split_layers(sizes, [Parameter(name, tuple(shape)) for name, shape in body["parameters"]])
+    return ModelProbe(sizes, tuple((name, tuple(shape)) for name, shape in body["parameters"]))
 
 
 def _run_program(config: Mapping[str, Any]) -> str | None:
     """The program's answer; None when it fails, which it does for a wrong value as well as for an unknown type."""
     command = python_command("-c", _PROGRAM)
     try:
-        done = subprocess.run(  # noqa: S603
+        process = subprocess.run(  # noqa: S603
             command, input=json.dumps(config), text=True, capture_output=True, timeout=_TIMEOUT_SECONDS, check=False
         )
     except (OSError, ValueError, TypeError, RecursionError, subprocess.TimeoutExpired):
         return None
-    return done.stdout if done.returncode == 0 and done.stdout.startswith("{") else None
-
-
-def _split_layers(sizes: dict[str, Any], parameters: list[Parameter]) -> BuiltModel:
-    """Into before, layers, after: the layers are the numbered list that holds most elements."""
-    weight: dict[str, int] = {}
-    for p in parameters:
-        match = _IN_LAYER.match(p.name)
-        if match:
-            weight[match[1]] = weight.get(match[1], 0) + p.numel
-    path = max(weight, key=lambda name: weight[name], default="")
-    inside: dict[int, list[Parameter]] = {}
-    before: list[Parameter] = []
-    after: list[Parameter] = []
-    for p in parameters:
-        match = _IN_LAYER.match(p.name)
-        if match and match[1] == path and int(match[2]) < MAX_LAYERS:
-            inside.setdefault(int(match[2]), []).append(Parameter(match[3], p.shape))
-        else:
-            (after if inside else before).append(p)
-    kinds: dict[Parameters, Parameters] = {}
-    layers = tuple(kinds.setdefault(tuple(layer), tuple(layer)) for layer in inside.values())
-    return BuiltModel(sizes, path, tuple(before), layers, tuple(after))
+    return process.stdout if process.returncode == 0 and process.stdout.startswith("{") else None

@@ -1,0 +1,132 @@
+"""The DeepSpeed part of a file as values of a run spec, with a note for each value that the spec cannot keep."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+from harness.convert.draft import Draft
+from harness.facts.deepspeed_version import DeepSpeedTarget
+from harness.spec import deepspeed_mapping
+from harness.spec.auto_values import find_auto_values
+from harness.spec.deepspeed_json_checks import convert_as_deepspeed
+from harness.spec.parse.source import KeyPath, Source, join_key
+from harness.spec.spec_loader import LoadedSpec
+
+_SPEC_KEYS_OF_AUTO = {
+    "train_micro_batch_size_per_gpu": "train.per_device_train_batch_size",
+    "bf16.enabled": "precision.bf16",
+    "fp16.enabled": "precision.fp16",
+}
+_TRAINER_DEFAULTS: dict[str, Any] = {
+    "optimizer.params.lr": 5e-5,
+    "optimizer.params.betas": [0.9, 0.999],
+    "optimizer.params.eps": 1e-8,
+    "optimizer.params.weight_decay": 0.0,
+    "scheduler.params.warmup_min_lr": 0,
+    "scheduler.params.warmup_max_lr": 5e-5,
+    "scheduler.params.warmup_num_steps": 1,
+    "scheduler.params.total_num_steps": 1000,
+}
+"""What the Trainer fills in where nobody says anything else (transformers 5.23); its steps are not known here."""
+_SAME_DEFAULT = frozenset(
+    """train_batch_size gradient_accumulation_steps gradient_clipping optimizer.params.betas optimizer.params.eps
+    optimizer.params.weight_decay""".split()
+)
+"""Keys for which the run spec has the Trainer's default, or derives them as it does."""
+_LOSS_SCALING_DEFAULTS = {
+    "loss_scale": 0,
+    "initial_scale_power": 16,
+    "loss_scale_window": 1000,
+    "hysteresis": 2,
+    "min_loss_scale": 1,
+}
+
+
+def fill_from_deepspeed(draft: Draft, loaded: LoadedSpec, source: Source, target: DeepSpeedTarget) -> None:
+    """Every key of the DeepSpeed JSON; defaults that moved between releases as this one has them."""
+    by_trainer = loaded.format in ("axolotl-yaml", "trainer-yaml")
+    config = deepcopy(convert_as_deepspeed(source.data, target))
+    rate = config.get("optimizer", {}).get("params", {}).get("lr")
+    values = _TRAINER_DEFAULTS | ({"scheduler.params.warmup_max_lr": rate} if isinstance(rate, float) else {})
+    filled = _fill_auto_values(config, "", values)
+    _add_auto_notes(
+        draft,
+        source,
+        [path for path in find_auto_values(source.data) if source.user_path(path) in source.spots],
+        filled,
+    )
+    draft.spec, _ = deepspeed_mapping.map_deepspeed_json(config, normalize_optimizer=by_trainer)
+    if draft.get("precision.fp16") is not True:
+        _drop_fp16(draft, source, config)
+    _write_release_defaults(draft, config, target)
+    device = draft.get("zero.offload_param.device")
+    if device in ("cpu", "nvme") and draft.get("zero.stage") != 3:
+        draft.drop(("zero", "offload_param"))
+        place = source.place(("zero_optimization", "offload_param"), of_key=True)
+        draft.add_note(place, "`offload_param` is left out: DeepSpeed reads it at stage 3 only")
+    if draft.get("deepspeed.zero_optimization.cpu_offload_use_pin_memory") is not None:
+        draft.drop(("deepspeed", "zero_optimization", "cpu_offload_use_pin_memory"))
+        place = source.place(("zero_optimization", "cpu_offload_use_pin_memory"))
+        draft.add_note(place, "`cpu_offload_use_pin_memory` sets nothing in DeepSpeed: `pin_memory` does")
+    if loaded.consumer == "hf" and "scheduler" not in config:
+        draft.put("scheduler.type", "linear")
+
+
+def _drop_fp16(draft: Draft, source: Source, config: dict[str, Any]) -> None:
+    """Loss scaling and the like are read with fp16 alone; what is not as usual is noted where fp16 was left open."""
+    draft.drop(("precision", "fp16"))
+    block = config.get("fp16")
+    is_auto = isinstance(block, dict) and block.get("enabled") == "auto"
+    for name, default in _LOSS_SCALING_DEFAULTS.items():
+        value = draft.get(f"precision.{name}")
+        draft.drop(("precision", name))
+        if is_auto and value not in (None, default):
+            place = source.place(("fp16", name))
+            draft.add_note(place, f"`fp16.{name}` is left out: set `precision.{name}` to {value} with `precision.fp16`")
+    draft.drop(("deepspeed", "fp16"))
+
+
+def _fill_auto_values(block: dict[str, Any], prefix: str, values: dict[str, Any]) -> set[str]:
+    """Replace what the Trainer has a default for; the keys that were replaced."""
+    filled: set[str] = set()
+    for name, value in block.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, dict):
+            filled |= _fill_auto_values(value, f"{key}.", values)
+        elif value == "auto" and key in values:
+            block[name] = values[key]
+            filled.add(key)
+    return filled
+
+
+def _add_auto_notes(draft: Draft, source: Source, paths: list[KeyPath], filled: set[str]) -> None:
+    buckets = [path for path in paths if path[0] == "zero_optimization"]
+    schedule = [path for path in paths if path[0] == "scheduler"]
+    for path in paths:
+        key, spec_key = join_key(path), _SPEC_KEYS_OF_AUTO.get(join_key(path))
+        if path in [*buckets[1:], *schedule[1:]] or key in _SAME_DEFAULT:
+            continue
+        group = buckets if path in buckets else schedule if path in schedule else []
+        count_note = f" and {len(group) - 1} more are" if len(group) > 1 else " is"
+        consequence = f"set `{spec_key}`" if spec_key else "DeepSpeed's default counts"
+        if key in filled:
+            value = _TRAINER_DEFAULTS[key]
+            consequence = (
+                "values of our choice stand for the Trainer's" if path in schedule else f"{value} is its default"
+            )
+        draft.add_note(source.place(path), f'`{key}`{count_note} "auto", which the Trainer fills in: {consequence}')
+
+
+def _write_release_defaults(draft: Draft, config: dict[str, Any], target: DeepSpeedTarget) -> None:
+    """A spec always says these, so it has to say what the JSON means without saying it."""
+    version = target.version
+    if "gradient_clipping" not in config:
+        draft.put("train.max_grad_norm", 1.0 if version >= (0, 19, 3) else 0.0)
+    for section in ("offload_optimizer", "offload_param"):
+        block = draft.get(f"zero.{section}")
+        if isinstance(block, dict) and block.get("device") != "none":
+            block.setdefault("pin_memory", version >= (0, 19, 5))
+    overflow = "deepspeed.bf16.check_grad_overflow"
+    if draft.get("precision.bf16") is True and draft.get(overflow) is None and version < (0, 19, 3):
+        draft.put(overflow, False)

@@ -1,0 +1,268 @@
+"""Dense model families, parameter by parameter: one function a family, as `transformers` 5 builds it.
+
+`tests/with_deepspeed/test_model_families.py` compares every one of them with the real modules on the meta device. No
+weights and no torch here. Families with experts: `harness.facts.moe_model_families`.
+"""
+
+from __future__ import annotations
+
+from harness.facts.model_parts import (
+    FOUR_NORMS,
+    TWO_NORMS,
+    ConfigFields,
+    Parameter,
+    Parameters,
+    Parts,
+    attention,
+    decoder,
+    gated_mlp,
+    layer_norm,
+    linear,
+    norms,
+    qk_norms,
+    repeat_layer,
+)
+
+_SIGLIP = {
+    "hidden_size": 768,
+    "num_hidden_layers": 12,
+    "intermediate_size": 3072,
+    "num_channels": 3,
+    "image_size": 224,
+    "patch_size": 16,
+    "vision_use_head": True,
+}
+
+
+def _mlp(fields: ConfigFields, bias: bool = False) -> Parameters:
+    return gated_mlp(fields.count("hidden_size"), fields.count("intermediate_size"), bias)
+
+
+def _layer_norms(fields: ConfigFields, names: tuple[str, ...] = TWO_NORMS) -> Parameters:
+    return norms(fields.count("hidden_size"), *names)
+
+
+def llama(fields: ConfigFields) -> Parts:
+    """Llama: RMS norms, grouped-query attention, a gated MLP; biases as the configuration says."""
+    bias = fields.flag("attention_bias")
+    return decoder(
+        fields,
+        repeat_layer(
+            fields, (*attention(fields, bias, bias), *_mlp(fields, fields.flag("mlp_bias")), *_layer_norms(fields))
+        ),
+    )
+
+
+def mistral(fields: ConfigFields) -> Parts:
+    """Mistral: Llama without biases."""
+    return decoder(
+        fields, repeat_layer(fields, (*attention(fields, False, False), *_mlp(fields), *_layer_norms(fields)))
+    )
+
+
+def qwen2(fields: ConfigFields) -> Parts:
+    """Qwen 2: Llama with biases on queries, keys and values."""
+    return decoder(
+        fields, repeat_layer(fields, (*attention(fields, True, False), *_mlp(fields), *_layer_norms(fields)))
+    )
+
+
+def qwen3(fields: ConfigFields) -> Parts:
+    """Qwen 3: Llama with norms on queries and keys."""
+    bias = fields.flag("attention_bias")
+    return decoder(
+        fields,
+        repeat_layer(fields, (*attention(fields, bias, bias), *qk_norms(fields), *_mlp(fields), *_layer_norms(fields))),
+    )
+
+
+def gemma(fields: ConfigFields) -> Parts:
+    """The first Gemma: the parameters of Llama."""
+    bias = fields.flag("attention_bias")
+    return decoder(fields, repeat_layer(fields, (*attention(fields, bias, bias), *_mlp(fields), *_layer_norms(fields))))
+
+
+def gemma2(fields: ConfigFields) -> Parts:
+    """Gemma 2: four norms a layer."""
+    bias = fields.flag("attention_bias")
+    return decoder(
+        fields, repeat_layer(fields, (*attention(fields, bias, bias), *_mlp(fields), *_layer_norms(fields, FOUR_NORMS)))
+    )
+
+
+def gemma3(fields: ConfigFields, model: str = "model") -> Parts:
+    """Gemma 3: four norms a layer, and norms on queries and keys."""
+    bias = fields.flag("attention_bias")
+    layer = (*attention(fields, bias, bias), *qk_norms(fields), *_mlp(fields), *_layer_norms(fields, FOUR_NORMS))
+    return decoder(fields, repeat_layer(fields, layer), model)
+
+
+def gemma3_with_images(fields: ConfigFields) -> Parts:
+    """Gemma 3 from 4B on: a SigLIP tower and a projector stand before the language model, trained with text or not."""
+    vision = ConfigFields(fields.get("vision_config") or {}, _SIGLIP, {})
+    before, layers, after = gemma3(fields, "model.language_model")
+    vision_hidden = vision.count("hidden_size")
+    projector = (
+        Parameter(
+            "model.multi_modal_projector.mm_input_projection_weight", (vision_hidden, fields.count("hidden_size"))
+        ),
+        *norms(vision_hidden, "model.multi_modal_projector.mm_soft_emb_norm"),
+    )
+    return (*_siglip(vision, "model.vision_tower"), *projector, *before), layers, after
+
+
+def _siglip(vision: ConfigFields, tower: str) -> Parameters:
+    hidden, mlp, patch = vision.count("hidden_size"), vision.count("intermediate_size"), vision.count("patch_size")
+    num_positions = (vision.count("image_size") // patch) ** 2
+    layers: list[Parameter] = []
+    for index in range(vision.num_layers):
+        name = f"{tower}.encoder.layers.{index}"
+        layers += layer_norm(hidden, f"{name}.layer_norm1")
+        for part in ("k_proj", "v_proj", "q_proj", "out_proj"):
+            layers += linear(f"{name}.self_attn.{part}", hidden, hidden, True)
+        layers += (*layer_norm(hidden, f"{name}.layer_norm2"), *linear(f"{name}.mlp.fc1", mlp, hidden, True))
+        layers += linear(f"{name}.mlp.fc2", hidden, mlp, True)
+    return (
+        Parameter(f"{tower}.embeddings.patch_embedding.weight", (hidden, vision.count("num_channels"), patch, patch)),
+        Parameter(f"{tower}.embeddings.patch_embedding.bias", (hidden,)),
+        Parameter(f"{tower}.embeddings.position_embedding.weight", (num_positions, hidden)),
+        *layers,
+        *layer_norm(hidden, f"{tower}.post_layernorm"),
+        *(_siglip_head(hidden, mlp, f"{tower}.head") if vision.flag("vision_use_head") else ()),
+    )
+
+
+def _siglip_head(hidden: int, mlp: int, head: str) -> Parameters:
+    return (
+        Parameter(f"{head}.probe", (1, 1, hidden)),
+        Parameter(f"{head}.attention.in_proj_weight", (3 * hidden, hidden)),
+        Parameter(f"{head}.attention.in_proj_bias", (3 * hidden,)),
+        *linear(f"{head}.attention.out_proj", hidden, hidden, True),
+        *layer_norm(hidden, f"{head}.layernorm"),
+        *linear(f"{head}.mlp.fc1", mlp, hidden, True),
+        *linear(f"{head}.mlp.fc2", hidden, mlp, True),
+    )
+
+
+def phi(fields: ConfigFields) -> Parts:
+    """Phi 1, 1.5 and 2: biases everywhere, one layer norm a layer."""
+    hidden, intermediate, vocab = (
+        fields.count("hidden_size"),
+        fields.count("intermediate_size"),
+        fields.count("vocab_size"),
+    )
+    queries, keys = fields.count("num_attention_heads") * fields.head_dim, fields.kv_heads * fields.head_dim
+    head_norms = ("self_attn.q_layernorm", "self_attn.k_layernorm") if fields.flag("qk_layernorm") else ()
+    layer = (
+        *linear("self_attn.q_proj", queries, hidden, True),
+        *linear("self_attn.k_proj", keys, hidden, True),
+        *linear("self_attn.v_proj", keys, hidden, True),
+        *linear("self_attn.dense", hidden, queries, True),
+        *(parameter for name in head_norms for parameter in layer_norm(fields.head_dim, name)),
+        *linear("mlp.fc1", intermediate, hidden, True),
+        *linear("mlp.fc2", hidden, intermediate, True),
+        *layer_norm(hidden, "input_layernorm"),
+    )
+    # a tied head has a bias all the same
+    head = linear("lm_head", vocab, hidden, True)[1 if fields.flag("tie_word_embeddings") else 0 :]
+    after = (*layer_norm(hidden, "model.final_layernorm"), *head)
+    return linear("model.embed_tokens", vocab, hidden), repeat_layer(fields, layer), after
+
+
+def phi3(fields: ConfigFields) -> Parts:
+    """Phi 3: fused queries, keys and values, and a fused gate."""
+    hidden, intermediate, queries = (
+        fields.count("hidden_size"),
+        fields.count("intermediate_size"),
+        fields.count("num_attention_heads") * fields.head_dim,
+    )
+    layer = (
+        *linear("self_attn.o_proj", hidden, queries),
+        *linear("self_attn.qkv_proj", queries + 2 * fields.kv_heads * fields.head_dim, hidden),
+        *linear("mlp.gate_up_proj", 2 * intermediate, hidden),
+        *linear("mlp.down_proj", hidden, intermediate),
+        *norms(hidden, *TWO_NORMS),
+    )
+    return decoder(fields, repeat_layer(fields, layer))
+
+
+def gpt2(fields: ConfigFields) -> Parts:
+    """GPT-2: learned positions, fused queries, keys and values, layer norms."""
+    hidden = fields.count("hidden_size")
+    intermediate = fields.count("n_inner", 4 * hidden)
+
+    def conv(
+        name: str, num_inputs: int, num_outputs: int
+    ) -> Parameters:  # transformers' Conv1D keeps its weight transposed
+        return Parameter(f"{name}.weight", (num_inputs, num_outputs)), Parameter(f"{name}.bias", (num_outputs,))
+
+    layer = (
+        *layer_norm(hidden, "ln_1"),
+        *conv("attn.c_attn", hidden, 3 * hidden),
+        *conv("attn.c_proj", hidden, hidden),
+        *layer_norm(hidden, "ln_2"),
+        *conv("mlp.c_fc", hidden, intermediate),
+        *conv("mlp.c_proj", intermediate, hidden),
+    )
+    vocab = fields.count("vocab_size")
+    before = (
+        *linear("transformer.wte", vocab, hidden),
+        *linear("transformer.wpe", fields.count("n_positions"), hidden),
+    )
+    head = () if fields.flag("tie_word_embeddings") else linear("lm_head", vocab, hidden)
+    return before, repeat_layer(fields, layer), (*layer_norm(hidden, "transformer.ln_f"), *head)
+
+
+def gpt_neox(fields: ConfigFields) -> Parts:
+    """GPT-NeoX and Pythia: fused queries, keys and values, two layer norms."""
+    hidden, intermediate, vocab = (
+        fields.count("hidden_size"),
+        fields.count("intermediate_size"),
+        fields.count("vocab_size"),
+    )
+    bias = fields.flag("attention_bias")
+    layer = (
+        *layer_norm(hidden, "input_layernorm"),
+        *layer_norm(hidden, "post_attention_layernorm"),
+        *linear("attention.query_key_value", 3 * hidden, hidden, bias),
+        *linear("attention.dense", hidden, hidden, bias),
+        *linear("mlp.dense_h_to_4h", intermediate, hidden, True),
+        *linear("mlp.dense_4h_to_h", hidden, intermediate, True),
+    )
+    head = () if fields.flag("tie_word_embeddings") else linear("lm_head", vocab, hidden)
+    after = (*layer_norm(hidden, "gpt_neox.final_layer_norm"), *head)
+    return linear("gpt_neox.embed_in", vocab, hidden), repeat_layer(fields, layer), after
+
+
+def falcon(fields: ConfigFields) -> Parts:
+    """Falcon 1B to 180B: a fused projection of three layouts, one or two layer norms."""
+    hidden, vocab, bias = fields.count("hidden_size"), fields.count("vocab_size"), fields.flag("bias")
+    intermediate = fields.count("ffn_hidden_size", 4 * hidden)
+    layer = (
+        *linear("self_attention.query_key_value", _falcon_qkv(fields), hidden, bias),
+        *linear("self_attention.dense", hidden, hidden, bias),
+        *linear("mlp.dense_h_to_4h", intermediate, hidden, bias),
+        *linear("mlp.dense_4h_to_h", hidden, intermediate, bias),
+        *(parameter for name in _falcon_norms(fields) for parameter in layer_norm(hidden, name)),
+    )
+    head = () if fields.flag("tie_word_embeddings") else linear("lm_head", vocab, hidden)
+    after = (*layer_norm(hidden, "transformer.ln_f"), *head)
+    return linear("transformer.word_embeddings", vocab, hidden), repeat_layer(fields, layer), after
+
+
+def _falcon_qkv(fields: ConfigFields) -> int:
+    """Rows of the fused projection: grouped keys (40B), one key head (7B), or as many as there are queries (1B)."""
+    if fields.flag("new_decoder_architecture"):
+        return (2 * fields.kv_heads + fields.count("num_attention_heads")) * fields.head_dim
+    return (
+        fields.count("hidden_size") + 2 * fields.head_dim
+        if fields.flag("multi_query")
+        else 3 * fields.count("hidden_size")
+    )
+
+
+def _falcon_norms(fields: ConfigFields) -> tuple[str, ...]:
+    is_new = fields.flag("new_decoder_architecture")
+    has_two = fields.count("num_ln_in_parallel_attn", 2 if is_new else 1) == 2
+    after = () if fields.flag("parallel_attn") else ("post_attention_layernorm",)
+    return (*after, *(("ln_attn", "ln_mlp") if has_two else ("input_layernorm",)))

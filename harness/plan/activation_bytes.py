@@ -1,0 +1,225 @@
+"""Bytes that the forward pass keeps for the backward pass: layers, head, and their peaks. Per token of a micro-batch.
+
+Formulas are those of `transformers` 5 modules in eager PyTorch, counted with saved-tensor hooks
+(tests/with_deepspeed/test_plan_activations.py); other kernels and compiled models keep less. Latent attention, and
+models that are known from their built parameters alone, are estimates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from harness.facts.model_lookup import ModelFacts
+from harness.facts.model_parts import Parameters
+
+_BytesPerToken = tuple[float, float]
+"""Bytes a token of a layer: what every tensor-parallel rank keeps, and what they divide."""
+
+
+@dataclass(frozen=True, slots=True)
+class MicroBatchShape:
+    """A micro-batch on one rank: `tokens` of it, in sequences of `sequence`; `e` bytes an activation element.
+
+    `tensor`: ranks that divide attention and MLP; norms and the inputs of linears are whole on each.
+    """
+
+    tokens: int
+    seq_length: int
+    element_bytes: int
+    attention: str = "sdpa"
+    tensor_parallel_size: int = 1
+
+
+def layer_bytes(model: ModelFacts, micro_batch: MicroBatchShape, layer: Parameters | None = None) -> int:
+    """Bytes that one decoder layer saves for backward, without checkpointing; the largest kind unless one is given."""
+    layer = model.largest_layer if layer is None else layer
+    whole, divided = _FAMILIES.get(model.family, _llama_bytes)(model, micro_batch, layer)
+    return round(micro_batch.tokens * (whole + divided / micro_batch.tensor_parallel_size))
+
+
+def all_layer_bytes(model: ModelFacts, micro_batch: MicroBatchShape, count: int) -> int:
+    """Bytes that `count` layers save: the heaviest ones where they differ."""
+    return sum(sorted((layer_bytes(model, micro_batch, layer) for layer in model.layers), reverse=True)[:count])
+
+
+def _llama_bytes(model: ModelFacts, micro_batch: MicroBatchShape, layer: Parameters) -> _BytesPerToken:
+    """Llama, Mistral, Qwen, Phi-3 and their mixtures of experts: two RMS norms, attention, gated MLP."""
+    norms = 2 * ((4 + micro_batch.element_bytes) * model.hidden + 4) + 2 * micro_batch.element_bytes * model.hidden
+    heads = (
+        (model.heads + model.kv_heads) * ((4 + micro_batch.element_bytes) * model.head_dim + 4)
+        if model.family in ("qwen3", "qwen3_moe")
+        else 0
+    )
+    attention = _latent_attention_bytes(model, micro_batch) if model.latent else _attention_bytes(model, micro_batch)
+    return norms, heads + attention + _mlp_bytes(model, micro_batch, layer)
+
+
+def _mlp_bytes(model: ModelFacts, micro_batch: MicroBatchShape, layer: Parameters) -> float:
+    if any(".experts." in parameter.name for parameter in layer):
+        gate = micro_batch.element_bytes * (model.hidden + 1) if model.family == "qwen2_moe" else 0
+        return _expert_bytes(model, micro_batch) + 4 * micro_batch.element_bytes * model.shared + gate
+    width = next(
+        (parameter.shape[0] for parameter in layer if parameter.name == "mlp.gate_proj.weight"), model.intermediate
+    )
+    return 4 * micro_batch.element_bytes * width
+
+
+def _gemma_bytes(model: ModelFacts, micro_batch: MicroBatchShape, layer: Parameters) -> _BytesPerToken:
+    """Norms that keep two fp32 tensors each: two in the first Gemma, four later; Gemma-3 norms queries and keys."""
+    norms = (2 if model.family == "gemma" else 4) * (
+        8 * model.hidden + 4
+    ) + 2 * micro_batch.element_bytes * model.hidden
+    heads = (model.heads + model.kv_heads) * (8 * model.head_dim + 4) if model.family.startswith("gemma3") else 0
+    return norms, heads + _attention_bytes(model, micro_batch) + _mlp_bytes(model, micro_batch, layer)
+
+
+def _attention_bytes(model: ModelFacts, micro_batch: MicroBatchShape) -> float:
+    """q, k, v, the output, and what the kernel keeps: a logsumexp (sdpa, flash) or the s x s softmax (eager)."""
+    width, keys = model.heads * model.head_dim, model.kv_heads * model.head_dim
+    if (
+        micro_batch.attention == "eager" or model.family == "gemma2"
+    ):  # Gemma-2's soft cap has no fused kernel in transformers
+        soft_cap = micro_batch.element_bytes * model.heads * micro_batch.seq_length if model.family == "gemma2" else 0
+        copy = 2 * model.heads * micro_batch.seq_length if micro_batch.element_bytes == 2 else 0
+        return 4 * micro_batch.element_bytes * width + 4 * model.heads * micro_batch.seq_length + copy + soft_cap
+    if model.family == "phi3":  # the value is a view that keeps the fused projection alive
+        return micro_batch.element_bytes * (4 * width + 3 * keys) + 4 * model.heads
+    return micro_batch.element_bytes * (2 * width + 2 * keys) + 4 * model.heads
+
+
+def _latent_attention_bytes(model: ModelFacts, micro_batch: MicroBatchShape) -> float:
+    """Latent attention: low-rank inputs and their norms, then queries, keys, values and output of every head."""
+    if model.latent is None:
+        return 0
+    ranks = model.latent.queries + model.latent.keys
+    heads = model.heads * (2 * (model.latent.plain + model.latent.rope) + 2 * model.latent.value)
+    return (4 + 2 * micro_batch.element_bytes) * ranks + 8 + micro_batch.element_bytes * heads + 4 * model.heads
+
+
+def _expert_bytes(model: ModelFacts, micro_batch: MicroBatchShape) -> float:
+    """Router, permutations, and the gathered tokens of the grouped experts, K of E a token."""
+    num_active, weights = model.experts_per_token, 4 if model.family == "mixtral" else micro_batch.element_bytes
+    renormalised = 4 + 4 * num_active if model.family == "mixtral" else 0
+    router = 4 * model.experts + 8 * num_active + renormalised + 24 * num_active + weights * num_active
+    return router + num_active * (
+        2 * micro_batch.element_bytes * model.hidden + 4 * micro_batch.element_bytes * model.intermediate
+    )
+
+
+def _gpt_oss_bytes(model: ModelFacts, micro_batch: MicroBatchShape, _: Parameters) -> _BytesPerToken:
+    """Norms in fp32, eager attention with one more column for the sink, and clamped experts."""
+    norms, num_active = (
+        2 * (8 * model.hidden + 4) + 2 * micro_batch.element_bytes * model.hidden,
+        model.experts_per_token,
+    )
+    attention = (
+        4 * micro_batch.element_bytes * model.heads * model.head_dim
+        + micro_batch.element_bytes * model.heads * (micro_batch.seq_length + 1)
+        + 8 * model.heads
+    )
+    return norms, attention + num_active * (
+        2 * micro_batch.element_bytes * model.hidden
+        + 7 * micro_batch.element_bytes * model.intermediate
+        + 40
+        + 2 * micro_batch.element_bytes
+    )
+
+
+def _gpt2_bytes(model: ModelFacts, micro_batch: MicroBatchShape, _: Parameters) -> _BytesPerToken:
+    """Two layer norms, fused qkv, and a GELU written as four operations."""
+    norms = 2 * (2 * micro_batch.element_bytes * model.hidden + 2 * micro_batch.element_bytes)
+    softmax = 6 * model.heads * micro_batch.seq_length if micro_batch.attention == "eager" else 4 * model.heads
+    return (
+        norms,
+        4 * micro_batch.element_bytes * model.hidden + softmax + 5 * micro_batch.element_bytes * model.intermediate,
+    )
+
+
+def _phi_bytes(model: ModelFacts, micro_batch: MicroBatchShape, _: Parameters) -> _BytesPerToken:
+    """One layer norm, and a GELU written as four operations."""
+    return 3 * micro_batch.element_bytes * model.hidden + 2 * micro_batch.element_bytes, _attention_bytes(
+        model, micro_batch
+    ) + 5 * micro_batch.element_bytes * model.intermediate
+
+
+def _neox_bytes(model: ModelFacts, micro_batch: MicroBatchShape, _: Parameters) -> _BytesPerToken:
+    """Parallel residual: two layer norms of one input; rotary on a part of each head."""
+    softmax = 6 * model.heads * micro_batch.seq_length if micro_batch.attention == "eager" else 4 * model.heads
+    attention = (
+        5 * micro_batch.element_bytes * model.hidden
+        + 2 * micro_batch.element_bytes * model.heads * model.head_dim
+        + softmax
+    )
+    return (
+        3 * micro_batch.element_bytes * model.hidden + 4 * micro_batch.element_bytes,
+        attention + 2 * micro_batch.element_bytes * model.intermediate,
+    )
+
+
+def _falcon_bytes(model: ModelFacts, micro_batch: MicroBatchShape, layer: Parameters) -> _BytesPerToken:
+    """One or two layer norms of one input; keys and values spread over all heads, and a mask."""
+    norms = sum(len(parameter.shape) == 1 and parameter.name.endswith("weight") for parameter in layer)
+    whole = (
+        micro_batch.element_bytes * model.hidden
+        + norms * (micro_batch.element_bytes * model.hidden + 2 * micro_batch.element_bytes)
+        + micro_batch.element_bytes * micro_batch.seq_length
+    )
+    return (
+        whole,
+        4 * micro_batch.element_bytes * model.heads * model.head_dim
+        + 4 * model.heads
+        + 2 * micro_batch.element_bytes * model.intermediate,
+    )
+
+
+_FAMILIES: dict[str, Callable[[ModelFacts, MicroBatchShape, Parameters], _BytesPerToken]] = {
+    "gpt2": _gpt2_bytes,
+    "gpt_neox": _neox_bytes,
+    "gpt_oss": _gpt_oss_bytes,
+    "falcon": _falcon_bytes,
+    "phi": _phi_bytes,
+    "gemma": _gemma_bytes,
+    "gemma2": _gemma_bytes,
+    "gemma3": _gemma_bytes,
+    "gemma3_text": _gemma_bytes,
+}
+
+
+def head_bytes(model: ModelFacts, micro_batch: MicroBatchShape) -> int:
+    """What final norm, head and loss save: the fp32 log-softmax above all."""
+    norm = (
+        8 * model.hidden + 4 if model.family.startswith("gemma") else (4 + micro_batch.element_bytes) * model.hidden + 4
+    )
+    soft_cap = micro_batch.element_bytes * model.vocab if model.family == "gemma2" else 0
+    return micro_batch.tokens * (norm + micro_batch.element_bytes * model.hidden + 4 * model.vocab + 8 + soft_cap)
+
+
+def backward_logits_bytes(model: ModelFacts, micro_batch: MicroBatchShape) -> int:
+    """Bytes of vocabulary-sized tensors at the start of the backward pass, when the caller keeps only the loss:
+    log-softmax 4, its gradient 4, the gradient of the loss 4, a token and word.
+    """
+    return 12 * model.vocab * micro_batch.tokens
+
+
+def forward_logits_bytes(model: ModelFacts, micro_batch: MicroBatchShape) -> int:
+    """The same at the end of the forward pass: logits, their fp32 copy where they are 16-bit, and the log-softmax."""
+    return (8 + (2 if micro_batch.element_bytes == 2 else 0)) * model.vocab * micro_batch.tokens
+
+
+def checkpointed_input_bytes(model: ModelFacts, micro_batch: MicroBatchShape) -> int:
+    """With gradient checkpointing: a layer keeps its input alone."""
+    return micro_batch.element_bytes * model.hidden * micro_batch.tokens
+
+
+def recompute_gradient_bytes(model: ModelFacts, micro_batch: MicroBatchShape) -> int:
+    """Gradients inside one recomputed layer while it is differentiated: two MLP-wide tensors."""
+    active = model.experts_per_token or 1
+    return round(
+        2
+        * micro_batch.element_bytes
+        * model.intermediate
+        * active
+        * micro_batch.tokens
+        / micro_batch.tensor_parallel_size
+    )

@@ -1,0 +1,43 @@
+"""Micro-batch, gradient accumulation and global batch: the missing one of the three from the other two."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class BatchSizes(NamedTuple):
+    """global_batch = per_device x data-parallel ranks x accumulation, in sequences. None: not given and not
+    derivable.
+    """
+
+    micro_batch: int | None
+    accumulation: int | None
+    global_batch: int | None
+
+    @property
+    def is_complete(self) -> bool:
+        """Are all three corners known?"""
+        return None not in (self.micro_batch, self.accumulation, self.global_batch)
+
+
+def resolve_batch_sizes(
+    per_device: int | None, accumulation: int | None, global_batch: int | None, data: int | None
+) -> BatchSizes:
+    """Fill in the missing corner of the batch triangle where it comes out whole; never change what was given.
+
+    Only a micro-batch: accumulation is 1. Only a global batch: accumulation is 1, as DeepSpeed has it.
+    """
+    if per_device is None and global_batch is None:
+        return BatchSizes(None, accumulation, None)
+    if global_batch is None:
+        accumulation = accumulation or 1
+        return BatchSizes(per_device, accumulation, None if data is None else (per_device or 1) * data * accumulation)
+    if data is None:
+        return BatchSizes(per_device, accumulation, global_batch)
+    if per_device is None:
+        accumulation = accumulation or 1
+        whole = global_batch % (data * accumulation) == 0
+        return BatchSizes(global_batch // (data * accumulation) if whole else None, accumulation, global_batch)
+    if accumulation is None and global_batch % (per_device * data) == 0:
+        return BatchSizes(per_device, global_batch // (per_device * data), global_batch)
+    return BatchSizes(per_device, accumulation, global_batch)

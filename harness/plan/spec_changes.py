@@ -1,0 +1,148 @@
+"""An alternative of the planner as changes to the keys of a spec: all of its keys, or as few as make it. No files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from harness.facts.model_lookup import ModelFacts
+from harness.plan.alternatives import title_of
+from harness.plan.plan_settings import PlanSettings
+from harness.plan.zero_partitions import partition_model
+from harness.spec.parse.source import KeyPath, value_at
+
+_NVME_PATH = "/local_nvme"
+SpecChanges = Mapping[KeyPath, Any]
+"""Path of a key -> its value; None takes the key away."""
+_NVME_ONLY_KEYS = (
+    "nvme_path",
+    "pipeline_read",
+    "pipeline_write",
+    "buffer_count",
+    "fast_init",
+    "buffer_size",
+    "max_in_cpu",
+)
+
+
+def merge_changes(raw: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Plain values with changes laid over them, section by section; a change to None takes a key away."""
+    result = dict(raw)
+    for key, value in changes.items():
+        if isinstance(value, Mapping):
+            inner = result.get(key)
+            result[key] = merge_changes(inner if isinstance(inner, Mapping) else {}, value)
+        elif value is None:
+            result.pop(key, None)
+        else:
+            result[key] = value
+    return {key: value for key, value in result.items() if value != {}}
+
+
+def spec_changes_for(choice: PlanSettings, model: ModelFacts, raw: Mapping[str, Any]) -> dict[str, Any]:
+    """The spec's keys that make a run of this choice."""
+    sequences = choice.micro_batch * choice.accumulation * choice.data_parallel_size
+    return {
+        "train": {
+            "per_device_train_batch_size": choice.micro_batch,
+            "global_batch_size": sequences,
+            "gradient_accumulation_steps": None,
+            "gradient_checkpointing": choice.checkpointing,
+        },
+        "zero": _zero_changes(choice, model, raw.get("zero") or {}),
+        "parallel": {
+            "tensor_parallel_size": choice.tensor_parallel_size if choice.tensor_parallel_size > 1 else None,
+            "pipeline_parallel_size": choice.pipeline_parallel_size if choice.pipeline_parallel_size > 1 else None,
+            "sequence_parallel_size": choice.sequence_parallel_size if choice.sequence_parallel_size > 1 else None,
+        },
+    }
+
+
+def _zero_changes(settings: PlanSettings, model: ModelFacts, raw: Mapping[str, Any]) -> dict[str, Any]:
+    zero: dict[str, Any] = {"stage": settings.stage, "offload_optimizer": None, "offload_param": None}
+    zero["sub_group_size"] = (
+        settings.sub_group_size
+        if "nvme" in (settings.optimizer_device, settings.param_device)
+        else raw.get("sub_group_size")
+    )
+    path = next(
+        (section["nvme_path"] for section in raw.values() if isinstance(section, Mapping) and section.get("nvme_path")),
+        _NVME_PATH,
+    )
+    if settings.optimizer_device != "none":
+        zero["offload_optimizer"] = {"device": settings.optimizer_device}
+    if settings.optimizer_device == "nvme":
+        zero["offload_optimizer"] |= {
+            "nvme_path": path,
+            "pipeline_read": settings.pipeline_read,
+            "pipeline_write": settings.pipeline_write,
+            "buffer_count": settings.optimizer_buffers,
+        }
+    if settings.param_device != "none":
+        zero["offload_param"] = {"device": settings.param_device}
+    if settings.param_device == "nvme":
+        largest = -(-partition_model(model, settings).largest_parameter // settings.zero_world_size)
+        size = max(settings.parameter_buffer_size, -(-largest // 1_000_000) * 1_000_000)
+        zero["offload_param"] |= {"nvme_path": path, "buffer_count": settings.parameter_buffers, "buffer_size": size}
+    return zero
+
+
+def minimal_changes(
+    choice: PlanSettings, run: PlanSettings, model: ModelFacts, raw: Mapping[str, Any]
+) -> dict[KeyPath, Any]:
+    """What to change in `raw`, the values of a spec whose settings are `run`, so that they become `choice`.
+
+    Ranks and degrees of the two are the same, and the global batch: a micro-batch changes the accumulation. Empty where
+    they differ in nothing that a spec says.
+    """
+    zero = spec_changes_for(choice, model, raw)["zero"]
+    changes: dict[KeyPath, Any] = {}
+    if choice.stage != run.stage:
+        changes["zero", "stage"] = choice.stage
+    for name, device, current_device in (
+        ("offload_optimizer", choice.optimizer_device, run.optimizer_device),
+        ("offload_param", choice.param_device, run.param_device),
+    ):
+        if device != current_device:
+            changes |= _offload_changes(("zero", name), zero[name], value_at(raw, ("zero", name)))
+    if "nvme" in (choice.optimizer_device, choice.param_device) and "nvme" not in (
+        run.optimizer_device,
+        run.param_device,
+    ):
+        changes["zero", "sub_group_size"] = choice.sub_group_size
+    if choice.checkpointing != run.checkpointing:
+        changes["train", "gradient_checkpointing"] = choice.checkpointing
+    if choice.micro_batch != run.micro_batch:
+        changes |= _batch_changes(choice, value_at(raw, ("train",)))
+    return changes
+
+
+def _offload_changes(path: KeyPath, section: Any, current: Any) -> dict[KeyPath, Any]:
+    """Key by key where there is such a section already, so that what else it says and its comments stay."""
+    if not section or not isinstance(current, Mapping):
+        return {path: section}
+    changes: dict[KeyPath, Any] = {(*path, key): value for key, value in section.items() if current.get(key) != value}
+    obsolete = () if section["device"] == "nvme" else _NVME_ONLY_KEYS
+    return changes | {(*path, key): None for key in obsolete if key in current}
+
+
+def _batch_changes(choice: PlanSettings, train: Any) -> dict[KeyPath, Any]:
+    """The micro-batch, and the accumulation where the global batch would change without it."""
+    train = train if isinstance(train, Mapping) else {}
+    changes: dict[KeyPath, Any] = {("train", "per_device_train_batch_size"): choice.micro_batch}
+    if train.get("gradient_accumulation_steps") is not None or train.get("global_batch_size") is None:
+        changes["train", "gradient_accumulation_steps"] = choice.accumulation
+    return changes
+
+
+def describe_changes(choice: PlanSettings, run: PlanSettings) -> str:
+    """What differs from the run: `ZeRO-2, micro-batch 8 x 2, no checkpointing`."""
+    parts = []
+    places = (choice.stage, choice.optimizer_device, choice.param_device)
+    if places != (run.stage, run.optimizer_device, run.param_device):
+        parts.append(title_of(choice))
+    if choice.micro_batch != run.micro_batch:
+        parts.append(f"micro-batch {choice.micro_batch} x {choice.accumulation}")
+    if choice.checkpointing != run.checkpointing:
+        parts.append("checkpointing" if choice.checkpointing else "no checkpointing")
+    return ", ".join(parts)

@@ -1,0 +1,28 @@
+"""`export`: a Hugging Face folder at the end of a run."""
+
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator
+
+from harness.spec.sections.section import Positive, Section, check_size
+
+
+class ExportSpec(Section):
+    """A Hugging Face folder when training has ended (the command `harness export` makes one at any time)."""
+
+    at_end: bool = False
+    """Export the last checkpoint after training."""
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None
+    """Number format of the exported weights. Default: the one trained in."""
+    max_shard_size: Annotated[str, AfterValidator(check_size)] | None = None
+    """Size of a safetensors file at most, such as `5GB`. Default: 2 GiB."""
+    lora: Literal["merge", "adapter"] = "merge"
+    """LoRA adapters: added into the weights, or exported alone, as `peft` reads them."""
+    verify: bool = False
+    """Load the export with `transformers` and compare its logits with the checkpoint's: for models that fit in host
+    memory twice.
+    """
+    sample_prompt: str | None = None
+    """Generate a sample from the export, starting from this."""
+    sample_tokens: Positive = 128
+    """Length of that sample."""

@@ -1,0 +1,14 @@
+"""`logging`: lines of metrics.jsonl, and DeepSpeed's own log."""
+
+from typing import Literal
+
+from harness.spec.sections.section import Positive, Section
+
+
+class LoggingSpec(Section):
+    """What a run says while it runs."""
+
+    logging_steps: Positive = 1
+    """Write a line of metrics.jsonl every so many steps."""
+    deepspeed_level: Literal["debug", "info", "warning", "error"] = "warning"
+    """What DeepSpeed's own logger may print."""

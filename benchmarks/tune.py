@@ -153,7 +153,9 @@ def autotuner(folder: Path, every: dict[str, Any], steps: int) -> str:
     command = [str(beside), "--autotuning", "tune", "train.py"]  # the CPU accelerator counts as one device: one rank
     command += ["--deepspeed", "--deepspeed_config", "ds.json"]
     environment = _environment()
-    environment["PYTHONPATH"] = f"{ROOT / 'launch' / 'lean'}{os.pathsep}{environment['PYTHONPATH']}"  # without mlflow
+    environment["PYTHONPATH"] = (
+        f"{ROOT / 'harness' / 'workers' / 'stubs'}{os.pathsep}{environment['PYTHONPATH']}"  # without mlflow
+    )
     path = f"{beside.parent}{os.pathsep}{os.environ.get('PATH', '')}"
     began = time.monotonic()
     done = subprocess.run(

@@ -12,9 +12,9 @@ import typer
 from harness.cli.console import exit_with, print_findings
 from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
-from harness.hostinfo import machine
-from harness.launching.hosts.local_host import scripts_folder
+from harness.launching.hosts.local_host import workers_folder
 from harness.launching.process.signals import SignalInterrupt, Signals
+from harness.launching.setup.launch_checks import check_packages
 from harness.launching.setup.launch_context import LaunchContext
 from harness.launching.setup.run_dir import newest_complete_checkpoint
 from harness.launching.supervise.launch_runner import run_export
@@ -78,7 +78,7 @@ def export(
         print("Nothing was written.", file=sys.stderr)
         exit_with(refused.code)
     with Signals() as signals:
-        services = LaunchContext(scripts_folder(), Screen(), signals)
+        services = LaunchContext(workers_folder(), Screen(), signals)
         try:
             code = run_export(checkpoint, Path(out), options, services, None)
         except SignalInterrupt as stop:
@@ -88,7 +88,7 @@ def export(
 
 
 def _export_args(dtype: Dtype | None, max_shard_size: str | None, lora: LoraMode, *, verify: bool) -> list[str]:
-    """For `launch/export.py`."""
+    """For `export_worker.py`."""
     options = ["--dtype", dtype.value] if dtype else []
     if max_shard_size is not None:
         try:
@@ -124,11 +124,6 @@ def _check_output_folder(out: Path) -> None:
 
 
 def _check_installed() -> None:
-    missing = [
-        name for name in ("torch", "deepspeed", "transformers", "safetensors") if machine.package_version(name) is None
-    ]
+    missing = check_packages(("torch", "deepspeed", "transformers", "safetensors"))
     if missing:
-        names = " and ".join(f"`{name}`" for name in missing)
-        message = f"{names} cannot be found by {sys.executable}"
-        fix = Fix("install the training extra there: pip install 'deepspeed-harness[train]'")
-        raise UserError([Finding("EN002", "error", message, fix=fix)], ExitCode.PREFLIGHT)
+        raise UserError(missing, ExitCode.PREFLIGHT)

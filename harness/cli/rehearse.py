@@ -24,6 +24,7 @@ from harness.findings import Finding, Fix, sort_findings
 from harness.hostinfo import machine
 from harness.launching.hosts.local_host import LocalHost, inspect_local_host
 from harness.launching.programs.rehearsal_runner import RehearsalStage, run_rehearsal
+from harness.launching.setup.launch_checks import check_packages
 from harness.plan.planner import Plan, make_plan
 from harness.plan.resolved_run import ResolvedRun
 from harness.rehearsal.extrapolation import Quantity, extrapolate
@@ -129,7 +130,7 @@ def _synthetic_paths(target: Path) -> dict[str, str]:
 
 
 def _synthetic_files_config(target: Path, small: SmallRun, run: ResolvedRun) -> dict[str, Any]:
-    """What `launch/rehearsal_files.py` is to make: tokens for all steps, and a third more to hold out and to waste."""
+    """What `synthetic_files_worker.py` is to make: tokens for all steps, and a third more to hold out and to waste."""
     data, settings = run.spec.data, small.plan.settings
     tokens = (settings.tokens_per_step if settings else 1 << 14) * STEPS
     columns = {"text": data.text_column, "prompt": data.prompt_column, "completion": data.completion_column}
@@ -160,13 +161,8 @@ def _write_spec(target: Path, small: SmallRun, run: ResolvedRun) -> None:
 
 
 def _require_training_packages() -> None:
-    missing = [name for name in ("torch", "deepspeed", "transformers") if machine.package_version(name) is None]
-    if missing:
-        names = " and ".join(f"`{name}`" for name in missing)
-        fix = Fix("install the training extra there: pip install 'deepspeed-harness[train]'")
-        _exit_with_finding(
-            Finding("EN002", "error", f"{names} cannot be found by {sys.executable}", fix=fix), ExitCode.PREFLIGHT
-        )
+    for finding in check_packages(("torch", "deepspeed", "transformers")):
+        _exit_with_finding(finding, ExitCode.PREFLIGHT)
 
 
 def _exit_with_finding(finding: Finding, code: ExitCode, source: Source | None = None) -> NoReturn:

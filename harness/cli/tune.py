@@ -25,6 +25,7 @@ from harness.file_io import write_atomically
 from harness.findings import Finding, Fix
 from harness.hostinfo import machine
 from harness.launching.programs.trial_runner import TrialSettings, run_trial
+from harness.launching.setup.launch_checks import check_packages
 from harness.tuning.trials import Trial, fastest_trial, num_warmup_steps, rank_trials
 from harness.tuning.tune_report import TuneReport
 from harness.tuning.tuned_spec import add_header
@@ -213,13 +214,8 @@ def _make_folder(path: Path) -> Path:
 
 
 def _require_training_packages() -> None:
-    missing = [name for name in ("torch", "deepspeed", "transformers") if machine.package_version(name) is None]
-    if missing:
-        names = " and ".join(f"`{name}`" for name in missing)
-        fix = Fix("install the training extra there: pip install 'deepspeed-harness[train]'")
-        _exit_with_finding(
-            Finding("EN002", "error", f"{names} cannot be found by {sys.executable}", fix=fix), ExitCode.PREFLIGHT
-        )
+    for finding in check_packages(("torch", "deepspeed", "transformers")):
+        _exit_with_finding(finding, ExitCode.PREFLIGHT)
 
 
 def _exit_with_finding(finding: Finding, code: ExitCode) -> NoReturn:

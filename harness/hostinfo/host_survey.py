@@ -1,6 +1,6 @@
 """What the hosts of a cluster said of themselves: one value that gates look at. Contacts no host.
 
-`harness.launching.hosts.preflight_survey` makes it from the answers of `launch/probe.py`.
+`harness.launching.hosts.preflight_survey` makes it from the answers of `harness/workers/host_probe.py`.
 """
 
 from __future__ import annotations

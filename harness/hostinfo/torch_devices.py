@@ -1,6 +1,6 @@
 """What torch says of a machine's accelerators, and what keeps it from using them. Asks nobody.
 
-The answer is that of `launch/torch_devices.py`. Without a device that torch can use, DeepSpeed trains on the CPU and
+The answer is that of `torch_device_probe.py`. Without a device that torch can use, DeepSpeed trains on the CPU and
 says so in one line of its log (`accelerator/real_accelerator.py`).
 """
 

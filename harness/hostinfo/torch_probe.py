@@ -14,14 +14,14 @@ from harness.hostinfo import machine
 from harness.hostinfo.torch_devices import TorchDevices, parse_torch_devices
 from harness.interpreter import python_command
 
-SCRIPT = "torch_devices.py"
+SCRIPT = "torch_device_probe.py"
 MARK = "HARNESS-TORCH "
 TIMEOUT_SECONDS = 60.0
 """Importing torch from a cold disk takes ten; a driver that hangs takes for ever."""
 
 
 def build_request(scripts: Path, python_path: str, variables: Mapping[str, str], seconds: float) -> dict[str, Any]:
-    """What `launch/probe.py` needs to ask torch on its host, with these variables of the spec (`launch.env`)."""
+    """What `host_probe.py` needs to ask torch on its host, with these variables of the spec (`launch.env`)."""
     source = (scripts / SCRIPT).read_text(encoding="utf-8")
     environ = {name: value for name, value in variables.items() if name not in ("PATH", "PYTHONPATH")}
     return {"source": source, "mark": MARK, "path": python_path, "environ": environ, "seconds": seconds}

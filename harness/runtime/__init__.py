@@ -1,4 +1,4 @@
 """Code of the ranks: torch, deepspeed and transformers are imported here and nowhere else in the package.
 
-Only `launch/*.py` import it; decisions about the run are made before, and read from the run directory.
+Only `harness.workers` imports it; decisions about the run are made before, and read from the run directory.
 """

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from harness.launching.programs.aio_tuning import AioResult
-from harness.launching.programs.doctor_checks import DoctorCheck
+from harness.launching.programs.doctor_rows import DoctorCheck
 from harness.views.style import Style
 
 _STATE_MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "missing": ("MISSING", "red")}

@@ -11,8 +11,8 @@ from importlib.util import find_spec
 import pytest
 from fake_gpu import CPU_BUILD, ONE_H200, made_up_gpu
 
-from harness.launching.programs import benchmark_runner, doctor_checks
-from harness.launching.programs.doctor_checks import DoctorCheck
+from harness.launching.programs import benchmark_runner, doctor_checks, hardware_checks
+from harness.launching.programs.doctor_rows import DoctorCheck
 from harness.views import doctor as view
 from harness.views.style import Style
 
@@ -154,7 +154,7 @@ def test_a_disk_that_is_no_folder_is_a_finding() -> None:
 
 def test_several_numa_nodes_are_worth_a_word(monkeypatch):
     monkeypatch.setattr(doctor_checks.machine, "count_numa_nodes", lambda: 2)
-    monkeypatch.setattr(doctor_checks, "_probe_cpu_fp16", lambda: None)
+    monkeypatch.setattr(hardware_checks, "_probe_cpu_fp16", lambda: None)
     row = next(row for row in doctor_checks.run_checks() if row.name == "NUMA nodes")
     assert row.state == "note"
     assert row.value.startswith("2, numactl")

@@ -37,7 +37,7 @@ def folder(tmp_path):
 def test_a_dry_run_shows_everything_and_does_nothing(folder):
     done = harness("launch", "tiny.yaml", "--dry-run", cwd=folder)
     assert done.returncode == 0, done.stderr
-    for expected in ("spec.resolved.json", "HARNESS_RUN_DIR", "--num_gpus 2", "ranks 0-1", "train.py"):
+    for expected in ("spec.resolved.json", "HARNESS_RUN_DIR", "--num_gpus 2", "ranks 0-1", "train_worker.py"):
         assert expected in done.stdout
     assert done.stdout.rstrip().endswith("Nothing was written or started")
     assert [p.name for p in folder.iterdir()] == ["tiny.yaml"]

@@ -18,7 +18,7 @@ from harness.hostinfo import torch_probe
 from harness.hostinfo.host_survey import parse_host_facts
 from harness.hostinfo.torch_devices import TorchDevices
 
-SCRIPTS = Path(__file__).parents[2] / "launch"
+SCRIPTS = Path(__file__).parents[2] / "harness" / "workers"
 HANGS = "import time\nversion.cuda = '13.0'\ncuda.is_available = lambda: time.sleep(60)\n"
 CRASHES = "import os\nos.abort()\n"
 TOLD = {
@@ -81,14 +81,14 @@ def test_nothing_of_the_current_folder_is_imported(tmp_path: Path, monkeypatch: 
 def ask_host(
     folder: Path, torch: str, seconds: float = 30.0, variables: dict[str, str] | None = None
 ) -> dict[str, Any]:
-    """The answer of `launch/probe.py`, which comes from stdin, on that machine."""
+    """The answer of `host_probe.py`, which comes from stdin, on that machine."""
     env = made_up_gpu(folder, torch)
     asked = {
         "job": "facts",
         "torch": torch_probe.build_request(SCRIPTS, env.pop("PYTHONPATH"), variables or {}, seconds),
     }
     word = base64.urlsafe_b64encode(json.dumps(asked).encode()).decode()
-    script = (SCRIPTS / "probe.py").read_text()
+    script = (SCRIPTS / "host_probe.py").read_text()
     done = subprocess.run(
         [sys.executable, "-", word], input=script, text=True, capture_output=True, check=True, env={**os.environ, **env}
     )

@@ -107,7 +107,7 @@ class Launch:
         """
         while True:
             self.until_step(step)
-            self.box.on(host, "pkill", "-STOP", "-f", "[t]rain.py --local_rank")
+            self.box.on(host, "pkill", "-STOP", "-f", "[t]rain_worker.py --local_rank")
             last, end = self.last_step(), time.monotonic() + 1.0
             while time.monotonic() < end:
                 time.sleep(0.1)
@@ -115,10 +115,10 @@ class Launch:
                     last, end = self.last_step(), time.monotonic() + 1.0
             if last % every:
                 return
-            self.box.on(host, "pkill", "-CONT", "-f", "[t]rain.py --local_rank")
+            self.box.on(host, "pkill", "-CONT", "-f", "[t]rain_worker.py --local_rank")
             step = last + 1
 
     def left(self, host: int) -> str:
         """Processes of the run on a host, and its buffers in shared memory."""
-        script = "pgrep -af '[t]rain.py --local_rank'; ls /dev/shm | grep deepspeed"
+        script = "pgrep -af '[t]rain_worker.py --local_rank'; ls /dev/shm | grep deepspeed"
         return self.box.on(host, "sh", "-c", script, check=False).stdout.strip()

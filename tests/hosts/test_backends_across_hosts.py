@@ -65,7 +65,7 @@ def test_a_rank_of_mpiruns_that_is_killed_is_named(box, folder):
     run = Launch(box, folder, "mpi-killed", (1, 2), steps=10000, launch=", launcher: openmpi", odd=PLAIN)
     run.until_step(3)
     began = time.monotonic()
-    box.on(2, "pkill", "-9", "-f", "[t]rain.py --run")
+    box.on(2, "pkill", "-9", "-f", "[t]rain_worker.py --run")
     assert run.end(60) != 0
     assert time.monotonic() - began < 60
     assert "rank 1 (box-2)" in run.text.read_text()
@@ -87,7 +87,7 @@ def test_a_rank_that_is_killed_on_another_host_ends_all(box, folder):
     first, second = (Launch(box, folder, "lost", (1, 2), *APART, steps=10000, on=host) for host in (2, 1))
     first.until_step(3)
     began = time.monotonic()
-    box.on(2, "pkill", "-9", "-f", "[t]rain.py --local_rank")
+    box.on(2, "pkill", "-9", "-f", "[t]rain_worker.py --local_rank")
     codes = [first.end(90), second.end(90)]
     assert all(codes), codes
     assert time.monotonic() - began < 90

@@ -41,11 +41,11 @@ def troubled(box, folder) -> Launch:
     run.hold_between_saves(2, SAVE + 2, SAVE)
     pid = json.loads((run.run_dir / "status" / "rank-00001.json").read_text())["pid"]
     run.environ = box.on(2, "cat", f"/proc/{pid}/environ").stdout.split("\0")
-    box.on(2, "pkill", "-9", "-f", "[t]rain.py --local_rank")
+    box.on(2, "pkill", "-9", "-f", "[t]rain_worker.py --local_rank")
     run.seconds = [run.until_restart(1, 60)]
     run.hold_between_saves(2, 2 * SAVE + 2, SAVE)
     assert box_command(box.name, "cut", "2").returncode == 0
-    box.on(2, "pkill", "-CONT", "-f", "[t]rain.py --local_rank")
+    box.on(2, "pkill", "-CONT", "-f", "[t]rain_worker.py --local_rank")
     try:
         run.seconds.append(run.until_restart(2, 120))
         code = run.end()

@@ -46,7 +46,7 @@ def told(plan: LaunchPlan) -> dict[str, str]:
 def gates(run: ResolvedRun, monkeypatch: pytest.MonkeyPatch, node: int | None = None, **environ: str) -> dict[str, str]:
     monkeypatch.setattr(module.machine, "package_version", lambda _: "1")
     monkeypatch.setattr(module, "find_program", lambda program: f"/bin/{program}")
-    here = replace(HERE, environ={**HERE.environ, **environ}, cwd=Path("/w"), scripts=ROOT / "launch")
+    here = replace(HERE, environ={**HERE.environ, **environ}, cwd=Path("/w"), scripts=ROOT / "harness" / "workers")
     return {f.gate: f.message for f in check_launch(run, here, Path("/runs/demo-1"), node)}
 
 
@@ -89,7 +89,7 @@ def test_deepspeed_understands_the_words(launcher):
     command = understood(planned(run_of(launcher)).argv, {"a": 2, "b": 2}, launcher)
     assert command[0] == {"openmpi": "mpirun", "slurm": "srun"}[launcher]
     assert command[command.index("-n") + 1] == "4"
-    assert command[-3:] == ["/harness/launch/train.py", "--run", "/runs/demo-1"]
+    assert command[-3:] == ["/harness/workers/train_worker.py", "--run", "/runs/demo-1"]
 
 
 def test_what_would_not_arrive_is_refused(monkeypatch):
@@ -146,10 +146,10 @@ def test_one_host_alone_starts_nobody_again(monkeypatch):
 )
 def test_a_rank_finds_its_number(given, expected):
     script = (
-        "import os, train; train.read_the_starters_variables();"
+        "import os, train_worker; train_worker.set_rank_variables();"
         " print(*(os.environ.get(name) for name in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK')))"
     )
     plain = {k: v for k, v in os.environ.items() if not k.startswith(("RANK", "WORLD", "LOCAL", "OMPI", "SLURM"))}
-    environ = {**plain, **given, "PYTHONPATH": str(ROOT / "launch")}
+    environ = {**plain, **given, "PYTHONPATH": str(ROOT / "harness" / "workers")}
     done = subprocess.run([sys.executable, "-c", script], env=environ, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == expected

@@ -54,7 +54,7 @@ def here(folder: Path, **environ: str) -> LocalHost:
         cwd=folder,
         python=sys.executable,
         deepspeed=("deepspeed",),
-        scripts=Path(__file__).parents[2] / "launch",
+        scripts=Path(__file__).parents[2] / "harness" / "workers",
         cores=1,
         accelerated=False,
         num_accelerators=0,

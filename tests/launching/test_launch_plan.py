@@ -22,7 +22,7 @@ HERE = LocalHost(
     cwd=Path("/work dir"),
     python="/venv/bin/python",
     deepspeed=("/venv/bin/deepspeed",),
-    scripts=Path("/harness/launch"),
+    scripts=Path("/harness/workers"),
     cores=16,
     accelerated=False,
     num_accelerators=0,
@@ -50,7 +50,7 @@ def variables(plan):
 def test_this_machine_needs_no_ssh():
     plan, _ = planned()
     assert list(plan.argv) == [
-        "/venv/bin/deepspeed", "--num_gpus", "4", "--master_port", "23456", "/harness/launch/train.py", "--run", "/runs/demo-1",
+        "/venv/bin/deepspeed", "--num_gpus", "4", "--master_port", "23456", "/harness/workers/train_worker.py", "--run", "/runs/demo-1",
     ]  # fmt: skip
     assert plan.local
     assert plan.hosts[0].ranks == (0, 1, 2, 3)

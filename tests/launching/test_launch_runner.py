@@ -50,7 +50,7 @@ def run_with(plan, trusts=False, **export):
     spec = RunSpec.model_validate({"model": {"trust_remote_code": trusts}, "export": export})
     scripts = plan.cwd / "launch"
     scripts.mkdir(exist_ok=True)
-    (scripts / "export.py").write_text(EXPORT)
+    (scripts / "export_worker.py").write_text(EXPORT)
     return run_launch(plan, resolve_run(spec, world_size=1), scripts, Screen("quiet"))
 
 

@@ -1,4 +1,4 @@
-"""`launch/guard.py` alone, as ssh would start it: who it counts, when it ends them, whom it spares. Needs nothing; seconds."""
+"""`node_agent.py` alone, as ssh would start it: who it counts, when it ends them, whom it spares. Needs nothing; seconds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from harness.launching.supervise.node_agents import NodeAgent, NodeAgents
 from harness.launching.supervise.run_verdict import RankStatus
 
 ROOT = Path(__file__).parents[2]
-SCRIPT = ROOT / "launch" / "guard.py"
+SCRIPT = ROOT / "harness" / "workers" / "node_agent.py"
 SLEEPER = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint(flush=True)\ntime.sleep(60)"
 """A rank that does not end when it is asked to."""
 PORT = 23999

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from harness.launching.hosts.local_host import scripts_folder
+from harness.launching.hosts.local_host import workers_folder
 from harness.launching.setup.prewarmed_launcher import PrewarmedLauncher
 
 PROGRAM = """\
@@ -31,7 +31,7 @@ def program(folder: Path, python: str = sys.executable) -> Path:
 
 def of(file: Path, **environ: str) -> SimpleNamespace:
     return SimpleNamespace(
-        deepspeed=(str(file),), scripts=scripts_folder(), cwd=file.parent, environ={**os.environ, **environ}
+        deepspeed=(str(file),), scripts=workers_folder(), cwd=file.parent, environ={**os.environ, **environ}
     )
 
 

@@ -66,7 +66,7 @@ def services(tmp_path, monkeypatch) -> LaunchContext:
     monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
     monkeypatch.setenv("SAID", f"{tmp_path}/said-")
     (tmp_path / "launch").mkdir()
-    (tmp_path / "launch" / "build_ops.py").write_text(BUILDER)
+    (tmp_path / "launch" / "op_builder.py").write_text(BUILDER)
     return LaunchContext(tmp_path / "launch", Told(), Signals())
 
 
@@ -133,6 +133,6 @@ def test_the_real_script_finds_its_stamp_and_says_nothing_when_all_is_ready(tmp_
         json.dumps({local_build.build_stamp_key(merged): {"cpu_adam": record}})
     )
     asked = encode_request({"path": [str(ROOT)], "environ": environ, "ops": ["cpu_adam"]})
-    command = [sys.executable, str(ROOT / "launch" / "build_ops.py"), "--request", asked]
+    command = [sys.executable, str(ROOT / "harness" / "workers" / "op_builder.py"), "--request", asked]
     done = subprocess.run(command, text=True, capture_output=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

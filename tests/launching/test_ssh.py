@@ -14,7 +14,7 @@ import pytest
 from harness.launching.hosts import ssh
 from harness.launching.hosts.ssh import parse_result, run_on_hosts, ssh_command
 
-SCRIPT = Path(__file__).parents[2] / "launch" / "probe.py"
+SCRIPT = Path(__file__).parents[2] / "harness" / "workers" / "host_probe.py"
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from harness.launching.hosts.local_host import scripts_folder
+from harness.launching.hosts.local_host import workers_folder
 
 ROOT = Path(__file__).resolve().parents[2]
-LEAN = scripts_folder() / "lean"
+STUBS = workers_folder() / "stubs"
 
 
 def answers(code: str, **environ: str) -> list[object]:
@@ -38,7 +38,7 @@ early = "mlflow" in sys.modules
 import mlflow
 print(json.dumps([autotuner.has_mlflow, early, mlflow.__file__.startswith(sys.argv[-1]), os.environ["PYTHONPATH"]]))
 """
-    assert answers(code, PYTHONPATH=f"{LEAN}{os.pathsep}{ROOT}") == [False, False, False, str(ROOT)]
+    assert answers(code, PYTHONPATH=f"{STUBS}{os.pathsep}{ROOT}") == [False, False, False, str(ROOT)]
 
 
 def test_the_launcher_is_imported_without_mlflow_by_its_path_alone() -> None:
@@ -47,4 +47,4 @@ import json, sys
 from deepspeed.autotuning import autotuner
 print(json.dumps([autotuner.has_mlflow, "pandas" in sys.modules]))
 """
-    assert answers(code, PYTHONPATH=str(LEAN)) == [False, False]
+    assert answers(code, PYTHONPATH=str(STUBS)) == [False, False]

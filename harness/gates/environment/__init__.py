@@ -1,1 +1,1 @@
-"""What the hosts have and lack: rules about the answers of `launch/probe.py`."""
+"""What the hosts have and lack: rules about the answers of `harness/workers/host_probe.py`."""

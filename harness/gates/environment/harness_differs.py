@@ -1,11 +1,11 @@
 """Hosts with different code of the harness.
 
 ## What it checks
-The package and the launch scripts of the harness are the same, byte by byte, at the same path on every host.
+The package of the harness is the same, byte by byte, at the same path on every host.
 
 ## Why it fails
-The launcher starts `launch/train.py` by the path that it has where the run is launched. A host without it fails, one
-with another version may read the run directory otherwise.
+The launcher starts `harness/workers/train_worker.py` by the path that it has where the run is launched. A host without
+it fails, one with another version may read the run directory otherwise.
 
 ## Example
 ```yaml

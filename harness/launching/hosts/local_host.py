@@ -1,8 +1,7 @@
-"""Where a launch starts from: programs, scripts, cores and names of this machine, gathered once. Decides nothing."""
+"""The machine that launches: programs, workers, cores and names, gathered once. Decides nothing."""
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import os
 import random
@@ -62,7 +61,7 @@ def inspect_local_host(host_names: Iterable[str] = (), variables: Mapping[str, s
         cwd=Path.cwd(),
         python=sys.executable,
         deepspeed=deepspeed_command(),
-        scripts=scripts_folder(),
+        scripts=workers_folder(),
         cores=machine.usable_cores(),
         accelerated=bool(found),
         num_accelerators=min(len(found), len(visible)) if visible else len(found),
@@ -71,7 +70,7 @@ def inspect_local_host(host_names: Iterable[str] = (), variables: Mapping[str, s
         environ=dict(os.environ),
         local_names=frozenset(local_names),
         has_default_hostfile=DEFAULT_HOSTFILE.is_file(),
-        mlflow_stub_dir=scripts_folder() / "lean" if importlib.util.find_spec("mlflow") else None,
+        mlflow_stub_dir=workers_folder() / "stubs" if importlib.util.find_spec("mlflow") else None,
         is_root=os.geteuid() == 0,
         unresolved_names=tuple(unresolved),
         device_names=tuple(device.name for device in devices),
@@ -85,23 +84,9 @@ def deepspeed_command() -> tuple[str, ...]:
     return (found,) if found else tuple(python_command("-m", "deepspeed.launcher.runner"))
 
 
-def scripts_folder() -> Path:
-    """The folder of train.py, export.py and build_ops.py.
-
-    In a checkout and in an editable install it is `launch/` beside the package; an ordinary install puts the scripts
-    among the data files of the distribution, whose record says where.
-    """
-    root = Path(harness.__file__ or "").resolve().parent.parent
-    if (root / "pyproject.toml").is_file() and (root / "launch" / "train.py").is_file():
-        return root / "launch"
-    try:
-        files = importlib.metadata.files(DISTRIBUTION) or []
-    except importlib.metadata.PackageNotFoundError:
-        files = []
-    for file in files:
-        if file.parts[-2:] == ("launch", "train.py"):
-            return Path(str(file.locate())).resolve().parent
-    return root / "launch"
+def workers_folder() -> Path:
+    """The folder of the programs of ranks and other child processes. They are started by path, never imported."""
+    return Path(harness.__file__ or "").resolve().parent / "workers"
 
 
 def find_free_port() -> int:

@@ -1,4 +1,4 @@
-"""Asks every host what it is and has, and who reaches whom: answers of `launch/probe.py` -> a Survey. Judges nothing.
+"""Surveys every host and the connections between them: answers of `host_probe.py` -> a Survey. Judges nothing.
 
 Two rounds: facts of all hosts at once, then connections from all to the first host's rendezvous port.
 """
@@ -51,7 +51,7 @@ def survey_hosts(run: ResolvedRun, here: LocalHost, ops: Sequence[str], options:
     options = options or SurveyOptions()
     cluster = run.cluster or Cluster(())
     port = run.spec.launch.master_port or DEFAULT_PORT
-    script = here.scripts / "probe.py"
+    script = here.scripts / "host_probe.py"
     names = [host.name for host in cluster.hosts]
     options.log(
         f"asking {len(names)} host{'s' if len(names) != 1 else ''}, within {options.timeout_seconds:.0f} s each"
@@ -90,7 +90,7 @@ def _facts_request(run: ResolvedRun, here: LocalHost, port: int, mark: Path | No
     return {
         "job": "facts",
         "packages": list(PACKAGES),
-        "code": [str(Path(harness.__file__ or "").resolve().parent), str(here.scripts)],
+        "code": [str(Path(harness.__file__ or "").resolve().parent)],
         "path": [str(here.cwd), *[p for p in _python_path(run, here).split(os.pathsep) if p]],
         "folders": folders,
         "marks": [str(mark)] if mark else [],

@@ -26,6 +26,7 @@ from harness.facts.required_ops import COMPILE_SECONDS
 from harness.findings import Finding, Fix
 from harness.hostinfo import machine
 from harness.hostinfo.torch_extensions import torch_extensions_dir
+from harness.interpreter import python_command
 from harness.launching.process.processes import find_run_processes, kill_all, pids_with_open_file, send_signal
 from harness.launching.process.signals import Signals
 from harness.launching.setup.launch_context import LaunchContext, LaunchObserver
@@ -104,7 +105,7 @@ def ensure_ops(ops: Sequence[str], environ: Mapping[str, str], log: Path, servic
     env = dict(environ)
     env.setdefault("MAX_JOBS", str(max(1, min(8, machine.usable_cores()))))
     env.pop("RANK", None)
-    command = [sys.executable, str(services.scripts / "build_ops.py"), *ops]
+    command = python_command(str(services.scripts / "op_builder.py"), *ops)
     with log.open("ab") as stderr:
         builder = subprocess.Popen(  # noqa: S603
             command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, start_new_session=True

@@ -1,4 +1,4 @@
-"""Has every other host compile the ops that its ranks will load, once and before they start, by `launch/build_ops.py`.
+"""Has every other host compile the ops that its ranks will load, once and before they start, by `op_builder.py`.
 
 All hosts work at once; one that has everything says so without importing torch. Judges no host but by what it answers.
 """
@@ -76,7 +76,7 @@ def _start_builders(plan: LaunchPlan, scripts: Path, logs: Path) -> list[_Remote
         "environ": {v.name: v.value for v in plan.variables if v.name != "HARNESS_SUPERVISOR"},
         "ops": list(plan.ops),
     }
-    words = [sys.executable, str(scripts / "build_ops.py"), "--request", encode_request(request)]
+    words = [sys.executable, str(scripts / "op_builder.py"), "--request", encode_request(request)]
     found = []
     for host in plan.hosts:
         if host.is_local:

@@ -1,12 +1,8 @@
-"""Starts the program that tries settings of asynchronous I/O, and makes a piece of a run spec of the best."""
+"""Runs the search for settings of asynchronous I/O and turns the best ones into a fragment of a run spec."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +12,7 @@ from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
 from harness.hostinfo import machine
 from harness.interpreter import python_command
+from harness.launching.process.child_process import own_programs_path, read_child_lines
 
 SEARCH_SECONDS = 120.0
 FILE_BYTES = 256 << 20
@@ -44,7 +41,7 @@ class AioResult:
 
 
 def tune_aio(folder: Path, on_trial: Callable[[dict[str, Any]], None], seconds: float = SEARCH_SECONDS) -> AioResult:
-    """The fastest settings on the disk of `folder`; `tell` gets each trial. Raises Refused (OP120)."""
+    """The fastest settings on the disk of `folder`; `on_trial` gets each trial. Raises UserError (OP120)."""
     missing = [name for name in ("torch", "deepspeed") if machine.package_version(name) is None]
     if missing:
         raise _disk_error(f"{' and '.join(missing)} not installed", "pip install 'deepspeed-harness[train]'")
@@ -53,15 +50,15 @@ def tune_aio(folder: Path, on_trial: Callable[[dict[str, Any]], None], seconds: 
     if size < 16 << 20:
         raise _disk_error(f"`{folder}` has {free >> 20} MiB free, too little to measure", "make room, 1 GiB is enough")
     lines = _run_search(folder, seconds, size, on_trial)
-    end = lines[-1] if lines else {}
-    if "best" not in end:
-        raise _disk_error(str(end.get("failed", "the program ended without a result")), "see `harness doctor`")
-    found, first = end["best"], lines[0]
+    last = lines[-1] if lines else {}
+    if "best" not in last:
+        raise _disk_error(str(last.get("failed", "the program ended without a result")), "see `harness doctor`")
+    best, first = last["best"], lines[0]
     return AioResult(
-        {key: found[key] for key in _AIO_KEYS},
-        found["read"],
-        found["write"],
-        end["tried"],
+        {key: best[key] for key in _AIO_KEYS},
+        best["read"],
+        best["write"],
+        last["tried"],
         first["of"],
         first["read"],
         first["write"],
@@ -69,43 +66,16 @@ def tune_aio(folder: Path, on_trial: Callable[[dict[str, Any]], None], seconds: 
 
 
 def _run_search(
-    folder: Path, seconds: float, size: int, tell: Callable[[dict[str, Any]], None]
+    folder: Path, seconds: float, size: int, on_trial: Callable[[dict[str, Any]], None]
 ) -> list[dict[str, Any]]:
     """The program's lines. It is ended when it takes longer than compiling and measuring may."""
-    root = str(Path(__file__).parents[3])
-    path = os.pathsep.join(part for part in (root, os.environ.get("PYTHONPATH", "")) if part)
-    tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
-    lines: list[dict[str, Any]] = []
-    with subprocess.Popen(  # noqa: S603
-        python_command("-m", _PROGRAM, str(folder.resolve()), str(seconds), str(size)),
-        env={**os.environ, "PYTHONPATH": path, "PATH": tools},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as child:
-        end = threading.Timer(_STARTUP_SECONDS + 2 * seconds, child.kill)
-        end.start()
-        try:
-            for text in child.stdout or ():
-                line = _parse_line(text)
-                if line is not None:
-                    lines.append(line)
-                    if "trial" in line:
-                        tell(line)
-        except BaseException:
-            child.terminate()
-            raise
-        finally:
-            end.cancel()
-    return lines
 
+    def pass_on(line: dict[str, Any]) -> None:
+        if "trial" in line:
+            on_trial(line)
 
-def _parse_line(text: str) -> dict[str, Any] | None:
-    try:
-        line = json.loads(text)
-    except ValueError:
-        return None
-    return line if isinstance(line, dict) else None
+    command = python_command("-m", _PROGRAM, str(folder.resolve()), str(seconds), str(size))
+    return read_child_lines(command, pass_on, {"PATH": own_programs_path()}, timeout=_STARTUP_SECONDS + 2 * seconds)
 
 
 def _disk_error(message: str, fix: str) -> UserError:

@@ -1,6 +1,6 @@
-"""A sum over all ranks before any training: `launch/allreduce.py` under the `deepspeed` launcher, as a run would start.
+"""An all-reduce over all ranks before any training: `allreduce_worker.py` under the `deepspeed` launcher, as in a run.
 
-What ssh and a connection to one port cannot tell: whether the collectives find each other, and how fast they are.
+ssh and a connection to one port cannot show whether the collectives find each other, nor how fast they are.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class AllReduceTiming:
 
 @dataclass(frozen=True, slots=True)
 class AllReduceResult:
-    """What came of it; without `sizes` there was no sum, and `words` says what was heard instead."""
+    """The result; without `sizes` there was no sum, and `words` has the last lines of the output instead."""
 
     world: int = 0
     backend: str = ""
@@ -53,21 +53,20 @@ class AllReduceResult:
 def run_allreduce(
     run: ResolvedRun, config: Mapping[str, Any], here: LocalHost, network: Network | None
 ) -> AllReduceResult:
-    """Start the ranks, wait, end whatever is left. Leaves nothing here, and nothing runs longer than its time there."""
+    """Start the ranks, wait, end whatever is left. It leaves no file here, and no process on another host for long."""
     with tempfile.TemporaryDirectory(prefix="harness-allreduce-") as scratch:
         folder = Path(scratch)
-        plan = build_launch_plan(run, config, here, RunTarget(folder, {}), network)
+        program = (str(here.scripts / "allreduce_worker.py"), "--seconds", str(RANK_TIMEOUT_SECONDS))
+        plan = build_launch_plan(run, config, here, RunTarget(folder, {}), network, program=program)
         for name in ("deepspeed.env", "hostfile"):
             text = plan.files().get(name) or (hostfile_text(run.cluster) if run.cluster else "")
             (folder / name).write_text(text, encoding="utf-8")
-        return _run_launcher(plan, here)
+        return _run_launcher(plan)
 
 
-def _run_launcher(plan: LaunchPlan, here: LocalHost) -> AllReduceResult:
-    script = plan.argv.index(str(here.scripts / "train.py"))
-    argv = [*plan.argv[:script], str(here.scripts / "allreduce.py"), "--seconds", str(RANK_TIMEOUT_SECONDS)]
+def _run_launcher(plan: LaunchPlan) -> AllReduceResult:
     child = subprocess.Popen(  # noqa: S603
-        argv,
+        plan.argv,
         cwd=plan.cwd,
         env=plan.environment(os.environ),
         stdin=subprocess.DEVNULL,
@@ -91,13 +90,13 @@ def _run_launcher(plan: LaunchPlan, here: LocalHost) -> AllReduceResult:
 
 
 def parse_output(out: str, world: int) -> AllReduceResult:
-    """What the ranks printed; pdsh writes the name of the host before each line."""
+    """The result in the output of the ranks; pdsh writes the name of the host before each line."""
     for line in out.splitlines():
-        _, mark, said = line.partition(MARK)
+        _, mark, text = line.partition(MARK)
         if not mark:
             continue
         with contextlib.suppress(ValueError, KeyError, TypeError):
-            body = json.loads(said)
+            body = json.loads(text)
             sizes = tuple(AllReduceTiming(int(r["bytes"]), float(r["seconds"]), float(r["bus"])) for r in body["sizes"])
             hosts = tuple(map(str, body["hosts"]))
             return AllReduceResult(int(body["world"]), str(body["backend"]), bool(body["right"]), hosts, sizes)
@@ -105,19 +104,19 @@ def parse_output(out: str, world: int) -> AllReduceResult:
 
 
 def _last_error_lines(lines: Sequence[str]) -> str:
-    told = [line.strip() for line in lines if "Error" in line or "rror:" in line] or [x.strip() for x in lines]
-    return " / ".join(line[:200] for line in told[-_MAX_LINES:] if line) or "nothing was printed"
+    errors = [line.strip() for line in lines if "Error" in line or "rror:" in line] or [x.strip() for x in lines]
+    return " / ".join(line[:200] for line in errors[-_MAX_LINES:] if line) or "nothing was printed"
 
 
-def allreduce_findings(found: AllReduceResult) -> list[Finding]:
+def allreduce_findings(result: AllReduceResult) -> list[Finding]:
     """HO027 when there was no sum, or a wrong one."""
-    if found.sizes and found.right:
+    if result.sizes and result.right:
         return []
-    if found.sizes:
-        message = f"an all-reduce over {found.world} ranks gave a wrong sum"
+    if result.sizes:
+        message = f"an all-reduce over {result.world} ranks gave a wrong sum"
         note = "a device, its memory or a network card is broken"
     else:
-        message = f"an all-reduce over {found.world} ranks did not come to its end"
-        note = found.words
+        message = f"an all-reduce over {result.world} ranks did not come to its end"
+        note = result.words
     fix = Fix("set NCCL_DEBUG=INFO in `launch.env` and try again; leave hosts out with `--exclude` until it works")
     return [Finding("HO027", "error", message, notes=(note,), fix=fix)]

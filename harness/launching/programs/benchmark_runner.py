@@ -1,18 +1,15 @@
-"""Starts the measuring program and turns what it says into rows and a `cluster` section. Measures nothing itself."""
+"""Runs the measuring program and turns its figures into rows and a `cluster` section. Measures nothing itself."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from harness.hostinfo import machine
 from harness.interpreter import python_command
-from harness.launching.programs.doctor_checks import DoctorCheck
+from harness.launching.process.child_process import own_programs_path, read_child_answer
+from harness.launching.programs.doctor_rows import DoctorCheck
 
 _PROGRAM = "harness.runtime.hardware_benchmark"
 _TIMEOUT_SECONDS = 900.0
@@ -21,41 +18,28 @@ _ADAM_BYTES_PER_PARAMETER = 28
 
 
 def benchmark_host(folder: Path | None) -> dict[str, Any]:
-    """What the program found, or `failed` alone. `folder`: where the disk is measured."""
+    """The program's figures, or `failed` alone. `folder`: where the disk is measured."""
     missing = [name for name in ("torch", "deepspeed") if machine.package_version(name) is None]
     if missing:
         return {"failed": {"all": f"{' and '.join(missing)} not installed"}}
-    root = str(Path(__file__).parents[3])
-    path = os.pathsep.join(part for part in (root, os.environ.get("PYTHONPATH", "")) if part)
-    # the interpreter's own folder first: another ninja would compile every op again
-    tools = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     command = python_command("-m", _PROGRAM, *([str(folder)] if folder else []))
-    try:
-        done = subprocess.run(  # noqa: S603
-            command,
-            env={**os.environ, "PYTHONPATH": path, "PATH": tools},
-            capture_output=True,
-            text=True,
-            timeout=_TIMEOUT_SECONDS,
-            check=False,
-        )
-        body = json.loads(done.stdout.strip().splitlines()[-1]) if done.returncode == 0 else None
-    except (OSError, subprocess.TimeoutExpired, ValueError, IndexError):
-        body = None
-    return body if isinstance(body, dict) else {"failed": {"all": "the measuring program did not end well"}}
+    answer = read_child_answer(command, {"PATH": own_programs_path()}, timeout=_TIMEOUT_SECONDS)
+    if answer.code or answer.body is None:
+        return {"failed": {"all": "the measuring program did not end well"}}
+    return answer.body
 
 
-def to_doctor_checks(found: Mapping[str, Any]) -> tuple[DoctorCheck, ...]:
+def to_doctor_checks(figures: Mapping[str, Any]) -> tuple[DoctorCheck, ...]:
     """One row a figure, and one for each that could not be measured."""
-    rows = [DoctorCheck(_AREA, name, text) for key, name, text in _measurement_texts(found) if key in found]
-    for name, reason in (found.get("failed") or {}).items():
+    rows = [DoctorCheck(_AREA, name, text) for key, name, text in _measurement_texts(figures) if key in figures]
+    for name, reason in (figures.get("failed") or {}).items():
         rows.append(DoctorCheck(_AREA, name.replace("_", " "), "could not be measured", "note", str(reason)[:160]))
     return tuple(rows)
 
 
-def _measurement_texts(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+def _measurement_texts(figures: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     def rate(key: str, unit: float = 1e9) -> float:
-        return float(found.get(key) or 0.0) / unit
+        return float(figures.get(key) or 0.0) / unit
 
     adam = rate("cpu_adam", 1e6)
     return [
@@ -69,14 +53,14 @@ def _measurement_texts(found: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     ]
 
 
-def to_cluster_section(found: Mapping[str, Any]) -> dict[str, str]:
-    """What `cluster` of a run spec would say: the rates that the plan otherwise assumes."""
+def to_cluster_section(figures: Mapping[str, Any]) -> dict[str, str]:
+    """The `cluster` section of a run spec: the rates that the plan otherwise assumes."""
     keys = {
         "host_memory": "host_memory_bandwidth",
         "disk_read": "nvme_read_bandwidth",
         "disk_write": "nvme_write_bandwidth",
     }
-    section = {name: f"{found[key] / 1e9:.2f}GB/s" for key, name in keys.items() if found.get(key)}
-    if found.get("gpu_up") and found.get("gpu_down"):
-        section["pcie_bandwidth"] = f"{min(found['gpu_up'], found['gpu_down']) / 1e9:.2f}GB/s"
+    section = {name: f"{figures[key] / 1e9:.2f}GB/s" for key, name in keys.items() if figures.get(key)}
+    if figures.get("gpu_up") and figures.get("gpu_down"):
+        section["pcie_bandwidth"] = f"{min(figures['gpu_up'], figures['gpu_down']) / 1e9:.2f}GB/s"
     return section

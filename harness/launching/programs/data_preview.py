@@ -1,10 +1,8 @@
-"""Starts `launch/data.py`, which prepares a run's data, and reads what it says. Knows nothing of tokens."""
+"""Runs `preview_worker.py`, which prepares a run's data, and reads its answer. Knows nothing of tokens."""
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -12,36 +10,32 @@ from typing import Any
 
 from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
-from harness.hostinfo import machine
-from harness.launching.hosts.local_host import scripts_folder
+from harness.interpreter import python_command
+from harness.launching.hosts.local_host import workers_folder
+from harness.launching.process.child_process import read_child_answer
+from harness.launching.setup.launch_checks import check_packages
 from harness.plan.resolved_run import ResolvedRun
 
 _REQUIRED_PACKAGES = ("torch", "transformers", "datasets", "numpy")
 
 
 def preview_data(run: ResolvedRun, examples: int) -> dict[str, Any]:
-    """What the program found. Raises Refused with its findings, or where it cannot be started."""
-    missing = [name for name in _REQUIRED_PACKAGES if machine.package_version(name) is None]
+    """The preview of a run's data. Raises UserError with the program's findings, or where it cannot be started."""
+    missing = check_packages(_REQUIRED_PACKAGES)
     if missing:
-        names = " and ".join(f"`{name}`" for name in missing)
-        fix = Fix("install the training extra there: pip install 'deepspeed-harness[train]'")
-        raise UserError(
-            [Finding("EN002", "error", f"{names} cannot be found by {sys.executable}", fix=fix)], ExitCode.PREFLIGHT
-        )
+        raise UserError(missing, ExitCode.PREFLIGHT)
     with tempfile.TemporaryDirectory(prefix="harness-data-") as folder:
         file = Path(folder) / "spec.resolved.json"
         file.write_text(json.dumps(run.to_json()), encoding="utf-8")
-        command = [sys.executable, str(scripts_folder() / "data.py"), "--run", str(file), "--examples", str(examples)]
-        kind = "bar" if sys.stderr.isatty() else "plain"
-        done = subprocess.run(  # noqa: S603
-            command, env={**os.environ, "HARNESS_PROGRESS": kind}, stdout=subprocess.PIPE, text=True, check=False
-        )
-    if done.returncode:
-        raise RuntimeError(f"the program that prepares data ended with code {done.returncode}")
-    body: dict[str, Any] = json.loads(done.stdout)
-    if "refused" in body:
-        raise UserError([_to_finding(entry) for entry in body["refused"]], ExitCode.FINDINGS)
-    return body
+        worker = str(workers_folder() / "preview_worker.py")
+        command = python_command(worker, "--run", str(file), "--examples", str(examples))
+        progress = "bar" if sys.stderr.isatty() else "plain"
+        answer = read_child_answer(command, {"HARNESS_PROGRESS": progress}, stderr=None)
+    if answer.code or answer.body is None:
+        raise RuntimeError(f"the program that prepares data ended with code {answer.code}")
+    if "refused" in answer.body:
+        raise UserError([_to_finding(entry) for entry in answer.body["refused"]], ExitCode.FINDINGS)
+    return answer.body
 
 
 def _to_finding(body: dict[str, Any]) -> Finding:

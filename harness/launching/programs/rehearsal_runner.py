@@ -1,6 +1,6 @@
-"""Plays a rehearsal: makes its files, trains, kills, goes on and exports, each by the command that a user would type.
+"""Runs a rehearsal: makes its files, trains, kills, resumes and exports, each by the command that a user would type.
 
-What it is to be made of is decided in `harness.rehearsal`; everything that it starts has ended when it returns.
+`harness.rehearsal` decides the sizes. Everything that this module starts has ended when it returns.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,13 +39,13 @@ class RehearsalStage:
 
 @dataclass(slots=True)
 class RehearsalRun:
-    """What came of it. `findings` say why it ended early."""
+    """The state of a rehearsal. `findings` say why it ended early."""
 
     folder: Path
     scripts: Path
     log: Log
     launch_options: Sequence[str] = ()
-    """Of `harness launch`, beyond those that every rehearsal needs."""
+    """Options of `harness launch`, beyond those that every rehearsal needs."""
     stages: list[RehearsalStage] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     killed_record: RunRecord | None = None
@@ -63,42 +62,44 @@ class RehearsalRun:
 
 
 def run_rehearsal(
-    folder: Path, scripts: Path, orders: Mapping[str, Any], save_at: int, log: Log, launch_options: Sequence[str] = ()
+    folder: Path, scripts: Path, config: Mapping[str, Any], save_at: int, log: Log, launch_options: Sequence[str] = ()
 ) -> RehearsalRun:
-    """All phases in order; the first that fails ends it. `spec.yaml` must be in `folder`; `options` are more of
-    `harness launch`. Raises nothing.
+    """Run all phases in order, up to the first that fails. `spec.yaml` must be in `folder`; `launch_options` are more
+    options of `harness launch`. Raises nothing.
     """
-    played = RehearsalRun(folder, scripts, log, launch_options)
-    parts: tuple[Callable[[], None], ...] = (
-        partial(_make_files, played, orders),
-        partial(_train_and_kill, played, save_at),
-        partial(_resume_training, played, save_at),
-        partial(_export_model, played),
+    rehearsal = RehearsalRun(folder, scripts, log, launch_options)
+    phases: tuple[Callable[[], None], ...] = (
+        partial(_make_files, rehearsal, config),
+        partial(_train_and_kill, rehearsal, save_at),
+        partial(_resume_training, rehearsal, save_at),
+        partial(_export_model, rehearsal),
     )
-    for part in parts:
-        part()
-        if played.findings:
+    for phase in phases:
+        phase()
+        if rehearsal.findings:
             break
-    return played
+    return rehearsal
 
 
-def _make_files(played: RehearsalRun, orders: Mapping[str, Any]) -> None:
-    file = played.folder / "orders.json"
-    file.write_text(json.dumps(orders, indent=2), encoding="utf-8")
-    command = [sys.executable, str(played.scripts / "rehearsal_files.py"), "--orders", str(file)]
-    code, seconds, _ = _run_command(played, command, "files")
-    _add_stage(played, RehearsalStage("files", seconds, code, "a sharded model folder of random weights, and records"))
+def _make_files(rehearsal: RehearsalRun, config: Mapping[str, Any]) -> None:
+    file = rehearsal.folder / "orders.json"
+    file.write_text(json.dumps(config, indent=2), encoding="utf-8")
+    command = python_command(str(rehearsal.scripts / "synthetic_files_worker.py"), "--orders", str(file))
+    code, seconds, _ = _run_command(rehearsal, command, "files")
+    _add_stage(
+        rehearsal, RehearsalStage("files", seconds, code, "a sharded model folder of random weights, and records")
+    )
     if code:
-        _add_failure(played, "files", code, "the model folder could not be made")
+        _add_failure(rehearsal, "files", code, "the model folder could not be made")
 
 
-def _train_and_kill(played: RehearsalRun, save_at: int) -> None:
+def _train_and_kill(rehearsal: RehearsalRun, save_at: int) -> None:
     """Train, and kill a rank once a checkpoint is complete and the next step has begun."""
-    began, rank, code = time.monotonic(), None, 1
-    with (played.folder / "train.log").open("ab") as log:
-        child = spawn_child(_launch_command(played), played.folder, log)
+    start, rank, code = time.monotonic(), None, 1
+    with (rehearsal.folder / "train.log").open("ab") as log:
+        child = spawn_child(_launch_command(rehearsal), rehearsal.folder, log)
         try:
-            rank = _wait_for_checkpoint(played, child, save_at)
+            rank = _wait_for_checkpoint(rehearsal, child, save_at)
             if rank is not None:
                 os.kill(rank, signal.SIGKILL)
             code = child.wait(_TIMEOUT_SECONDS)
@@ -106,82 +107,84 @@ def _train_and_kill(played: RehearsalRun, save_at: int) -> None:
             rank = None
         finally:
             terminate_child(child)
-    played.killed_record = _read_newest_record(played)
-    seconds = time.monotonic() - began
+    rehearsal.killed_record = _read_newest_record(rehearsal)
+    seconds = time.monotonic() - start
     if rank is None:
         code = code or 1
-        _add_stage(played, RehearsalStage("train", seconds, code, "load, train, save"))
-        _add_failure(played, "train", code, "it ended before it could be killed")
+        _add_stage(rehearsal, RehearsalStage("train", seconds, code, "load, train, save"))
+        _add_failure(rehearsal, "train", code, "it ended before it could be killed")
         return
-    _add_stage(played, RehearsalStage("train", seconds, 0, f"load, train, save; a rank killed after step {save_at}"))
+    _add_stage(rehearsal, RehearsalStage("train", seconds, 0, f"load, train, save; a rank killed after step {save_at}"))
     if code == 0:
-        _add_failure(played, "train", 1, "a rank was killed, and the launch says that all is well")
+        _add_failure(rehearsal, "train", 1, "a rank was killed, and the launch says that all is well")
 
 
-def _resume_training(played: RehearsalRun, save_at: int) -> None:
-    code, seconds, _ = _run_command(played, [*_launch_command(played), "--resume", "auto"], "resume")
-    record = played.resumed_record = _read_newest_record(played)
-    start = int(record.header.get("start_step", 0)) if record else 0
-    _add_stage(played, RehearsalStage("resume", seconds, code, f"went on from step {start}, trained to the end"))
+def _resume_training(rehearsal: RehearsalRun, save_at: int) -> None:
+    code, seconds, _ = _run_command(rehearsal, [*_launch_command(rehearsal), "--resume", "auto"], "resume")
+    record = rehearsal.resumed_record = _read_newest_record(rehearsal)
+    first_step = int(record.header.get("start_step", 0)) if record else 0
+    _add_stage(
+        rehearsal, RehearsalStage("resume", seconds, code, f"went on from step {first_step}, trained to the end")
+    )
     if code:
-        _add_failure(played, "resume", code, "it did not go on to the end")
-    elif start < save_at:
-        _add_failure(played, "resume", 1, f"it went on from step {start}, the checkpoint was of step {save_at}")
+        _add_failure(rehearsal, "resume", code, "it did not go on to the end")
+    elif first_step < save_at:
+        _add_failure(rehearsal, "resume", 1, f"it went on from step {first_step}, the checkpoint was of step {save_at}")
 
 
-def _export_model(played: RehearsalRun) -> None:
-    run_dir = played.resumed_record.folder if played.resumed_record else played.folder / "runs" / "latest"
+def _export_model(rehearsal: RehearsalRun) -> None:
+    run_dir = rehearsal.resumed_record.folder if rehearsal.resumed_record else rehearsal.folder / "runs" / "latest"
     # the rehearsal's own checkpoint: the spec has said whether the model's code runs
-    words = ("-m", "harness", "export", str(run_dir), str(played.folder / "export"), "--allow-local-code")
-    command = python_command(*words)
-    code, seconds, peak = _run_command(played, command, "export")
-    played.export_peak_bytes = peak or None
-    size = sum(path.stat().st_size for path in (played.folder / "export").glob("*.safetensors"))
-    _add_stage(played, RehearsalStage("export", seconds, code, f"{size:,} bytes of weights for transformers"))
+    options = (str(run_dir), str(rehearsal.folder / "export"), "--allow-local-code")
+    command = python_command("-m", "harness", "export", *options)
+    code, seconds, peak = _run_command(rehearsal, command, "export")
+    rehearsal.export_peak_bytes = peak or None
+    size = sum(path.stat().st_size for path in (rehearsal.folder / "export").glob("*.safetensors"))
+    _add_stage(rehearsal, RehearsalStage("export", seconds, code, f"{size:,} bytes of weights for transformers"))
     if code or not size:
-        _add_failure(played, "export", code or 1, "nothing was exported")
+        _add_failure(rehearsal, "export", code or 1, "nothing was exported")
 
 
-def _launch_command(played: RehearsalRun) -> list[str]:
-    words = python_command("-m", "harness", "launch", "spec.yaml", "--progress", "plain", "--format", "json")
-    return [*words, *played.launch_options]
+def _launch_command(rehearsal: RehearsalRun) -> list[str]:
+    command = python_command("-m", "harness", "launch", "spec.yaml", "--progress", "plain", "--format", "json")
+    return [*command, *rehearsal.launch_options]
 
 
-def _run_command(played: RehearsalRun, command: Sequence[str], name: str) -> tuple[int, float, int]:
-    """Exit code, seconds, and the largest resident set of the process and of what it waited for."""
-    began = time.monotonic()
-    with (played.folder / f"{name}.log").open("ab") as log:
-        child = spawn_child(command, played.folder, log)
+def _run_command(rehearsal: RehearsalRun, command: Sequence[str], name: str) -> tuple[int, float, int]:
+    """Exit code, seconds, and the largest resident set of the process and of the children that it waited for."""
+    start = time.monotonic()
+    with (rehearsal.folder / f"{name}.log").open("ab") as log:
+        child = spawn_child(command, rehearsal.folder, log)
         try:
             _, status, usage = os.wait4(child.pid, 0)
             child.returncode = os.waitstatus_to_exitcode(status)
         finally:
             terminate_child(child)
     code = child.returncode
-    return (128 - code if code < 0 else code), time.monotonic() - began, usage.ru_maxrss * 1024
+    return (128 - code if code < 0 else code), time.monotonic() - start, usage.ru_maxrss * 1024
 
 
-def _wait_for_checkpoint(played: RehearsalRun, child: subprocess.Popen[bytes], step: int) -> int | None:
+def _wait_for_checkpoint(rehearsal: RehearsalRun, child: subprocess.Popen[bytes], step: int) -> int | None:
     """The pid of a rank once the run has a complete checkpoint of this step; None when the launch ends before."""
     until = time.monotonic() + _TIMEOUT_SECONDS
     while child.poll() is None and time.monotonic() < until:
-        found = find_runs_with(played.folder, f"checkpoints/step-{step:08d}/manifest.json")
-        if found:
-            return _find_last_rank_pid(found[-1])
+        runs = find_runs_with(rehearsal.folder, f"checkpoints/step-{step:08d}/manifest.json")
+        if runs:
+            return _find_last_rank_pid(runs[-1])
         time.sleep(0.02)
     return None
 
 
 def find_runs_with(folder: Path, name: str) -> list[Path]:
     """Run directories that have this file, the one whose file is newest last; without `latest`, which is a link to one
-    of them: ranks are known by the directory's own name.
+    of them: the ranks' environment has the directory's own name.
     """
     runs = [run for run in (folder / "runs").glob("*") if not run.is_symlink() and (run / name).is_file()]
     return sorted(runs, key=lambda run: (run / name).stat().st_mtime)
 
 
 def _find_last_rank_pid(run_dir: Path) -> int | None:
-    """The last rank: one that is not the first, where there are several."""
+    """The process of the last rank, which is not the first rank where there are several."""
     ranks = {}
     for process in find_run_processes(run_dir, session=-1):
         try:
@@ -189,27 +192,27 @@ def _find_last_rank_pid(run_dir: Path) -> int | None:
         except OSError:
             continue
         local = [part for part in command if part.startswith(b"--local_rank=")]  # the launcher gives it to ranks alone
-        if local and any(part.endswith(b"train.py") for part in command):
+        if local and any(part.endswith(b"train_worker.py") for part in command):
             ranks[int(local[0].partition(b"=")[2])] = process.pid
     return ranks[max(ranks)] if ranks else None
 
 
-def _read_newest_record(played: RehearsalRun) -> RunRecord | None:
-    found = find_runs_with(played.folder, "launch.json")
-    return read_run_record(found[-1]) if found else None
+def _read_newest_record(rehearsal: RehearsalRun) -> RunRecord | None:
+    runs = find_runs_with(rehearsal.folder, "launch.json")
+    return read_run_record(runs[-1]) if runs else None
 
 
-def _add_stage(played: RehearsalRun, stage: RehearsalStage) -> None:
-    played.stages.append(stage)
-    played.log(f"{stage.name}: {stage.what} ({stage.seconds:.0f} s, code {stage.code})")
+def _add_stage(rehearsal: RehearsalRun, stage: RehearsalStage) -> None:
+    rehearsal.stages.append(stage)
+    rehearsal.log(f"{stage.name}: {stage.what} ({stage.seconds:.0f} s, code {stage.code})")
 
 
-def _add_failure(played: RehearsalRun, name: str, code: int, why: str) -> None:
-    log = played.folder / f"{name}.log"
+def _add_failure(rehearsal: RehearsalRun, name: str, code: int, why: str) -> None:
+    log = rehearsal.folder / f"{name}.log"
     try:
         tail = [line for line in log.read_text(errors="replace").splitlines() if line.strip()][-8:]
     except OSError:
         tail = []
     fix = Fix(f"read `{log}`; `harness explain --log {log}` names the cause")
     message = f"the rehearsal ended in the phase `{name}` with code {code}: {why}"
-    played.findings.append(Finding("MM012", "error", message, notes=tuple(line[:200] for line in tail), fix=fix))
+    rehearsal.findings.append(Finding("MM012", "error", message, notes=tuple(line[:200] for line in tail), fix=fix))

@@ -1,6 +1,6 @@
-"""Runs one candidate of `harness tune` by the command that a user would type, and looks on while it takes its steps.
+"""Runs one candidate of `harness tune` by the command that a user would type, and monitors its steps.
 
-What is tried, and what its steps mean, is decided in `harness.tuning`.
+`harness.tuning` decides which candidates run and what their steps mean.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ _TRIAL_OVERRIDES: dict[str, Any] = {
     "launch.max_restarts": 0,
     "launch.min_hosts": None,
 }
-"""What every trial has otherwise than the run: it measures steps, keeps nothing and tells no tracker. Every run
-evaluates at its end; here one batch, when all steps are over.
+"""Settings of every trial that differ from the run's: a trial measures steps, saves nothing and uses no tracker. Every
+run evaluates at its end; a trial evaluates one batch, after all steps.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class TrialSettings:
-    """How trials are run: the spec with the user's own options, `options` for `harness launch` itself, the folder for
-    what they leave, how many steps, how many of these are not measured, and seconds a trial may take.
+    """Settings of all trials: the spec with the user's own overrides, options for `harness launch` itself, the folder
+    of their output, the number of steps, how many of these are not measured, and the seconds a trial may take.
     """
 
     spec: str
@@ -70,35 +70,35 @@ def run_trial(plan: TrialSettings, run: ResolvedRun, candidate: Candidate, numbe
     """
     output = plan.folder / f"trial-{number}"
     output.mkdir(parents=True, exist_ok=True)
-    began = time.monotonic()
+    start = time.monotonic()
     answer = output / "launch.json"
     with answer.open("wb") as stdout, (output / "launch.log").open("ab") as stderr:
         child = spawn_child(launch_command(plan, run, candidate.changes, output), Path.cwd(), stdout, stderr)
         try:
-            ended = _monitor_trial(child, plan, output, best, began + plan.timeout)
+            early_end = _monitor_trial(child, plan, output, best, start + plan.timeout)
         finally:
             terminate_child(child, immediately=True)
-    state, cause = (ended, "") if ended else state_of_launch(json_of(answer))
-    return _with_measurements(Trial(candidate, state, cause=cause, wall_seconds=time.monotonic() - began), plan, output)
+    state, cause = (early_end, "") if early_end else state_of_launch(json_of(answer))
+    return _with_measurements(Trial(candidate, state, cause=cause, wall_seconds=time.monotonic() - start), plan, output)
 
 
 def launch_command(plan: TrialSettings, run: ResolvedRun, sets: SpecChanges, output: Path) -> list[str]:
     """`harness launch` of the spec with the user's changes, then the candidate's, then those of every trial."""
     changes = [*plan.overrides]
     changes += [f"{join_key(path)}={json.dumps(value)}" for path, value in sets.items()]
-    alike = {**_TRIAL_OVERRIDES, "train.max_steps": plan.steps, "launch.output_dir": str(output)}
+    overrides = {**_TRIAL_OVERRIDES, "train.max_steps": plan.steps, "launch.output_dir": str(output)}
     for key in ("warmup_steps", "decay_steps"):
         if getattr(run.spec.scheduler, key) is not None:
-            alike[f"scheduler.{key}"] = 1
-    changes += [f"{key}={json.dumps(value)}" for key, value in alike.items()]
-    words = python_command("-m", "harness", "launch", plan.spec, "--progress", "plain", "--format", "json")
-    return [*words, *plan.launch_options, *(word for change in changes for word in ("--set", change))]
+            overrides[f"scheduler.{key}"] = 1
+    changes += [f"{key}={json.dumps(value)}" for key, value in overrides.items()]
+    command = python_command("-m", "harness", "launch", plan.spec, "--progress", "plain", "--format", "json")
+    return [*command, *plan.launch_options, *(word for change in changes for word in ("--set", change))]
 
 
 def _monitor_trial(
     child: subprocess.Popen[bytes], plan: TrialSettings, output: Path, best: Trial | None, until: float
 ) -> TrialState | None:
-    """Until the launch has ended (None), is out of time, or is far behind the best."""
+    """Wait until the launch has ended (None), is out of time, or is far behind the best."""
     while child.poll() is None:
         if time.monotonic() > until:
             return "timed out"
@@ -110,7 +110,7 @@ def _monitor_trial(
 
 
 def _with_measurements(trial: Trial, plan: TrialSettings, output: Path) -> Trial:
-    """With what the run directory has, and a cause where there is no measurement."""
+    """The trial with the measurements of its run directory, and a cause where there are none."""
     run_dir = find_run_dir(output)
     if run_dir is None:
         return replace(
@@ -132,20 +132,20 @@ def _failed_state(state: TrialState) -> TrialState:
 
 def find_run_dir(output: Path) -> Path | None:
     """The run directory of a trial; None before there is one."""
-    found = sorted(path.parent for path in output.glob("*/spec.resolved.json") if not path.parent.is_symlink())
-    return found[0] if found else None
+    runs = sorted(path.parent for path in output.glob("*/spec.resolved.json") if not path.parent.is_symlink())
+    return runs[0] if runs else None
 
 
 def _diagnose_failure(run_dir: Path) -> str:
     try:
-        found = diagnose_run(run_dir)
+        diagnosis = diagnose_run(run_dir)
     except (OSError, UserError):
         return ""
-    return f": {found.title}" if found.state == "failed" and found.title else ""
+    return f": {diagnosis.title}" if diagnosis.state == "failed" and diagnosis.title else ""
 
 
 def _read_launch_error(log: Path) -> str:
-    """What a launch said that began nothing."""
+    """The first error of a launch that began no run, else its last line."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
-    said = [line.strip() for line in lines if line.strip()]
-    return next((line for line in said if line.startswith("error")), said[-1] if said else "it began nothing")[:300]
+    texts = [line.strip() for line in lines if line.strip()]
+    return next((line for line in texts if line.startswith("error")), texts[-1] if texts else "it began nothing")[:300]

@@ -2,7 +2,7 @@
 rank must be told where the launcher does not. Starts nothing.
 
 Read in DeepSpeed's `launcher/multinode_runner.py` (0.19.8): only pdsh runs `launcher/launch.py` on the hosts, which
-tells every rank its number and where rank 0 is. mpirun and srun start the ranks themselves; `launch/train.py` then
+tells every rank its number and where rank 0 is. mpirun and srun start the ranks themselves; `train_worker.py` then
 reads their variables.
 """
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from harness.findings import Finding, Fix
@@ -77,23 +77,27 @@ def _check_python_optimize(run: ResolvedRun, here: LocalHost) -> Iterator[Findin
         )
 
 
+def check_packages(names: Sequence[str], python: str = sys.executable, notes: tuple[str, ...] = ()) -> list[Finding]:
+    """EN002 when packages that train are not installed for `python`, which is this interpreter."""
+    missing = [f"`{name}`" for name in names if machine.package_version(name) is None]
+    if not missing:
+        return []
+    message = f"{' and '.join(missing)} cannot be found by {python}"
+    fix = Fix("install the training extra there: pip install 'deepspeed-harness[train]'")
+    return [Finding("EN002", "error", message, notes=notes, fix=fix)]
+
+
 def _check_installed(here: LocalHost) -> Iterator[Finding]:
-    missing = [name for name in ("torch", "deepspeed", "transformers") if machine.package_version(name) is None]
+    note = "validating, planning and rendering do without; training does not"
+    missing = check_packages(("torch", "deepspeed", "transformers"), here.python, (note,))
     if missing:
-        names = " and ".join(f"`{name}`" for name in missing)
-        yield Finding(
-            "EN002",
-            "error",
-            f"{names} cannot be found by {here.python}",
-            notes=("validating, planning and rendering do without; training does not",),
-            fix=Fix("install the training extra there: pip install 'deepspeed-harness[train]'"),
-        )
-    elif not (here.scripts / "train.py").is_file():
+        yield from missing
+    elif not (here.scripts / "train_worker.py").is_file():
         yield Finding(
             "EN003",
             "error",
             f"the launch scripts are not in {here.scripts}",
-            fix=Fix("install the project anew, or run from a checkout that has `launch/`"),
+            fix=Fix("install the project anew"),
         )
 
 

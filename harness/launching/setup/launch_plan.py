@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -227,10 +227,11 @@ def build_launch_plan(
     target: RunTarget,
     network: Network | None = None,
     node_rank: int | None = None,
+    program: Sequence[str] | None = None,
 ) -> LaunchPlan:
     """The plan of one launch. `run` must have a known world; `config` is the rendered DeepSpeed JSON. With `network`
     every host was asked already, and DeepSpeed need not ask the first one again. With `node` it is the plan of that
-    host alone, in a job whose hosts start their own ranks.
+    host alone, in a job whose hosts start their own ranks. `program`: what every rank runs instead of training.
     """
     run_dir, resume = target.run_dir, target.resume
     hosts = _hosts_and_slots(run, here)
@@ -274,7 +275,8 @@ def build_launch_plan(
         extra = backend_env(starter, master or hosts[0][0], port, is_root=here.is_root)
         plans = [replace(host, variables=(*host.variables, *(Variable(*one) for one in extra))) for host in plans]
     where += core_binding.core_binding_args(run)
-    argv = [*here.deepspeed, *where, "--master_port", str(port), str(here.scripts / "train.py"), *tail]
+    worker = program or (str(here.scripts / "train_worker.py"), *tail)
+    argv = [*here.deepspeed, *where, "--master_port", str(port), *worker]
     return LaunchPlan(
         name=run.name,
         run_dir=run_dir,

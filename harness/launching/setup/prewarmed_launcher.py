@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.interpreter import python_command
 from harness.launching.hosts.local_host import LocalHost
 from harness.launching.process.processes import set_up_child
 from harness.launching.setup.launch_plan import LaunchPlan
@@ -33,7 +34,7 @@ class PrewarmedLauncher:
         if len(here.deepspeed) != 1 or not _is_script_of_this_python(Path(here.deepspeed[0])):
             return None
         child = subprocess.Popen(  # noqa: S603
-            [sys.executable, str(here.scripts / "ahead.py")],
+            python_command(str(here.scripts / "prewarmed_deepspeed.py")),
             cwd=here.cwd,
             env={**here.environ, **variables},
             stdin=subprocess.PIPE,

@@ -8,16 +8,15 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from harness.errors import ExitCode
+from harness.interpreter import python_command
 from harness.launching.ops.local_build import ensure_ops
 from harness.launching.ops.remote_build import build_on_hosts
-from harness.launching.process.processes import find_run_processes, kill_all
+from harness.launching.process.child_process import kill_session, spawn_child
 from harness.launching.process.signals import SignalInterrupt, Signals
 from harness.launching.setup.launch_context import LaunchContext, LaunchObserver
 from harness.launching.setup.launch_plan import LaunchPlan
@@ -152,24 +151,21 @@ def _resumed_final_checkpoint(outcome: LaunchResult) -> Path | None:
 
 
 def run_export(checkpoint: Path, target: Path, options: list[str], services: LaunchContext, log: Path | None) -> int:
-    """Run `launch/export.py` with this Python; returns its exit code. Raises Interrupted when a signal came.
+    """Run `export_worker.py` with this Python; returns its exit code. Raises Interrupted when a signal came.
 
     Output goes to `log`, or to the caller's own stdout and stderr.
     """
-    command = [sys.executable, str(services.scripts / "export.py")]
-    command += ["--checkpoint", str(checkpoint), "--out", str(target), *options]
+    worker = str(services.scripts / "export_worker.py")
+    command = python_command(worker, "--checkpoint", str(checkpoint), "--out", str(target), *options)
     stream = log.open("ab") if log is not None else None
     try:
-        child = subprocess.Popen(  # noqa: S603
-            command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, start_new_session=True
-        )
+        child = spawn_child(command, Path.cwd(), stream, stream)
         try:
             while child.poll() is None:
                 services.signals.raise_if_received()
                 time.sleep(0.1)
         finally:
-            kill_all(lambda: find_run_processes(Path("/nonexistent"), child.pid), 1.0)
-            child.wait()
+            kill_session(child, 1.0)
     finally:
         if stream is not None:
             stream.close()

@@ -31,7 +31,7 @@ _NOISE = re.compile(
     re.VERBOSE,
 )
 _RANK_PREFIX = re.compile(r"^(?P<host>[^\s:\[]+: )?\[rank(?P<rank>\d+)\]: ")
-"""As `launch/relay.py` marks the lines of ranks, behind pdsh's host where there are several."""
+"""As `output_tee.py` marks the lines of ranks, behind pdsh's host where there are several."""
 _PROGRESS_LINE = re.compile(r"^step \d+/\d+  loss ")
 
 

@@ -1,4 +1,4 @@
-"""The supervisor's ends of `launch/guard.py`, one a host: who lives there, which host is not heard of any more.
+"""The supervisor's ends of `node_agent.py`, one a host: who lives there, which host is not heard of any more.
 
 One ssh a host, held for as long as the ranks run. Its silence, not the launcher's, tells that a host was cut off.
 """
@@ -75,7 +75,7 @@ class NodeAgents:
             "supervisor": host_identity(),
             "path": [str(Path(harness.__file__ or "").resolve().parent.parent), *(p for p in inherited if p)],
         }
-        words = [sys.executable, str(self.scripts / "guard.py"), encode_request(request)]
+        words = [sys.executable, str(self.scripts / "node_agent.py"), encode_request(request)]
         for host in self.plan.hosts:
             child = subprocess.Popen(  # noqa: S603
                 ssh_command(host.name, words),

@@ -17,7 +17,7 @@ from harness.runtime.patches import cpuinfo_cache
 def import_deepspeed() -> None:
     """Import DeepSpeed; mlflow can be imported afterwards.
 
-    Removes `launch/lean`, the stub for the launcher, from the path of this process and of its children.
+    Removes `harness/workers/stubs`, the stub for the launcher, from the path of this process and its children.
     """
     sys.path[:] = [path for path in sys.path if not _is_mlflow_stub(path)]
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
@@ -38,4 +38,4 @@ def import_deepspeed() -> None:
 
 
 def _is_mlflow_stub(path: str) -> bool:
-    return path.endswith(os.path.join("launch", "lean"))  # noqa: PTH118  (an entry of a path, compared as text)
+    return path.endswith(os.path.join("workers", "stubs"))  # noqa: PTH118  (an entry of a path, compared as text)

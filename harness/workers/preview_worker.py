@@ -8,24 +8,32 @@ import os
 import sys
 from pathlib import Path
 
-if __name__ == "__main__":
+
+def main() -> None:
+    """Prepare the data and print the preview, or the findings that refuse it."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run", type=Path, required=True, metavar="FILE", help="a `spec.resolved.json`")
     parser.add_argument("--examples", type=int, default=3, metavar="N", help="how many decoded sequences")
     arguments = parser.parse_args()
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-    # What libraries print must not mix with the result: their stdout becomes stderr.
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    # Libraries print to stdout too; their output must not mix with the result.
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     from harness.errors import UserError
+    from harness.interpreter import remove_repeated_root
     from harness.plan.resolved_run import ResolvedRun
+
+    remove_repeated_root()
     from harness.runtime.dataset.preview import preview_dataset
 
     try:
-        body = preview_dataset(
-            ResolvedRun.from_json(json.loads(arguments.run.read_text(encoding="utf-8"))), arguments.examples
-        )
-    except UserError as refused:
-        body = {"refused": [{**f._asdict(), "fix": f.fix and f.fix._asdict()} for f in refused.findings]}
+        run = ResolvedRun.from_json(json.loads(arguments.run.read_text(encoding="utf-8")))
+        body = preview_dataset(run, arguments.examples)
+    except UserError as error:
+        body = {"refused": [{**f._asdict(), "fix": f.fix and f.fix._asdict()} for f in error.findings]}
     json.dump(body, out)
     out.close()
+
+
+if __name__ == "__main__":
+    main()

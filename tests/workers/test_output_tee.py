@@ -1,4 +1,4 @@
-"""`launch/relay.py` between a rank and the launcher. Needs nothing; seconds."""
+"""`output_tee.py` between a rank and the launcher. Needs nothing; seconds."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-RELAY = [sys.executable, "-I", "-S", str(ROOT / "launch" / "relay.py")]
+RELAY = [sys.executable, "-I", "-S", str(ROOT / "harness" / "workers" / "output_tee.py")]
 
 
 def start(file: Path, rank: int) -> subprocess.Popen[bytes]:
@@ -96,10 +96,10 @@ def test_a_rank_that_crashes_has_said_everything(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     script = (
         "import os, signal, sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path;"
-        " from train import keep_output; keep_output(Path(sys.argv[2]), 1, 1);"
+        " from train_worker import redirect_output; redirect_output(Path(sys.argv[2]), 1, 1);"
         " os.write(2, b'a last word'); os.kill(os.getpid(), signal.SIGKILL)"
     )
-    words = [sys.executable, "-c", script, str(ROOT / "launch"), str(tmp_path)]
+    words = [sys.executable, "-c", script, str(ROOT / "harness" / "workers"), str(tmp_path)]
     done = subprocess.run(words, stdout=subprocess.PIPE, check=False, timeout=30, env={**os.environ})
     assert done.returncode == -signal.SIGKILL
     assert done.stdout == b"[rank1]: a last word\n"

@@ -1,26 +1,13 @@
-"""What a rank's entry point settles before torch is imported: its number, and its share of the host's cores."""
+"""The variables that a rank sets before torch is imported: its number, and its share of the host's cores."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections.abc import Mapping
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "launch" / "train.py"
-
-
-@pytest.fixture
-def train() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("launch_train", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from harness.workers import train_worker
 
 
 @pytest.mark.parametrize(
@@ -37,16 +24,16 @@ def train() -> ModuleType:
     ids=str,
 )
 def test_a_rank_takes_its_share_of_the_cores(
-    train: ModuleType, monkeypatch: pytest.MonkeyPatch, told: Mapping[str, str], threads: str
+    monkeypatch: pytest.MonkeyPatch, told: Mapping[str, str], threads: str
 ) -> None:
     monkeypatch.setattr(os, "environ", dict(told))
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
-    train.share_cores()
+    train_worker.set_thread_count()
     assert os.environ["OMP_NUM_THREADS"] == threads
 
 
-def test_mpirun_and_srun_say_the_number_in_their_own_words(train: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mpirun_and_srun_say_the_number_in_their_own_words(monkeypatch: pytest.MonkeyPatch) -> None:
     said = {"SLURM_PROCID": "5", "SLURM_NTASKS": "8", "SLURM_LOCALID": "1"}
     monkeypatch.setattr(os, "environ", dict(said))
-    train.read_the_starters_variables()
+    train_worker.set_rank_variables()
     assert [os.environ[name] for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK")] == ["5", "8", "1"]

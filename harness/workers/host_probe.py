@@ -1,7 +1,7 @@
-"""What one host is and has, as one line of JSON on stdout. Sent to every host through ssh by `harness preflight`.
+"""Prints the facts of one host as one line of JSON on stdout. `harness preflight` sends it to every host through ssh.
 
 Standard library only, and it runs from stdin (`python - REQUEST`), so that a host needs nothing but Python: the harness
-may be missing there, which is one of the things to find out. It changes nothing; it listens on ports where asked to.
+may be missing there, which is one of the facts. It changes nothing; it listens on ports where the request says so.
 """
 
 from __future__ import annotations
@@ -26,56 +26,56 @@ import time
 from pathlib import Path
 
 MARK = "HARNESS-PROBE "
-"""Begins the one line that is ours: what a login shell prints before it is not."""
+"""Begins our one line; a login shell may print others before it."""
 SIOCGIFADDR, SIOCGIFNETMASK, SIOCGIFFLAGS = 0x8915, 0x891B, 0x8913  # linux/sockios.h
 IFF_UP, IFF_LOOPBACK = 0x1, 0x8  # linux/if.h
-AIO = "#include <libaio.h>\nint main(void) { return io_submit(0, 0, 0); }\n"
+AIO_PROGRAM = "#include <libaio.h>\nint main(void) { return io_submit(0, 0, 0); }\n"
 
 
-def facts(request):
-    """Everything about this host that a gate may ask for. Bytes and seconds; null where nobody says."""
+def read_facts(request):
+    """All facts of this host that a gate may use. Bytes and seconds; null where they are not known."""
     sys.path[:0] = request.get("path", [])
-    found = {
+    facts = {
         "time": time.time(),
         "hostname": socket.gethostname(),
-        "machine": identity(),
+        "machine": read_identity(),
         "python": platform.python_version(),
-        "packages": {name: version_of(name) for name in request.get("packages", [])},
-        "code": {folder: digest_of(folder) for folder in request.get("code", [])},
-        "accelerators": accelerators(),
+        "packages": {name: package_version(name) for name in request.get("packages", [])},
+        "code": {folder: hash_code(folder) for folder in request.get("code", [])},
+        "accelerators": list_accelerators(),
         "cores": len(os.sched_getaffinity(0)),
         "numa_nodes": len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))),
-        "memory": memory(),
-        "memlock": limit(resource.RLIMIT_MEMLOCK),
-        "nofile": limit(resource.RLIMIT_NOFILE),
-        "shm": free(Path("/dev/shm")),  # noqa: S108  (where the kernel's shared memory is)
-        "folders": {name: folder(Path(path)) for name, path in request.get("folders", {}).items()},
+        "memory": read_memory(),
+        "memlock": read_limit(resource.RLIMIT_MEMLOCK),
+        "nofile": read_limit(resource.RLIMIT_NOFILE),
+        "shm": free_bytes(Path("/dev/shm")),  # noqa: S108  (where the kernel's shared memory is)
+        "folders": {name: describe_folder(Path(path)) for name, path in request.get("folders", {}).items()},
         "marks": {path: Path(path).exists() for path in request.get("marks", [])},
         "compiler": shutil.which(os.environ.get("CXX") or "c++"),
-        "interfaces": interfaces(),
-        "own_addresses": resolved(socket.gethostname()),
-        "ports": {str(port): port_state(port) for port in request.get("ports", [])},
+        "interfaces": list_interfaces(),
+        "own_addresses": resolve_addresses(socket.gethostname()),
+        "ports": {str(port): check_port(port) for port in request.get("ports", [])},
     }
     if request.get("numactl"):
-        found["numactl"] = shutil.which("numactl") is not None
+        facts["numactl"] = shutil.which("numactl") is not None
     if request.get("libaio"):
-        found["libaio"] = libaio()
-    if request.get("torch") and found["accelerators"]:
-        found["torch"] = torch_devices(request["torch"], time.time() - found["time"])
-    found["took"] = time.time() - found["time"]
-    return found
+        facts["libaio"] = can_link_libaio()
+    if request.get("torch") and facts["accelerators"]:
+        facts["torch"] = probe_torch(request["torch"], time.time() - facts["time"])
+    facts["took"] = time.time() - facts["time"]
+    return facts
 
 
-def identity():
+def read_identity():
     """Tells machines apart whatever they are called: the boot id, and the network that this process sees."""
-    boot = text("/proc/sys/kernel/random/boot_id").strip()
+    boot = read_text("/proc/sys/kernel/random/boot_id").strip()
     try:
         return boot + "/" + os.readlink("/proc/self/ns/net")  # noqa: PTH115
     except OSError:
         return boot
 
 
-def version_of(name):
+def package_version(name):
     """Version of an installed distribution, not imported."""
     try:
         return importlib.metadata.version(name)
@@ -83,7 +83,7 @@ def version_of(name):
         return None
 
 
-def digest_of(folder_name):
+def hash_code(folder_name):
     """One sha256 over names and contents of the Python files below a folder; None when there are none."""
     root, digest, count = Path(folder_name), hashlib.sha256(), 0
     for file in sorted(root.rglob("*.py")):
@@ -96,7 +96,7 @@ def digest_of(folder_name):
     return digest.hexdigest() if count else None
 
 
-def accelerators():
+def list_accelerators():
     """NVIDIA devices as nvidia-smi lists them: name and bytes of memory."""
     program = shutil.which("nvidia-smi")
     if program is None:
@@ -110,64 +110,68 @@ def accelerators():
     return [{"name": n.strip(), "memory": int(m) * 2**20 if m.strip().isdigit() else None} for n, _, m in rows]
 
 
-def torch_devices(asked, spent):
-    """What torch says of these devices: `source`, the text of `torch_devices.py`, is run by this Python, within
+def probe_torch(torch_request, spent):
+    """Ask torch about these devices: `source`, the text of `torch_device_probe.py`, is run by this Python, within
     `seconds` less those `spent`, with the variables and the PYTHONPATH that ranks have. `answer` is null where none
     came in time.
     """
-    env = {**os.environ, **asked["environ"], **({"PYTHONPATH": asked["path"]} if asked["path"] else {})}
-    command = [sys.executable, "-P", "-c", asked["source"]]
-    found = {"answer": None, "seconds": asked["seconds"], "driver": driver()}
-    began = time.monotonic() - spent
-    found["visible"] = env.get("CUDA_VISIBLE_DEVICES")
+    env = {
+        **os.environ,
+        **torch_request["environ"],
+        **({"PYTHONPATH": torch_request["path"]} if torch_request["path"] else {}),
+    }
+    command = [sys.executable, "-P", "-c", torch_request["source"]]
+    result = {"answer": None, "seconds": torch_request["seconds"], "driver": read_driver_version()}
+    start = time.monotonic() - spent
+    result["visible"] = env.get("CUDA_VISIBLE_DEVICES")
     child = subprocess.Popen(  # noqa: S603
         command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
     try:
-        out = child.communicate(timeout=max(1.0, began + asked["seconds"] - time.monotonic()))[0].decode(
+        out = child.communicate(timeout=max(1.0, start + torch_request["seconds"] - time.monotonic()))[0].decode(
             "utf-8", "replace"
         )
     except subprocess.TimeoutExpired:
-        child.kill()  # and not waited for: one that the driver holds in the kernel does not end
-        return found
-    lines = [line for line in out.splitlines() if line.startswith(asked["mark"])]
+        child.kill()  # without a wait: a process that the driver holds in the kernel does not end
+        return result
+    lines = [line for line in out.splitlines() if line.startswith(torch_request["mark"])]
     ended = {"words": f"its process ended with code {child.returncode}"}
-    found["answer"] = json.loads(lines[-1][len(asked["mark"]) :]) if lines else ended
-    return found
+    result["answer"] = json.loads(lines[-1][len(torch_request["mark"]) :]) if lines else ended
+    return result
 
 
-def driver():
+def read_driver_version():
     """The version of NVIDIA's driver, from the kernel's module; else from nvidia-smi, which may take seconds."""
     version = r"\b\d{3,}\.\d+(\.\d+)?\b"
-    found = re.search(version, text("/proc/driver/nvidia/version"))
-    if found is None:
+    match = re.search(version, read_text("/proc/driver/nvidia/version"))
+    if match is None:
         query = [shutil.which("nvidia-smi") or "nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
         try:
             done = subprocess.run(query, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=5, check=False)  # noqa: S603
         except (OSError, subprocess.TimeoutExpired):
             return None
-        found = re.match(version, done.stdout.decode("utf-8", "replace"))
-    return found.group(0) if found else None
+        match = re.match(version, done.stdout.decode("utf-8", "replace"))
+    return match.group(0) if match else None
 
 
-def memory():
+def read_memory():
     """Total and available bytes, capped by the control group's limit (cgroup v2)."""
-    rows = dict(line.split(":", 1) for line in text("/proc/meminfo").splitlines() if ":" in line)
+    rows = dict(line.split(":", 1) for line in read_text("/proc/meminfo").splitlines() if ":" in line)
     total, available = (int(rows.get(n, "0 kB").split()[0]) * 1024 for n in ("MemTotal", "MemAvailable"))
-    most = text("/sys/fs/cgroup/memory.max").strip()
+    most = read_text("/sys/fs/cgroup/memory.max").strip()
     if most.isdigit():
-        used = text("/sys/fs/cgroup/memory.current").strip()
+        used = read_text("/sys/fs/cgroup/memory.current").strip()
         total, available = min(total, int(most)), min(available, max(0, int(most) - int(used or 0)))
     return {"total": total, "available": available}
 
 
-def limit(kind):
+def read_limit(kind):
     """A soft limit; None is no limit."""
     soft = resource.getrlimit(kind)[0]
     return None if soft == resource.RLIM_INFINITY else soft
 
 
-def free(path):
+def free_bytes(path):
     """Free bytes for this user below a folder that exists."""
     try:
         return shutil.disk_usage(str(path)).free
@@ -175,57 +179,57 @@ def free(path):
         return None
 
 
-def folder(path):
+def describe_folder(path):
     """The nearest folder that exists at or above a path, whether it can be written, and its file system."""
-    there = next((p for p in (path, *path.parents) if p.is_dir()), Path("/"))
+    parent = next((p for p in (path, *path.parents) if p.is_dir()), Path("/"))
     return {
         "path": str(path),
         "exists": path.is_dir(),
-        "writable": os.access(str(there), os.W_OK | os.X_OK),
-        "free": free(there),
-        "filesystem": filesystem_of(there),
+        "writable": os.access(str(parent), os.W_OK | os.X_OK),
+        "free": free_bytes(parent),
+        "filesystem": read_filesystem(parent),
     }
 
 
-def filesystem_of(path):
+def read_filesystem(path):
     """The type of the file system that holds a path."""
     best, kind, target = "", "", str(path.resolve())
-    for line in text("/proc/mounts").splitlines():
+    for line in read_text("/proc/mounts").splitlines():
         _, mount, fstype = line.split(" ")[:3]
         if (target == mount or target.startswith(mount.rstrip("/") + "/")) and len(mount) >= len(best):
             best, kind = mount, fstype
     return kind
 
 
-def interfaces():
+def list_interfaces():
     """Every interface that is up, with its first IPv4 address and the length of its prefix."""
-    found = []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asker:
+    rows = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
-            row = struct.pack("256s", name.encode()[:15])
+            ifreq = struct.pack("256s", name.encode()[:15])
             try:
-                flags = struct.unpack("H", fcntl.ioctl(asker, SIOCGIFFLAGS, row)[16:18])[0]
-                address = socket.inet_ntoa(fcntl.ioctl(asker, SIOCGIFADDR, row)[20:24])
-                mask = struct.unpack("!I", fcntl.ioctl(asker, SIOCGIFNETMASK, row)[20:24])[0]
+                flags = struct.unpack("H", fcntl.ioctl(probe, SIOCGIFFLAGS, ifreq)[16:18])[0]
+                address = socket.inet_ntoa(fcntl.ioctl(probe, SIOCGIFADDR, ifreq)[20:24])
+                mask = struct.unpack("!I", fcntl.ioctl(probe, SIOCGIFNETMASK, ifreq)[20:24])[0]
             except OSError:  # it has no address
                 continue
             if flags & IFF_UP:
                 prefix = bin(mask).count("1")
-                found.append(
+                rows.append(
                     {"name": name, "address": address, "prefix": prefix, "loopback": bool(flags & IFF_LOOPBACK)}
                 )
-    return found
+    return rows
 
 
-def resolved(name):
-    """The addresses of a name, as gloo asks for its own host's."""
+def resolve_addresses(name):
+    """The addresses of a name, as gloo looks up its own host's."""
     try:
         return sorted({row[4][0] for row in socket.getaddrinfo(name, None)})
     except OSError:
         return []
 
 
-def port_state(port):
+def check_port(port):
     """`free`, or why a rendezvous cannot listen there."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -236,7 +240,7 @@ def port_state(port):
     return "free"
 
 
-def libaio():
+def can_link_libaio():
     """Whether a C program that calls io_submit compiles and links, which DeepSpeed's async_io op needs."""
     cc = shutil.which(os.environ.get("CC") or "cc")
     if cc is None:
@@ -245,27 +249,27 @@ def libaio():
     command = [cc, *flags, "-x", "c", "-", "-o", os.devnull, "-laio"]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     try:
-        return subprocess.run(command, input=AIO.encode(), timeout=30, check=False, **quiet).returncode == 0  # noqa: S603
+        return subprocess.run(command, input=AIO_PROGRAM.encode(), timeout=30, check=False, **quiet).returncode == 0  # noqa: S603
     except (OSError, subprocess.TimeoutExpired):
         return False
 
 
 def listen(request):
-    """Accept connections on the ports asked for (0: any) until `seconds` are over; says first which they are."""
+    """Accept connections on the ports of the request (0: any) for `seconds`; prints the ports first."""
     sockets = []
     for port in request["ports"]:
-        one = socket.socket()
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        one.bind(("", port))
-        one.listen(1024)
-        one.settimeout(0.1)
-        sockets.append(one)
-    say({"listening": [one.getsockname()[1] for one in sockets]})
+        listener = socket.socket()
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("", port))
+        listener.listen(1024)
+        listener.settimeout(0.1)
+        sockets.append(listener)
+    write_answer({"listening": [listener.getsockname()[1] for listener in sockets]})
     end = time.monotonic() + request["seconds"]
     while time.monotonic() < end and os.getppid() != 1:
-        for one in sockets:
+        for listener in sockets:
             try:
-                one.accept()[0].close()
+                listener.accept()[0].close()
             except OSError:
                 continue
     return {"listened": True}
@@ -273,20 +277,20 @@ def listen(request):
 
 def connect(request):
     """For each address and port: `ok`, or why no connection was made. And the address that this host used."""
-    found = []
+    links = []
     for address, port in request["targets"]:
-        with socket.socket() as one:
-            one.settimeout(request["seconds"])
+        with socket.socket() as connection:
+            connection.settimeout(request["seconds"])
             try:
-                one.connect((address, port))
-                found.append({"address": address, "port": port, "state": "ok", "from": one.getsockname()[0]})
+                connection.connect((address, port))
+                links.append({"address": address, "port": port, "state": "ok", "from": connection.getsockname()[0]})
             except OSError as error:
                 why = "no answer" if isinstance(error, socket.timeout) else (error.strerror or str(error)).lower()
-                found.append({"address": address, "port": port, "state": why, "from": None})
-    return {"links": found}
+                links.append({"address": address, "port": port, "state": why, "from": None})
+    return {"links": links}
 
 
-def text(path):
+def read_text(path):
     """A file's content, or nothing."""
     try:
         return Path(path).read_text(encoding="utf-8", errors="replace")
@@ -294,12 +298,12 @@ def text(path):
         return ""
 
 
-def say(answer):
-    """One line that the other side recognises."""
+def write_answer(answer):
+    """Print one line that the other side recognises."""
     sys.stdout.write(MARK + json.dumps(answer) + "\n")
     sys.stdout.flush()
 
 
 if __name__ == "__main__":
-    asked = json.loads(base64.urlsafe_b64decode(sys.argv[1]))
-    say({"facts": facts, "listen": listen, "connect": connect}[asked["job"]](asked))
+    request = json.loads(base64.urlsafe_b64decode(sys.argv[1]))
+    write_answer({"facts": read_facts, "listen": listen, "connect": connect}[request["job"]](request))

@@ -1,0 +1,20 @@
+"""One row of `harness doctor`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+CheckState = Literal["ok", "note", "missing"]
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorCheck:
+    """One fact. `note`: something will not work or is worth knowing; `missing`: no training can start without it."""
+
+    area: str
+    name: str
+    value: str
+    state: CheckState = "ok"
+    means: str = ""
+    mend: str = ""

@@ -1,0 +1,107 @@
+"""The software of this machine that training needs: packages and compilers, as rows of `harness doctor`."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from harness.facts.deepspeed_version import VERIFIED_RANGE
+from harness.hostinfo import machine
+from harness.hostinfo.torch_extensions import torch_extensions_dir
+from harness.launching.programs.doctor_rows import DoctorCheck
+
+
+def check_software() -> Iterator[DoctorCheck]:
+    """Python and the packages that train."""
+    optimised = bool(sys.flags.optimize or os.environ.get("PYTHONOPTIMIZE"))
+    yield DoctorCheck(
+        "software",
+        "python",
+        f"{platform.python_version()} ({sys.executable})",
+        "missing" if optimised else "ok",
+        "assertions are off, DeepSpeed would train what it should refuse" if optimised else "",
+        "unset PYTHONOPTIMIZE and start Python without -O" if optimised else "",
+    )
+    yield DoctorCheck(
+        "software", "harness", machine.package_version("deepspeed-harness") or "not installed, runs from its folder"
+    )
+    for name in ("torch", "deepspeed", "transformers", "accelerate", "safetensors"):
+        version = machine.package_version(name)
+        if version is None:
+            needed = name in {"torch", "deepspeed", "transformers", "safetensors"}
+            yield DoctorCheck(
+                "software",
+                name,
+                "not installed",
+                "missing" if needed else "note",
+                "no training; validating, planning and rendering work" if needed else "",
+                "pip install 'deepspeed-harness[train]'",
+            )
+        else:
+            yield _check_version(name, version)
+
+
+def _check_version(name: str, version: str) -> DoctorCheck:
+    if name == "deepspeed" and version != VERIFIED_RANGE[1]:
+        return DoctorCheck(
+            "software", name, version, "note", f"the gates were run on {VERIFIED_RANGE[1]}; they know which rules moved"
+        )
+    return DoctorCheck("software", name, version)
+
+
+def check_compilers(*, accelerated: bool) -> Iterator[DoctorCheck]:
+    """The programs and libraries that compile DeepSpeed's ops."""
+    compiler = machine.cxx_compiler()
+    yield DoctorCheck(
+        "compiling",
+        "C++ compiler",
+        compiler or "none",
+        "ok" if compiler else "missing",
+        "" if compiler else "DeepSpeed compiles its optimizers on first use",
+        "" if compiler else "apt install g++",
+    )
+    beside = Path(sys.executable).parent
+    ninja = shutil.which("ninja", path=f"{beside}{os.pathsep}{os.environ.get('PATH', os.defpath)}")
+    yield DoctorCheck(
+        "compiling",
+        "ninja",
+        ninja or "none",
+        "ok" if ninja else "missing",
+        "" if ninja else "torch builds extensions with it",
+        "" if ninja else "pip install ninja",
+    )
+    if accelerated:
+        yield _check_nvcc(machine.find_nvcc())
+    has_aio = machine.can_link_libaio()
+    yield DoctorCheck(
+        "compiling",
+        "libaio",
+        "headers and library" if has_aio else "none",
+        "ok" if has_aio else "note",
+        "offload to nvme" if has_aio else "no offload to nvme",
+        "" if has_aio else "apt install libaio-dev",
+    )
+    make = shutil.which("make")
+    yield DoctorCheck(
+        "compiling",
+        "make",
+        make or "none",
+        "ok" if make else "note",
+        "" if make else "`make demo` and `make test` need it",
+    )
+    yield DoctorCheck("compiling", "compiled ops", str(torch_extensions_dir()))
+
+
+def _check_nvcc(nvcc: str | None) -> DoctorCheck:
+    return DoctorCheck(
+        "compiling",
+        "nvcc",
+        nvcc or "none",
+        "ok" if nvcc else "note",
+        "" if nvcc else "DeepSpeed cannot compile its Adam for these devices",
+        "" if nvcc else "install the CUDA toolkit of the version that torch was built for and set CUDA_HOME",
+    )

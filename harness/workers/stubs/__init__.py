@@ -1,0 +1,1 @@
+"""A folder for PYTHONPATH: its modules replace packages that DeepSpeed's launcher would import for nothing."""

@@ -1,0 +1,36 @@
+"""Prints torch's view of this machine's accelerators as one line of JSON on stdout. Trains nothing.
+
+Run by itself (`harness doctor`, and before a launch), or sent as text to hosts where the harness may be missing, where
+`host_probe.py` runs it. DeepSpeed takes the CPU wherever `is_available()` is false or `device_count()` is 0
+(`accelerator/real_accelerator.py`).
+"""
+
+import json
+import sys
+
+MARK = "HARNESS-TORCH "
+"""Begins the one line that is ours."""
+
+
+def probe_torch_devices():
+    """Version, devices and, in `words`, why torch cannot be imported or used; `version` is None where it is missing."""
+    answer = {"version": None, "cuda": None, "hip": None, "count": 0, "capabilities": [], "built_for": [], "words": ""}
+    try:
+        import torch
+    except Exception as error:  # a broken installation says in many ways that it is one
+        return answer | {"words": f"{type(error).__name__}: {error}"}
+    answer |= {"version": torch.__version__, "cuda": torch.version.cuda, "hip": torch.version.hip}
+    try:
+        if torch.cuda.is_available():
+            answer["count"] = torch.cuda.device_count()
+            answer["capabilities"] = [list(torch.cuda.get_device_capability(i)) for i in range(answer["count"])]
+            answer["built_for"] = torch.cuda.get_arch_list()
+        elif torch.version.cuda is not None:
+            torch.cuda.init()  # raises, with the driver's reason
+    except Exception as error:
+        answer["words"] = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return answer
+
+
+if __name__ == "__main__":
+    sys.stdout.write(MARK + json.dumps(probe_torch_devices()) + "\n")

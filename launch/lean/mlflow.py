@@ -1,5 +1,0 @@
-"""Stands before mlflow while DeepSpeed's launcher is imported: its autotuner, which no launch uses, would import mlflow
-and with it pandas, in seconds for each process. Ranks take this folder out of their path, and have the real one.
-"""
-
-raise ImportError("kept from DeepSpeed's autotuner by the harness")

@@ -3,8 +3,8 @@
     python benchmarks/batch_prefetch.py [--steps 40] [--rounds 5] [--write]
 
 Token files of 1 GiB that are not in the page cache, 64 rows of 4,096 tokens a step in random order, and matrix products
-of 0.3 s as the step: a stream of text, and chats that are packed (`harness/runtime/dataset/batch_prefetch.py` against drawing at once,
-by turns, the cache dropped before each). What pinned rows spare a GPU only a GPU shows: `harness launch` writes
+of 0.3 s as the step: a stream of text, and packed chats (`harness/runtime/dataset/batch_prefetch.py` against a load in
+line, by turns, the cache dropped before each). What pinned rows spare a GPU only a GPU shows: `harness launch` writes
 `seconds_data` into `metrics.jsonl` there too. `--write` puts the table into `benchmarks/results/drawing-DATE.md`.
 """
 

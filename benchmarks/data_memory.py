@@ -38,7 +38,9 @@ letters = pre_tokenizers.ByteLevel.alphabet()
 trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=letters, show_progress=False)
 core.train_from_iterator([{words!r}], trainer)
 template = byte_tokenizer().chat_template
-tokenizer = PreTrainedTokenizerFast(tokenizer_object=core, eos_token=EOS_TOKEN, pad_token=PAD_TOKEN, chat_template=template)
+tokenizer = PreTrainedTokenizerFast(
+    tokenizer_object=core, eos_token=EOS_TOKEN, pad_token=PAD_TOKEN, chat_template=template
+)
 data = {{"train": {file!r}, "cache_dir": {cache!r}, "max_length": 2048, "packing": {packing}, "num_proc": 1}}
 _, found, _ = prepare_or_reuse(resolve_run(RunSpec.model_validate_json(json.dumps({{"data": data}}))), tokenizer)
 rows = sum(part.rows for part in found.train)

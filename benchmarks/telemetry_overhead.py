@@ -241,7 +241,7 @@ class Both:
                 setattr(self._backend, name, function)
         COMM_TIMER.enabled = False
         if measured:
-            self.telemetry._enable_comm_timer(self._state.step)
+            self.telemetry._recorder.enable_comm_timer(self._state.step)
         self._ranks.barrier()
         began = time.perf_counter()
         (self._measured if measured else self._bare)()

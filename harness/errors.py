@@ -1,6 +1,6 @@
 """Exit codes, and the one exception that carries findings to the command line.
 
-Exceptions are for our own control flow; what a user reads is always a finding.
+Exceptions are for control flow inside the harness; users always read findings.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from harness.findings import Finding
 
 
 class ExitCode(IntEnum):
-    """What the program's exit code means."""
+    """The exit codes of the program."""
 
     OK = 0
     FINDINGS = 1

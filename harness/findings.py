@@ -1,4 +1,4 @@
-"""What the harness has to say about a run spec: findings as plain values.
+"""Findings about a run spec, as plain values.
 
 Nothing here formats or prints; `harness.views` does that.
 """
@@ -15,7 +15,7 @@ _SEVERITY_RANK: dict[str, int] = {"error": 0, "warning": 1, "info": 2}
 
 
 class Place(NamedTuple):
-    """Where something is written: `line` and `column` count from 1, `length` is in characters (0: unknown)."""
+    """A place in a file: `line` and `column` count from 1, `length` is in characters (0: unknown)."""
 
     file: str
     line: int
@@ -27,18 +27,18 @@ class Place(NamedTuple):
 
 
 class Label(NamedTuple):
-    """A place with a few words that belong under it."""
+    """A place, and a text to print under it."""
 
     place: Place
     text: str
 
 
 class Fix(NamedTuple):
-    """How to mend a finding.
+    """The fix of a finding.
 
-    `sets` maps dotted spec keys to their new value (None: remove the key). `safe` means that the same thing is trained
-    afterwards, that no tier of offload and no path changes, and that a written value is replaced only where DeepSpeed
-    refuses it or nothing reads it; where it is not, `effect` says what changes.
+    `sets` maps dotted spec keys to their new value (None: remove the key). `safe` means that the training stays the
+    same, that no tier of offload and no path changes, and that the fix replaces a written value only where DeepSpeed
+    refuses it or nothing reads it; otherwise `effect` describes the change.
     """
 
     title: str
@@ -48,7 +48,7 @@ class Fix(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """One thing that is wrong, or worth knowing, with where it is and how to mend it."""
+    """An error or a remark, with its place and its fix."""
 
     gate: str
     severity: Severity
@@ -67,16 +67,16 @@ class Finding(NamedTuple):
 
 
 class SkippedGate(NamedTuple):
-    """A gate that could not look, and what it would have needed."""
+    """A gate that could not run, and the input that it lacks."""
 
     gate: str
     needs: str
 
 
 class Report(NamedTuple):
-    """Everything that was found in one file: findings in reading order, and how much was looked at.
+    """The findings in one file, in reading order, and the number of gates that ran.
 
-    `ignored` are put up with by the file itself, `left_out` by `--select` and `--ignore`, `fixed` by `--fix`.
+    The file itself suppresses `ignored`, `--select` and `--ignore` suppress `left_out`, and `--fix` has fixed `fixed`.
     """
 
     file: str
@@ -105,9 +105,9 @@ class Report(NamedTuple):
 
 
 class CheckOutcome(NamedTuple):
-    """What became of one call: a report a file, against which DeepSpeed and why that one.
+    """The outcome of one call: a report for each file, the DeepSpeed release, and the origin of that choice.
 
-    `general` are findings about the call, not about a file; `passed_over` are files in folders that are something else.
+    `general` are findings about the call, not about a file; `passed_over` are files in folders that are no specs.
     """
 
     reports: tuple[Report, ...]
@@ -119,7 +119,7 @@ class CheckOutcome(NamedTuple):
 
 
 def sort_findings(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Sorted by where they are in the file, then by severity: the reader is in the file."""
+    """Sorted by place in the file, then by severity: the reader is in the file."""
 
     def rank(f: Finding) -> tuple[int, int, int, str]:
         line, column = (f.place.line, f.place.column) if f.place else (1 << 30, 0)

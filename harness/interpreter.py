@@ -1,4 +1,4 @@
-"""This Python once more, for programs that the harness starts."""
+"""The command of this Python, for programs that the harness starts."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import sys
 from pathlib import Path
 
 SAFE_PATH = "PYTHONSAFEPATH"
-"""As `-P`, for a program that starts others by itself: Python 3.11 and later heed it, earlier ones ignore it."""
+"""Like `-P`, for a program that starts other Pythons: version 3.11 and later read it, earlier ones ignore it."""
 
 
-def python_command(*words: str) -> list[str]:
-    """The command of this interpreter with these words, such as `-m`, `harness`.
+def python_command(*arguments: str) -> list[str]:
+    """The command of this interpreter with arguments such as `-m`, `harness`.
 
-    With `-c`, `-m` and `-` Python would look for modules in the current folder first, before the standard library: a
-    `json.py` that lies there would run. `-P` keeps that folder out; PYTHONPATH counts as ever.
+    With `-c`, `-m` and `-` Python searches the current folder for modules before the standard library: a `json.py`
+    there would run. `-P` keeps that folder out of the path; PYTHONPATH stays.
     """
-    return [sys.executable, "-P", *words]
+    return [sys.executable, "-P", *arguments]
 
 
 def remove_repeated_root() -> None:

@@ -1,7 +1,7 @@
-"""A file that one process at a time may hold: `flock`, with the name of the holder inside for those who come second.
+"""Lock files that one process at a time may hold: `flock`, with the name of the holder inside for other processes.
 
-The kernel gives the lock back when its holder dies, so a lock is never stale on file systems that have `flock`. Where
-they have not, or keep it to one machine, the holder's name and the age of the file decide.
+The kernel releases the lock when its holder dies, so a lock is never stale on file systems that have `flock`. On those
+that lack it, or keep it to one machine, the holder's name and the age of the file decide.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from pathlib import Path
 from harness.file_io import parse_json, read_regular
 from harness.hostinfo import machine
 
+RUN_LOCK = "lock"
+"""The file of a run directory that its supervisor holds, or rank 0 of a run that was started by hand."""
 STALE_AFTER_SECONDS = 120.0
 """On a file system without `flock`, a holder on another machine counts as alive for so long after it last touched."""
 _MAX_BYTES = 4096
@@ -26,7 +28,7 @@ _NO_FLOCK = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.
 
 @dataclass(frozen=True, slots=True)
 class LockHolder:
-    """Who holds a lock: `host` is the machine's name and boot id, `ticks` the start time of the process."""
+    """The process that holds a lock: `host` is the machine's name and boot id, `ticks` its start time."""
 
     host: str
     pid: int
@@ -40,14 +42,14 @@ class LockHolder:
 
     @property
     def is_alive(self) -> bool | None:
-        """Whether the process runs; None when it is on another machine, where nobody can look from here."""
+        """Whether the process runs; None when it is on another machine, which this one cannot see."""
         if self.host != machine.host_identity():
             return None
         return machine.process_start_ticks(self.pid) == self.ticks
 
     @property
     def supervisor_id(self) -> str:
-        """As the variable HARNESS_SUPERVISOR has it."""
+        """The value of the variable HARNESS_SUPERVISOR for this process."""
         return f"{self.host}:{self.pid}:{self.ticks}"
 
     def __str__(self) -> str:
@@ -55,7 +57,7 @@ class LockHolder:
 
 
 class LockHeld(Exception):
-    """Somebody else holds the lock; `holder` is None when the file does not say who."""
+    """Another process holds the lock; `holder` is None when the file does not name it."""
 
     def __init__(self, path: Path, holder: LockHolder | None) -> None:
         self.path, self.holder = path, holder
@@ -70,11 +72,11 @@ class Lock:
 
     @classmethod
     def acquire(cls, path: Path, what: str = "") -> Lock:
-        """Hold `path` from now on. Raises Held, and OSError when the file cannot be made or opened."""
-        for patience in (0.05, 0.2):  # somebody who only looks whether it is held holds it for an instant
+        """Hold `path` from now on. Raises LockHeld, and OSError when the file cannot be created or opened."""
+        for seconds in (0.05, 0.2):  # `current_holder` of another process holds it for an instant
             with contextlib.suppress(LockHeld):
                 return cls._acquire(path, what)
-            time.sleep(patience)
+            time.sleep(seconds)
         return cls._acquire(path, what)
 
     @classmethod
@@ -100,13 +102,13 @@ class Lock:
         return None
 
     def touch(self) -> None:
-        """Say that the holder is alive, for other machines; may be called as often as one likes."""
+        """Show other machines that the holder is alive; may be called as often as one likes."""
         if time.monotonic() - self._touched_at > STALE_AFTER_SECONDS / 4:
             self._touched_at = time.monotonic()
             os.utime(self._descriptor)
 
     def release(self) -> None:
-        """Give it back; the file goes while it is still held, so that nobody's new one can be removed."""
+        """Release the lock. The file goes while it is still held, so that no new holder's file can be removed."""
         self.path.unlink(missing_ok=True)
         os.close(self._descriptor)
 
@@ -116,7 +118,7 @@ class Lock:
 
 
 def read_holder(path: Path) -> LockHolder | None:
-    """Who the file says holds it, whether or not that process is still alive; None when nobody is named."""
+    """The holder that the file names, whether or not that process is still alive; None when it names none."""
     try:
         raw = parse_json(read_regular(path, _MAX_BYTES))
         return LockHolder(str(raw["host"]), int(raw["pid"]), int(raw["ticks"]), str(raw.get("what", "")))
@@ -125,7 +127,7 @@ def read_holder(path: Path) -> LockHolder | None:
 
 
 def current_holder(path: Path) -> LockHolder | None:
-    """Who holds the lock now; None when nobody does. Takes nothing."""
+    """The process that holds the lock now; None when none does. Acquires nothing."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would wait for its writer
     except OSError:
@@ -142,7 +144,7 @@ def current_holder(path: Path) -> LockHolder | None:
 
 
 def _acquire_flock(path: Path, descriptor: int, kind: int = fcntl.LOCK_EX) -> None:
-    """Take the kernel's lock, and see that no other machine has its own idea of it. Raises Held."""
+    """Take the kernel's lock, and check that no other machine holds it. Raises LockHeld."""
     holder = read_holder(path)
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
@@ -161,8 +163,8 @@ def _acquire_flock(path: Path, descriptor: int, kind: int = fcntl.LOCK_EX) -> No
 
 def _is_same_file(path: Path, descriptor: int) -> bool:
     try:
-        there = path.stat()
+        path_status = path.stat()
     except OSError:
         return False
-    here = os.fstat(descriptor)
-    return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
+    open_status = os.fstat(descriptor)
+    return (path_status.st_dev, path_status.st_ino) == (open_status.st_dev, open_status.st_ino)

@@ -1,7 +1,7 @@
-"""A folder of its own below `nvme_path` for what a run swaps, so that it can be removed: DeepSpeed removes nothing.
+"""A swap folder for each run below `nvme_path`, so that the harness can remove it: DeepSpeed removes nothing.
 
-The launching side writes its name into the run's DeepSpeed JSON; the first rank of each node holds a lock in it and
-removes it at the end. What a killed run left is found by its name, and by the lock that nobody holds.
+The launcher writes its name into the run's DeepSpeed JSON; the first rank of each node holds a lock in it and removes
+it at the end. The next run finds the leftovers of a killed run by their name and by a lock that nobody holds.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from harness.locks import Lock, LockHeld
 PREFIX = "harness-swap-"
 LOCK = ".harness-lock"
 _MIN_AGE_SECONDS = 60.0
-"""A folder without a lock may be that of a run that has just made it."""
+"""A folder without a lock may be new: its run is about to lock it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemovedSwapDir:
-    """A folder that is gone, and the bytes that it held."""
+    """A removed folder, and the bytes that it held."""
 
     folder: Path
     size: int
@@ -39,33 +39,33 @@ def run_swap_dir(nvme_path: str, run_dir: Path) -> str:
 
 
 def with_run_swap_dirs(config: Mapping[str, Any], run_dir: Path) -> dict[str, Any]:
-    """The DeepSpeed JSON with each `nvme_path` that is swapped to replaced by the run's own folder below it."""
-    changed = copy.deepcopy(dict(config))
-    for block in _nvme_blocks(changed):
+    """The DeepSpeed JSON with each `nvme_path` in use replaced by the run's own folder below it."""
+    result = copy.deepcopy(dict(config))
+    for block in _nvme_blocks(result):
         block["nvme_path"] = run_swap_dir(block["nvme_path"], run_dir)
-    return changed
+    return result
 
 
 def swap_dirs_of(config: Mapping[str, Any]) -> list[Path]:
-    """The folders in a run's DeepSpeed JSON that are its own."""
+    """The run's own swap folders in its DeepSpeed JSON."""
     paths = {Path(block["nvme_path"]) for block in _nvme_blocks(config)}
     return sorted(path for path in paths if is_swap_dir(path))
 
 
 def is_swap_dir(folder: Path) -> bool:
-    """Is this a folder that the harness made for one run?"""
+    """Is this the swap folder of one run?"""
     return folder.name.startswith(PREFIX)
 
 
 def clear_swap_dir(folder: Path) -> None:
-    """Remove what was swapped to a run's folder; whoever calls this holds its lock."""
+    """Remove the swap files of a run's folder. The caller holds its lock."""
     if is_swap_dir(folder):
         shutil.rmtree(folder / "zero_stage_3", ignore_errors=True)
 
 
 def remove_stale_swap_dirs(parent: Path) -> list[RemovedSwapDir]:
-    """Remove the folders below `parent` that no living run holds. What cannot be removed stays, without a word."""
-    gone = []
+    """Remove the folders below `parent` that no live run holds. A folder that cannot be removed stays, silently."""
+    removed = []
     for folder in sorted(parent.glob(f"{PREFIX}*")) if parent.is_dir() else []:
         with contextlib.suppress(OSError, LockHeld):
             if folder.is_symlink() or not folder.is_dir():
@@ -76,9 +76,9 @@ def remove_stale_swap_dirs(parent: Path) -> list[RemovedSwapDir]:
             size = sum(f.stat().st_size for f in (folder / "zero_stage_3").rglob("*") if f.is_file())
             clear_swap_dir(folder)
             lock.release()
-            folder.rmdir()  # fails, and leaves it, when somebody has put other files there
-            gone.append(RemovedSwapDir(folder, size))
-    return gone
+            folder.rmdir()  # fails, and leaves it, when it holds other files
+            removed.append(RemovedSwapDir(folder, size))
+    return removed
 
 
 def _nvme_blocks(config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Bytes, counts and times: parsed from what people type, printed for people to read.
+"""Bytes, counts and times as text for people: parsing, formatting, and the check that a value is a number.
 
 Variables everywhere else are in bytes, elements and seconds; GiB exist only in text.
 """
@@ -6,9 +6,11 @@ Variables everywhere else are in bytes, elements and seconds; GiB exist only in 
 from __future__ import annotations
 
 import re
+from typing import Any
 
 _BINARY = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
 _DECIMAL = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
+_MAX_NUMBER = 1e100
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGTP]?)(i?)B?\s*", re.IGNORECASE)
 
 
@@ -68,3 +70,9 @@ def format_seconds(seconds: float) -> str:
     if seconds >= 60:
         return f"{int(seconds // 60)} min {int(seconds % 60):02d} s"
     return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"
+
+
+def finite_number(value: Any) -> float | None:
+    """The value as a float; None unless it is a number below 1e100 in size, so that sums of such are finite too."""
+    usable = isinstance(value, (int, float)) and not isinstance(value, bool) and -_MAX_NUMBER < value < _MAX_NUMBER
+    return float(value) if usable else None

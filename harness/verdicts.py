@@ -1,7 +1,7 @@
-"""How a run ended, as who started it saw it: the value, and the file `verdict.json` in the run directory.
+"""The verdict on a run by its supervisor: the value, and the file `verdict.json` in the run directory.
 
-The supervisor sees the signal that ends a rank. The ranks that outlive it only see a broken connection, and say so in
-the log and in their own states: what is here comes before what they say.
+The supervisor sees the signal that ends a rank. The ranks that outlive it only see a broken connection, and write that
+to the log and to their statuses: the verdict comes before them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MAX_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The end of a run: what it was, the exit code, and for a failure the rank that failed first and why."""
+    """The end of a run: the state, the exit code, and for a failure the rank that failed first and its reason."""
 
     state: State
     code: int
@@ -35,17 +35,17 @@ class Verdict:
     crashed: bool = False
     """A rank raised an error, as opposed to being killed or lost."""
     signal: str = ""
-    """The signal that ended the rank, or that asked for the stop, such as `SIGKILL`."""
+    """The signal that ended the rank, or that requested the stop, such as `SIGKILL`."""
     cause: str = ""
-    """What `harness explain` has a page on, such as `LG003`; empty where only an error's text is known."""
+    """The page of `harness explain`, such as `LG003`; empty where only the text of an error is known."""
     attempt: int = 1
-    """Which start of the ranks ended so."""
+    """The number of the attempt that ended so."""
     time: float = 0.0
     """When, in seconds since 1970."""
 
 
 def verdict_to_json(verdict: Verdict) -> dict[str, Any]:
-    """As it stands in `verdict.json`."""
+    """The content of `verdict.json`."""
     return {
         "format_version": FORMAT_VERSION,
         "state": verdict.state,
@@ -70,8 +70,8 @@ def write_verdict(run_dir: Path, verdict: Verdict) -> None:
 
 
 def read_verdict(run_dir: Path) -> Verdict | None:
-    """What `verdict.json` says. None where there is none, as in a run that goes on, that an older release wrote or
-    whose supervisor was killed; and where it is something that no launch has written.
+    """The verdict in `verdict.json`. None where there is none, as in a run that has not ended, that an older release
+    wrote or whose supervisor was killed; and where no launch has written such a file.
     """
     try:
         body = json.loads(read_regular(run_dir / VERDICT, _MAX_BYTES, follow=False))

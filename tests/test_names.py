@@ -120,7 +120,7 @@ def test_base_names_are_unique() -> None:
     """A stack trace or a search hit says which module it is. A command and its view share the command's name."""
     paths = defaultdict(list)
     for path in modules():
-        if path.stem in SHARED_BASE_NAMES or path.parts[0] == "gates" and len(path.parts) > 2:
+        if path.stem in SHARED_BASE_NAMES or (path.parts[0] == "gates" and len(path.parts) > 2):
             continue
         paths[path.stem].append(path)
     ambiguous = {

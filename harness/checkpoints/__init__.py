@@ -1,5 +1,4 @@
-"""Checkpoints as folders of files: what a manifest says, whether the bytes agree, which one is newest, which may go.
+"""Checkpoints as folders of files: manifests, verification, the newest complete one, retention.
 
-Pure standard library: nothing is unpickled here, and nothing knows torch. What is inside the files is the business of
-`runtime.checkpoint`.
+Pure standard library: unpickles nothing and knows no torch. `harness.runtime.checkpoint` reads and writes the tensors.
 """

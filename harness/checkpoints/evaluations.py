@@ -1,4 +1,4 @@
-"""What the evaluations of a run gave, in `checkpoints/evaluations.json`.
+"""The evaluations of a run, in `checkpoints/evaluations.json`.
 
 An evaluation comes after the save of its step, so that it cannot be in that checkpoint's manifest.
 """
@@ -19,13 +19,13 @@ _MAX_BYTES = 64 * 2**20
 
 @dataclass(frozen=True)
 class Evaluations:
-    """Step -> what was measured, `loss` at least."""
+    """Step -> measured values, `loss` at least."""
 
     by_step: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
 
     @staticmethod
     def read(folder: Path) -> Evaluations:
-        """Of a folder of checkpoints. A file that cannot be used counts as none: nothing depends on it but a choice."""
+        """The evaluations of a folder of checkpoints. An unusable file counts as none: only retention depends on it."""
         try:
             body = parse_json(read_regular(folder / EVALUATIONS, _MAX_BYTES, follow=False).decode())
             return Evaluations({int(k): dict(v) for k, v in body.items() if isinstance(v["loss"], float)})
@@ -33,17 +33,17 @@ class Evaluations:
             return Evaluations()
 
     def up_to(self, step: int) -> Evaluations:
-        """Those of `step` and before: a resume from an earlier step has overtaken the rest."""
+        """Those of `step` and before: a resume from an earlier step makes the rest obsolete."""
         return Evaluations({s: v for s, v in self.by_step.items() if s <= step})
 
     def with_evaluation(self, step: int, values: Mapping[str, Any]) -> Evaluations:
-        """One more."""
+        """These evaluations and one more."""
         return Evaluations({**self.by_step, step: dict(values)})
 
     def best_step(self, steps: Collection[int]) -> int | None:
-        """Of these steps the one with the lowest loss, the later one of two alike; None when none was evaluated."""
-        known = [(float(self.by_step[s]["loss"]), -s) for s in steps if s in self.by_step]
-        return -min(known)[1] if known else None
+        """The step with the lowest loss of these, the later one of two equals; None when none was evaluated."""
+        losses = [(float(self.by_step[s]["loss"]), -s) for s in steps if s in self.by_step]
+        return -min(losses)[1] if losses else None
 
     def to_manifest(self) -> dict[str, Any]:
         """The last and the best, for a manifest."""
@@ -56,7 +56,7 @@ class Evaluations:
         }
 
     def write(self, folder: Path) -> None:
-        """Durably. Raises OSError."""
+        """Write the file durably. Raises OSError."""
         folder.mkdir(parents=True, exist_ok=True)
         replace_file(
             folder / EVALUATIONS, json.dumps({str(s): dict(v) for s, v in sorted(self.by_step.items())}) + "\n"

@@ -1,14 +1,16 @@
-"""Which checkpoints a folder has, and which is the newest that is whole. The pointer `latest` is for people: it is
-compared, never trusted.
+"""The checkpoints of a folder, and the newest complete one. The pointer `latest` is for people: it is compared, never
+trusted.
 """
 
 from __future__ import annotations
 
 import errno
 import re
+from collections.abc import Collection
 from pathlib import Path
+from typing import Literal, NamedTuple
 
-from harness.checkpoints.manifest import Manifest, read_manifest
+from harness.checkpoints.manifest import MANIFEST, Manifest, read_manifest
 from harness.checkpoints.verify import ProgressCallback, verify_checkpoint
 from harness.errors import UserError
 from harness.file_io import read_regular
@@ -19,85 +21,111 @@ _MAX_POINTER_BYTES = 4096
 UNFINISHED_PREFIX, TRASH_PREFIX = ".tmp-", ".trash-"
 _STEP = re.compile(r"step-(\d{8,})")
 
+Verification = Literal["exists", "manifest", "sizes", "bytes"]
+"""How far a checkpoint is verified before it counts as complete; each includes those before."""
+
+
+class Latest(NamedTuple):
+    """The newest complete checkpoint, and what was skipped to find it, each with the reason."""
+
+    checkpoint: Path | None
+    skipped: list[tuple[Path, str]]
+
 
 def checkpoint_name(step: int) -> str:
     """The folder of a step."""
     return f"step-{step:08d}"
 
 
-def step_of(name: str) -> int | None:
-    """The step that a folder's name says; None for other names."""
+def step_in_name(name: str) -> int | None:
+    """The step in a folder's name; None for other names."""
     match = _STEP.fullmatch(name)
     return int(match.group(1)) if match else None
 
 
 def checkpoints_folder(path: Path) -> Path:
-    """The folder of checkpoints that is meant by a run directory, by the folder itself or by one of its checkpoints."""
+    """The folder of checkpoints of a run directory, of the folder itself or of one of its checkpoints."""
     if (path / "checkpoints").is_dir():
         return path / "checkpoints"
-    return path.parent if step_of(path.name) is not None else path
+    return path.parent if step_in_name(path.name) is not None else path
 
 
 def list_checkpoints(folder: Path) -> list[Path]:
     """Folders named like checkpoints, newest step first. A link is not one: it may lead anywhere."""
-    found = [p for p in _list_entries(folder) if step_of(p.name) is not None and p.is_dir() and not p.is_symlink()]
-    return sorted(found, key=lambda p: step_of(p.name) or 0, reverse=True)
+    folders = [p for p in _list_entries(folder) if step_in_name(p.name) is not None]
+    folders = [p for p in folders if p.is_dir() and not p.is_symlink()]
+    return sorted(folders, key=lambda p: step_in_name(p.name) or 0, reverse=True)
 
 
 def list_complete_manifests(folder: Path) -> list[Manifest]:
-    """Newest first, those whose manifest can be read and is of the step that the folder's name says."""
-    found = []
-    for path in list_checkpoints(folder):
-        try:
-            manifest = read_manifest(path)
-        except UserError:
-            continue
-        if manifest.step == step_of(path.name):
-            found.append(manifest)
-    return found
+    """The manifests of the checkpoints that are complete by `verify="manifest"`, newest first."""
+    return [read_manifest(path) for path in list_checkpoints(folder) if describe_problem(path, "manifest") is None]
 
 
-def find_latest_verified(
-    folder: Path, *, deep: bool = True, progress: ProgressCallback | None = None
-) -> tuple[Path | None, list[tuple[Path, str]]]:
-    """The newest checkpoint that is whole, and what was passed over with the reason in words.
+def find_latest(folder: Path, *, verify: Verification, progress: ProgressCallback | None = None) -> Latest:
+    """The newest complete checkpoint of a folder of checkpoints, by number, and the newer ones that are not complete.
 
-    `deep` reads every byte of the candidates, newest first, until one is found whole.
+    Candidates are verified newest first until one is complete. `verify` names what makes one complete: its manifest
+    `exists`; its `manifest` can be read and has the step of the folder's name; its files have their `sizes` too; they
+    have their `bytes` too, every one of which is read.
     """
-    skipped = [
-        (p, "a save that was not finished") for p in _list_entries(folder) if p.name.startswith(UNFINISHED_PREFIX)
-    ]
-    chosen = None
+    entries = [p for p in _list_entries(folder) if p.name.startswith(UNFINISHED_PREFIX)]
+    skipped = [(path, "a save that was not finished") for path in entries]
+    latest = None
     for path in list_checkpoints(folder):
-        reason = why_unusable(path, deep=deep, progress=progress)
-        if reason is None:
-            chosen = path
+        problem = describe_problem(path, verify, progress)
+        if problem is None:
+            latest = path
             break
-        skipped.append((path, reason))
-    pointer = describe_stale_latest(folder, chosen)
-    return chosen, [*skipped, *([(folder / LATEST, pointer)] if pointer else [])]
+        skipped.append((path, problem))
+    pointer = describe_stale_latest(folder, latest)
+    return Latest(latest, [*skipped, *([(folder / LATEST, pointer)] if pointer else [])])
 
 
-def why_unusable(path: Path, *, deep: bool = True, progress: ProgressCallback | None = None) -> str | None:
-    """Why a checkpoint cannot be gone on from, in words; None when it can."""
-    errors = [f.message for f in verify_with_name(path, deep=deep, progress=progress) if f.is_error]
+def find_complete(path: Path) -> Path | None:
+    """The checkpoint that a path means: the path itself, or the newest one of a run directory or a folder of
+    checkpoints. Its manifest exists; nothing else is verified.
+    """
+    if (path / MANIFEST).is_file():
+        return path
+    folder = path / "checkpoints" if (path / "checkpoints").is_dir() else path
+    return find_latest(folder, verify="exists").checkpoint
+
+
+def saved_step(checkpoint: Path) -> int | None:
+    """The step in the manifest of a checkpoint; None where there is no manifest that can be used."""
+    try:
+        return read_manifest(checkpoint).step
+    except UserError:
+        return None
+
+
+def describe_problem(path: Path, verify: Verification, progress: ProgressCallback | None = None) -> str | None:
+    """Why a checkpoint cannot be resumed from, in words; None when it can, as far as `verify` reaches."""
+    if verify == "exists":
+        return None if (path / MANIFEST).is_file() else f"it has no `{MANIFEST}`"
+    only = () if verify == "manifest" else None
+    findings = verify_with_name(path, deep=verify == "bytes", only=only, progress=progress)
+    errors = [f.message for f in findings if f.is_error]
     return errors[0] + (f" (and {len(errors) - 1} more)" if len(errors) > 1 else "") if errors else None
 
 
-def verify_with_name(path: Path, *, deep: bool = True, progress: ProgressCallback | None = None) -> list[Finding]:
-    """`verify`, and whether the folder is named after the step that is in it."""
-    found = verify_checkpoint(path, deep=deep, progress=progress)
-    if any(f.is_error for f in found):
-        return found
-    inside, named = read_manifest(path).step, step_of(path.name)
-    if named is not None and named != inside:
-        message = f"`{path}` holds step {inside}, its name says {named}"
-        found.append(Finding("CK101", "error", message, fix=Fix(f"rename it to `{checkpoint_name(inside)}`")))
-    return found
+def verify_with_name(
+    path: Path, *, deep: bool = True, only: Collection[str] | None = None, progress: ProgressCallback | None = None
+) -> list[Finding]:
+    """The findings of `verify_checkpoint`, and one for a folder that is not named after its step."""
+    findings = verify_checkpoint(path, deep=deep, only=only, progress=progress)
+    if any(f.is_error for f in findings):
+        return findings
+    step, name_step = read_manifest(path).step, step_in_name(path.name)
+    if name_step is not None and name_step != step:
+        message = f"`{path}` holds step {step}, its name says {name_step}"
+        findings.append(Finding("CK101", "error", message, fix=Fix(f"rename it to `{checkpoint_name(step)}`")))
+    return findings
 
 
 def describe_stale_latest(folder: Path, newest: Path | None) -> str | None:
-    """What is wrong with the pointer `latest`, in words; None when it names the newest checkpoint that is whole."""
+    """Why the pointer `latest` is wrong, in words; None when it names the newest complete checkpoint."""
     try:
         text = read_regular(folder / LATEST, _MAX_POINTER_BYTES, follow=False).decode("utf-8", "replace").strip()[:80]
     except FileNotFoundError:

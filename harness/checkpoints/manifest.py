@@ -1,8 +1,8 @@
 """The manifest of a checkpoint: a JSON file, written last, that lists every other file and has a checksum of its own.
 
-    step-00000100/manifest.json      what is listed there is there; a folder without it is no checkpoint
+    step-00000100/manifest.json      every file that it lists exists; a folder without it is no checkpoint
 
-It says where training stood, in which shape, with which software and from what data. Reading it executes nothing, and
+It has the progress of training, the layout of its state, the software and the data. Reading it executes nothing, and
 no path in it can lead out of the folder.
 """
 
@@ -31,7 +31,7 @@ _OPTIONAL = {
     **dict.fromkeys(("degrees", "offload", "optimizer", "versions", "spec", "sha256", "shape", "evaluations"), dict),
 }
 _COUNTS = ("samples", "tokens")
-"""Counts in `state`, beside `step`."""
+"""Counts in `state`, apart from `step`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class FileRecord:
 
 @dataclass(frozen=True)
 class Manifest:
-    """A manifest that was read and is whole. `body` is all of it; `files` are relative paths below `folder`."""
+    """A valid manifest. `body` is all of it; `files` are relative paths below `folder`."""
 
     folder: Path
     body: Mapping[str, Any]
@@ -95,7 +95,7 @@ class Manifest:
 
     @property
     def local_files(self) -> dict[str, FileRecord]:
-        """The files that this folder must have: all, or, on disks that hosts do not share, those of its node."""
+        """The files that this folder must have: all of them, or those of its node where hosts share no disk."""
         if self.body.get("layout") != "per-host":
             return dict(self.files)
         return {name: record for name, record in self.files.items() if record.node == self.body.get("node")}
@@ -109,20 +109,20 @@ def checksum(body: Mapping[str, Any]) -> str:
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """The manifest of a checkpoint. Raises Refused: CK101 when there is none that can be used, CK108 when it was
+    """The manifest of a checkpoint. Raises UserError: CK101 when there is none that can be used, CK108 when it was
     edited or damaged, CK112 when a path in it leads elsewhere.
     """
     body = _parse_body(folder)
     if body.get("checksum") != checksum(body):
         raise damage_error("CK108", folder, f"`{folder / MANIFEST}` is not as it was written: its checksum differs")
-    wrong = _invalid_field(body)
-    if wrong is not None:
-        raise damage_error("CK101", folder, f"`{folder / MANIFEST}` has no usable `{wrong}`")
+    field_name = _invalid_field(body)
+    if field_name is not None:
+        raise damage_error("CK101", folder, f"`{folder / MANIFEST}` has no usable `{field_name}`")
     return Manifest(folder, body, _parse_files(folder, body["files"]))
 
 
 def _invalid_field(body: Mapping[str, Any]) -> str | None:
-    """The first field that is not of its type, so that who reads a manifest need not look."""
+    """The first field that is not of its type; readers of a manifest need not check again."""
     for key, kind in _REQUIRED.items():
         if not _has_type(body.get(key), kind):
             return key
@@ -176,14 +176,15 @@ def _parse_files(folder: Path, listed: Mapping[str, Any]) -> dict[str, FileRecor
                 "CK112", folder, f"`{folder / MANIFEST}` lists the path {name!r}, which leaves the checkpoint"
             )
         try:
-            made = FileRecord(record["bytes"], record["sha256"], record["rank"], record["node"])
+            file_record = FileRecord(record["bytes"], record["sha256"], record["rank"], record["node"])
         except (KeyError, TypeError):
-            made = None
-        if made is None or not (
-            _has_type(made.sha256, str) and all(_has_type(n, int) for n in (made.bytes, made.rank, made.node))
+            file_record = None
+        if file_record is None or not (
+            _has_type(file_record.sha256, str)
+            and all(_has_type(n, int) for n in (file_record.bytes, file_record.rank, file_record.node))
         ):
             raise damage_error("CK101", folder, f"`{folder / MANIFEST}` has no usable entry of `{name}`")
-        files[name] = made
+        files[name] = file_record
     return files
 
 

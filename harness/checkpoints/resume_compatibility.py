@@ -1,6 +1,6 @@
-"""What changed between a checkpoint and the run that would go on from it, and what each change means.
+"""Compatibility of a resume: the changes between a checkpoint and the run that resumes from it, and their meaning.
 
-Pure comparison of plain values: `compare` decides nothing about files, and loads nothing.
+Pure comparison of plain values; loads nothing.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from harness.findings import Finding, Fix
 Meaning = Literal["shape", "blocks", "notable", "harmless"]
 
 _MEANINGS: dict[str, Meaning] = {
-    # how state is cut over ranks: DeepSpeed cannot load its own shards into another cut
+    # the layout of state over ranks: DeepSpeed cannot load its own shards into another layout
     "zero.stage": "shape",
     "zero.round_robin_gradients": "shape",
     "zero.sub_group_size": "shape",
     "parallel": "shape",
     "world": "shape",
     "dtype": "shape",
-    # what is trained, and on what: a place in the data means nothing in another order
+    # model and data: a position in the data means nothing in another order
     "model": "blocks",
     "data": "blocks",
     "optimizer": "blocks",
     "precision": "blocks",
     "train": "blocks",
-    # identity is that of the content, which has a hash of its own; a file may be elsewhere today
+    # the hash of the content decides; the file may have moved
     "model.name_or_path": "harmless",
     "model.revision": "harmless",
     "model.tokenizer": "harmless",
@@ -37,7 +37,7 @@ _MEANINGS: dict[str, Meaning] = {
     "data.eval": "harmless",
     **dict.fromkeys(("data.cache_dir", "data.num_proc", "data.streaming", "data.chat_template"), "harmless"),
     "data.pad_to_multiple_of": "notable",
-    # training goes on from the same state, by other rules from here on
+    # training resumes from the same state, by other rules
     "scheduler": "notable",
     "train.max_steps": "notable",
     "train.num_train_epochs": "notable",
@@ -50,11 +50,11 @@ _MEANINGS: dict[str, Meaning] = {
     "deepspeed": "notable",
     "tuned_defaults": "notable",
     "choices": "notable",  # its name in checkpoints that were saved before it had this one
-    # what a run says and keeps
+    # what a run logs and keeps
     **dict.fromkeys(("name", "checkpoint", "eval", "export", "logging", "launch", "cluster", "ignore"), "harmless"),
     **dict.fromkeys(("telemetry", "allow_undocumented"), "harmless"),
 }
-"""Dotted key or section -> what a change of it means. The longest that fits decides; what is not here breaks."""
+"""Dotted key or section -> the meaning of a change. The longest match decides; a key without one blocks."""
 
 _CONTENT_HASHES = {
     "data": (
@@ -67,7 +67,7 @@ _CONTENT_HASHES = {
     "model_config": ("model.name_or_path", "CK107", "is of a model with another configuration"),
     "plugin": ("plugins.file", "CK107", "was trained with other code in the plug-in"),
 }
-"""Hash in the manifest -> the key that brings the content, the finding, and what a difference means."""
+"""Hash in the manifest -> the key of the content, the finding, and the meaning of a difference."""
 
 _LABELS = {
     "world": "ranks",
@@ -81,7 +81,7 @@ _LABELS = {
 
 @dataclass(frozen=True, slots=True)
 class SettingChange:
-    """One setting that is not what it was."""
+    """One setting whose value has changed."""
 
     key: str
     was: Any
@@ -91,7 +91,7 @@ class SettingChange:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All changes, in the order of the keys; `contents` are the hashes that differ."""
+    """All changes, in the order of the keys; `content_changes` are the hashes that differ."""
 
     changes: tuple[SettingChange, ...]
     content_changes: tuple[str, ...] = ()
@@ -103,37 +103,37 @@ class Comparison:
 
     @property
     def layout_changes(self) -> tuple[SettingChange, ...]:
-        """State must be cut anew (a universal checkpoint can)."""
+        """Changes for which state must be resharded (a universal checkpoint can be)."""
         return self.with_meaning("shape")
 
     @property
     def blocking_changes(self) -> tuple[SettingChange, ...]:
-        """Training would not be the same from here on, and nobody said that this is meant."""
+        """Changes that break the continuity of training and are not allowed by `--allow-change`."""
         return tuple(c for c in self.with_meaning("blocks") if not is_allowed(self.allowed, c.key))
 
     @property
     def notable_changes(self) -> tuple[SettingChange, ...]:
-        """Goes on by other rules: told, not refused; also what would be refused and was allowed."""
+        """Changes that are reported and not refused, among them those that `--allow-change` allows."""
         allowed = [c for c in self.with_meaning("blocks") if is_allowed(self.allowed, c.key)]
         return (*self.with_meaning("notable"), *allowed)
 
     def to_findings(self, checkpoint: str, *, can_reshard: bool = False) -> list[Finding]:
-        """Errors for what is refused (CK103, CK107), one info for what is told; and an error for another shape (CK102),
-        unless whoever asks can cut the state anew (`reshaping`).
+        """Errors for blocking changes (CK103, CK107), one info for notable ones, and an error for another layout
+        (CK102), unless the caller can reshard.
         """
-        found = [_layout_finding(checkpoint, self.layout_changes)] if self.layout_changes and not can_reshard else []
+        findings = [_layout_finding(checkpoint, self.layout_changes)] if self.layout_changes and not can_reshard else []
         for name in self.content_changes:
             key, gate, meaning = _CONTENT_HASHES[name]
             if not is_allowed(self.allowed, key):
                 fix = Fix(f"give the same, start from that run's export, or say that it is meant: --allow-change {key}")
-                found.append(Finding(gate, "error", f"`{checkpoint}` {meaning}", key, fix=fix))
+                findings.append(Finding(gate, "error", f"`{checkpoint}` {meaning}", key, fix=fix))
         if self.blocking_changes:
-            found.append(_blocking_finding(checkpoint, self.blocking_changes))
+            findings.append(_blocking_finding(checkpoint, self.blocking_changes))
         if self.notable_changes:
             message = f"`{checkpoint}` was saved with other settings: {format_changes(self.notable_changes)}"
             fix = Fix("nothing, when this is meant: what was learnt is kept")
-            found.append(Finding("CK109", "info", message, self.notable_changes[0].key, fix=fix))
-        return found
+            findings.append(Finding("CK109", "info", message, self.notable_changes[0].key, fix=fix))
+        return findings
 
 
 def compare_with_run(
@@ -145,7 +145,7 @@ def compare_with_run(
     dtype: str | None = None,
     allowed: Collection[str] = (),
 ) -> Comparison:
-    """A checkpoint against the spec (`model_dump(mode="json")`) of the run that would go on from it.
+    """Compare a checkpoint with the spec (`model_dump(mode="json")`) of the run that resumes from it.
 
     Hashes of contents, the number of ranks and the number format are compared where they are given: ranks know them,
     the launching side may not. `allowed` are keys or sections whose change is meant.
@@ -163,7 +163,7 @@ def compare_with_run(
 
 
 def meaning_of(key: str) -> Meaning:
-    """What a change of this dotted key means."""
+    """The meaning of a change of this dotted key."""
     parts = key.split(".")
     for length in range(len(parts), 0, -1):
         meaning = _MEANINGS.get(".".join(parts[:length]))
@@ -173,19 +173,19 @@ def meaning_of(key: str) -> Meaning:
 
 
 def is_allowed(allowed: Collection[str], key: str) -> bool:
-    """Is the key, or a section that it is in, among those allowed?"""
+    """Whether the key, or a section that it is in, is among those allowed."""
     return any(key == a or key.startswith(f"{a}.") for a in allowed)
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested maps as dotted keys; a list is a value."""
-    out: dict[str, Any] = {}
+    flat: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, Mapping) and value:
-            out |= flatten(value, f"{prefix}{key}.")
+            flat |= flatten(value, f"{prefix}{key}.")
         else:
-            out[f"{prefix}{key}"] = list(value) if isinstance(value, tuple) else value
-    return out
+            flat[f"{prefix}{key}"] = list(value) if isinstance(value, tuple) else value
+    return flat
 
 
 def _changed_keys(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
@@ -225,7 +225,8 @@ def _blocking_finding(checkpoint: str, changes: tuple[SettingChange, ...]) -> Fi
     return Finding(
         "CK107",
         "error",
-        f"`{checkpoint}` was trained with `{first.key}` {format_value(first.was)}, this run has {format_value(first.now)}",
+        f"`{checkpoint}` was trained with `{first.key}` {format_value(first.was)}, "
+        f"this run has {format_value(first.now)}",
         first.key,
         notes=(f"changed since: {format_changes(changes)}",) if len(changes) > 1 else (),
         fix=Fix(f"set `{first.key}` back, start from that run's export, or say that it is meant: {keys}"),

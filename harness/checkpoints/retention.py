@@ -1,4 +1,6 @@
-"""Which checkpoints may go, and how they go: renamed out of sight first, so that half of one is never taken for one."""
+"""The retention of checkpoints: selects those that may go and removes them. A removal renames first, so that nobody
+takes half a checkpoint for one.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,11 @@ from harness.checkpoints.latest import (
     LATEST,
     TRASH_PREFIX,
     UNFINISHED_PREFIX,
-    checkpoint_name,
+    find_latest,
     list_checkpoints,
-    list_complete_manifests,
+    step_in_name,
 )
+from harness.checkpoints.manifest import MANIFEST
 from harness.file_io import fsync_folder, replace_file
 
 
@@ -53,21 +56,32 @@ def remove_leftovers(folder: Path) -> list[Path]:
 
     What cannot be removed stays: it harms nobody.
     """
-    left = [p for kind in (UNFINISHED_PREFIX, TRASH_PREFIX) for p in folder.glob(f"{kind}*")]
-    for path in left:
+    leftovers = [p for prefix in (UNFINISHED_PREFIX, TRASH_PREFIX) for p in folder.glob(f"{prefix}*")]
+    for path in leftovers:
         shutil.rmtree(path, ignore_errors=True)
-    return left
+    return leftovers
 
 
-def update_latest(folder: Path) -> None:
+def remove_unfinished_saves(folder: Path) -> list[Path]:
+    """Remove what a save that was killed left (`.tmp-*`), which nothing can read and may be large; returns those.
+
+    Only for a run that has ended. One with a manifest is complete, lacks nothing but its name, and stays.
+    """
+    unfinished = [p for p in folder.glob(f"{UNFINISHED_PREFIX}*") if not (p / MANIFEST).exists()]
+    for path in unfinished:
+        shutil.rmtree(path, ignore_errors=True)
+    return unfinished
+
+
+def update_latest_pointer(folder: Path) -> None:
     """Let `latest` name the newest checkpoint whose manifest can be read; without one it goes. Raises OSError."""
-    newest = next((m.step for m in list_complete_manifests(folder)), None)
+    newest = find_latest(folder, verify="manifest").checkpoint
     if newest is None:
         (folder / LATEST).unlink(missing_ok=True)
     else:
-        replace_file(folder / LATEST, checkpoint_name(newest) + "\n")
+        replace_file(folder / LATEST, newest.name + "\n")
 
 
 def folders_by_step(folder: Path) -> dict[int, Path]:
-    """Step -> folder of all that is named like a checkpoint, complete or not."""
-    return {int(path.name.removeprefix("step-")): path for path in list_checkpoints(folder)}
+    """Step -> folder of everything that is named like a checkpoint, complete or not."""
+    return {step_in_name(path.name) or 0: path for path in list_checkpoints(folder)}

@@ -1,4 +1,4 @@
-"""Does a checkpoint still have the bytes that were written? Sizes and names, or every byte; nothing is unpickled."""
+"""Verifies that a checkpoint has the bytes that were written: names and sizes, or every byte. Unpickles nothing."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ def verify_checkpoint(
     only: Collection[str] | None = None,
     progress: ProgressCallback | None = None,
 ) -> list[Finding]:
-    """What is wrong with a checkpoint; empty when nothing is.
+    """Findings about a checkpoint; empty when it is complete.
 
-    `deep` reads every byte and compares sha256; otherwise names and sizes alone. `only` names the files to look at (a
-    rank's part of the work); without it all are, and files that the manifest does not know are told as warnings.
+    `deep` reads every byte and compares sha256; otherwise names and sizes alone. `only` names the files to check (a
+    rank's part of the work); without it all are, and a file that the manifest does not list is a warning.
     """
     try:
         manifest = read_manifest(checkpoint)
     except UserError as refused:
         return list(refused.findings)
     files = {name: record for name, record in manifest.local_files.items() if only is None or name in only}
-    found, sound = [], {}
+    findings, intact = list[Finding](), dict[str, FileRecord]()
     for name, record in files.items():
-        wrong = _check_entry(checkpoint, name, record)
-        if wrong is None:
-            sound[name] = record
+        finding = _check_entry(checkpoint, name, record)
+        if finding is None:
+            intact[name] = record
         else:
-            found.append(wrong)
+            findings.append(finding)
     if deep:
-        found += _check_digests(checkpoint, sound, progress)
+        findings += _check_digests(checkpoint, intact, progress)
     if only is None:
-        found += _check_unlisted(manifest)
-    return found
+        findings += _check_unlisted(manifest)
+    return findings
 
 
 def _check_entry(folder: Path, name: str, record: FileRecord) -> Finding | None:
@@ -54,39 +54,39 @@ def _check_entry(folder: Path, name: str, record: FileRecord) -> Finding | None:
     try:
         for part in name.split("/"):
             path = path / part
-            seen = path.lstat()
-            if stat.S_ISLNK(seen.st_mode):
+            status = path.lstat()
+            if stat.S_ISLNK(status.st_mode):
                 return damage_finding("CK112", folder, f"`{name}` of `{folder}` is a link, which may lead anywhere")
     except (FileNotFoundError, NotADirectoryError):
         return damage_finding("CK101", folder, f"`{folder}` is not complete: `{name}` is missing")
     except OSError as error:
         return _unreadable_finding(folder, name, error)
-    if not stat.S_ISREG(seen.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         return damage_finding("CK101", folder, f"`{folder}` is damaged: `{name}` is not a file")
-    if seen.st_size != record.bytes:
-        message = f"`{folder}` is damaged: `{name}` has {seen.st_size} bytes, should have {record.bytes}"
+    if status.st_size != record.bytes:
+        message = f"`{folder}` is damaged: `{name}` has {status.st_size} bytes, should have {record.bytes}"
         return damage_finding("CK101", folder, message)
     return None
 
 
 def _check_digests(folder: Path, files: dict[str, FileRecord], progress: ProgressCallback | None) -> list[Finding]:
-    total, done, found = sum(record.bytes for record in files.values()), 0, []
+    total_bytes, bytes_read, findings = sum(record.bytes for record in files.values()), 0, list[Finding]()
     for name, record in files.items():
         digest = hashlib.sha256()
         try:
             with open_regular(folder / name, follow=False) as file:
-                while piece := file.read(_CHUNK_BYTES):
-                    digest.update(piece)
-                    done += len(piece)
+                while chunk := file.read(_CHUNK_BYTES):
+                    digest.update(chunk)
+                    bytes_read += len(chunk)
                     if progress:
-                        progress(done, total)
+                        progress(bytes_read, total_bytes)
         except OSError as error:
-            found.append(_unreadable_finding(folder, name, error))
+            findings.append(_unreadable_finding(folder, name, error))
             continue
         if digest.hexdigest() != record.sha256:
             message = f"`{folder}` is damaged: `{name}` has other bytes than were written (its sha256 differs)"
-            found.append(damage_finding("CK101", folder, message))
-    return found
+            findings.append(damage_finding("CK101", folder, message))
+    return findings
 
 
 def _unreadable_finding(folder: Path, name: str, error: OSError) -> Finding:
@@ -95,14 +95,14 @@ def _unreadable_finding(folder: Path, name: str, error: OSError) -> Finding:
 
 
 def _check_unlisted(manifest: Manifest) -> list[Finding]:
-    """Files that no save of ours put there: they are not looked at, and not loaded."""
-    extra = []
+    """A warning about files that no save of the harness wrote: they are neither verified nor loaded."""
+    unlisted = []
     for path in sorted(manifest.folder.rglob("*")):
         name = path.relative_to(manifest.folder).as_posix()
         if (path.is_symlink() or not path.is_dir()) and name not in manifest.files and name != MANIFEST:
-            extra.append(name)
-    if not extra:
+            unlisted.append(name)
+    if not unlisted:
         return []
-    more = f" and {len(extra) - 1} more" if len(extra) > 1 else ""
-    message = f"`{manifest.folder}` has `{extra[0]}`{more}, which its manifest does not list"
+    more = f" and {len(unlisted) - 1} more" if len(unlisted) > 1 else ""
+    message = f"`{manifest.folder}` has `{unlisted[0]}`{more}, which its manifest does not list"
     return [Finding("CK101", "warning", message, fix=Fix("move what does not belong there away"))]

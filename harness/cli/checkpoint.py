@@ -16,14 +16,14 @@ from harness.checkpoints.latest import (
     LATEST,
     checkpoints_folder,
     describe_stale_latest,
-    find_latest_verified,
+    find_latest,
     list_checkpoints,
     list_complete_manifests,
-    step_of,
+    step_in_name,
     verify_with_name,
 )
 from harness.checkpoints.manifest import MANIFEST, Manifest, read_manifest
-from harness.checkpoints.retention import remove_checkpoint, update_latest
+from harness.checkpoints.retention import remove_checkpoint, update_latest_pointer
 from harness.cli.console import exit_with
 from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
@@ -167,7 +167,7 @@ def _diff_manifests(first: Path, second: Path, format: OutputFormat) -> ExitCode
 
 def _remove_checkpoints(paths: list[Path], *, yes: bool, force: bool) -> ExitCode:
     for path in paths:
-        if step_of(path.name) is None or not path.is_dir() or path.is_symlink():
+        if step_in_name(path.name) is None or not path.is_dir() or path.is_symlink():
             raise UserError([_no_checkpoint_finding(path, "is not a checkpoint")], ExitCode.USAGE)
     for path in paths:
         left = [m for m in list_complete_manifests(path.parent) if m.folder.name != path.name]
@@ -182,7 +182,7 @@ def _remove_checkpoints(paths: list[Path], *, yes: bool, force: bool) -> ExitCod
             return ExitCode.OK
         try:
             remove_checkpoint(path)
-            update_latest(path.parent)
+            update_latest_pointer(path.parent)
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
             fix = Fix("see to it that the folder can be written")
@@ -195,7 +195,7 @@ def _remove_checkpoints(paths: list[Path], *, yes: bool, force: bool) -> ExitCod
 
 def is_checkpoint(path: Path) -> bool:
     """Is this path meant as one checkpoint, whole or not?"""
-    return path.is_dir() and ((path / MANIFEST).exists() or step_of(path.name) is not None)
+    return path.is_dir() and ((path / MANIFEST).exists() or step_in_name(path.name) is not None)
 
 
 def _find_checkpoints_folder(path: Path) -> Path:
@@ -214,10 +214,10 @@ def _read_manifest(path: Path) -> Manifest:
     """The manifest of a checkpoint, or of the newest complete one of a run. Raises Refused."""
     if is_checkpoint(path):
         return read_manifest(path)
-    chosen, _ = find_latest_verified(_find_checkpoints_folder(path), deep=False)
-    if chosen is None:
+    newest = find_latest(_find_checkpoints_folder(path), verify="sizes").checkpoint
+    if newest is None:
         raise UserError([_no_checkpoint_finding(path, "has no complete checkpoint")], ExitCode.USAGE)
-    return read_manifest(chosen)
+    return read_manifest(newest)
 
 
 def _no_checkpoint_finding(path: Path, what: str) -> Finding:

@@ -73,7 +73,7 @@ def explain(
 
 
 def _explain_log(name: str, format: OutputFormat) -> NoReturn:
-    from harness.launching.supervise.run_diagnosis import diagnose_run
+    from harness.diagnosis.run_diagnosis import diagnose_run
     from harness.views import log_diagnosis as view
     from harness.views.style import style_for
 

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from harness.checkpoints.latest import find_complete
 from harness.cli.console import exit_with, print_findings
 from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
@@ -16,8 +17,7 @@ from harness.launching.hosts.local_host import workers_folder
 from harness.launching.process.signals import SignalInterrupt, Signals
 from harness.launching.setup.launch_checks import check_packages
 from harness.launching.setup.launch_context import LaunchContext
-from harness.launching.setup.run_dir import newest_complete_checkpoint
-from harness.launching.supervise.launch_runner import run_export
+from harness.launching.supervise.export_step import run_export
 from harness.units import parse_bytes
 from harness.views.screen import Screen
 
@@ -104,7 +104,7 @@ def _export_args(dtype: Dtype | None, max_shard_size: str | None, lora: LoraMode
 
 
 def _find_checkpoint(folder: Path) -> Path:
-    found = newest_complete_checkpoint(folder) if folder.is_dir() else None
+    found = find_complete(folder) if folder.is_dir() else None
     if found is None:
         what = "has no complete checkpoint" if folder.is_dir() else "is not a folder"
         raise UserError(

@@ -31,14 +31,15 @@ from harness.cli.options import (
 )
 from harness.cli.slurm_submission import submit_launch
 from harness.diagnosis.diagnosis_types import Diagnosis
+from harness.diagnosis.run_diagnosis import diagnose_run
 from harness.errors import UserError
 from harness.hostinfo.torch_extensions import torch_extensions_dir
-from harness.launching.ops.local_build import ops_are_built
+from harness.launching.ops.build_cache import ops_are_built
 from harness.launching.setup.no_ssh import PerNodeLaunch, wait_for_leader
 from harness.launching.setup.run_dir import write_run_dir
 from harness.launching.setup.slurm import is_outside_job
-from harness.launching.supervise.launch_runner import LaunchResult, read_sample, run_launch
-from harness.launching.supervise.run_diagnosis import diagnose_run
+from harness.launching.supervise.export_step import read_sample
+from harness.launching.supervise.launch_runner import LaunchResult, run_launch
 from harness.run_records.run_record import read_run_record
 from harness.spec.host_selection import HostSelection
 from harness.views import launch as view

@@ -17,15 +17,15 @@ from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
 from harness.hostinfo.host_survey import Survey
 from harness.hostinfo.torch_devices import format_device_names
-from harness.launching.hosts.local_host import LocalHost, ignored_env_files, inspect_local_host
+from harness.launching.hosts.local_host import LocalHost, inspect_local_host
 from harness.launching.setup.debug_env import with_flops_profiler_output
+from harness.launching.setup.environment import ignored_env_files
 from harness.launching.setup.launch_checks import INSTALLABLE, check_launch
 from harness.launching.setup.launch_plan import (
     LaunchPlan,
     Network,
     RunTarget,
     build_launch_plan,
-    hostfile_text,
     is_local,
 )
 from harness.launching.setup.no_ssh import PerNodeLaunch, resolve_node_rank
@@ -41,6 +41,7 @@ from harness.plan.resolved_run import ResolvedRun
 from harness.plan.tuned_defaults.rules import with_tuned_defaults
 from harness.render import DSConfig, render_ds_config
 from harness.spec.host_selection import HostSelection
+from harness.spec.hostfile import hostfile_text
 from harness.views import launch as view
 from harness.views.findings_json import report_as_dict
 

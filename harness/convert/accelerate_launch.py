@@ -1,11 +1,12 @@
-"""What an accelerate YAML says beside its DeepSpeed part, for `harness adopt`. Its DeepSpeed part is `accelerate`'s."""
+"""The launch settings of an accelerate YAML, for `harness adopt`. `spec.accelerate_config` has its DeepSpeed part."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from harness.convert.draft import Draft
-from harness.spec.parse.source import KeyPath, parse
+from harness.spec.parse.source import KeyPath
+from harness.spec.parse.source_parser import parse
 from harness.spec.spec_loader import LoadedSpec
 
 _UNREMARKABLE_VALUES: dict[str, tuple[Any, ...]] = {
@@ -44,7 +45,7 @@ def add_accelerate_fields(draft: Draft, loaded: LoadedSpec) -> None:
         draft.put("cluster.gpus_per_node", cluster.gpus_per_node)
     if loaded.spec.parallel.sequence_parallel_size > 1:
         draft.put("parallel.sequence_parallel_size", loaded.spec.parallel.sequence_parallel_size)
-        draft.drop(("deepspeed", "data_parallel_size"))  # the groups are made from the one degree
+        draft.drop(("deepspeed", "data_parallel_size"))  # the harness derives the groups from the one size
     if data.get("main_process_port"):
         draft.put("launch.master_port", data["main_process_port"])
     for name, value in data.items():
@@ -67,7 +68,7 @@ def _add_field(draft: Draft, loaded: LoadedSpec, name: str, value: Any) -> None:
         classes = [part.strip() for part in str(value).split(",") if part.strip()]
         draft.put("deepspeed.zero_optimization.leaf_module.classes", classes)
     elif name == "zero3_init_flag":
-        return  # whether weights are sharded while they are loaded is decided by the stage here
+        return  # the stage decides here whether weights are sharded at load
     elif name != "deepspeed_multinode_launcher" or value != "standard":
         _add_note(draft, loaded, path)
 

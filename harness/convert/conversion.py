@@ -1,7 +1,7 @@
 """`harness adopt`: a configuration of DeepSpeed, accelerate, axolotl or LLaMA-Factory as a run spec in YAML, with notes
-about what it has no place for.
+about keys that have no place in it.
 
-Writes nothing; the text that it gives is checked as a run spec before it is given.
+Writes no file; the text is checked as a run spec before it is returned.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _REQUIRED_FIELDS = {
     "data.train": "path/to/texts.jsonl",
     "train.max_steps": 1000,
 }
-"""What a run needs and a DeepSpeed configuration does not say, with a value that shows what belongs there."""
+"""Fields that a run needs and a DeepSpeed configuration does not have, with a placeholder for each."""
 
 
 class ConversionError(UserError):
-    """The file has errors; `source` is there to quote from."""
+    """The file has errors; `source` has the lines to quote."""
 
     def __init__(self, loaded: LoadedSpec) -> None:
         super().__init__([finding for finding in loaded.findings if finding.is_error], loaded.code)
@@ -39,7 +39,7 @@ class ConversionError(UserError):
 
 @dataclass(frozen=True)
 class ConvertedSpec:
-    """The YAML and its notes; `loaded` is the file that it was made of."""
+    """The YAML and its notes; `loaded` is the original file."""
 
     text: str
     notes: tuple[Note, ...]
@@ -47,7 +47,7 @@ class ConvertedSpec:
 
 
 def convert_file(file: str, target: DeepSpeedTarget, consumer: Consumer | None = None) -> ConvertedSpec:
-    """A run spec of what the file says. Raises Refused with the file's errors; it has to be mended first."""
+    """A run spec with the meaning of the file. Raises UserError with the file's errors, which the user fixes first."""
     loaded = trainer_config.load_trainer_config(file, target) or load_spec(file, (), target, consumer=consumer)
     source = loaded.source
     if source is None or loaded.spec is None or any(finding.is_error for finding in loaded.findings):
@@ -66,7 +66,7 @@ def convert_file(file: str, target: DeepSpeedTarget, consumer: Consumer | None =
 
 
 def _add_missing_fields(draft: Draft, source: Source, loaded: LoadedSpec) -> None:
-    """What a run spec needs and the file leaves to a script."""
+    """Fields that a run spec needs and the file leaves to a script."""
     if draft.get("train.per_device_train_batch_size") is None and draft.get("train.global_batch_size") is None:
         by_trainer = loaded.consumer == "hf"
         draft.put("train.per_device_train_batch_size", 8 if by_trainer else 1)
@@ -77,7 +77,7 @@ def _add_missing_fields(draft: Draft, source: Source, loaded: LoadedSpec) -> Non
 
 
 def _validate_draft(draft: Draft, file: str, target: DeepSpeedTarget, loaded: LoadedSpec) -> ConvertedSpec:
-    """The text, less what a run spec does not take."""
+    """The text, without the keys that a run spec does not take."""
     remarks = {}
     for key, value in _REQUIRED_FIELDS.items():
         by_epochs = key == "train.max_steps" and draft.get("train.num_train_epochs") is not None

@@ -9,7 +9,7 @@ from harness.convert.draft import Draft
 from harness.facts.deepspeed_version import DeepSpeedTarget
 from harness.spec import deepspeed_mapping
 from harness.spec.auto_values import find_auto_values
-from harness.spec.deepspeed_json_checks import convert_as_deepspeed
+from harness.spec.deepspeed_value_checks import convert_as_deepspeed
 from harness.spec.parse.source import KeyPath, Source, join_key
 from harness.spec.spec_loader import LoadedSpec
 
@@ -28,7 +28,7 @@ _TRAINER_DEFAULTS: dict[str, Any] = {
     "scheduler.params.warmup_num_steps": 1,
     "scheduler.params.total_num_steps": 1000,
 }
-"""What the Trainer fills in where nobody says anything else (transformers 5.23); its steps are not known here."""
+"""Values that the Trainer fills in by default (transformers 5.23); its number of steps is unknown here."""
 _SAME_DEFAULT = frozenset(
     """train_batch_size gradient_accumulation_steps gradient_clipping optimizer.params.betas optimizer.params.eps
     optimizer.params.weight_decay""".split()
@@ -44,7 +44,7 @@ _LOSS_SCALING_DEFAULTS = {
 
 
 def fill_from_deepspeed(draft: Draft, loaded: LoadedSpec, source: Source, target: DeepSpeedTarget) -> None:
-    """Every key of the DeepSpeed JSON; defaults that moved between releases as this one has them."""
+    """Fill in every key of the DeepSpeed JSON; defaults that moved between releases have the value of this one."""
     by_trainer = loaded.format in ("axolotl-yaml", "trainer-yaml")
     config = deepcopy(convert_as_deepspeed(source.data, target))
     rate = config.get("optimizer", {}).get("params", {}).get("lr")
@@ -74,7 +74,7 @@ def fill_from_deepspeed(draft: Draft, loaded: LoadedSpec, source: Source, target
 
 
 def _drop_fp16(draft: Draft, source: Source, config: dict[str, Any]) -> None:
-    """Loss scaling and the like are read with fp16 alone; what is not as usual is noted where fp16 was left open."""
+    """Remove loss scaling and the like, which only fp16 reads; a note for unusual values where fp16 was "auto"."""
     draft.drop(("precision", "fp16"))
     block = config.get("fp16")
     is_auto = isinstance(block, dict) and block.get("enabled") == "auto"
@@ -88,7 +88,7 @@ def _drop_fp16(draft: Draft, source: Source, config: dict[str, Any]) -> None:
 
 
 def _fill_auto_values(block: dict[str, Any], prefix: str, values: dict[str, Any]) -> set[str]:
-    """Replace what the Trainer has a default for; the keys that were replaced."""
+    """Replace "auto" where the Trainer has a default; return these keys."""
     filled: set[str] = set()
     for name, value in block.items():
         key = f"{prefix}{name}"
@@ -119,7 +119,7 @@ def _add_auto_notes(draft: Draft, source: Source, paths: list[KeyPath], filled: 
 
 
 def _write_release_defaults(draft: Draft, config: dict[str, Any], target: DeepSpeedTarget) -> None:
-    """A spec always says these, so it has to say what the JSON means without saying it."""
+    """Write the defaults of this release: the spec's own defaults may differ from the JSON's."""
     version = target.version
     if "gradient_clipping" not in config:
         draft.put("train.max_grad_norm", 1.0 if version >= (0, 19, 3) else 0.0)

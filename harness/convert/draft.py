@@ -11,7 +11,7 @@ from harness.spec.parse.source import KeyPath
 
 @dataclass(frozen=True)
 class Note:
-    """Something of the file that the run spec does not say, or says with a value of our choice."""
+    """Something in the file that the run spec leaves out, or has with a value of our choice."""
 
     place: Place
     message: str
@@ -22,7 +22,7 @@ class Note:
 
 @dataclass
 class Draft:
-    """A run spec in the making: raw values by section, and notes."""
+    """A run spec under construction: raw values by section, and notes."""
 
     spec: dict[str, Any] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)
@@ -43,7 +43,7 @@ class Draft:
         block[name] = value
 
     def drop(self, path: KeyPath) -> None:
-        """Take a key out, and sections that are empty then."""
+        """Remove a key, and the sections that it leaves empty."""
         block: Any = self.spec
         for part in path[:-1]:
             block = block.get(part) if isinstance(block, dict) else None
@@ -53,5 +53,5 @@ class Draft:
                 self.drop(path[:-1])
 
     def add_note(self, place: Place, message: str) -> None:
-        """Remember something for the comments."""
+        """Add a note for the comments."""
         self.notes.append(Note(place, message))

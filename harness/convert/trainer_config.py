@@ -1,7 +1,7 @@
-"""The YAML of axolotl, and the flat one of LLaMA-Factory and other users of the Hugging Face Trainer, for
-`harness adopt`. The DeepSpeed JSON that they name is read, too.
+"""The YAML of axolotl, and the flat one of LLaMA-Factory and other users of the Hugging Face Trainer, for `harness
+adopt`; with the DeepSpeed JSON that they name.
 
-Values are carried over by name; nothing is checked here that the run spec checks.
+Values are copied by name; the run spec checks them.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from harness.convert.unsupported_methods import find_unsupported_methods
 from harness.errors import ExitCode, UserError
 from harness.facts.deepspeed_version import DeepSpeedTarget
 from harness.spec.config_format import detect_format
-from harness.spec.parse.source import is_json, parse, read_text
+from harness.spec.deepspeed_mapping import DeepSpeedJson
+from harness.spec.parse.source import is_json, read_text
+from harness.spec.parse.source_parser import parse
 from harness.spec.referenced_files import find_referenced_file, read_deepspeed_json
-from harness.spec.spec_loader import DeepSpeedJson, LoadedSpec, load_deepspeed_json
+from harness.spec.spec_loader import LoadedSpec, load_deepspeed_json
 
 _COMMON_KEYS = {
     "gradient_accumulation_steps": "train.gradient_accumulation_steps",
@@ -70,7 +72,7 @@ _DEFAULTS: dict[str, dict[str, Any]] = {
     "axolotl-yaml": {"scheduler.type": "cosine", "optimizer.type": "adamw"},
     "trainer-yaml": {"scheduler.type": "linear", "optimizer.type": "adamw", "optimizer.learning_rate": 5e-5},
 }
-"""What a run spec would have another default for: the Trainer's own."""
+"""The Trainer's defaults where those of a run spec differ."""
 _SPECIAL_KEYS = frozenset(
     """deepspeed optimizer optim lr_scheduler lr_scheduler_type bf16 fp16 pure_bf16 adam_beta1 adam_beta2 datasets
     flash_attention sdp_attention flash_attn finetuning_type""".split()
@@ -83,12 +85,12 @@ _KNOWN_VALUES = {
     "lr_scheduler": [*_SCHEDULES],
     "lr_scheduler_type": [*_SCHEDULES],
 }
-"""Where one of these is not what the file says, the run spec's default takes its place."""
+"""Values for which the run spec has an equivalent; for others its default is used."""
 _ATTENTION_KERNELS = {"fa2": "flash_attention_2", "sdpa": "sdpa", "flash_attention_2": "flash_attention_2"}
 
 
 def load_trainer_config(file: str, target: DeepSpeedTarget) -> LoadedSpec | None:
-    """The file with the DeepSpeed JSON that it names, where it is a trainer's; None for other files. Raises Refused."""
+    """A trainer's file with the DeepSpeed JSON that it names; None for other files. Raises UserError."""
     if file == "-":
         return None
     text = read_text(file)
@@ -117,14 +119,14 @@ def load_trainer_config(file: str, target: DeepSpeedTarget) -> LoadedSpec | None
 
 
 def add_trainer_fields(draft: Draft, loaded: LoadedSpec) -> None:
-    """Everything that the trainer's own file says; what the JSON says already stays."""
+    """Add the fields of the trainer's own file; those of the JSON stay."""
     if loaded.source is None:
         return
     source = parse(loaded.source.text, loaded.source.file)
     data = source.data
     schedule = loaded.source.data.get("scheduler")
     if isinstance(schedule, dict) and "auto" in (schedule.get("params") or {}).values():
-        draft.drop(("deepspeed", "scheduler"))  # what was left open is said here
+        draft.drop(("deepspeed", "scheduler"))  # the trainer's file has the values that the JSON leaves open
     table = _AXOLOTL_KEYS if loaded.format == "axolotl-yaml" else _TRAINER_KEYS
     filled = set()
     for name, value in data.items():
@@ -184,7 +186,7 @@ def _special_fields(data: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _add_notes(draft: Draft, loaded: LoadedSpec, data: dict[str, Any], table: dict[str, str]) -> None:
-    """A line for each key that has no place in a run spec, in the order of the file."""
+    """Add a note for each key that has no place in a run spec, in the order of the file."""
     if loaded.source is None:
         return
     source = parse(loaded.source.text, loaded.source.file)
@@ -201,7 +203,7 @@ def _add_notes(draft: Draft, loaded: LoadedSpec, data: dict[str, Any], table: di
 
 
 def _is_mapped(draft: Draft, data: dict[str, Any], name: str) -> bool:
-    """Keys that count together with others."""
+    """Is the key mapped together with others?"""
     if is_lora(data) and (data[name] == "lora" or name in LORA_KEYS):
         return True
     if name == "sample_packing":
@@ -210,13 +212,13 @@ def _is_mapped(draft: Draft, data: dict[str, Any], name: str) -> bool:
 
 
 def _is_plain_text(draft: Draft) -> bool:
-    """Plain text is packed whatever is said."""
+    """Is all data plain text, which is always packed?"""
     sources = draft.get("data.train")
     return isinstance(sources, list) and all(isinstance(source, str) for source in sources)
 
 
 def _describe_unmapped_key(draft: Draft, name: str, value: Any, *, known: bool) -> str | None:
-    """What to say of a key, None where nothing of it is lost."""
+    """The note about a key; None where nothing of it is lost."""
     has_no_place = "has no place in a run spec"
     if name == "datasets" and draft.get("data.train") is None:
         return f"`{name}` has kinds or settings that {has_no_place.replace('has', 'have')}: set `data.train`"

@@ -1,6 +1,6 @@
-"""The data sets and adapters of axolotl's and LLaMA-Factory's YAML in a run spec's words, for `trainers.py`.
+"""The data sets and adapters of axolotl's and LLaMA-Factory's YAML as fields of a run spec, for `trainer_config`.
 
-What has no place in a run spec is left for the caller to tell.
+Keys without a place in a run spec are left to the caller.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LORA_KEYS = frozenset((*_LORA_FIELDS, "lora_target_linear"))
 
 
 def data_fields(data: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-    """axolotl's `datasets`, where all of them are of kinds that a run spec has; else nothing, so that none is lost."""
+    """axolotl's `datasets`, where a run spec supports all of them; else nothing, so that none is lost."""
     entries = data.get("datasets")
     if not isinstance(entries, list) or not entries or not all(map(_is_supported_dataset, entries)):
         return
@@ -48,7 +48,7 @@ def data_fields(data: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _is_supported_dataset(entry: Any) -> bool:
-    """Of a known kind, and without a setting that would change what is read."""
+    """Is it of a known kind, without a setting that would change its records?"""
     return (
         isinstance(entry, dict)
         and entry.get("type") in _RECORD_FORMATS
@@ -88,10 +88,10 @@ def lora_fields(data: dict[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def is_lora(data: dict[str, Any]) -> bool:
-    """Does the file ask for LoRA? What is not plain LoRA was refused before (`trainer_methods`)."""
+    """Does the file ask for LoRA? `unsupported_methods` has refused all but plain LoRA before."""
     return "lora" in (data.get("adapter"), data.get("finetuning_type")) or is_lora_by_default(data)
 
 
 def is_lora_by_default(data: dict[str, Any]) -> bool:
-    """Is it a file for LLaMA-Factory that leaves out what is trained, which is LoRA then?"""
+    """Is it a file for LLaMA-Factory without a method, which means LoRA?"""
     return data.get("finetuning_type") is None and data.get("stage") in ("sft", "pt")

@@ -1,6 +1,6 @@
-"""Ways of training in the YAML of axolotl, LLaMA-Factory and TRL that a run spec does not have: other losses, quantised
-weights, other adapters and parts of a model. `harness adopt` refuses them, since what it could make of such a file
-would train something else.
+"""Training methods in the YAML of axolotl, LLaMA-Factory and TRL that a run spec does not have: other losses, quantised
+weights, other adapters and parts of a model. `harness adopt` refuses them: the run spec of such a file would train
+something else.
 
 The keys are those of axolotl 0.12 to 0.17, LLaMA-Factory 0.9 and TRL 0.20 to 0.29 (read, not run).
 """
@@ -14,11 +14,11 @@ from harness.findings import Finding, Fix
 from harness.spec.parse.source import Source, value_at
 
 _OFF_VALUES = ("", "none", "null", "false", "no", "off", "0")
-"""A value that switches nothing on, as text."""
+"""Values that switch nothing on, as text."""
 
 
 class _TrainingMethod(NamedTuple):
-    """One way in which training differs: what the file does, what a run spec has, and the keys that ask for it."""
+    """One difference in training: the file's method, the run spec's, and the keys that ask for it."""
 
     description: str
     supported: str
@@ -73,7 +73,7 @@ _METHODS = (
 
 
 def find_unsupported_methods(source: Source) -> tuple[Finding, ...]:
-    """One error for each way in which the file trains otherwise than a run spec can."""
+    """One error for each unsupported method of the file."""
     return tuple(finding for kind in _METHODS for finding in _first_finding(kind, source))
 
 

@@ -1,6 +1,6 @@
-"""A run spec as YAML text that every reader of YAML takes for the same values, with comments at the top.
+"""A run spec as YAML text that every YAML reader takes for the same values, with comments at the top.
 
-Written for people: sections on lines of their own, short maps and lists in brackets.
+For people: sections on lines of their own, short maps and lists in brackets.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ def format_inline(value: Any) -> str:
 
 
 def _format_float(value: float) -> str:
-    """With a point, without which YAML 1.1 takes `1e-05` for a text."""
+    """With a point: YAML 1.1 reads `1e-05` as a text."""
     mantissa, exponent_mark, power = repr(value).partition("e")
     return f"{mantissa if '.' in mantissa else f'{mantissa}.0'}e{int(power):+d}" if exponent_mark else mantissa
 
 
 def quote_text(value: str) -> str:
-    """Without quotes only where nobody can take it for something else."""
+    """Without quotes only where no reader takes it for something else."""
     if _PLAIN.fullmatch(value) and value.lower() not in _RESERVED_WORDS:
         return value
     return '"' + "".join(map(_escape_char, value)) + '"'

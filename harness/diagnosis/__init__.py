@@ -1,7 +1,7 @@
-"""A job's log -> its first cause: which rank failed first, at what, and what to change.
+"""A job's log -> its first cause: the rank that failed first, its error, and what to change.
 
-Reads what any DeepSpeed job printed, ours or not, with all ranks mixed. Knows gates by their upstream messages
-(`upstream`) and other causes by `causes/`; looks at no machine and at no file but the log.
+Reads the output of any DeepSpeed job, with all ranks mixed. `deepspeed_messages` has the messages of gates, `causes/`
+has all other causes. Reads no machine and no file but the log.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""DeepSpeed's own messages -> the gate that looks for the same before the job. One line a message.
+"""DeepSpeed's own messages -> the gate that finds the same fault before the job. One line a message.
 
-`ID words` or `ID * words`, where the words are a regular expression and `*` says that they are not sure by themselves;
-behind ` :: ` stands what the traceback's files must hold where there is one, behind ` ::! ` what they must hold. The
-messages are those of 0.14.5 to 0.19.8.
+`ID pattern` or `ID * pattern`: the pattern is a regular expression, and `*` marks one that is not sure by itself. After
+` :: ` comes a pattern that the files of a traceback must match, if there is one; after ` ::! ` one that they must match
+in any case. The messages are those of 0.14.5 to 0.19.8.
 """
 
 from __future__ import annotations
@@ -131,23 +131,23 @@ BT003 * IndexError: list index out of range :: deepspeed/(?:utils/groups|runtime
 
 @cache
 def deepspeed_causes() -> tuple[FailureCause, ...]:
-    """One cause a gate or finding, with all of its messages, in the order in which they stand."""
+    """One cause a message, in the order of `MESSAGES`."""
     causes = []
     for line in MESSAGES.strip().splitlines():
         id_, rest = line.split(" ", 1)
         sure = not rest.startswith("* ")
-        pattern, required, frames = (rest if sure else rest[2:]).partition(" ::! ")
-        if not required:
+        pattern, frames_required, frames = (rest if sure else rest[2:]).partition(" ::! ")
+        if not frames_required:
             pattern, _, frames = pattern.partition(" :: ")
-        causes.append(FailureCause(id_, "", "", "", (FailureSignature(pattern, sure, frames, bool(required)),)))
+        causes.append(FailureCause(id_, "", "", "", (FailureSignature(pattern, sure, frames, bool(frames_required)),)))
     return tuple(causes)
 
 
 _OWN_FINDING = re.compile(r"^(?:error|refused)\[(?P<id>[A-Z]{2}\d{3})\]: ")
-"""An error finding of our own, as ranks and commands print it."""
+"""An error finding of the harness, as ranks and commands print it."""
 
 
 def match_own_finding(text: str) -> str:
-    """The id of a finding that the harness itself printed; empty where the line is none."""
+    """The id of a finding that the harness itself printed; empty for any other line."""
     match = _OWN_FINDING.match(text)
     return match["id"] if match else ""

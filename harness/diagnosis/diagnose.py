@@ -1,4 +1,4 @@
-"""The way from a stream to the answer: read, scan, choose, and say how sure it is."""
+"""From the streams of a log to its diagnosis: read, scan, select the first cause, explain it."""
 
 from __future__ import annotations
 
@@ -33,11 +33,10 @@ def diagnose(
     hosts: Mapping[int, str] | None = None,
     verdict: Verdict | None = None,
 ) -> Diagnosis:
-    """The first cause told by one or several logs of one job, read one after the other.
+    """The first cause in one or several logs of one job, read one after the other.
 
-    `plan` is the `plan.json` of a run, `hosts` where its ranks were, `verdict` what its supervisor saw, where those are
-    known; the verdict comes before the logs. Memory stays bounded whatever the size. Raises OSError when a stream
-    cannot be read.
+    `plan` is the `plan.json` of the run, `hosts` the hosts of its ranks, `verdict` that of its supervisor, which comes
+    before the logs. Memory stays bounded for logs of any size. Raises OSError when a stream cannot be read.
     """
     scanner, readers = LogScanner(hosts or {}), list[LogReader]()
     for stream in streams:
@@ -75,7 +74,7 @@ def diagnose(
 
 
 def _rank_of(name: object) -> int | None:
-    """The rank whose log a file is, by torchrun's and the usual names."""
+    """The rank of a log file, by torchrun's and other usual names."""
     match = _RANK_LOG_NAME.search(name) if isinstance(name, str) else None
     return int(match[1] or match[2]) if match else None
 

@@ -1,4 +1,4 @@
-"""The values of a diagnosis: what a cause is, what was seen of it in a log, and the answer."""
+"""The values of a diagnosis: causes, the events of a log, and the diagnosis itself."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Literal
 Confidence = Literal["certain", "likely", "unknown"]
 DiagnosisState = Literal["failed", "completed", "stopped", "no failure seen", "empty", "not text"]
 EventLevel = Literal["root", "echo", "end", "hint"]
-"""What a line is to the failure: its beginning; what other ranks say when a peer is gone; what the launcher says at the
-end; or something that explains nothing by itself and adds to what does."""
+"""`root`: the beginning of the failure. `echo`: other ranks lost a peer. `end`: the launcher reports the end. `hint`:
+explains nothing by itself, and adds to another cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailureSignature:
-    """A line by which a cause is known: a regular expression on the line without its prefixes.
+    """A pattern for the line of a cause, without the line's prefixes.
 
-    `sure` says that the words allow no other reading. `frames` must be found in the files or functions of the traceback
-    above; a line without a traceback is taken for it all the same, not as sure, unless the frames are `needed`.
+    `sure`: the pattern allows no other cause. `frames` must match the files or functions of the traceback above. A line
+    without a traceback matches too, but is not sure; with `frames_required` it does not match.
     """
 
     pattern: str
@@ -29,7 +29,7 @@ class FailureSignature:
 
 @dataclass(frozen=True, slots=True)
 class FailureCause:
-    """One way in which jobs end: `title` is what happened, `change` what to do about it, `page` says it at length."""
+    """One cause of failures: `title` names the failure, `change` its remedy, `page` explains both at length."""
 
     id: str
     name: str
@@ -58,8 +58,8 @@ class Frame:
 
 @dataclass(slots=True)
 class LogEvent:
-    """A line of the log that tells of a failure. `order` counts lines from 1; `time` is seconds, comparable within one
-    log only; `progress` is how many signs of progress stood above it in its log, `log` which of several that is.
+    """A line of the log that reports a failure. `line_number` counts from 1. `time` is in seconds, comparable within
+    one log only. `progress` counts the signs of progress above it in its log, whose index is `log_index`.
     """
 
     line_number: int
@@ -81,9 +81,9 @@ class LogEvent:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The answer: `cause` is the id of a gate, a finding or a known cause; empty where it is unknown.
+    """The diagnosis. `cause` is the id of a gate, a finding or a known cause; empty where it is unknown.
 
-    `lines` are the lines that matter, with their numbers; `notes` what else was seen.
+    `lines` are the lines that matter, with their numbers; `notes` are other observations.
     """
 
     state: DiagnosisState

@@ -24,6 +24,7 @@ def explain_selection(
     *,
     is_completed: bool,
 ) -> Diagnosis:
+    """The diagnosis of the selected cause; without one, of a job that ended well or shows no failure."""
     notes = collect_notes(selection, scanner)
     first = selection.first
     if first is not None and not first.line_number:
@@ -36,13 +37,16 @@ def explain_selection(
             return Diagnosis("completed", "certain", title="the job ended well", notes=notes)
         title = "nothing in the log tells of a failure"
         return Diagnosis("no failure seen", title=title, lines=_last_lines(readers, 10), notes=notes)
-    missing, evidence = (
+    missing_ranks, evidence = (
         find_missing_ranks(selection.others, scanner.ranks, scanner.world_size) if first.cause == "LG070" else ([], "")
     )
     rank, host = _find_failed_rank(first, scanner)
-    if missing:
-        rank, host = missing[0], scanner.hosts.get(missing[0], "")
-        notes = (f"missing: rank{'s' if len(missing) > 1 else ''} {_format_numbers(missing)}; {evidence}", *notes)
+    if missing_ranks:
+        rank, host = missing_ranks[0], scanner.hosts.get(missing_ranks[0], "")
+        notes = (
+            f"missing: rank{'s' if len(missing_ranks) > 1 else ''} {_format_numbers(missing_ranks)}; {evidence}",
+            *notes,
+        )
     if not host and rank is not None:
         host = scanner.hosts.get(rank, "")
     title, change = describe_cause(first.cause)
@@ -90,7 +94,7 @@ def _confidence_of(selection: CauseSelection, first: LogEvent) -> Confidence:
 
 
 def _find_failed_rank(first: LogEvent, scanner: LogScanner) -> tuple[int | None, str]:
-    """The rank and host of the first failure; torchrun's own word where the line has none."""
+    """The rank and host of the first failure, from torchrun's summary where the line has none."""
     if not scanner.torchrun_root_cause or (first.rank is not None and first.level == "root"):
         return first.rank, first.host
     rank = scanner.torchrun_root_cause.get("rank", "")
@@ -98,14 +102,14 @@ def _find_failed_rank(first: LogEvent, scanner: LogScanner) -> tuple[int | None,
 
 
 def _unknown_title(first: LogEvent) -> str:
-    if not first.line_number:  # the verdict's words
+    if not first.line_number:  # the text of the verdict
         return _shorten(first.text, 160)
     return f"an exception that is not in the catalogue: {_shorten(first.text, 160)}"
 
 
 def _find_location(first: LogEvent) -> str:
-    own = [f for f in first.frames if not _LIBRARY_PATH.search(f.file)]
-    frame = own[-1] if own else first.frames[-1] if first.frames else None
+    script_frames = [f for f in first.frames if not _LIBRARY_PATH.search(f.file)]
+    frame = next(iter([*script_frames[-1:], *first.frames[-1:]]), None)
     return f"{frame.file}:{frame.line} in {frame.function}" if frame else ""
 
 
@@ -126,6 +130,7 @@ def _select_lines(selection: CauseSelection, first: LogEvent, readers: list[LogR
 
 
 def collect_notes(selection: CauseSelection, scanner: LogScanner) -> tuple[str, ...]:
+    """Notes on the other events of the log."""
     notes = []
     first = selection.first
     if first is not None:
@@ -139,20 +144,22 @@ def collect_notes(selection: CauseSelection, scanner: LogScanner) -> tuple[str, 
             notes.append(f"the lost connections and time-outs {ranks}came of it")
         if selection.is_contested:
             notes.append("another error in the log may have come first; see the lines")
-    survived = [e for e in selection.survived_errors if e.level != "hint"]
-    if survived:
-        notes.append(f"the job went on after {len(survived)} earlier error line{'s' if len(survived) > 1 else ''}")
+    survived_errors = [e for e in selection.survived_errors if e.level != "hint"]
+    if survived_errors:
+        notes.append(
+            f"the job went on after {len(survived_errors)} earlier error line{'s' if len(survived_errors) > 1 else ''}"
+        )
     hints = {e.cause for e in scanner.events if e.level == "hint"}
     notes += [
         f"{causes_by_id()[cause].title}: {causes_by_id()[cause].change}"
         for cause in sorted(hints)
-        if scanner.world_size > 8 or ()
+        if scanner.world_size > 8
     ]
     return tuple(notes)
 
 
 def _diagnose_op_load(scanner: LogScanner, readers: list[LogReader]) -> Diagnosis | None:
-    """A log whose last words are that torch looks for a compiled op."""
+    """The diagnosis of a log that ends while torch looks for a compiled op; None for any other log."""
     last_lines = _last_lines(readers, 12)
     if not scanner.op_loads or not any("PyTorch extensions root" in text for _, text in last_lines):
         return None
@@ -162,7 +169,7 @@ def _diagnose_op_load(scanner: LogScanner, readers: list[LogReader]) -> Diagnosi
 
 
 def _last_lines(readers: list[LogReader], count: int) -> tuple[tuple[int, str], ...]:
-    """The last lines that hold something."""
+    """The last lines that are not empty, with their numbers."""
     lines = []
     for reader in readers:
         rows = reader.tail.split(b"\n")

@@ -1,4 +1,4 @@
-"""A line's words -> the cause that they tell of. Gates' messages are tried before the catalogue."""
+"""A line -> its cause. Messages of gates are tried before the catalogue."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _WARNING_LINE = re.compile(
     r"^(?:\w+\.)*\w*Warning\b|^Exception ignored in|ERROR: ld\.so|^\s*warnings\.warn"
     r"|^(?:\[\w+\] )*\[?(?:WARNING|WARN|INFO|DEBUG)\b|\b(?:Warning|INFO|WARNING):"
 )
-"""Words of warnings and of what Python says at its end; they tell of no failure."""
+"""Lines of warnings, and lines that Python prints at its end. They report no failure."""
 
 
 class Match(NamedTuple):
-    """What a line tells of; an empty `cause` is an exception that nobody knows."""
+    """The cause of a line; an empty `cause` is an unknown exception."""
 
     cause: str
     level: EventLevel
@@ -58,7 +58,7 @@ def _compile_rules() -> tuple[_Rule, ...]:
 
 
 def match_line(text: str, frames: Sequence[Frame], *, in_traceback: bool) -> Match | None:
-    """What the line tells of; None for nothing. `frames` are those of the traceback that it ends, if it ends one."""
+    """The cause of the line; None for no failure. `frames`: the traceback that the line ends, if any."""
     id_ = match_own_finding(text)
     if id_:
         return Match(id_, "root", True, {})
@@ -104,12 +104,11 @@ def _match_known_cause(text: str, frames: Sequence[Frame]) -> Match | None:
 
 
 _CAUSES_IN_WARNINGS = frozenset({"LG016", "LG023", "LG069", "LG072", "ZR032"})
-"""Causes that are told as warnings or less: DeepSpeed's missing libaio, the kernel's and NCCL's words, a signal that
-the launcher got."""
+"""Causes that appear in warnings: a missing libaio, messages of the kernel and NCCL, a signal to the launcher."""
 
 
 def longest_literal(pattern: str) -> str:
-    """The longest text that every match of the pattern holds; empty where there is none to be sure of."""
+    """The longest text that every match of the pattern contains; empty where there is none."""
     flat = _strip_groups(pattern)
     if "|" in flat:
         return ""
@@ -122,13 +121,13 @@ def longest_literal(pattern: str) -> str:
 
 
 def _strip_groups(pattern: str) -> str:
-    """The pattern with every group, and what repeats it, left out."""
-    out, depth, index = [], 0, 0
+    """The pattern without its groups and their quantifiers."""
+    parts, depth, index = [], 0, 0
     while index < len(pattern):
         char = pattern[index]
         if char == "\\":
             if not depth:
-                out.append(pattern[index : index + 2])
+                parts.append(pattern[index : index + 2])
             index += 2
             continue
         if char == "(":
@@ -136,15 +135,15 @@ def _strip_groups(pattern: str) -> str:
         elif char == ")":
             depth -= 1
             if not depth:
-                out.append("\0")
+                parts.append("\0")
                 rest = re.match(r"[?*+]|\{[^}]*\}", pattern[index + 1 :])
                 index += len(rest[0]) if rest else 0
         elif char == "[":
             end = pattern.index("]", index + 2)
             if not depth:
-                out.append(pattern[index : end + 1])
+                parts.append(pattern[index : end + 1])
             index = end
         elif not depth:
-            out.append(char)
+            parts.append(char)
         index += 1
-    return "".join(out)
+    return "".join(parts)

@@ -1,4 +1,4 @@
-"""What stands before a line's own words: host, rank and time, as launchers, schedulers and loggers write them."""
+"""The prefixes of a line: host, rank and time, as launchers, schedulers and loggers write them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _MONTHS = {m: i for i, m in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct N
 
 
 class ParsedLine(NamedTuple):
-    """A line's own words, and what stood before them. `stream` tells apart who wrote it, as far as can be seen."""
+    """The text of a line and the values of its prefixes. `stream` identifies the writer, as far as the line shows."""
 
     text: str
     host: str = ""
@@ -37,13 +37,13 @@ class ParsedLine(NamedTuple):
 
 
 def parse_line(raw: bytes) -> ParsedLine:
-    """Take a line apart. Bytes that are not UTF-8 become `?`-like signs; colours are dropped."""
+    """Parse a line. Replaces bytes that are not UTF-8, and drops colours."""
     text = raw.decode("utf-8", "replace")
     if "\x1b" in text:
         text = _ANSI.sub("", text)
     text = text.rstrip()
     host, rank, time, has_rank_tag = "", None, None, False
-    for _ in range(5):  # prefixes stand in any order: pdsh's host, a clock, torch's rank
+    for _ in range(5):  # prefixes come in any order: pdsh's host, a clock, torch's rank
         if match := _TORCH.match(text):
             rank, has_rank_tag = int(match[1]), True
         elif match := _MPI.match(text):
@@ -79,7 +79,7 @@ def _is_host_name(name: str, rest: str) -> bool:
 
 
 def _parse_time(text: str) -> tuple[float, int] | None:
-    """(seconds, where the words begin): months count 31 days and years nothing, which is enough to compare."""
+    """(seconds, index of the text). Months count 31 days and years nothing: times are only compared."""
     if (match := _ISO.match(text)) or (match := _GLOG.match(text)):
         _, month, day, *clock = match.groups()
     elif (match := _SYSLOG.match(text)) and match[1] in _MONTHS:

@@ -1,4 +1,4 @@
-"""What is named on the command line -> the logs to read: a file, a run directory, a folder of logs, standard input."""
+"""The name on the command line -> the logs to read: a file, a run directory, a folder of logs, standard input."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from typing import Any, BinaryIO
 from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
 from harness.run_records.listing import is_run_dir
-from harness.run_records.plan_file import PLAN as PLAN
-from harness.run_records.plan_file import read_plan
+from harness.run_records.plan_file import PLAN, read_plan
 
 _LOG_SUFFIXES = (".log", ".out", ".err", ".txt")
 _MAX_FILES = 512
@@ -37,7 +36,7 @@ class LogFiles:
 
 
 def find_logs(name: str) -> LogFiles:
-    """The logs that `name` stands for. Raises Refused where there are none or they cannot be read."""
+    """The logs that `name` stands for. Raises UserError where there are none or they cannot be read."""
     if name == "-":
         return LogFiles(())
     path = Path(name)
@@ -56,7 +55,7 @@ def _find_in_folder(path: Path) -> LogFiles:
     launchers = [file for file in (path / "logs").glob("launcher*.log") if file.is_file() and not file.is_symlink()]
     if launchers:
         return LogFiles((max(launchers, key=_attempt_of),), path, read_plan(path)[0])
-    in_run_dir = is_run_dir(path)  # which somebody else may have made; logs of one's own may well be links
+    in_run_dir = is_run_dir(path)  # it may come from somebody else: follow no links in it
     paths = (file for file in path.rglob("*") if file.suffix in _LOG_SUFFIXES and file.is_file())
     files = sorted(file for file in paths if not (in_run_dir and file.is_symlink()))
     if not files:

@@ -1,6 +1,6 @@
-"""Bytes -> the few lines that may tell of a failure, in bounded memory and mostly at the speed of a memory search.
+"""Bytes -> the few lines that may report a failure, in bounded memory and mostly at the speed of a memory search.
 
-A chunk is searched for words that stand in every line of interest; only the lines around a hit are looked at.
+A chunk is searched for words that every such line contains. Only the lines around a hit are read.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _PHRASES = (
     *("thing moved for", "thing is heard of"),
 )
 FAILURE_WORDS = tuple(word.encode() for word in (*_SINGLE_WORDS.split(), *_PHRASES))
-"""Every line that tells of a failure holds one of these, or stands below one that does."""
+"""Every line that reports a failure contains one of these, or follows a line that does."""
 CHUNK_BYTES = 1 << 18
 MAX_LINE_BYTES = 1 << 12
-"""Longer lines are cut: their first 3 KiB and their last one are kept. Patterns are quick on what is left."""
+"""Longer lines are cut to their first 3 KiB and their last one, so that patterns stay quick."""
 LINES_AFTER_TRACEBACK = 80
-"""So many lines below a traceback's first line, or a message's, are read whatever they hold."""
+"""Lines that are read after the first line of a traceback or of a message."""
 _LINES_AFTER_EXCEPTION = 6
-"""And so many below an exception's last line, whose message may go on."""
+"""Lines that are read after an exception's last line, whose message may continue."""
 _RATE_WORDS = (b"it/s", b"s/it", b"SamplesPerSec=", b"samples/s")
 _WRITER_PREFIX = re.compile(rb"(?:[A-Za-z][\w.-]*: )?(?:\[[a-z]+\d+\]: ?)?")
 _LOSS = re.compile(rb"oss['\"]?\s?[=:]\s?\d")
@@ -36,7 +36,7 @@ _MESSAGE_START = re.compile(
 
 
 class LogLine(NamedTuple):
-    """A line that holds one of the words, or stands below one that does. `number` counts from 1."""
+    """A line that may report a failure. `number` counts from 1."""
 
     number: int
     raw: bytes
@@ -44,8 +44,8 @@ class LogLine(NamedTuple):
 
 
 class LogReader:
-    """Iterates over the lines of interest of a stream; afterwards `size`, `lines`, `progress` and `tail` are known, and
-    `talkers`, the prefixes of lines that show progress.
+    """Iterates over the lines of a stream that may report a failure. Afterwards `size`, `lines`, `progress`, `tail` and
+    `writers`, the prefixes of lines that show progress, are complete.
     """
 
     def __init__(self, stream: BinaryIO) -> None:
@@ -75,7 +75,7 @@ class LogReader:
             yield from self._scan_block(rest + b"\n")
 
     def _scan_block(self, block: bytes) -> Iterator[LogLine]:
-        """The lines of interest of whole lines."""
+        """The lines of a block that may report a failure."""
         marks = _find_progress(block)
         for mark in marks[:50] if len(self.writers) < 128 else ():
             match = _WRITER_PREFIX.match(block, mark)
@@ -109,7 +109,7 @@ class LogReader:
 
 
 def _find_progress(block: bytes) -> list[int]:
-    """Where lines stand that only a job that goes on writes: a rate, a loss."""
+    """The starts of lines that only a working job writes: a rate, a loss."""
     starts = set()
     for word in _RATE_WORDS:
         position = block.find(word)
@@ -125,7 +125,7 @@ def _find_progress(block: bytes) -> list[int]:
 
 
 def _find_failure_words(block: bytes) -> list[int]:
-    """Where the words stand, one place a line and word, in order."""
+    """The positions of the words, one a line and word, in order."""
     positions: set[int] = set()
     for word in FAILURE_WORDS:
         position = block.find(word)

@@ -1,4 +1,4 @@
-"""Lines of interest -> events, told apart by who wrote them. Of a thousand equal lines, one a rank is kept."""
+"""Lines -> events, by writer. Of a thousand equal lines, one a rank becomes an event."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_EVENTS_WITH_FRAMES = 300
 MAX_FRAMES = 60
 _MAX_DISTINCT_LINES = 20_000
 _MAX_EQUAL_LINES = 4096
-"""So many lines that differ in digits alone are looked at: one a rank of a large job."""
+"""Lines that are read when they differ in digits alone: one a rank of a large job."""
 _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+)(?:, in (.+))?$')
 _MULTI_LINE_START = re.compile(
     r"validation errors? for \w+|Error\(s\) in loading state_dict|Error building extension|"
@@ -27,14 +27,14 @@ _CHAINED = re.compile(r"^(?:During handling of the above exception|The above exc
 _RANK_MAPPING = re.compile(r"global_rank_mapping=defaultdict\([^,]*, (\{.*\})\)")
 _HOST_RANKS = re.compile(r"'([^']+)': \[([\d, ]*)\]")
 _WRAPPED_CAUSES = ("", "LG054", "LG067", "LG072", "LG073")
-"""What an outer exception says more of: an unknown one, a file, the network."""
+"""Causes that an outer exception replaces: an unknown one, a file, the network."""
 _LOCAL_RANK = re.compile(r"--local_rank=(\d+)")
 _ROOT_CAUSE_FIELD = re.compile(r"^\s+(host|rank|time|exitcode)\s+: (\S+)(?: \(local_rank: (\d+)\))?")
 
 
 @dataclass(slots=True)
 class _LogStream:
-    """What is known of one writer: its open traceback, its clock, the message that is still going on."""
+    """The state of one writer: its open traceback, its clock, its message of several lines."""
 
     frames: list[Frame] = field(default_factory=list)
     in_traceback: bool = False
@@ -47,8 +47,8 @@ class _LogStream:
 
 
 class LogScanner:
-    """Collects events. Afterwards `events`, `ranks`, `hosts` (rank -> host), `root` (torchrun's own word on the first
-    failure), `counts` and `went_back` (the clock went back: logs that were put one after the other) are known.
+    """Collects events. Afterwards `events`, `ranks`, `hosts` (rank -> host), `torchrun_root_cause` (torchrun's summary
+    of the first failure), `counts` and `clock_went_back` (several logs follow each other in one) are complete.
     """
 
     def __init__(self, hosts: Mapping[int, str]) -> None:
@@ -71,12 +71,12 @@ class LogScanner:
         self._root_cause_lines_left = 0
 
     def start_log(self, lines: int, rank: int | None) -> None:
-        """A log begins, after `lines` lines of others; it is one rank's where `rank` is known."""
+        """A log starts, after `lines` lines of other logs. `rank`: the rank that wrote it, if one did."""
         self._log_index, self._lines_before, self._rank_of_log = self._log_index + 1, lines, rank
         self._streams, self._clock = {}, None
 
     def scan_line(self, line: LogLine) -> None:
-        """Look at one line."""
+        """Scan one line."""
         key = (line.raw.translate(None, b"0123456789"), False)
         if self._line_counts.get(key, 0) > _MAX_EQUAL_LINES and b"Traceback" not in line.raw:
             return
@@ -93,12 +93,12 @@ class LogScanner:
             self._line_counts[key] = self._line_counts.get(key, 0) + 1
 
     def finish_log(self) -> None:
-        """Nothing more comes from this log."""
+        """The log has ended."""
         for stream in self._streams.values():
             self._finish_message(stream)
 
     def _update_ranks_and_hosts(self, parsed_line: ParsedLine, stream: _LogStream) -> None:
-        """Clocks, ranks and hosts."""
+        """Update the clock, the ranks, their hosts, and the loads of ops."""
         if parsed_line.time is not None:
             if self._clock is not None and parsed_line.time < self._clock - 60:
                 self.clock_went_back = True
@@ -121,7 +121,7 @@ class LogScanner:
             self.op_loads.clear()
 
     def _process_line(self, line: LogLine, parsed_line: ParsedLine, stream: _LogStream) -> None:
-        """Tracebacks, messages of several lines, and what is left: a line that may tell of a failure."""
+        """Collect tracebacks and messages of several lines. Any other line may be an event."""
         text = parsed_line.text
         if text.startswith(("Traceback (most recent call last)", "Error executing job")):
             self._finish_message(stream)
@@ -150,7 +150,7 @@ class LogScanner:
         return False
 
     def _starts_message(self, text: str) -> bool:
-        """Does the line belong to no message above it?"""
+        """Does the line start a message of its own?"""
         return (
             text.startswith(("[", "Traceback", "E1", "W1"))
             or bool(_CHAINED.match(text))
@@ -158,7 +158,7 @@ class LogScanner:
         )
 
     def _finish_message(self, stream: _LogStream) -> None:
-        """The message that went on over several lines is complete."""
+        """Add the event of a message of several lines."""
         if stream.message_start is None:
             return
         (line, parsed_line), parts = stream.message_start, stream.message_lines
@@ -166,7 +166,7 @@ class LogScanner:
         self._add_event(line, parsed_line, stream, " | ".join(parts))
 
     def _read_root_cause(self, text: str) -> bool:
-        """torchrun's block on the first failure that it saw."""
+        """Read torchrun's summary of the first failure. Is the line a part of it?"""
         if text.startswith("Root Cause (first observed failure)"):
             self._root_cause_lines_left = 10
             return True
@@ -229,7 +229,7 @@ class LogScanner:
         )
 
     def _global_rank_of(self, host: str, local: int) -> int | None:
-        """The rank of a local one, by the launcher's own table; without one, of a single host."""
+        """The rank of a local rank, by the launcher's table; without a table, on a single host."""
         ranks = self.ranks_by_host.get(host) or (
             next(iter(self.ranks_by_host.values())) if len(self.ranks_by_host) == 1 else None
         )

@@ -1,4 +1,4 @@
-"""A collective that timed out -> the ranks that did not come to it."""
+"""A collective that timed out -> the ranks that are missing in it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from harness.diagnosis.diagnosis_types import LogEvent
 
 
 def find_missing_ranks(events: Sequence[LogEvent], ranks: Iterable[int], world_size: int) -> tuple[list[int], str]:
-    """(the ranks that were missing, how that is known); ([], "") where it cannot be told.
+    """(the missing ranks, the evidence); ([], "") where they are unknown.
 
-    A rank is behind when the last collective that it started has a lower number than the others'; where nobody says
-    numbers, those ranks are missing that did not complain of the time-out while most of the others did.
+    A rank is behind when the last collective that it started has a lower number than the others'. In a log without
+    numbers, the ranks without a time-out are missing, if most ranks have one.
     """
     timeouts = [e for e in events if e.cause == "LG070" and e.rank is not None]
     enqueued_numbers = {
@@ -34,7 +34,7 @@ def find_missing_ranks(events: Sequence[LogEvent], ranks: Iterable[int], world_s
 
 
 def _find_ranks_behind(numbers: dict[int, int]) -> list[int]:
-    """The ranks below the number that most have; none where that is less than half of them."""
+    """The ranks below the most frequent number; none where fewer than half have it."""
     if len(numbers) < 2:
         return []
     mode, count = Counter(numbers.values()).most_common(1)[0]

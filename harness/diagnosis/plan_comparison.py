@@ -1,4 +1,4 @@
-"""The numbers in a message about memory, set against what the plan had counted."""
+"""The numbers in a message about memory, compared with the plan."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from harness.units import format_bytes, parse_bytes
 
 
 def compare_with_plan(details: Mapping[str, str], plan: Mapping[str, Any]) -> tuple[str, ...]:
-    """Notes on a GPU that ran out of memory; `plan` is a run's `plan.json`. Empty where nothing can be compared."""
+    """Notes on a GPU that ran out of memory. `plan` is a run's `plan.json`. Empty where the plan has no peak."""
     peak, capacity = plan.get("gpu_peak_bytes"), plan.get("gpu_capacity_bytes")
     if not isinstance(peak, int) or not peak:
         return ()
     notes = [f"the plan counted {format_bytes(peak)} per GPU at the peak, in {plan.get('gpu_peak_phase') or 'a step'}"]
-    total, usage = (
-        _parse_detail(details, "total"),
-        _parse_detail(details, "allocated") or _parse_detail(details, "used"),
-    )
+    total = _parse_detail(details, "total")
+    usage = _parse_detail(details, "allocated") or _parse_detail(details, "used")
     request = _parse_detail(details, "wanted")
     if total and isinstance(capacity, int) and abs(total - capacity) > capacity // 10:
         notes.append(f"this GPU has {format_bytes(total)}, the plan took {format_bytes(capacity)}: set `cluster.gpu`")

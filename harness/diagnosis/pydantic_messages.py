@@ -1,4 +1,4 @@
-"""What pydantic says of a DeepSpeed JSON -> the finding that says the same before the job."""
+"""Pydantic's error about a DeepSpeed JSON -> the finding that reports the same before the job."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _DEEPSPEED_MODELS = re.compile(
 
 
 def match_pydantic_error(text: str) -> str | None:
-    """The id of the finding; None where the line is no refusal of pydantic's. The line holds the whole message."""
+    """The id of the finding; None where the line is no error of pydantic. The line holds the whole message."""
     types = _ERROR_TYPE.findall(text)
     if not types or not _DEEPSPEED_MODELS.search(text):
         return None
     error_type = types[0]
     if error_type == "value_error":
-        return None  # its own words say more
+        return None  # its message says more
     if error_type == "enum":
         return "SP006" if re.search(r"input_type=(?:NoneType|float|bool|list|dict)", text) else "SP007"
     return next((id_ for id_, error_types in _ERROR_TYPES_BY_FINDING.items() if error_type in error_types), "SP006")

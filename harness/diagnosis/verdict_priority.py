@@ -1,4 +1,4 @@
-"""The supervisor's verdict comes before the log: it saw which rank ended first, of which the log may say nothing."""
+"""The supervisor's verdict comes before the log: it names the rank that ended first, which the log may not show."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from harness.diagnosis.first_cause import CauseSelection
 from harness.verdicts import VERDICT, Verdict
 
 _COMPARED_CHARS = 60
-"""Characters by which an error in the log is known as the verdict's; the log may have its first line alone."""
+"""Characters of an error that are compared with the verdict's; the log may have its first line alone."""
 _LOST_PEER_CAUSE = "LG073"
 VERDICT_NOTE = f"`{VERDICT}` of the run says so: its supervisor saw the ranks end"
-"""A note on an answer that no line of the log gives."""
+"""A note on a diagnosis that no line of the log supports."""
 
 
 def select_by_verdict(verdict: Verdict, selection: CauseSelection) -> CauseSelection:
-    """The line of the log that tells of what the verdict says, or the verdict itself where no line does."""
+    """Select the line of the log that agrees with the verdict, or the verdict itself where no line does."""
     candidates = [e for e in selection.others if e.level == "root" and e.rank == verdict.rank and e.rank is not None]
     if verdict.crashed or verdict.refused:
         prefix = " ".join(verdict.reason.split())[:_COMPARED_CHARS]
@@ -23,7 +23,7 @@ def select_by_verdict(verdict: Verdict, selection: CauseSelection) -> CauseSelec
         if first is not None and (first in matches or (first.rank is not None and first.rank == verdict.rank)):
             return selection
         if matches and all(e.cause == _LOST_PEER_CAUSE for e in matches):
-            return selection  # nobody knows better than the log who was lost
+            return selection  # the log alone knows the lost rank
         candidates = matches or candidates
     elif verdict.cause:
         candidates = [e for e in candidates if e.cause and e.sure]
@@ -34,7 +34,7 @@ def select_by_verdict(verdict: Verdict, selection: CauseSelection) -> CauseSelec
 
 
 def diagnose_clean_end(verdict: Verdict, notes: tuple[str, ...]) -> Diagnosis | None:
-    """The answer where the run did not fail; None where it did."""
+    """The diagnosis of a run that did not fail; None where it did."""
     if verdict.state == "completed":
         return Diagnosis("completed", "certain", title="the job ended well", notes=(*notes, *verdict.notes))
     if verdict.state == "stopped":

@@ -1,1 +1,1 @@
-"""What is true of the world, as data: DeepSpeed's keys, models, devices, this machine."""
+"""Facts as data: DeepSpeed's keys, models, devices, environment variables."""

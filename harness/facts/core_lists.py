@@ -5,11 +5,11 @@ from __future__ import annotations
 from itertools import pairwise
 
 MAX_CORES = 1 << 16
-"""No host has as many cores: a list that names a higher number is a slip, and not worth counting out."""
+"""No host has as many cores: a higher number is a typing error, and its range is not expanded."""
 
 
 def parse_core_list(text: str) -> list[int]:
-    """The cores that a list names. Raises ValueError, with a sentence, for what the launcher refuses
+    """The cores of a list. Raises ValueError, with a sentence, for a list that the launcher refuses
     (`deepspeed/utils/numa.py` `parse_range_list`): anything but numbers and ranges, in ascending order, each core once.
     """
     cores: list[int] = []

@@ -1,6 +1,6 @@
-"""Every documented key of DeepSpeed's JSON: type, default, range, the release it came or went with, its successor.
+"""Every documented key of DeepSpeed's JSON: type, default, range, first and last release, successor.
 
-What to say about a wrong key is `harness.spec.deepspeed_json_checks`'s business; tables are parsed block by block, on demand.
+`harness.spec.deepspeed_json_checks` has the findings about wrong keys; tables are parsed block by block, on demand.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TYPED_BLOCKS = frozenset(
 )
 """Blocks that DeepSpeed reads with pydantic models: unknown keys are refused, values converted where they can be."""
 _TYPED_SINCE: dict[str, Version] = {"bf16": (0, 17, 1), "fp16": (0, 17, 1), "bfloat16": (0, 17, 1)}
-"""Typed blocks that were read by hand before a release."""
+"""Typed blocks that earlier releases read by hand."""
 DTYPES = tuple(
     """fp32 float32 float torch.float32 fp16 float16 half torch.float16 bf16 bfloat16 torch.bfloat16 int8
     torch.int8""".split()
@@ -33,7 +33,7 @@ class _Missing:
 
 
 MISSING: Any = _Missing()
-"""There is no default, or none that JSON can say."""
+"""No default, or none that JSON can express."""
 
 
 class Bound(NamedTuple):
@@ -53,7 +53,7 @@ class Bound(NamedTuple):
 
 
 class Key(NamedTuple):
-    """One documented key: `type` without the `?`, and between which releases DeepSpeed reads it."""
+    """One documented key: its `type` without the `?`, and the releases that read it."""
 
     name: str
     type: str

@@ -1,6 +1,6 @@
-"""What DeepSpeed makes of one value under one key: taken as it is, converted, or refused.
+"""DeepSpeed's reading of one value under one key: as written, converted, or refused.
 
-Looks at a key alone; whether the value goes with others is the business of `harness.gates`.
+Looks at a key alone; `harness.gates` checks combinations.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _PYTHON_TYPES: dict[str, tuple[type, ...]] = {
 
 
 class ValueReading(NamedTuple):
-    """`how` is `as written`; `converted` (to `value`, which says the same); `misread` (as `value`, which does not say
-    what was written); or `refused` (by DeepSpeed, or by what it hands the value to). `range`: refused for its size
-    alone, or for not being one of the allowed words.
+    """The outcome is `as written`; `converted` (to `value`, with the same meaning); `misread` (as `value`, with another
+    meaning); or `refused` (by DeepSpeed, or by the code that it passes the value to). `out_of_range`: refused for its
+    size alone, or because it is none of the allowed words.
     """
 
     outcome: str
@@ -35,7 +35,7 @@ class ValueReading(NamedTuple):
 
 
 def interpret_value(key: Key, value: Any, *, is_typed: bool, version: Version) -> ValueReading:
-    """What a release makes of `value`; `typed` says whether the block is read with pydantic's models."""
+    """A release's reading of `value`; `is_typed`: it reads the block with pydantic's models."""
     if key.type == "any":
         return ValueReading("as written", value)
     if value is None and key.nullable:
@@ -47,7 +47,7 @@ def interpret_value(key: Key, value: Any, *, is_typed: bool, version: Version) -
 
 
 def _interpret_by_type(key: Key, value: Any, is_typed: bool) -> ValueReading:
-    if key.type == "flag":  # no text will do: its value is compared or handed on
+    if key.type == "flag":  # no text: DeepSpeed compares its value or passes it on
         return _interpret_bool(value, is_typed=False)
     if key.type in ("bool", "switch"):
         return _interpret_bool(value, is_typed=True) if is_typed and key.type == "bool" else _interpret_switch(value)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from harness.hostinfo.installed_deepspeed import installed_version
 
 VERIFIED_RANGE = ("0.14.5", "0.19.8")
-"""The releases between which the gates' ranges were looked up; `ASSUMED` is what they were run on."""
+"""The releases that the gates' ranges were looked up in; they were run on `FALLBACK_VERSION`."""
 FALLBACK_VERSION = "0.19.8"
 
 Version = tuple[int, ...]
@@ -39,9 +39,9 @@ def parse_version(text: str) -> Version:
 
 
 def resolve_target(requested: str | None = None) -> DeepSpeedTarget:
-    """What to check against: the version asked for, else the installed one, else the one the gates were run on.
+    """The version to check against: the requested one, else the installed one, else the one that the gates were run on.
 
-    Raises ValueError when `asked` is no version.
+    Raises ValueError when `requested` is no version.
     """
     if requested is not None:
         parse_version(requested)
@@ -50,7 +50,7 @@ def resolve_target(requested: str | None = None) -> DeepSpeedTarget:
     try:
         parse_version(installed or "")
     except ValueError:
-        installed = None  # a build that calls itself something else is none that is known
+        installed = None  # a build with another version text is unknown
     return (
         DeepSpeedTarget(installed, "installed")
         if installed

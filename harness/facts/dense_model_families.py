@@ -163,7 +163,7 @@ def phi(fields: ConfigFields) -> Parts:
         *linear("mlp.fc2", hidden, intermediate, True),
         *layer_norm(hidden, "input_layernorm"),
     )
-    # a tied head has a bias all the same
+    # A tied head has a bias, too.
     head = linear("lm_head", vocab, hidden, True)[1 if fields.flag("tie_word_embeddings") else 0 :]
     after = (*layer_norm(hidden, "model.final_layernorm"), *head)
     return linear("model.embed_tokens", vocab, hidden), repeat_layer(fields, layer), after

@@ -1,6 +1,6 @@
 """Accelerator kinds: memory, peak arithmetic, links. Figures of data sheets, each with its source.
 
-Nothing is measured here.
+No measurements.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def find_device(name: str) -> Device | None:
 
 def device_by_driver_name(name: str, memory: int) -> Device | None:
     """The kind that a driver calls `NVIDIA A100-SXM4-80GB`, `NVIDIA H100 PCIe` or `AMD Instinct MI300X`; of those that
-    differ in memory alone the one nearest to `memory` bytes. None for a kind that is not known.
+    differ in memory alone the one nearest to `memory` bytes. None for an unknown kind.
     """
     lower_name = name.lower()
     if "nvl" in lower_name:  # another board, with other clocks

@@ -1,6 +1,6 @@
-"""Which variables of the environment choose code that a rank, its launcher or its compiler runs, and why.
+"""Environment variables that choose code for a rank, its launcher or its compiler, each with the reason.
 
-A spec may come from somebody else, so what stands here must be allowed by whoever starts the run.
+A spec may come from somebody else, so the user must allow these before a run starts.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ CODE_VARIABLES = (
 
 
 def code_loading_reason(name: str, value: str) -> str | None:
-    """Why this variable with this value chooses code that runs; None where it does not."""
+    """The reason why this variable with this value chooses code; None where it does not."""
     for variable in CODE_VARIABLES:
         if re.fullmatch(variable.names, name):
             return variable.reason if re.search(variable.values, value) else None

@@ -1,4 +1,4 @@
-"""The schema of `metrics.jsonl`: which lines there are and what each field means. Data for whoever writes or reads it.
+"""The schema of `metrics.jsonl`: its types of lines and the meaning of each field. Data for writers and readers.
 
 Reads and writes no file. `python -m harness.facts.metrics_schema` prints it as the page `METRICS.md`.
 """
@@ -155,9 +155,7 @@ LINES: Mapping[str, MetricsLine] = {
 
 
 def validate_line(body: Mapping[str, Any]) -> list[str]:
-    """What is wrong with a line, in words; a field that is not known here is no fault, a null is one only where a field
-    is not a number.
-    """
+    """The errors of a line, in words. An unknown field is no error; a null is one where a field is not a number."""
     line = LINES.get(str(body.get("type")))
     if line is None:
         return [f"`type` is {body.get('type')!r}, should be one of {', '.join(LINES)}"]

@@ -1,6 +1,6 @@
-"""Well-known models, given as their published configurations. Parameter counts are never stored: they are computed.
+"""Well-known models as their published configurations. Parameter counts are never stored: they are computed.
 
-A folder or the local Hugging Face cache wins over this list, since that is what will be trained.
+A folder or the local Hugging Face cache wins over this list, since a run trains that one.
 """
 
 from __future__ import annotations
@@ -221,12 +221,12 @@ _BY_NAME |= {name.split("/", 1)[1].lower(): config for name, config in CATALOGUE
 
 
 def catalogue_config(name: str) -> Mapping[str, Any] | None:
-    """The configuration of a model that is known by this Hub name, with or without its owner; case does not matter."""
+    """The configuration of a model by its Hub name, with or without its owner; case does not matter."""
     return _BY_NAME.get(name.lower())
 
 
 def closest_name(name: str) -> str | None:
-    """The catalogue's name that looks most like this one, if any looks like it."""
+    """The most similar name of the catalogue, if any is similar."""
     plain_name = name.lower()[:200]
     import difflib
 

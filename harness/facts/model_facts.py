@@ -1,6 +1,6 @@
-"""The sizes of a causal language model, and what follows from them: totals, active and multiplied parameters.
+"""The sizes of a causal language model, and the counts that follow: totals, active and multiplied parameters.
 
-Where they come from is the business of `harness.facts.model_lookup`.
+`harness.facts.model_lookup` finds them.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class LatentAttention(NamedTuple):
 class ModelFacts(NamedTuple):
     """Sizes of a causal language model. Counts in elements; `before`, `layers`, `after` in the model's own order.
 
-    `intermediate` is the width of one expert where there are experts, `shared` that of the shared ones beside them.
-    `head_dim` is the mean of query and value width under latent attention. `built`: the parameters are those of real
-    modules that `transformers` built, since the family is not one that is written down here.
+    `intermediate` is the width of one expert where there are experts, `shared` that of the shared experts. `head_dim`
+    is the mean of query and value width under latent attention. `built`: the parameters are those of real modules that
+    `transformers` built, since no formula for the family is here.
     """
 
     family: str
@@ -118,7 +118,7 @@ class ModelFacts(NamedTuple):
         yield from self.after
 
     def _sum_over_layers(self, count: Callable[[Parameters], int]) -> int:
-        """A count summed over all layers; layers that are alike are counted once and multiplied."""
+        """A count summed over all layers; equal layers are counted once and multiplied."""
         num_alike = Counter(map(id, self.layers))
         kinds = {id(layer): layer for layer in self.layers}
         return sum(num_alike[key] * count(layer) for key, layer in kinds.items())

@@ -14,9 +14,9 @@ from harness.facts.model_parts import ConfigFields, Parts
 
 
 class Family(NamedTuple):
-    """How a `model_type` is built: its parameters, the defaults of `transformers`, other names of keys.
+    """The parts of a `model_type`: its function, the defaults of `transformers`, other names of keys.
 
-    `inside` names the part of the configuration that describes the language model, where it is nested.
+    `text_config_key` names the part of the configuration that describes the language model, where it is nested.
     """
 
     build: Callable[[ConfigFields], Parts]

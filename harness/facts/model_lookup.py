@@ -1,7 +1,7 @@
-"""What a model is like, as numbers: parameters in order, layers, heads, vocabulary. From a configuration alone.
+"""The facts of a model from its configuration: parameters in order, layers, heads, vocabulary.
 
 Loads no weights and asks no network: a Hub name is known when the catalogue or the local Hugging Face cache has it.
-Builds no module, unless it is asked to for an architecture that is not written down.
+Builds no module, except on request for a family without a formula.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class ModelLookup(NamedTuple):
 def facts_from_config(
     config: Mapping[str, Any], source: str = "its configuration", *, build: bool = False
 ) -> ModelLookup:
-    """Facts from a `transformers` configuration; fields that it leaves out are those of `transformers`.
+    """Facts from a `transformers` configuration; missing fields have the defaults of `transformers`.
 
-    `build`: let `transformers`, where it is installed, build an architecture that is not written down here, on the
-    meta device and in a process of its own (seconds).
+    `build`: let `transformers`, where it is installed, build a family without a formula here, on the meta device and in
+    a process of its own (seconds).
     """
     kind = config.get("model_type")
     if not isinstance(kind, str):
@@ -149,8 +149,8 @@ def find_model(
     *,
     build: bool = False,
 ) -> ModelLookup:
-    """Facts of the model of a run spec. Looked at in this order: the written-out `config`, a folder (relative to
-    `base_dir`), the local Hugging Face cache, the catalogue. `build` is that of `from_config`.
+    """Facts of the model of a run spec. In this order: the spec's own `config`, a folder (relative to `base_dir`), the
+    local Hugging Face cache, the catalogue. `build` is that of `facts_from_config`.
     """
     if config is not None:
         return facts_from_config(config, "`model.config`", build=build)
@@ -179,7 +179,7 @@ def find_configuration(
     base_dir: Path | None = None,
     revision: str | None = None,
 ) -> dict[str, Any] | None:
-    """The configuration itself, looked for where `find` looks; None where it is not at hand."""
+    """The configuration itself, from the same places as `find_model`; None where there is none."""
     if config is not None or not name_or_path:
         return None if config is None else dict(config)
     folder = _find_folder(name_or_path, base_dir)

@@ -1,4 +1,4 @@
-"""What the model families are written with: parameters, read access to a configuration, and the parts they share.
+"""The vocabulary of the model families: parameters, read access to a configuration, and parts that families share.
 
 Names no family and no model; those are in `harness.facts.dense_model_families` and `harness.facts.moe_model_families`.
 """
@@ -30,7 +30,7 @@ Parameters = tuple[Parameter, ...]
 Layers = tuple[Parameters, ...]
 """One entry a layer; layers that are alike are one object."""
 Parts = tuple[Parameters, Layers, Parameters]
-"""What comes before the layers, the layers, and what comes after them, in the order of `named_parameters()`."""
+"""The parameters before the layers, the layers, and the parameters after them, in the order of `named_parameters()`."""
 
 
 def split_layers(parameters: Iterable[Parameter]) -> tuple[str, Parts]:
@@ -71,11 +71,11 @@ class ConfigFields:
         return self._values.get(key)
 
     def flag(self, key: str) -> bool:
-        """Whether it is set and true."""
+        """Is it set and true?"""
         return bool(self._values.get(key))
 
     def count(self, key: str, default: int | None = None, minimum: int = 1) -> int:
-        """A whole number of at least `least`; `instead` is what `None` means."""
+        """A whole number of at least `minimum`; `default` is the meaning of `None`."""
         value = self._values.get(key)
         value = default if value is None else value
         if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
@@ -83,7 +83,7 @@ class ConfigFields:
         return value
 
     def numbers(self, key: str) -> frozenset[int]:
-        """A list of whole numbers, or nothing where `None` stands."""
+        """A list of whole numbers; empty for `None`."""
         value = self._values.get(key) or ()
         if not isinstance(value, list | tuple) or not all(isinstance(item, int) for item in value):
             raise BadConfig(f"`{key}` is `{value}` where a list of whole numbers belongs")

@@ -1,6 +1,6 @@
 """Parameters of mixtures of experts, by name and shape, in the order of `named_parameters()`.
 
-`transformers` 5 keeps all experts of a layer in two fused weights. Dense families: `harness.facts.dense_model_families`.
+`transformers` 5 keeps all experts of a layer in two fused weights. Dense families: `dense_model_families`.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ def mixtral(fields: ConfigFields) -> Parts:
 
 
 def _is_sparse_layer(fields: ConfigFields) -> tuple[bool, ...]:
-    """Which layers of a Qwen mixture have experts."""
+    """Does this layer of a Qwen mixture have experts?"""
     dense, every = fields.numbers("mlp_only_layers"), fields.count("decoder_sparse_step")
     return tuple(index not in dense and (index + 1) % every == 0 for index in range(fields.num_layers))
 
 
 def qwen2_moe(fields: ConfigFields) -> Parts:
-    """Qwen1.5-MoE and Qwen2-MoE: experts beside one shared expert with a gate of its own."""
+    """Qwen1.5-MoE and Qwen2-MoE: experts, and one shared expert with a gate of its own."""
     hidden, bias = fields.count("hidden_size"), fields.flag("qkv_bias")
     shared = fields.count("shared_expert_intermediate_size")
     block = (
@@ -93,7 +93,7 @@ def gpt_oss(fields: ConfigFields) -> Parts:
 
 
 def deepseek(fields: ConfigFields) -> Parts:
-    """DeepSeek V2, V3 and R1: latent attention; the first layers dense, then experts beside shared ones."""
+    """DeepSeek V2, V3 and R1: latent attention; the first layers dense, then experts and shared experts."""
     hidden, intermediate = fields.count("hidden_size"), fields.count("moe_intermediate_size")
     block = (
         *_fused_experts(fields, intermediate),

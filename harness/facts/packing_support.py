@@ -1,4 +1,4 @@
-"""Which models keep the documents of a packed row apart, and which do not. Measured, not read."""
+"""Models that keep the documents of a packed row apart, and models that do not. Measured, not read."""
 
 from __future__ import annotations
 

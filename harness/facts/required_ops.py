@@ -1,4 +1,6 @@
-"""Which compiled DeepSpeed ops a configuration makes the ranks load. Pure; `harness.launching.ops.local_build` compiles them."""
+"""The compiled DeepSpeed ops that ranks load for a configuration. Pure; `harness.launching.ops.local_build` compiles
+them.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +18,11 @@ COMPILE_SECONDS = {
     "pin_memory": 36,
     "async_io": 230,
 }
-"""What each op took on two cores with gcc at -O3; only to tell people how long they will wait."""
+"""Seconds of each op on two cores with gcc at -O3; only an estimate of the wait for people."""
 
 
 def required_ops(config: Mapping[str, Any], *, accelerated: bool) -> tuple[str, ...]:
-    """Names of the ops in the order in which they are to be built, from a rendered DeepSpeed JSON.
+    """Names of the ops in the order of the build, from a rendered DeepSpeed JSON.
 
     Source: `runtime/engine.py` `_configure_basic_optimizer` (which Adam), `comm/torch.py` `build_shm_op` (only on the
     CPU accelerator), `runtime/swap_tensor/*` (NVMe). `accelerated` is false where ranks run on the CPU accelerator.

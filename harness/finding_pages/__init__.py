@@ -1,4 +1,4 @@
-"""What the findings of loading, comparing and launching mean, at length. Gates carry their pages themselves."""
+"""The pages of findings from loading, comparing and launching. Gates carry their own pages."""
 
 from __future__ import annotations
 
@@ -44,5 +44,5 @@ def load_pages() -> dict[str, Page]:
 
 
 def is_engine_check(name: str) -> bool:
-    """Is it the id of something that a run asks its own engine, which nothing before the run can say?"""
+    """Is it the id of an engine check, which only a run can answer?"""
     return name.startswith("AT") and name in load_pages()

@@ -1,4 +1,4 @@
-"""Model, data, optimizer and schedule, as the ranks find them. Pages of findings, read by `harness.finding_pages`."""
+"""Model, data, optimizer and schedule, as the ranks see them. Pages of findings, read by `harness.finding_pages`."""
 
 TEXT = """
 ## MD101 vocabulary-too-small

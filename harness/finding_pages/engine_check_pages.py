@@ -1,4 +1,4 @@
-"""What a run finds out about itself. Pages of findings, read by `harness.finding_pages`; see `runtime/engine_checks/`."""
+"""The checks of a running engine. Pages of findings, read by `harness.finding_pages`; see `runtime/engine_checks/`."""
 
 TEXT = """
 ## AT001 another-zero-stage

@@ -1,4 +1,4 @@
-"""The machine, the ranks and how they are started. Pages of findings, read by `harness.finding_pages`."""
+"""The machine, the ranks and their start. Pages of findings, read by `harness.finding_pages`."""
 
 TEXT = """
 ## RN001 no-json-to-compare

@@ -1,4 +1,4 @@
-"""What another DeepSpeed release makes of a file. Pages of findings, read by `harness.finding_pages`."""
+"""A file under another DeepSpeed release. Pages of findings, read by `harness.finding_pages`."""
 
 TEXT = """
 ## UP001 default-that-moved

@@ -1,7 +1,4 @@
-"""What a gate may look at: the run, the file it came from, and DeepSpeed's own keys wherever the user wrote them.
-
-Judges nothing.
-"""
+"""The input of a gate: the run, its file, and DeepSpeed's own keys wherever the user wrote them. Judges nothing."""
 
 from __future__ import annotations
 
@@ -68,18 +65,18 @@ class OptimizerConfig(NamedTuple):
 
 @dataclass(frozen=True)
 class Context:
-    """A run to be judged, for one DeepSpeed. `consumer` reads a DeepSpeed JSON; it is None for a run spec."""
+    """A run under check, for one DeepSpeed. `consumer` reads a DeepSpeed JSON; it is None for a run spec."""
 
     run: ResolvedRun
     source: Source
     target: DeepSpeedTarget
     consumer: Consumer | None = None
     accelerator: str | None = None
-    """What torch calls the device, such as `cuda` or `cpu`, where it is known."""
+    """torch's name of the device, such as `cuda` or `cpu`, where it is known."""
     survey: Survey | None = None
-    """What the hosts said of themselves, where they were asked."""
+    """The answers of the hosts, where there is a survey."""
     allow_code: bool = False
-    """Whether whoever runs it allows code that the spec chooses, or nothing of the spec's is run."""
+    """Does the user allow code that the spec chooses, or does nothing of the spec's run?"""
 
     # DeepSpeed's own keys
 
@@ -89,8 +86,8 @@ class Context:
         return join_key(spec_field_of(path) or ("deepspeed", *path))
 
     def ds(self, key: str, default: Any = None) -> Any:
-        """The value of a DeepSpeed key wherever the user wrote it; `default` where it is absent, null or `auto`, or
-        of a type that the key does not take (which the loader has told).
+        """The value of a DeepSpeed key wherever the user wrote it; `default` where it is absent, null or `auto`, or of
+        a type that the key does not take (the loader has a finding for that).
         """
         path = tuple(key.split("."))
         field = spec_field_of(path)
@@ -162,7 +159,7 @@ class Context:
 
     @property
     def accumulation(self) -> int | None:
-        """Micro-batches a step; None where whoever reads the file says it, or where it follows from unknown ranks."""
+        """Micro-batches a step; None where the reader of the file decides it, or unknown ranks."""
         batch = self.run.batch
         if self.is_auto("gradient_accumulation_steps"):
             return None
@@ -182,7 +179,7 @@ class Context:
 
     @property
     def gradient_clipping(self) -> float:
-        """The norm that gradients are clipped at, 0 for none: what is written, else DeepSpeed's default of this release
+        """The maximum norm of the gradients, 0 for none: the user's, else DeepSpeed's default of this release
         (`runtime/constants.py`: 0.0 up to 0.19.2, then 1.0).
         """
         if self.run.kind == "spec" or self.source.has_key("train.max_grad_norm"):
@@ -227,7 +224,7 @@ class Context:
 
     @cached_property
     def plan(self) -> Plan:
-        """Memory as it is counted for this run; for gates that compare it with what hosts have."""
+        """The planned memory of this run; for gates that compare it with the hosts."""
         from harness.plan.planner import make_plan
 
         folder = Path(self.source.file).parent if self.source.file != "-" else None
@@ -251,8 +248,8 @@ class Context:
         severity: Severity = "error",
         of_key: bool = False,
     ) -> Finding:
-        """A finding at the spec key `key`, at its value or (`of_key`) at its name; `related` are (key, words) pairs
-        that are shown where they are written. The gate's id is filled in by `check`.
+        """A finding at the spec key `key`, at its value or (`of_key`) at its name; `related` are (key, text) pairs,
+        shown at these keys. `check_run` fills in the gate's id.
         """
         place = self.source.place(key, of_key=of_key)
         labels = tuple(Label(self.source.place(name), text) for name, text in related if self.source.has_key(name))

@@ -1,4 +1,4 @@
-"""Number formats as DeepSpeed names them, and the one that the model is trained in. Judges nothing.
+"""Number formats as DeepSpeed names them, and the one that the model trains in. Judges nothing.
 
 Source: `DtypeEnum` in `runtime/config.py`, `get_data_types` in `runtime/engine.py`.
 """
@@ -22,7 +22,7 @@ def dtype_of(name: object) -> str | None:
 
 
 def model_dtype(ctx: Context) -> str | None:
-    """What the engine takes the model to be: `fp16`, `bf16` or `fp32`; None where an `auto` leaves it open."""
+    """The format of the model in the engine: `fp16`, `bf16` or `fp32`; None where an `auto` leaves it open."""
     if ctx.is_auto("fp16.enabled") or ctx.is_auto("bf16.enabled") or ctx.is_auto("bfloat16.enabled"):
         return None
     if ctx.is_enabled("fp16"):

@@ -1,1 +1,1 @@
-"""Facts of this machine and of hosts: devices, memory, filesystems, installed packages."""
+"""Probes of this machine, and the answers of hosts: devices, memory, file systems, installed packages."""

@@ -1,4 +1,4 @@
-"""What the hosts of a cluster said of themselves: one value that gates look at. Contacts no host.
+"""The survey of a cluster's hosts: one value that gates look at. Contacts no host.
 
 `harness.launching.hosts.preflight_survey` makes it from the answers of `harness/workers/host_probe.py`.
 """
@@ -43,9 +43,9 @@ class HostFacts:
     slots: int
     state: HostState = "ok"
     words: str = ""
-    """What ssh said, where there was no answer."""
+    """ssh's message, where there was no answer."""
     seconds: float = 0.0
-    """How long it took to answer."""
+    """Seconds until the answer."""
     skew: tuple[float, float] = (0.0, 0.0)
     """Its clock minus ours lies between these."""
     machine: str = ""
@@ -55,7 +55,7 @@ class HostFacts:
     code: str | None = None
     accelerators: tuple[str, ...] = ()
     torch: TorchDevices | None = None
-    """What torch says of them; None where it was not asked."""
+    """torch's answer about them; None without a question."""
     cores: int = 0
     memory_total: int = 0
     memory_available: int = 0
@@ -64,25 +64,25 @@ class HostFacts:
     shm: int | None = None
     folders: Mapping[str, FolderFacts] = field(default_factory=dict)
     sees_run: bool = True
-    """Whether it sees a file that was just made where the run directory will be."""
+    """Does it see a new file at the place of the run directory?"""
     compiler: str | None = None
     libaio: bool | None = None
     numactl: bool | None = None
-    """Whether ranks can be bound to cores there; None where nobody asked."""
+    """Can ranks be bound to cores there? None where the survey did not ask."""
     numa_nodes: int = 1
     interfaces: tuple[NetworkInterface, ...] = ()
     own_addresses: tuple[str, ...] = ()
-    """What its own name resolves to there."""
+    """The addresses of its own name there."""
     ports: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
-        """It answered."""
+        """Did it answer?"""
         return self.state == "ok"
 
     @property
     def networks(self) -> dict[IPv4Network, NetworkInterface]:
-        """Its interfaces by network, loopback left out."""
+        """Its interfaces by network, without loopback."""
         return {interface.address.network: interface for interface in self.interfaces if not interface.loopback}
 
 
@@ -97,7 +97,7 @@ class Link:
 
     @property
     def ok(self) -> bool:
-        """The connection came about."""
+        """Did the connection succeed?"""
         return self.state == "ok"
 
 
@@ -110,13 +110,13 @@ class Survey:
     port: int | None = None
     """The port of the rendezvous on the first host."""
     has_accelerators: bool = False
-    """Whether ranks run on accelerators, as far as any host has one."""
+    """Do ranks run on accelerators, as far as any host has one?"""
     ops: tuple[str, ...] = ()
     """Ops that ranks would compile at first use."""
 
     @property
     def reachable_hosts(self) -> tuple[HostFacts, ...]:
-        """The hosts that can be judged."""
+        """The hosts that answered."""
         return tuple(host for host in self.hosts if host.ok)
 
     def without(self, names: Collection[str]) -> Survey:
@@ -129,8 +129,8 @@ class Survey:
     def shared_networks(self) -> dict[IPv4Network, str]:
         """The networks that all hosts are in, each with another address, and the name of its interface.
 
-        A network in which two hosts have one address is another one on each of them, such as docker's bridge. One
-        where the first host was not reached, though it was on others, does not count either.
+        A network in which two hosts have one address is another one on each of them, such as docker's bridge. A network
+        without a link to the first host, though other networks have one, does not count either.
         """
         hosts = self.reachable_hosts
         if len(hosts) < 2:
@@ -151,13 +151,13 @@ class Survey:
 
     @property
     def shared_interface(self) -> str | None:
-        """The one interface that all hosts are reached through, by the same name everywhere; else None."""
+        """The one interface of the one shared network, by the same name everywhere; else None."""
         names = set(self.shared_networks.values())
         return names.pop() or None if len(self.shared_networks) == 1 else None
 
     @property
     def master_address(self) -> str | None:
-        """The first host's address in the one network that all share; else None."""
+        """The first host's address in the one shared network; else None."""
         networks = list(self.shared_networks)
         return str(self.hosts[0].networks[networks[0]].address.ip) if len(networks) == 1 and self.hosts[0].ok else None
 
@@ -165,7 +165,7 @@ class Survey:
 def parse_host_facts(
     name: str, slots: int, raw: Mapping[str, Any], seconds: float, skew: tuple[float, float]
 ) -> HostFacts:
-    """One host's facts from what its probe printed. Raises KeyError, TypeError or ValueError when it is not that."""
+    """One host's facts from the output of its probe. Raises KeyError, TypeError or ValueError for other output."""
     memory = raw["memory"]
     marks = raw.get("marks") or {}
     digests = list((raw.get("code") or {}).values())

@@ -17,7 +17,7 @@ def installed_version() -> str | None:
 
 
 def installed_source_folder() -> Path | None:
-    """Where the installed DeepSpeed's files are, to look up citations; None when it is not installed."""
+    """The folder of the installed DeepSpeed's files, to look up citations; None when it is not installed."""
     for entry in sys.path:
         folder = Path(entry or ".") / "deepspeed"
         if (folder / "runtime" / "engine.py").is_file():

@@ -1,4 +1,4 @@
-"""What this machine is and has, asked of the kernel and of the programs on PATH.
+"""Facts of this machine, from the kernel and from the programs on PATH.
 
 Standard library only: torch and DeepSpeed are looked up by their metadata and never imported here.
 """
@@ -35,7 +35,7 @@ _NETWORK_FILESYSTEMS = {
     "wekafs",
 }
 _LOOKUP_THREADS = 64
-"""Names that are looked up at the same time."""
+"""Simultaneous look-ups of names."""
 NAME_LOOKUP_SECONDS = 12.0
 """Limit for all names of a hostfile together. Longer than a resolver waits for one server before it asks the next."""
 _DRIVER_VERSION = re.compile(r"\b\d{3,}\.\d+(\.\d+)?\b")
@@ -44,7 +44,7 @@ _LIBAIO_PROBE = "#include <libaio.h>\nint main(void) { return io_submit(0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """One device that can take a rank; `memory` in bytes, None where nobody says."""
+    """One device for a rank; `memory` in bytes, None where unknown."""
 
     index: int
     name: str
@@ -77,7 +77,7 @@ def usable_cores() -> int:
 
 
 def count_numa_nodes() -> int:
-    """Parts of the memory that each belong to some of the cores; 1 where nobody says."""
+    """NUMA nodes; 1 where the kernel does not say."""
     return max(1, len(list(Path("/sys/devices/system/node").glob("node[0-9]*"))))
 
 
@@ -98,7 +98,7 @@ def host_memory() -> HostMemory:
 
 
 def cpu_model() -> str:
-    """What the processor calls itself."""
+    """The processor's name of itself."""
     return _read_cpuinfo_field("model name") or platform.processor() or platform.machine()
 
 
@@ -108,7 +108,7 @@ def cpu_flags() -> frozenset[str]:
 
 
 def accelerators() -> tuple[Accelerator, ...]:
-    """NVIDIA devices, asked of nvidia-smi, else counted in /dev. Empty on a machine that trains on its CPU."""
+    """NVIDIA devices, from nvidia-smi, else counted in /dev. Empty on a machine that trains on its CPU."""
     text = run_for_output(["nvidia-smi", "--query-gpu=index,name,memory.total", "--format=csv,noheader,nounits"])
     devices = []
     for line in text.splitlines():
@@ -124,7 +124,7 @@ def accelerators() -> tuple[Accelerator, ...]:
 
 
 def accelerator_models() -> tuple[str, ...]:
-    """The kinds of NVIDIA device here, sorted, asked of the driver's files: nvidia-smi takes up to seconds."""
+    """The kinds of NVIDIA device here, sorted, from the driver's files: nvidia-smi takes up to seconds."""
     files = Path("/proc/driver/nvidia/gpus").glob("*/information")
     models = {
         line.partition(":")[2].strip()
@@ -138,17 +138,17 @@ def accelerator_models() -> tuple[str, ...]:
 
 
 def is_cpu_forced(environ: Mapping[str, str]) -> bool:
-    """Whether these variables make DeepSpeed take the CPU, whatever accelerators there are."""
+    """Do these variables make DeepSpeed take the CPU, whatever accelerators there are?"""
     return environ.get("DS_ACCELERATOR") == "cpu"
 
 
 def accelerators_for(environ: Mapping[str, str]) -> tuple[Accelerator, ...]:
-    """Those that ranks with these variables train on."""
+    """The devices of ranks with these variables."""
     return () if is_cpu_forced(environ) else accelerators()
 
 
 def nvidia_driver() -> str | None:
-    """The version of NVIDIA's driver, as nvidia-smi says it, else the kernel's module."""
+    """The version of NVIDIA's driver, from nvidia-smi, else from the kernel's module."""
     output = run_for_output(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"])
     match = _DRIVER_VERSION.match(output) or _DRIVER_VERSION.search(_read_text("/proc/driver/nvidia/version"))
     return match[0] if match else None
@@ -169,7 +169,7 @@ def find_nvcc() -> str | None:
 
 
 def can_link_libaio() -> bool:
-    """Whether a C program that calls io_submit compiles and links, which is what DeepSpeed's async_io op asks."""
+    """Does a C program that calls io_submit compile and link? DeepSpeed's async_io op asks the same."""
     cc = shutil.which(os.environ.get("CC") or "cc")
     if cc is None:
         return False
@@ -212,16 +212,15 @@ def filesystem_type(path: Path) -> str:
 
 
 def is_on_network_filesystem(path: Path) -> bool:
-    """Whether other machines may see and hold the same files."""
+    """May other machines see and hold the same files?"""
     return filesystem_type(path) in _NETWORK_FILESYSTEMS
 
 
 def find_local_names(hosts: Iterable[str], seconds: float | None = None) -> tuple[set[str], list[str]]:
-    """(which of a hostfile's names mean this machine, which could not be looked up in time).
+    """(the names of a hostfile that mean this machine, the names that could not be looked up in time).
 
-    `seconds` is the limit for all of them together, LOOKUP_SECONDS by default.
-
-    A name means this machine when it is its name, or has an address that can be bound here.
+    `seconds` is the limit for all of them together, by default NAME_LOOKUP_SECONDS. A name means this machine when it
+    is its name, or has an address that can be bound here.
     """
     names = list(dict.fromkeys(hosts))
     hostname = socket.gethostname().lower()
@@ -235,8 +234,8 @@ def find_local_names(hosts: Iterable[str], seconds: float | None = None) -> tupl
 
 
 def _resolve_names(names: list[str], seconds: float) -> dict[str, bool]:
-    """Whether a name has an address of this machine, for those that were answered in time. A look-up cannot be broken
-    off: threads that still wait for one when time is up are left behind, and end with the process.
+    """Does a name have an address of this machine, for the names with an answer in time? A look-up cannot be cancelled:
+    threads that still wait for one at the deadline stay behind, and end with the process.
     """
     deadline = time.monotonic() + seconds
     waiting, answered = SimpleQueue[str](), SimpleQueue[tuple[str, bool]]()
@@ -268,7 +267,7 @@ def _normalize_host(host: str) -> str:
 
 
 def _is_local_name(host: str) -> bool:
-    """Whether a name has an address that can be bound on this machine."""
+    """Does a name have an address that can be bound on this machine?"""
     try:
         addresses = socket.getaddrinfo(_normalize_host(host), 0, type=socket.SOCK_DGRAM)
     except (OSError, UnicodeError):  # the second: a name that no name server can be asked for, such as `a..b`
@@ -282,7 +281,7 @@ def host_identity() -> str:
 
 
 def process_start_ticks(pid: int) -> int | None:
-    """When a process started, in clock ticks since boot (field 22 of /proc/PID/stat): with the pid it is unique."""
+    """The start of a process in clock ticks since boot (field 22 of /proc/PID/stat): with the pid it is unique."""
     stat = _read_text(f"/proc/{pid}/stat")
     return int(stat.rpartition(")")[2].split()[19]) if stat else None
 

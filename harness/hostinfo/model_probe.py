@@ -47,7 +47,7 @@ class ModelProbe(NamedTuple):
 
 
 def probe_model(config: Mapping[str, Any]) -> ModelProbe | str:
-    """The model of a configuration, or why it cannot be built, in a few words."""
+    """The model of a configuration, or the reason why it cannot be built, in a few words."""
     missing = [name for name in ("torch", "transformers") if package_version(name) is None]
     if missing:
         return f"with {' and '.join(missing)} installed it could be built and counted"
@@ -64,7 +64,7 @@ def probe_model(config: Mapping[str, Any]) -> ModelProbe | str:
 
 
 def _run_program(config: Mapping[str, Any]) -> str | None:
-    """The program's answer; None when it fails, which it does for a wrong value as well as for an unknown type."""
+    """The program's output; None when it fails, for a wrong value as well as for an unknown type."""
     command = python_command("-c", _PROGRAM)
     try:
         process = subprocess.run(  # noqa: S603

@@ -1,4 +1,4 @@
-"""What torch says of a machine's accelerators, and what keeps it from using them. Asks nobody.
+"""torch's answer about a machine's accelerators, and the problem that keeps it from using them. Runs no probe.
 
 The answer is that of `torch_device_probe.py`. Without a device that torch can use, DeepSpeed trains on the CPU and
 says so in one line of its log (`accelerator/real_accelerator.py`).
@@ -23,7 +23,7 @@ _TRAINS_ON_CPU = "DeepSpeed would train on the CPU, with one warning in its log"
 
 
 class TorchProblem(NamedTuple):
-    """Why torch cannot use the devices, as a clause of its own, what ranks would do then, and what to do about it."""
+    """The reason why torch cannot use the devices, as a clause, the consequence for ranks, and the fix."""
 
     reason: str
     fix: str
@@ -34,20 +34,20 @@ class TorchProblem(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TorchDevices:
-    """One answer. `words`: why torch cannot be imported or can use no device, or why nothing was answered."""
+    """One answer. `words`: why torch cannot be imported or can use no device, or why there is no answer."""
 
     version: str | None = None
     cuda: str | None = None
-    """The release of CUDA that it was built for; None for a build without."""
+    """The CUDA release of the build; None for a build without."""
     hip: str | None = None
     count: int = 0
-    """Devices that it can use."""
+    """Devices that torch can use."""
     capabilities: tuple[tuple[int, int], ...] = ()
     """Compute capability of each."""
     built_for: tuple[str, ...] = ()
-    """What it has machine code for, such as `sm_90`."""
+    """The architectures of its machine code, such as `sm_90`."""
     driver: str | None = None
-    """The version of NVIDIA's driver, where that says it."""
+    """The version of NVIDIA's driver, where it is known."""
     visible: str | None = None
     """CUDA_VISIBLE_DEVICES; None where it is not set."""
     answered: bool = True
@@ -63,9 +63,9 @@ class TorchDevices:
 def parse_torch_devices(
     raw: Mapping[str, Any] | None, driver: str | None, visible: str | None, seconds: float
 ) -> TorchDevices:
-    """`raw` is the probe's answer, None when there was none in so many seconds.
+    """`raw` is the probe's answer, None without an answer in so many seconds.
 
-    Raises TypeError or ValueError when it is no such answer.
+    Raises TypeError or ValueError for another kind of answer.
     """
     if raw is None:
         reason = f"no answer within {seconds:.0f} s"
@@ -93,7 +93,7 @@ def format_device_names(names: Sequence[str]) -> str:
 
 
 def find_torch_problem(torch: TorchDevices, num_ranks: int = 1) -> TorchProblem | None:
-    """What keeps `wanted` ranks from a machine's NVIDIA devices; None where nothing does."""
+    """The problem that keeps `num_ranks` ranks from a machine's NVIDIA devices; None where there is none."""
     if not torch.answered:
         return TorchProblem(
             f"torch gave {torch.words}",
@@ -120,7 +120,8 @@ def _check_device_count(torch: TorchDevices, num_ranks: int) -> TorchProblem | N
     if unsupported:
         supported = ", ".join(torch.built_for)
         return TorchProblem(
-            f"{torch.build} has no code for compute capability {unsupported[0][0]}.{unsupported[0][1]} (it has {supported})",
+            f"{torch.build} has no code for compute capability {unsupported[0][0]}.{unsupported[0][1]} "
+            f"(it has {supported})",
             "install a build of torch that has",
             "the ranks there would fail at the first operation on the device",
         )
@@ -156,7 +157,7 @@ def _explain_no_devices(torch: TorchDevices) -> TorchProblem:
 
 
 def _other_build_fix(driver: str | None) -> str:
-    """Where one build is installed pip takes another for the same, unless it is forced."""
+    """pip takes an installed build for any other of the same version, unless it is forced."""
     installed_driver = _driver_major(driver)
     newest_cuda = max(
         (cuda for cuda, oldest in _MIN_DRIVERS.items() if installed_driver is not None and oldest <= installed_driver),

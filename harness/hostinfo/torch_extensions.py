@@ -1,8 +1,8 @@
-"""Where DeepSpeed's ops are compiled and loaded from: a folder for each environment and kind of machine.
+"""The folder in which torch compiles DeepSpeed's ops: one for each environment and kind of machine.
 
 torch gives all environments of a user one folder by version of Python and CUDA (`torch/utils/cpp_extension.py`,
-`_get_build_directory`). Each of them compiles there again what another has compiled, under the jobs that run. A rank
-that waits for another environment's compiler then loads what that has made: DeepSpeed 0.19.8 beside 0.18.2 ended with
+`_get_build_directory`). Each environment compiles over the ops of the others, under the runs that use them. A rank that
+waits for another environment's compiler then loads the result: DeepSpeed 0.19.8 with the ops of 0.18.2 ended with
 `module 'deepspeed_shm_comm' has no attribute 'vector_kernel_level'`.
 """
 
@@ -24,7 +24,7 @@ VARIABLE = "TORCH_EXTENSIONS_DIR"
 def torch_extensions_dir(environ: Mapping[str, str] | None = None) -> Path:
     """TORCH_EXTENSIONS_DIR where the user has set it, else this environment's own folder in torch's cache.
 
-    Every process works it out for itself, on its own host: home, torch and processor may be others there.
+    Every process computes it on its own host: home, torch and processor may differ there.
     """
     env = os.environ if environ is None else environ
     if env.get(VARIABLE):
@@ -34,12 +34,13 @@ def torch_extensions_dir(environ: Mapping[str, str] | None = None) -> Path:
 
 
 def set_torch_extensions_dir(environ: MutableMapping[str, str]) -> None:
-    """Have torch compile and load ops there; for a process that is about to import DeepSpeed."""
+    """Make torch compile and load ops there; for a process before its import of DeepSpeed."""
     environ[VARIABLE] = str(torch_extensions_dir(environ))
 
 
 def _environment_name(environ: Mapping[str, str]) -> str:
-    """The versions for people, and a hash of all that compiled ops depend on and that hosts or environments differ in.
+    """The versions for people, and a hash of everything that compiled ops depend on and that differs between hosts or
+    environments.
 
     Processor: DeepSpeed compiles with -march=native. Paths: ninja compiles again when a command line has changed.
     """
@@ -64,6 +65,6 @@ def _package_location(package: str) -> str | None:
 
 
 def _device_name(environ: Mapping[str, str]) -> str:
-    """What ranks compute on: DeepSpeed compiles CUDA code for the devices of the host that it is on."""
+    """The device of the ranks: DeepSpeed compiles CUDA code for the devices of its host."""
     accelerator = environ.get("DS_ACCELERATOR", "")
     return "cpu" if accelerator == "cpu" else ",".join(machine.accelerator_models()) or accelerator or "cpu"

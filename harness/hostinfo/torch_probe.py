@@ -1,4 +1,4 @@
-"""Asks torch what it can use of this machine's accelerators, in a process of its own and within a time limit."""
+"""A probe of torch: the accelerators that it can use, from a process of its own and within a time limit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TIMEOUT_SECONDS = 60.0
 
 
 def build_request(scripts: Path, python_path: str, variables: Mapping[str, str], seconds: float) -> dict[str, Any]:
-    """What `host_probe.py` needs to ask torch on its host, with these variables of the spec (`launch.env`)."""
+    """The request for `host_probe.py` to ask torch on its host, with these variables of the spec (`launch.env`)."""
     source = (scripts / SCRIPT).read_text(encoding="utf-8")
     environ = {name: value for name, value in variables.items() if name not in ("PATH", "PYTHONPATH")}
     return {"source": source, "mark": MARK, "path": python_path, "environ": environ, "seconds": seconds}
@@ -39,7 +39,7 @@ def probe_torch(
 
 
 def _run_probe(command: list[str], environ: Mapping[str, str], seconds: float) -> dict[str, Any] | None:
-    """What the probe printed, None where it did not end in time."""
+    """The output of the probe; None where it did not end in time."""
     child = subprocess.Popen(  # noqa: S603
         command, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
@@ -51,7 +51,7 @@ def _run_probe(command: list[str], environ: Mapping[str, str], seconds: float) -
         if child.poll() is None:
             child.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):
-                child.wait(1.0)  # one that the driver holds in the kernel cannot be ended
+                child.wait(1.0)  # a process that hangs in the driver cannot be killed
         if child.stdout is not None:
             child.stdout.close()
     lines = [line.removeprefix(MARK) for line in out.splitlines() if line.startswith(MARK)]

@@ -1,8 +1,9 @@
 """Bytes that the forward pass keeps for the backward pass: layers, head, and their peaks. Per token of a micro-batch.
 
-Formulas are those of `transformers` 5 modules in eager PyTorch, counted with saved-tensor hooks
+The formulas are those of `transformers` 5 modules in eager PyTorch, counted with saved-tensor hooks
 (tests/with_deepspeed/test_plan_activations.py); other kernels and compiled models keep less. Latent attention, and
-models that are known from their built parameters alone, are estimates.
+models known from their built parameters alone, are estimates. The rows that use these bytes are in
+`harness.plan.activation_items`.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ _BytesPerToken = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class MicroBatchShape:
-    """A micro-batch on one rank: `tokens` of it, in sequences of `sequence`; `e` bytes an activation element.
+    """A micro-batch on one rank: its tokens, in sequences of `seq_length`; `element_bytes` an activation element.
 
-    `tensor`: ranks that divide attention and MLP; norms and the inputs of linears are whole on each.
+    `tensor_parallel_size`: ranks that divide attention and MLP; norms and the inputs of linears are whole on each.
     """
 
     tokens: int
@@ -32,7 +33,7 @@ class MicroBatchShape:
 
 
 def layer_bytes(model: ModelFacts, micro_batch: MicroBatchShape, layer: Parameters | None = None) -> int:
-    """Bytes that one decoder layer saves for backward, without checkpointing; the largest kind unless one is given."""
+    """Bytes that one decoder layer saves for backward, without checkpointing; by default the largest kind of layer."""
     layer = model.largest_layer if layer is None else layer
     whole, divided = _FAMILIES.get(model.family, _llama_bytes)(model, micro_batch, layer)
     return round(micro_batch.tokens * (whole + divided / micro_batch.tensor_parallel_size))
@@ -44,7 +45,7 @@ def all_layer_bytes(model: ModelFacts, micro_batch: MicroBatchShape, count: int)
 
 
 def _llama_bytes(model: ModelFacts, micro_batch: MicroBatchShape, layer: Parameters) -> _BytesPerToken:
-    """Llama, Mistral, Qwen, Phi-3 and their mixtures of experts: two RMS norms, attention, gated MLP."""
+    """Llama, Mistral, Qwen, Phi-3 and their mixture-of-experts models: two RMS norms, attention, gated MLP."""
     norms = 2 * ((4 + micro_batch.element_bytes) * model.hidden + 4) + 2 * micro_batch.element_bytes * model.hidden
     heads = (
         (model.heads + model.kv_heads) * ((4 + micro_batch.element_bytes) * model.head_dim + 4)
@@ -77,9 +78,8 @@ def _gemma_bytes(model: ModelFacts, micro_batch: MicroBatchShape, layer: Paramet
 def _attention_bytes(model: ModelFacts, micro_batch: MicroBatchShape) -> float:
     """q, k, v, the output, and what the kernel keeps: a logsumexp (sdpa, flash) or the s x s softmax (eager)."""
     width, keys = model.heads * model.head_dim, model.kv_heads * model.head_dim
-    if (
-        micro_batch.attention == "eager" or model.family == "gemma2"
-    ):  # Gemma-2's soft cap has no fused kernel in transformers
+    # Gemma-2's soft cap has no fused kernel in transformers.
+    if micro_batch.attention == "eager" or model.family == "gemma2":
         soft_cap = micro_batch.element_bytes * model.heads * micro_batch.seq_length if model.family == "gemma2" else 0
         copy = 2 * model.heads * micro_batch.seq_length if micro_batch.element_bytes == 2 else 0
         return 4 * micro_batch.element_bytes * width + 4 * model.heads * micro_batch.seq_length + copy + soft_cap
@@ -187,7 +187,7 @@ _FAMILIES: dict[str, Callable[[ModelFacts, MicroBatchShape, Parameters], _BytesP
 
 
 def head_bytes(model: ModelFacts, micro_batch: MicroBatchShape) -> int:
-    """What final norm, head and loss save: the fp32 log-softmax above all."""
+    """Bytes that the final norm, the head and the loss save: the fp32 log-softmax above all."""
     norm = (
         8 * model.hidden + 4 if model.family.startswith("gemma") else (4 + micro_batch.element_bytes) * model.hidden + 4
     )

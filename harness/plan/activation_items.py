@@ -1,4 +1,4 @@
-"""Rows of activations, logits and recomputation for one rank. The bytes are counted in `harness.plan.activation_bytes`."""
+"""Memory items of activations, logits and recomputation for one rank; their bytes are in `activation_bytes`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LOSS_SOURCE = "transformers loss/loss_utils.py, logits in fp32"
 
 
 def activation_items(model: ModelFacts, settings: PlanSettings) -> list[MemoryItem]:
-    """What the layers keep, and the head or one recomputed layer. Of a pipeline, the stage that needs more."""
+    """The saved activations, and the head or one recomputed layer. Of a pipeline, the stage that needs more."""
     micro_batch = MicroBatchShape(
         settings.tokens_per_micro_batch,
         settings.seq_length,
@@ -47,7 +47,7 @@ def activation_items(model: ModelFacts, settings: PlanSettings) -> list[MemoryIt
 def _layer_items(
     model: ModelFacts, settings: PlanSettings, micro_batch: MicroBatchShape, in_flight: int
 ) -> list[MemoryItem]:
-    """From forward to backward. `in_flight`: micro-batches that a stage of 1F1B has begun and not ended."""
+    """Live from forward to backward. `in_flight`: micro-batches of which a 1F1B stage still needs the backward pass."""
     layers = -(-model.num_layers // settings.pipeline_parallel_size)
     in_flight_note = f", {in_flight} micro-batches in flight" if in_flight > 1 else ""
     if not settings.checkpointing:
@@ -72,7 +72,7 @@ def _layer_items(
 
 
 def _mask_items(settings: PlanSettings) -> list[MemoryItem]:
-    """With Ulysses a rank attends over whole rows: the mask of packed ones is kept until the next forward pass."""
+    """With Ulysses a rank attends over whole rows: the mask of packed rows stays until the next forward pass."""
     if settings.sequence_parallel_size == 1 or not settings.packing or settings.attention != "sdpa":
         return []
     length = settings.sequence_parallel_size * -(-settings.seq_length // settings.sequence_parallel_size)
@@ -87,7 +87,7 @@ def _mask_items(settings: PlanSettings) -> list[MemoryItem]:
 def _peak_items(
     model: ModelFacts, settings: PlanSettings, micro_batch: MicroBatchShape, *, head: bool
 ) -> list[MemoryItem]:
-    """Forward ends in the logits; backward begins with them, and later recomputes one layer: the larger counts."""
+    """Forward ends with the logits; backward begins with them and later recomputes one layer. The larger one counts."""
     items = _head_items(model, settings, micro_batch) if head else []
     if not settings.checkpointing:
         return items
@@ -143,4 +143,5 @@ def _full_logits_item(model: ModelFacts, micro_batch: MicroBatchShape, phases: t
 
 def _layer_formula(model: ModelFacts, micro_batch: MicroBatchShape) -> str:
     shared = f" (tensor degree {micro_batch.tensor_parallel_size})" if micro_batch.tensor_parallel_size > 1 else ""
-    return f"{layer_bytes(model, micro_batch) // micro_batch.tokens:,} bytes a token and layer, {micro_batch.tokens} tokens{shared}"
+    tokens = micro_batch.tokens
+    return f"{layer_bytes(model, micro_batch) // tokens:,} bytes a token and layer, {tokens} tokens{shared}"

@@ -1,5 +1,7 @@
-"""The same run at other stages and offloads: what would fit, and how fast each would be. Choices that the gates refuse
-(pipeline above stage 1) are left out. Other batches and degrees are in `harness.plan.settings_search`.
+"""The same run at other stages and offloads: which ones would fit, and the speed of each.
+
+Alternatives that the gates refuse (pipeline above stage 1) are left out. Other batch sizes and parallel sizes are in
+`harness.plan.settings_search`.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ SMALL_SUB_GROUP = 100_000_000
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """One alternative: bytes a GPU, a host, a host's NVMe; seconds a step; `chosen` marks the run itself."""
+    """One alternative: bytes a GPU, a host, a host's NVMe; seconds a step; `is_current` marks the run itself."""
 
     title: str
     settings: PlanSettings
@@ -62,7 +64,7 @@ def evaluate_alternative(
     rates: Rates | None = None,
     memory: MemoryEstimate | None = None,
 ) -> Alternative:
-    """One alternative, counted. `run` is what its title is told against."""
+    """Memory and time of one alternative. Its title names the differences from `run`."""
     memory = memory or estimate_memory(model, other, device)
     return Alternative(
         title=title_of(other, run),
@@ -96,7 +98,7 @@ def _alternative_settings(run: PlanSettings) -> Iterator[PlanSettings]:
 def with_offload(
     run: PlanSettings, stage: int, optimizer_device: OffloadDevice, param_device: OffloadDevice
 ) -> PlanSettings:
-    """The run at another stage with other places; on NVMe with small sub-groups and pipelined swapping."""
+    """The run at another stage with other offload devices; on NVMe with small sub-groups and pipelined swapping."""
     changes: dict[str, object] = {"stage": stage, "optimizer_device": optimizer_device, "param_device": param_device}
     if optimizer_device == "nvme":
         changes |= {
@@ -114,12 +116,12 @@ def with_offload(
 
 
 def is_stage_supported(stage: int, run: PlanSettings) -> bool:
-    """Does DeepSpeed train at this stage with the run's degrees?"""
+    """Does DeepSpeed train at this stage with the run's parallel sizes?"""
     return stage <= (1 if run.pipeline_parallel_size > 1 else 3)
 
 
 def title_of(settings: PlanSettings, run: PlanSettings | None = None) -> str:
-    """`ZeRO-3, optimizer and parameters on cpu`; against a run also what else differs from it."""
+    """`ZeRO-3, optimizer and parameters on cpu`; with `run` also every other difference from it."""
     text = f"ZeRO-{settings.stage}" if settings.stage else "no ZeRO (stage 0)"
     if settings.optimizer_device == settings.param_device != "none":
         text += f", optimizer and parameters on {settings.optimizer_device}"
@@ -128,11 +130,9 @@ def title_of(settings: PlanSettings, run: PlanSettings | None = None) -> str:
         text += f", parameters on {settings.param_device}" if settings.param_device != "none" else ""
     elif settings.param_device != "none":
         text += f", parameters on {settings.param_device}"
-    return (
-        text
-        if run is None
-        else text + "".join(f", {difference}" for difference in _describe_differences(settings, run))
-    )
+    if run is None:
+        return text
+    return text + "".join(f", {difference}" for difference in _describe_differences(settings, run))
 
 
 def _describe_differences(settings: PlanSettings, run: PlanSettings) -> Iterator[str]:

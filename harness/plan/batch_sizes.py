@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class BatchSizes(NamedTuple):
-    """global_batch = per_device x data-parallel ranks x accumulation, in sequences. None: not given and not
+    """global_batch = micro_batch x data-parallel ranks x accumulation, in sequences. None: neither in the spec nor
     derivable.
     """
 
@@ -16,16 +16,16 @@ class BatchSizes(NamedTuple):
 
     @property
     def is_complete(self) -> bool:
-        """Are all three corners known?"""
+        """Are all three known?"""
         return None not in (self.micro_batch, self.accumulation, self.global_batch)
 
 
 def resolve_batch_sizes(
     per_device: int | None, accumulation: int | None, global_batch: int | None, data: int | None
 ) -> BatchSizes:
-    """Fill in the missing corner of the batch triangle where it comes out whole; never change what was given.
+    """Fill in the missing size where it is a whole number; never change a size of the spec.
 
-    Only a micro-batch: accumulation is 1. Only a global batch: accumulation is 1, as DeepSpeed has it.
+    Only a micro-batch: accumulation is 1. Only a global batch: accumulation is 1, as in DeepSpeed.
     """
     if per_device is None and global_batch is None:
         return BatchSizes(None, accumulation, None)

@@ -1,6 +1,6 @@
-"""Bytes that move in one optimizer step: collectives, PCIe, disks, host memory. As DeepSpeed issues them; no time.
+"""Bytes that one optimizer step moves: collectives, PCIe, disks, host memory. As DeepSpeed issues them; no time.
 
-Counted by hooking torch.distributed under DeepSpeed, or read; N: ranks that ZeRO divides over, g: accumulation steps.
+Counted by hooks on torch.distributed under DeepSpeed, or read from its code. N: ranks that ZeRO divides over.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class NvmeBytes:
 def all_gather_bytes(size: float, settings: PlanSettings, per_layer: float = 0.0) -> float:
     """Payload of parameter all-gathers of data parallelism, bytes a step.
 
-    Stages 1, 2: once. Stage 3: forward and backward of every micro-batch, less what stays gathered over the turn
-    (`stage3_max_reuse_distance` / 2 and the prefetch bucket); once more where checkpointing recomputes layers above
-    half the reuse distance. `zero_quantized_weights` halves it.
+    Stages 1, 2: once. Stage 3: forward and backward of every micro-batch, less the parameters that stay gathered from
+    forward to backward (`stage3_max_reuse_distance` / 2 and the prefetch bucket); once more where checkpointing
+    recomputes layers above half the reuse distance. `zero_quantized_weights` halves it.
     """
     if settings.stage == 0:
         return 0.0
@@ -104,23 +104,21 @@ def host_to_device_bytes(partition: float, settings: PlanSettings) -> tuple[floa
 
 
 def cpu_optimizer_bytes(host_parameters: float, settings: PlanSettings) -> float:
-    """Host memory traffic of the optimizer step for `node` parameters on one host; with gradients cast in it."""
+    """Host memory traffic of the optimizer step for one host's parameters, with the cast of gradients in the step."""
+    if settings.optimizer_device == "none":
+        return 0.0
     casts_in_step = (
         settings.stage == 3
         and not settings.separate_offload_grads
         and (settings.optimizer_device == "nvme" or settings.grad_bytes != settings.master_bytes)
     )
     cast = settings.grad_bytes + settings.master_bytes if casts_in_step else 0
-    return (
-        0.0
-        if settings.optimizer_device == "none"
-        else (CPU_STEP_BYTES + cast) * host_parameters * settings.offload_ratio
-    )
+    return (CPU_STEP_BYTES + cast) * host_parameters * settings.offload_ratio
 
 
 def nvme_bytes(host_parameters: float, settings: PlanSettings) -> NvmeBytes:
-    """Bytes of one host for `node` parameters: 12 read and 12 written a parameter by the optimizer (swap_tensor), 4
-    more of both where gradients go to the disk; parameters read for each gather and written once.
+    """Bytes of one host a step: the optimizer reads and writes 12 a parameter (swap_tensor), 4 more of each where
+    gradients go to the disk. Parameters are read for each gather and written once.
     """
     optimizer = settings.optimizer_device == "nvme"
     gradients = settings.master_bytes * host_parameters if optimizer and settings.separate_offload_grads else 0.0

@@ -1,4 +1,4 @@
-"""Floating-point operations of a model: what a token or a step needs, and what the hardware executes. Counts; no time.
+"""Floating-point operations of a model: those that a token or a step needs, and those that the hardware executes.
 
 A matrix product of a weight with a token is 2 operations an element: forward, for the gradient of its input, and for
 its own gradient. A pair of positions that attend costs 4 x heads x head size in each layer, twice that backward.
@@ -13,8 +13,10 @@ from harness.facts.model_lookup import ModelFacts
 
 @dataclass(frozen=True, slots=True)
 class FlopsInputs:
-    """What the counts below depend on. `matmul`, `active`: parameters that a token is multiplied with, and all that it
-    uses; `width`: heads x head size; `again`: those of `matmul` that checkpointed layers compute once more.
+    """The sizes that the counts below depend on.
+
+    `matmul`: parameters that a token is multiplied with; `active`: all that it uses; `width`: heads x head size;
+    `recomputed`: those of `matmul` that checkpointed layers compute once more.
     """
 
     matmul: float
@@ -25,7 +27,7 @@ class FlopsInputs:
 
     @staticmethod
     def from_model(model: ModelFacts) -> FlopsInputs:
-        """Of a known model. torch stops a checkpointed layer early, before the last projection of its MLP."""
+        """The sizes of a known model. torch stops a checkpointed layer early, before the last projection of its MLP."""
         down_projections = model.num_layers * model.hidden * model.intermediate * (model.experts_per_token or 1)
         layers = model.matmul_parameters - model.vocab * model.hidden
         width = model.heads * model.head_dim
@@ -46,8 +48,8 @@ ALL_GRADIENTS = GradientShares()
 
 
 def needed_flops(inputs: FlopsInputs, tokens: float, pairs: float, trained: GradientShares = ALL_GRADIENTS) -> float:
-    """Of a step of `tokens` without padding, of which `pairs` attend to each other, summed over the layers: nothing
-    computed twice, nothing that a causal mask hides.
+    """Operations of a step of `tokens` without padding, of which `pairs` attend to each other, over all layers: no
+    recomputation, and no pair that a causal mask hides.
     """
     products = 2 * inputs.matmul * tokens * (1 + trained.input_grads + trained.weight_grads)
     return products + 4 * inputs.width * pairs * (1 + 2 * trained.input_grads)
@@ -61,7 +63,9 @@ def executed_flops(
     *,
     checkpointing: bool = False,
 ) -> float:
-    """Of a step of `positions`, padding too, and of the `pairs` that its attention computes whether hidden or not."""
+    """Operations of a step of `positions` with padding, and of all `pairs` that its attention computes, masked ones
+    too.
+    """
     needed = needed_flops(inputs, positions, pairs, trained)
     return needed + (2 * inputs.recomputed * positions + 4 * inputs.width * pairs if checkpointing else 0.0)
 

@@ -11,20 +11,21 @@ from harness.facts.model_lookup import ModelFacts
 
 
 def num_layers_kept_gathered(model: ModelFacts, max_reuse_distance: int) -> int:
-    """The last layers: those from which less than `reuse` elements are run to the end of the forward pass.
+    """The last layers: those from which fewer than `max_reuse_distance` elements run to the end of the forward pass.
 
-    Seen from a leaf module DeepSpeed counts with all that is below a module, and the first module of the backward pass
-    is the whole model.
+    From a leaf module DeepSpeed counts everything below a module, and the first module of the backward pass is the
+    whole model.
     """
     distance_in_layers = max_reuse_distance - _head_numel(model)
     return min(model.num_layers, max(0, -(-distance_in_layers // model.largest_layer_parameters)))
 
 
 def embedding_numel_kept_gathered(model: ModelFacts, max_reuse_distance: int) -> int:
-    """Elements of the embeddings that stay gathered: all if the head, forward and backward, is within `reuse`.
+    """Elements of the embeddings that stay gathered: all if the head, forward and backward, is within
+    `max_reuse_distance`.
 
-    Seen from any other module DeepSpeed counts a module's own parameters alone, and a leaf module has none of its own.
-    An embedding that is the head too is used again after nothing but layers.
+    From any other module DeepSpeed counts a module's own parameters alone, and a leaf module has none of its own. An
+    embedding that is the head too is used again after nothing but layers.
     """
     embedding_numel = sum(parameter.numel for parameter in model.before)
     if 2 * _head_numel(model) < max_reuse_distance:

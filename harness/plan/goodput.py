@@ -1,4 +1,4 @@
-"""What a whole run takes and loses: checkpoints, their best interval, hours and money. Arithmetic on a step's time."""
+"""Time and cost of a whole run: checkpoints, their best interval, hours and money. Arithmetic on a step's time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.plan.rates import Rates
 
 @dataclass(frozen=True, slots=True)
 class CheckpointCost:
-    """Bytes of one checkpoint, seconds that the job stands still for it, and the interval that loses least."""
+    """Bytes of one checkpoint, seconds that the run waits for it, and the interval that loses least."""
 
     bytes: int
     seconds: float
@@ -42,7 +42,7 @@ def optimal_interval_daly(cost: float, failure_seconds: float) -> float:
 
 
 def checkpoint_cost(settings: PlanSettings, parameters: int, rates: Rates) -> CheckpointCost:
-    """For a job that stops as a whole when one of its GPUs fails; every host writes its own part."""
+    """For a run that stops as a whole when one of its GPUs fails; every host writes its own part."""
     size = checkpoint_bytes(settings, parameters)
     cost = size / settings.num_hosts / rates.checkpoint_write
     failure_seconds = rates.failure_hours * 3600 / settings.world_size
@@ -53,7 +53,7 @@ def checkpoint_cost(settings: PlanSettings, parameters: int, rates: Rates) -> Ch
 
 @dataclass(frozen=True, slots=True)
 class RunCost:
-    """Hours of a whole run with checkpoints and failures, GPU hours, and money where a price was given."""
+    """Hours of a whole run with checkpoints and failures, GPU hours, and money where there is a price."""
 
     tokens: float
     hours: float
@@ -64,7 +64,7 @@ class RunCost:
 def run_cost(
     tokens: float, tokens_per_second: float, settings: PlanSettings, lost_share: float, price: float | None
 ) -> RunCost:
-    """`price`: money a GPU and hour; `lost`: share of time that checkpoints and failures take."""
+    """`price`: money a GPU and hour; `lost_share`: share of time that checkpoints and failures take."""
     hours = tokens / tokens_per_second / 3600 / (1 - min(lost_share, 0.99))
     gpu_hours = hours * settings.world_size
     return RunCost(tokens, hours, gpu_hours, None if price is None else gpu_hours * price)

@@ -1,6 +1,6 @@
-"""Memory of a run, as rows: GPU a rank, host a node, NVMe a node; the peak of each and whether it fits.
+"""Memory of a run, as items: GPU a rank, host a node, NVMe a node; the peak of each and whether it fits.
 
-Arithmetic on settings and model facts; asks no machine what it has.
+Arithmetic on settings and model facts; no probe of a machine.
 """
 
 from __future__ import annotations
@@ -38,14 +38,15 @@ ITEM_GROUPS: Mapping[str, tuple[str, ...]] = {
     "buffers and temporaries": ("bucket", "temporary", "swap", "save", "resume", "rounding"),
     "assumed": ("context", "nccl", "slack", "process", "export"),
 }
-"""Kinds of rows in a few groups, for pictures."""
+"""Kinds of items in a few groups, for pictures."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryEstimate:
-    """All rows of one run. `gpu_peak` is bytes a rank, `host_peak` and `nvme` are bytes a host of `ranks_per_host`.
+    """All items of one run. `gpu_peak` is bytes a rank, `host_peak` and `nvme_bytes` are bytes a host of
+    `ranks_per_host`.
 
-    On the CPU accelerator (`pooled`) the GPU rows lie in host memory too, and `host_peak` includes them.
+    On the CPU accelerator (`pooled`) the GPU items lie in host memory too, and `host_peak` includes them.
     """
 
     items: tuple[MemoryItem, ...]
@@ -53,11 +54,11 @@ class MemoryEstimate:
     pooled: bool
 
     def items_of(self, tier: Tier) -> tuple[MemoryItem, ...]:
-        """The rows of one tier."""
+        """The items of one tier."""
         return tuple(item for item in self.items if item.tier == tier)
 
     def bytes_at(self, tier: Tier, phase: Phase) -> int:
-        """Bytes a rank on this tier in this phase; what the ranks of a host share is left out."""
+        """Bytes a rank on this tier in this phase, without the items that the ranks of a host share."""
         return sum(item.bytes for item in self.items if item.tier == tier and phase in item.phases and not item.shared)
 
     def host_bytes_at(self, phase: Phase) -> int:
@@ -72,17 +73,17 @@ class MemoryEstimate:
 
     @property
     def gpu_peak_phase(self) -> Phase:
-        """When a GPU holds most."""
+        """The phase in which a GPU holds most."""
         return max(PHASES, key=lambda phase: self.bytes_at("gpu", phase))
 
     @property
     def gpu_peak(self) -> int:
-        """Bytes a rank on its device at that moment."""
+        """Bytes a rank on its device in that phase."""
         return self.bytes_at("gpu", self.gpu_peak_phase)
 
     @property
     def host_peak_phase(self) -> Phase:
-        """When a host holds most."""
+        """The phase in which a host holds most."""
         return max(PHASES, key=self.host_bytes_at)
 
     @property
@@ -92,7 +93,7 @@ class MemoryEstimate:
 
     @property
     def host_peak(self) -> int:
-        """Bytes a host at that moment."""
+        """Bytes a host in that phase."""
         return self.host_bytes_at(self.host_peak_phase)
 
     @property
@@ -118,7 +119,7 @@ class MemoryEstimate:
 
 
 def estimate_memory(model: ModelFacts, settings: PlanSettings, device: Device | None) -> MemoryEstimate:
-    """Count a run. Without a known device it is taken for a GPU of unknown size."""
+    """The memory of a run. An unknown device counts as a GPU of unknown size."""
     pooled = device is not None and device.is_cpu
     partitions = partition_model(model, settings)
     if pooled:  # host pages that nothing is written to cost nothing: of a bucket, what the gradients fill
@@ -128,9 +129,8 @@ def estimate_memory(model: ModelFacts, settings: PlanSettings, device: Device | 
         *activation_items(model, settings),
         *transient_items(settings, partitions),
     ]
-    items = [
-        item for item in candidates if item.bytes and not (pooled and item.kind == "cache")
-    ]  # nothing is page-locked there
+    # On the CPU accelerator nothing is page-locked, and torch keeps no cache of it.
+    items = [item for item in candidates if item.bytes and not (pooled and item.kind == "cache")]
     items += (
         cpu_process_items(settings, partitions)
         if pooled
@@ -140,7 +140,7 @@ def estimate_memory(model: ModelFacts, settings: PlanSettings, device: Device | 
 
 
 def with_activations(memory: MemoryEstimate, activations: Sequence[MemoryItem]) -> MemoryEstimate:
-    """The same run with another micro-batch: activations exchanged, the allocator's share counted anew."""
+    """The same run with another micro-batch: other activations, and the allocator's share of them."""
     kinds = ("activations", "logits", "recompute", "slack")
     states = [item for item in memory.items if item.kind not in kinds]
     items = [*states, *(item for item in activations if item.bytes)]
@@ -150,7 +150,7 @@ def with_activations(memory: MemoryEstimate, activations: Sequence[MemoryItem]) 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What there is: bytes a GPU, a host and the disks of a host; None where nobody said."""
+    """The memory that there is: bytes a GPU, a host and the disks of a host; None where it is unknown."""
 
     gpu: int | None
     host: int | None
@@ -159,7 +159,7 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Whether a plan fits (None: what is not known may still be too small) and which tier is fullest."""
+    """Does a plan fit (None: an unknown tier may still be too small), and the fullest tier."""
 
     fits: bool | None
     binding: str
@@ -168,7 +168,7 @@ class Fit:
 
 
 def check_fit(memory: MemoryEstimate, capacity: Capacity) -> Fit:
-    """Compare peaks with what there is; 5 % of a host is left to the system."""
+    """Compare the peaks with the capacity; 5 % of a host is left to the system."""
     host = None if capacity.host is None else capacity.host * (1 - HOST_RESERVE)
     gpu = None if memory.pooled else capacity.gpu
     tiers = {
@@ -188,7 +188,7 @@ def check_fit(memory: MemoryEstimate, capacity: Capacity) -> Fit:
 
 
 def replace_settings(settings: PlanSettings, **changes: object) -> PlanSettings:
-    """The same settings with some of them changed, `overlap` following the stage as DeepSpeed's default does."""
+    """The same settings with some changes; `overlap_comm` follows the stage as DeepSpeed's default does."""
     if "stage" in changes:
         changes.setdefault("overlap_comm", changes["stage"] == 3)
     return replace(settings, **changes)  # type: ignore[arg-type]

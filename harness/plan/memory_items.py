@@ -1,6 +1,7 @@
-"""A row of the memory table: bytes of one kind, on one tier, for one rank, with its formula and where it was seen.
+"""An item of the memory table: bytes of one kind, on one tier, for one rank, with its formula and its source.
 
-Rows are made by `harness.plan.model_states`, `zero3` and `memory`; nothing is computed here but products and rounding.
+`model_states`, `model_states_zero3`, `activation_items` and `transient_memory` make the items; here are only products
+and rounding.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ SAVE: tuple[Phase, ...] = ("save",)
 class MemoryItem:
     """Bytes of one kind on one tier, for one rank, or for all ranks of a host together where it is `shared`.
 
-    `pinned`: sizes of the page-locked blocks that it is made of.
+    `pinned_blocks`: sizes of its page-locked blocks.
     """
 
     tier: Tier
@@ -64,7 +65,7 @@ class ElementBytes:
 def memory_item(
     tier: Tier, label: tuple[str, str], amount: ElementBytes, source: str, phases: tuple[Phase, ...] = ENGINE
 ) -> MemoryItem:
-    """A row of (kind, description) whose formula is the amount's own."""
+    """An item of (kind, description) with the formula of its amount."""
     return MemoryItem(tier, *label, amount.bytes, str(amount), source, phases)
 
 
@@ -75,7 +76,7 @@ def pinned_item(
     blocks: tuple[int, ...] = (),
     phases: tuple[Phase, ...] = ENGINE,
 ) -> MemoryItem:
-    """The same in page-locked host memory; `blocks` in elements, one of the whole amount unless said."""
+    """The same in page-locked host memory; `blocks` in elements, by default one of the whole amount."""
     sizes = tuple(amount.width * count for count in blocks or (amount.count,))
     return MemoryItem("host", *label, amount.bytes, str(amount), source, phases, pinned_blocks=sizes)
 

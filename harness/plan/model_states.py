@@ -1,7 +1,7 @@
-"""Model states as rows: parameters, gradients, master weights, optimizer states, and the buffers that DeepSpeed keeps.
+"""Model states as memory items: parameters, gradients, master weights, optimizer states, and DeepSpeed's buffers.
 
-Every formula was counted on live engines (tests/with_deepspeed/test_plan_counts.py); activations are elsewhere.
-s12 = deepspeed/runtime/zero/stage_1_and_2.py, f16 = deepspeed/runtime/fp16/fused_optimizer.py.
+Every formula was counted on live engines (tests/with_deepspeed/test_plan_counts.py); activations are elsewhere. s12 =
+deepspeed/runtime/zero/stage_1_and_2.py, f16 = deepspeed/runtime/fp16/fused_optimizer.py.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _GRADIENT_BUFFER = ("largest", "buffer for the largest gradient")
 
 
 def model_state_items(settings: PlanSettings, partitions: ZeroPartitions) -> list[MemoryItem]:
-    """Rows of one rank, without activations. The rank is the one that owns most gradients."""
+    """Items of one rank, without activations. The rank is the one that owns most gradients."""
     stages = {0: _stage0_items, 1: _stage12_items, 2: _stage12_items, 3: stage3_items}
     return [item for item in stages[settings.stage](settings, partitions) if item.bytes]
 
 
 def _gradient_phases(settings: PlanSettings) -> tuple[Phase, ...]:
-    """When gradients are there that the next micro-batch adds to: in its forward pass too."""
+    """The phases in which gradients exist: with accumulation the forward pass of the next micro-batch too."""
     return MICRO_BATCH if settings.accumulation > 1 else BACKWARD
 
 

@@ -1,6 +1,7 @@
-"""Model states of ZeRO-3 as rows, with the optimizer and the parameters on the device, on the CPU or on NVMe.
+"""Model states of ZeRO-3 as memory items, with optimizer and parameters on the device, on the CPU or on NVMe.
 
-Stages 0 to 2 are in `harness.plan.model_states`. s3 = deepspeed/runtime/zero/stage3.py, swap = deepspeed/runtime/swap_tensor.
+Stages 0 to 2 are in `harness.plan.model_states`. s3 = deepspeed/runtime/zero/stage3.py, swap =
+deepspeed/runtime/swap_tensor.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _SWAPPER_SOURCE = "swap/partitioned_param_swapper.py"
 
 
 def stage3_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
-    """All rows of one rank."""
+    """All items of one rank."""
     yield from _parameter_items(settings, partitions)
     yield from _gradient_items(settings, partitions)
     yield from _gathered_parameter_items(settings, partitions)
@@ -76,8 +77,8 @@ def _gradient_items(settings: PlanSettings, partitions: ZeroPartitions) -> Itera
 
 
 def _gathered_parameter_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
-    """What is live at the turn from forward to backward: decided by the reuse distance; max_live_parameters limits only
-    what is gathered ahead.
+    """Live parameters between forward and backward. The reuse distance decides; `max_live_parameters` limits only the
+    prefetch.
     """
     prefetched = (
         min(settings.prefetch_bucket_size + partitions.largest_parameter_in_layer, settings.max_live_parameters)
@@ -137,7 +138,7 @@ def _optimizer_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iter
 
 
 def _cpu_optimizer_items(settings: PlanSettings, partitions: ZeroPartitions, source: str) -> Iterator[MemoryItem]:
-    """All of it, or with `ratio` the last sub-groups: the first stay on the device (Twin-Flow)."""
+    """The whole optimizer, or with `ratio` the last sub-groups: the first stay on the device (Twin-Flow)."""
     first = int((1 - settings.offload_ratio) * len(partitions.sub_groups))
     label, master_bytes = ("master_gradients", "gradients of the master weights"), settings.master_bytes
     if first:
@@ -155,7 +156,7 @@ def _cpu_optimizer_items(settings: PlanSettings, partitions: ZeroPartitions, sou
 def _host_optimizer_items(
     settings: PlanSettings, partitions: ZeroPartitions, source: str, groups: tuple[int, ...]
 ) -> Iterator[MemoryItem]:
-    """Sub-groups that are stepped by the CPU and stay in host memory."""
+    """Sub-groups that the CPU steps and that stay in host memory."""
     yield from master_and_state_items(settings, partitions, source, "host", sum(groups))
     master_bytes = settings.master_bytes
     if settings.optimizer_device == "cpu" and not settings.separate_offload_grads:
@@ -209,7 +210,9 @@ def _nvme_optimizer_items(settings: PlanSettings, partitions: ZeroPartitions) ->
 def master_and_state_items(
     settings: PlanSettings, partitions: ZeroPartitions, source: str, tier: Tier = "gpu", num_elements: int | None = None
 ) -> Iterator[MemoryItem]:
-    """Master weights and optimizer states of one rank, at every stage that shards them; `part`: of so many elements."""
+    """Master weights and optimizer states of one rank, at every stage that shards them. `num_elements`: of so many
+    elements, by default of the whole partition.
+    """
     count = partitions.partition_size if num_elements is None else num_elements
     master_bytes, state_bytes = settings.master_bytes, settings.state_bytes * settings.num_states
     name = (

@@ -1,4 +1,4 @@
-"""Pipeline schedules: the share of time that stages wait, in closed form and played through instruction by instruction.
+"""Pipeline schedules: the share of time that stages wait, as a formula and as a simulation.
 
 The order is that of DeepSpeed's `TrainSchedule` (runtime/pipe/schedule.py), 1F1B.
 """
@@ -28,7 +28,7 @@ def micro_batches_in_flight(stages: int, stage: int, micro_batches: int) -> int:
 
 
 def schedule_1f1b(stages: int, stage: int, micro_batches: int) -> list[tuple[Literal["forward", "backward"], int]]:
-    """What one stage computes, in order: a warm-up of forwards, then one backward and one forward in turn."""
+    """The passes of one stage in order: a warm-up of forwards, then one backward and one forward in turn."""
     num_warmup = min(stages - stage - 1, micro_batches)
     order: list[tuple[Literal["forward", "backward"], int]] = [
         ("forward", micro_batch) for micro_batch in range(num_warmup)
@@ -43,7 +43,7 @@ def schedule_1f1b(stages: int, stage: int, micro_batches: int) -> list[tuple[Lit
 def simulate_schedule(
     forward: Sequence[float], backward: Sequence[float], micro_batches: int, latency: float = 0.0
 ) -> float:
-    """Seconds until every stage has done its last backward, each instruction waiting for what it needs.
+    """Seconds until every stage has done its last backward; each pass waits for the one that it depends on.
 
     `forward` and `backward`: seconds a micro-batch, stage by stage. `latency`: seconds of one message.
     """

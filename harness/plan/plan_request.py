@@ -1,4 +1,4 @@
-"""A run that the command line describes: checked, and as the values of a run spec. No files, no gates."""
+"""A run without a spec, from the command line: its checks, and the values of its spec. No files, no gates."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_GPUS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """What the command line says about a run that has no spec. `stage` None: the planner chooses."""
+    """The options of a run that has no spec. `stage` None: the planner chooses."""
 
     model: str
     gpus: int
@@ -31,7 +31,7 @@ class PlanRequest:
 
     @property
     def gpus_per_host(self) -> int:
-        """GPUs a host: 8 unless it is said, and never more than there are."""
+        """GPUs a host: 8 by default, and never more than there are."""
         return min(self.gpus_per_node or 8, self.gpus)
 
     @property
@@ -41,7 +41,7 @@ class PlanRequest:
 
 
 def validate_request(request: PlanRequest) -> list[Finding]:
-    """Everything that cannot be planned with, all at once."""
+    """Every finding about a request at once."""
     findings = [
         *validate_count("--gpus", request.gpus, _MAX_GPUS),
         *validate_count("--max-length", request.max_length, 1 << 24),
@@ -60,7 +60,7 @@ def validate_request(request: PlanRequest) -> list[Finding]:
 
 
 def validate_count(option: str, value: int, maximum: int) -> list[Finding]:
-    """A count that no machine has."""
+    """A finding for a count that no machine has."""
     if 1 <= value <= maximum:
         return []
     message = f"`{option} {value}` is not a number from 1 to {maximum:,}"
@@ -68,7 +68,7 @@ def validate_count(option: str, value: int, maximum: int) -> list[Finding]:
 
 
 def validate_gpu(name: str) -> list[Finding]:
-    """A kind of GPU that is not known."""
+    """A finding for an unknown kind of GPU."""
     if find_device(name) is not None:
         return []
     similar = difflib.get_close_matches(name, DEVICES, n=1, cutoff=0.3)
@@ -93,7 +93,7 @@ def _validate_sizes(request: PlanRequest) -> list[Finding]:
 
 
 def spec_from_request(request: PlanRequest) -> dict[str, Any]:
-    """The run spec that is asked for, as plain values: ZeRO-3 and micro-batch 1 until something better is found."""
+    """The run spec of a request, as plain values: ZeRO-3 and micro-batch 1, before the search."""
     cluster: dict[str, Any] = {
         "num_nodes": request.gpus // request.gpus_per_host,
         "gpus_per_node": request.gpus_per_host,

@@ -1,4 +1,4 @@
-"""The settings that memory and time depend on, with DeepSpeed's defaults filled in. Reads a Run; counts nothing.
+"""The settings that memory and time depend on, with DeepSpeed's defaults. Reads a ResolvedRun; no arithmetic.
 
 Defaults: `deepspeed/runtime/zero/config.py` and `zero/offload_config.py` of 0.19.8.
 """
@@ -46,16 +46,19 @@ class BytesPerParameter:
 
 @dataclass(frozen=True, slots=True)
 class PlanSettings:
-    """What the planner looks at. `*_bytes` are bytes an element; sizes of buckets and thresholds are in elements.
+    """The settings of a plan. `*_bytes` are bytes an element; sizes of buckets and thresholds are in elements.
 
-    `secondary`: ranks that share ZeRO++'s second shard of the parameters (`zero_hpz_partition_size`), 1 for none.
-    `activations_at`: where the inputs of checkpointed layers wait; `partition_activations`: each tensor-parallel rank
-    keeps its part of them. `whole_layers`: ZeRO-3 gathers a decoder layer as one (`leaf_module`).
-    `packed`: rows hold several documents. `loss_chunk`: tokens whose logits exist at once, 0 for all of a micro-batch.
-    `whole_head`, `whole_tied_head`: AutoTP leaves the head as it is, always or where it is the embedding.
-    `gradients_twice`: an optimizer on the CPU or on NVMe has fp32 gradients of its own, as DeepSpeed has it without the
-    harness (`runtime/patches/cpu_offload_single_grad.py`, `nvme_gradients.py`). `states_kept`: what the first step makes stays in
-    host memory where swapping is pipelined, as DeepSpeed has it without the harness (`runtime/patches/nvme_release.py`).
+    `hpz_partition_size`: ranks that share ZeRO++'s second shard of the parameters (`zero_hpz_partition_size`), 1 for
+    none. `activation_device`: where the inputs of checkpointed layers wait; `partition_activations`: each
+    tensor-parallel rank keeps its part of them. `leaf_decoder_layers`: ZeRO-3 gathers a decoder layer as one
+    (`leaf_module`). `packing`: rows hold several documents. `loss_chunk_size`: tokens whose logits exist at once, 0 for
+    all of a micro-batch. `unsharded_head`, `unsharded_tied_head`: AutoTP leaves the head as it is, always or where it
+    is the embedding.
+
+    `separate_offload_grads`: an optimizer on the CPU or on NVMe has fp32 gradients of its own, as in DeepSpeed without
+    the harness (`runtime/patches/cpu_offload_single_grad.py`, `nvme_offload_no_grad_swap.py`).
+    `keeps_first_step_states`: the states of the first step stay in host memory where swapping is pipelined, as in
+    DeepSpeed without the harness (`runtime/patches/nvme_release.py`).
     """
 
     stage: int
@@ -132,7 +135,7 @@ class PlanSettings:
 
     @property
     def num_hosts(self) -> int:
-        """Hosts that they fill."""
+        """The hosts of these ranks."""
         return -(-self.world_size // self.ranks_per_host)
 
     @property
@@ -152,7 +155,7 @@ class PlanSettings:
 
 
 class _ZeroValues:
-    """`zero.KEY` of the spec, else `deepspeed.zero_optimization.KEY`, else what is chosen, else DeepSpeed's default."""
+    """`zero.KEY` of the spec, else `deepspeed.zero_optimization.KEY`, else the tuned default, else DeepSpeed's."""
 
     def __init__(self, run: ResolvedRun) -> None:
         self._zero = run.spec.zero
@@ -175,14 +178,16 @@ class _ZeroValues:
         return value if isinstance(value, bool) else default
 
     def get_offload_value(self, key: str, default: Any) -> Any:
-        """`SECTION.KEY`, which is chosen only where it is not written."""
+        """`SECTION.KEY` of the spec, or its tuned default; a tuned default exists only for keys that the spec leaves
+        out.
+        """
         section, name = key.split(".")
         offload = getattr(self._zero, section)
         return self._tuned_defaults.get(key, getattr(offload, name) if offload else default)
 
 
 def settings_of(run: ResolvedRun) -> PlanSettings | None:
-    """The settings of a run, or None while its ranks or its micro-batch are not known."""
+    """The settings of a run, or None while its ranks or its micro-batch are unknown."""
     spec, batch, data = run.spec, run.batch, run.parallel_dims.data
     if data is None or batch.micro_batch is None:
         return None
@@ -273,7 +278,7 @@ def _has_separate_offload_grads(run: ResolvedRun, optimizer_device: OffloadDevic
 
 
 def loss_chunk_size_of(run: ResolvedRun) -> int:
-    """Tokens whose logits exist at once: what is written, else what is chosen; 0 for all of a micro-batch."""
+    """Tokens whose logits exist at once: the spec's, else the tuned default; 0 for all of a micro-batch."""
     spec_size = run.spec.train.loss_chunk_size
     default_sizes = (
         int(default.value) for default in run.tuned_defaults or () if default.key == "train.loss_chunk_size"
@@ -301,7 +306,7 @@ def _master_and_state_bytes(spec: RunSpec) -> tuple[int, int]:
 
 
 def _comm_bytes(run: ResolvedRun, width: int) -> int:
-    """Bytes of a gradient on its way between ranks: with Ulysses fp32 unless something else is asked for."""
+    """Bytes of a gradient between ranks: with Ulysses fp32 unless `communication_data_type` says otherwise."""
     return _dtype_bytes(
         run.spec.deepspeed.get("communication_data_type"), 4 if run.parallel_dims.sequence > 1 else width
     )

@@ -26,8 +26,10 @@ from harness.units import format_bytes, parse_bytes
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a run needs. `memory`, `fit`, `time` and `rungs` are empty where the model, the ranks or the micro-batch are
-    unknown; `findings` say which and how to tell. `best`: the fastest data-parallel settings that fit.
+    """Memory, time and alternatives of a run.
+
+    `memory`, `fit`, `time` and `alternatives` are empty where the model, the ranks or the micro-batch are unknown;
+    `findings` name the missing one. `fastest_fitting`: the fastest data-parallel settings that fit.
     """
 
     run: ResolvedRun
@@ -48,14 +50,12 @@ class Plan:
 
     @property
     def title(self) -> str:
-        """What is run, in a few words: `ZeRO-3, optimizer on cpu`."""
+        """The run in a few words: `ZeRO-3, optimizer on cpu`."""
         return title_of(self.settings) if self.settings else f"ZeRO-{self.run.spec.zero.stage}"
 
     @property
     def tuned_defaults_impact(self) -> tuple[DefaultImpact, ...]:
-        """What the harness chose where the spec is silent, with the difference that the plan sees. Counted anew at
-        each call.
-        """
+        """The tuned defaults of the run, each with its effect on memory and time. Computed at each call."""
         if self.model is None or self.settings is None:
             return ()
         return compute_impacts(self.run, self.model, self.settings, self.device, self.rates)
@@ -124,7 +124,7 @@ def _run_cost(
 
 
 def _resolve_cluster(run: ResolvedRun, gpu: str | None) -> tuple[Device | None, Rates, Capacity, tuple[Finding, ...]]:
-    """The device, the rates and the sizes that the spec gives; what cannot be read is a finding and is left out."""
+    """The device, the rates and the sizes of the spec. An unreadable figure is a finding and is left out."""
     cluster = run.spec.cluster
     device = find_device(cluster.gpu or gpu or "")
     host, findings = _parse_size("cluster.host_memory", cluster.host_memory, parse_bytes)
@@ -155,7 +155,10 @@ def _check_capacity(memory: MemoryEstimate, capacity: Capacity, fit: Fit) -> tup
         "host memory": (memory.host_peak, capacity.host, f"a host of {memory.ranks_per_host} ranks", "host_memory"),
         "nvme": (memory.nvme_bytes, capacity.nvme, f"a host of {memory.ranks_per_host} ranks", "nvme"),
     }.get(fit.binding, (memory.gpu_peak, capacity.gpu, "a rank", "gpu"))
-    message = f"the plan needs {format_bytes(required)} {fit.binding} for {owner}, and there are {format_bytes(available or 0)}"
+    message = (
+        f"the plan needs {format_bytes(required)} {fit.binding} for {owner}, "
+        f"and there are {format_bytes(available or 0)}"
+    )
     fix = Fix("choose a row of `What else would fit` that fits, or more ranks")
     return (Finding("MM005", "warning", message, f"cluster.{key}", fix=fix),)
 

@@ -1,4 +1,4 @@
-"""How fast things are assumed to be where nobody measured: shares of data sheets, host memory, disks, failures.
+"""Assumed rates where nobody measured: shares of data sheets, host memory, disks, failures.
 
 Every figure has a source and can be overridden in the spec's `cluster` section; `harness doctor --measure` gives some.
 """
@@ -20,7 +20,7 @@ CPU_STEP_BYTES = 42
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Shares of the data sheet, and bytes a second: a host's memory, its disks, what it sends to other hosts (0: the
+    """Shares of the data sheet, and bytes a second: a host's memory, its disks, its network to other hosts (0: the
     share of each of its GPUs, `Device.network`, together); hours between failures of one GPU.
     """
 
@@ -35,14 +35,14 @@ class Rates:
     restart_seconds: float = 600.0
 
     def as_text(self) -> tuple[str, ...]:
-        """One line a figure, with where it comes from."""
+        """One line a figure, with its source."""
         return (
             f"compute at {self.efficiency:.0%} of the dense peak, causal attention at half",
             f"links, network and PCIe at {self.link_efficiency:.0%} of their data sheet",
             "between hosts: all network cards of a host together"
             + (f", {self.network / 1e9:g} GB/s in each direction" if self.network else ", one a GPU"),
-            f"host memory {self.host_memory / 1e9:.0f} GB/s a node; CPU Adam moves {CPU_ADAM_BYTES} bytes a parameter, with"
-            f" unscaling and the cast {CPU_STEP_BYTES}, 6 more where its gradients are cast in the step",
+            f"host memory {self.host_memory / 1e9:.0f} GB/s a node; CPU Adam moves {CPU_ADAM_BYTES} bytes a parameter,"
+            f" with unscaling and the cast {CPU_STEP_BYTES}, 6 more where its gradients are cast in the step",
             f"NVMe {self.nvme_read / 1e9:.0f} GB/s read and {self.nvme_write / 1e9:.0f} GB/s written a node",
             f"checkpoints written at {self.checkpoint_write / 1e9:.0f} GB/s a node",
             f"one failure in {self.failure_hours:,.0f} hours a GPU (Llama 3 paper, section 3.3.4),"
@@ -51,7 +51,7 @@ class Rates:
 
 
 class BadRate(ValueError):
-    """A figure of `cluster` that is none; `key` says which."""
+    """A figure of `cluster` that is no rate; `key` is its name."""
 
     def __init__(self, key: str, message: str) -> None:
         super().__init__(message)
@@ -87,7 +87,7 @@ def parse_disks(text: str | int) -> int:
 
 
 def rates_of(cluster: ClusterSpec) -> Rates:
-    """The assumed figures with those that the spec gives. Raises BadRate at the first that is no rate."""
+    """The assumed rates with those of the spec. Raises BadRate at the first that is no rate."""
     overrides: dict[str, float] = {}
     for key, name in (
         ("host_memory_bandwidth", "host_memory"),
@@ -106,7 +106,7 @@ def rates_of(cluster: ClusterSpec) -> Rates:
 
 
 def override_links(device: Device | None, cluster: ClusterSpec) -> Device | None:
-    """The device with links as the spec gives them: those are taken as they are, no share is taken off."""
+    """The device with the links of the spec, which count in full: no share is taken off."""
     if device is None:
         return None
     overrides = {}

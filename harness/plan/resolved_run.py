@@ -1,5 +1,5 @@
-"""A run spec with every derived number: ranks, degrees and batch sizes. Arithmetic only; what does not work out stays
-None, and a gate says why.
+"""A run spec with every derived number: ranks, parallel sizes and batch sizes. Arithmetic only: a number that does not
+work out stays None, and a gate says why.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ FORMAT_VERSION = 2
 
 
 class ParallelDims(NamedTuple):
-    """How the ranks are divided: world = data x tensor x pipeline x sequence. `world` is None while it is unknown."""
+    """The sizes of the parallel groups: world = data x tensor x pipeline x sequence. `world_size` is None while
+    unknown.
+    """
 
     world_size: int | None
     tensor: int
@@ -41,7 +43,7 @@ class ParallelDims(NamedTuple):
 
 
 class ResolvedRun(NamedTuple):
-    """What is going to run: the spec, the cluster if one is known, and what follows from both."""
+    """A run: the spec, the cluster if one is known, and the numbers that follow from both."""
 
     spec: RunSpec
     name: str
@@ -50,10 +52,10 @@ class ResolvedRun(NamedTuple):
     batch: BatchSizes
     kind: InputKind = "spec"
     tuned_defaults: tuple[TunedDefault, ...] | None = None
-    """What the harness chose where the spec is silent; None until `plan.tuned_defaults` chooses."""
+    """Values for keys that the spec leaves out; None until `plan.tuned_defaults` fills them in."""
 
     def to_json(self) -> dict[str, Any]:
-        """The content of `spec.resolved.json`: what every rank re-reads instead of deciding anew."""
+        """The content of `spec.resolved.json`, which every rank reads and nobody derives again."""
         body: dict[str, Any] = {
             "format_version": FORMAT_VERSION,
             "name": self.name,
@@ -81,13 +83,13 @@ class ResolvedRun(NamedTuple):
 
     @staticmethod
     def from_json(body: dict[str, Any]) -> ResolvedRun:
-        """The inverse of `to_json`. Raises ValueError when the text was written by another format or was edited."""
+        """The inverse of `to_json`. Raises ValueError for a text of another format and for an edited one."""
         if body.get("format_version") != FORMAT_VERSION:
             raise ValueError(f"format_version {body.get('format_version')!r}, this harness reads {FORMAT_VERSION}")
         content = {name: value for name, value in body.items() if name != "sha256"}
         if _content_digest(content) != body.get("sha256"):
             raise ValueError("its sha256 does not match its content: it was edited or torn")
-        spec = RunSpec.model_validate(body["written"])  # what was written decides what is rendered
+        spec = RunSpec.model_validate(body["written"])  # the rendered JSON depends on which keys the user wrote
         if spec.model_dump(mode="json") != body["spec"]:
             raise ValueError("its defaults are not those of this harness: it was written by another version")
         degrees, batch = body["degrees"], body["batch"]
@@ -116,7 +118,7 @@ def resolve_run(
     world_size: int | None = None,
     kind: InputKind = "spec",
 ) -> ResolvedRun:
-    """Derive ranks, degrees and batch.
+    """Derive ranks, parallel sizes and batch sizes.
 
     The world is, in this order: `world_size` (a command-line override), the hostfile's slots, `launch.num_gpus`,
     `cluster.num_nodes` x `cluster.gpus_per_node`; else unknown.

@@ -1,6 +1,6 @@
-"""All settings with the same global batch, ranked: what fits with headroom, fastest first. Arithmetic only.
+"""All settings with the same global batch, ranked: fitting ones with headroom first, the fastest of them on top.
 
-Degrees are those that DeepSpeed trains with; whether the gates let a choice through, the caller asks.
+Arithmetic only. The parallel sizes are those that DeepSpeed trains with; the caller runs the gates.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ def search_settings(
     *,
     vary_parallel_dims: bool = True,
 ) -> tuple[Alternative, ...]:
-    """Every choice, best first: those that fit with headroom by seconds a step, then those that are known to be short
-    by how much they are.
+    """Every alternative, best first: those that fit with headroom by seconds a step, then the others by the memory that
+    they lack.
     """
     alternatives: list[Alternative] = []
     for base in _stage_and_offload_settings(model, run, vary_parallel_dims):
         estimates: dict[bool, MemoryEstimate] = {}
         for settings in _batch_settings(base, run):
-            accumulates = settings.accumulation > 1  # some gradients are kept only then
+            accumulates = settings.accumulation > 1  # some gradients stay between micro-batches only then
             estimate = estimates.get(accumulates)
             memory = (
                 estimate_memory(model, settings, device)
@@ -56,7 +56,7 @@ def search_settings(
 
 
 def filter_fitting(alternatives: Iterable[Alternative]) -> Iterator[Alternative]:
-    """Those that fit with headroom, as far as is known; nothing goes to disks that nobody said there are."""
+    """The ones that fit with headroom, as far as is known; none that needs disks of unknown size."""
     return (alternative for alternative in alternatives if _fits(alternative))
 
 
@@ -66,7 +66,9 @@ def _fits(alternative: Alternative) -> bool:
 
 
 def _sort_key(alternative: Alternative) -> tuple[bool, bool, float, int, int]:
-    """Fitting before not, without offload to unknown disks before with; then time, or what is missing."""
+    """Fitting ones first, those that need disks of unknown size after the others; then by time, or by the missing
+    memory.
+    """
     seconds = alternative.time.seconds if alternative.time else 0.0
     shortfall = -(alternative.fit.headroom or 0.0)
     fits = _fits(alternative)
@@ -87,7 +89,7 @@ def _with_other_micro_batch(memory: MemoryEstimate, model: ModelFacts, settings:
 def _stage_and_offload_settings(
     model: ModelFacts, run: PlanSettings, vary_parallel_dims: bool
 ) -> Iterator[PlanSettings]:
-    """Every stage, place and degree, with the run's own batch."""
+    """Every stage, offload and parallel size, with the run's own batch."""
     for divided in _parallel_settings(model, run) if vary_parallel_dims else (run,):
         for stage, optimizer_device, param_device in STAGES_AND_OFFLOADS:
             if is_stage_supported(stage, divided):

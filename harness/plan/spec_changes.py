@@ -1,4 +1,4 @@
-"""An alternative of the planner as changes to the keys of a spec: all of its keys, or as few as make it. No files."""
+"""An alternative of the planner as changes to the keys of a spec: all of its keys, or as few as possible. No files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.spec.parse.source import KeyPath, value_at
 
 _NVME_PATH = "/local_nvme"
 SpecChanges = Mapping[KeyPath, Any]
-"""Path of a key -> its value; None takes the key away."""
+"""Path of a key -> its value; None removes the key."""
 _NVME_ONLY_KEYS = (
     "nvme_path",
     "pipeline_read",
@@ -26,7 +26,7 @@ _NVME_ONLY_KEYS = (
 
 
 def merge_changes(raw: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Plain values with changes laid over them, section by section; a change to None takes a key away."""
+    """Plain values with changes on top, section by section; None removes a key."""
     result = dict(raw)
     for key, value in changes.items():
         if isinstance(value, Mapping):
@@ -40,7 +40,7 @@ def merge_changes(raw: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[st
 
 
 def spec_changes_for(choice: PlanSettings, model: ModelFacts, raw: Mapping[str, Any]) -> dict[str, Any]:
-    """The spec's keys that make a run of this choice."""
+    """All keys of a spec that make a run of this choice."""
     sequences = choice.micro_batch * choice.accumulation * choice.data_parallel_size
     return {
         "train": {
@@ -90,10 +90,10 @@ def _zero_changes(settings: PlanSettings, model: ModelFacts, raw: Mapping[str, A
 def minimal_changes(
     choice: PlanSettings, run: PlanSettings, model: ModelFacts, raw: Mapping[str, Any]
 ) -> dict[KeyPath, Any]:
-    """What to change in `raw`, the values of a spec whose settings are `run`, so that they become `choice`.
+    """The fewest changes of `raw`, the values of a spec whose settings are `run`, that make it `choice`.
 
-    Ranks and degrees of the two are the same, and the global batch: a micro-batch changes the accumulation. Empty where
-    they differ in nothing that a spec says.
+    Ranks and parallel sizes of the two are the same, and the global batch: a micro-batch changes the accumulation.
+    Empty where they differ in nothing that a spec has a key for.
     """
     zero = spec_changes_for(choice, model, raw)["zero"]
     changes: dict[KeyPath, Any] = {}
@@ -118,7 +118,7 @@ def minimal_changes(
 
 
 def _offload_changes(path: KeyPath, section: Any, current: Any) -> dict[KeyPath, Any]:
-    """Key by key where there is such a section already, so that what else it says and its comments stay."""
+    """Key by key where the section exists already, so that its other keys and its comments stay."""
     if not section or not isinstance(current, Mapping):
         return {path: section}
     changes: dict[KeyPath, Any] = {(*path, key): value for key, value in section.items() if current.get(key) != value}
@@ -136,7 +136,7 @@ def _batch_changes(choice: PlanSettings, train: Any) -> dict[KeyPath, Any]:
 
 
 def describe_changes(choice: PlanSettings, run: PlanSettings) -> str:
-    """What differs from the run: `ZeRO-2, micro-batch 8 x 2, no checkpointing`."""
+    """The differences from the run: `ZeRO-2, micro-batch 8 x 2, no checkpointing`."""
     parts = []
     places = (choice.stage, choice.optimizer_device, choice.param_device)
     if places != (run.stage, run.optimizer_device, run.param_device):

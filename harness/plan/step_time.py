@@ -1,7 +1,6 @@
-"""Time of one optimizer step on a known kind of GPU: compute, collectives, CPU Adam, PCIe and NVMe, with what overlaps.
+"""Time of one optimizer step on a known kind of GPU: compute, collectives, CPU Adam, PCIe and NVMe, with their overlap.
 
-What takes longest is the bottleneck. An estimate from stated rates, not a measurement; no figure is made up for an
-unknown device.
+The slowest part is the bottleneck. An estimate from stated rates, not a measurement; no figure for an unknown device.
 """
 
 from __future__ import annotations
@@ -18,12 +17,12 @@ from harness.plan.rates import Rates
 from harness.plan.zero_partitions import local_num_parameters
 
 _MESSAGE_LATENCY = 20e-6
-"""Seconds of one message between pipeline stages beside its bytes."""
+"""Seconds of one message between pipeline stages, without its bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimePart:
-    """One kind of work: seconds that it takes, and those of them that nothing else hides."""
+    """One kind of work: its seconds, and those of them that nothing else hides."""
 
     name: str
     seconds: float
@@ -32,7 +31,7 @@ class TimePart:
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """Seconds of one optimizer step, by part. `fixed`: seconds that do not depend on the batch. `mfu` is that of
+    """Seconds of one optimizer step, by part. `fixed_seconds`: those that do not depend on the batch. `mfu` is that of
     `model_flops_per_token`.
     """
 
@@ -143,13 +142,13 @@ def _communication_parts(
 
 
 def _ring_bandwidth(settings: PlanSettings, device: Device, rates: Rates, ranks: int, stride: int) -> float:
-    """Bytes a second of a ring over so many ranks, each `apart` ranks from the next.
+    """Bytes a second of a ring over so many ranks, each `stride` ranks from the next.
 
     Every edge of a ring carries payload x (N - 1) / N. Inside a host that is the link between two GPUs. A ring leaves a
     host once, but NCCL runs many at once, each over another network card, so that the edge between hosts has the cards
     of all of the group's GPUs there: two hosts with eight cards of 100 Gb/s reach 600 Gb/s of bus bandwidth
     (github.com/NVIDIA/nccl/issues/495), and a card of 400 Gb/s adds 46 to 48 GB/s to it
-    (github.com/NVIDIA/nccl-tests/issues/290). Groups that leave a host side by side share its cards.
+    (github.com/NVIDIA/nccl-tests/issues/290). Groups that leave a host at the same time share its cards.
     """
     link_bandwidth = device.link * rates.link_efficiency
     if settings.num_hosts == 1 or ranks * stride <= settings.ranks_per_host:
@@ -188,7 +187,7 @@ def _gather_seconds(
 
 
 def _offload_parts(settings: PlanSettings, device: Device, rates: Rates, size: float, compute: float) -> list[TimePart]:
-    """Copies during the passes hide behind compute; the CPU step and what follows it hide behind nothing."""
+    """Copies during the passes overlap with compute; the CPU step and the copies after it overlap with nothing."""
     partition, host_parameters = (
         size / settings.zero_world_size,
         size / settings.zero_world_size * settings.ranks_per_host,
@@ -216,7 +215,7 @@ def _offload_parts(settings: PlanSettings, device: Device, rates: Rates, size: f
 
 
 def _swap_seconds(nvme: comm_volume.NvmeBytes, settings: PlanSettings, rates: Rates, step: float) -> float:
-    """Seconds beyond the CPU step: a pipelined read or write runs beside Adam (pipelined_optimizer_swapper.py)."""
+    """Seconds beyond the CPU step: a pipelined read or write overlaps with Adam (pipelined_optimizer_swapper.py)."""
     read, write = nvme.optimizer_read / rates.nvme_read, nvme.optimizer_write / rates.nvme_write
     overlapped = (read if settings.pipeline_read else 0.0) + (write if settings.pipeline_write else 0.0)
     return read + write - overlapped + max(0.0, overlapped - step)

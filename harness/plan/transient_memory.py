@@ -1,6 +1,7 @@
-"""Rows that exist only while a model is built, a checkpoint is written or read, a folder is exported; and assumptions.
+"""Memory items of single phases: building a model, writing and reading a checkpoint, exporting; and assumptions.
 
-Model states are in `harness.plan.model_states`, `zero3`. s12 = deepspeed/runtime/zero/stage_1_and_2.py, s3 = zero/stage3.py.
+Model states are in `model_states` and `model_states_zero3`. s12 = deepspeed/runtime/zero/stage_1_and_2.py, s3 =
+zero/stage3.py.
 """
 
 from __future__ import annotations
@@ -35,17 +36,17 @@ _BUILD_SOURCE = "harness/runtime/models/model_builder.py build_model"
 
 
 def transient_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
-    """What building, saving, resuming and exporting need on top of the states."""
+    """Memory of build, save, resume and export on top of the states."""
     yield from _load_items(settings, partitions)
     yield from _save_items(settings, partitions)
     yield from _resume_items(settings, partitions)
     size = min(EXPORT_SHARD, settings.param_bytes * partitions.total)
-    formula, source = "min(2 GiB, P), one a host", "harness/runtime/export.py SHARD_BYTES"
+    formula, source = "min(2 GiB, P), one a host", "harness/runtime/export/safetensors_writer.py SHARD_BYTES"
     yield MemoryItem("host", "export", "one file of the exported folder", size, formula, source, EXPORT, shared=True)
 
 
 def _load_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
-    """Stages 0 to 2 and AutoTP build the whole model in fp32 on every rank; stage 3 cuts each module as it is made."""
+    """Stages 0 to 2 and AutoTP build the whole model in fp32 on every rank; stage 3 shards each built module."""
     master_bytes = settings.master_bytes
     if settings.stage < 3 or settings.tensor_parallel_size > 1:
         yield memory_item(
@@ -109,8 +110,8 @@ def _resume_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterato
 
 
 def cpu_process_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
-    """What a rank without a GPU has besides the engine's tensors. Gloo gathers into a copy; without offload the step's
-    gradients are gone by then, and it is no larger than they were.
+    """Memory of a rank without a GPU beyond the engine's tensors. Gloo gathers into a copy; without offload the step's
+    gradients are free by then, and the copy is no larger.
     """
     label, source = "process: Python, torch, libraries", "assumed"
     yield MemoryItem("host", "process", label, CPU_PROCESS, "0.5 GB", source, PHASES, assumed=True)
@@ -126,7 +127,7 @@ def cpu_process_items(settings: PlanSettings, partitions: ZeroPartitions) -> Ite
 
 
 def gpu_overhead_items(settings: PlanSettings, items: Iterable[MemoryItem], padding: int) -> list[MemoryItem]:
-    """CUDA context, NCCL, allocator slack, the process; and what rounding adds to page-locked blocks."""
+    """CUDA context, NCCL, allocator slack, the process; and the rounding of page-locked blocks."""
     context, during = "assumed: lazy kernel loading", PHASES[:-1]
     result = [
         MemoryItem("gpu", "context", "CUDA context", CUDA_CONTEXT, "0.6 GB", context, during, assumed=True),
@@ -147,7 +148,7 @@ def gpu_overhead_items(settings: PlanSettings, items: Iterable[MemoryItem], padd
 
 
 def allocator_slack_item(items: Iterable[MemoryItem]) -> MemoryItem:
-    """What torch's caching allocator reserves above what is allocated: a share of the largest phase's tensors."""
+    """Memory that torch's caching allocator reserves beyond its tensors: a share of the largest phase's tensors."""
     tensors = [item for item in items if item.tier == "gpu" and not item.assumed]
     peak = max(sum(item.bytes for item in tensors if phase in item.phases) for phase in PHASES)
     formula = f"{ALLOCATOR_SLACK:.0%} of the largest phase"

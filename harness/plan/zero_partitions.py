@@ -1,6 +1,6 @@
-"""How DeepSpeed cuts a model's parameters over the ranks: padding, partitions, sub-groups, who owns which gradient.
+"""Partitions of a model's parameters over the ranks, as DeepSpeed makes them: padding, sub-groups, owned gradients.
 
-Elements only; bytes are the business of `harness.plan.model_states`.
+Elements only; bytes are in `harness.plan.model_states`.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from harness.plan.plan_settings import PlanSettings
 
 GroupSizes = tuple[tuple[int, ...], ...]
 _MIN_SWAPPED_BYTES = 1 << 20
-"""What DeepSpeed writes to NVMe at least (swap_tensor/utils.py MIN_AIO_BYTES)."""
+"""The smallest block that DeepSpeed writes to NVMe (swap_tensor/utils.py MIN_AIO_BYTES)."""
 _MIN_SWAPPED_NUMEL = _MIN_SWAPPED_BYTES // 4
 """The same in elements of fp32."""
 _MAX_COUNTED_RANKS = 65536
-"""Beyond so many a partition lies inside the largest parameter; nobody counts them one by one."""
+"""With more ranks a partition lies inside the largest parameter, and no count is needed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ZeroPartitions:
-    """Element counts of one rank (the one with the most, unless said).
+    """Element counts of one rank: the one with the most, unless stated.
 
-    `total`: all parameters of the (local) model. `flat`: with the padding of stages 1 and 2. `part`: this rank's share.
-    `own`: whole parameters whose gradients this rank keeps at stages 1 and 2, by rank. `sub_group`: the largest
-    sub-group's share; `sub_group_full`: the same sub-group, not divided. `persistent`: kept gathered at stage 3.
-    `secondary`: ZeRO++'s second shard. `swapped`: elements of this rank's gradients that are large enough for NVMe.
-    `parameters_on_disk`: elements of its parameter shards that are. `kept`: what stays gathered from the forward to the
-    backward pass beside the largest module.
+    `total`: all parameters of the (local) model. `padded_total`: with the padding of stages 1 and 2. `partition_size`:
+    this rank's share. `owned_gradients`: whole parameters whose gradients a rank keeps at stages 1 and 2, by rank.
+    `sub_groups`: this rank's share of each; `undivided_sub_group`: the largest one, of all ranks.
+    `persistent_parameters`: those that stay gathered at stage 3. `hpz_partition`: ZeRO++'s second shard.
+    `nvme_gradients`, `nvme_parameters`: elements of this rank's shards that are large enough for NVMe. `kept_gathered`:
+    parameters that stay gathered from the forward to the backward pass, without the largest module.
     """
 
     total: int
@@ -90,8 +90,8 @@ def local_num_parameters(model: ModelFacts, settings: PlanSettings) -> int:
 
 
 def local_vocab_size(model: ModelFacts, settings: PlanSettings) -> int:
-    """Words whose logits a rank computes: those of its part of the head where AutoTP cuts it. Presets and layouts of
-    one's own leave it whole, as a rule.
+    """Words whose logits a rank computes: those of its part of the head where AutoTP divides it. Presets and partition
+    configurations leave the head whole, as a rule.
     """
     whole = settings.unsharded_head or (settings.unsharded_tied_head and model.tied)
     return model.vocab if whole else -(-model.vocab // settings.tensor_parallel_size)
@@ -106,7 +106,7 @@ def _tensor_parallel_numel(parameter: Parameter, degree: int) -> int:
 
 
 def partition_model(model: ModelFacts, settings: PlanSettings) -> ZeroPartitions:
-    """Cut the model as DeepSpeed would with these settings."""
+    """Partition the model as DeepSpeed would with these settings."""
     parameters = local_parameters(model, settings)
     groups = weight_decay_group_sizes(parameters, settings.decay_groups)
     ranks = settings.zero_world_size
@@ -147,8 +147,8 @@ def partition_model(model: ModelFacts, settings: PlanSettings) -> ZeroPartitions
 
 
 def _kept_gathered_numel(model: ModelFacts, settings: PlanSettings) -> int:
-    """Half the reuse distance; of layers gathered as one what DeepSpeed keeps, but for a tied head that is counted as
-    the largest module.
+    """Half the reuse distance; with layers gathered as one the parameters that DeepSpeed keeps, without a tied head
+    that counts as the largest module.
     """
     if not settings.leaf_decoder_layers:
         return settings.max_reuse_distance // 2
@@ -159,7 +159,7 @@ def _kept_gathered_numel(model: ModelFacts, settings: PlanSettings) -> int:
 
 
 def _hpz_partition_numel(sizes: Sequence[int], settings: PlanSettings) -> int:
-    """A rank's second shard: everything that does not stay gathered, over `zero_hpz_partition_size` ranks."""
+    """A rank's second shard: all parameters that do not stay gathered, over `zero_hpz_partition_size` ranks."""
     if settings.hpz_partition_size == 1:
         return 0
     return sum(

@@ -1,1 +1,1 @@
-"""A run made small enough for the machine at hand, and what the small run tells of the large one. Arithmetic alone."""
+"""Shrinks a run to the machine at hand, and extrapolates from the small run to the whole one. Arithmetic alone."""

@@ -1,7 +1,7 @@
-"""Settings in elements (buckets, sub-groups, thresholds) scaled with a narrowed model, so that it takes the same ways.
+"""Settings in elements (buckets, sub-groups, thresholds), scaled with a narrower model to keep its code paths.
 
-A parameter that stays gathered in the whole model does so in the small one, several sub-groups stay several, and what
-is large enough for a disk stays so where the size allows it.
+A parameter that stays gathered in the whole model stays gathered in the small one. Several sub-groups stay several.
+A shard that is large enough to swap stays so where the size allows it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from harness.facts.model_lookup import ModelFacts, facts_from_config
 from harness.plan.resolved_run import ResolvedRun
 
 _MIN_SWAP_ELEMENTS = 1 << 18
-"""Elements of fp32 that DeepSpeed swaps at least: 1 MiB."""
+"""The fewest elements of fp32 that DeepSpeed swaps: 1 MiB."""
 _BUCKET_KEYS = (
     "reduce_bucket_size",
     "allgather_bucket_size",
@@ -27,7 +27,7 @@ _REASON = "scaled with the parameters"
 def scale_element_settings(
     run: ResolvedRun, config: Mapping[str, Any], small_config: Mapping[str, Any], ranks: int
 ) -> Iterator[tuple[str, int, str]]:
-    """(key, value, why) of the keys that the spec sets, and of the two that decide which way a parameter takes."""
+    """(key, value, reason) of the keys that the spec sets, and of the two that select the path of a parameter."""
     whole, small = facts_from_config(config, build=True).facts, facts_from_config(small_config, build=True).facts
     if whole is None or small is None or run.spec.zero.stage == 0:
         return

@@ -1,8 +1,8 @@
-"""What the rehearsal measured beside its own plan, and carried over to the whole run by that run's plan.
+"""Extrapolates the measurements of a rehearsal to the whole run, by the plans of both.
 
-Arithmetic on two plans and the lines of metrics.jsonl; formats nothing. Two ways to carry a figure over are told apart:
-by ratio (the plan is wrong by a factor) and by difference (the plan is wrong by an amount a rank): a small run cannot
-tell which, so the truth is sought between them.
+Arithmetic on two plans and the lines of metrics.jsonl; formats nothing. A figure is extrapolated by ratio (the plan is
+wrong by a factor) and by difference (the plan is wrong by an amount a rank). A small run cannot show which is right, so
+the two are the bounds of the estimate.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _PLAN_PHASES: Mapping[str, tuple[Phase, ...]] = {
     "resume": ("resume",),
     "export": ("export",),
 }
-"""A phase as ranks tell it -> the plan's."""
+"""A phase of the lines `memory` -> phases of the plan."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quantity:
-    """One figure. `planned` is the small run's, `whole` the whole run's plan; `low` and `high` are the figure carried
-    over. None where nobody planned it. `place` is `gpu` (a rank), `host` or `nvme` (a rank's), or empty.
+    """One figure. `planned` is from the small run's plan, `whole` from the whole run's; `low` and `high` are the bounds
+    of the estimate. None where a plan does not have it.
     """
 
     name: str
@@ -43,9 +43,9 @@ class Quantity:
     low: float | None
     high: float | None
     exact: bool = False
-    """Measured is planned, to the byte: then so is what is carried over."""
+    """`measured` equals `planned`, to the byte. Then the estimate is exact too."""
     why: str = ""
-    """Why it is not carried over, or what it leaves out."""
+    """The reason why there is no estimate, or what the estimate leaves out."""
 
     @property
     def ratio(self) -> float | None:
@@ -55,7 +55,7 @@ class Quantity:
 
 @dataclass(frozen=True, slots=True)
 class RehearsalMeasurements:
-    """What the rehearsal has to show: lines `memory`, `step` and `save` of both starts, and the export's peak."""
+    """The lines `memory`, `step` and `save` of both starts, and the peak memory of the export."""
 
     memory_lines: Sequence[MetricsLine]
     step_seconds: Sequence[float]
@@ -64,7 +64,7 @@ class RehearsalMeasurements:
 
 
 def extrapolate(measurements: RehearsalMeasurements, small: Plan, whole: Plan) -> list[Quantity]:
-    """Every figure that both plans know: states by tier and kind, memory by phase, a checkpoint, a step."""
+    """Every figure that both plans have: states by tier and kind, memory by phase, a checkpoint, a step."""
     if small.memory is None or whole.memory is None:
         return []
     return [
@@ -76,7 +76,7 @@ def extrapolate(measurements: RehearsalMeasurements, small: Plan, whole: Plan) -
 
 
 def sum_by_tier(quantities: Sequence[Quantity]) -> list[Quantity]:
-    """The states of a tier together."""
+    """The sums of the states of each tier."""
     totals = []
     for tier in ("gpu", "host", "nvme"):
         kinds = [q for q in quantities if q.name.startswith(f"{tier}.")]
@@ -90,7 +90,7 @@ def sum_by_tier(quantities: Sequence[Quantity]) -> list[Quantity]:
 
 
 def _extrapolate_states(lines: Sequence[MetricsLine], small: MemoryEstimate, whole: MemoryEstimate) -> list[Quantity]:
-    """Bytes of the rank with most, after its first step."""
+    """Bytes of the states of the rank with most, after its first step."""
     state_bytes: Mapping[str, int] = next(
         (line["states"] for line in lines if isinstance(line.get("states"), Mapping)), {}
     )
@@ -110,7 +110,7 @@ def _extrapolate_states(lines: Sequence[MetricsLine], small: MemoryEstimate, who
 
 
 def _planned_state_bytes(memory: MemoryEstimate, name: str) -> int:
-    """Bytes a rank of the plan's rows of this tier and kind, after a step."""
+    """Planned bytes a rank of this tier and kind, after a step."""
     tier, _, kind = name.partition(".")
     return sum(
         r.bytes for r in memory.items if (r.tier, r.kind) == (tier, kind) and (tier == "nvme" or "step" in r.phases)
@@ -120,7 +120,7 @@ def _planned_state_bytes(memory: MemoryEstimate, name: str) -> int:
 def _extrapolate_phases(
     measurements: RehearsalMeasurements, small: MemoryEstimate, whole: MemoryEstimate
 ) -> list[Quantity]:
-    """Host memory of a node at most in each phase; device memory of a rank in the first step."""
+    """Peak host memory of a node in each phase; peak device memory of a rank in the first step."""
     quantities = []
     for phase, plan_phases in _PLAN_PHASES.items():
         line = next((m for m in measurements.memory_lines if m.get("phase") == phase), {})
@@ -137,8 +137,8 @@ def _extrapolate_phases(
 
 
 def _extrapolate_host_memory(phase: str, measured: float, small: MemoryEstimate, whole: MemoryEstimate) -> Quantity:
-    """Carried over by difference (so much a rank) and by ratio of what is not the bare process; where that is less than
-    half of the small run, by difference alone: the ratio would be that of Python and its libraries.
+    """By difference (an amount a rank), and by the ratio of what is not the bare process. Where that is less than half
+    of the small run, by difference alone: the ratio would be that of Python and its libraries.
     """
     planned, full = (max(memory.host_bytes_at(p) for p in _PLAN_PHASES[phase]) for memory in (small, whole))
     small_process, whole_process = (_process_bytes(memory, phase) for memory in (small, whole))
@@ -146,9 +146,9 @@ def _extrapolate_host_memory(phase: str, measured: float, small: MemoryEstimate,
     by_difference = full + (measured - planned) * scale
     share = 1 - small_process / planned
     if share < 0.5:
-        why = f"by difference alone: {100 * (1 - share):.0f}% of it is the bare process"
+        reason = f"by difference alone: {100 * (1 - share):.0f}% of it is the bare process"
         return Quantity(
-            f"host memory, {phase}", "bytes", measured, planned, full, by_difference, by_difference, why=why
+            f"host memory, {phase}", "bytes", measured, planned, full, by_difference, by_difference, why=reason
         )
     by_ratio = whole_process + (full - whole_process) * max(0.0, measured - small_process) / (planned - small_process)
     low, high = sorted((by_difference, by_ratio))
@@ -156,13 +156,13 @@ def _extrapolate_host_memory(phase: str, measured: float, small: MemoryEstimate,
 
 
 def _process_bytes(memory: MemoryEstimate, phase: str) -> int:
-    """What is assumed of the processes of a host without any tensor."""
+    """Planned bytes of the processes of a host without any tensor."""
     rows = [r for r in memory.items if r.kind == "process" and r.tier == "host" and _PLAN_PHASES[phase][0] in r.phases]
     return sum(r.bytes for r in rows) * (1 if phase == "export" else memory.ranks_per_host)
 
 
 def _planned_device_bytes(memory: MemoryEstimate, phases: Iterable[Phase]) -> int:
-    """A rank's device memory without what torch's allocator does not count."""
+    """Planned device memory of a rank, as far as torch's allocator counts it."""
     rows = [row for row in memory.items if row.tier == "gpu" and not row.assumed]
     return max(sum(row.bytes for row in rows if phase in row.phases) for phase in phases)
 
@@ -188,8 +188,8 @@ def _extrapolate_step(seconds: Sequence[float], small: Plan, whole: Plan) -> lis
         return []
     median_seconds, full = median(seconds), whole.time.seconds if whole.time else None
     if small.time is None or full is None:
-        why = "the plan has no rates of a CPU: no time is carried over"
-        return [Quantity("a step", "seconds", median_seconds, None, full, None, None, why=why)]
+        reason = "the plan has no rates of a CPU: no time is carried over"
+        return [Quantity("a step", "seconds", median_seconds, None, full, None, None, why=reason)]
     planned = small.time.seconds
     low, high = (full * value / planned for value in (min(seconds), max(seconds)))
     return [Quantity("a step", "seconds", median_seconds, planned, full, low, high)]

@@ -1,4 +1,4 @@
-"""What a rehearsal's figures mean for the whole run, as findings. Measures nothing."""
+"""Findings about the whole run, from the figures of its rehearsal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.units import format_bytes
 
 
 def evaluate_rehearsal(quantities: Sequence[Quantity], whole: Plan) -> list[Finding]:
-    """States that are not as planned, and what would not fit."""
+    """Findings for states that differ from the plan, and for memory that would not fit."""
     return [*_check_states(quantities), *_check_capacity(quantities, whole), *_plan_findings(whole)]
 
 

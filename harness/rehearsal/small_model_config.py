@@ -1,6 +1,6 @@
-"""A model's configuration with fewer layers, or narrower: what a rehearsal trains in place of the whole model.
+"""A model's configuration with fewer layers, or narrower, for a rehearsal.
 
-Knows the names that `transformers` configurations use; counts nothing and fits nothing.
+Has the key names of `transformers` configurations. Does not choose the size.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ _PER_LAYER_KEYS = ("layer_types", "mlp_layer_types")
 HEAD_DIM = 32
 """Width of a head of a narrowed model."""
 MIN_VOCAB_SIZE = 512
-"""The byte tokenizer's 258 tokens, and room."""
+"""Enough for the 258 tokens of the byte tokenizer."""
 
 
 def find_key(config: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
-    """The name that this configuration uses, if any."""
+    """The first of the names that the configuration has."""
     return next((name for name in names if isinstance(config.get(name), int)), None)
 
 
 def find_value(config: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
-    """Its value."""
+    """The value under the first of the names that the configuration has."""
     name = find_key(config, names)
     return None if name is None else int(config[name])
 
 
 def unsupported_reason(config: Mapping[str, Any], *, narrow: bool) -> str | None:
-    """Why this model cannot be made smaller here; None where it can."""
+    """The reason why this model cannot be made smaller; None where it can."""
     if any(isinstance(config.get(key), Mapping) for key in _NESTED_KEYS):
         return "its configuration has parts for text and images, which are not made smaller"
     if find_key(config, LAYER_KEYS) is None:
@@ -53,7 +53,7 @@ def unsupported_reason(config: Mapping[str, Any], *, narrow: bool) -> str | None
 
 
 def reduce_layers(config: Mapping[str, Any], layers: int) -> dict[str, Any]:
-    """The same with so many layers; lists that have an entry a layer are cut."""
+    """The configuration with `layers` layers at most. Lists with an entry a layer are cut."""
     small_config = dict(config)
     name = find_key(config, LAYER_KEYS)
     if name is None:
@@ -67,8 +67,9 @@ def reduce_layers(config: Mapping[str, Any], layers: int) -> dict[str, Any]:
 
 
 def reduce_width(config: Mapping[str, Any], hidden: int, degree: int) -> dict[str, Any]:
-    """The same `hidden` wide where it is wider: heads of 32, as many query heads a key-value head, widths of the MLP
-    and the vocabulary by the same factor (multiples of 64). Heads stay a multiple of `degree`: the ranks that share.
+    """The configuration with a hidden size of `hidden` at most. Heads have a width of 32, and as many query heads share
+    a key-value head. Widths of the MLP and the vocabulary shrink by the same factor, to multiples of 64. The number of
+    heads is a multiple of `degree`, the number of ranks that share them.
     """
     name = find_key(config, HIDDEN_SIZE_KEYS)
     if name is None or int(config[name]) <= hidden:
@@ -81,7 +82,7 @@ def reduce_width(config: Mapping[str, Any], hidden: int, degree: int) -> dict[st
     vocab_size = config.get("vocab_size")
     if isinstance(vocab_size, int):
         small_config["vocab_size"] = min(vocab_size, max(MIN_VOCAB_SIZE, _round_up(vocab_size * factor)))
-    # ids of a vocabulary that is not there any more
+    # The ids are those of the larger vocabulary.
     return {key: value for key, value in small_config.items() if not key.endswith("token_id")}
 
 
@@ -97,7 +98,7 @@ def _reduce_heads(config: Mapping[str, Any], hidden: int, degree: int) -> dict[s
 
 
 def _reduce_kv_heads(config: Mapping[str, Any], key: str, heads: int, degree: int) -> int:
-    """Key-value heads: the same number of query heads share one, as far as the ranks that share them allow."""
+    """Key-value heads: as many query heads share one, as far as `degree` allows."""
     kv_heads = find_value(config, KV_HEAD_KEYS) or int(config[key])
     target = max(degree, round(heads * kv_heads / int(config[key])))
     return next(n for n in range(max(1, target), heads + 1) if heads % n == 0 and n % degree == 0)

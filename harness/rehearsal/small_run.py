@@ -1,7 +1,7 @@
-"""A run spec made small enough for the machine at hand: which keys change, from what to what, and why.
+"""Shrinks a run spec to the machine at hand, and records the changed keys with the reasons.
 
-With accelerators: the same width, sequence length and settings a rank, with fewer layers and ranks. On a CPU the width
-is scaled too. Plans each size that it considers, and takes the largest that fits. Reads and writes no file.
+With accelerators the width, the sequence length and the settings of a rank stay; layers and ranks are fewer. On a CPU
+the width shrinks too. Plans each candidate size, and selects the largest that fits. Reads and writes no file.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from harness.units import format_bytes
 STEPS, SAVE_STEPS = 6, 2
 HIDDEN_ON_CPU, LAYERS_ON_CPU, RANKS_ON_CPU, LENGTH_ON_CPU = 256, 4, 2, 64
 DISK_BYTES_PER_PARAMETER = 2 + 3 * 14 + 2
-"""Bytes on disk for each: the folder to load, three checkpoints (the killed run's, the resumed run's and the one that
-it writes meanwhile), the export.
+"""Bytes on disk a parameter: the folder to load, three checkpoints (the killed run's, the resumed run's and the one
+under way), the export.
 """
 _DISK_SHARE = 0.8
 
 
 @dataclass(frozen=True, slots=True)
 class AvailableResources:
-    """What there is where the rehearsal runs: `devices` accelerators (0: it trains on the CPU) of a kind that `harness
-    plan` knows, bytes of host memory that are free, bytes of disk that are free.
+    """Resources of the machine that rehearses: `num_devices` accelerators (0: it trains on the CPU) of a kind that
+    `harness plan` knows, bytes of free host memory, bytes of free disk.
     """
 
     num_devices: int
@@ -42,7 +42,7 @@ class AvailableResources:
 
 @dataclass(frozen=True, slots=True)
 class KeyChange:
-    """One key that is not what the spec says."""
+    """One key that differs from the spec."""
 
     key: str
     was: Any
@@ -52,7 +52,7 @@ class KeyChange:
 
 @dataclass(frozen=True, slots=True)
 class SmallRun:
-    """The run to rehearse with: a spec as plain values, the model's configuration, its plan, and what was changed."""
+    """The run of the rehearsal: its spec as plain values, its model's configuration, its plan, and the changed keys."""
 
     raw_spec: dict[str, Any]
     config: dict[str, Any]
@@ -66,7 +66,7 @@ class _SpecDraft:
     changes: list[KeyChange] = field(default_factory=list)
 
     def set_key(self, key: str, value: Any, reason: str) -> None:
-        """Change a key; None takes it away."""
+        """Set a key; None removes it."""
         *path, last = key.split(".")
         section = self.raw
         for name in path:
@@ -84,7 +84,7 @@ class _SpecDraft:
 def shrink_run(
     run: ResolvedRun, config: Mapping[str, Any], resources: AvailableResources, files: Mapping[str, str]
 ) -> SmallRun | Finding:
-    """The largest rehearsal that fits, or the finding that says why there is none. `files`: where the rehearsal keeps
+    """The largest rehearsal that fits, or the finding that says why there is none. `files`: the rehearsal's paths of
     `model`, `data` and `nvme`. Needs a run whose ranks and micro-batch are known.
     """
     narrow = resources.num_devices == 0
@@ -94,13 +94,13 @@ def shrink_run(
     world = run.parallel_dims.world_size
     if world is None or run.batch.micro_batch is None:
         return _unsupported_finding("the number of ranks or the micro-batch is not known")
-    last: SmallRun | None = None
+    smallest: SmallRun | None = None
     for small_config, ranks in _iter_candidates(run, config, resources):
         small = _plan_small_run(run, small_config, config, ranks, resources, files)
-        last = small
+        smallest = small
         if _fits(small, resources):
             return small
-    return _too_large_finding(last, resources)
+    return _too_large_finding(smallest, resources)
 
 
 def _iter_candidates(
@@ -111,18 +111,12 @@ def _iter_candidates(
     min_layers = run.parallel_dims.pipeline
     if resources.num_devices == 0:
         degrees = shrink_degrees(run, resources)
-        ranks, degree = (
-            max(prod(degrees.values()), min(run.parallel_dims.world_size or 1, RANKS_ON_CPU)),
-            max(degrees.values()),
-        )
+        ranks = max(prod(degrees.values()), min(run.parallel_dims.world_size or 1, RANKS_ON_CPU))
+        degree = max(degrees.values())
         hidden_size = 2 * HIDDEN_ON_CPU if _parameters_on_nvme(run) else HIDDEN_ON_CPU
         for hidden in (hidden_size, hidden_size // 2):
-            yield (
-                small_model_config.reduce_layers(
-                    small_model_config.reduce_width(config, hidden, degree), max(min_layers, LAYERS_ON_CPU)
-                ),
-                ranks,
-            )
+            narrow_config = small_model_config.reduce_width(config, hidden, degree)
+            yield small_model_config.reduce_layers(narrow_config, max(min_layers, LAYERS_ON_CPU)), ranks
         return
     world_size, model_parallel_size = run.parallel_dims.world_size or 1, prod(shrink_degrees(run, resources).values())
     ranks = min(world_size, resources.num_devices) // model_parallel_size * model_parallel_size
@@ -132,8 +126,8 @@ def _iter_candidates(
 
 
 def shrink_degrees(run: ResolvedRun, resources: AvailableResources) -> dict[str, int]:
-    """Tensor, pipeline and sequence parallelism of the rehearsal: as in the run, or halved until there are devices
-    enough; on the CPU 2 in place of more.
+    """Degrees of tensor, pipeline and sequence parallelism: those of the run, halved until the devices suffice; on the
+    CPU 2 at most.
     """
     dims = run.parallel_dims
     degrees = {"tensor": dims.tensor, "pipeline": dims.pipeline, "sequence": dims.sequence}
@@ -204,7 +198,7 @@ def _set_model_and_data(draft: _SpecDraft, run: ResolvedRun, files: Mapping[str,
 
 
 def _set_length(draft: _SpecDraft, run: ResolvedRun, sequence: int, *, narrow: bool) -> None:
-    """As many tokens a rank as in the run; on the CPU few."""
+    """Set the sequence length: as many tokens a rank as in the run; few on the CPU."""
     length = run.spec.data.max_length * sequence // run.parallel_dims.sequence
     if narrow:
         draft.set_key("data.max_length", min(length, LENGTH_ON_CPU * sequence), "shorter for the CPU")

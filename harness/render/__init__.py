@@ -1,4 +1,4 @@
-"""Run -> DeepSpeed JSON, with the reason for every key. Judges nothing: that is what gates are for."""
+"""Run -> DeepSpeed JSON, with the reason for every key. Judges nothing: the gates do."""
 
 from harness.render.ds_config import DSConfig, render_ds_config
 

@@ -1,5 +1,5 @@
-"""Renders the DeepSpeed JSON. Every key whose default moved between releases is written out, so that the file means
-the same on each of them.
+"""The DeepSpeed JSON of a run. It has every key whose default moved between releases, and means the same on each of
+them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from harness.spec.deepspeed_optimizer import deepspeed_optimizer
 from harness.spec.run_spec import OffloadOptimizerSpec, OffloadParamSpec
 
 ConfigEntry = tuple[str, Any, str]
-"""A dotted DeepSpeed key, its value, and why it has it."""
+"""A dotted DeepSpeed key, its value, and the reason for the value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +197,7 @@ _SECTIONS: tuple[Callable[[ResolvedRun], Iterator[ConfigEntry]], ...] = (
 
 
 def _flatten(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """By path, since a name may have a dot in it (`fc.1`)."""
+    """Values by path, since a name may have a dot in it (`fc.1`)."""
     for name, item in value.items():
         if isinstance(item, dict) and item:
             yield from _flatten(item, (*path, name))

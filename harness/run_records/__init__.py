@@ -1,1 +1,1 @@
-"""Run directories, read back: what ranks and supervisor wrote of a run, as values. Draws nothing, changes nothing."""
+"""Readers of run directories: the files of ranks and supervisor, as values. Renders nothing, changes nothing."""

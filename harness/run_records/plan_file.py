@@ -1,4 +1,4 @@
-"""`plan.json` read back: as `harness.plan.plan_json` writes it, or not at all, so that no view looks at types."""
+"""The reader of `plan.json`. It accepts only files as `harness.plan.plan_json` writes them: no view checks types."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ class _Plan(_StrictModel):
 
 
 def read_plan(run_dir: Path) -> tuple[Mapping[str, Any], str]:
-    """The plan of a run directory, and why it cannot be used; both empty where there is none. Raises nothing."""
-    body, why = read_json(run_dir / PLAN)
-    if not why:
-        why = _why_invalid(body)
-    return ({}, why) if why else (body, "")
+    """The plan of a run directory, and the reason that it cannot be used; both empty without a plan. Raises nothing."""
+    body, reason = read_json(run_dir / PLAN)
+    if not reason:
+        reason = _validation_error(body)
+    return ({}, reason) if reason else (body, "")
 
 
-def _why_invalid(body: Mapping[str, Any]) -> str:
+def _validation_error(body: Mapping[str, Any]) -> str:
     try:
         _Plan.model_validate(body)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""Files of a run directory that may be missing, torn, or somebody else's: what can be read of them. Raises nothing."""
+"""Tolerant readers of the files of a run directory, which may be missing, torn or foreign. They raise nothing."""
 
 from __future__ import annotations
 
@@ -9,31 +9,25 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from harness.file_io import open_regular, parse_json, read_regular
+from harness.units import finite_number
 
 METRICS = "metrics.jsonl"
 Line = Mapping[str, Any]
 Lines = tuple[Line, ...]
-_MAX_NUMBER = 1e100
 _MAX_BYTES = 64 * 2**20
-"""Bytes of a file that is read whole."""
+"""Size limit of a file that is read at once."""
 _MAX_LINE_BYTES = 16 * 2**20
 """Bytes of a line of metrics.jsonl; one of `ranks` with 100,000 ranks has five million."""
 
 
-def finite_number(value: Any) -> float | None:
-    """A number that can have been measured, or None for anything else: sums and shares of such are finite too."""
-    usable = isinstance(value, (int, float)) and not isinstance(value, bool) and -_MAX_NUMBER < value < _MAX_NUMBER
-    return float(value) if usable else None
-
-
 def text_of(path: Path) -> str:
-    """The text of a file; empty where there is none, or none that may be read."""
+    """The text of a file; empty where it is missing or unreadable."""
     return read_text(path)[0]
 
 
 def read_text(path: Path) -> tuple[str, str]:
-    """The text of a file, and why it cannot be had; both empty where there is no file. Links are not followed: who
-    made a run directory must not choose what its reader's report shows.
+    """The text of a file, and the reason that it cannot be read; both empty where there is no file. It follows no link:
+    a foreign run directory must not bring a file of this machine into a report.
     """
     try:
         return read_regular(path, _MAX_BYTES, follow=False).decode("utf-8", "replace"), ""
@@ -47,10 +41,10 @@ def json_of(path: Path) -> dict[str, Any]:
 
 
 def read_json(path: Path) -> tuple[dict[str, Any], str]:
-    """The object in a JSON file, and why it cannot be had; both empty where there is no file."""
-    text, why = read_text(path)
-    if why or not path.exists():
-        return {}, why
+    """The object in a JSON file, and the reason that it cannot be read; both empty where there is no file."""
+    text, reason = read_text(path)
+    if reason or not path.exists():
+        return {}, reason
     body = parse_object(text)
     return ({}, "it is not a JSON object") if body is None else (body, "")
 
@@ -73,8 +67,8 @@ def parse_object(text: str) -> dict[str, Any] | None:
 
 
 def parse_json_lines(lines: Iterable[str]) -> tuple[Lines, int]:
-    """The objects of JSON lines, and how many lines are none: a killed run's last one, somebody's notes."""
-    found, unread = [], 0
+    """The objects of JSON lines, and the number of other lines, such as a killed run's last one."""
+    objects, unread = [], 0
     for text in lines:
         if not text.strip():
             continue
@@ -82,12 +76,12 @@ def parse_json_lines(lines: Iterable[str]) -> tuple[Lines, int]:
         if body is None:
             unread += 1
         else:
-            found.append(body)
-    return tuple(found), unread
+            objects.append(body)
+    return tuple(objects), unread
 
 
 def read_metrics(run_dir: Path) -> tuple[Lines, int, str]:
-    """All of metrics.jsonl, how many of its lines are unread, and why it cannot be read."""
+    """All of metrics.jsonl, the number of its unread lines, and the reason that it cannot be read."""
     try:
         with open_regular(run_dir / METRICS, follow=False) as file:
             return (*parse_json_lines(_iter_lines(file)), "")
@@ -96,14 +90,14 @@ def read_metrics(run_dir: Path) -> tuple[Lines, int, str]:
 
 
 def _iter_lines(file: BinaryIO) -> Iterator[str]:
-    """One after the other; what is longer than any line comes in pieces, of which none is a JSON object."""
+    """Line by line; a line above the limit comes in pieces, of which none is a JSON object."""
     while line := file.readline(_MAX_LINE_BYTES):
         yield line.decode("utf-8", "replace")
 
 
 def read_metrics_ends(run_dir: Path, size: int = 1 << 17) -> tuple[Lines, str]:
     """The first and the last lines of metrics.jsonl, about `size` bytes of each: enough for a list of many runs; and
-    why it cannot be read.
+    the reason that it cannot be read.
     """
     try:
         with open_regular(run_dir / METRICS, follow=False) as file:
@@ -121,12 +115,12 @@ def read_metrics_ends(run_dir: Path, size: int = 1 << 17) -> tuple[Lines, str]:
 
 
 def drop_lost_steps(lines: Lines) -> tuple[Lines, int]:
-    """Without what was trained and lost, and how many steps that are.
+    """The lines without lost steps, and the number of lost steps.
 
-    A line `restart` says from which step the run went on, a second line `run` where it started; where neither stands, a
-    step that comes again does. Of what was said before, steps and evaluations after that one are left out.
+    A line `restart` has the step from which the run resumed, a second line `run` its start; without either, a repeated
+    step marks the restart. Steps and evaluations of earlier lines after that step are lost.
     """
-    kept: list[Line] = []
+    current: list[Line] = []
     last, lost = 0.0, 0
     for line in lines:
         kind, step = line.get("type"), finite_number(line.get("step"))
@@ -134,13 +128,17 @@ def drop_lost_steps(lines: Lines) -> tuple[Lines, int]:
         if start is None and kind == "step" and step is not None and step <= last:
             start = step - 1
         if start is not None and start < last:
-            before, kept = kept, [k for k in kept if not _is_lost(k, start)]
-            lost += sum(k.get("type") == "step" for k in before) - sum(k.get("type") == "step" for k in kept)
+            previous, current = current, [k for k in current if not _is_lost(k, start)]
+            lost += _count_steps(previous) - _count_steps(current)
             last = start
         if kind == "step" and step is not None:
             last = step
-        kept.append(line)
-    return tuple(kept), lost
+        current.append(line)
+    return tuple(current), lost
+
+
+def _count_steps(lines: list[Line]) -> int:
+    return sum(line.get("type") == "step" for line in lines)
 
 
 def _is_lost(line: Line, step: float) -> bool:
@@ -148,4 +146,4 @@ def _is_lost(line: Line, step: float) -> bool:
 
 
 _EVENT_TYPES = {"run", "restart", "end", "stop", "save", "save_failed"}
-"""Lines that tell what happened, and stay true although the steps around them were taken again."""
+"""Types of lines that stay true although a restart has repeated the steps around them."""

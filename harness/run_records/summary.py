@@ -1,4 +1,4 @@
-"""A run in a few figures, the same for the list of runs, the report and the end of a launch. Formats nothing."""
+"""The summary of a run: a few figures, the same for the list of runs, the report and the end of a launch."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from harness.run_records.run_files import finite_number
 from harness.run_records.run_record import RunRecord
+from harness.units import finite_number
 from harness.verdicts import Verdict
 
 _RECENT = 200
@@ -20,9 +20,8 @@ _STAMP = re.compile(r"-(\d{8}-\d{6})(?:-\d+)?$")
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """What there is to say of a run. None: not recorded. Speeds are medians without the first step of each start;
-    `started` and `changed` are seconds since 1970, `step_seconds` is the time inside of steps, `seconds` from the first
-    start to the last sign of life.
+    """The figures of a run. None: not recorded. Speeds are medians without the first step of each start; `started` and
+    `changed` are seconds since 1970; `step_seconds` is the time of a step.
     """
 
     name: str
@@ -45,7 +44,7 @@ class RunSummary:
     changed: float | None
     checkpoint: str | None
     unusable: tuple[str, ...] = ()
-    """Files that were left out, each with the reason."""
+    """Unusable files, each with the reason."""
     verdict: Verdict | None = None
 
     @property
@@ -57,15 +56,15 @@ class RunSummary:
 
 
 def summarise_run(record: RunRecord) -> RunSummary:
-    """The figures of a record; of a brief one, of the lines that were read."""
+    """The summary of a record; for a brief one, of its first and last lines."""
     losses, evals = record.points("step", "loss"), record.points("eval", "loss")
     steps = [finite_number(line.get("step")) for line in record.lines_of("step")] or [None]
-    told = [finite_number(status.get("step")) for status in record.statuses]
+    status_steps = [finite_number(status.get("step")) for status in record.statuses]
     return RunSummary(
         name=record.name,
         folder=record.folder,
         state=record.state,
-        step=int(_max_or_zero([*steps[-1:], *told, record.verdict.step if record.verdict else None])),
+        step=int(_max_or_zero([*steps[-1:], *status_steps, record.verdict.step if record.verdict else None])),
         steps=_to_int(finite_number(record.header.get("steps"))),
         loss=losses[-1][1] if losses else None,
         first_loss=losses[0][1] if losses else None,
@@ -87,16 +86,16 @@ def summarise_run(record: RunRecord) -> RunSummary:
 
 
 def median_or_none(values: list[float]) -> float | None:
-    """The median; None of nothing."""
+    """The median; None without values."""
     return median(values) if values else None
 
 
 def start_time(record: RunRecord) -> float | None:
-    """When the ranks of the first attempt were started; else when the run directory was made."""
-    began = finite_number(record.attempts[0].get("began")) if record.attempts else None
-    told = finite_number(record.header.get("time"))
-    if began or told:
-        return began or told
+    """The start of the first attempt's ranks; else the creation of the run directory. Seconds since 1970."""
+    attempt_start = finite_number(record.attempts[0].get("began")) if record.attempts else None
+    header_time = finite_number(record.header.get("time"))
+    if attempt_start or header_time:
+        return attempt_start or header_time
     stamp = _STAMP.search(record.name)
     if stamp:
         with suppress(ValueError):

@@ -12,21 +12,20 @@ from typing import Any
 
 from harness import nvme_dirs
 from harness.errors import UserError
-from harness.locks import Lock, LockHeld, LockHolder, current_holder, read_holder
+from harness.locks import RUN_LOCK, Lock, LockHeld, LockHolder, current_holder, read_holder
 from harness.runtime.distributed import Distributed
 from harness.runtime.run_config import RunConfig, RunDir
 from harness.runtime.user_errors import user_error
 from harness.verdicts import VERDICT
 
-LOCK_FILE = "lock"
 SWAP_LOCK_FILE = nvme_dirs.LOCK
 _SUPERVISOR_VARIABLES = ("HARNESS_SUPERVISOR", "HARNESS_LEADER")
 """Of this host, and of the first one where each host starts its own ranks."""
 
 
 def check_unlocked(run_dir: RunDir) -> None:
-    """Before a rank writes: raises UserError (EN120) when somebody other than its supervisor has the run directory."""
-    holder = current_holder(run_dir.root / LOCK_FILE)
+    """Before a rank writes: raises Refused (EN120) when somebody other than its supervisor has the run directory."""
+    holder = current_holder(run_dir.root / RUN_LOCK)
     if holder is not None and not _is_our_supervisor(holder):
         raise _in_use_error(run_dir, holder)
 
@@ -55,7 +54,7 @@ def release_locks(locks: list[Lock]) -> None:
 
 
 def _lock_run_dir(run_dir: RunDir, distributed: Distributed) -> list[Lock]:
-    path = run_dir.root / LOCK_FILE
+    path = run_dir.root / RUN_LOCK
     holder = read_holder(path)
     if not distributed.is_main_process or (holder is not None and _is_our_supervisor(holder)):
         return []

@@ -18,7 +18,7 @@ from harness.plan.resolved_run import ResolvedRun
 from harness.runtime.chunked_loss import ChunkedHead, install_chunked_loss
 from harness.runtime.distributed import Distributed
 from harness.runtime.micro_batch import MicroBatch
-from harness.runtime.parallel.sequence_parallel import SequenceParallelStepper
+from harness.runtime.parallel.sequence_stepper import SequenceParallelStepper
 from harness.runtime.pipeline.pipeline_stepper import PipelineStepper
 from harness.runtime.step_timer import StepTimer
 from harness.runtime.topology import Topology

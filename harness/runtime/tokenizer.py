@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from harness.runtime.user_errors import user_error
+from harness.runtime.user_errors import first_error_line, user_error
 from harness.spec.run_spec import ModelSpec
 
 EOS_TOKEN, PAD_TOKEN = "<|endoftext|>", "<|pad|>"
@@ -84,7 +84,7 @@ def _load_by_name(spec: ModelSpec) -> Any:
             "MD103",
             f"no tokenizer could be loaded from `{name}`",
             key="model.tokenizer",
-            notes=(_first_error_line(error),),
+            notes=(first_error_line(error),),
         ) from None
 
 
@@ -117,7 +117,3 @@ def check_vocabulary(tokenizer: Any, vocab_size: int) -> None:
             notes=("an id beyond the embedding ends in an index error or, on a GPU, in a device-side assertion",),
             fix=f"set `model.config.vocab_size: {-(-len(tokenizer) // 64) * 64}`",
         )
-
-
-def _first_error_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -18,13 +18,9 @@ from transformers import set_seed
 from harness.runtime import checkpoint, gc_control, plugin_loader
 from harness.runtime.context import RunContext
 from harness.runtime.dataset.batch_prefetch import BatchPrefetcher
-from harness.runtime.dataset.sampler import (
-    EvalData,
-    check_packing,
-    open_eval_data,
-    open_train_data,
-    prepare_on_node_leaders,
-)
+from harness.runtime.dataset.bin_packing import check_packing
+from harness.runtime.dataset.distributed_preparation import prepare_on_node_leaders
+from harness.runtime.dataset.sampler import EvalData, open_eval_data, open_train_data
 from harness.runtime.distributed import AgreedUserError, Distributed
 from harness.runtime.early_stopping import should_stop_early, update_early_stopping
 from harness.runtime.engine import (

@@ -17,6 +17,11 @@ def user_error(gate: str, message: str, *, key: str = "", notes: tuple[str, ...]
     return UserError([Finding(gate, "error", message, key=key, notes=notes, fix=Fix(fix) if fix else None)])
 
 
+def first_error_line(error: Exception) -> str:
+    """The first line of a library's exception."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 def format_findings(findings: Iterable[Finding]) -> list[str]:
     """`error[ID]: message` with its notes and its help, as plain lines for a rank's log."""
     out = []

@@ -8,10 +8,9 @@ from typing import Any
 
 from harness.plan.plan_settings import PlanSettings
 from harness.plan.planner import Plan
-from harness.run_records.run_files import finite_number
 from harness.run_records.run_record import RunRecord
 from harness.run_records.summary import median_or_none
-from harness.units import format_seconds
+from harness.units import finite_number, format_seconds
 
 _METRICS = (
     "seconds",

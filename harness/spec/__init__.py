@@ -1,1 +1,1 @@
-"""What the user wrote: a file with places, a checked run spec, a cluster."""
+"""The user's input: a file with places, a checked run spec, a cluster."""

@@ -1,7 +1,7 @@
 """accelerate's YAML as the DeepSpeed JSON that accelerate 1.15 makes of it: from its own few fields, or from the file
 that `deepspeed_config_file` names.
 
-Reads no file but that one. What becomes of the JSON is the business of `load` and of the gates.
+Reads no file but that one. `spec_loader` and the gates check the JSON.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from harness.findings import Finding, Fix
+from harness.spec.deepspeed_mapping import DeepSpeedJson
 from harness.spec.parse.source import KeyPath, Source, input_error, join_key
 from harness.spec.referenced_files import find_referenced_file, missing_file_finding, read_deepspeed_json
-from harness.spec.spec_loader import DeepSpeedJson
 from harness.spec.suggestions import Suggestions
 
 _TOP = frozenset(
@@ -49,7 +49,7 @@ def is_accelerate_key(key: str) -> bool:
 
 
 def to_deepspeed_json(source: Source) -> DeepSpeedJson:
-    """The JSON with its places. Raises Refused for a configuration that does not use DeepSpeed."""
+    """The JSON with its places. Raises UserError for a configuration that does not use DeepSpeed."""
     section = source.data.get(_SECTION)
     kind = source.data.get("distributed_type")
     if kind != "DEEPSPEED" and not isinstance(section, dict):
@@ -70,7 +70,7 @@ def to_deepspeed_json(source: Source) -> DeepSpeedJson:
 
 
 def _check_shape(source: Source, section: Any) -> Iterator[Finding]:
-    """What accelerate itself stumbles over."""
+    """Values on which accelerate itself fails."""
     kind = source.data.get("distributed_type")
     if kind != "DEEPSPEED":
         message = f"`distributed_type` is `{kind}`, so the `deepspeed_config` section is not used"
@@ -95,7 +95,7 @@ def _check_shape(source: Source, section: Any) -> Iterator[Finding]:
 
 
 def _check_unknown_keys(source: Source, fields: dict[str, Any]) -> Iterator[Finding]:
-    """Keys that accelerate does not know: refused at the top, passed over in its `deepspeed_config`."""
+    """Keys that accelerate does not know: it refuses them at the top and ignores them in its `deepspeed_config`."""
     suggestions = Suggestions()
     for name in source.data:
         if name not in _TOP:
@@ -150,7 +150,7 @@ def _json_from_fields(source: Source, fields: dict[str, Any], findings: list[Fin
     degree = ranks.get(("parallel", "sequence_parallel_size"))
     world = source.data.get("num_processes")
     if degree is not None and _is_count(world):
-        config["data_parallel_size"] = world // degree[0]  # accelerate makes the mesh itself
+        config["data_parallel_size"] = world // degree[0]  # accelerate builds the mesh itself
     precision = _PRECISIONS.get(str(source.data.get("mixed_precision")))
     if precision:
         config[precision] = {"enabled": True}
@@ -183,7 +183,7 @@ def _default_stage_finding(source: Source) -> Finding:
 
 
 def _parallel_fields(source: Source) -> dict[KeyPath, tuple[Any, KeyPath]]:
-    """Hosts and ranks a host, and the degree of sequence parallelism, for the run spec."""
+    """Hosts, ranks a host and the sequence-parallel size, for the run spec."""
     extra: dict[KeyPath, tuple[Any, KeyPath]] = {}
     ranks, hosts = source.data.get("num_processes"), source.data.get("num_machines", 1)
     if _is_count(ranks) and _is_count(hosts) and ranks % hosts == 0:
@@ -202,7 +202,7 @@ def _is_count(value: Any) -> bool:
 
 
 def _json_from_file(source: Source, fields: dict[str, Any], file_name: str, findings: list[Finding]) -> DeepSpeedJson:
-    """The JSON that is named, with its own places; fields beside it are refused by accelerate."""
+    """The JSON of `deepspeed_config_file`, with its own places; accelerate refuses other fields next to it."""
     findings += _check_conflicting_fields(source, fields)
     path = (_SECTION, _FILE)
     file = find_referenced_file(source.file, file_name)

@@ -1,7 +1,7 @@
-"""Who reads a DeepSpeed JSON: DeepSpeed itself, the Hugging Face Trainer, or accelerate; and what each of them makes of
-"auto" (transformers 5.23, accelerate 1.15).
+"""The reader of a DeepSpeed JSON: DeepSpeed itself, the Hugging Face Trainer, or accelerate; and the meaning of "auto"
+to each of them (transformers 5.23, accelerate 1.15).
 
-Lists and the guess only; gates of the family HF tell what follows.
+Lists and the guess only; gates of the family HF judge the consequences.
 """
 
 from __future__ import annotations
@@ -69,7 +69,9 @@ def keys_filled_by(consumer: Consumer) -> frozenset[KeyPath]:
 
 
 def find_auto_values(value: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
-    """The paths of all "auto" values. Lists are not looked into, by us as by whoever fills them in."""
+    """The paths of all "auto" values. Nobody looks into lists: neither this function nor the programs that fill them
+    in.
+    """
     if value == "auto":
         yield path
     elif isinstance(value, dict):
@@ -78,9 +80,8 @@ def find_auto_values(value: Any, path: KeyPath = ()) -> Iterator[KeyPath]:
 
 
 def auto_in_deepspeed(path: KeyPath, version: Version) -> Literal["own", "default", "true", "fails", "unknown"]:
-    """What DeepSpeed itself makes of "auto" at a path of its JSON: a word of its own, the default (typed blocks),
-    true (switches that it reads by truth), or a failure; `unknown` for keys that are none of its, or not any
-    more.
+    """DeepSpeed's own reading of "auto" at a path of its JSON: a word of its own, the default (typed blocks), true
+    (switches that it reads by truth), or a failure; `unknown` for keys that this release does not have.
 
     Source: `runtime/config_utils.py`, `DeepSpeedConfigModel.__init__` and `get_scalar_param`.
     """
@@ -105,7 +106,7 @@ def auto_in_deepspeed(path: KeyPath, version: Version) -> Literal["own", "defaul
 
 
 def guess_consumer(config: dict[str, Any]) -> Consumer:
-    """Whom a DeepSpeed JSON was written for, by the values that it leaves open; DeepSpeed itself where it has none."""
+    """The reader of a DeepSpeed JSON, guessed by its "auto" values; DeepSpeed itself where it has none."""
     open_keys = {path for path in find_auto_values(config) if path not in NATIVE_AUTO_KEYS}
     if open_keys & (FILLED_BY_PLUGIN | {GATHER_16BIT_WEIGHTS}) and open_keys <= FILLED_BY_ACCELERATE:
         return "accelerate"
@@ -113,9 +114,7 @@ def guess_consumer(config: dict[str, Any]) -> Consumer:
 
 
 def describe_auto_values(source: Source, consumer: Consumer) -> Iterator[Finding]:
-    """One line about the values that are left open, and about who is guessed to read them; none where only DeepSpeed's
-    own words are left to DeepSpeed.
-    """
+    """One line about the "auto" values and the guessed reader; none where DeepSpeed reads only its own words."""
     paths = sorted(
         (path for path in find_auto_values(source.data) if path not in NATIVE_AUTO_KEYS or consumer != "deepspeed"),
         key=lambda path: _sort_key(source.place(path)),

@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 from harness.errors import UserError
 from harness.findings import Place
-from harness.spec.parse.source import Source, input_error, parse
+from harness.spec.parse.source import Source, input_error
+from harness.spec.parse.source_parser import parse
 from harness.spec.run_spec import RunSpec, Section
 
 ConfigFormat = Literal["spec", "deepspeed-json", "accelerate-yaml", "axolotl-yaml", "trainer-yaml"]
@@ -36,7 +37,7 @@ _CONFIG_WORDS = (
     "num_train_epochs",
     "per_device_train_batch_size",
 )
-"""One of these stands in everything that is meant; most other files end here."""
+"""Every configuration has one of these words; most other files end here."""
 _DISTINCTIVE_WORDS = (
     "zero_optimization",
     "train_micro_batch_size_per_gpu",
@@ -44,13 +45,13 @@ _DISTINCTIVE_WORDS = (
     "per_device_train_batch_size",
     "deepspeed_config",
 )
-"""These tell a file that cannot be parsed."""
+"""Words of a configuration that cannot be parsed."""
 _BATCH_KEYS = ("train_batch_size", "train_micro_batch_size_per_gpu")
 _BLOCKS = ("zero_optimization", "fp16", "bf16")
 
 
 def detect_format(source: Source) -> ConfigFormat | None:
-    """The kind of file; None for one that is nothing known, neither in whole nor in part."""
+    """The format of a file; None for an unknown one."""
     data = source.data
     if _ACCELERATE & data.keys():
         return "accelerate-yaml"
@@ -78,7 +79,7 @@ def looks_like_deepspeed(data: dict[str, Any]) -> bool:
 
 
 def _guess_json_format(data: dict[str, Any]) -> ConfigFormat | None:
-    """For a JSON of unknown keys alone: DeepSpeed's, if it is empty or some are nearly known."""
+    """For a JSON of unknown keys alone: DeepSpeed's, if it is empty or some keys are nearly known."""
     from harness.facts.deepspeed_keys import block_keys
     from harness.spec.suggestions import nearest_name
 
@@ -88,7 +89,7 @@ def _guess_json_format(data: dict[str, Any]) -> ConfigFormat | None:
 
 
 def require_supported_format(source: Source, file_format: ConfigFormat | None) -> None:
-    """One finding instead of one a key, for what is not read here. Raises Refused."""
+    """One finding instead of one a key, for an unsupported format. Raises UserError."""
     place = Place(source.file, 1, 1)
     if file_format is None:
         kinds = "neither a run spec nor a DeepSpeed configuration"
@@ -108,7 +109,7 @@ def _needs_conversion(message: str, source: Source) -> UserError:
 
 
 def looks_like_config(text: str, file: str) -> bool:
-    """Does the text look like one of the kinds that `validate-config` reads?"""
+    """Does the text look like a format that `validate-config` reads?"""
     if not any(word in text for word in _CONFIG_WORDS):
         return False
     try:

@@ -1,6 +1,6 @@
-"""Checks keys and values of a DeepSpeed JSON (or of a spec's `deepspeed` section) against the documented keys.
+"""Checks of keys and values of a DeepSpeed JSON (or of a spec's `deepspeed` section) against the documented keys.
 
-One key at a time, and names that mean the same; what goes together is the business of `harness.gates`.
+One key at a time, and two names for one thing; `harness.gates` checks combinations.
 """
 
 from __future__ import annotations
@@ -12,21 +12,19 @@ from typing import Any
 from harness.facts.deepspeed_keys import Key, block_keys, block_paths, is_typed_block
 from harness.facts.deepspeed_version import DeepSpeedTarget, Version
 from harness.findings import Finding, Fix, Severity
-from harness.spec.deepspeed_mapping import spec_field_of as field_of
-from harness.spec.deepspeed_value_checks import check_value, convert_as_deepspeed, describe_value
+from harness.spec.deepspeed_mapping import renamed_spec_key, spec_key
+from harness.spec.deepspeed_value_checks import check_value
 from harness.spec.parse.source import KeyPath, Source, join_key, split_key
 from harness.spec.suggestions import FOREIGN_KEYS, Suggestions
-
-__all__ = ["check_deepspeed_json", "convert_as_deepspeed", "describe_value"]
 
 
 def check_deepspeed_json(
     config: dict[str, Any], source: Source, prefix: KeyPath, target: DeepSpeedTarget
 ) -> list[Finding]:
-    """Findings about every key of `config`, which stands at `prefix` of the user's file.
+    """Findings about every key of `config`, which is at `prefix` of the user's file.
 
-    Errors: unknown, removed and not yet known keys, values that DeepSpeed refuses or reads as something else, two names
-    for one thing. Warnings: deprecated keys, values that it converts.
+    Errors: unknown, removed and future keys, values that DeepSpeed refuses or reads as something else, two names for
+    one thing. Warnings: deprecated keys, values that it converts.
     """
     return list(_check_block(config, source, prefix, "", target, Suggestions()))
 
@@ -65,17 +63,6 @@ def _check_block(
                 yield from _check_block(item, source, (*key_path, index), inner_path, target, suggestions)
 
 
-def spec_key(key_path: KeyPath) -> str:
-    """The run spec's key for a place in the user's file, for `Fix.sets`: a field of its own, or one of `deepspeed`."""
-    path = key_path[1:] if key_path[:1] == ("deepspeed",) else key_path
-    return join_key(field_of(path) or ("deepspeed", *path))
-
-
-def renamed_spec_key(key_path: KeyPath) -> str:
-    """`spec_key` for a key that takes the place of an old one, to which the field of its own still leads in a JSON."""
-    return spec_key(key_path) if key_path[:1] == ("deepspeed",) else join_key(("deepspeed", *key_path))
-
-
 def _unknown_key_finding(
     name: str,
     value: Any,
@@ -94,7 +81,7 @@ def _unknown_key_finding(
     if similar in _section_at(source, key_path[:-1]) or (
         similar and other_block is not None and _similarity(name, similar) < 0.8
     ):
-        similar = None  # it is there already, or this one is somebody else's
+        similar = None  # it is in the section already, or the key belongs to another block
     if is_typed_block(path, target.version):
         note = f"DeepSpeed refuses unknown keys in `{path}` once every rank has started"
     else:
@@ -109,7 +96,7 @@ def _unknown_key_finding(
 
 
 def _foreign_key_finding(name: str, value: Any, key_path: KeyPath, source: Source) -> Finding:
-    """A name that other programs have for one of DeepSpeed's keys, or for what is no business of DeepSpeed's."""
+    """Another program's name for one of DeepSpeed's keys, or for a setting that DeepSpeed does not have."""
     target_path = (*key_path[:-1], *FOREIGN_KEYS[name.lower()])
     title, sets, effect = "remove it", {spec_key(key_path): None}, "nothing changes"
     if target_path == key_path[:-1]:
@@ -149,7 +136,7 @@ def _rename_fix(new_name: str, value: Any, key_path: KeyPath) -> Fix:
 
 
 def _move_fix(name: str, block: str | None, value: Any, key_path: KeyPath) -> Fix:
-    """Move it to the block that has a key of this name, or take it out."""
+    """Move it to the block that has a key of this name, or remove it."""
     removal = {spec_key(key_path): None}
     if block is None:
         return Fix("remove it, or look the name up in DeepSpeed's documentation", removal, effect="nothing changes")
@@ -209,18 +196,18 @@ _UNLIKELY_BLOCKS = (
     "expert_parallel",
     "data_eff",
 )
-"""Blocks that are not thought of for a word such as `mode`."""
+"""Unlikely blocks for a word such as `mode`."""
 _OPTIMIZER_AND_SCHEDULER_PARAMS = frozenset(
     """lr betas eps weight_decay momentum adam_w_mode torch_adam
     warmup_type warmup_min_lr warmup_max_lr warmup_num_steps total_num_steps""".split()
 )
-"""What people write into `optimizer` and `scheduler` themselves."""
+"""Parameters that people write into `optimizer` and `scheduler` themselves."""
 
 
 def _check_release(
     key: Key, value: Any, key_path: KeyPath, path: str, source: Source, target: DeepSpeedTarget
 ) -> Finding | None:
-    """Gone or not yet there (errors), or deprecated or renamed (a warning)."""
+    """Removed or future keys (errors), deprecated or renamed ones (a warning)."""
     place, name, version = source.place(key_path, of_key=True), join_key(key_path), target.version
     removal = {spec_key(key_path): None}
     if key.gone is not None and version >= key.gone:
@@ -252,7 +239,7 @@ _EFFECT_OF_REMOVAL = "trains without it"
 
 
 def _successor_values(key: Key, value: Any, key_path: KeyPath) -> dict[str, Any]:
-    """What says the same as a deprecated key; empty where that takes thought."""
+    """The successor's values with the meaning of a deprecated key; empty where that takes thought."""
     removal = {spec_key(key_path): None}
     if key.successor in ("offload_optimizer", "offload_param") and isinstance(value, bool):
         return {**removal, renamed_spec_key((*key_path[:-1], key.successor, "device")): "cpu"} if value else removal
@@ -268,7 +255,7 @@ def _check_duplicate_names(
     for name in config:
         key = keys.get(name)
         other = (key.alias or key.successor) if key is not None and key.gone is None else None
-        if key is None or other not in config or other == "bf16":  # a gate tells `bfloat16` beside `bf16`
+        if key is None or other not in config or other == "bf16":  # a gate has `bfloat16` with `bf16`
             continue
         key_path, full_name = (*prefix, name), join_key((*prefix, name))
         note = "DeepSpeed refuses them together once every rank has started, whatever their values"

@@ -1,15 +1,16 @@
 """A DeepSpeed JSON as a run spec, key by key, so that one set of gates serves both.
 
-Values that have a field of their own move there, old names under their new ones; everything else stays in `deepspeed`.
-Each spec key remembers its place in the JSON. `auto` counts as not given: who fills it in is `consumer`'s business.
+Values with a field of their own move there, old names to their new ones; everything else stays in `deepspeed`. Each
+spec key remembers its place in the JSON. `auto` counts as absent: `auto_values` knows who fills it in.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
-from harness.spec.parse.source import KeyPath
+from harness.findings import Finding
+from harness.spec.parse.source import KeyPath, Source, join_key
 
 _SCALARS: dict[KeyPath, KeyPath] = {
     ("train_batch_size",): ("train", "global_batch_size"),
@@ -49,7 +50,20 @@ _STAGE_3 = """prefetch_bucket_size param_persistence_threshold model_persistence
 _OLD_NAMES = {name: f"stage3_{name}" for name in _STAGE_3.split()} | {
     "stage3_gather_fp16_weights_on_model_save": "stage3_gather_16bit_weights_on_model_save"
 }
-"""Other names that DeepSpeed takes in `zero_optimization`, and the ones that it documents."""
+"""Other names that DeepSpeed takes in `zero_optimization`, and the documented ones."""
+
+
+class DeepSpeedJson(NamedTuple):
+    """A DeepSpeed configuration on its way to a spec: `source.data` is the JSON, `source.origin` leads from its keys to
+    the user's own where those differ; `extra_fields` are the other fields of a run spec, with the keys that they came
+    from.
+    """
+
+    source: Source
+    findings: tuple[Finding, ...] = ()
+    extra_fields: Mapping[KeyPath, tuple[Any, KeyPath]] = {}
+    misspelt_keys: frozenset[str] = frozenset()
+    """Keys whose spelling has a finding: their values are not checked."""
 
 
 def map_deepspeed_json(
@@ -57,8 +71,9 @@ def map_deepspeed_json(
 ) -> tuple[dict[str, Any], dict[KeyPath, KeyPath]]:
     """The raw run spec, and for each of its paths the path in the JSON that it came from.
 
-    Values are not judged here; a wrong type arrives in the spec as it was written. `plain`: an optimizer that means the
-    same under a name of the run spec takes that name (DeepSpeed's `Adam` decays weights as `adamw` does).
+    Values are not checked here; a wrong type arrives in the spec as the user wrote it. `normalize_optimizer`: an
+    optimizer with the same meaning under a name of the run spec takes that name (DeepSpeed's `Adam` decays weights as
+    `adamw` does).
     """
     spec: dict[str, Any] = {}
     origin: dict[KeyPath, KeyPath] = {}
@@ -89,7 +104,7 @@ def map_deepspeed_json(
 
 
 def covered_keys(config: dict[str, Any]) -> Iterator[tuple[KeyPath, KeyPath]]:
-    """The keys of a DeepSpeed JSON that the run spec has a field for, each with that field."""
+    """The keys of a DeepSpeed JSON that have a field in the run spec, each with that field."""
     for path, current_path, _ in _iter_leaves_by_current_name(config):
         field = spec_field_of(current_path)
         if field is not None:
@@ -108,8 +123,19 @@ def spec_field_of(path: KeyPath) -> KeyPath | None:
     return ("zero", *path[1:]) if path[-1] in fields else None
 
 
+def spec_key(key_path: KeyPath) -> str:
+    """The run spec's key for a place in the user's file, for `Fix.sets`: a field of its own, or one of `deepspeed`."""
+    path = key_path[1:] if key_path[:1] == ("deepspeed",) else key_path
+    return join_key(spec_field_of(path) or ("deepspeed", *path))
+
+
+def renamed_spec_key(key_path: KeyPath) -> str:
+    """`spec_key` for a key that replaces an old one, to which the spec's own field still leads in a JSON."""
+    return spec_key(key_path) if key_path[:1] == ("deepspeed",) else join_key(("deepspeed", *key_path))
+
+
 def _iter_leaves_by_current_name(config: dict[str, Any]) -> Iterator[tuple[KeyPath, KeyPath, Any]]:
-    """Each leaf of the JSON: where it stands, where it would stand under the names of today, its value."""
+    """Each leaf of the JSON: its path, its path under today's names, its value."""
     zero = config.get("zero_optimization")
     for path, value in _iter_leaves(config, ()):
         if path[0] == "bfloat16" and "bf16" not in config:
@@ -140,7 +166,7 @@ def _iter_leaves(value: Any, path: KeyPath) -> Iterator[tuple[KeyPath, Any]]:
 
 
 def _spec_target(path: KeyPath, value: Any, optimizer: str | None) -> tuple[KeyPath, Any]:
-    """Where a JSON leaf goes in the spec, and as what."""
+    """The place of a JSON leaf in the spec, and its value there."""
     field = spec_field_of(path)
     if field is not None:
         return field, _as_whole_number(value)
@@ -150,29 +176,29 @@ def _spec_target(path: KeyPath, value: Any, optimizer: str | None) -> tuple[KeyP
         name = _OPTIMIZER_PARAMS[optimizer].get(str(path[-1]))
         if len(path) == 3 and name is not None:
             return ("optimizer", name), value
-        return ("optimizer", "type"), optimizer  # `adam_w_mode` is said by the type; an empty `params` says nothing
+        return ("optimizer", "type"), optimizer  # the type implies `adam_w_mode`; an empty `params` has no meaning
     return ("deepspeed", *path), value
 
 
 def _expressible_optimizer(config: dict[str, Any], *, normalize_optimizer: bool) -> str | None:
-    """The spec's name of an optimizer that its own section can say in full, each value of the right type; else None."""
+    """The spec's name of an optimizer whose every value fits into the spec's own section; else None."""
     optimizer = config.get("optimizer")
     if not isinstance(optimizer, dict) or set(optimizer) - {"type", "params"}:
         return None
     kind, params = str(optimizer.get("type")).lower(), optimizer.get("params", {})
     if kind not in _OPTIMIZER_PARAMS or not isinstance(params, dict) or "lr" not in params:
-        return None  # the default learning rate is another here
+        return None  # the run spec has another default learning rate
     if not normalize_optimizer and "auto" in params.values():
-        return None  # the run spec's defaults are not what comes in its place
+        return None  # the run spec's defaults are not the Trainer's
     kind = _adam_variant(kind, params, normalize_optimizer=normalize_optimizer)
     param_names = set(_OPTIMIZER_PARAMS.get(kind, ())) | {"adam_w_mode"}
     return kind if kind and not set(params) - param_names and _has_valid_numbers(params) else None
 
 
 def _adam_variant(kind: str, params: dict[str, Any], *, normalize_optimizer: bool) -> str:
-    """`adam` for a decay added to the gradient, `adamw` for a decoupled one; empty where the spec has no such thing.
+    """`adam` for a decay that is added to the gradient, `adamw` for a decoupled one; empty where the spec has neither.
 
-    Source: `_configure_basic_optimizer` in `runtime/engine.py`: AdamW always decouples, Adam unless told not to.
+    Source: `_configure_basic_optimizer` in `runtime/engine.py`: AdamW always decouples, Adam by default.
     """
     decoupled = params.get("adam_w_mode", True)
     if kind == "adam" and decoupled is False:
@@ -210,7 +236,7 @@ def _ensure_section(spec: dict[str, Any], path: KeyPath) -> dict[str, Any]:
 
 
 def _add_required_fields(spec: dict[str, Any]) -> None:
-    """What DeepSpeed assumes and the spec wants written: `stage` 0, an offload block without a device is none."""
+    """DeepSpeed's defaults that the spec requires: `stage` 0, no offload for a block without a device."""
     zero = spec.get("zero")
     if zero is not None:
         zero.setdefault("stage", 0)

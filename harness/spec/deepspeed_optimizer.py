@@ -1,4 +1,4 @@
-"""The spec's optimizer in DeepSpeed's words: its name, and the parameters that the class behind it takes.
+"""The spec's optimizer under DeepSpeed's names: its class, and the parameters of that class.
 
 Source: `_configure_basic_optimizer` and `_muon_param_groups` in `runtime/engine.py`, and the classes' signatures.
 """
@@ -27,7 +27,7 @@ _PARAMETERS = {
     "lamb": ("betas", "eps"),
     "muon": ("betas", "eps", "momentum"),
 }
-"""Beyond `lr` and `weight_decay`, which all take."""
+"""Parameters beyond `lr` and `weight_decay`, which all take."""
 _DEFAULT_MOMENTUM = {"sgd": 0.0, "muon": 0.95}
 
 

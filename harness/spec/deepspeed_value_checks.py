@@ -1,6 +1,6 @@
-"""What to say about a value in a DeepSpeed JSON that is of another kind than its key takes.
+"""Findings about values of a DeepSpeed JSON that are of another kind than their keys take.
 
-What DeepSpeed makes of the value is `harness.facts.deepspeed_values`' business.
+`harness.facts.deepspeed_values` has DeepSpeed's reading of a value.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from harness.facts.deepspeed_keys import Key, block_keys, is_typed_block
 from harness.facts.deepspeed_values import ValueReading, interpret_value
 from harness.facts.deepspeed_version import DeepSpeedTarget
 from harness.findings import Finding, Fix
+from harness.spec.deepspeed_mapping import spec_key
 from harness.spec.parse.source import KeyPath, Source, join_key
 from harness.spec.suggestions import nearest_name
 
@@ -32,14 +33,14 @@ _CHECKED_BY_GATES = frozenset(
     """communication_data_type seq_parallel_communication_data_type torch_autocast.dtype data_types.grad_accum_dtype
     data_types.param_dtype data_types.buffer_dtype""".split()
 )
-"""Keys whose wrong words a gate tells, with a page."""
+"""Keys whose wrong words have a gate with a page."""
 _SIGNS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
 
 
 def check_value(
     key: Key, value: Any, key_path: KeyPath, path: str, source: Source, target: DeepSpeedTarget
 ) -> Iterator[Finding]:
-    """At most one finding about the value of `key`, which stands in the block `path`. "auto" is not judged here."""
+    """At most one finding about the value of `key` in the block `path`. "auto" is not checked here."""
     if value == "auto" or key.type == "any":
         return
     if key.name == "zero_optimization" and isinstance(value, bool):
@@ -55,7 +56,7 @@ def check_value(
         yield _out_of_range_finding(key, value, key_path, source, target)
     elif key.type == "python":
         message = f"`{join_key(key_path)}` takes an object of Python's, which JSON cannot say"
-        fix = Fix("remove it", {_spec_key(key_path): None}, safe=True)
+        fix = Fix("remove it", {spec_key(key_path): None}, safe=True)
         yield Finding("SP006", "error", message, join_key(key_path), source.place(key_path), notes=(_REFUSED,), fix=fix)
     else:
         yield _wrong_type_finding(key, value, reading, key_path, path, source, is_typed)
@@ -93,12 +94,6 @@ def describe_value(value: Any) -> str:
     return "a map" if isinstance(value, dict) else f"`{value}`"
 
 
-def _spec_key(key_path: KeyPath) -> str:
-    from harness.spec.deepspeed_json_checks import spec_key
-
-    return spec_key(key_path)
-
-
 def _boolean_stage_finding(value: bool, key_path: KeyPath, source: Source) -> Finding:
     name, stage = join_key(key_path), int(value)
     message = f"`{name}: {str(value).lower()}` is an old form"
@@ -116,7 +111,7 @@ def _wrong_type_finding(
     message = f"`{join_key(key_path)}` is {describe_value(value)} where {expected} belongs"
     title, sets, severity = f"write {expected}", {}, "error"
     if reading.outcome == "converted":
-        severity, sets = "warning", {_spec_key(key_path): reading.value}
+        severity, sets = "warning", {spec_key(key_path): reading.value}
         title = f"write `{_to_json(reading.value)}`"
     fix = Fix(title, sets, safe=bool(sets))
     notes = (_describe_consequence(key, value, reading, path, is_typed),)
@@ -152,7 +147,7 @@ def _describe_misreading(key: Key, value: Any, reading: ValueReading) -> str:
 
 
 def _describe_failure(key: Key, value: Any, path: str) -> str:
-    """What becomes of a value of the wrong kind where nothing looks at types."""
+    """The consequence of a value of the wrong kind where DeepSpeed does not check types."""
     is_batch_key = path == "" and key.name in _BATCH_KEYS
     if is_batch_key and isinstance(value, float):
         return "DeepSpeed accepts it and computes with the fraction"
@@ -172,7 +167,7 @@ def _out_of_range_finding(key: Key, value: Any, key_path: KeyPath, source: Sourc
         message = f"`{name}` is {describe_value(value)}, which is none of {choices}"
         if len(message) > 150:
             message = f"`{name}` is {describe_value(value)}, which DeepSpeed does not know"
-        sets = {_spec_key(key_path): similar} if similar else {}
+        sets = {spec_key(key_path): similar} if similar else {}
         fix = Fix(f"did you mean `{similar}`?" if similar else f"write one of {choices}", sets, effect="it is read")
         return Finding("SP007", "error", message, name, source.place(key_path), notes=(note,), fix=fix)
     if key.filled and not value:

@@ -1,7 +1,8 @@
-"""Which hosts take part: `--include`, `--exclude`, `--num-nodes`, `--num-gpus` with DeepSpeed's meaning, and hosts that
-are named without a file: `--hosts a:8,b:8`, or those of a Slurm job. Contacts no host.
+"""Selection of hosts: `--include`, `--exclude`, `--num-nodes`, `--num-gpus` with DeepSpeed's meaning, and hosts without
+a file: `--hosts a:8,b:8`, or those of a Slurm job. Contacts no host.
 
-Meaning: `launcher/runner.py`, `parse_resource_filter` and `apply_num_nodes_and_gpus`; what these swallow is refused.
+Meaning: `launcher/runner.py`, `parse_resource_filter` and `apply_num_nodes_and_gpus`; errors that these ignore are
+refused.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _MAX_HOSTS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class HostSelection:
-    """What the command line says about hosts; nothing of it means all hosts of the hostfile."""
+    """The options about hosts; none of them means all hosts of the hostfile."""
 
     hosts: str | None = None
     slurm: bool = False
@@ -31,7 +32,7 @@ class HostSelection:
 
     @property
     def has_filters(self) -> bool:
-        """Whether it leaves something out."""
+        """Does it leave hosts or devices out?"""
         return bool(self.include or self.exclude or self.num_nodes is not None or self.num_gpus is not None)
 
 
@@ -41,7 +42,7 @@ class _SelectionError(Exception):
 
 
 def select_hosts(cluster: Cluster, selection: HostSelection) -> tuple[Cluster | None, list[Finding]]:
-    """The hosts and devices that are left, in the order of the hostfile."""
+    """The selected hosts and devices, in the order of the hostfile."""
     try:
         if selection.include and selection.exclude:
             raise _SelectionError("`--include` and `--exclude` cannot both be given", "give one of them")
@@ -127,7 +128,7 @@ def _select_by_count(cluster: Cluster, selection: HostSelection) -> list[Host]:
 
 
 def _with_devices(host: Host, devices: Sequence[int]) -> Host:
-    """Devices that are the first ones need not be said."""
+    """Devices need no list where they are the first ones."""
     are_first = tuple(devices) == tuple(range(len(devices)))
     return Host(host.name, len(devices), None if are_first else tuple(devices))
 

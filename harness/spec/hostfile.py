@@ -1,4 +1,4 @@
-"""The hosts of a run, read from a hostfile in DeepSpeed's grammar: `NAME slots=N`, `#` comments, one host a line.
+"""The hosts of a run, from a hostfile in DeepSpeed's grammar: `NAME slots=N`, `#` comments, one host a line.
 
 Strict where DeepSpeed is not: it reads `slots=8x` as 8 and `slots=0` as nothing to do. Contacts no host.
 """
@@ -22,12 +22,12 @@ _HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?|\[?
 
 
 class Host(NamedTuple):
-    """One machine, as ssh knows it, and how many ranks it takes."""
+    """One machine under its name for ssh, and the number of its ranks."""
 
     name: str
     slots: int
     devices: tuple[int, ...] | None = None
-    """Which of its devices, where they are not the first `slots` ones."""
+    """Its devices, where they are not the first `slots` ones."""
 
     @property
     def device_ids(self) -> tuple[int, ...]:
@@ -83,6 +83,11 @@ def parse_hostfile(text: str, file: str) -> tuple[Cluster | None, list[Finding]]
     return (None if findings else Cluster(tuple(hosts), file)), findings
 
 
+def hostfile_text(cluster: Cluster) -> str:
+    """The hostfile that DeepSpeed reads: as many slots as the last device that is used asks for."""
+    return "".join(f"{h.name} slots={max(h.device_ids) + 1}\n" for h in cluster.hosts)
+
+
 def _parse_line(line: str, place: Place, hosts: list[Host], first_places: dict[str, Place]) -> Finding | None:
     match = _LINE.fullmatch(line.strip()) if len(line) <= _MAX_LINE_LENGTH else None
     if match is None:
@@ -130,7 +135,7 @@ def _parse_line(line: str, place: Place, hosts: list[Host], first_places: dict[s
 
 
 def _bad_line_finding(line: str, place: Place) -> Finding:
-    """What people paste from MPI, explained with the line that DeepSpeed wants."""
+    """A line in a grammar of MPI, with the line that DeepSpeed takes."""
     if len(line) > _MAX_LINE_LENGTH:
         return _syntax_finding(place, f"a line of {len(line)} characters is no host", "write `NAME slots=N`")
     name, colon, count = line.partition(":")
@@ -163,7 +168,7 @@ def _bad_line_finding(line: str, place: Place) -> Finding:
 
 
 def _dialect_notes(text: str) -> tuple[str, ...]:
-    """Whose words these are."""
+    """The program whose words these are."""
     for names, program in _MPI_DIALECTS:
         if re.search(rf"(^|\s)({names})\s*=", text):
             return (f"`{names.replace('|', '=`, `')}=` is {program}'s; DeepSpeed knows `slots=` alone",)
@@ -171,7 +176,7 @@ def _dialect_notes(text: str) -> tuple[str, ...]:
 
 
 def printable_excerpt(text: str, limit: int = 60) -> str:
-    """Text of the user's in a message: one line of printable ASCII, not too much of it."""
+    """The user's text in a message: one line of printable ASCII, cut at `limit`."""
     printable = "".join(char if " " <= char <= "~" else f"\\x{ord(char):02x}" for char in text[: limit + 1])
     return printable if len(text) <= limit else printable[:limit] + "..."
 
@@ -183,8 +188,8 @@ def _syntax_finding(place: Place, message: str, title: str, notes: tuple[str, ..
 def read_hostfile(path: str, *, named_by_spec: bool = False) -> tuple[Cluster | None, list[Finding]]:
     """`parse_hostfile` of a file; a file that cannot be read is finding HO001.
 
-    `named_by_spec`: a spec of somebody else's may name any file of this machine, so of one that has no line of a
-    hostfile nothing is quoted.
+    `named_by_spec`: a spec from somebody else may name any file of this machine, so a file without a line of a hostfile
+    is not quoted.
     """
     try:
         text = read_regular(Path(path), _MAX_BYTES).decode("utf-8-sig")

@@ -1,5 +1,5 @@
-"""Which programs accept the spelling of a JSON file: DeepSpeed reads hjson, the Hugging Face Trainer and accelerate
-strict JSON. Also recognises templates, which are no JSON until they are filled in.
+"""Dialects of JSON: DeepSpeed reads hjson, the Hugging Face Trainer and accelerate strict JSON. And templates, which
+are no JSON until somebody fills them in.
 
 Knows no key's meaning.
 """
@@ -26,9 +26,7 @@ _UPPERCASE_WORD = re.compile(r"(?!NAN\b|NULL\b|TRUE\b|FALSE\b|NONE\b|INF\b)[A-Z]
 
 
 def find_placeholder(text: str, line: int, column: int) -> str | None:
-    """The template's placeholder that stands where JSON or YAML could not be read on, or nearby; None where there is
-    none.
-    """
+    """The template's placeholder at or near the place of a JSON or YAML syntax error; None where there is none."""
     lines = text.split("\n")
     line_text = lines[line - 1] if line <= len(lines) else ""
     match = _TEMPLATE_SYNTAX.search(line_text) or _UPPERCASE_WORD.match(line_text[column - 1 :])
@@ -58,7 +56,7 @@ def _sort_key(place: Place) -> tuple[int, int]:
 
 
 def template_finding(word: str, place: Place, key: str = "", count_note: str = "") -> Finding:
-    """What is said about a template: fill it in first."""
+    """The finding about a template: fill it in first."""
     return Finding(
         "SP017",
         "error",
@@ -82,7 +80,7 @@ def _walk_texts(value: object, path: KeyPath) -> Iterator[tuple[KeyPath, str]]:
 
 
 def check_dialect(document: JsonDocument, consumer: Consumer, *, bom: bool) -> Iterator[Finding]:
-    """Findings about the spelling of the file: one for what only hjson takes, one for each text that was meant as a
+    """Findings about the dialect of the file: one for all of hjson's syntax, one for each text that was meant as a
     number or a word.
     """
     items = list(document.nonstandard_syntax)
@@ -97,7 +95,7 @@ def check_dialect(document: JsonDocument, consumer: Consumer, *, bom: bool) -> I
 
 
 def is_misread_text(item: NonStandardSyntax) -> bool:
-    """Has hjson made a text of what was meant as a number, a switch or nothing?"""
+    """Does hjson read as a text what was meant as a number, a switch or nothing?"""
     if item.kind != "unquoted text":
         return False
     return bool(_LOOKS_LIKE_LITERAL.match(item.text) or _ENDS_LIKE_VALUE.search(item.text))

@@ -1,6 +1,6 @@
 """The JSON Schema of the run spec, with the docstring below each field as its description.
 
-The docstrings are read from the source only here: at import time that would cost more than everything else.
+The docstrings are read from the source, and only here: at import time that would cost more than everything else.
 """
 
 from __future__ import annotations

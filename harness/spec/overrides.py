@@ -14,9 +14,10 @@ from harness.spec.parse.source import EntryPlace, KeyPath, Source, copy_values, 
 
 
 def apply_overrides(source: Source, overrides: Sequence[str], all_overrides: Sequence[str] | None = None) -> Source:
-    """The source with the values in place. Raises Refused for what is no `key=value`, or leads nowhere.
+    """The source with the values in place. Raises UserError for an option that is no `key=value` or leads nowhere.
 
-    `all_of_them` are the options as given, where `overrides` are only some of them: lines are counted there.
+    `all_overrides` are the options of the command line, where `overrides` are only some of them: their positions are
+    the line numbers of the findings.
     """
     if not overrides:
         return source
@@ -43,12 +44,12 @@ def apply_overrides(source: Source, overrides: Sequence[str], all_overrides: Seq
 
 
 def first_key(text: str) -> str:
-    """The section that an override is about: `train` of `train.max_steps=1`."""
+    """The section of an override: `train` of `train.max_steps=1`."""
     return text.partition("=")[0].strip().partition(".")[0]
 
 
 def _split_override(text: str, number: int) -> tuple[str, str]:
-    """Key and value. Raises Refused for what has not both."""
+    """Key and value. Raises UserError for an option without both."""
     key, equals, value = text.partition("=")
     if not text.isprintable() and any("\ud800" <= char <= "\udfff" for char in text):
         finding = Finding(

@@ -1,4 +1,4 @@
-"""pydantic's complaints about one field, in the words and at the place of the user's own file."""
+"""pydantic's errors about one field as findings, under the user's own keys and at their places in the file."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Files that a configuration names: found from the current folder or from above the file that names them, and read.
+"""Files that a configuration names: looked up from the current folder or from above the file that names them, and read.
 
-Judges no key of theirs.
+Checks no key of theirs.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from pathlib import Path
 
 from harness.errors import UserError
 from harness.findings import Finding, Fix, Place
+from harness.spec.deepspeed_mapping import DeepSpeedJson
 from harness.spec.parse.source import BOM, KeyPath, Source, decode, input_error, join_key, read_bytes
-from harness.spec.spec_loader import DeepSpeedJson
+from harness.spec.parse.source_parser import parse_lenient
 
 
 def find_referenced_file(file: str, name: str) -> str | None:
-    """A file that another one names: from where the command is given, as its program has it, or from a folder above the
+    """A file that another one names: from the current folder, as its program looks it up, or from a folder above the
     file that names it.
     """
     folders = [Path.cwd(), *Path(file).absolute().parents] if file != "-" else [Path.cwd()]
@@ -35,7 +36,7 @@ def _relative_to_cwd(path: Path) -> Path:
 
 
 def missing_file_finding(source: Source, path: KeyPath, name: str) -> Finding:
-    """A file that is named and cannot be found: what it says was not looked at."""
+    """A referenced file that does not exist: its content was not checked."""
     return Finding(
         "SP021",
         "warning",
@@ -54,7 +55,7 @@ def _deepspeed_keys() -> frozenset[str]:
 
 
 def _not_a_config_error(file: str) -> UserError:
-    """What is no configuration may be any file of this machine: nothing of it is quoted."""
+    """A file without DeepSpeed's keys may be any file of this machine: it is not quoted."""
     message = f"`{file}` is no DeepSpeed configuration: it has none of DeepSpeed's keys"
     return input_error(
         "SP016", message, Place(file, 1, 1), "name a DeepSpeed JSON; `harness validate-config` tells what it is"
@@ -62,14 +63,13 @@ def _not_a_config_error(file: str) -> UserError:
 
 
 def read_deepspeed_json(file: str) -> DeepSpeedJson:
-    """A DeepSpeed JSON that another file names, as accelerate and the Trainer read it. Raises Refused."""
+    """A DeepSpeed JSON that another file names, as accelerate and the Trainer read it. Raises UserError."""
     from harness.spec import json_dialects
-    from harness.spec.parse import json_parser
 
     content = read_bytes(file)
     text = decode(content, file)
     try:
-        document = json_parser.parse_lenient(text, file)
+        document = parse_lenient(text, file)
     except UserError as error:
         if not any(name in text for name in _deepspeed_keys()):
             raise _not_a_config_error(file) from None

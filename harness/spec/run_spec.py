@@ -1,7 +1,7 @@
-"""The run spec, version 1: what a user may ask for, one field at a time. Its sections are in `sections/`.
+"""The run spec, version 1: every field that a user may set. Its sections are in `sections/`.
 
-Shapes and ranges only. Whether two fields go together is the business of `harness.gates`. Names are those that users of
-the Hugging Face ecosystem already type; inside `zero` and `deepspeed` they are DeepSpeed's own.
+Shapes and ranges only. `harness.gates` checks combinations of fields. Names are those that users of the Hugging Face
+ecosystem already type; inside `zero` and `deepspeed` they are DeepSpeed's own.
 """
 
 from typing import Annotated, Any, Literal

@@ -1,6 +1,6 @@
 """Files to a run spec, or to findings: syntax, unknown keys, wrong types and ranges. Raises nothing at a user.
 
-What does not go together is the business of `harness.gates`.
+`harness.gates` checks combinations.
 """
 
 from __future__ import annotations
@@ -15,8 +15,11 @@ from harness.facts.deepspeed_version import DeepSpeedTarget
 from harness.facts.deepspeed_version import resolve_target as find_target
 from harness.findings import Finding, Fix
 from harness.spec import config_format, deepspeed_json_checks, deepspeed_mapping
+from harness.spec.deepspeed_mapping import DeepSpeedJson
+from harness.spec.deepspeed_value_checks import convert_as_deepspeed
 from harness.spec.overrides import apply_overrides, first_key
-from harness.spec.parse.source import BOM, KeyPath, Source, decode, is_json, join_key, parse, read_bytes
+from harness.spec.parse.source import BOM, KeyPath, Source, decode, is_json, join_key, read_bytes
+from harness.spec.parse.source_parser import parse, parse_lenient
 from harness.spec.pydantic_errors import translate_errors
 from harness.spec.run_spec import Consumer, InputKind, RunSpec
 
@@ -29,10 +32,10 @@ _BLOCKS = ("zero_optimization", "fp16", "bf16", "optimizer", "scheduler")
 
 
 class LoadedSpec(NamedTuple):
-    """What became of one file. `spec` is None when there are error findings; `code` is then the exit code.
+    """The result of loading one file. `spec` is None with error findings; `code` is then the exit code.
 
-    `kind` is what gates are told (accelerate's YAML stands for the DeepSpeed JSON that it makes), `format` what the
-    file is, `consumer` who reads a DeepSpeed JSON.
+    `kind` is the kind that gates see (accelerate's YAML stands for the DeepSpeed JSON that it makes), `format` the
+    file's own, `consumer` the reader of a DeepSpeed JSON.
     """
 
     file: str
@@ -45,18 +48,6 @@ class LoadedSpec(NamedTuple):
     format: config_format.ConfigFormat = "spec"
 
 
-class DeepSpeedJson(NamedTuple):
-    """A DeepSpeed configuration on its way to a spec: `source.data` is the JSON, `source.origin` leads from its keys to
-    the user's own where those differ; `extra` is what else a run spec can say of the file, with the keys it came from.
-    """
-
-    source: Source
-    findings: tuple[Finding, ...] = ()
-    extra_fields: Mapping[KeyPath, tuple[Any, KeyPath]] = {}
-    misspelt_keys: frozenset[str] = frozenset()
-    """Keys whose value is no matter of type any more, because a finding about their spelling says so."""
-
-
 def load_spec(
     file: str,
     overrides: Sequence[str] = (),
@@ -67,16 +58,18 @@ def load_spec(
 ) -> LoadedSpec:
     """Read a run spec, a DeepSpeed JSON or an accelerate YAML, and apply `--set key=value` overrides.
 
-    `target` is the DeepSpeed whose keys are known; default: the installed one. `consumer` is who reads a DeepSpeed
-    JSON; default: guessed by what it leaves open. `text` is the file's, where it is in hand already (standard input
-    under a name, a file that is being mended).
+    `target` is the DeepSpeed version of the keys; default: the installed one. `consumer` is the reader of a DeepSpeed
+    JSON; default: guessed by its "auto" values. `text` is the file's, where the caller has it already (standard input
+    under a name, a file while it is fixed).
     """
     target = target or find_target()
     source: Source | None = None
     try:
         content = read_bytes(file) if text is None else text.encode()
         text = decode(content, file)
-        source = Source(file, "yaml", text, {}, extra_lines={"--set": list(overrides)})  # to quote from, if need be
+        source = Source(
+            file, "yaml", text, {}, extra_lines={"--set": list(overrides)}
+        )  # for quotes from a file that cannot be parsed
         if is_json(file, text):
             return _load_json(file, text, content.startswith(BOM), overrides, target, consumer)
         return _load_yaml(file, text, overrides, target, consumer)
@@ -102,10 +95,9 @@ def _load_json(
     file: str, text: str, bom: bool, overrides: Sequence[str], target: DeepSpeedTarget, consumer: Consumer | None
 ) -> LoadedSpec:
     from harness.spec import json_dialects
-    from harness.spec.parse import json_parser
 
     try:
-        document = json_parser.parse_lenient(text, file)
+        document = parse_lenient(text, file)
     except UserError as error:
         raise _template_error(error, text) from None
     file_format = config_format.detect_format(document.source)
@@ -127,7 +119,7 @@ def _load_json(
 
 
 def _template_error(error: UserError, text: str) -> UserError:
-    """A template's placeholder where the syntax failed is told as that."""
+    """The finding about a template where its placeholder is the syntax error."""
     from harness.spec import json_dialects
 
     place = error.findings[0].place
@@ -151,7 +143,7 @@ def _load_accelerate(
 
 
 def _has_trainer_auto_values(config: Mapping[str, Any]) -> bool:
-    """Does it leave values open that the Trainer fills in, and accelerate alone does not? The Trainer runs below
+    """Does it have "auto" values that the Trainer fills in, and accelerate alone does not? The Trainer runs under
     `accelerate launch`, too (transformers: `propagate_args_to_deepspeed`).
     """
     from harness.spec import auto_values as readers
@@ -177,9 +169,10 @@ def load_deepspeed_json(
     consumer: Consumer | None,
     all_overrides: Sequence[str] | None = None,
 ) -> LoadedSpec:
-    """A DeepSpeed configuration as a run spec. Overrides of its own keys count in it, those of a run spec beside it.
+    """A DeepSpeed configuration as a run spec. Overrides of its own keys apply to the JSON, those of a run spec to the
+    spec.
 
-    `all_given` are the options as they were given, where `given` are only some of them.
+    `all_overrides` are the options of the command line, where `overrides` are only some of them.
     """
     from harness.spec import auto_values as readers
 
@@ -193,7 +186,7 @@ def load_deepspeed_json(
         for finding in findings
         if finding.gate not in _VALUE_FINDINGS or finding.key not in fragment.misspelt_keys
     ]
-    raw, origin = deepspeed_mapping.map_deepspeed_json(deepspeed_json_checks.convert_as_deepspeed(source.data, target))
+    raw, origin = deepspeed_mapping.map_deepspeed_json(convert_as_deepspeed(source.data, target))
     origin = {path: _user_path(source.origin, user_path) for path, user_path in origin.items()}
     for path, user_path in source.origin.items():
         origin.setdefault(deepspeed_mapping.spec_field_of(path) or path, user_path)
@@ -204,16 +197,15 @@ def load_deepspeed_json(
     origin |= {path: path for path in spec_source.spots.keys() - source.spots.keys()}
     source = spec_source._replace(data=source.data, origin={**source.origin, **origin})
     spec, errors = _validate_spec(spec_source.data, source)
-    error_places = (
-        {finding.place for finding in errors} if fragment.source.origin else ()
-    )  # in the words of the user's own keys
+    # Errors of the spec name the user's own keys there, and replace findings about the JSON at the same places.
+    error_places = {finding.place for finding in errors} if fragment.source.origin else ()
     findings = [finding for finding in findings if finding.place not in error_places]
     error_keys = {finding.key for finding in findings if finding.is_error}
     findings += [
         finding for finding in errors if finding.key not in error_keys and finding.key not in fragment.misspelt_keys
     ]
     if any(finding.gate == "SP006" and finding.key in _BLOCKS and finding.is_error for finding in findings):
-        spec = None  # nothing can be said about combinations with a block that nobody can read
+        spec = None  # gates cannot check combinations with a block of the wrong type
     reader = consumer or readers.guess_consumer(source.data)
     findings += readers.describe_auto_values(source, reader) if consumer is None else ()
     loaded = LoadedSpec(
@@ -223,7 +215,7 @@ def load_deepspeed_json(
 
 
 def _is_spec_override(text: str) -> bool:
-    """Is an override about a run spec's section rather than about a key of DeepSpeed's JSON?"""
+    """Does an override name a run spec's section rather than a key of DeepSpeed's JSON?"""
     from harness.facts.deepspeed_keys import block_keys
 
     first = first_key(text)
@@ -238,7 +230,7 @@ def _user_path(origin: Mapping[KeyPath, KeyPath], path: KeyPath) -> KeyPath:
 
 
 def _with_exit_code(loaded: LoadedSpec) -> LoadedSpec:
-    """With errors there is no spec to go on with, and the exit code says so."""
+    """The exit code of the findings: errors leave no usable spec."""
     has_errors = any(finding.is_error for finding in loaded.findings)
     return loaded._replace(code=ExitCode.FINDINGS) if has_errors else loaded
 
@@ -254,7 +246,7 @@ def _validate_spec(raw: dict[str, Any], source: Source) -> tuple[RunSpec | None,
 
 
 def _duplicate_field_findings(extra: dict[str, Any], source: Source) -> Iterable[Finding]:
-    """Keys of the `deepspeed` section that have a field of their own: two places for one thing is one too many."""
+    """Keys of the `deepspeed` section with a field of their own: one setting in two places."""
     for path, field in deepspeed_mapping.covered_keys(extra):
         key_path = ("deepspeed", *path)
         yield Finding(

@@ -1,4 +1,4 @@
-"""Did you mean: the known name that is nearest to a misspelt one, and the names that other programs use."""
+"""Did you mean: the known name that is nearest to a misspelt one, and the names of other programs."""
 
 from __future__ import annotations
 
@@ -25,26 +25,28 @@ FOREIGN_KEYS: dict[str, tuple[str, ...]] = {
         (),
     ),
 }
-"""What the Trainer, Megatron and Lightning call DeepSpeed's keys; () for what a DeepSpeed JSON cannot say."""
+"""Names of the Trainer, Megatron and Lightning for DeepSpeed's keys; () for settings that a DeepSpeed JSON does not
+have.
+"""
 
 
 _MAX_SUGGESTIONS = 200
 
 
 class Suggestions:
-    """`nearest` for the first unknown names of one file. Nobody misspells hundreds, and each takes a millisecond."""
+    """`nearest_name` for the first unknown names of one file. Nobody misspells hundreds, each takes a millisecond."""
 
     def __init__(self) -> None:
         self._left = _MAX_SUGGESTIONS
 
     def nearest_name(self, name: str, names: Iterable[str]) -> str | None:
-        """The closest of `known`; None, too, once enough names were looked up."""
+        """The closest of `names`; None, too, after enough look-ups."""
         self._left -= 1
         return nearest_name(name, names) if self._left >= 0 else None
 
 
 def nearest_name(name: str, names: Iterable[str]) -> str | None:
-    """The closest of `known` by difflib's ratio, at least 0.6; case, hyphens and underscores do not count."""
+    """The closest of `names` by difflib's ratio, at least 0.6; case, hyphens and underscores do not count."""
     from difflib import get_close_matches
 
     by_plain_name = {candidate.lower().replace("-", "_"): candidate for candidate in names}

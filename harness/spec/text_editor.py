@@ -1,7 +1,7 @@
-"""Changes single values in the text of a YAML or JSON file, and keeps comments, order and layout.
+"""Edits of single values in the text of a YAML or JSON file; comments, order and layout stay.
 
-The result is parsed again and compared with what was asked for, so that a layout which is not understood is refused
-and never damaged. Reads and writes no file.
+The result is parsed again and compared with the intended values: a layout that the editor does not understand is
+refused and never damaged. Reads and writes no file.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ from typing import Any
 
 from harness.errors import UserError
 from harness.findings import Fix
-from harness.spec.parse.source import KeyPath, Source, copy_values, is_json, join_key, parse, split_key, value_at
+from harness.spec.parse.source import KeyPath, Source, copy_values, is_json, join_key, split_key, value_at
+from harness.spec.parse.source_parser import parse, parse_lenient
 from harness.spec.parse.text_tree import Entry, Node, build_tree
 from harness.spec.parse.value_writer import ValueWriter
 
 
 class EditError(Exception):
-    """The text cannot be changed without risk; the message says why, in the words of a finding's note."""
+    """The text cannot be edited without risk; the message says why, in the words of a finding's note."""
 
 
 def edits_of_fix(fix: Fix, source: Source) -> dict[KeyPath, Any]:
-    """What a fix sets, by the user's own keys. Raises CannotEdit for what is set on the command line."""
+    """The edits of a fix, under the user's own keys. Raises EditError for keys of the command line."""
     sets: dict[KeyPath, Any] = {}
     for key, value in fix.sets.items():
         path = source.user_path(split_key(key))
@@ -35,10 +36,10 @@ def edits_of_fix(fix: Fix, source: Source) -> dict[KeyPath, Any]:
 
 
 def apply_edits(text: str, file: str, sets: Mapping[KeyPath, Any]) -> str:
-    """The text with each path set to its value (None: removed; a section that is left empty goes too).
+    """The text with each path set to its value (None: removed, with the section that it leaves empty).
 
-    A key that is removed while its value appears under another name beside it is renamed in place. `file` is for its
-    name's ending alone. Raises CannotEdit.
+    A removed key whose value appears under another name of its section is renamed in place. Only the extension of
+    `file` matters. Raises EditError.
     """
     try:
         values = _parse_values(text, file)
@@ -66,7 +67,7 @@ def apply_edits(text: str, file: str, sets: Mapping[KeyPath, Any]) -> str:
 
 
 class _KeyRename(str):
-    """The new name of a key, among values that are to be set."""
+    """The new name of a key, among values to set."""
 
 
 def _edit_steps(values: dict[str, Any], sets: Mapping[KeyPath, Any]) -> list[tuple[KeyPath, Any]]:
@@ -105,7 +106,7 @@ def _apply_step(text: str, file: str, path: KeyPath, value: Any) -> str:
 
 
 def _innermost_section(root: Node, path: KeyPath) -> tuple[Node, KeyPath]:
-    """The innermost section on the way that is written, and what is left of the path."""
+    """The innermost section of the path in the text, and the rest of the path."""
     node = root
     for depth, name in enumerate(path[:-1]):
         entry = node.find(name)
@@ -128,7 +129,7 @@ def _replace_value(text: str, entry: Entry, value: Any, writer: ValueWriter) -> 
 
 
 def _is_multiline(text: str, node: Node) -> bool:
-    """A block list, or a text that is folded over lines; brackets over several lines can be replaced."""
+    """A block list, or a text over several lines; brackets over several lines can be replaced."""
     return "\n" in text[node.start : node.end] and text[node.start] not in "[{"
 
 
@@ -155,7 +156,7 @@ def _remove_lines(text: str, entry: Entry) -> str:
 
 
 def _remove_item(text: str, parent: Node, entry: Entry) -> str:
-    """Out of braces, with the comma behind it, or before it when it is the last."""
+    """An item of braces, with the comma behind it, or the one before it for the last item."""
     index = parent.entries.index(entry)
     start, end = entry.key_start, max(entry.key_end, entry.value.end)
     if index + 1 < len(parent.entries):
@@ -175,14 +176,12 @@ def _require_no_comment(between: str, entry: Entry) -> None:
 def _parse_values(text: str, file: str) -> dict[str, Any]:
     """The values, as the most tolerant reader of the file has them."""
     if is_json(file, text):
-        from harness.spec.parse.json_parser import parse_lenient
-
         return parse_lenient(text, file).source.data
     return parse(text, file).data
 
 
 def _set_value(data: Any, path: KeyPath, value: Any) -> None:
-    """Set or remove in plain values; sections that become empty go."""
+    """Set or remove a value; empty sections go."""
     inner = data.get(path[0]) if isinstance(data, dict) else value_at(data, path[:1])
     if isinstance(data, list) and not (isinstance(path[0], int) and path[0] < len(data)):
         raise EditError(f"`{join_key(path)}` has no place in the file")

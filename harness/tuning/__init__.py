@@ -1,4 +1,4 @@
-"""`harness tune`: which settings are worth a short run, what the runs measured, and the spec of the fastest.
+"""`harness tune`: candidates for short runs, their measurements, and the spec of the fastest.
 
-Starts nothing and knows no process. (`harness.launching.programs.aio_tuning` is of `doctor --tune-nvme`: asynchronous I/O.)
+Starts no process. (`harness.launching.programs.aio_tuning` is for `doctor --tune-nvme`: asynchronous I/O.)
 """

@@ -1,4 +1,4 @@
-"""Which of the planner's choices are worth a short run: the fastest by plan, not all alike, none without hope."""
+"""The planner's alternatives that are worth a short run: the fastest by plan, of several kinds, none without hope."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from harness.plan.spec_changes import SpecChanges
 from harness.plan.step_time import estimate_step_time
 
 MEMORY_TOLERANCE = 0.10
-"""A plan that is short of memory by no more than this may still fit: it is tried, and may run out of memory."""
+"""A plan that lacks no more than this share of memory may still fit: tune tries it, and it may run out of memory."""
 SIMILARITY_PENALTY = 0.10
-"""How far the plan's times are off, about: each further choice of one kind counts as slower by this, and so does one
-without headroom, so that few trials see several kinds.
+"""The rough error of the planned times: each further alternative of one kind counts as slower by this, and so does one
+without headroom, so that few trials cover several kinds.
 """
 REFERENCE_GPU = "A100-80GB"
-"""By its rates choices are put in order where the device's own are not known; no time of it is shown."""
+"""The device whose rates order the alternatives where the device's own are unknown; no time of it is shown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """Something to try: what it is in words, its plan, and the keys that make it. Of the spec as it is: no keys."""
+    """A candidate for a trial: its title, its plan, and the keys that make it. No keys for the spec as it is."""
 
     title: str
     alternative: Alternative
@@ -42,8 +42,8 @@ class Candidate:
 def order_alternatives(
     alternatives: Iterable[Alternative], run: PlanSettings, model: ModelFacts, rates: Rates | None, *, allow_nvme: bool
 ) -> Iterator[Alternative]:
-    """Every choice beside the run's own that may fit, the most promising first. `disks`: the spec names a path on NVMe,
-    so that states may go there.
+    """Every other alternative than the run's own that may fit, the most promising first. `allow_nvme`: the spec names a
+    path on NVMe, and states may go there.
     """
     remaining = [
         alternative
@@ -68,12 +68,12 @@ def order_alternatives(
 
 
 def exceeds_memory(alternative: Alternative) -> bool:
-    """Is the plan short of memory by more than it may be wrong?"""
+    """Does the plan lack more memory than its error explains?"""
     return alternative.fit.headroom is not None and alternative.fit.headroom < -MEMORY_TOLERANCE
 
 
 def expected_step_seconds(alternative: Alternative, model: ModelFacts, rates: Rates | None) -> float:
-    """Seconds a step to put choices in order by: planned, else as on the stand-in."""
+    """Seconds a step for the order: planned, else those of the reference device."""
     time = alternative.time or estimate_step_time(model, alternative.settings, _reference_device(), rates)
     return time.seconds if time else 0.0
 

@@ -1,4 +1,4 @@
-"""What short runs measured, which of them is the fastest, and whether it is faster than the spec as it is.
+"""Measurements of short runs, the fastest of them, and its gain over the spec as it is.
 
 Steps are compared one with one: step n of every trial computes the same rows.
 """
@@ -10,15 +10,15 @@ from dataclasses import dataclass
 from statistics import fmean, median, quantiles
 from typing import Any, Literal
 
-from harness.run_records.run_files import finite_number
 from harness.run_records.run_record import RunRecord
 from harness.tuning.candidates import Candidate
+from harness.units import finite_number
 
 TrialState = Literal["measured", "dropped", "out of memory", "failed", "timed out", "not tried"]
 WARMUP_STEPS = 3
-"""Steps at the start that are not measured: allocators, caches and ZeRO-3's trace warm up."""
+"""Steps without a measurement at the start: allocators, caches and ZeRO-3's trace warm up."""
 EARLY_STOP_RATIO, EARLY_STOP_STEPS = 1.5, 3
-"""A trial ends early when so many measured steps have each taken so many times as long as the best one's."""
+"""A trial ends early when each of so many measured steps took this many times as long as the best trial's."""
 MIN_GAIN = 0.01
 _OUT_OF_MEMORY_CAUSES = ("LG001", "LG002", "LG004")
 """Causes of `harness.diagnosis`: the device's, the host's, an allocation that the host refused."""
@@ -27,7 +27,7 @@ _OUT_OF_MEMORY_CAUSES = ("LG001", "LG002", "LG004")
 @dataclass(frozen=True, slots=True)
 class Trial:
     """One candidate's run: seconds of each measured step, tokens/s over all ranks, peaks in bytes of a rank (the
-    device's, rank 0's process), seconds of the whole run, why it gave no measurement, where it lies.
+    device's, rank 0's process), seconds of the whole run, the cause of a missing measurement, the run directory.
     """
 
     candidate: Candidate
@@ -42,7 +42,7 @@ class Trial:
 
     @property
     def median_step_seconds(self) -> float | None:
-        """Median seconds a step; None where too few were taken."""
+        """Median seconds a step; None with too few steps."""
         return median(self.seconds) if self.seconds else None
 
     @property
@@ -56,8 +56,8 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """The outcome. `best` is None where nothing was measured; `gain`: share of a step that it saves over the spec as it
-    is; `faster`: by more than the steps scatter.
+    """The outcome. `best` is None without a measurement; `gain`: share of a step that it saves over the spec as it is;
+    `is_faster`: by more than the scatter of the steps.
     """
 
     best: Trial | None
@@ -72,11 +72,11 @@ class Ranking:
 
 
 def rank_trials(trials: Sequence[Trial]) -> Ranking:
-    """The fastest of those that ran to their end. The first trial is the spec as it is; where it was run again at the
+    """The fastest of the trials that ran to their end. The first trial is the spec as it is; where it ran again at the
     end, since a machine is not always as fast, the better of its runs counts.
 
     Faster: three of four steps took less than the spec's same steps, by more than a hundredth. Where the spec itself
-    could not be measured, whatever could be is better.
+    has no measurement, any measured trial is better.
     """
     if not trials:
         return Ranking(None, None)
@@ -104,7 +104,7 @@ def fastest_trial(trials: Iterable[Trial]) -> Trial | None:
 
 
 def step_ratios(seconds: Sequence[float], reference: Sequence[float]) -> list[float]:
-    """Step by step, mine over theirs."""
+    """Step by step, the seconds of one trial over those of the reference."""
     return [
         step_seconds / reference_seconds
         for step_seconds, reference_seconds in zip(seconds, reference, strict=False)
@@ -113,13 +113,13 @@ def step_ratios(seconds: Sequence[float], reference: Sequence[float]) -> list[fl
 
 
 def is_far_behind(seconds: Sequence[float], best: Trial | None) -> bool:
-    """Is it clear after a few steps that this will not be the fastest?"""
+    """Is it clear after a few steps that this trial will not be the fastest?"""
     ratios = step_ratios(seconds, best.seconds) if best is not None else []
     return len(ratios) >= EARLY_STOP_STEPS and min(ratios) > EARLY_STOP_RATIO
 
 
 def num_warmup_steps(steps: int) -> int:
-    """How many steps of a trial are not measured."""
+    """Steps of a trial without a measurement."""
     return min(WARMUP_STEPS, steps // 3)
 
 
@@ -130,7 +130,7 @@ def step_seconds(lines: Iterable[Any], skip: int) -> tuple[float, ...]:
 
 
 def measurements_of(record: RunRecord, skip: int) -> dict[str, Any]:
-    """What a run's record says, as fields of `Trial`."""
+    """The measurements of a run's record, as fields of `Trial`."""
     steps = [line for line in record.lines_of("step") if (finite_number(line.get("step")) or 0) > skip]
     seconds = step_seconds(steps, skip)
     tokens = [finite_number(line.get("step_tokens")) or 0.0 for line in steps]
@@ -145,7 +145,7 @@ def measurements_of(record: RunRecord, skip: int) -> dict[str, Any]:
 
 
 def _max_over_ranks(record: RunRecord, *keys: str) -> int | None:
-    """The highest value of a rank: rank 0's at every step, all ranks' where they were compared."""
+    """The highest value of any rank: rank 0's at every step, all ranks' at the steps that compare them."""
     values = [finite_number(line.get(key)) for line in record.lines_of("step") for key in keys]
     for line in record.lines_of("ranks"):
         rank_values = line.get(keys[0])

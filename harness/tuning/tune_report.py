@@ -1,4 +1,4 @@
-"""What a tuning knows at its end, as one value and as JSON. Decides nothing."""
+"""The result of `harness tune`, as one value and as JSON. Decides nothing."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class TuneReport:
-    """Trials in the order in which they ran, the spec as it is first; what the ranking makes of them; what they ran on
-    and how. `refused`: choices that a gate stopped before they were tried. `complete`: not broken off.
+    """Trials in the order in which they ran, the spec as it is first; their ranking; the machine and the options.
+    `refused`: alternatives that a gate refused before a trial. `complete`: the search was not interrupted.
     """
 
     spec: str
@@ -34,7 +34,7 @@ class TuneReport:
     refused: tuple[tuple[str, Finding], ...] = ()
     complete: bool = True
     reference_gpu: str = ""
-    """The kind of device by whose rates candidates were put in order, where the machine's own are not known."""
+    """The kind of device whose rates order the candidates, where the machine's own are unknown."""
 
     def to_json(self) -> dict[str, Any]:
         """Seconds and bytes."""
@@ -92,5 +92,5 @@ def _trial_json(trial: Trial) -> dict[str, Any]:
 
 
 def num_measured(trials: Sequence[Trial]) -> int:
-    """How many gave a figure."""
+    """The number of trials with a measurement."""
     return sum(trial.state == "measured" for trial in trials)

@@ -1,5 +1,4 @@
 """The fastest candidate as a spec: the user's own text with only the changed keys edited, and the evidence above it.
-
 Writes no file.
 """
 
@@ -25,9 +24,9 @@ _WIDTH = 110
 def edit_spec(
     text: str, file: str, candidate_changes: SpecChanges, overrides: Sequence[str], raw: Mapping[str, Any]
 ) -> tuple[str, bool]:
-    """The text with the `--set` options and the candidate's keys in place, and whether comments and layout were kept.
+    """The text with the `--set` options and the candidate's keys in place, and whether comments and layout are kept.
 
-    `raw` is what the text says with the options, for a layout that cannot be edited: it is written anew then.
+    `raw` has the values of the text with the options: a layout that cannot be edited is written from them.
     """
     changes: dict[KeyPath, Any] = {
         split_key(key.strip()): parse_scalar(value) for key, value in map(_split_override, overrides)
@@ -71,7 +70,7 @@ def add_header(text: str, file: str, evidence: TuneReport) -> str:
 
 
 def strip_header(text: str) -> str:
-    """Without what an earlier tuning has written above it."""
+    """The text without the header of an earlier `tune`."""
     if not text.startswith(f"# {HEADER_MARK}"):
         return text
     lines = text.split("\n")
@@ -80,7 +79,7 @@ def strip_header(text: str) -> str:
 
 
 def format_header(evidence: TuneReport) -> str:
-    """Comment lines: when, on what, what was changed, and each trial in one line."""
+    """Comment lines: date, machine, changed keys, and each trial in one line."""
     ranking = evidence.ranking
     best = ranking.best
     paragraphs = [

@@ -1,7 +1,7 @@
-"""What a configuration means differently under another DeepSpeed release: refused, moved, mended, newly read.
+"""Differences of a configuration between two DeepSpeed releases: refused keys, other defaults, fixed bugs, new keys.
 
-Made of what is there already: both releases are asked of the gates and the typed keys, and the answers compared
-(`compare`); `changes` holds what neither can tell, a row a change.
+`release_comparison` compares the findings of the gates and typed keys under both releases. `behavior_changes` has the
+changes that neither shows, one row a change.
 """
 
 from __future__ import annotations

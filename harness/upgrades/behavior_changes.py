@@ -1,6 +1,7 @@
-"""Changes between releases that a configuration alone shows and that neither a gate nor a key's own row tells.
+"""Changes between releases that depend on the configuration alone, and that neither a gate nor a row of a key has.
 
-Each row: the first release with the change, what it was and what it is, who says so, and what keeps today's meaning.
+Each row: the first release with the change, the behavior before and after, the source, and the fix that keeps the old
+behavior.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from harness.gates.context import Context
 
 @dataclass(frozen=True, slots=True)
 class BehaviorChange:
-    """One change: `release` is the first that has it, `mended` says that it only makes good what was wrong, `until` is
-    the first release in which it is over again. `cite` names DeepSpeed's pull request, or the runs that saw it. `sets`
-    are DeepSpeed's keys that keep the old meaning (None: remove the key).
+    """One change. `release` is the first with it, `until` the first without it again. `is_bug_fix`: the change only
+    fixes a bug. `cite` names DeepSpeed's pull request, or the runs that show it. `sets` are DeepSpeed's keys that keep
+    the old behavior (None: remove the key).
     """
 
     name: str

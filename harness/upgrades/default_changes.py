@@ -1,4 +1,4 @@
-"""Defaults that moved between two releases, where the file leaves the key to DeepSpeed."""
+"""Defaults that differ between two releases, for keys that the file leaves out."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _EFFECTS: dict[str, tuple[Severity, str]] = {
     "bf16.check_grad_overflow": ("warning", "a step with an infinite gradient is skipped, where it was taken before"),
     "steps_per_print": ("info", "only what is printed"),
 }
-"""Dotted key -> how much it matters, and what it changes."""
+"""Dotted key -> severity and effect of another value."""
 _ALWAYS_PINNED_BEFORE: Version = (0, 18, 3)
-"""Before, stages 1 and 2 pinned their buffers whatever the file said."""
+"""Before this release, stages 1 and 2 pinned their buffers in any case."""
 _PINNING_EFFECT: tuple[Severity, str] = ("warning", "host memory that cannot be swapped, and faster copies")
 _READ_CONDITIONS: dict[str, Callable[[Context], bool]] = {
     "bf16.check_grad_overflow": lambda ctx: ctx.is_enabled("bf16"),
@@ -26,13 +26,13 @@ _READ_CONDITIONS: dict[str, Callable[[Context], bool]] = {
     ),
     "zero_optimization.offload_param.pin_memory": lambda ctx: ctx.offload_device("offload_param") in ("cpu", "nvme"),
 }
-"""When DeepSpeed reads the key at all; the others are read always."""
+"""The conditions under which DeepSpeed reads a key; it always reads the others."""
 
 
 def find_changed_defaults(context: Context, before: DeepSpeedTarget, after: DeepSpeedTarget) -> Iterator[Finding]:
-    """A finding for each default that differs, with the value that keeps today's meaning.
+    """A finding for each default that differs, with the value that keeps the old behavior.
 
-    A run spec leaves none of them open: what it renders to says them all.
+    A run spec renders to a JSON with all of these keys, so it has no findings.
     """
     if context.run.kind != "deepspeed-json":
         return

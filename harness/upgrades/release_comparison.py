@@ -1,4 +1,4 @@
-"""Two answers to one file, one a release, and what lies between them."""
+"""Compares the findings on one file under two releases."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def compare_releases(
     context: Context | None,
     releases: tuple[DeepSpeedTarget, DeepSpeedTarget],
 ) -> tuple[Finding, ...]:
-    """What differs between `before` and `after`, the findings on one file under two releases, in reading order.
+    """The differences between `before` and `after`, the findings on one file under two releases, in reading order.
 
-    `context` is the run under the newer one, None where the file could not be read as far as that. What both say alike
-    is left to `validate-config`.
+    `context` is the run under the newer release, None where the file has no run. Findings that both releases have are
+    left to `validate-config`.
     """
     old, new = releases
     findings = [*_new_findings(before, after, new), *_removed_findings(before, after, releases, context)]
@@ -36,7 +36,7 @@ def compare_releases(
 
 
 def _new_findings(before: Sequence[Finding], after: Sequence[Finding], new: DeepSpeedTarget) -> Iterator[Finding]:
-    """What only the newer release has, or has as something worse."""
+    """Findings that only the newer release has, or has at a higher severity."""
     before_by_key = {_finding_key(finding): finding for finding in before}
     for finding in after:
         earlier = before_by_key.get(_finding_key(finding))
@@ -54,7 +54,7 @@ def _removed_findings(
     releases: tuple[DeepSpeedTarget, DeepSpeedTarget],
     context: Context | None,
 ) -> Iterator[Finding]:
-    """What the newer release no longer has: a key that it reads, or a fault that it mends."""
+    """Findings that the newer release no longer has: it reads the key, or has the bug fixed."""
     after_by_key = {_finding_key(finding): finding for finding in after}
     old, new = releases
     for finding in before:
@@ -80,7 +80,7 @@ def _removed_findings(
 def _newly_read_finding(
     finding: Finding, releases: tuple[DeepSpeedTarget, DeepSpeedTarget], context: Context | None
 ) -> Finding:
-    """A key that the older release did not have."""
+    """The finding for a key that the older release does not have."""
     old, new = releases
     is_silent = any(_IGNORED_NOTE in note for note in finding.notes)
     message = f"`{finding.key}` is read by {new.text}, {old.text} " + ("ignores it" if is_silent else "refuses it")
@@ -93,7 +93,7 @@ def _newly_read_finding(
 
 
 def _has_no_effect(key: str, context: Context | None) -> bool:
-    """Is the value what a file without the key would have: a block that is off, a degree of 1, the default?"""
+    """Does a file without the key have the same value: a block that is off, a degree of 1, the default?"""
     value: object = context.source.data if context else None
     for part in key.split("."):
         value = value.get(part) if isinstance(value, dict) else None
@@ -105,7 +105,7 @@ def _has_no_effect(key: str, context: Context | None) -> bool:
 
 
 def _is_now_rejected(earlier: Finding, later: Finding) -> bool:
-    """An unknown key that was ignored in silence and is refused now."""
+    """Was the unknown key ignored before, and is it refused now?"""
     return later.gate == "SP005" and earlier.notes != later.notes and any("refuses" in note for note in later.notes)
 
 
@@ -130,7 +130,7 @@ def _finding_of_change(change: BehaviorChange, context: Context) -> Finding:
 
 
 def _iter_enclosing_keys(key: str) -> Iterator[str]:
-    """The key and what it stands in: `a.b.c`, `a.b`, `a`."""
+    """The key and the keys around it: `a.b.c`, `a.b`, `a`."""
     while key:
         yield key
         key = key.rpartition(".")[0]

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.launching.process.signals import signal_name
-from harness.launching.setup.launch_plan import LaunchPlan, redacted_value
+from harness.launching.setup.environment import redacted_value
+from harness.launching.setup.launch_plan import LaunchPlan
 from harness.launching.supervise.launch_runner import LaunchResult
 from harness.plan.resolved_run import ResolvedRun
 from harness.run_records.run_record import RunRecord

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from harness.run_records.run_files import finite_number
 from harness.run_records.run_record import RunRecord
+from harness.units import finite_number
 
 PlannedMeasured = tuple[float | None, float]
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from harness.launching.supervise.log_filter import is_noise, is_progress_line, rank_of
-from harness.progress import RunProgress, finite_number, format_plain, format_to_width, to_json_row
-from harness.units import format_seconds
+from harness.progress import RunProgress, format_plain, format_to_width, to_json_row
+from harness.units import finite_number, format_seconds
 from harness.verdicts import Verdict
 from harness.views.style import escape_unprintable, style_for
 from harness.views.traceback_buffer import TracebackBuffer

@@ -44,22 +44,22 @@ def main() -> int:
 
     remove_repeated_root()
     from harness.hostinfo.torch_extensions import set_torch_extensions_dir, torch_extensions_dir
-    from harness.launching.ops import local_build
+    from harness.launching.ops import build_cache
 
     root = torch_extensions_dir()
-    if local_build.ops_are_built(arguments.ops, root, os.environ):
+    if build_cache.ops_are_built(arguments.ops, root, os.environ):
         return 0
     # Libraries print to stdout too; their output must not mix with the events.
     events = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
     os.dup2(2, 1)
-    for lock, removed in local_build.remove_stale_locks(root, arguments.ops):
+    for lock, removed in build_cache.remove_stale_locks(root, arguments.ops):
         write_event(events, "lock", file=str(lock), removed=removed)
-    for op in local_build.remove_truncated_libraries(root, arguments.ops):
+    for op in build_cache.remove_truncated_libraries(root, arguments.ops):
         write_event(events, "unloadable", op=op, error="the library is not whole")
     set_torch_extensions_dir(os.environ)
     records = build_ops(arguments.ops, root, events)
     if set(records) == set(arguments.ops):
-        update_stamp(local_build.build_stamp_file(root), local_build.build_stamp_key(os.environ), records)
+        update_stamp(build_cache.build_stamp_file(root), build_cache.build_stamp_key(os.environ), records)
         return 0
     return 1
 
@@ -99,15 +99,15 @@ def load_op(op: str, root: Path, events: TextIO) -> Any:
     from deepspeed.accelerator import get_accelerator
     from torch.utils import cpp_extension
 
-    from harness.launching.ops import local_build
+    from harness.launching.ops import build_cache
 
     try:
         return get_accelerator().create_op_builder(BUILDERS[op]).load()
     except ImportError as error:
-        if any((folder / "lock").exists() for folder in local_build.find_op_folders(root, [op])):
+        if any((folder / "lock").exists() for folder in build_cache.find_op_folders(root, [op])):
             raise  # another process compiles it
         write_event(events, "unloadable", op=op, error=str(error)[:200])
-    local_build.remove_op(root, op)
+    build_cache.remove_op(root, op)
     cpp_extension.JIT_EXTENSION_VERSIONER.entries.pop(op, None)  # else torch would not even look
     return get_accelerator().create_op_builder(BUILDERS[op]).load()
 

@@ -16,13 +16,14 @@ from sample_checkpoints import make
 
 from harness.checkpoints import retention
 from harness.checkpoints.evaluations import Evaluations
-from harness.checkpoints.latest import find_latest_verified, list_complete_manifests
+from harness.checkpoints.latest import find_latest, list_complete_manifests
 from harness.checkpoints.retention import (
     folders_by_step,
     remove_checkpoint,
     remove_leftovers,
+    remove_unfinished_saves,
     select_outdated,
-    update_latest,
+    update_latest_pointer,
 )
 
 
@@ -57,14 +58,26 @@ def test_removing_is_atomic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         remove_checkpoint(later)
     monkeypatch.undo()
     assert list(folders_by_step(tmp_path)) == [2]
-    assert find_latest_verified(tmp_path)[0] == tmp_path / "step-00000002"
+    assert find_latest(tmp_path, verify="bytes")[0] == tmp_path / "step-00000002"
     assert [p.name[:7] for p in remove_leftovers(tmp_path)] == [".trash-"]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["latest", "step-00000002"]
-    update_latest(tmp_path)
+    update_latest_pointer(tmp_path)
     assert (tmp_path / "latest").read_text() == "step-00000002\n"
     shutil.rmtree(tmp_path / "step-00000002")
-    update_latest(tmp_path)
+    update_latest_pointer(tmp_path)
     assert not (tmp_path / "latest").exists()
+
+
+def test_a_save_that_was_killed_leaves_nothing_and_complete_ones_stay(tmp_path: Path) -> None:
+    complete = make(tmp_path, 10)
+    incomplete = tmp_path / "step-00000020"
+    incomplete.mkdir()
+    torn, unnamed = tmp_path / ".tmp-step-00000030", make(tmp_path, 40).rename(tmp_path / ".tmp-step-00000040")
+    (torn / "global_step30").mkdir(parents=True)
+    (torn / "global_step30" / "shard.pt").write_bytes(b"x")
+    assert remove_unfinished_saves(tmp_path) == [torn]
+    assert sorted(p for p in tmp_path.iterdir() if p.is_dir()) == sorted([complete, incomplete, unnamed])
+    assert remove_unfinished_saves(tmp_path / "nowhere") == []
 
 
 def test_a_link_is_no_checkpoint(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from harness.cli.app import build_app
 from harness.errors import ExitCode
 from harness.findings import Finding, Fix, Report
 from harness.gates.registry import all_gates
-from harness.spec.parse.source import parse
+from harness.spec.parse.source_parser import parse
 
 GOOD = """\
 # the model

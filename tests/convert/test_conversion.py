@@ -281,8 +281,8 @@ def test_data_sets_and_adapters(more, lines, note, write):
     result = adopted(write("train.yaml", text))
     for line in lines:
         assert f"{line}\n" in result.text, result.text
-    said = [n.message for n in result.notes if n.place.line > 4]
-    assert [n for n in said if note and note in n] if note else not said, said
+    messages = [n.message for n in result.notes if n.place.line > 4]
+    assert [n for n in messages if note and note in n] if note else not messages, messages
 
 
 AXOLOTL_BASE = "base_model: some/model\nsequence_len: 2048\nmicro_batch_size: 2\nnum_epochs: 1\n"
@@ -378,9 +378,9 @@ def test_what_is_read_with_fp16_alone_is_left_out_without_it(write):
 
 def test_another_optimizer_or_schedule_is_told(write):
     text = "base_model: m\nmicro_batch_size: 1\noptimizer: lion_8bit\nlr_scheduler: rex\n"
-    said = [note.message for note in adopted(write("axolotl.yml", text)).notes]
-    assert "`optimizer: lion_8bit` has no place in a run spec: another stands for it" in said
-    assert "`lr_scheduler: rex` has no place in a run spec: another stands for it" in said
+    messages = [note.message for note in adopted(write("axolotl.yml", text)).notes]
+    assert "`optimizer: lion_8bit` has no place in a run spec: another stands for it" in messages
+    assert "`lr_scheduler: rex` has no place in a run spec: another stands for it" in messages
 
 
 def test_a_trainer_whose_json_is_not_here(write):

@@ -21,8 +21,8 @@ OF_THE_LAUNCHER = ("LG003", "LG018", "LG060", "LG061", "LG062", "LG063", "LG065"
 ECHOES = "{p}RuntimeError: [../gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.1]:52924\n"
 
 
-def interleaved(message: str, form: str, ranks: int, id_: str) -> str:
-    """The message on all ranks but the last, which lost its peers; line by line in turn."""
+def interleave(message: str, form: str, ranks: int, id_: str) -> str:
+    """The message on all ranks but the last, which lost its peers. The ranks take turns line by line."""
     if id_ in OF_THE_LAUNCHER:
         return message + "\n"
     lines = message.split(" | ")
@@ -33,18 +33,18 @@ def interleaved(message: str, form: str, ranks: int, id_: str) -> str:
 
 @pytest.mark.parametrize("form", FORMS, ids=["torch", "pdsh", "slurm", "torchrun", "bare"])
 def test_every_message_leads_to_its_gate_or_cause(form):
-    wrong = []
+    failures = []
     sizes = cycle((2, 3, 4))
     for id_, message in ROWS:
-        text = interleaved(message, form, next(sizes), id_)
-        found = diagnose([io.BytesIO(text.encode())])
-        if found.cause != id_:
-            wrong.append((id_, found.confidence, found.cause, message[:80]))
+        text = interleave(message, form, next(sizes), id_)
+        diagnosis = diagnose([io.BytesIO(text.encode())])
+        if diagnosis.cause != id_:
+            failures.append((id_, diagnosis.confidence, diagnosis.cause, message[:80]))
         elif form and id_ not in OF_THE_LAUNCHER:
-            assert found.rank == 0, (message, found)
+            assert diagnosis.rank == 0, (message, diagnosis)
     assert len(ROWS) > 250
-    assert [row for row in wrong if row[1] == "certain"] == []
-    assert wrong == []
+    assert [row for row in failures if row[1] == "certain"] == []
+    assert failures == []
 
 
 def test_every_cause_can_be_described():

@@ -10,18 +10,18 @@ from field_logs import CASES
 from harness.diagnosis import diagnose
 
 
-def answer(text: str | bytes, **more):
+def diagnose_text(text: str | bytes, **more):
     return diagnose([io.BytesIO(text.encode() if isinstance(text, str) else text)], **more)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_the_first_cause_its_rank_and_its_host(case):
-    found = answer(case.text)
-    assert (found.state, found.cause) == ("failed", case.cause), found
-    assert case.rank is None or found.rank == case.rank, found
-    assert not case.host or found.host == case.host, found
+    diagnosis = diagnose_text(case.text)
+    assert (diagnosis.state, diagnosis.cause) == ("failed", case.cause), diagnosis
+    assert case.rank is None or diagnosis.rank == case.rank, diagnosis
+    assert not case.host or diagnosis.host == case.host, diagnosis
     if case.never_certain or not case.cause:
-        assert found.confidence != "certain"
-    assert 0 < len(found.lines) <= 10
-    assert found.title
-    assert found.change
+        assert diagnosis.confidence != "certain"
+    assert 0 < len(diagnosis.lines) <= 10
+    assert diagnosis.title
+    assert diagnosis.change

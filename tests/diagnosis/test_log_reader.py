@@ -7,7 +7,7 @@ import io
 import tracemalloc
 
 import pytest
-from test_field_logs import answer
+from test_field_logs import diagnose_text
 
 from harness.diagnosis import diagnose
 
@@ -35,21 +35,21 @@ class Long(io.RawIOBase):
 
 def test_a_long_log_takes_little_memory_and_its_end_is_found():
     tracemalloc.start()
-    found = diagnose([Long(STEP * 2000, 30, OOM + b"\n")])
+    diagnosis = diagnose([Long(STEP * 2000, 30, OOM + b"\n")])
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert (found.cause, found.rank, found.host) == ("LG001", 9, "worker-1")
-    assert (found.num_lines, found.line) == (60_001, 60_001)
-    assert peak < 3e6 < found.num_bytes
+    assert (diagnosis.cause, diagnosis.rank, diagnosis.host) == ("LG001", 9, "worker-1")
+    assert (diagnosis.num_lines, diagnosis.line) == (60_001, 60_001)
+    assert peak < 3e6 < diagnosis.num_bytes
 
 
 def test_many_different_errors_take_little_memory():
     blocks = "".join(f"[rank{i % 4}]: SomeError: nobody knows {'abcdefgh'[i % 8]} {i:b}\n" for i in range(10_000))
     tracemalloc.start()
-    found = answer(blocks)
+    diagnosis = diagnose_text(blocks)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert (found.cause, found.rank, found.line) == ("", 0, 1)
+    assert (diagnosis.cause, diagnosis.rank, diagnosis.line) == ("", 0, 1)
     assert peak < 10e6
 
 
@@ -58,14 +58,14 @@ def test_many_different_errors_take_little_memory():
 def test_a_line_of_a_megabyte(size, where):
     long = b"x" * size
     text = long + b"\n" + OOM + b"\n" if where == "before" else OOM + b" " + long + b"\nend\n"
-    assert answer(text).cause == "LG001"
+    assert diagnose_text(text).cause == "LG001"
 
 
 def test_carriage_returns_colours_and_broken_text():
     text = b" 5%|#  | 12/100 [00:01<00:10, 5.2it/s]\r 6%|#  | 13/100\r\x1b[31m[rank2]: \x1b[1mOSError: [Errno 28] No space left on device\x1b[0m \xff\xfe\r\n"
-    found = answer(text)
-    assert (found.cause, found.rank, found.confidence) == ("LG050", 2, "certain")
-    assert "\x1b" not in found.message
+    diagnosis = diagnose_text(text)
+    assert (diagnosis.cause, diagnosis.rank, diagnosis.confidence) == ("LG050", 2, "certain")
+    assert "\x1b" not in diagnosis.message
 
 
 @pytest.mark.parametrize(
@@ -81,20 +81,24 @@ def test_carriage_returns_colours_and_broken_text():
     ],
 )
 def test_what_is_no_failure(text, state):
-    found = answer(text)
-    assert (found.state, found.cause) == (state, "")
-    assert found.title
+    diagnosis = diagnose_text(text)
+    assert (diagnosis.state, diagnosis.cause) == (state, "")
+    assert diagnosis.title
 
 
 def test_a_failure_that_the_job_outlived_is_none():
-    found = answer("[rank0]: OSError: [Errno 28] No space left on device\n" + STEP.decode() * 50 + ENDED_WELL)
-    assert found.state == "completed"
-    assert "went on after 1 earlier error line" in found.notes[0]
+    diagnosis = diagnose_text(
+        "[rank0]: OSError: [Errno 28] No space left on device\n" + STEP.decode() * 50 + ENDED_WELL
+    )
+    assert diagnosis.state == "completed"
+    assert "went on after 1 earlier error line" in diagnosis.notes[0]
 
 
 def test_an_op_that_is_waited_for():
-    found = answer("[rank0]: ready\nUsing /root/.cache/torch_extensions/py311_cpu as PyTorch extensions root...\n" * 2)
-    assert (found.cause, found.confidence) == ("LG026", "likely")
+    diagnosis = diagnose_text(
+        "[rank0]: ready\nUsing /root/.cache/torch_extensions/py311_cpu as PyTorch extensions root...\n" * 2
+    )
+    assert (diagnosis.cause, diagnosis.confidence) == ("LG026", "likely")
 
 
 def test_the_numbers_are_set_against_the_plan():
@@ -104,7 +108,7 @@ def test_the_numbers_are_set_against_the_plan():
         "39.39 GiB of which 1.20 GiB is free. Including non-PyTorch memory, this process has 38.10 GiB memory in use. "
         "Of the allocated memory 37.00 GiB is allocated by PyTorch, and 3.10 GiB is reserved by PyTorch but unallocated."
     )
-    notes = answer(text, plan=plan).notes
+    notes = diagnose_text(text, plan=plan).notes
     assert notes[0] == "the plan counted 40.00 GiB per GPU at the peak, in backward"
     assert "this GPU has 39.39 GiB, the plan took 80.00 GiB" in notes[1]
     assert "37.00 GiB and wanted 2.00 GiB more, less than the plan" in notes[2]
@@ -114,5 +118,5 @@ def test_the_numbers_are_set_against_the_plan():
 def test_several_logs_are_compared_by_their_clocks():
     first = b"[2026-03-01 10:00:05,000] [rank0]: OSError: [Errno 28] No space left on device\n"
     second = b"[2026-03-01 10:00:01,000] [rank1]: MemoryError: \n"
-    found = diagnose([io.BytesIO(first), io.BytesIO(second)])
-    assert (found.cause, found.rank, found.line) == ("LG004", 1, 2)
+    diagnosis = diagnose([io.BytesIO(first), io.BytesIO(second)])
+    assert (diagnosis.cause, diagnosis.rank, diagnosis.line) == ("LG004", 1, 2)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from test_field_logs import answer
+from test_field_logs import diagnose_text
 
 LOGS = Path(__file__).parent / "logs"
 ROWS = [line.split("\t") for line in (LOGS / "answers.tsv").read_text().splitlines()]
@@ -16,13 +16,13 @@ ROWS = [line.split("\t") for line in (LOGS / "answers.tsv").read_text().splitlin
 
 @pytest.mark.parametrize(("name", "causes", "rank"), ROWS, ids=[row[0] for row in ROWS])
 def test_the_cause_that_was_provoked(name, causes, rank):
-    found = answer((LOGS / f"{name}.txt").read_bytes())
+    diagnosis = diagnose_text((LOGS / f"{name}.txt").read_bytes())
     if causes == "completed":
-        assert (found.state, found.cause) == ("completed", "")
+        assert (diagnosis.state, diagnosis.cause) == ("completed", "")
         return
-    assert found.state == "failed"
-    assert found.cause in causes.split(" or ")
-    assert not rank or found.rank == int(rank)
+    assert diagnosis.state == "failed"
+    assert diagnosis.cause in causes.split(" or ")
+    assert not rank or diagnosis.rank == int(rank)
 
 
 def test_every_log_has_an_answer():

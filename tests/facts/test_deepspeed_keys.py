@@ -18,8 +18,8 @@ def test_every_line_is_well_formed(path):
         assert key.alias is None or key.alias in block_keys(path)
         assert not (key.since and key.gone and key.since >= key.gone), key
         if key.default not in (MISSING, None) and key.type not in ("any", "python"):
-            taken = interpret_value(key, key.default, is_typed=is_typed_block(path, LATEST), version=LATEST)
-            assert taken.outcome == "as written", f"{path}.{key.name}: its own default is {taken}"
+            reading = interpret_value(key, key.default, is_typed=is_typed_block(path, LATEST), version=LATEST)
+            assert reading.outcome == "as written", f"{path}.{key.name}: its own default is {reading}"
         if key.type in ("block", "blocks", "maps"):
             assert block_keys(f"{path}.{key.alias or key.name}" if path else key.alias or key.name) is not None, key
 
@@ -79,5 +79,5 @@ def test_blocks_that_were_read_by_hand_once():
     ],
 )
 def test_what_becomes_of_a_value(type_, typed, value, how, read):
-    taken = interpret_value(Key("name", type_), value, is_typed=typed, version=LATEST)
-    assert (taken.outcome, taken.value) == (how, read)
+    reading = interpret_value(Key("name", type_), value, is_typed=typed, version=LATEST)
+    assert (reading.outcome, reading.value) == (how, read)

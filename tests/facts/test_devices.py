@@ -58,5 +58,5 @@ def test_figures_are_in_the_right_unit_and_name_holds_the_memory(name: str) -> N
     ],
 )
 def test_kinds_by_the_names_of_their_drivers(said: str, gib: int, kind: str | None) -> None:
-    found = device_by_driver_name(said, gib << 30)
-    assert (found.name if found else None) == kind
+    device = device_by_driver_name(said, gib << 30)
+    assert (device.name if device else None) == kind

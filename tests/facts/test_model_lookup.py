@@ -110,9 +110,9 @@ def test_catalogue_agrees_with_published_counts(name: str, count: int) -> None:
 
 @pytest.mark.parametrize("name", CATALOGUE)
 def test_every_entry_is_counted(name: str) -> None:
-    found = find_model(name)
-    assert found.facts is not None, found.why_not
-    assert found.source == "the catalogue"
+    lookup = find_model(name)
+    assert lookup.facts is not None, lookup.why_not
+    assert lookup.source == "the catalogue"
 
 
 def test_a_name_without_its_owner_in_any_case() -> None:
@@ -160,10 +160,10 @@ def test_a_folder_wins_over_the_catalogue_and_is_relative_to_the_spec(tmp_path: 
     folder = tmp_path / "gpt2"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(TINY), encoding="utf-8")
-    found = find_model("gpt2", base_dir=tmp_path)
-    assert found.facts is not None
-    assert found.facts.family == "llama"
-    assert "config.json" in found.source
+    lookup = find_model("gpt2", base_dir=tmp_path)
+    assert lookup.facts is not None
+    assert lookup.facts.family == "llama"
+    assert "config.json" in lookup.source
 
 
 def test_the_local_cache_is_read_like_huggingface_hub_lays_it_out(no_cache: Path) -> None:
@@ -180,9 +180,9 @@ def test_the_local_cache_is_read_like_huggingface_hub_lays_it_out(no_cache: Path
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"hidden_size": 3}', '{"model_type": 7}'])
 def test_a_broken_config_file_is_a_reason_not_a_crash(tmp_path: Path, text: str) -> None:
     (tmp_path / "config.json").write_text(text, encoding="utf-8")
-    found = find_model(str(tmp_path))
-    assert found.facts is None
-    assert "config.json" in found.why_not
+    lookup = find_model(str(tmp_path))
+    assert lookup.facts is None
+    assert "config.json" in lookup.why_not
 
 
 def _pipe(path: Path) -> None:
@@ -238,16 +238,16 @@ def test_a_hostile_config_file_is_a_reason_not_a_hang(tmp_path: Path, make: Call
     ],
 )
 def test_a_value_that_no_model_can_have_is_named(changes: dict[str, Any]) -> None:
-    found = facts_from_config({**TINY, **changes})
-    assert found.facts is None
-    assert found.why_not.count("`") >= 2
+    lookup = facts_from_config({**TINY, **changes})
+    assert lookup.facts is None
+    assert lookup.why_not.count("`") >= 2
 
 
 @pytest.mark.parametrize("name", [None, "", "nobody/nothing", "a" * 5000, "bad\0name", "~nobody-here/x", "../../.."])
 def test_an_unknown_name_has_a_reason(name: str | None) -> None:
-    found = find_model(name)
-    assert found.facts is None
-    assert found.why_not
+    lookup = find_model(name)
+    assert lookup.facts is None
+    assert lookup.why_not
 
 
 def test_an_unknown_family_says_which_are_known() -> None:
@@ -256,9 +256,9 @@ def test_an_unknown_family_says_which_are_known() -> None:
 
 def test_without_torch_an_unknown_family_says_what_would_help(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("harness.hostinfo.model_probe.package_version", lambda _: None)
-    found = facts_from_config({"model_type": "mamba"}, build=True)
-    assert found.facts is None
-    assert "with torch and transformers installed it could be built and counted" in found.why_not
+    lookup = facts_from_config({"model_type": "mamba"}, build=True)
+    assert lookup.facts is None
+    assert "with torch and transformers installed it could be built and counted" in lookup.why_not
 
 
 def test_built_parameters_are_cut_at_the_longest_list_of_layers() -> None:

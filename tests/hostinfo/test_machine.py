@@ -14,11 +14,11 @@ from harness.hostinfo.machine import find_local_names
 @pytest.fixture
 def name_server(monkeypatch):
     """One that knows two names and that there is no third, and does not answer for any other until the test ends."""
-    ends, asked = threading.Event(), []
+    ends, requests = threading.Event(), []
     addresses = {"alias": "127.0.0.1", "other": "192.0.2.1"}
 
     def look_up(name, port, **_):
-        asked.append(name)
+        requests.append(name)
         if name == "nobody":
             raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
         if name not in addresses:
@@ -26,7 +26,7 @@ def name_server(monkeypatch):
         return [(socket.AF_INET, socket.SOCK_DGRAM, 17, "", (addresses.get(name, "127.0.0.1"), port))]
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    yield asked
+    yield requests
     ends.set()
 
 

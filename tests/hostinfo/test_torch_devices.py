@@ -31,11 +31,11 @@ NONE = replace(WELL, count=0, capabilities=(), built_for=())
     ],
 )  # fmt: skip
 def test_each_trouble_is_named_with_its_remedy(torch: TorchDevices, why: str, fix: str) -> None:
-    found = find_torch_problem(torch, 3)
-    assert found is not None
-    assert why in found.reason
-    assert fix in found.fix
-    assert found.certain is torch.answered
+    problem = find_torch_problem(torch, 3)
+    assert problem is not None
+    assert why in problem.reason
+    assert fix in problem.fix
+    assert problem.certain is torch.answered
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_the_users_own_folder_wins() -> None:
 
 def test_a_process_that_imports_deepspeed_has_it_in_its_environment() -> None:
     for environ in (dict(HOME), {**HOME, "TORCH_EXTENSIONS_DIR": "/scratch/ops"}):
-        wanted = torch_extensions_dir(environ)
+        expected = torch_extensions_dir(environ)
         set_torch_extensions_dir(environ)
-        assert environ["TORCH_EXTENSIONS_DIR"] == str(wanted)
-        assert torch_extensions_dir(environ) == wanted
+        assert environ["TORCH_EXTENSIONS_DIR"] == str(expected)
+        assert torch_extensions_dir(environ) == expected

@@ -36,32 +36,32 @@ TOLD = {
 
 @pytest.mark.parametrize(("torch", "told"), TOLD.items(), ids=["cpu", "h200", "no-driver", "crash", "broken"])
 def test_what_torch_says_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torch: str, told: TorchDevices
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torch: str, source: TorchDevices
 ) -> None:
     for name, value in made_up_gpu(tmp_path, torch, "2.13.0+x").items():
         monkeypatch.setenv(name, value)
-    assert torch_probe.probe_torch(SCRIPTS) == told
+    assert torch_probe.probe_torch(SCRIPTS) == source
 
 
 def test_a_driver_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in made_up_gpu(tmp_path, HANGS).items():
         monkeypatch.setenv(name, value)
     began = time.monotonic()
-    found = torch_probe.probe_torch(SCRIPTS, 1.0)
+    devices = torch_probe.probe_torch(SCRIPTS, 1.0)
     assert time.monotonic() - began < 10
-    assert (found.answered, found.words) == (False, "no answer within 1 s")
+    assert (devices.answered, devices.words) == (False, "no answer within 1 s")
 
 
 def test_torch_is_asked_with_the_variables_of_the_spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What lets ranks find the driver lets the probe find it."""
-    told = "import os\nversion.cuda = '13.0'\ncuda.is_available = lambda: 'THERE' in os.environ\n"
-    told += "cuda.device_count = lambda: 1\ncuda.get_device_capability = lambda index: (9, 0)\n"
-    told += "cuda.get_arch_list = lambda: ['sm_90']\ncuda.init = lambda: None\n"
-    for name, value in made_up_gpu(tmp_path / "here", told).items():
+    source = "import os\nversion.cuda = '13.0'\ncuda.is_available = lambda: 'THERE' in os.environ\n"
+    source += "cuda.device_count = lambda: 1\ncuda.get_device_capability = lambda index: (9, 0)\n"
+    source += "cuda.get_arch_list = lambda: ['sm_90']\ncuda.init = lambda: None\n"
+    for name, value in made_up_gpu(tmp_path / "here", source).items():
         monkeypatch.setenv(name, value)
     assert torch_probe.probe_torch(SCRIPTS).count == 0
     assert torch_probe.probe_torch(SCRIPTS, variables={"THERE": "1"}).count == 1
-    facts = parse_host_facts("a", 1, ask_host(tmp_path / "host", told, variables={"THERE": "1"}), 0.5, (0.0, 0.1))
+    facts = parse_host_facts("a", 1, ask_host(tmp_path / "host", source, variables={"THERE": "1"}), 0.5, (0.0, 0.1))
     assert facts.torch is not None
     assert facts.torch.count == 1
 
@@ -83,11 +83,11 @@ def ask_host(
 ) -> dict[str, Any]:
     """The answer of `host_probe.py`, which comes from stdin, on that machine."""
     env = made_up_gpu(folder, torch)
-    asked = {
+    request = {
         "job": "facts",
         "torch": torch_probe.build_request(SCRIPTS, env.pop("PYTHONPATH"), variables or {}, seconds),
     }
-    word = base64.urlsafe_b64encode(json.dumps(asked).encode()).decode()
+    word = base64.urlsafe_b64encode(json.dumps(request).encode()).decode()
     script = (SCRIPTS / "host_probe.py").read_text()
     done = subprocess.run(
         [sys.executable, "-", word], input=script, text=True, capture_output=True, check=True, env={**os.environ, **env}

@@ -16,7 +16,7 @@ import pytest
 from harness.hostinfo.machine import host_identity
 from harness.launching.setup.launch_plan import HostPlan, LaunchPlan
 from harness.launching.supervise.node_agents import NodeAgent, NodeAgents
-from harness.launching.supervise.run_verdict import RankStatus
+from harness.run_records.rank_statuses import RankStatus
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "harness" / "workers" / "node_agent.py"

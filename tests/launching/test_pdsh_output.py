@@ -6,7 +6,8 @@ import signal
 from dataclasses import replace
 
 from harness.launching.hosts.pdsh_output import PdshDemux
-from harness.launching.supervise.run_verdict import RankExit, RankStatus, decide_verdict
+from harness.launching.supervise.run_verdict import RankExit, decide_verdict
+from harness.run_records.rank_statuses import RankStatus
 
 
 def test_each_host_has_a_file_and_what_is_no_hosts_has_none(tmp_path):

@@ -12,7 +12,7 @@ import signal
 from launched import Launched, clean_up, left_over_buffers
 from test_signals import SPEC
 
-from harness.launching.supervise.restart_policy import read_restarts
+from harness.launching.supervise.restart_files import read_restarts
 from harness.verdicts import read_verdict
 
 

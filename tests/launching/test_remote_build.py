@@ -13,11 +13,12 @@ import pytest
 
 from harness.errors import UserError
 from harness.launching.hosts.ssh import encode_request
-from harness.launching.ops import local_build
+from harness.launching.ops import build_cache
 from harness.launching.ops.remote_build import build_on_hosts
 from harness.launching.process.signals import SignalInterrupt, Signals
+from harness.launching.setup.environment import Variable
 from harness.launching.setup.launch_context import LaunchContext
-from harness.launching.setup.launch_plan import HostPlan, LaunchPlan, Variable
+from harness.launching.setup.launch_plan import HostPlan, LaunchPlan
 from harness.views.screen import Screen
 
 ROOT = Path(__file__).parents[2]
@@ -129,8 +130,8 @@ def test_the_real_script_finds_its_stamp_and_says_nothing_when_all_is_ready(tmp_
     environ = {"TORCH_EXTENSIONS_DIR": str(tmp_path), "PATH": "/first:$PATH"}
     merged = dict(os.environ) | environ | {"PATH": f"/first:{os.environ['PATH']}"}
     record = {"file": str(op), "mtime_ns": stat.st_mtime_ns, "size": stat.st_size}
-    local_build.build_stamp_file(tmp_path).write_text(
-        json.dumps({local_build.build_stamp_key(merged): {"cpu_adam": record}})
+    build_cache.build_stamp_file(tmp_path).write_text(
+        json.dumps({build_cache.build_stamp_key(merged): {"cpu_adam": record}})
     )
     asked = encode_request({"path": [str(ROOT)], "environ": environ, "ops": ["cpu_adam"]})
     command = [sys.executable, str(ROOT / "harness" / "workers" / "op_builder.py"), "--request", asked]

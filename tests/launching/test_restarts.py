@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -13,16 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from harness.errors import UserError
-from harness.launching.setup.launch_plan import HostPlan, LaunchPlan, Variable
-from harness.launching.setup.run_dir import LOCK, acquire_lock
+from harness.launching.setup.environment import Variable
+from harness.launching.setup.launch_plan import HostPlan, LaunchPlan
 from harness.launching.supervise import hang_detector
 from harness.launching.supervise.launch_runner import run_launch
-from harness.launching.supervise.restart_policy import Attempt, decide_restart, read_restarts
-from harness.locks import Lock, LockHeld, current_holder, read_holder
+from harness.launching.supervise.restart_files import read_restarts
+from harness.locks import RUN_LOCK
 from harness.plan.resolved_run import resolve_run
 from harness.spec.run_spec import RunSpec
-from harness.verdicts import Verdict, read_verdict
+from harness.verdicts import read_verdict
 from harness.views.screen import Screen
 
 RANK = Path(__file__).with_name("pretend_rank.py")
@@ -80,7 +78,7 @@ def test_a_killed_rank_is_started_again_from_its_last_checkpoint(tmp_path):
     assert read_verdict(run_dir) == outcome.verdict
     assert outcome.verdict.attempt == 2
     assert sorted(p.name for p in (run_dir / "logs").glob("launcher*")) == ["launcher-2.log", "launcher.log"]
-    assert not (run_dir / LOCK).exists()
+    assert not (run_dir / RUN_LOCK).exists()
 
 
 def test_without_max_restarts_nothing_is_started_again(tmp_path):
@@ -162,57 +160,3 @@ def test_a_stop_between_two_attempts(tmp_path):
     assert "between two attempts" in outcome.verdict.reason
     assert read_verdict(run_dir) == outcome.verdict
     assert (outcome.verdict.rank, outcome.verdict.signal) == (None, "")
-
-
-def attempt(number, step, saved, start=0, cause="killed by SIGKILL"):
-    return Attempt(number, 0.0, 1.0, None, start, saved, step, "failed", 137, cause)
-
-
-def test_delays_double_while_nothing_is_gained_and_then_it_is_given_up():
-    killed = Verdict("failed", 137, "killed by SIGKILL", step=5)
-    first, idle, idler = attempt(1, 5, 4), attempt(2, 5, 4, 4), attempt(3, 4, 4, 4)
-    assert decide_restart([first], killed, 9, 5.0).delay == 5.0
-    assert decide_restart([first, idle], killed, 9, 5.0).delay == 5.0
-    assert decide_restart([first, idle, idler], killed, 9, 5.0).delay == 10.0
-    end = decide_restart([first, idle, idler, attempt(4, 5, 4, 4)], killed, 9, 5.0)
-    assert end.delay is None
-    assert "3 attempts in a row made no progress beyond step 5" in end.reason
-    assert decide_restart([first, idle, idler, attempt(4, 8, 8, 4)], killed, 9, 5.0).delay == 5.0
-    assert "restart 1 of 1" in decide_restart([first, idle], killed, 1, 5.0).reason
-    assert decide_restart([first], Verdict("stopped", 143), 9, 5.0).delay is None
-
-
-def test_a_run_directory_has_one_writer(tmp_path):
-    first = acquire_lock(tmp_path)
-    with pytest.raises(UserError) as refused:
-        acquire_lock(tmp_path)
-    assert refused.value.findings[0].gate == "EN120"
-    assert f"process {os.getpid()} on " in refused.value.findings[0].message
-    first.release()
-    acquire_lock(tmp_path).release()
-    assert not (tmp_path / LOCK).exists()
-
-
-def test_a_lock_whose_holder_was_killed_is_free(tmp_path):
-    code = f"import pathlib, time; from harness.locks import Lock; l = Lock.acquire(pathlib.Path({str(tmp_path / 'lock')!r})); print(1, flush=True); time.sleep(60)"
-    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, cwd=RANK.parents[2])
-    assert child.stdout.readline()
-    assert current_holder(tmp_path / "lock").pid == child.pid
-    with pytest.raises(LockHeld):
-        Lock.acquire(tmp_path / "lock")
-    child.kill()
-    child.wait()
-    child.stdout.close()
-    assert current_holder(tmp_path / "lock") is None
-    assert read_holder(tmp_path / "lock").is_alive is False
-    Lock.acquire(tmp_path / "lock").release()
-
-
-def test_on_a_network_file_system_another_machine_is_believed_for_two_minutes(tmp_path, monkeypatch):
-    monkeypatch.setattr("harness.hostinfo.machine.is_on_network_filesystem", lambda _: True)
-    lock = tmp_path / "lock"
-    lock.write_text(json.dumps({"host": "elsewhere:0000", "pid": 7, "ticks": 1, "what": ""}))
-    with pytest.raises(LockHeld):
-        Lock.acquire(lock)
-    os.utime(lock, (time.time() - 200, time.time() - 200))
-    Lock.acquire(lock).release()

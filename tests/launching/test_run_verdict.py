@@ -1,11 +1,11 @@
 """How a run ended, from what the ranks wrote. Needs nothing; milliseconds."""
 
-import json
 import signal
 
 import pytest
 
-from harness.launching.supervise.run_verdict import RankExit, RankStatus, decide_verdict, read_statuses
+from harness.launching.supervise.run_verdict import RankExit, decide_verdict
+from harness.run_records.rank_statuses import RankStatus
 
 
 def status(rank, state, *, time=100.0, step=5, error=""):
@@ -96,14 +96,3 @@ def test_a_failure_while_stopping_is_no_clean_stop():
     verdict = decide_verdict(full, 2, -9, stopped_by=signal.SIGTERM, ranks_killed=True)
     assert (verdict.state, verdict.code) == ("stopped", 143)
     assert verdict.reason == "1 of 2 ranks were killed; rank 0 failed: No space left"
-
-
-def test_torn_and_foreign_files_are_left_out(tmp_path):
-    folder = tmp_path / "status"
-    folder.mkdir()
-    (folder / "rank-00000.json").write_text(
-        json.dumps({"rank": 0, "pid": 7, "state": "running", "step": 3, "time": 1.5, "new": 1})
-    )
-    for number, text in enumerate(["", "{", "[]", '{"rank": "x"}', "null"], start=1):
-        (folder / f"rank-{number:05d}.json").write_text(text)
-    assert read_statuses(tmp_path) == {0: RankStatus(0, "", 7, "running", 3, 1.5)}

@@ -12,7 +12,7 @@ import time
 import pytest
 from launched import Launched, clean_up, left_over_buffers
 
-from harness.launching.supervise.run_diagnosis import diagnose_run
+from harness.diagnosis.run_diagnosis import diagnose_run
 from harness.verdicts import read_verdict
 
 SPEC = """\

@@ -45,9 +45,9 @@ def plan_of(*args: Any, **kwargs: Any) -> Plan:
 
 
 def settings(*args: Any, **kwargs: Any) -> PlanSettings:
-    found = settings_of(run_of(*args, **kwargs))
-    assert found is not None
-    return found
+    result = settings_of(run_of(*args, **kwargs))
+    assert result is not None
+    return result
 
 
 def offload(optimizer: str = "none", parameters: str = "none", stage: int = 3, **more: Any) -> dict[str, Any]:
@@ -63,6 +63,6 @@ def offload(optimizer: str = "none", parameters: str = "none", stage: int = 3, *
 
 def memory_of_run(*args: Any, **kwargs: Any) -> MemoryEstimate:
     """The memory of a plan that is known to have one."""
-    found = plan_of(*args, **kwargs).memory
-    assert found is not None
-    return found
+    memory = plan_of(*args, **kwargs).memory
+    assert memory is not None
+    return memory

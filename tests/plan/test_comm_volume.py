@@ -17,9 +17,11 @@ ONCE = {"train": {"gradient_accumulation_steps": 1}}
 NOTHING_KEPT = {"stage3_max_reuse_distance": 0, "stage3_prefetch_bucket_size": 0}
 
 
-def volume(s: PlanSettings) -> float:
+def volume(plan_settings: PlanSettings) -> float:
     """Ring units of the model's 16-bit bytes: gathers and reductions together."""
-    return (comm_volume.all_gather_bytes(P, s) + comm_volume.gradient_reduction_bytes(P, s)) / (2 * P)
+    return (comm_volume.all_gather_bytes(P, plan_settings) + comm_volume.gradient_reduction_bytes(P, plan_settings)) / (
+        2 * P
+    )
 
 
 @pytest.mark.parametrize(
@@ -50,9 +52,9 @@ def test_rooted_reduces_are_the_paper(stage: int) -> None:
 def test_what_stays_gathered_over_the_turn_is_not_gathered_again() -> None:
     small = find_model("llama-3.2-1b").facts
     assert small is not None
-    s = settings("llama-3.2-1b", **ONCE)
+    plan_settings = settings("llama-3.2-1b", **ONCE)
     n = small.num_parameters
-    assert comm_volume.all_gather_bytes(n, s) == pytest.approx(2 * (2 * n - 550_000_000))
+    assert comm_volume.all_gather_bytes(n, plan_settings) == pytest.approx(2 * (2 * n - 550_000_000))
 
 
 def test_zeropp_halves_gathers_and_quarters_reductions() -> None:
@@ -66,20 +68,20 @@ def test_a_second_shard_keeps_half_of_the_gathers_inside_a_host() -> None:
     raw = {"zero_optimization": {"zero_hpz_partition_size": 8}}
     slow = {"cluster": {"network_bandwidth": "5GB/s"}}
     plain = plan_of("llama-3.1-8b", 16, **slow).time
-    kept = plan_of("llama-3.1-8b", 16, deepspeed=raw, **slow).time
+    planned = plan_of("llama-3.1-8b", 16, deepspeed=raw, **slow).time
     assert plain is not None
-    assert kept is not None
-    assert kept.seconds_of("collectives") < 0.75 * plain.seconds_of("collectives")
+    assert planned is not None
+    assert planned.seconds_of("collectives") < 0.75 * plain.seconds_of("collectives")
 
 
 def test_offload_at_stage_3_parks_gradients_on_the_host() -> None:
     """6 bytes down and 2 up a parameter without accumulation (4 + 2 e g down, e g up and the new weights); without the
     4 where the host has no second copy of gradients.
     """
-    s = settings(zero=offload("cpu"), **ONCE)
-    assert sum(comm_volume.device_to_host_bytes(1.0, replace(s, separate_offload_grads=True))) == 6
-    assert sum(comm_volume.device_to_host_bytes(1.0, s)) == 2
-    assert comm_volume.host_to_device_bytes(1.0, s) == (2, 2)
+    plan_settings = settings(zero=offload("cpu"), **ONCE)
+    assert sum(comm_volume.device_to_host_bytes(1.0, replace(plan_settings, separate_offload_grads=True))) == 6
+    assert sum(comm_volume.device_to_host_bytes(1.0, plan_settings)) == 2
+    assert comm_volume.host_to_device_bytes(1.0, plan_settings) == (2, 2)
 
 
 def test_offload_at_stage_2_goes_down_once_without_accumulation() -> None:
@@ -107,17 +109,19 @@ def test_parameters_on_nvme_are_read_for_every_gather() -> None:
 def test_tensor_parallel_all_reduces_seven_times_a_layer() -> None:
     facts = find_model("llama-3.1-8b").facts
     assert facts is not None
-    s = settings("llama-3.1-8b", parallel={"tensor_parallel_size": 2}, zero={"stage": 1}, **ONCE)
+    plan_settings = settings("llama-3.1-8b", parallel={"tensor_parallel_size": 2}, zero={"stage": 1}, **ONCE)
     hidden = 4096 * 4096 * 2
-    assert comm_volume.tensor_parallel_bytes(facts, s) == pytest.approx((14 * 32 * hidden + 4096 * 2 * 128_256) / 2)
+    assert comm_volume.tensor_parallel_bytes(facts, plan_settings) == pytest.approx(
+        (14 * 32 * hidden + 4096 * 2 * 128_256) / 2
+    )
     assert comm_volume.tensor_parallel_bytes(facts, settings()) == 0
 
 
 def test_ulysses_exchanges_queries_keys_values_and_outputs() -> None:
     facts = find_model("llama-3.1-8b").facts
     assert facts is not None
-    s = settings("llama-3.1-8b", parallel={"sequence_parallel_size": 4}, **ONCE)
-    assert comm_volume.sequence_parallel_bytes(facts, s) == 2 * 32 * 1024 * 2 * (2 * 40 * 128) * 3 / 4
+    plan_settings = settings("llama-3.1-8b", parallel={"sequence_parallel_size": 4}, **ONCE)
+    assert comm_volume.sequence_parallel_bytes(facts, plan_settings) == 2 * 32 * 1024 * 2 * (2 * 40 * 128) * 3 / 4
 
 
 def test_pipelined_swapping_hides_behind_adam() -> None:

@@ -34,8 +34,8 @@ def plan_of(path: Path) -> Plan:
 
 
 def test_both_models_have_all_of_them() -> None:
-    found = {path.stem for path in RECIPES}
-    assert found == {f"{model}-{kind}" for model in ("llama-3.1-70b", "qwen2.5-72b") for kind in KINDS}
+    names = {path.stem for path in RECIPES}
+    assert names == {f"{model}-{kind}" for model in ("llama-3.1-70b", "qwen2.5-72b") for kind in KINDS}
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)

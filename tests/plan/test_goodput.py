@@ -45,10 +45,10 @@ def test_the_best_interval_loses_least() -> None:
 def test_a_checkpoint_of_70b_is_most_of_a_terabyte() -> None:
     assert checkpoint_bytes(settings(), 70_553_706_496) == 12 * 70_553_706_496
     assert checkpoint_bytes(settings(zero={"stage": 2}), 70_553_706_496) == 14 * 70_553_706_496
-    found = checkpoint_cost(settings(), 70_553_706_496, Rates())
-    assert found.seconds == pytest.approx(169.4, abs=0.5)
-    assert found.failure_seconds == FAILURE / 8
-    assert 0 < found.lost < 0.01
+    cost = checkpoint_cost(settings(), 70_553_706_496, Rates())
+    assert cost.seconds == pytest.approx(169.4, abs=0.5)
+    assert cost.failure_seconds == FAILURE / 8
+    assert 0 < cost.lost < 0.01
 
 
 def test_more_ranks_fail_more_often_and_want_shorter_intervals() -> None:

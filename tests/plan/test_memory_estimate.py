@@ -14,9 +14,9 @@ from harness.plan.resolved_run import resolve_run
 
 
 def memory(*args: Any, **kwargs: Any) -> MemoryEstimate:
-    found = plan_of(*args, **kwargs).memory
-    assert found is not None
-    return found
+    memory_of_plan = plan_of(*args, **kwargs).memory
+    assert memory_of_plan is not None
+    return memory_of_plan
 
 
 def host_states(plan: Plan) -> float:
@@ -61,7 +61,9 @@ def test_14_bytes_a_parameter_on_the_host_and_16_with_the_parameters() -> None:
     [((), 0), (("read",), 8), (("write",), 8), (("read", "write"), 8)],
     ids=["plain", "read", "write", "both"],
 )
-def test_states_of_the_first_step_are_in_memory_where_nobody_releases_them(ways: tuple[str, ...], kept: int) -> None:
+def test_states_of_the_first_step_are_in_memory_where_nobody_releases_them(
+    ways: tuple[str, ...], activations: int
+) -> None:
     """A DeepSpeed JSON that another program trains with; 526 GiB a host, as counted on DeepSpeed. Not a run spec."""
     swapped = {"device": "nvme", "nvme_path": "/nvme", **{f"pipeline_{way}": True for way in ways}}
     ours = run_of(zero={"stage": 3, "sub_group_size": 100_000_000, "offload_optimizer": swapped})
@@ -71,7 +73,7 @@ def test_states_of_the_first_step_are_in_memory_where_nobody_releases_them(ways:
         without, with_them = (m.host_bytes_at(phase) for m in peaks if m is not None)
         more[phase] = with_them - without
     # what else a JSON has in memory: gradients too small for the disk
-    assert more["step"] == pytest.approx(kept * 70_553_706_496, rel=0.002, abs=1e9)
+    assert more["step"] == pytest.approx(activations * 70_553_706_496, rel=0.002, abs=1e9)
     assert more["load"] == 0
 
 
@@ -100,8 +102,8 @@ def test_fp32_keeps_a_second_copy_of_the_weights_at_stages_1_to_3() -> None:
 
 
 def test_checkpointing_keeps_inputs_instead_of_layers() -> None:
-    kept = {row.kind: row.bytes for row in memory("llama-3.1-8b").items}
-    assert kept["activations"] == 32 * 2 * 4096 * 4096
+    activations = {row.kind: row.bytes for row in memory("llama-3.1-8b").items}
+    assert activations["activations"] == 32 * 2 * 4096 * 4096
     whole = {row.kind: row.bytes for row in memory("llama-3.1-8b", train={"gradient_checkpointing": False}).items}
     assert whole["activations"] == 32 * 4096 * 200_840
 
@@ -154,8 +156,8 @@ def test_the_rounding_disappears_without_pinned_memory() -> None:
     ],
 )
 def test_fit(gpu: int | None, host: int | None, expected: tuple[bool | None, str]) -> None:
-    found = check_fit(memory(zero=offload("cpu")), Capacity(gpu, host))
-    assert (found.fits, found.binding) == expected
+    fit = check_fit(memory(zero=offload("cpu")), Capacity(gpu, host))
+    assert (fit.fits, fit.binding) == expected
 
 
 def test_disks_that_are_too_small_or_unknown() -> None:
@@ -196,9 +198,9 @@ def test_the_second_shard_of_zeropp_is_there_between_gather_and_step() -> None:
 def test_the_first_stage_of_a_pipeline_holds_several_micro_batches(accumulation: int, in_flight: int) -> None:
     run: dict[str, Any] = {"zero": {"stage": 1}, "parallel": {"pipeline_parallel_size": 4}}
     train = {"gradient_accumulation_steps": accumulation, "gradient_checkpointing": False}
-    kept = next(row for row in memory("llama-3.1-70b", train=train, **run).items if row.kind == "activations")
+    activations = next(row for row in memory("llama-3.1-70b", train=train, **run).items if row.kind == "activations")
     one = 20 * 4096 * (16 * 8192 + 8 + 4 * 72 * 128 + 4 * 64 + 8 * 28672)
-    assert kept.bytes == in_flight * one
+    assert activations.bytes == in_flight * one
 
 
 def test_a_tensor_degree_divides_attention_and_mlp_and_not_the_norms() -> None:

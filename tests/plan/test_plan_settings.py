@@ -12,26 +12,31 @@ from harness.spec.run_spec import RunSpec
 
 
 def test_deepspeed_defaults() -> None:
-    s = settings()
-    assert (s.reduce_bucket_size, s.sub_group_size, s.param_persistence_threshold, s.prefetch_bucket_size) == (
+    plan_settings = settings()
+    assert (
+        plan_settings.reduce_bucket_size,
+        plan_settings.sub_group_size,
+        plan_settings.param_persistence_threshold,
+        plan_settings.prefetch_bucket_size,
+    ) == (
         500_000_000,
         1_000_000_000,
         100_000,
         50_000_000,
     )
-    assert s.overlap_comm
+    assert plan_settings.overlap_comm
     assert not settings(zero={"stage": 2}).overlap_comm
 
 
 def test_a_field_wins_over_the_raw_section_and_that_over_the_default() -> None:
     raw = {"zero_optimization": {"reduce_bucket_size": 5e6, "sub_group_size": 7}}
-    s = settings(zero={"stage": 3, "sub_group_size": 9}, deepspeed=raw)
-    assert (s.reduce_bucket_size, s.sub_group_size) == (5_000_000, 9)
+    plan_settings = settings(zero={"stage": 3, "sub_group_size": 9}, deepspeed=raw)
+    assert (plan_settings.reduce_bucket_size, plan_settings.sub_group_size) == (5_000_000, 9)
 
 
 def test_nonsense_in_the_raw_section_is_left_to_the_gates() -> None:
-    s = settings(deepspeed={"zero_optimization": ["x"], "bf16": 3, "data_types": {"grad_accum_dtype": 8}})
-    assert (s.reduce_bucket_size, s.grad_bytes) == (500_000_000, 2)
+    plan_settings = settings(deepspeed={"zero_optimization": ["x"], "bf16": 3, "data_types": {"grad_accum_dtype": 8}})
+    assert (plan_settings.reduce_bucket_size, plan_settings.grad_bytes) == (500_000_000, 2)
 
 
 @pytest.mark.parametrize(
@@ -49,8 +54,13 @@ def test_nonsense_in_the_raw_section_is_left_to_the_gates() -> None:
     ],
 )
 def test_bytes_an_element(precision: dict[str, bool], raw: dict[str, object], expected: tuple[int, ...]) -> None:
-    s = settings(precision=precision, deepspeed=raw)
-    assert (s.param_bytes, s.grad_bytes, s.master_bytes, s.state_bytes) == expected
+    plan_settings = settings(precision=precision, deepspeed=raw)
+    assert (
+        plan_settings.param_bytes,
+        plan_settings.grad_bytes,
+        plan_settings.master_bytes,
+        plan_settings.state_bytes,
+    ) == expected
 
 
 def test_nvme_below_stage_3_is_the_cpu_and_at_stage_0_nothing_is_offloaded() -> None:
@@ -68,9 +78,14 @@ def test_optimizer_states(optimizer: dict[str, object], states: int) -> None:
 
 def test_hosts_come_from_the_hostfile() -> None:
     spec = RunSpec.model_validate({"train": {"per_device_train_batch_size": 2}})
-    s = settings_of(resolve_run(spec, cluster=Cluster.from_pairs([("a", 4), ("b", 4)])))
-    assert s is not None
-    assert (s.num_hosts, s.ranks_per_host, s.world_size, s.tokens_per_step) == (2, 4, 8, 2 * 8 * 1024)
+    plan_settings = settings_of(resolve_run(spec, cluster=Cluster.from_pairs([("a", 4), ("b", 4)])))
+    assert plan_settings is not None
+    assert (
+        plan_settings.num_hosts,
+        plan_settings.ranks_per_host,
+        plan_settings.world_size,
+        plan_settings.tokens_per_step,
+    ) == (2, 4, 8, 2 * 8 * 1024)
 
 
 def test_without_ranks_or_micro_batch_there_are_none() -> None:

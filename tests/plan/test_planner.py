@@ -25,7 +25,7 @@ def test_json_has_what_scripts_read() -> None:
     assert body["step_seconds"] > 1
     assert body["nvme_bytes"] == 0
     assert {"tier", "what", "bytes_per_rank", "formula", "source", "phases"} <= set(body["rows"][0])
-    assert sum(rung["chosen"] for rung in body["alternatives"]) == 1
+    assert sum(alternative["chosen"] for alternative in body["alternatives"]) == 1
 
 
 def test_peaks_are_sums_of_the_rows() -> None:
@@ -35,10 +35,10 @@ def test_peaks_are_sums_of_the_rows() -> None:
 
 
 def test_a_plan_that_is_too_large_is_a_warning_with_both_numbers() -> None:
-    found = [f for f in plan_of(zero=offload("cpu"), cluster={"host_memory": "1TB"}).findings if f.gate == "MM005"]
-    assert [f.severity for f in found] == ["warning"]
-    assert "931.32 GiB" in found[0].message
-    assert found[0].key == "cluster.host_memory"
+    findings = [f for f in plan_of(zero=offload("cpu"), cluster={"host_memory": "1TB"}).findings if f.gate == "MM005"]
+    assert [f.severity for f in findings] == ["warning"]
+    assert "931.32 GiB" in findings[0].message
+    assert findings[0].key == "cluster.host_memory"
 
 
 @pytest.mark.parametrize(
@@ -63,19 +63,23 @@ def test_what_is_unknown_is_a_finding(sections: dict[str, Any], gate: str, word:
 
 def test_the_chosen_rung_has_the_numbers_of_the_plan() -> None:
     plan = plan_of(zero=offload("cpu"))
-    chosen = next(rung for rung in plan.alternatives if rung.is_current)
+    current = next(alternative for alternative in plan.alternatives if alternative.is_current)
     assert plan.memory is not None
-    assert (chosen.gpu_peak, chosen.host_peak, chosen.time) == (plan.memory.gpu_peak, plan.memory.host_peak, plan.time)
-    assert chosen.title == "ZeRO-3, optimizer on cpu"
+    assert (current.gpu_peak, current.host_peak, current.time) == (
+        plan.memory.gpu_peak,
+        plan.memory.host_peak,
+        plan.time,
+    )
+    assert current.title == "ZeRO-3, optimizer on cpu"
 
 
 def test_higher_stages_need_less_and_offload_moves_it_to_the_host() -> None:
-    rungs = {rung.title: rung for rung in plan_of("llama-3.1-8b").alternatives}
-    gpu = [rungs[name].gpu_peak for name in ("no ZeRO (stage 0)", "ZeRO-1", "ZeRO-2", "ZeRO-3")]
+    by_title = {alternative.title: alternative for alternative in plan_of("llama-3.1-8b").alternatives}
+    gpu = [by_title[name].gpu_peak for name in ("no ZeRO (stage 0)", "ZeRO-1", "ZeRO-2", "ZeRO-3")]
     assert gpu == sorted(gpu, reverse=True)
-    assert rungs["ZeRO-3, optimizer on cpu"].gpu_peak < rungs["ZeRO-3"].gpu_peak
-    assert rungs["ZeRO-3, optimizer on cpu"].host_peak > rungs["ZeRO-3"].host_peak
-    assert rungs["ZeRO-3, optimizer on nvme"].nvme_bytes > 12 * 8e9
+    assert by_title["ZeRO-3, optimizer on cpu"].gpu_peak < by_title["ZeRO-3"].gpu_peak
+    assert by_title["ZeRO-3, optimizer on cpu"].host_peak > by_title["ZeRO-3"].host_peak
+    assert by_title["ZeRO-3, optimizer on nvme"].nvme_bytes > 12 * 8e9
 
 
 @pytest.mark.parametrize(
@@ -83,11 +87,14 @@ def test_higher_stages_need_less_and_offload_moves_it_to_the_host() -> None:
 )
 def test_alternatives_that_the_gates_refuse_are_left_out(parallel: dict[str, int], highest: int) -> None:
     plan = plan_of("llama-3.1-8b", parallel=parallel, zero={"stage": 1})
-    assert {rung.settings.stage for rung in plan.alternatives} == set(range(highest + 1))
+    assert {alternative.settings.stage for alternative in plan.alternatives} == set(range(highest + 1))
 
 
 def test_checkpointing_is_offered_when_it_is_off() -> None:
-    titles = [rung.title for rung in plan_of("llama-3.1-8b", train={"gradient_checkpointing": False}).alternatives]
+    titles = [
+        alternative.title
+        for alternative in plan_of("llama-3.1-8b", train={"gradient_checkpointing": False}).alternatives
+    ]
     assert "ZeRO-3, gradient checkpointing" in titles
 
 

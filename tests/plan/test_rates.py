@@ -66,9 +66,9 @@ def test_measured_links_are_taken_as_they_are() -> None:
 
 @pytest.mark.parametrize("key", ["host_memory_bandwidth", "nvme_read_bandwidth", "network_bandwidth", "nvme"])
 def test_what_cannot_be_read_is_a_finding_at_its_key(key: str) -> None:
-    found = [f for f in plan_of(cluster={key: "lots"}).findings if f.gate == "MM004"]
-    assert [f.key for f in found] == [f"cluster.{key}"]
-    assert "lots" in found[0].message
+    findings = [f for f in plan_of(cluster={key: "lots"}).findings if f.gate == "MM004"]
+    assert [f.key for f in findings] == [f"cluster.{key}"]
+    assert "lots" in findings[0].message
 
 
 def test_every_assumption_is_told() -> None:

@@ -23,51 +23,54 @@ from harness.plan.spec_changes import merge_changes, spec_changes_for
 from harness.spec.run_spec import RunSpec
 
 
-def found(plan: Plan, **more: Any) -> tuple[Alternative, ...]:
+def search_run(plan: Plan, **more: Any) -> tuple[Alternative, ...]:
     assert plan.model is not None
     assert plan.settings is not None
     return search_settings(plan.model, plan.settings, plan.device, plan.capacity, plan.rates, **more)
 
 
 def test_what_fits_comes_first_and_the_fastest_of_it_before() -> None:
-    rungs = found(plan_of(zero=offload("cpu")), vary_parallel_dims=False)
-    fits = list(filter_fitting(rungs))
+    alternatives = search_run(plan_of(zero=offload("cpu")), vary_parallel_dims=False)
+    fits = list(filter_fitting(alternatives))
     assert fits
-    assert list(rungs[: len(fits)]) == fits
-    seconds = [rung.time.seconds for rung in fits if rung.time and rung.fit.fits]
+    assert list(alternatives[: len(fits)]) == fits
+    seconds = [alternative.time.seconds for alternative in fits if alternative.time and alternative.fit.fits]
     assert seconds == sorted(seconds)
 
 
 def test_every_choice_keeps_the_global_batch_and_the_ranks() -> None:
     plan = plan_of("llama-3.1-8b")
     assert plan.settings is not None
-    for rung in found(plan):
-        s = rung.settings
-        assert s.micro_batch * s.accumulation * s.data_parallel_size == 32
-        assert s.world_size == 8
+    for alternative in search_run(plan):
+        plan_settings = alternative.settings
+        assert plan_settings.micro_batch * plan_settings.accumulation * plan_settings.data_parallel_size == 32
+        assert plan_settings.world_size == 8
 
 
 def test_degrees_are_those_that_deepspeed_trains_with() -> None:
-    for rung in found(plan_of("llama-3.1-8b")):
-        s = rung.settings
-        assert s.stage <= (1 if s.pipeline_parallel_size > 1 else 3)
-        assert 32 % (s.tensor_parallel_size * s.sequence_parallel_size) == 0
+    for alternative in search_run(plan_of("llama-3.1-8b")):
+        plan_settings = alternative.settings
+        assert plan_settings.stage <= (1 if plan_settings.pipeline_parallel_size > 1 else 3)
+        assert 32 % (plan_settings.tensor_parallel_size * plan_settings.sequence_parallel_size) == 0
 
 
 def test_the_run_itself_is_among_them_with_its_own_numbers() -> None:
     plan = plan_of(zero=offload("cpu"))
     assert plan.memory is not None
-    chosen = [rung for rung in found(plan) if rung.is_current]
-    assert [(r.gpu_peak, r.host_peak, r.nvme_bytes) for r in chosen] == [
+    current = [alternative for alternative in search_run(plan) if alternative.is_current]
+    assert [(r.gpu_peak, r.host_peak, r.nvme_bytes) for r in current] == [
         (plan.memory.gpu_peak, plan.memory.host_peak, 0)
     ]
 
 
 def test_nothing_goes_to_disks_that_nobody_said_there_are() -> None:
-    without = found(plan_of(cluster={"host_memory": "400GB"}), vary_parallel_dims=False)
-    assert not any(rung.nvme_bytes for rung in filter_fitting(without))
+    without = search_run(plan_of(cluster={"host_memory": "400GB"}), vary_parallel_dims=False)
+    assert not any(alternative.nvme_bytes for alternative in filter_fitting(without))
     disks = {"host_memory": "600GB", "nvme": "8x3.5TB"}
-    assert any(rung.nvme_bytes for rung in filter_fitting(found(plan_of(cluster=disks), vary_parallel_dims=False)))
+    assert any(
+        alternative.nvme_bytes
+        for alternative in filter_fitting(search_run(plan_of(cluster=disks), vary_parallel_dims=False))
+    )
 
 
 @pytest.mark.parametrize("index", range(6))
@@ -77,10 +80,10 @@ def test_a_choice_written_as_a_spec_is_that_choice(index: int) -> None:
     assert plan.model is not None
     kinds = {
         (r.settings.stage, r.settings.optimizer_device, r.settings.param_device): r
-        for r in found(plan, vary_parallel_dims=False)
+        for r in search_run(plan, vary_parallel_dims=False)
     }
-    rung = list(kinds.values())[index]
-    spec = RunSpec.model_validate(merge_changes(raw, spec_changes_for(rung.settings, plan.model, raw)))
+    alternative = list(kinds.values())[index]
+    spec = RunSpec.model_validate(merge_changes(raw, spec_changes_for(alternative.settings, plan.model, raw)))
     again = settings_of(resolve_run(spec, world_size=8))
     assert again is not None
     same = (
@@ -92,14 +95,14 @@ def test_a_choice_written_as_a_spec_is_that_choice(index: int) -> None:
         "checkpointing",
         "sub_group_size",
     )
-    assert [getattr(again, name) for name in same] == [getattr(rung.settings, name) for name in same]
+    assert [getattr(again, name) for name in same] == [getattr(alternative.settings, name) for name in same]
 
 
 def test_swap_buffers_of_a_written_spec_hold_the_largest_shard() -> None:
     raw = spec_from_request(PlanRequest("llama-3.1-70b", 8, "H100-80GB"))
     plan = make_plan(resolve_run(RunSpec.model_validate(raw), world_size=8))
     assert plan.model is not None
-    both = next(r for r in found(plan, vary_parallel_dims=False) if r.settings.param_device == "nvme")
+    both = next(r for r in search_run(plan, vary_parallel_dims=False) if r.settings.param_device == "nvme")
     zero = spec_changes_for(both.settings, plan.model, raw)["zero"]
     assert zero["offload_param"]["buffer_size"] >= 131_334_144
 

@@ -15,9 +15,9 @@ from harness.plan.zero_partitions import local_num_parameters
 
 
 def time_of(*args: Any, **kwargs: Any) -> StepTime:
-    found = plan_of(*args, **kwargs).time
-    assert found is not None
-    return found
+    time = plan_of(*args, **kwargs).time
+    assert time is not None
+    return time
 
 
 def test_flops_are_6_a_matmul_parameter_and_the_attention() -> None:

@@ -269,8 +269,8 @@ def test_gates_let_the_chosen_settings_through(file: Path) -> None:
     written = load_spec(str(file), (), resolve_target(), text=yaml.safe_dump(raw, sort_keys=False))
     assert written.spec is not None
     assert written.source is not None
-    found = [*written.findings, *check_run(resolve_run(written.spec, world_size=8), written.source).findings]
-    assert [f for f in found if f.gate not in before and f.severity != "info"] == []
+    findings = [*written.findings, *check_run(resolve_run(written.spec, world_size=8), written.source).findings]
+    assert [f for f in findings if f.gate not in before and f.severity != "info"] == []
     assert RunSpec.model_validate(raw) == written.spec
 
 

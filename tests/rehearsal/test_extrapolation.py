@@ -1,4 +1,4 @@
-"""What a rehearsal tells of the whole run: exact where it was exact, a range where not. Needs nothing."""
+"""Estimates of the whole run from its rehearsal: exact where the plan is exact, else a range. Needs nothing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NODE = AvailableResources(8, "H100-80GB", 1900 << 30, 8000 << 30)
 KINDS = ("parameters", "gradients", "master", "states", "master_gradients", "persistent")
 
 
-def both(path: Path, room: AvailableResources = CPU) -> tuple[Plan, Plan]:
+def make_plans(path: Path, room: AvailableResources = CPU) -> tuple[Plan, Plan]:
     run = check_file(str(path)).run
     assert run is not None
     small = shrink_run(
@@ -32,8 +32,8 @@ def both(path: Path, room: AvailableResources = CPU) -> tuple[Plan, Plan]:
     return small.plan, make_plan(run)
 
 
-def counted(plan: Plan) -> dict[str, int]:
-    """What an engine would tell if the plan were exact."""
+def states_of(plan: Plan) -> dict[str, int]:
+    """The states of an engine if the plan were exact."""
     assert plan.memory is not None
     states: dict[str, int] = {}
     for row in plan.memory.items:
@@ -42,7 +42,7 @@ def counted(plan: Plan) -> dict[str, int]:
     return states
 
 
-def seen(states: dict[str, int], **lines: Any) -> RehearsalMeasurements:
+def make_measurements(states: dict[str, int], **lines: Any) -> RehearsalMeasurements:
     return RehearsalMeasurements(
         [{"phase": "step", "memory_host_peak_bytes": [10**9, 10**9], "states": states}], [2.0, 3.0, 2.5], (), **lines
     )
@@ -50,56 +50,58 @@ def seen(states: dict[str, int], **lines: Any) -> RehearsalMeasurements:
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)
 def test_states_that_are_as_planned_are_the_whole_runs_plan(path: Path) -> None:
-    """The sum over kinds and tiers too: what is carried over is the plan of the whole run, to the byte."""
-    small, whole = both(path)
-    states = [q for q in extrapolate(seen(counted(small)), small, whole) if q.name in counted(small)]
+    """The sum over kinds and tiers too: the estimate is the plan of the whole run, to the byte."""
+    small, whole = make_plans(path)
+    states = [q for q in extrapolate(make_measurements(states_of(small)), small, whole) if q.name in states_of(small)]
     assert len(states) >= 4
     assert all(q.exact for q in states)
     # Norms and biases, a group of their own, may be too small to be swapped here and large enough there.
-    assert {q.name: q.low for q in states if q.low} == counted(whole)
-    assert sum(q.low or 0 for q in states) == sum(counted(whole).values())
+    assert {q.name: q.low for q in states if q.low} == states_of(whole)
+    assert sum(q.low or 0 for q in states) == sum(states_of(whole).values())
     assert not [f for f in evaluate_rehearsal(states, whole) if f.gate == "MM010"]
 
 
-def test_states_that_are_not_as_planned_are_told() -> None:
-    small, whole = both(RECIPES[0])
-    states = counted(small)
+def test_states_that_are_not_as_planned_are_reported() -> None:
+    small, whole = make_plans(RECIPES[0])
+    states = states_of(small)
     states["host.master"] += 4
-    found = extrapolate(seen(states), small, whole)
-    master = next(q for q in found if q.name == "host.master")
+    quantities = extrapolate(make_measurements(states), small, whole)
+    master = next(q for q in quantities if q.name == "host.master")
     assert not master.exact
     assert master.low is not None
     assert master.low > (master.whole or 0)
-    told = next(f for f in evaluate_rehearsal(found, whole) if f.gate == "MM010")
-    assert told.severity == "warning"
-    assert "`host.master`" in " ".join(told.notes)
+    finding = next(f for f in evaluate_rehearsal(quantities, whole) if f.gate == "MM010")
+    assert finding.severity == "warning"
+    assert "`host.master`" in " ".join(finding.notes)
 
 
-def test_a_state_that_the_plan_does_not_have_is_not_carried_over() -> None:
-    small, whole = both(RECIPES[0])
-    found = next(q for q in extrapolate(seen({"gpu.surprise": 5}), small, whole) if q.name == "gpu.surprise")
-    assert (found.planned, found.low, found.high) == (None, None, None)
-    assert found.why
+def test_a_state_that_the_plan_does_not_have_is_not_extrapolated() -> None:
+    small, whole = make_plans(RECIPES[0])
+    quantity = next(
+        q for q in extrapolate(make_measurements({"gpu.surprise": 5}), small, whole) if q.name == "gpu.surprise"
+    )
+    assert (quantity.planned, quantity.low, quantity.high) == (None, None, None)
+    assert quantity.why
 
 
 def test_host_memory_lies_between_two_ways_to_be_wrong() -> None:
-    small, whole = both(RECIPES[0], NODE)
+    small, whole = make_plans(RECIPES[0], NODE)
     assert small.memory is not None
     assert whole.memory is not None
     planned = max(small.memory.host_bytes_at(phase) for phase in ("forward", "backward", "step"))
     line = {"phase": "step", "memory_host_peak_bytes": [planned // 8 + 10**9] * 8}
-    found = next(
+    quantity = next(
         q for q in extrapolate(RehearsalMeasurements([line], (), ()), small, whole) if q.name == "host memory, step"
     )
-    assert found.whole is not None
-    assert found.low is not None
-    assert found.high is not None
-    assert found.whole < found.low <= found.high
-    assert found.ratio == pytest.approx(1 + 8 * 10**9 / planned, rel=1e-6)
+    assert quantity.whole is not None
+    assert quantity.low is not None
+    assert quantity.high is not None
+    assert quantity.whole < quantity.low <= quantity.high
+    assert quantity.ratio == pytest.approx(1 + 8 * 10**9 / planned, rel=1e-6)
 
 
-def test_time_is_carried_over_where_both_plans_have_rates() -> None:
-    small, whole = both(RECIPES[0], NODE)
+def test_time_is_extrapolated_where_both_plans_have_rates() -> None:
+    small, whole = make_plans(RECIPES[0], NODE)
     assert small.time is not None
     assert whole.time is not None
     seconds = [small.time.seconds, 2 * small.time.seconds, 1.5 * small.time.seconds]
@@ -108,25 +110,25 @@ def test_time_is_carried_over_where_both_plans_have_rates() -> None:
     assert (step.low, step.high) == (pytest.approx(whole.time.seconds), pytest.approx(2 * whole.time.seconds))
 
 
-def test_on_a_cpu_no_time_is_carried_over_and_that_is_said() -> None:
-    small, whole = both(RECIPES[0])
-    step = next(q for q in extrapolate(seen({}), small, whole) if q.name == "a step")
+def test_on_a_cpu_no_time_is_extrapolated_and_the_reason_is_given() -> None:
+    small, whole = make_plans(RECIPES[0])
+    step = next(q for q in extrapolate(make_measurements({}), small, whole) if q.name == "a step")
     assert (step.measured, step.low) == (2.5, None)
     assert "no rates of a CPU" in step.why
 
 
 @pytest.mark.parametrize(("low", "severity"), [(3e12, "error"), (1e12, "warning"), (None, None)])
 def test_what_does_not_fit_is_a_finding(low: float | None, severity: str | None) -> None:
-    _, whole = both(RECIPES[0])
+    _, whole = make_plans(RECIPES[0])
     q = Quantity("host memory, step", "bytes", 1.0, 1.0, 1.0, low, None if low is None else 4e12)
     assert [f.severity for f in evaluate_rehearsal([q], whole) if f.gate == "MM011"] == ([severity] if severity else [])
 
 
 def test_the_table_has_ten_lines_at_most_and_a_line_a_tier() -> None:
-    small, whole = both(CONFIGS / "llama-3.1-70b-zero3-nvme-all.yaml")
-    found = extrapolate(seen(counted(small), export_peak=10**9), small, whole)
-    lines = render_quantities(found).splitlines()
+    small, whole = make_plans(CONFIGS / "llama-3.1-70b-zero3-nvme-all.yaml")
+    quantities = extrapolate(make_measurements(states_of(small), export_peak=10**9), small, whole)
+    lines = render_quantities(quantities).splitlines()
     assert len(lines) <= 11
-    assert [q.name for q in sum_by_tier(found)] == ["states on gpu", "states on host", "states on nvme"]
+    assert [q.name for q in sum_by_tier(quantities)] == ["states on gpu", "states on host", "states on nvme"]
     assert [line.split("  ")[0] for line in lines[1:4]] == ["states on gpu", "states on host", "states on nvme"]
     assert all("exact to the byte" in line for line in lines[1:4])

@@ -30,7 +30,7 @@ def run_of(path: Path) -> ResolvedRun:
     return run
 
 
-def made(path: Path, room: AvailableResources) -> SmallRun:
+def small_run_of(path: Path, room: AvailableResources) -> SmallRun:
     run = run_of(path)
     small = shrink_run(run, catalogue_config(run.spec.model.name_or_path or "") or {}, room, FILES)
     assert isinstance(small, SmallRun), small
@@ -39,16 +39,16 @@ def made(path: Path, room: AvailableResources) -> SmallRun:
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)
 def test_on_a_cpu_every_flagship_recipe_takes_the_same_ways_narrower(path: Path) -> None:
-    run, small = run_of(path), made(path, CPU)
+    run, small = run_of(path), small_run_of(path, CPU)
     zero, spec = run.spec.zero, small.plan.run.spec
     assert small.plan.model is not None
     assert 10**6 < small.plan.model.num_parameters < 5 * 10**7
     assert small.plan.run.parallel_dims.world_size == 2
     assert spec.zero.stage == zero.stage
     for name in ("offload_optimizer", "offload_param"):
-        asked, has = getattr(zero, name), getattr(spec.zero, name)
-        assert (asked.device if asked else None) == (has.device if has else None)
-        assert has is None or has.nvme_path in (None, FILES["nvme"])
+        offload, small_offload = getattr(zero, name), getattr(spec.zero, name)
+        assert (offload.device if offload else None) == (small_offload.device if small_offload else None)
+        assert small_offload is None or small_offload.nvme_path in (None, FILES["nvme"])
     assert spec.train.gradient_checkpointing == run.spec.train.gradient_checkpointing
     assert spec.precision == run.spec.precision
     assert spec.optimizer == run.spec.optimizer
@@ -59,14 +59,14 @@ def test_on_a_cpu_every_flagship_recipe_takes_the_same_ways_narrower(path: Path)
 @pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)
 def test_what_is_left_passes_every_gate(path: Path, tmp_path: Path) -> None:
     file = tmp_path / "small.yaml"
-    file.write_text(as_yaml(made(path, CPU).raw_spec))
+    file.write_text(as_yaml(small_run_of(path, CPU).raw_spec))
     report = check_file(str(file)).report
     assert report.ok, report.findings
 
 
 @pytest.mark.parametrize("path", [p for p in RECIPES if "h200" not in p.stem], ids=lambda p: p.stem)
 def test_on_eight_devices_nothing_is_narrower_and_all_layers_fit(path: Path) -> None:
-    small, run = made(path, ONE_NODE), run_of(path)
+    small, run = small_run_of(path, ONE_NODE), run_of(path)
     keys = {change.key for change in small.changes}
     assert not {"model.hidden_size", "data.max_length", "train.per_device_train_batch_size"} & keys
     assert not any(key.startswith(("zero.reduce", "zero.sub", "zero.stage3", "parallel.")) for key in keys)
@@ -77,7 +77,7 @@ def test_on_eight_devices_nothing_is_narrower_and_all_layers_fit(path: Path) -> 
 @pytest.mark.parametrize("path", [p for p in RECIPES if "long" not in p.stem], ids=lambda p: p.stem)
 def test_on_one_device_a_rank_has_its_share_of_the_layers(path: Path) -> None:
     """An eighth of the ranks, at most an eighth of the layers: a rank's shards of them are as large as in the run."""
-    small = made(path, ONE_H200)
+    small = small_run_of(path, ONE_H200)
     layers = small_model_config.find_value(small.config, small_model_config.LAYER_KEYS)
     assert layers is not None
     assert 1 <= layers <= 10
@@ -95,7 +95,7 @@ def test_degrees_are_halved_until_there_are_devices() -> None:
         "pipeline": 1,
         "sequence": 4,
     }
-    small = made(
+    small = small_run_of(
         CONFIGS / "llama-3.1-70b-zero3-long-context.yaml", AvailableResources(4, "H100-80GB", 2 << 40, 8 << 40)
     )
     assert small.plan.run.spec.data.max_length == 65536 // 2  # as many tokens a rank
@@ -105,11 +105,11 @@ def test_degrees_are_halved_until_there_are_devices() -> None:
 def test_too_little_of_everything_is_said_with_what_is_needed() -> None:
     run = run_of(CONFIGS / "llama-3.1-70b-zero3-cpu-offload.yaml")
     config = catalogue_config("llama-3.1-70b") or {}
-    found = shrink_run(run, config, AvailableResources(1, "H100-80GB", 8 << 30, 10 << 30), FILES)
-    assert isinstance(found, Finding)
-    assert found.gate == "MM009"
-    assert "the smallest has 2,957,0" in found.notes[0]
-    assert "10.00 GiB of disk" in found.notes[1]
+    finding = shrink_run(run, config, AvailableResources(1, "H100-80GB", 8 << 30, 10 << 30), FILES)
+    assert isinstance(finding, Finding)
+    assert finding.gate == "MM009"
+    assert "the smallest has 2,957,0" in finding.notes[0]
+    assert "10.00 GiB of disk" in finding.notes[1]
 
 
 @pytest.mark.parametrize(
@@ -124,8 +124,8 @@ def test_too_little_of_everything_is_said_with_what_is_needed() -> None:
     ],
 )
 def test_models_that_cannot_be_made_smaller(config: dict[str, Any], narrow: bool, why: str | None) -> None:
-    found = small_model_config.unsupported_reason(config, narrow=narrow)
-    assert found is None if why is None else why in (found or "")
+    reason = small_model_config.unsupported_reason(config, narrow=narrow)
+    assert reason is None if why is None else why in (reason or "")
 
 
 @pytest.mark.parametrize(

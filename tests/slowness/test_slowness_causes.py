@@ -19,7 +19,9 @@ ON_DEVICE = {"zero": {"stage": 3, "offload_optimizer": None}, "train": {"per_dev
 NVME = {"device": "nvme", "nvme_path": "/local_nvme"}
 
 
-def looked(changes: dict[str, Any], shares: dict[str, float] | None = None, **measured: float) -> SlownessReport:
+def diagnose_changes(
+    changes: dict[str, Any], shares: dict[str, float] | None = None, **measured: float
+) -> SlownessReport:
     """The diagnosis of a run with these changes of the spec, and medians; the plan is the real one."""
     plan = make_plan(on_gpus(changes))
     assert plan.time is not None
@@ -30,26 +32,26 @@ def looked(changes: dict[str, Any], shares: dict[str, float] | None = None, **me
 
 
 def only(diagnosis: SlownessReport, name: str) -> SlowdownReport:
-    assert [told.slowdown.name for told in diagnosis.slowdowns] == [name]
+    assert [report.slowdown.name for report in diagnosis.slowdowns] == [name]
     return diagnosis.slowdowns[0]
 
 
-def best_gain(told: SlowdownReport) -> float:
-    prediction = told.settings[0][1]
+def best_gain(report: SlowdownReport) -> float:
+    prediction = report.settings[0][1]
     assert prediction is not None
     assert prediction.gain is not None
     return prediction.gain
 
 
 def test_a_healthy_run_has_no_cause() -> None:
-    assert looked(ON_DEVICE).slowdowns == ()
+    assert diagnose_changes(ON_DEVICE).slowdowns == ()
 
 
 def test_data() -> None:
-    told = only(looked(ON_DEVICE, {"data": 0.35, "forward": 0.2, "backward": 0.35}), "data")
-    assert told.slowdown.share == pytest.approx(0.35)
-    assert "1.4 s of a step of 4.0 s (35%)" in told.slowdown.evidence[0]
-    assert told.settings == ()  # the plan knows nothing of data
+    report = only(diagnose_changes(ON_DEVICE, {"data": 0.35, "forward": 0.2, "backward": 0.35}), "data")
+    assert report.slowdown.share == pytest.approx(0.35)
+    assert "1.4 s of a step of 4.0 s (35%)" in report.slowdown.evidence[0]
+    assert report.settings == ()  # the plan knows nothing of data
 
 
 def test_communication_and_what_a_larger_micro_batch_gives_by_the_plan() -> None:
@@ -58,22 +60,22 @@ def test_communication_and_what_a_larger_micro_batch_gives_by_the_plan() -> None
         "train": {"per_device_train_batch_size": 1},
         "zero": ON_DEVICE["zero"],
     }
-    told = only(looked(slow_links, {"communication": 0.5}), "communication")
-    assert told.slowdown.share == pytest.approx(0.5)
-    setting, prediction = told.settings[0]
+    report = only(diagnose_changes(slow_links, {"communication": 0.5}), "communication")
+    assert report.slowdown.share == pytest.approx(0.5)
+    setting, prediction = report.settings[0]
     assert prediction is not None
     assert prediction.after is not None
     again = make_plan(prediction.after.run)  # the same as planning that spec by itself
     assert again.time is not None
     assert prediction.after.time is not None
     assert again.time.seconds == prediction.after.time.seconds
-    assert best_gain(told) > 0.2
+    assert best_gain(report) > 0.2
     assert prediction.after.run.batch.global_batch == 64
     assert setting.sets
 
 
 def test_communication_of_one_rank_is_none() -> None:
-    diagnosis = looked(ON_DEVICE, {"communication": 0.5})
+    diagnosis = diagnose_changes(ON_DEVICE, {"communication": 0.5})
     one = replace(diagnosis.measurements, run_header={"world": 1})
     assert (
         diagnose_measurements(one, lambda plan, setting: predict_plan(plan, setting.sets, Path(), None)).slowdowns == ()
@@ -81,73 +83,77 @@ def test_communication_of_one_rank_is_none() -> None:
 
 
 def test_the_cpu_optimizer() -> None:
-    told = only(looked({}, {"optimizer": 0.4, "forward": 0.2, "backward": 0.35}), "cpu-optimizer")
-    settings = {next(iter(setting.sets)): prediction for setting, prediction in told.settings}
+    report = only(diagnose_changes({}, {"optimizer": 0.4, "forward": 0.2, "backward": 0.35}), "cpu-optimizer")
+    settings = {next(iter(setting.sets)): prediction for setting, prediction in report.settings}
     assert "zero.offload_optimizer.ratio" in settings
-    assert best_gain(told) > 0.1
-    gains = [p.gain for _, p in told.settings if p is not None and p.gain is not None]
+    assert best_gain(report) > 0.1
+    gains = [p.gain for _, p in report.settings if p is not None and p.gain is not None]
     assert gains == sorted(gains, reverse=True)
 
 
 def test_nothing_that_does_not_fit_is_proposed() -> None:
     small = {"cluster": {"gpu": "RTX4090-24GB", "gpus_per_node": 8}, "train": {"gradient_checkpointing": True}}
-    told = only(looked(small, {"optimizer": 0.4, "forward": 0.15, "backward": 0.2}), "cpu-optimizer")
-    proposed = [setting.sets for setting, _ in told.settings]
+    report = only(diagnose_changes(small, {"optimizer": 0.4, "forward": 0.15, "backward": 0.2}), "cpu-optimizer")
+    proposed = [setting.sets for setting, _ in report.settings]
     assert not any("zero.offload_optimizer" in sets for sets in proposed)
-    assert all(p is None or p.after is None or p.after.fit.fits is not False for _, p in told.settings)
+    assert all(p is None or p.after is None or p.after.fit.fits is not False for _, p in report.settings)
 
 
 def test_pcie_is_the_plans_word() -> None:
     slow = {"zero": {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}}
-    told = only(looked(slow | {"cluster": {"pcie_bandwidth": "2GB/s"}}), "pcie")
-    assert told.slowdown.is_planned
-    assert "H100-80GB has" in told.slowdown.evidence[1]
-    assert best_gain(told) > 0.2
+    report = only(diagnose_changes(slow | {"cluster": {"pcie_bandwidth": "2GB/s"}}), "pcie")
+    assert report.slowdown.is_planned
+    assert "H100-80GB has" in report.slowdown.evidence[1]
+    assert best_gain(report) > 0.2
 
 
 @pytest.mark.parametrize("offload_param", [None, NVME])
 def test_nvme(offload_param: dict[str, Any] | None) -> None:
     zero = {"stage": 3, "offload_optimizer": NVME, "offload_param": offload_param}
-    told = only(
-        looked({"zero": zero, "train": {"per_device_train_batch_size": 8}}, {"io": 0.5}, nvme_read_bytes=12e9), "nvme"
+    report = only(
+        diagnose_changes(
+            {"zero": zero, "train": {"per_device_train_batch_size": 8}}, {"io": 0.5}, nvme_read_bytes=12e9
+        ),
+        "nvme",
     )
-    assert "11.18 GiB a step" in told.slowdown.evidence[1]
-    assert any(s.sets.get("zero.offload_optimizer.device") == "cpu" for s, _ in told.settings)
-    assert best_gain(told) > 0.1
+    assert "11.18 GiB a step" in report.slowdown.evidence[1]
+    assert any(s.sets.get("zero.offload_optimizer.device") == "cpu" for s, _ in report.settings)
+    assert best_gain(report) > 0.1
 
 
 def test_the_bubble() -> None:
     pipeline = {"parallel": {"pipeline_parallel_size": 4}, "zero": {"stage": 1, "offload_optimizer": None}}
     batch = {"per_device_train_batch_size": 8, "global_batch_size": 64}
-    told = only(looked(pipeline | {"train": batch}), "bubble")
-    assert told.slowdown.share == pytest.approx(3 / 7)
-    assert "(p - 1) / (m + p - 1) = 43%" in told.slowdown.evidence[0]
-    assert best_gain(told) > 0.1
+    report = only(diagnose_changes(pipeline | {"train": batch}), "bubble")
+    assert report.slowdown.share == pytest.approx(3 / 7)
+    assert "(p - 1) / (m + p - 1) = 43%" in report.slowdown.evidence[0]
+    assert best_gain(report) > 0.1
 
 
 def test_recomputation() -> None:
-    told = only(
-        looked({"train": {"gradient_checkpointing": True, "per_device_train_batch_size": 2}}, hfu=0.5), "recompute"
+    report = only(
+        diagnose_changes({"train": {"gradient_checkpointing": True, "per_device_train_batch_size": 2}}, hfu=0.5),
+        "recompute",
     )
-    assert 0.1 < told.slowdown.share < 0.34
-    assert "MFU is 38.0%, HFU, which counts them, 50.0%" in told.slowdown.evidence
-    assert told.settings[0][0].sets["train.gradient_checkpointing"] is False
-    assert best_gain(told) > 0.05
+    assert 0.1 < report.slowdown.share < 0.34
+    assert "MFU is 38.0%, HFU, which counts them, 50.0%" in report.slowdown.evidence
+    assert report.settings[0][0].sets["train.gradient_checkpointing"] is False
+    assert best_gain(report) > 0.05
 
 
 def test_a_small_micro_batch() -> None:
     changes = ON_DEVICE | {"data": {"max_length": 512}, "train": {"per_device_train_batch_size": 1}}
-    told = only(looked(changes, mfu=0.08, hfu=0.08), "small-micro-batch")
-    assert "a micro-batch has 512 tokens, a step accumulates 8 of them" in told.slowdown.evidence
-    assert told.settings[0][0].sets["train.per_device_train_batch_size"] in (2, 4)
+    report = only(diagnose_changes(changes, mfu=0.08, hfu=0.08), "small-micro-batch")
+    assert "a micro-batch has 512 tokens, a step accumulates 8 of them" in report.slowdown.evidence
+    assert report.settings[0][0].sets["train.per_device_train_batch_size"] in (2, 4)
 
 
 def test_padding() -> None:
-    told = only(looked(ON_DEVICE, step_tokens=600.0), "padding")
-    assert told.slowdown.share == pytest.approx(0.4 * 0.91)
-    assert [setting.sets for setting, _ in told.settings] == [{"data.packing": True}]
+    report = only(diagnose_changes(ON_DEVICE, step_tokens=600.0), "padding")
+    assert report.slowdown.share == pytest.approx(0.4 * 0.91)
+    assert [setting.sets for setting, _ in report.settings] == [{"data.packing": True}]
 
 
 def test_several_causes_come_the_costliest_first() -> None:
-    diagnosis = looked({}, {"optimizer": 0.3, "data": 0.4, "forward": 0.1, "backward": 0.15})
-    assert [told.slowdown.name for told in diagnosis.slowdowns] == ["data", "cpu-optimizer"]
+    diagnosis = diagnose_changes({}, {"optimizer": 0.3, "data": 0.4, "forward": 0.1, "backward": 0.15})
+    assert [report.slowdown.name for report in diagnosis.slowdowns] == ["data", "cpu-optimizer"]

@@ -17,7 +17,7 @@ from harness.views.slowness_text import format_prediction, summary_lines
 
 def test_a_run_on_gpus(tmp_path: Path) -> None:
     diagnosis = diagnose_slowness(read_run_record(eventful(tmp_path / "r", 60)))
-    assert [told.slowdown.name for told in diagnosis.slowdowns] == ["cpu-optimizer", "communication"]
+    assert [report.slowdown.name for report in diagnosis.slowdowns] == ["cpu-optimizer", "communication"]
     first, second = summary_lines(diagnosis)
     assert first == "the optimizer on the CPU: 33% of the step"
     assert second.startswith("try without `zero.offload_optimizer`; the plan: a step of 4.6 s becomes 3.6 s (-22%)")
@@ -29,10 +29,10 @@ def test_a_run_on_gpus(tmp_path: Path) -> None:
 def test_a_run_on_the_cpu_has_no_planned_time_and_says_so(tmp_path: Path) -> None:
     rows = [step(n, 1.0, {"optimizer": 0.5, "forward": 0.2, "backward": 0.25}) for n in range(1, 6)]
     diagnosis = diagnose_slowness(read_run_record(write_run(tmp_path / "r", tiny(), [head(tiny()), *rows])))
-    (told,) = diagnosis.slowdowns
-    assert told.slowdown.name == "cpu-optimizer"
-    assert told.settings
-    assert all("no time is planned for this device" in format_prediction(p) for _, p in told.settings)
+    (report,) = diagnosis.slowdowns
+    assert report.slowdown.name == "cpu-optimizer"
+    assert report.settings
+    assert all("no time is planned for this device" in format_prediction(p) for _, p in report.settings)
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_a_run_that_says_nothing_is_not_diagnosed(tmp_path: Path, lines: list[di
 def test_a_run_whose_spec_cannot_be_read_is_diagnosed_by_its_numbers(tmp_path: Path) -> None:
     rows = [step(n, shares={"data": 0.5}) for n in range(1, 6)]
     record = read_run_record(write_run(tmp_path / "r", tiny(), rows, files={"spec.resolved.json": "{"}))
-    assert [told.slowdown.name for told in diagnose_slowness(record).slowdowns] == ["data"]
+    assert [report.slowdown.name for report in diagnose_slowness(record).slowdowns] == ["data"]
     assert "Waiting for data: 50% of the step" in render_slowness(record)
 
 

@@ -108,8 +108,8 @@ def test_a_file_that_is_not_here_is_a_warning(write):
     ],
 )  # fmt: skip
 def test_what_is_wrong_in_it_is_told_at_its_key(text, gate, key, severity, write):
-    found = {(f.gate, f.key, f.severity) for f in read(write, TOP + text).findings}
-    assert (gate, key, severity) in found, found
+    observed = {(f.gate, f.key, f.severity) for f in read(write, TOP + text).findings}
+    assert (gate, key, severity) in observed, observed
 
 
 def test_a_wrong_value_is_told_once_by_its_own_key(write):

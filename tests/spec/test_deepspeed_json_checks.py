@@ -7,7 +7,9 @@ import json
 import pytest
 
 from harness.facts.deepspeed_version import DeepSpeedTarget
-from harness.spec.deepspeed_json_checks import check_deepspeed_json, convert_as_deepspeed, spec_key
+from harness.spec.deepspeed_json_checks import check_deepspeed_json
+from harness.spec.deepspeed_mapping import spec_key
+from harness.spec.deepspeed_value_checks import convert_as_deepspeed
 from harness.spec.parse.source import Source
 
 

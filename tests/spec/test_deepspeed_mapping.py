@@ -53,6 +53,6 @@ def test_an_optimizer_that_the_spec_cannot_say_stays_whole(params, write):
         write("ds.json", json.dumps({"train_batch_size": 1, "optimizer": {"type": "Adam", "params": params}}))
     )
     assert loaded.spec is not None, loaded.findings
-    kept = {k: v for k, v in params.items() if v != "auto"}
-    if kept:
-        assert loaded.spec.deepspeed["optimizer"]["params"] == kept
+    explicit = {k: v for k, v in params.items() if v != "auto"}
+    if explicit:
+        assert loaded.spec.deepspeed["optimizer"]["params"] == explicit

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from harness.errors import UserError
-from harness.spec.parse.json_parser import parse_lenient
+from harness.spec.parse.source_parser import parse_lenient
 
 
 def read(text):

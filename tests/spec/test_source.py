@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from harness.errors import ExitCode, UserError
 from harness.spec.parse import json_parser, yaml_parser
-from harness.spec.parse.source import read_source
+from harness.spec.parse.source_parser import read_source
 
 REFUSED = {
     "empty.yaml": (b"", "SP003", 1, 1),

@@ -33,8 +33,8 @@ def test_numbers_as_people_write_them(text, path, value, write):
 
 @pytest.mark.parametrize("number", [".inf", ".nan"])
 def test_what_is_not_finite_is_refused(number, write):
-    found = findings(write("a.yaml", f"optimizer: {{weight_decay: {number}, learning_rate: {number}}}\n"))
-    assert set(found) == {"optimizer.weight_decay", "optimizer.learning_rate"}
+    by_key = findings(write("a.yaml", f"optimizer: {{weight_decay: {number}, learning_rate: {number}}}\n"))
+    assert set(by_key) == {"optimizer.weight_decay", "optimizer.learning_rate"}
 
 
 @pytest.mark.parametrize(
@@ -97,19 +97,19 @@ def test_an_empty_section_is_its_defaults(write):
     ],
 )  # fmt: skip
 def test_a_wrong_key_or_value_is_found_where_it_is(text, key, gate, line, column, said, write):
-    found = findings(write("a.yaml", text))
-    assert key in found, found
-    finding = found[key]
+    by_key = findings(write("a.yaml", text))
+    assert key in by_key, by_key
+    finding = by_key[key]
     assert (finding.gate, finding.place.line, finding.place.column) == (gate, line, column), finding
     assert said in f"{finding.message} {finding.fix.title if finding.fix else ''}", finding
     assert finding.is_error
 
 
 def test_every_problem_is_told_in_one_pass(write):
-    found = findings(
+    by_key = findings(
         write("a.yaml", "train:\n  max_steps: ten\n  sed: 1\noptimizer:\n  type: x\ndeepspeed:\n  nope_key: 1\n")
     )
-    assert set(found) == {"train.max_steps", "train.sed", "optimizer.type", "deepspeed.nope_key"}
+    assert set(by_key) == {"train.max_steps", "train.sed", "optimizer.type", "deepspeed.nope_key"}
 
 
 def test_overrides_win_and_are_located_on_the_command_line(write):
@@ -216,10 +216,10 @@ def test_auto_counts_as_not_given_and_is_told_once(write):
     ],
 )
 def test_a_wrong_key_in_a_deepspeed_json(config, key, gate, said, write):
-    found = {f.key: f for f in ds(write, config).findings}
-    assert key in found, found
-    assert found[key].gate == gate
-    assert said in f"{found[key].message} {found[key].fix.title}"
+    by_key = {f.key: f for f in ds(write, config).findings}
+    assert key in by_key, by_key
+    assert by_key[key].gate == gate
+    assert said in f"{by_key[key].message} {by_key[key].fix.title}"
 
 
 def test_the_same_json_is_judged_by_version(write):

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import ast
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,6 +48,10 @@ Types = frozenset[tuple[str, str]]
 """(module, class) of the values that an expression may have; (PARAMETER, PARAMETER) is the parameter itself."""
 THE_PARAMETER: Types = frozenset({(PARAMETER, PARAMETER)})
 NOTHING: Types = frozenset()
+
+
+def _union(types: Iterable[Types]) -> Types:
+    return NOTHING.union(*types)
 
 
 def is_spec(types: Types) -> bool:
@@ -85,7 +90,9 @@ class Package:
 
     def __init__(self, root: Path) -> None:
         files = (path for path in (root / "harness").rglob("*.py") if "runtime" not in path.parts)
-        names = {".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path for path in files}
+        names = {
+            ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path for path in files
+        }
         self.modules = {name: Module(name, path) for name, path in names.items()}
 
     def resolve(self, module: str, name: str) -> Definition | str | None:
@@ -124,7 +131,11 @@ class Package:
         for statement in node.body if node else ():
             if isinstance(statement, ast.FunctionDef) and statement.name == name:
                 return statement
-            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name) and statement.target.id == name:
+            if (
+                isinstance(statement, ast.AnnAssign)
+                and isinstance(statement.target, ast.Name)
+                and statement.target.id == name
+            ):
                 return statement
         return None
 
@@ -169,7 +180,7 @@ class Walk:
     def climbs(self, floors: dict[str, int]) -> int:
         """Calls into a module of a higher layer than the module of the call before."""
         heights = [floors[layer_of(stop.module)] for stop in self.stops]
-        return sum(after > before for before, after in zip(heights, heights[1:], strict=False))
+        return sum(after > before for before, after in pairwise(heights))
 
 
 @dataclass
@@ -191,7 +202,7 @@ class _Scope:
             if isinstance(statement, ast.Assign):
                 for target in statement.targets:
                     self._bind(target, statement.value)
-            for nested in (*_bodies_of(statement),):
+            for nested in _bodies_of(statement):
                 self.follow(nested)
 
     def _bind(self, target: ast.expr, value: ast.expr) -> None:
@@ -203,30 +214,30 @@ class _Scope:
                 self._bind(element, its_value)
 
     def _types_of(self, node: ast.expr) -> Types:
-        package = self.walk.package
-        match node:
-            case ast.Name():
-                return self.types.get(node.id, NOTHING)
-            case ast.Attribute():
-                owners = self._types_of(node.value)
-                members = ((owner[0], package.member(owner, node.attr)) for owner in owners)
-                return frozenset().union(*(self._declared(module, found) for module, found in members))
-            case ast.Call():
-                if isinstance(node.func, ast.Name) and node.func.id == "replace" and node.args:
-                    return self._types_of(node.args[0])
-                called = self._called(node)
-                if called is None:
-                    return NOTHING
-                if isinstance(called.node, ast.ClassDef):
-                    return frozenset({(called.module, called.node.name)})
-                return package.annotated(called.module, called.node.returns)
-            case ast.IfExp():
-                return self._types_of(node.body) | self._types_of(node.orelse)
-            case ast.BoolOp():
-                return frozenset().union(*map(self._types_of, node.values))
-            case ast.NamedExpr():
-                return self._types_of(node.value)
-        return NOTHING
+        if isinstance(node, ast.Name):
+            return self.types.get(node.id, NOTHING)
+        if isinstance(node, ast.Attribute):
+            members = ((owner[0], self.walk.package.member(owner, node.attr)) for owner in self._types_of(node.value))
+            return _union(self._declared(module, member) for module, member in members)
+        if isinstance(node, ast.Call):
+            return self._returned(node)
+        if isinstance(node, ast.NamedExpr):
+            return self._types_of(node.value)
+        alternatives = {ast.IfExp: ("body", "orelse"), ast.BoolOp: ("values",)}.get(type(node), ())
+        values = (getattr(node, name) for name in alternatives)
+        return _union(
+            self._types_of(part) for value in values for part in (value if isinstance(value, list) else [value])
+        )
+
+    def _returned(self, call: ast.Call) -> Types:
+        if isinstance(call.func, ast.Name) and call.func.id == "replace" and call.args:
+            return self._types_of(call.args[0])
+        called = self._called(call)
+        if called is None:
+            return NOTHING
+        if isinstance(called.node, ast.ClassDef):
+            return frozenset({(called.module, called.node.name)})
+        return self.walk.package.annotated(called.module, called.node.returns)
 
     def _declared(self, module: str, member: ast.FunctionDef | ast.AnnAssign | None) -> Types:
         if member is None:
@@ -303,7 +314,9 @@ def layer_of(module: str) -> str:
 
 def read_floors(root: Path = ROOT) -> dict[str, int]:
     """The height of each layer, by the import contract in pyproject.toml; the highest is that of `harness.cli`."""
-    contracts = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
+    contracts = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"][
+        "contracts"
+    ]
     layers = next(contract["layers"] for contract in contracts if contract["name"] == "arrows point down")
     return {name.strip(): height for height, line in enumerate(reversed(layers)) for name in line.split("|")}
 

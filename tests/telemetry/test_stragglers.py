@@ -15,7 +15,7 @@ GATHER = 5
 
 
 class Cluster:
-    """Ranks whose busy time has noise of 5 % a step; a look is the median of `GATHER` steps, as the ranks send it."""
+    """Ranks whose busy time has noise of 5 % a step; a sample is the median of `GATHER` steps, as the ranks send it."""
 
     def __init__(self, ranks: int, seed: int, hosts: int = 1, stages: int = 1) -> None:
         self._random, self._ranks = random.Random(seed), ranks  # noqa: S311
@@ -26,21 +26,21 @@ class Cluster:
     def run(
         self, steps: int, slow: dict[int, float] | None = None, kind: str = "compute"
     ) -> list[tuple[int, StragglerChange]]:
-        """Train so many steps while these ranks are slower by so much; what was told, and at which step."""
-        told = []
+        """Train so many steps while these ranks are slower by so much. Returns the changes with their steps."""
+        changes = []
         for _ in range(steps // GATHER):
-            looks = [self._look((slow or {}).get(rank, 0.0), kind) for rank in range(self._ranks)]
+            samples = [self._make_sample((slow or {}).get(rank, 0.0), kind) for rank in range(self._ranks)]
             self.step += GATHER
-            told += [(self.step, change) for change in self.detector.update(GATHER, looks)]
-        return told
+            changes += [(self.step, change) for change in self.detector.update(GATHER, samples)]
+        return changes
 
-    def _look(self, slower: float, kind: str) -> RankSample:
+    def _make_sample(self, slowdown: float, kind: str) -> RankSample:
         noise = self._random.gauss(1.0, 0.05 * OF_MEDIAN)
-        more = {kind: (STEP + DATA) * slower} if slower else {}
-        compute = (STEP + more.get("compute", 0.0) + more.get("input_size", 0.0) + more.get("io", 0.0)) * noise
-        work = WORK * (1 + slower) if kind == "input_size" else WORK
-        data = (DATA + more.get("data", 0.0)) * noise
-        return RankSample(data, compute, more.get("io", 0.0) * noise, more.get("host", 0.0) * noise, work)
+        extra = {kind: (STEP + DATA) * slowdown} if slowdown else {}
+        compute = (STEP + extra.get("compute", 0.0) + extra.get("input_size", 0.0) + extra.get("io", 0.0)) * noise
+        work = WORK * (1 + slowdown) if kind == "input_size" else WORK
+        data = (DATA + extra.get("data", 0.0)) * noise
+        return RankSample(data, compute, extra.get("io", 0.0) * noise, extra.get("host", 0.0) * noise, work)
 
 
 @pytest.mark.parametrize(("ranks", "steps"), [(2, 1000), (3, 1000), (8, 1000), (64, 1000), (1024, 1000)])
@@ -54,10 +54,10 @@ def test_a_rank_25_per_cent_slower_is_named_within_20_steps(ranks: int) -> None:
         cluster = Cluster(ranks, seed)
         cluster.run(50)
         slow = ranks - 1
-        told = cluster.run(20, {slow: 0.25})
-        assert [change.straggler.ranks for _, change in told] == [(slow,)]
-        assert told[0][0] <= 70
-        assert told[0][1].straggler.slowdown == pytest.approx(0.25, abs=0.09)
+        changes = cluster.run(20, {slow: 0.25})
+        assert [change.straggler.ranks for _, change in changes] == [(slow,)]
+        assert changes[0][0] <= 70
+        assert changes[0][1].straggler.slowdown == pytest.approx(0.25, abs=0.09)
 
 
 def test_one_of_25_per_cent_is_named_within_20_steps_nearly_always() -> None:
@@ -79,7 +79,7 @@ def test_one_long_pause_is_not_named() -> None:
     assert cluster.run(50) == []
 
 
-def test_it_is_told_once_and_again_when_it_is_over() -> None:
+def test_a_straggler_is_reported_once_and_again_when_it_recovers() -> None:
     cluster = Cluster(16, 4)
     assert [c.is_active for _, c in cluster.run(200, {7: 0.5})] == [True]
     (over,) = cluster.run(100)
@@ -97,23 +97,23 @@ def test_a_host_is_named_when_all_its_ranks_are_slow() -> None:
 
 
 def test_half_of_a_host_are_so_many_ranks() -> None:
-    told = Cluster(32, 5, hosts=4).run(20, {8: 0.4, 9: 0.4})
-    assert sorted(c.straggler.ranks for _, c in told) == [(8,), (9,)]
-    assert not any(c.straggler.whole_host for _, c in told)
+    changes = Cluster(32, 5, hosts=4).run(20, {8: 0.4, 9: 0.4})
+    assert sorted(c.straggler.ranks for _, c in changes) == [(8,), (9,)]
+    assert not any(c.straggler.whole_host for _, c in changes)
 
 
 def test_stages_of_a_pipeline_are_not_compared_with_each_other() -> None:
     heavy = dict.fromkeys(range(4, 8), 0.8)
     assert Cluster(8, 6, stages=2).run(200, heavy) == []
-    told = Cluster(8, 6, stages=2).run(20, {**heavy, 6: 1.6})
-    assert [c.straggler.ranks for _, c in told] == [(6,)]
+    changes = Cluster(8, 6, stages=2).run(20, {**heavy, 6: 1.6})
+    assert [c.straggler.ranks for _, c in changes] == [(6,)]
 
 
 @pytest.mark.parametrize("kind", ["data", "compute", "input_size", "io", "host"])
 def test_the_likely_cause(kind: str) -> None:
-    told = Cluster(8, 7).run(20, {1: 0.5}, kind)
-    assert [c.straggler.cause for _, c in told] == [kind]
-    assert told[0][1].straggler.evidence
+    changes = Cluster(8, 7).run(20, {1: 0.5}, kind)
+    assert [c.straggler.cause for _, c in changes] == [kind]
+    assert changes[0][1].straggler.evidence
 
 
 def test_pages_read_from_a_disk_make_a_wait_for_data_one_for_the_disk() -> None:
@@ -124,5 +124,5 @@ def test_pages_read_from_a_disk_make_a_wait_for_data_one_for_the_disk() -> None:
 def test_a_single_rank_and_steps_of_microseconds_have_no_stragglers() -> None:
     assert Cluster(1, 8).run(100, {0: 2.0}) == []
     detector = StragglerDetector(["a", "a"], [0, 0])
-    looks = [RankSample(0.0, 1e-4), RankSample(0.0, 5e-4)]
-    assert [detector.update(5, looks) for _ in range(10)] == [[]] * 10
+    samples = [RankSample(0.0, 1e-4), RankSample(0.0, 5e-4)]
+    assert [detector.update(5, samples) for _ in range(10)] == [[]] * 10

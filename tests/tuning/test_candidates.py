@@ -60,19 +60,19 @@ def test_the_keys_make_the_choice_and_keep_the_global_batch(batch: str, zero: st
     plan, raw = planned(batch, zero)
     assert plan.model is not None
     assert plan.settings is not None
-    made = 0
+    num_candidates = 0
     for choice in choices(plan)[::5]:
         sets = minimal_changes(choice.settings, plan.settings, plan.model, raw)
         text = yaml.safe_dump(apply_changes(raw, sets))
         checked = check_file("spec.yaml", text=text, world_size=8)
         if checked.run is None or not checked.report.ok:
             continue
-        found = settings_of(checked.run)
-        assert found is not None
+        settings = settings_of(checked.run)
+        assert settings is not None
         assert checked.run.batch.global_batch == 128
-        assert _decided(found) == _decided(choice.settings), sets
-        made += 1
-    assert made >= 8
+        assert _decided(settings) == _decided(choice.settings), sets
+        num_candidates += 1
+    assert num_candidates >= 8
 
 
 def _decided(s: PlanSettings) -> tuple[object, ...]:
@@ -110,21 +110,21 @@ def test_a_section_keeps_what_still_applies_and_loses_what_is_of_nvme_alone() ->
 
 def test_several_kinds_are_among_the_first_and_none_is_hopeless() -> None:
     plan, _ = planned()
-    found = ordered(plan)
-    first = found[:5]
+    alternatives = ordered(plan)
+    first = alternatives[:5]
     assert len({(r.settings.stage, r.settings.optimizer_device) for r in first}) >= 3
-    assert all(r.settings != plan.settings for r in found)
-    assert all(r.fit.headroom is None or r.fit.headroom >= -MEMORY_TOLERANCE for r in found)
-    assert len(found) < len(choices(plan)) - 1
-    fastest = min(r.time.seconds for r in found if r.time and r.fit.fits)
+    assert all(r.settings != plan.settings for r in alternatives)
+    assert all(r.fit.headroom is None or r.fit.headroom >= -MEMORY_TOLERANCE for r in alternatives)
+    assert len(alternatives) < len(choices(plan)) - 1
+    fastest = min(r.time.seconds for r in alternatives if r.time and r.fit.fits)
     assert first[0].time is not None
     assert first[0].time.seconds == pytest.approx(fastest)
 
 
 def test_of_alike_times_the_larger_micro_batch_comes_first() -> None:
     plan, _ = planned()
-    found = ordered(plan)
-    alike = [r for r in found if r.settings.stage == 3 and r.settings.optimizer_device == "none" and r.time]
+    alternatives = ordered(plan)
+    alike = [r for r in alternatives if r.settings.stage == 3 and r.settings.optimizer_device == "none" and r.time]
     same = [r for r in alike if r.time == alike[0].time and (r.fit.headroom or 0) >= 0.05]
     assert [r.settings.micro_batch for r in same] == sorted((r.settings.micro_batch for r in same), reverse=True)
 

@@ -23,10 +23,10 @@ from harness.tuning.trials import (
 
 def test_the_fastest_is_the_one_with_the_shortest_median_step() -> None:
     trials = [trial(1.0, 1.1, 1.0), trial(0.5, 0.5, 9.0, sets=1), trial(0.6, 0.6, 0.6, sets=2)]
-    found = rank_trials(trials)
-    assert found.best is trials[1]
-    assert found.gain == pytest.approx(0.5)
-    assert found.speedup == pytest.approx(2.0)
+    result = rank_trials(trials)
+    assert result.best is trials[1]
+    assert result.gain == pytest.approx(0.5)
+    assert result.speedup == pytest.approx(2.0)
 
 
 def test_faster_means_by_more_than_the_steps_scatter() -> None:
@@ -39,24 +39,24 @@ def test_faster_means_by_more_than_the_steps_scatter() -> None:
 def test_the_better_of_two_runs_of_the_spec_counts() -> None:
     slow, other, again = trial(1.0, 1.0, 1.0), trial(0.5, 0.5, 0.5, sets=1), trial(0.5, 0.5, 0.5)
     assert rank_trials([slow, other]).is_faster
-    found = rank_trials([slow, other, again])
-    assert not found.is_faster
-    assert found.baseline is again
-    assert not found.best.candidate.changes or found.gain == pytest.approx(0.0)
+    result = rank_trials([slow, other, again])
+    assert not result.is_faster
+    assert result.baseline is again
+    assert not result.best.candidate.changes or result.gain == pytest.approx(0.0)
 
 
 def test_trials_that_did_not_end_well_are_not_ranked() -> None:
     spec = trial(1.0, 1.0, 1.0)
     others = [trial(0.1, 0.1, sets=n, state=s) for n, s in enumerate(("dropped", "failed", "out of memory"), 1)]
-    found = rank_trials([spec, *others])
-    assert found.best is spec
-    assert not found.is_faster
+    result = rank_trials([spec, *others])
+    assert result.best is spec
+    assert not result.is_faster
 
 
 def test_where_the_spec_itself_fails_what_runs_is_better() -> None:
-    found = rank_trials([trial(state="out of memory"), trial(1.0, 1.0, sets=1)])
-    assert found.is_faster
-    assert found.gain is None
+    result = rank_trials([trial(state="out of memory"), trial(1.0, 1.0, sets=1)])
+    assert result.is_faster
+    assert result.gain is None
     assert rank_trials([Trial(candidate()), Trial(candidate(1))]).best is None
     assert rank_trials([]).best is None
 
@@ -82,8 +82,8 @@ def test_a_record_gives_speed_and_the_peaks_of_all_ranks(tmp_path: Path) -> None
     ]
     lines.append({"type": "ranks", "step": 4, "memory_gpu_peak_bytes": [7, 9]})
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
-    found = measurements_of(read_run_record(tmp_path), 1)
-    assert found == {"seconds": (2.0, 2.0, 4.0), "tokens_per_second": 50.0, "gpu_peak": 9, "host_peak": 40}
+    result = measurements_of(read_run_record(tmp_path), 1)
+    assert result == {"seconds": (2.0, 2.0, 4.0), "tokens_per_second": 50.0, "gpu_peak": 9, "host_peak": 40}
 
 
 @pytest.mark.parametrize(

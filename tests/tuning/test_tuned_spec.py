@@ -29,8 +29,8 @@ MICRO, STEPS = ("train", "per_device_train_batch_size"), ("train", "gradient_acc
 
 def test_only_the_changed_keys_are_edited_and_comments_stay() -> None:
     sets = {("zero", "offload_optimizer"): None, ("zero", "stage"): 2, MICRO: 8, STEPS: 2}
-    text, kept = edit_spec(TEXT, "spec.yaml", sets, [], yaml.safe_load(TEXT))
-    assert kept
+    text, is_kept = edit_spec(TEXT, "spec.yaml", sets, [], yaml.safe_load(TEXT))
+    assert is_kept
     assert text == TEXT.replace("size: 2 ", "size: 8 ").replace("steps: 8", "steps: 2").replace(
         "stage: 3 ", "stage: 2 "
     ).replace("  offload_optimizer:\n    device: cpu\n    pin_memory: false\n", "")
@@ -39,8 +39,8 @@ def test_only_the_changed_keys_are_edited_and_comments_stay() -> None:
 def test_options_of_the_command_line_are_in_it_unless_the_candidate_has_the_key() -> None:
     raw = {**yaml.safe_load(TEXT), "data": {"max_length": 64}}
     options = ["train.seed=7", "train.per_device_train_batch_size=4", "zero.offload_optimizer.device=none"]
-    text, kept = edit_spec(TEXT, "spec.yaml", {MICRO: 8, ("zero", "offload_optimizer"): None}, options, raw)
-    assert kept
+    text, is_kept = edit_spec(TEXT, "spec.yaml", {MICRO: 8, ("zero", "offload_optimizer"): None}, options, raw)
+    assert is_kept
     data = yaml.safe_load(text)
     assert data["train"] == {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 8, "seed": 7}
     assert data["zero"] == {"stage": 3}
@@ -49,9 +49,9 @@ def test_options_of_the_command_line_are_in_it_unless_the_candidate_has_the_key(
 def test_a_layout_that_cannot_be_edited_is_written_anew() -> None:
     text = "train: &t {per_device_train_batch_size: 2}\nmodel: *t\n"
     raw = {"train": {"per_device_train_batch_size": 2}}
-    found, kept = edit_spec(text, "spec.yaml", {MICRO: 8}, [], raw)
-    assert not kept
-    assert yaml.safe_load(found) == {"train": {"per_device_train_batch_size": 8}}
+    edited, is_kept = edit_spec(text, "spec.yaml", {MICRO: 8}, [], raw)
+    assert not is_kept
+    assert yaml.safe_load(edited) == {"train": {"per_device_train_batch_size": 8}}
 
 
 def test_the_evidence_stands_above_it_once() -> None:

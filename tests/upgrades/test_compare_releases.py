@@ -1,6 +1,4 @@
-"""Every change between releases is told for the pairs of releases that it lies between, and for no others. Needs nothing;
-seconds.
-"""
+"""Every change is reported for the pairs of releases that it lies between, and for no others. Needs nothing; seconds."""
 
 from __future__ import annotations
 
@@ -100,35 +98,37 @@ ROWS = [
 
 
 @cache
-def checked(text: str, release: str):
+def check_json(text: str, release: str):
     return check_file(
         "ds.json", deepspeed=DeepSpeedTarget(release, "asked for"), consumer="deepspeed", text=text, world_size=4
     )
 
 
-def found(config: dict[str, object], before: str, after: str):
-    """What is told of a configuration between two releases."""
+def findings_between(config: dict[str, object], before: str, after: str):
+    """The findings on a configuration between two releases."""
     text = json.dumps(config)
-    old, new = checked(text, before), checked(text, after)
+    old, new = check_json(text, before), check_json(text, after)
     targets = DeepSpeedTarget(before, "asked for"), DeepSpeedTarget(after, "asked for")
     context = Context(new.run, new.source, targets[1], "deepspeed") if new.run and new.source else None
     return compare_releases(old.report.findings, new.report.findings, context, targets)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.id} {row.words or row.release}")
-def test_told_between_the_right_releases_and_no_others(row):
-    due = parse_version(row.release)
-    over = parse_version(row.until) if row.until else (1, 0)
+def test_reported_between_the_right_releases_and_no_others(row):
+    first_release = parse_version(row.release)
+    end_release = parse_version(row.until) if row.until else (1, 0)
     near = {RELEASES.index(r) for r in (row.release, row.until) if r in RELEASES}
-    wanted = {0, len(RELEASES) - 1, *(i + d for i in near for d in (-2, -1, 0, 1))}
-    releases = [r for i, r in enumerate(RELEASES) if i in wanted]
-    wrong = []
+    indices = {0, len(RELEASES) - 1, *(i + d for i in near for d in (-2, -1, 0, 1))}
+    releases = [r for i, r in enumerate(RELEASES) if i in indices]
+    failures = []
     for i, before in enumerate(releases):
         for after in releases[i:]:
-            told = any(f.gate == row.id and row.words in f.message for f in found(row.config, before, after))
-            if told != (parse_version(before) < due <= parse_version(after) < over):
-                wrong.append((before, after, told))
-    assert wrong == []
+            is_reported = any(
+                f.gate == row.id and row.words in f.message for f in findings_between(row.config, before, after)
+            )
+            if is_reported != (parse_version(before) < first_release <= parse_version(after) < end_release):
+                failures.append((before, after, is_reported))
+    assert failures == []
 
 
 def test_every_change_has_a_row():
@@ -138,28 +138,32 @@ def test_every_change_has_a_row():
 
 def test_the_fix_of_a_moved_default_ends_it():
     config = {"train_micro_batch_size_per_gpu": 2, "optimizer": ADAM, "steps_per_print": 10}
-    (finding,) = [f for f in found(config, "0.19.2", "0.19.8") if f.gate == "UP001"]
+    (finding,) = [f for f in findings_between(config, "0.19.2", "0.19.8") if f.gate == "UP001"]
     assert finding.is_error
     assert finding.fix is not None
     assert finding.fix.safe
     assert list(finding.fix.sets.values()) == [0.0]
-    assert not [f for f in found({**config, "gradient_clipping": 0.0}, "0.19.2", "0.19.8") if f.gate == "UP001"]
+    assert not [
+        f for f in findings_between({**config, "gradient_clipping": 0.0}, "0.19.2", "0.19.8") if f.gate == "UP001"
+    ]
 
 
-def test_nothing_is_told_of_one_release():
-    assert [row.words for row in ROWS if found(row.config, "0.19.8", "0.19.8")] == []
+def test_one_release_has_no_changes():
+    assert [row.words for row in ROWS if findings_between(row.config, "0.19.8", "0.19.8")] == []
 
 
 def test_a_block_that_is_off_trains_the_same_when_it_is_read():
-    (finding,) = [f for f in found(ds(1, torch_autocast={"enabled": False}), "0.16.9", "0.19.8") if f.gate == "UP004"]
+    (finding,) = [
+        f for f in findings_between(ds(1, torch_autocast={"enabled": False}), "0.16.9", "0.19.8") if f.gate == "UP004"
+    ]
     assert finding.severity == "info"
 
 
-def test_a_fault_that_is_over_is_told_with_what_it_did_to_runs():
+def test_a_fixed_bug_is_reported_with_what_it_did_to_runs():
     config = ds(2, gradient_accumulation_steps=4)
-    (finding,) = [f for f in found(config, "0.18.2", "0.18.4") if f.gate == "UP003"]
+    (finding,) = [f for f in findings_between(config, "0.18.2", "0.18.4") if f.gate == "UP003"]
     assert finding.severity == "info"
     assert "trains on the last of 4 micro-batches alone" in finding.message
     assert any("do not compare its losses" in note for note in finding.notes)
     assert "ZR040, found with DeepSpeed 0.18.2" in finding.notes
-    assert not [f for f in found(config, "0.17.5", "0.18.4") if f.gate in ("UP003", "ZR040")]
+    assert not [f for f in findings_between(config, "0.17.5", "0.18.4") if f.gate in ("UP003", "ZR040")]

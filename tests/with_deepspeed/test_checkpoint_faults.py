@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from forked_ranks import ForkedRanks
 
-from harness.checkpoints.latest import find_latest_verified
+from harness.checkpoints.latest import find_latest
 
 JOB = Path(__file__).parent / "jobs" / "checkpoint_cases.py"
 FEW = {
@@ -109,7 +109,7 @@ def test_a_folder_that_is_gone_or_read_only_is_told_and_training_goes_on_or_stop
     assert going_on[2]["step"] == 2
     lines = [json.loads(line) for line in (tmp_path / "on" / "a" / "metrics.jsonl").read_text().splitlines()]
     assert [(x["type"], x["step"]) for x in lines if x["type"].startswith("save")] == [("save_failed", 1), ("save", 2)]
-    assert find_latest_verified(tmp_path / "on" / "a" / "checkpoints", deep=False)[0] is not None
+    assert find_latest(tmp_path / "on" / "a" / "checkpoints", verify="sizes")[0] is not None
     stopping = run(forked, tiny_model, tmp_path, "stop", [["make", "a"], block, ["train", "a"]])
     ((gate, message),) = stopping[2]["refused"]
     assert gate == "CK110"

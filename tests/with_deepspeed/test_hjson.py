@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from harness.errors import UserError
-from harness.spec.parse.json_parser import parse_lenient
+from harness.spec.parse.source_parser import parse_lenient
 
 TOKENS = """{ } [ ] : , "a" 'b' c d\x20e 1 -2.5 1e3 5e8 .5 true True null NaN #\x20x\n //\x20y\n /*\x20z\x20*/ "x\\n" "q\\u0041" ''' f - """
 PIECES = st.sampled_from([*TOKENS.split(" "), " ", "\n", "\t"])

@@ -58,7 +58,7 @@ def runs(forked: ForkedRanks, tmp_path_factory: pytest.TempPathFactory) -> dict[
     (folder / "jobs.json").write_text(json.dumps(jobs))
     forked.run(JOB, str(folder / "jobs.json"), ranks=RANKS)
     outcomes = {name: json.loads((folder / name / "outcome.json").read_text()) for name in CASES}
-    assert {name: found["error"] for name, found in outcomes.items()} == dict.fromkeys(CASES)
+    assert {name: outcome["error"] for name, outcome in outcomes.items()} == dict.fromkeys(CASES)
     return {name: folder / name for name in CASES}
 
 
@@ -127,12 +127,12 @@ def test_tokens_are_those_counted_by_hand(runs: dict[str, Path]) -> None:
     texts = [len(record["prompt"] + record["completion"]) + 1 for record in records]
     total = 0
     for index, line in enumerate(metric_lines(runs["even"], "step")):
-        mine = texts[index * ROWS : (index + 1) * ROWS]
-        padded = [max(mine[i : i + MICRO]) * MICRO for i in range(0, ROWS, MICRO)]
-        total += sum(mine)
-        assert (line["step_tokens"], line["step_positions"], line["tokens"]) == (sum(mine), sum(padded), total)
+        lengths = texts[index * ROWS : (index + 1) * ROWS]
+        padded = [max(lengths[i : i + MICRO]) * MICRO for i in range(0, ROWS, MICRO)]
+        total += sum(lengths)
+        assert (line["step_tokens"], line["step_positions"], line["tokens"]) == (sum(lengths), sum(padded), total)
         assert line["samples"] == (index + 1) * ROWS
-        assert line["tokens_per_second"] == pytest.approx(sum(mine) / line["seconds"], rel=1e-3)
+        assert line["tokens_per_second"] == pytest.approx(sum(lengths) / line["seconds"], rel=1e-3)
 
 
 @pytest.mark.parametrize("name", ["even", "data", "backward", "disk"])
@@ -197,8 +197,8 @@ def test_saves_are_told_apart_from_steps(runs: dict[str, Path]) -> None:
     assert "seconds_checkpoint" not in lines[10]
     # Lines of short steps are written together: those of the save's and of the last step have the time at which they end.
     between = lines[STEPS]["time"] - lines[10]["time"]
-    told = sum(lines[s]["seconds"] + lines[s].get("seconds_checkpoint", 0.0) for s in range(11, STEPS + 1))
-    assert told == pytest.approx(between, abs=0.03 + 0.02 * between)
+    total = sum(lines[s]["seconds"] + lines[s].get("seconds_checkpoint", 0.0) for s in range(11, STEPS + 1))
+    assert total == pytest.approx(between, abs=0.03 + 0.02 * between)
 
 
 def test_memory_is_that_of_the_process(runs: dict[str, Path]) -> None:
@@ -206,20 +206,20 @@ def test_memory_is_that_of_the_process(runs: dict[str, Path]) -> None:
     compared with psutil's at that moment, and lines have nothing but what was seen in one.
     """
     for name in ("even", "backward"):
-        looks = json.loads((runs[name] / "outcome.json").read_text())["memory"]
-        seen = [told for told, _ in looks]
-        assert seen == pytest.approx([resident for _, resident in looks], rel=0.01)
+        readings = json.loads((runs[name] / "outcome.json").read_text())["memory"]
+        values = [value for value, _ in readings]
+        assert values == pytest.approx([resident for _, resident in readings], rel=0.01)
         steps = metric_lines(runs[name], "step")
         assert all(line["memory_host_peak_bytes"] >= line["memory_host_bytes"] for line in steps)
         # Where jobs follow each other, the first steps of one may still have the last look of the one before.
-        since = next(i for i, line in enumerate(steps) if line["memory_host_bytes"] in seen)
+        since = next(i for i, line in enumerate(steps) if line["memory_host_bytes"] in values)
         assert sum(line["seconds"] for line in steps[:since]) <= 1.0
-        assert {line["memory_host_bytes"] for line in steps[since:]} <= set(seen)
+        assert {line["memory_host_bytes"] for line in steps[since:]} <= set(values)
         ranks = [line["memory_host_bytes"][0] for line in metric_lines(runs[name], "ranks") if line["step"] > since]
         assert ranks
-        assert set(ranks) <= set(seen)
-    assert len(seen) >= 3  # this one's steps take four seconds: it looked again
-    assert steps[-1]["memory_host_bytes"] in seen[-2:]
+        assert set(ranks) <= set(values)
+    assert len(values) >= 3  # this one's steps take four seconds: it looked again
+    assert steps[-1]["memory_host_bytes"] in values[-2:]
 
 
 def test_shares_of_the_peak_follow_from_flops_and_time(runs: dict[str, Path]) -> None:
@@ -255,18 +255,18 @@ SLOWEST = {
 def test_a_slow_rank_is_named_with_its_cause(name: str, runs: dict[str, Path]) -> None:
     """Though all ranks' steps take as long as each other."""
     rank, cause = SLOWEST[name]
-    told = [line for line in metric_lines(runs[name], "straggler") if line["state"] == "named"]
-    assert told, metric_lines(runs[name], "ranks")[-1]
-    assert (told[0]["ranks"], told[0]["cause"]) == ([rank], cause)
-    assert told[0]["step"] <= 15
+    stragglers = [line for line in metric_lines(runs[name], "straggler") if line["state"] == "named"]
+    assert stragglers, metric_lines(runs[name], "ranks")[-1]
+    assert (stragglers[0]["ranks"], stragglers[0]["cause"]) == ([rank], cause)
+    assert stragglers[0]["step"] <= 15
     slow = CASES[name].get("slow")
-    looks = metric_lines(runs[name], "ranks")[1:]
-    for look in looks:
-        assert look["seconds"][0] == pytest.approx(look["seconds"][1], rel=0.25)
-        assert look["busy"][rank] > look["busy"][1 - rank] * 1.2
+    lines = metric_lines(runs[name], "ranks")[1:]
+    for line in lines:
+        assert line["seconds"][0] == pytest.approx(line["seconds"][1], rel=0.25)
+        assert line["busy"][rank] > line["busy"][1 - rank] * 1.2
     if slow and name != "disk":
         calls = 1 if name == "optimizer" else ACCUMULATION
-        assert told[0]["seconds"] == pytest.approx(slow["seconds"] * calls, rel=0.6)
+        assert stragglers[0]["seconds"] == pytest.approx(slow["seconds"] * calls, rel=0.6)
 
 
 def test_waiting_for_a_slow_rank_counts_as_communication(runs: dict[str, Path]) -> None:

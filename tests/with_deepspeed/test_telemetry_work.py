@@ -64,17 +64,17 @@ def counted(model: Any, rows: int = ROWS, length: int = LENGTH) -> float:
 @pytest.mark.parametrize("fields", [LLAMA, QWEN, GPT2, UNKNOWN], ids=lambda f: f["model_type"])
 def test_executed_flops_are_those_that_torch_counts(fields: dict[str, Any]) -> None:
     config, model = make(fields, "eager")
-    found = work(config, model, stream()).count(np.arange(ROWS).reshape(1, 1, ROWS))
-    assert found.hardware_flops == pytest.approx(counted(model), rel=0.005)
-    assert (found.tokens, found.positions) == (ROWS * LENGTH, ROWS * LENGTH)
+    counts = work(config, model, stream()).count(np.arange(ROWS).reshape(1, 1, ROWS))
+    assert counts.hardware_flops == pytest.approx(counted(model), rel=0.005)
+    assert (counts.tokens, counts.positions) == (ROWS * LENGTH, ROWS * LENGTH)
 
 
 def test_recomputation_counts_as_executed() -> None:
     config, model = make(LLAMA, "eager")
     model.gradient_checkpointing_enable({"use_reentrant": False})
-    found = work(config, model, stream(), gradient_checkpointing=True).count(np.arange(ROWS).reshape(1, 1, ROWS))
-    assert found.hardware_flops == pytest.approx(counted(model), rel=0.01)
-    assert found.model_flops < found.hardware_flops / 1.2
+    counts = work(config, model, stream(), gradient_checkpointing=True).count(np.arange(ROWS).reshape(1, 1, ROWS))
+    assert counts.hardware_flops == pytest.approx(counted(model), rel=0.01)
+    assert counts.model_flops < counts.hardware_flops / 1.2
 
 
 @pytest.mark.parametrize("pattern", ["model.layers.0", "model.layers.1", "lm_head", "model.layers"])
@@ -85,21 +85,21 @@ def test_frozen_matrices_cost_less(pattern: str) -> None:
     for name, parameter in model.named_parameters():
         if name.startswith(pattern) or (first and "embed" in name):
             parameter.requires_grad_(False)
-    found = work(config, model, stream()).count(np.arange(ROWS).reshape(1, 1, ROWS))
-    assert found.hardware_flops == pytest.approx(counted(model), rel=0.03)
+    counts = work(config, model, stream()).count(np.arange(ROWS).reshape(1, 1, ROWS))
+    assert counts.hardware_flops == pytest.approx(counted(model), rel=0.03)
 
 
 def test_needed_flops_by_hand() -> None:
     """The formula, written out for one document: 6 a matrix element and token, 12 h d a pair and layer."""
     config, model = make(LLAMA, "sdpa")
-    found = work(config, model, stream()).count(np.array([[[0]]]))
+    counts = work(config, model, stream()).count(np.array([[[0]]]))
     layer = 64 * 64 * 2 + 64 * 32 * 2 + 3 * 64 * 160
     matrices = 3 * layer + 64 * 320
     pairs = sum(position + 1 for position in range(LENGTH))
-    assert found.model_flops == 6 * matrices * LENGTH + 12 * 64 * 3 * pairs
-    assert found.hardware_flops == found.model_flops  # no padding, no mask, nothing computed twice
+    assert counts.model_flops == 6 * matrices * LENGTH + 12 * 64 * 3 * pairs
+    assert counts.hardware_flops == counts.model_flops  # no padding, no mask, nothing computed twice
     parameters = matrices + 64 * 320 + 3 * 2 * 64 + 64
-    assert found.flops_6n == 6 * parameters * LENGTH
+    assert counts.flops_6n == 6 * parameters * LENGTH
 
 
 def test_documents_of_a_packed_row_do_not_attend_to_each_other() -> None:
@@ -115,20 +115,20 @@ def test_documents_of_a_packed_row_do_not_attend_to_each_other() -> None:
 def test_padding_is_computed_but_not_counted_as_tokens() -> None:
     config, model = make(LLAMA, "eager")
     uneven = work(config, model, documents([[5], [40], [33], [20]], LENGTH, packed=False))
-    found = uneven.count(np.arange(4).reshape(1, 2, 2))
-    assert found.tokens == 5 + 40 + 33 + 20
-    assert found.positions == 2 * 40 + 2 * 33
-    assert found.hardware_flops == pytest.approx(counted(model, 2, 40) + counted(model, 2, 33), rel=0.005)
+    counts = uneven.count(np.arange(4).reshape(1, 2, 2))
+    assert counts.tokens == 5 + 40 + 33 + 20
+    assert counts.positions == 2 * 40 + 2 * 33
+    assert counts.hardware_flops == pytest.approx(counted(model, 2, 40) + counted(model, 2, 33), rel=0.005)
 
 
 def test_a_window_limits_the_pairs() -> None:
     config, model = make({**LLAMA, "model_type": "mistral", "sliding_window": 8}, "sdpa")
-    found = work(config, model, stream())
-    assert found.layers_by_window == {8: 3}
+    counter = work(config, model, stream())
+    assert counter.layers_by_window == {8: 3}
     pairs = sum(min(position + 1, 8) for position in range(LENGTH))
     wide, _ = make({**LLAMA, "model_type": "mistral", "sliding_window": None}, "sdpa")
     free = work(wide, model, stream()).count(np.array([[[0]]]))
-    near = found.count(np.array([[[0]]]))
+    near = counter.count(np.array([[[0]]]))
     assert free.model_flops - near.model_flops == 12 * 64 * 3 * (LENGTH * (LENGTH + 1) // 2 - pairs)
 
 
@@ -143,7 +143,7 @@ def test_a_model_with_experts_that_is_not_known_has_no_flops() -> None:
 
     model = make(LLAMA, "sdpa")[1]
     config = HomeMade(**{k: v for k, v in LLAMA.items() if k != "model_type"}, num_experts_of_mine=4)
-    found = work(config, model, stream())
-    assert found.sizes is None
-    assert "home-made" in found.source
-    assert found.count(np.array([[[0]]])).model_flops == 0
+    counter = work(config, model, stream())
+    assert counter.sizes is None
+    assert "home-made" in counter.source
+    assert counter.count(np.array([[[0]]])).model_flops == 0

@@ -1,4 +1,4 @@
-"""The catalogue of known causes, one module a family, one row a cause. Gates are in `harness.diagnosis.deepspeed_messages`."""
+"""The catalogue of known causes, one module a family. `harness.diagnosis.deepspeed_messages` has those of gates."""
 
 from __future__ import annotations
 

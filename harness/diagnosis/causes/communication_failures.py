@@ -1,4 +1,4 @@
-"""Collectives: most of what they say is an echo of what happened on another rank."""
+"""Collectives: most of their errors are echoes of a failure on another rank."""
 
 from __future__ import annotations
 

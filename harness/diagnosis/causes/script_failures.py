@@ -1,4 +1,4 @@
-"""Faults of the training script, and of DeepSpeed used in another way than it can be. Tried last."""
+"""Faults of the training script, and misuse of DeepSpeed. Tried last."""
 
 from __future__ import annotations
 

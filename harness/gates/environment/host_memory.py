@@ -62,7 +62,8 @@ def check(ctx: Context) -> Iterator[Finding]:
     if short:
         least = min(short, key=lambda host: host.memory_total)
         yield ctx.finding(
-            f"{format_hosts(short)} has {format_bytes(least.memory_total)} of memory, the plan needs {format_bytes(need)}",
+            f"{format_hosts(short)} has {format_bytes(least.memory_total)} of memory, "
+            f"the plan needs {format_bytes(need)}",
             "launch.hostfile",
             notes=["`harness plan` says what it is for"],
             fix=Fix("choose a row of `harness plan` that fits, take larger hosts, or more of them"),

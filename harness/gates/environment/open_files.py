@@ -54,7 +54,8 @@ def check(ctx: Context) -> Iterator[Finding]:
     few = [h for h in survey.reachable_hosts if h.nofile is not None and h.nofile < need] if survey else []
     if few:
         yield ctx.finding(
-            f"a process on {format_hosts(few)} may have {min(h.nofile or 0 for h in few)} files open, {need} are wanted",
+            f"a process on {format_hosts(few)} may have {min(h.nofile or 0 for h in few)} files open, "
+            f"{need} are wanted",
             "launch.hostfile",
             notes=["every connection between ranks is one"],
             fix=Fix("raise `nofile` in /etc/security/limits.conf there"),

@@ -71,7 +71,8 @@ def check(ctx: Context) -> Iterator[Finding]:
         and launch.launcher == "pdsh"
     ):
         yield ctx.finding(
-            f"{format_hosts(several)} has {several[0].numa_nodes} NUMA nodes, and the optimizer's threads may run on any",
+            f"{format_hosts(several)} has {several[0].numa_nodes} NUMA nodes, "
+            f"and the optimizer's threads may run on any",
             _KEY,
             fix=Fix("try it with ranks bound to cores", {_KEY: True}, effect="each rank keeps to its own cores"),
             severity="info",

@@ -51,7 +51,8 @@ def check(ctx: Context) -> Iterator[Finding]:
         return
     norm, unwritten = "train.max_grad_norm", not ctx.source.has_key("train.max_grad_norm")
     yield ctx.finding(
-        f"each of {ctx.pipeline_parallel_size} pipeline stages clips at {ctx.gradient_clipping:g} by the norm of its own layers alone",
+        f"each of {ctx.pipeline_parallel_size} pipeline stages clips at {ctx.gradient_clipping:g} "
+        f"by the norm of its own layers alone",
         "zero.stage",
         label="at stage 0",
         related=[("parallel.pipeline_parallel_size", "the pipeline is asked for here"), (norm, "clipped at this norm")],

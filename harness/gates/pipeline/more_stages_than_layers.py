@@ -58,7 +58,8 @@ def check(ctx: Context) -> Iterator[Finding]:
     key = "parallel.pipeline_parallel_size"
     better = _divisor(layers, ctx.pipeline_parallel_size)
     yield ctx.finding(
-        f"{ctx.pipeline_parallel_size} pipeline stages for {layers} {'layer' if layers == 1 else 'layers'}, embedding and head",
+        f"{ctx.pipeline_parallel_size} pipeline stages for {layers} {'layer' if layers == 1 else 'layers'}, "
+        f"embedding and head",
         key,
         label="some stage stays empty",
         related=[("model.name_or_path", "the model"), ("model.config.num_hidden_layers", "the layers")],

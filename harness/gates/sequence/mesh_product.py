@@ -53,7 +53,8 @@ def check(ctx: Context) -> Iterator[Finding]:
     key, degree = "deepspeed.data_parallel_size", "parallel.sequence_parallel_size"
     more, better = size * ctx.sequence_parallel_size > world, world // ctx.sequence_parallel_size
     yield ctx.finding(
-        f"a mesh of {size} x {ctx.sequence_parallel_size} = {size * ctx.sequence_parallel_size} ranks in a world of {world}",
+        f"a mesh of {size} x {ctx.sequence_parallel_size} = {size * ctx.sequence_parallel_size} ranks "
+        f"in a world of {world}",
         key,
         label=f"{better}?",
         related=[(degree, "times this"), ("launch.num_gpus", "the ranks are set here")],

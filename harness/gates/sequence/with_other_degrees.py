@@ -51,7 +51,8 @@ def check(ctx: Context) -> Iterator[Finding]:
     )
     other = f"parallel.{name}_parallel_size"
     yield ctx.finding(
-        f"a sequence degree of {ctx.sequence_parallel_size} and a {name} degree of {size} overlap instead of multiplying",
+        f"a sequence degree of {ctx.sequence_parallel_size} and a {name} degree of {size} "
+        f"overlap instead of multiplying",
         key,
         related=[(other, f"the {name} degree")],
         notes=["DeepSpeed accepts it in silence and puts the same ranks into both groups"],

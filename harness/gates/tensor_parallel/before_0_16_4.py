@@ -41,7 +41,8 @@ def check(ctx: Context) -> Iterator[Finding]:
     """The block came with 0.16.4. (In a JSON the key itself is refused.)"""
     key = "parallel.tensor_parallel_size"
     yield ctx.finding(
-        f"DeepSpeed {ctx.target.text} does not train with AutoTP, {ctx.key(key)} {ctx.tensor_parallel_size} has no effect",
+        f"DeepSpeed {ctx.target.text} does not train with AutoTP, "
+        f"{ctx.key(key)} {ctx.tensor_parallel_size} has no effect",
         key,
         label="needs 0.16.4",
         notes=["every rank keeps whole layers and trains data parallel, with another global batch"],

@@ -53,7 +53,8 @@ def check(ctx: Context) -> Iterator[Finding]:
         return
     key, better = "parallel.tensor_parallel_size", common_degree(ctx.tensor_parallel_size, model.heads, model.kv_heads)
     yield ctx.finding(
-        f"{model.heads} query and {model.kv_heads} key-value heads do not divide over {ctx.tensor_parallel_size} tensor ranks",
+        f"{model.heads} query and {model.kv_heads} key-value heads do not divide over "
+        f"{ctx.tensor_parallel_size} tensor ranks",
         key,
         related=[("model.name_or_path", "the model")],
         notes=[f"DeepSpeed {ctx.target.text} fails in the first forward pass"],

@@ -52,7 +52,8 @@ def check(ctx: Context) -> Iterator[Finding]:
     """One of the two."""
     tensor, stages = "parallel.tensor_parallel_size", "parallel.pipeline_parallel_size"
     yield ctx.finding(
-        f"AutoTP over {ctx.tensor_parallel_size} ranks finds no layers in a PipelineModule of {ctx.pipeline_parallel_size} stages",
+        f"AutoTP over {ctx.tensor_parallel_size} ranks finds no layers in a PipelineModule of "
+        f"{ctx.pipeline_parallel_size} stages",
         tensor,
         related=[(stages, "the pipeline is asked for here")],
         notes=["DeepSpeed asserts this at initialisation, after every rank has its weights"],

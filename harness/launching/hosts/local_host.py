@@ -1,4 +1,4 @@
-"""The machine that launches: programs, workers, cores and names, gathered once. Decides nothing."""
+"""The machine that launches: its programs, scripts, cores, devices and names, gathered once. Decides nothing."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from harness.hostinfo import machine
 from harness.interpreter import python_command
 
 DISTRIBUTION = "deepspeed-harness"
+DEFAULT_PORT = 29500
+"""DeepSpeed's own, used with several hosts, where no one can know which port is free on the first of them."""
 DEFAULT_HOSTFILE = Path("/job/hostfile")
 """DeepSpeed reads this one when none is named (`launcher/runner.py`, DLTS_HOSTFILE)."""
 
@@ -43,19 +45,19 @@ class LocalHost:
     is_root: bool = False
     """Whether this user is root."""
     unresolved_names: tuple[str, ...] = ()
-    """Names of the hostfile that no name server answered for in time: they are taken for other machines."""
+    """Names of the hostfile that no name server resolved in time: they count as other machines."""
     device_names: tuple[str, ...] = ()
     """Names of this machine's accelerators, whether ranks use them or not."""
 
 
 def inspect_local_host(host_names: Iterable[str] = (), variables: Mapping[str, str] | None = None) -> LocalHost:
-    """Gather what a plan needs. `host_names` are a hostfile's, to see which mean this machine; `variables` are those of
-    the spec (`launch.env`), of which DS_ACCELERATOR says whether ranks use the accelerators at all.
+    """Gather the facts that a plan needs. `host_names` are a hostfile's: some may mean this machine. `variables` are
+    those of `launch.env`, where DS_ACCELERATOR decides whether ranks use the accelerators at all.
     """
     devices = machine.accelerators()
-    found = () if machine.is_cpu_forced({**os.environ, **(variables or {})}) else devices
+    usable = () if machine.is_cpu_forced({**os.environ, **(variables or {})}) else devices
     local_names, unresolved = machine.find_local_names(host_names)
-    visible = [d for d in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if d.strip()]
+    visible = visible_devices(os.environ)
     return LocalHost(
         hostname=socket.gethostname(),
         cwd=Path.cwd(),
@@ -63,8 +65,8 @@ def inspect_local_host(host_names: Iterable[str] = (), variables: Mapping[str, s
         deepspeed=deepspeed_command(),
         scripts=workers_folder(),
         cores=machine.usable_cores(),
-        accelerated=bool(found),
-        num_accelerators=min(len(found), len(visible)) if visible else len(found),
+        accelerated=bool(usable),
+        num_accelerators=min(len(usable), len(visible)) if visible else len(usable),
         port=find_free_port(),
         supervisor_id=f"{machine.host_identity()}:{os.getpid()}:{machine.process_start_ticks(os.getpid())}",
         environ=dict(os.environ),
@@ -78,10 +80,9 @@ def inspect_local_host(host_names: Iterable[str] = (), variables: Mapping[str, s
 
 
 def deepspeed_command() -> tuple[str, ...]:
-    """How to start DeepSpeed's launcher with this Python: the script beside it, else the module behind that script."""
-    beside = Path(sys.executable).parent / "deepspeed"
-    found = str(beside) if os.access(beside, os.X_OK) else None
-    return (found,) if found else tuple(python_command("-m", "deepspeed.launcher.runner"))
+    """The command of DeepSpeed's launcher under this Python: the script in the same folder, else the module."""
+    script = Path(sys.executable).parent / "deepspeed"
+    return (str(script),) if os.access(script, os.X_OK) else tuple(python_command("-m", "deepspeed.launcher.runner"))
 
 
 def workers_folder() -> Path:
@@ -101,15 +102,11 @@ def find_free_port() -> int:
     return 0
 
 
-def ignored_env_files(folder: Path) -> list[Path]:
-    """Files of variables that DeepSpeed would have sent to other hosts, had DS_ENV_FILE not named the plan's instead.
-
-    Source: `launcher/runner.py`, DEEPSPEED_ENVIRONMENT_PATHS (the home folder and the current one).
-    """
-    places = dict.fromkeys((Path.home(), folder))
-    return [place / ".deepspeed_env" for place in places if (place / ".deepspeed_env").is_file()]
+def visible_devices(environ: Mapping[str, str]) -> list[str]:
+    """The devices that CUDA_VISIBLE_DEVICES names; empty where it names none."""
+    return [device.strip() for device in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if device.strip()]
 
 
 def find_program(program: str) -> str | None:
-    """Where a program is, such as the one that DeepSpeed reaches other hosts with."""
+    """The path of a program, such as the one by which DeepSpeed reaches other hosts."""
     return shutil.which(program)

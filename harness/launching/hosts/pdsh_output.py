@@ -1,4 +1,4 @@
-"""What pdsh brings from several hosts, told apart again: whose a line is, and how each host's launcher ended.
+"""The output of pdsh, separated by host again: the lines of each host, and the exit code of its launcher.
 
 Judges nothing. A host's launcher (`launcher/launch.py`) ends with its first failed rank's code, 256 - N for signal N.
 """
@@ -15,19 +15,19 @@ _EXIT_LINE = re.compile(r"pdsh@[^\s:]+: (?P<host>\S+): ssh exited with exit code
 
 
 class PdshDemux:
-    """Lines go to `logs/host-NAME.log`, each host's exit code is kept. Use: `take` each line, then `close`."""
+    """Lines go to `logs/host-NAME.log`, each host's exit code is kept. Use: `feed` each line, then `close`."""
 
     def __init__(self, hosts: Iterable[str], logs: Path) -> None:
         self._hosts, self._logs = frozenset(hosts), logs
         self._files: dict[str, IO[str]] = {}
         self.exit_codes: dict[str, int] = {}
-        """Host -> exit code of its launcher, of those that ended otherwise than well."""
+        """Host -> exit code of its launcher, where it is not 0."""
 
     def feed(self, line: str) -> str:
         """The line without the host that pdsh has put before it."""
-        ended = _EXIT_LINE.match(line)
-        if ended and ended["host"] in self._hosts:
-            self.exit_codes[ended["host"]] = int(ended["code"])
+        match = _EXIT_LINE.match(line)
+        if match and match["host"] in self._hosts:
+            self.exit_codes[match["host"]] = int(match["code"])
             return line
         host, colon, text = line.partition(": ")
         if not colon or host not in self._hosts:
@@ -39,7 +39,7 @@ class PdshDemux:
         return text
 
     def close(self) -> None:
-        """No more lines will come."""
+        """Close the files: no more lines will come."""
         for file in self._files.values():
             with contextlib.suppress(OSError):
                 file.close()

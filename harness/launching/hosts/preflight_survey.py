@@ -1,4 +1,4 @@
-"""Surveys every host and the connections between them: answers of `host_probe.py` -> a Survey. Judges nothing.
+"""The survey of the hosts before a launch: their facts and connections, from `host_probe.py`. Judges nothing.
 
 Two rounds: facts of all hosts at once, then connections from all to the first host's rendezvous port.
 """
@@ -18,9 +18,8 @@ import harness
 from harness.hostinfo import machine, torch_probe
 from harness.hostinfo.host_survey import HostFacts, Link, Survey, parse_host_facts
 from harness.launching.hosts import ssh
-from harness.launching.hosts.local_host import LocalHost
+from harness.launching.hosts.local_host import DEFAULT_PORT, LocalHost
 from harness.launching.hosts.ssh import HostResult
-from harness.launching.setup.launch_plan import DEFAULT_PORT
 from harness.plan.resolved_run import ResolvedRun
 from harness.spec.hostfile import Cluster, Host
 
@@ -30,60 +29,67 @@ OUTPUT_KEY, OPTIMIZER_KEY, PARAMETERS_KEY = (
     "zero.offload_optimizer.nvme_path",
     "zero.offload_param.nvme_path",
 )
-"""Folders of a run that are looked at, by the key of the spec that names them."""
+"""Folders of a run that the survey checks, by the key of the spec that names them."""
 _CONNECT_SECONDS = 3.0
 _MAX_ADDRESSES = 4
 _TORCH_TIME_SHARE = 0.6
-"""Of the time that a host has: so long torch may take, so that the host answers when torch does not."""
+"""The share of a host's time that torch may take, so that the host answers even when torch does not."""
 
 
 @dataclass(frozen=True, slots=True)
 class SurveyOptions:
-    """How hosts are asked; `tell` is told what goes on."""
+    """The options of a survey; `log` gets a line for each round."""
 
     timeout_seconds: float = ssh.HOST_TIMEOUT_SECONDS
     fan_out: int = ssh.FAN_OUT
     log: Callable[[str], object] = str
 
 
-def survey_hosts(run: ResolvedRun, here: LocalHost, ops: Sequence[str], options: SurveyOptions | None = None) -> Survey:
-    """Ask every host of the run's cluster. Nothing is left on them, nor here."""
+def survey_hosts(
+    run: ResolvedRun, local_host: LocalHost, ops: Sequence[str], options: SurveyOptions | None = None
+) -> Survey:
+    """Ask every host of the run's cluster. Leaves no file on any of them."""
     options = options or SurveyOptions()
     cluster = run.cluster or Cluster(())
     port = run.spec.launch.master_port or DEFAULT_PORT
-    script = here.scripts / "host_probe.py"
+    script = local_host.scripts / "host_probe.py"
     names = [host.name for host in cluster.hosts]
     options.log(
         f"asking {len(names)} host{'s' if len(names) != 1 else ''}, within {options.timeout_seconds:.0f} s each"
     )
-    with _shared_fs_marker(here.cwd / run.spec.launch.output_dir) as mark:
-        request = _facts_request(run, here, port, mark)
-        if not _uses_cpu(run, here):
+    with _shared_fs_marker(local_host.cwd / run.spec.launch.output_dir) as marker:
+        request = _facts_request(run, local_host, port, marker)
+        if not _uses_cpu(run, local_host):
             limit = _TORCH_TIME_SHARE * options.timeout_seconds
             request["torch"] = torch_probe.build_request(
-                here.scripts, _python_path(run, here), run.spec.launch.env, limit
+                local_host.scripts, _python_path(run, local_host), run.spec.launch.env, limit
             )
         answers = ssh.run_on_hosts(
-            names, script, request, timeout_seconds=options.timeout_seconds, fan_out=options.fan_out, python=here.python
+            names,
+            script,
+            request,
+            timeout_seconds=options.timeout_seconds,
+            fan_out=options.fan_out,
+            python=local_host.python,
         )
     hosts = tuple(map(_to_host_facts, cluster.hosts, answers))
-    accelerated = not _uses_cpu(run, here) and any(h.accelerators for h in hosts)
+    accelerated = not _uses_cpu(run, local_host) and any(h.accelerators for h in hosts)
     survey = Survey(hosts, port=port, has_accelerators=accelerated, ops=tuple(ops))
     return replace(survey, links=tuple(_probe_links(survey, script, options)))
 
 
-def _uses_cpu(run: ResolvedRun, here: LocalHost) -> bool:
-    """Whether ranks are told to take the CPU: the variable reaches every host."""
-    return machine.is_cpu_forced({**here.environ, **run.spec.launch.env})
+def _uses_cpu(run: ResolvedRun, local_host: LocalHost) -> bool:
+    """Whether ranks use the CPU: the variable reaches every host."""
+    return machine.is_cpu_forced({**local_host.environ, **run.spec.launch.env})
 
 
-def _python_path(run: ResolvedRun, here: LocalHost) -> str:
-    return run.spec.launch.env.get("PYTHONPATH", here.environ.get("PYTHONPATH", ""))
+def _python_path(run: ResolvedRun, local_host: LocalHost) -> str:
+    return run.spec.launch.env.get("PYTHONPATH", local_host.environ.get("PYTHONPATH", ""))
 
 
-def _facts_request(run: ResolvedRun, here: LocalHost, port: int, mark: Path | None) -> dict[str, Any]:
+def _facts_request(run: ResolvedRun, local_host: LocalHost, port: int, marker: Path | None) -> dict[str, Any]:
     zero = run.spec.zero
-    folders = {OUTPUT_KEY: str(here.cwd / run.spec.launch.output_dir)}
+    folders = {OUTPUT_KEY: str(local_host.cwd / run.spec.launch.output_dir)}
     for key, block in ((OPTIMIZER_KEY, zero.offload_optimizer), (PARAMETERS_KEY, zero.offload_param)):
         if block is not None and block.device == "nvme" and block.nvme_path:
             folders[key] = str(block.nvme_path)
@@ -91,9 +97,9 @@ def _facts_request(run: ResolvedRun, here: LocalHost, port: int, mark: Path | No
         "job": "facts",
         "packages": list(PACKAGES),
         "code": [str(Path(harness.__file__ or "").resolve().parent)],
-        "path": [str(here.cwd), *[p for p in _python_path(run, here).split(os.pathsep) if p]],
+        "path": [str(local_host.cwd), *[p for p in _python_path(run, local_host).split(os.pathsep) if p]],
         "folders": folders,
-        "marks": [str(mark)] if mark else [],
+        "marks": [str(marker)] if marker else [],
         "ports": [port],
         "numactl": run.spec.launch.bind_cores_to_rank,
         "libaio": any(key in folders for key in (OPTIMIZER_KEY, PARAMETERS_KEY)),
@@ -103,9 +109,9 @@ def _facts_request(run: ResolvedRun, here: LocalHost, port: int, mark: Path | No
 @contextlib.contextmanager
 def _shared_fs_marker(output_dir: Path) -> Iterator[Path | None]:
     """A file that all hosts see if they share the folder of the run directories; None where none can be made."""
-    there = next((p for p in (output_dir, *output_dir.parents) if p.is_dir()), None)
+    existing = next((p for p in (output_dir, *output_dir.parents) if p.is_dir()), None)
     try:
-        handle, name = tempfile.mkstemp(prefix=".harness-seen-by-", dir=there)
+        handle, name = tempfile.mkstemp(prefix=".harness-seen-by-", dir=existing)
     except OSError:
         yield None
         return
@@ -121,22 +127,22 @@ def _to_host_facts(host: Host, answer: HostResult) -> HostFacts:
     if answer.state != "ok":
         return HostFacts(host.name, host.slots, answer.state, answer.message, seconds)
     try:
-        then, took = float(answer.body["time"]), float(answer.body["took"])
-        skew = (then - (answer.ended_at - took), then - answer.started_at)
+        host_time, duration = float(answer.body["time"]), float(answer.body["took"])
+        skew = (host_time - (answer.ended_at - duration), host_time - answer.started_at)
         return parse_host_facts(host.name, host.slots, answer.body, seconds, skew)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        words = f"its answer is not what the probe says: {type(error).__name__} {error}"
-        return HostFacts(host.name, host.slots, "no probe", words[:200], seconds)
+        message = f"its answer is not what the probe says: {type(error).__name__} {error}"
+        return HostFacts(host.name, host.slots, "no probe", message[:200], seconds)
 
 
-def _probe_links(survey: Survey, script: Path, asking: SurveyOptions) -> Iterator[Link]:
+def _probe_links(survey: Survey, script: Path, options: SurveyOptions) -> Iterator[Link]:
     """From every host to the first one's rendezvous port and to another port, by each network that they share."""
     hosts, port = survey.reachable_hosts, survey.port or 0
     if len(hosts) < 2 or not survey.hosts[0].ok or hosts[0].ports.get(port) != "free":
         return
-    asking.log(f"from {len(hosts) - 1} of them to port {port} of {hosts[0].name}")
-    patience = _CONNECT_SECONDS * 2 * _MAX_ADDRESSES + asking.timeout_seconds
-    with ssh.run_listener(hosts[0].name, script, [port, 0], patience) as ports:
+    options.log(f"from {len(hosts) - 1} of them to port {port} of {hosts[0].name}")
+    timeout = _CONNECT_SECONDS * 2 * _MAX_ADDRESSES + options.timeout_seconds
+    with ssh.run_listener(hosts[0].name, script, [port, 0], timeout) as ports:
         if not ports:
             return
         targets = {host.name: [(a, p) for a in _shared_addresses(hosts[0], host) for p in ports] for host in hosts[1:]}
@@ -144,18 +150,18 @@ def _probe_links(survey: Survey, script: Path, asking: SurveyOptions) -> Iterato
         def request(name: str) -> Mapping[str, Any]:
             return {"job": "connect", "targets": targets[name], "seconds": _CONNECT_SECONDS}
 
-        answers = ssh.run_on_hosts([*targets], script, request, timeout_seconds=patience, fan_out=asking.fan_out)
+        answers = ssh.run_on_hosts([*targets], script, request, timeout_seconds=timeout, fan_out=options.fan_out)
     for answer in answers:
         yield from _to_links(answer)
 
 
 def _shared_addresses(first: HostFacts, other: HostFacts) -> list[str]:
     """The first host's addresses in the networks that the other is in too; where there are none, all of its own."""
-    mine = first.networks
+    networks = first.networks
     shared: list[IPv4Network] = [
-        n for n in mine if n in other.networks and other.networks[n].address != mine[n].address
+        n for n in networks if n in other.networks and other.networks[n].address != networks[n].address
     ]
-    return [str(mine[network].address.ip) for network in shared or [*mine]][:_MAX_ADDRESSES]
+    return [str(networks[network].address.ip) for network in shared or [*networks]][:_MAX_ADDRESSES]
 
 
 def _to_links(answer: HostResult) -> Iterator[Link]:

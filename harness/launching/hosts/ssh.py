@@ -1,7 +1,7 @@
-"""Runs one Python script on many hosts at once through ssh. No shell here sees anything that a user wrote.
+"""Runs one Python script on many hosts at once through ssh. No local shell sees anything that a user wrote.
 
-ssh joins its arguments into a line for the remote shell, so that line is made of quoted words only; the script goes
-through stdin and its request as base64. Decides nothing about what is said.
+ssh joins its arguments into a line for the remote shell, so that line has quoted words only; the script goes through
+stdin and its request as base64. Judges no answer.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+import harness
 from harness.hostinfo.host_survey import HostState
 from harness.interpreter import SAFE_PATH
 
@@ -32,7 +33,7 @@ HOST_TIMEOUT_SECONDS = 20.0
 """How long one host may take; it holds up nobody else."""
 CONNECT_TIMEOUT_SECONDS = 8
 _MAX_BYTES = 8 * 2**20
-"""More than a probe says; a host that talks without end is cut off."""
+"""More than a probe prints; a host that prints without end is cut off."""
 _SSH_ERRORS: tuple[tuple[str, HostState], ...] = (
     ("REMOTE HOST IDENTIFICATION HAS CHANGED", "host key"),
     ("Host key verification failed", "host key"),
@@ -44,7 +45,7 @@ _SSH_ERRORS: tuple[tuple[str, HostState], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class HostResult:
-    """What came back from one host: the probe's JSON, or why there is none. Times are seconds since 1970."""
+    """The answer of one host: the probe's JSON, or why there is none. Times are seconds since 1970."""
 
     host: str
     state: HostState
@@ -55,7 +56,7 @@ class HostResult:
 
 
 def ssh_command(host: str, words: Sequence[str], connect: int = CONNECT_TIMEOUT_SECONDS) -> list[str]:
-    """The command that runs `words` on a host: keys only, no questions, each word as it is."""
+    """The command that runs `words` on a host: keys only, no questions, each word unchanged."""
     options = ["-o", "BatchMode=yes", "-o", f"ConnectTimeout={connect}", "-o", "ServerAliveInterval=5", "-T"]
     return ["ssh", *options, "--", host, "exec " + shlex.join(words)]
 
@@ -65,9 +66,15 @@ def encode_request(request: Mapping[str, Any]) -> str:
     return base64.urlsafe_b64encode(json.dumps(request).encode()).decode()
 
 
+def remote_python_path(environ: Mapping[str, str]) -> list[str]:
+    """The module folders of a script that runs on another host: this package, and the PYTHONPATH of `environ`."""
+    inherited = environ.get("PYTHONPATH", "").split(os.pathsep)
+    return [str(Path(harness.__file__ or "").resolve().parent.parent), *(folder for folder in inherited if folder)]
+
+
 def probe_command(host: str, python: str, request: Mapping[str, Any]) -> list[str]:
-    """The command whose stdin is the probe script. A variable, not `-P`: another Python may lie there, and it is to
-    say so.
+    """The command that runs the probe script from its stdin. A variable, not `-P`: the remote Python may be one that
+    does not know the option, and the probe is to report that.
     """
     return ssh_command(host, ["env", f"{SAFE_PATH}=1", python, "-", encode_request(request)])
 
@@ -81,24 +88,24 @@ def run_on_hosts(
     fan_out: int = FAN_OUT,
     python: str = sys.executable,
 ) -> list[HostResult]:
-    """Put a request to every host, `fan_out` at a time, each within `seconds`; answers in the order of the hosts.
+    """Send a request to every host, `fan_out` at a time, each within `timeout_seconds`. Answers in the order of hosts.
 
-    When this is broken off (Ctrl-C), every ssh is ended first.
+    On an exception (Ctrl-C) every ssh ends first.
     """
-    source, living, lock = script.read_bytes(), set[subprocess.Popen[bytes]](), Lock()
+    source, children, lock = script.read_bytes(), set[subprocess.Popen[bytes]](), Lock()
 
     def ask(host: str) -> HostResult:
-        asked = request(host) if callable(request) else request
-        return _run_on_host(host, probe_command(host, python, asked), source, timeout_seconds, living, lock)
+        body = request(host) if callable(request) else request
+        return _run_on_host(host, probe_command(host, python, body), source, timeout_seconds, children, lock)
 
     with ThreadPoolExecutor(max(1, min(fan_out, len(hosts)))) as pool:
-        waiting = [pool.submit(ask, host) for host in hosts]
+        futures = [pool.submit(ask, host) for host in hosts]
         try:
-            return [one.result() for one in waiting]
+            return [future.result() for future in futures]
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             with lock:
-                for child in living:
+                for child in children:
                     _kill_process_group(child)
             raise
 
@@ -108,33 +115,33 @@ def _run_on_host(
     command: Sequence[str],
     source: bytes,
     seconds: float,
-    living: set[subprocess.Popen[bytes]],
+    children: set[subprocess.Popen[bytes]],
     lock: Lock,
 ) -> HostResult:
-    began = time.time()
+    started_at = time.time()
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     try:
         child = subprocess.Popen(command, env=_ssh_environ(), start_new_session=True, **pipes)  # type: ignore[call-overload]  # noqa: S603
     except OSError as error:
-        words = f"ssh cannot be started: {error.strerror}"
-        return HostResult(host, "unreachable", {}, words, began, time.time())
+        message = f"ssh cannot be started: {error.strerror}"
+        return HostResult(host, "unreachable", {}, message, started_at, time.time())
     with lock:
-        living.add(child)
+        children.add(child)
     try:
         out, err = child.communicate(source, timeout=seconds)
     except subprocess.TimeoutExpired:
         _kill_process_group(child)
         child.communicate()
-        return HostResult(host, "no answer in time", {}, f"nothing within {seconds:.0f} s", began, time.time())
+        return HostResult(host, "no answer in time", {}, f"nothing within {seconds:.0f} s", started_at, time.time())
     finally:
         with lock:
-            living.discard(child)
-    return parse_result(host, child.returncode, out, err, (began, time.time()))
+            children.discard(child)
+    return parse_result(host, child.returncode, out, err, (started_at, time.time()))
 
 
 def parse_result(host: str, code: int, out: bytes, err: bytes, when: tuple[float, float]) -> HostResult:
-    """What ssh's exit code, stdout and stderr mean."""
-    words = err.decode("utf-8", "replace").strip()
+    """The result of one ssh, from its exit code, stdout and stderr."""
+    error_text = err.decode("utf-8", "replace").strip()
     line = next((x for x in reversed(out[-_MAX_BYTES:].split(b"\n")) if x.startswith(MARK)), None)
     if line is not None:
         try:
@@ -142,12 +149,12 @@ def parse_result(host: str, code: int, out: bytes, err: bytes, when: tuple[float
         except ValueError:
             body = None
         if isinstance(body, dict):
-            return HostResult(host, "ok", body, words, *when)
+            return HostResult(host, "ok", body, error_text, *when)
     if code == 255:  # ssh's own
-        state: HostState = next((state for text, state in _SSH_ERRORS if text in words), "unreachable")
-        return HostResult(host, state, {}, _last_line(words), *when)
-    said = _last_line(words) or f"it ended with code {code} and printed {len(out)} bytes"
-    return HostResult(host, "no probe", {}, said, *when)
+        state: HostState = next((state for text, state in _SSH_ERRORS if text in error_text), "unreachable")
+        return HostResult(host, state, {}, _last_line(error_text), *when)
+    message = _last_line(error_text) or f"it ended with code {code} and printed {len(out)} bytes"
+    return HostResult(host, "no probe", {}, message, *when)
 
 
 @contextlib.contextmanager
@@ -183,12 +190,12 @@ def _read_ports(child: subprocess.Popen[bytes], script: Path) -> list[int]:
 
 
 def _ssh_environ() -> dict[str, str]:
-    """ssh's words are recognised in English only."""
+    """ssh's messages are recognised in English only."""
     return dict(os.environ) | {"LC_ALL": "C"}
 
 
-def _last_line(words: str) -> str:
-    lines = [line.strip() for line in words.splitlines() if line.strip() and not line.startswith("@")]
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("@")]
     return lines[-1][:200].rstrip(".") if lines else ""
 
 

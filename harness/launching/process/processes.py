@@ -1,6 +1,6 @@
 """Finds and ends the processes of a run, also those that lost their parents. Linux: reads /proc.
 
-Knows nothing of ranks; who belongs to a run is told by session, descent or the variable HARNESS_RUN_DIR.
+Knows nothing of ranks: session, descent or the variable HARNESS_RUN_DIR make a process part of a run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One line of the process table. `ticks` is its start time: with the pid it names a process for good."""
+    """One line of the process table. `start_ticks` is its start time: with the pid it names a process for good."""
 
     pid: int
     parent_pid: int
@@ -53,8 +53,8 @@ def read_process(pid: int) -> Process | None:
 
 def read_process_table() -> dict[int, Process]:
     """The process table."""
-    found = (read_process(pid) for pid in _list_pids())
-    return {p.pid: p for p in found if p is not None}
+    processes = (read_process(pid) for pid in _list_pids())
+    return {p.pid: p for p in processes if p is not None}
 
 
 def find_run_processes(run_dir: Path, session: int) -> list[Process]:
@@ -64,33 +64,30 @@ def find_run_processes(run_dir: Path, session: int) -> list[Process]:
     """
     table = read_process_table()
     members = {p.pid for p in table.values() if p.session_id == session}
-    mark = f"HARNESS_RUN_DIR={run_dir}".encode()
-    members |= {pid for pid in table if mark in _read_environ(pid)}
-    grown = True
-    while grown:
-        children = {p.pid for p in table.values() if p.parent_pid in members and p.pid not in members}
+    variable = f"HARNESS_RUN_DIR={run_dir}".encode()
+    members |= {pid for pid in table if variable in _read_environ(pid)}
+    while children := {p.pid for p in table.values() if p.parent_pid in members and p.pid not in members}:
         members |= children
-        grown = bool(children)
     members -= _ancestor_pids(os.getpid(), table)
     return [table[pid] for pid in sorted(members) if pid in table and not table[pid].has_exited]
 
 
 def kill_all(find: Callable[[], list[Process]], grace_seconds: float, limit_seconds: float = 5.0) -> list[Process]:
-    """SIGTERM, then SIGKILL after `gentle_seconds`, until `find` finds nobody. Returns who is left after the limit."""
+    """SIGTERM, then SIGKILL after `grace_seconds`, until `find` finds none. Returns those left after the limit."""
     send_signal(find(), signal.SIGTERM)
-    left = _wait_for_exit(find, grace_seconds)
-    end = time.monotonic() + limit_seconds
-    while left and time.monotonic() < end:
-        send_signal(left, signal.SIGKILL)
-        left = _wait_for_exit(find, 0.2)
-    return left
+    survivors = _wait_for_exit(find, grace_seconds)
+    deadline = time.monotonic() + limit_seconds
+    while survivors and time.monotonic() < deadline:
+        send_signal(survivors, signal.SIGKILL)
+        survivors = _wait_for_exit(find, 0.2)
+    return survivors
 
 
 def send_signal(processes: Iterable[Process], signum: int) -> None:
-    """Send a signal to each, passing over those that ended meanwhile or whose number was given to another."""
+    """Send a signal to each, except those that ended meanwhile or whose pid belongs to another process now."""
     for process in processes:
-        now = read_process(process.pid)
-        if now is not None and now.start_ticks == process.start_ticks:
+        current = read_process(process.pid)
+        if current is not None and current.start_ticks == process.start_ticks:
             try:
                 os.kill(process.pid, signum)
             except (ProcessLookupError, PermissionError):
@@ -103,9 +100,9 @@ def die_with_parent() -> None:
 
 
 def set_up_child() -> None:
-    """Run in a child between fork and exec: it dies with this process, and SIGUSR1 waits until it is asked for.
+    """Run in a child between fork and exec: it dies with this process, and SIGUSR1 stays pending in it.
 
-    DeepSpeed's launcher would die of SIGUSR1 and take the ranks with it; blocked, it can be seen by `pending`.
+    DeepSpeed's launcher would die of SIGUSR1 and take the ranks with it; `is_signal_pending` finds the blocked signal.
     """
     die_with_parent()
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
@@ -129,23 +126,23 @@ def pids_with_open_file(file: Path) -> list[int]:
 
 def find_mapped_files(prefix: str) -> set[str]:
     """Files whose path starts with `prefix` and that some process has mapped, as far as this user may look."""
-    found: set[str] = set()
+    files: set[str] = set()
     for pid in _list_pids():
         try:
             maps = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
         except OSError:
             continue
-        found |= {line[line.index(prefix) :].strip() for line in maps.splitlines() if prefix in line}
-    return found
+        files |= {line[line.index(prefix) :].strip() for line in maps.splitlines() if prefix in line}
+    return files
 
 
 def _wait_for_exit(find: Callable[[], list[Process]], seconds: float) -> list[Process]:
-    end = time.monotonic() + seconds
-    left = find()
-    while left and time.monotonic() < end:
+    deadline = time.monotonic() + seconds
+    survivors = find()
+    while survivors and time.monotonic() < deadline:
         time.sleep(0.05)
-        left = find()
-    return left
+        survivors = find()
+    return survivors
 
 
 def _list_pids() -> list[int]:
@@ -160,17 +157,17 @@ def _read_environ(pid: int) -> set[bytes]:
 
 
 def _list_open_files(pid: int) -> set[str]:
-    found = set()
+    files = set()
     with contextlib.suppress(OSError):
         for descriptor in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(OSError):
-                found.add(os.readlink(descriptor))  # noqa: PTH115  (a plain string is what is compared)
-    return found
+                files.add(os.readlink(descriptor))  # noqa: PTH115  (the caller compares plain strings)
+    return files
 
 
 def _ancestor_pids(pid: int, table: dict[int, Process]) -> set[int]:
-    found = {pid}
-    while (process := table.get(pid)) is not None and process.parent_pid > 0 and process.parent_pid not in found:
-        found.add(process.parent_pid)
+    ancestors = {pid}
+    while (process := table.get(pid)) is not None and process.parent_pid > 0 and process.parent_pid not in ancestors:
+        ancestors.add(process.parent_pid)
         pid = process.parent_pid
-    return found
+    return ancestors

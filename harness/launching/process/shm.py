@@ -37,23 +37,23 @@ def find_buffers(folder: Path = FOLDER) -> list[Buffer]:
         names = [(p, _BUFFER_NAME.fullmatch(p.name)) for p in folder.iterdir()]
     except OSError:
         return []
-    ours = [(p, m) for p, m in names if m and int(m["uid"]) == os.getuid()]
-    if not ours:
+    matches = [(p, m) for p, m in names if m and int(m["uid"]) == os.getuid()]
+    if not matches:
         return []
     mapped = find_mapped_files(str(folder / "deepspeed_allreduce_buffer_"))
-    found = ((p, int(m["port"]), _stat(p)) for p, m in sorted(ours, key=lambda pair: pair[0]))
-    return [Buffer(p, port, s.st_size, s.st_mtime, str(p) in mapped) for p, port, s in found if s is not None]
+    stats = ((p, int(m["port"]), _stat(p)) for p, m in sorted(matches, key=lambda pair: pair[0]))
+    return [Buffer(p, port, s.st_size, s.st_mtime, str(p) in mapped) for p, port, s in stats if s is not None]
 
 
 def remove_unused_buffers(ports: Container[int], folder: Path = FOLDER, *, older_than: float = 0.0) -> int:
     """Remove the buffers of these ports that no process has mapped. Returns the bytes set free.
 
-    `older_than` in seconds spares those that a starting rank has just made and is about to map.
+    `older_than` in seconds spares those that a starting rank has just created and has not mapped yet.
     """
-    before = time.time() - older_than
+    newest_removable = time.time() - older_than
     freed = 0
     for buffer in find_buffers(folder):
-        if buffer.port in ports and not buffer.in_use and buffer.time <= before:
+        if buffer.port in ports and not buffer.in_use and buffer.time <= newest_removable:
             buffer.path.unlink(missing_ok=True)
             freed += buffer.size
     return freed

@@ -1,4 +1,4 @@
-"""Signals as something to look at instead of something that happens. Sends none."""
+"""Signals of this process (Ctrl-C, SIGTERM, SIGHUP, SIGUSR1), recorded for the code that stops a launch. Sends none."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class SignalInterrupt(Exception):
-    """A stage was broken off because a signal came; `signum` says which."""
+    """A signal interrupted a stage; `signum` is its number."""
 
     def __init__(self, signum: int) -> None:
         self.signum = signum
@@ -16,9 +16,9 @@ class SignalInterrupt(Exception):
 
 
 class Signals:
-    """While entered, SIGINT, SIGTERM, SIGHUP and SIGUSR1 are noted in `received` and do nothing else.
+    """While entered, SIGINT, SIGTERM, SIGHUP and SIGUSR1 are recorded in `received` and do nothing else.
 
-    SIGUSR1 is what a scheduler announces a pre-emption with: it will kill later, by itself.
+    With SIGUSR1 a scheduler announces a pre-emption: it kills later, by itself.
 
     SIGHUP stays ignored where it was (nohup). Must be entered in the main thread.
     """
@@ -42,7 +42,7 @@ class Signals:
 
     @property
     def first(self) -> int | None:
-        """The signal that asked for the stop."""
+        """The signal that requested the stop."""
         return self.received[0] if self.received else None
 
     @property
@@ -51,7 +51,7 @@ class Signals:
         return len(self.received) > 1
 
     def raise_if_received(self) -> None:
-        """Raise Interrupted when a signal has come."""
+        """Raise SignalInterrupt when a signal has come."""
         if self.received:
             raise SignalInterrupt(self.received[0])
 
@@ -60,7 +60,14 @@ class Signals:
 
 
 def signal_name(signum: int) -> str:
-    """What a person calls it."""
+    """The signal's name for people."""
     if signum == signal.SIGUSR1:
         return "SIGUSR1 (notice of a pre-emption)"
     return "Ctrl-C" if signum == signal.SIGINT else signal.Signals(signum).name
+
+
+def parse_signal_name(text: str) -> int | None:
+    """The signal that the first word of a text names, as `signal_name` writes it; None where it names none."""
+    word = (text.split() or [""])[0].rstrip(":,")
+    name = "SIGINT" if word == "Ctrl-C" else word
+    return int(signal.Signals[name]) if name in signal.Signals.__members__ else None

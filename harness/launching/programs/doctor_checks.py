@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from harness.hostinfo import machine
 from harness.hostinfo.torch_extensions import torch_extensions_dir
-from harness.launching.ops.local_build import find_stale_locks
+from harness.launching.ops.build_cache import find_stale_locks
 from harness.launching.process import shm
 from harness.launching.programs.doctor_rows import DoctorCheck
 from harness.launching.programs.hardware_checks import check_devices, check_memory, check_processor

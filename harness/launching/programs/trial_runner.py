@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from harness.diagnosis.run_diagnosis import diagnose_run
 from harness.errors import UserError
 from harness.interpreter import python_command
 from harness.launching.process.child_process import spawn_child, terminate_child
-from harness.launching.supervise.run_diagnosis import diagnose_run
 from harness.plan.resolved_run import ResolvedRun
 from harness.plan.spec_changes import SpecChanges
 from harness.run_records.run_files import json_of, read_metrics

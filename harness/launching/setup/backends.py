@@ -1,8 +1,8 @@
-"""Who starts the ranks on other hosts: the words that DeepSpeed's command needs for each of its launchers, and what a
-rank must be told where the launcher does not. Starts nothing.
+"""The launchers that DeepSpeed has for several hosts (`launch.launcher`): the arguments that each needs in DeepSpeed's
+command, and the variables that a rank needs where the launcher sets none. Starts nothing.
 
-Read in DeepSpeed's `launcher/multinode_runner.py` (0.19.8): only pdsh runs `launcher/launch.py` on the hosts, which
-tells every rank its number and where rank 0 is. mpirun and srun start the ranks themselves; `train_worker.py` then
+From DeepSpeed's `launcher/multinode_runner.py` (0.19.8): only pdsh runs `launcher/launch.py` on the hosts, which gives
+every rank its number and the address of rank 0. mpirun and srun start the ranks themselves; `train_worker.py` then
 reads their variables.
 """
 
@@ -18,13 +18,13 @@ VariableEntry = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class LauncherBackend:
-    """One of DeepSpeed's launchers. `program` must be here, `package` has it."""
+    """One of DeepSpeed's launchers. `program` must be on PATH, `package` installs it."""
 
     name: str
     program: str
     package: str
     literal: bool
-    """Whether variables reach the ranks as they are written; no shell then replaces `$PATH`, and DeepSpeed puts a value
+    """Variables reach the ranks as they are written: no shell replaces `$PATH`, and DeepSpeed puts a value
     with special characters between quotes that stay."""
 
 
@@ -36,31 +36,31 @@ BACKENDS = {
 }
 
 
-def backend_args(starter: LauncherBackend, hosts: Sequence[tuple[str, int]], interface: str | None) -> list[str]:
+def backend_args(backend: LauncherBackend, hosts: Sequence[tuple[str, int]], interface: str | None) -> list[str]:
     """Options of the `deepspeed` command beyond those for pdsh. `hosts`: names and slots."""
-    if starter.name == "openmpi":
+    if backend.name == "openmpi":
         # By slot, so that ranks are numbered as the hostfile has them; unbound, or each rank would get one core.
-        chosen = ["--map-by", "slot", "--bind-to", "none"]
-        for part in ("btl", "oob") if interface else ():
-            chosen += ["--mca", f"{part}_tcp_if_include", str(interface)]
-    elif starter.name == "slurm":
+        args = ["--map-by", "slot", "--bind-to", "none"]
+        for component in ("btl", "oob") if interface else ():
+            args += ["--mca", f"{component}_tcp_if_include", str(interface)]
+    elif backend.name == "slurm":
         names = ",".join(name for name, _ in hosts)
-        chosen = ["--overlap", "--kill-on-bad-exit=1", "--distribution=block", f"--nodelist={names}"]
-        chosen += [f"--nodes={len(hosts)}", f"--ntasks-per-node={hosts[0][1]}"]
+        args = ["--overlap", "--kill-on-bad-exit=1", "--distribution=block", f"--nodelist={names}"]
+        args += [f"--nodes={len(hosts)}", f"--ntasks-per-node={hosts[0][1]}"]
     else:
         return []
-    return ["--launcher", starter.name, "--launcher_args", shlex.join(chosen)]
+    return ["--launcher", backend.name, "--launcher_args", shlex.join(args)]
 
 
-def backend_env(starter: LauncherBackend, master: str, port: int, *, is_root: bool) -> list[VariableEntry]:
-    """What `launcher/launch.py` would have told the ranks, and what the launcher itself wants."""
-    if not starter.literal:
+def backend_env(backend: LauncherBackend, master: str, port: int, *, is_root: bool) -> list[VariableEntry]:
+    """The variables that `launcher/launch.py` would have set for the ranks, and those of the launcher itself."""
+    if not backend.literal:
         return []
-    found = [
-        ("MASTER_ADDR", master, f"harness, {starter.program} does not tell the ranks"),
-        ("MASTER_PORT", str(port), f"harness, {starter.program} does not tell the ranks"),
+    entries = [
+        ("MASTER_ADDR", master, f"harness, {backend.program} does not tell the ranks"),
+        ("MASTER_PORT", str(port), f"harness, {backend.program} does not tell the ranks"),
     ]
-    if starter.name == "openmpi" and is_root:
-        why = "harness, mpirun refuses root without"
-        found += [("OMPI_ALLOW_RUN_AS_ROOT", "1", why), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", why)]
-    return found
+    if backend.name == "openmpi" and is_root:
+        origin = "harness, mpirun refuses root without"
+        entries += [("OMPI_ALLOW_RUN_AS_ROOT", "1", origin), ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", origin)]
+    return entries

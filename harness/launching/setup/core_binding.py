@@ -1,4 +1,4 @@
-"""Cores of their own for the ranks, through the option of DeepSpeed's launcher and numactl behind it."""
+"""Core binding of the ranks (`launch.bind_cores_to_rank`): the options of DeepSpeed's launcher, which uses numactl."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def core_binding_args(run: ResolvedRun) -> list[str]:
     return ["--bind_cores_to_rank", *([f"--bind_core_list={launch.bind_core_list}"] if launch.bind_core_list else [])]
 
 
-def check_core_binding(run: ResolvedRun, here: LocalHost, ranks_here: int | None) -> Iterator[Finding]:
-    """What this machine lacks to bind the ranks that it starts itself."""
+def check_core_binding(run: ResolvedRun, local_host: LocalHost, local_ranks: int | None) -> Iterator[Finding]:
+    """Findings about what this machine lacks to bind the ranks that it starts itself."""
     launch = run.spec.launch
-    if not launch.bind_cores_to_rank or ranks_here is None:
+    if not launch.bind_cores_to_rank or local_ranks is None:
         return
     key = "launch.bind_cores_to_rank"
     if find_program("numactl") is None:
@@ -34,15 +34,15 @@ def check_core_binding(run: ResolvedRun, here: LocalHost, ranks_here: int | None
             fix=Fix("install it (apt install numactl), or leave the key out"),
         )
     cores = _count_physical_cores()
-    if launch.bind_core_list is None and cores is not None and cores < ranks_here:
+    if launch.bind_core_list is None and cores is not None and cores < local_ranks:
         yield Finding(
             "EN014",
             "error",
-            f"{ranks_here} ranks are to have cores of their own, and this machine has {cores} physical ones",
+            f"{local_ranks} ranks are to have cores of their own, and this machine has {cores} physical ones",
             key=key,
             fix=Fix("leave the key out"),
         )
-    if "KMP_AFFINITY" in here.environ:
+    if "KMP_AFFINITY" in local_host.environ:
         yield Finding(
             "EN014",
             "error",
@@ -53,10 +53,10 @@ def check_core_binding(run: ResolvedRun, here: LocalHost, ranks_here: int | None
 
 
 def _count_physical_cores() -> int | None:
-    """As DeepSpeed counts them: two threads of one core are one."""
+    """Cores as DeepSpeed counts them: two threads of one core are one."""
     try:
         psutil = import_module("psutil")
-    except ImportError:  # then DeepSpeed is missing too, which is told elsewhere
+    except ImportError:  # then DeepSpeed is missing too, which is another finding
         return None
     count: int | None = psutil.cpu_count(logical=False)
     return count

@@ -1,6 +1,6 @@
-"""What a look inside asks for: variables that make torch and NCCL tell, and a place for DeepSpeed's profile.
+"""Debugging aids of `telemetry`: variables that make torch and NCCL log more, and a file for DeepSpeed's FLOPs profile.
 
-torch's own profiler is the ranks' business.
+The ranks themselves run torch's profiler.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _DEBUG_VARIABLES = {
     "TORCH_NCCL_TRACE_BUFFER_SIZE": "20000",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
 }
-"""Collectives are checked for agreeing shapes and kinds, NCCL tells what it connects, and a collective that times out
-leaves the last ones of each rank in a file."""
+"""torch checks that collectives agree in shape and kind, NCCL logs its connections, and a collective that times out
+writes the last ones of each rank to a file."""
 
 
 def distributed_debug_env(spec: TelemetrySpec, run_dir: Path) -> dict[str, str]:

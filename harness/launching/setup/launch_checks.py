@@ -1,6 +1,6 @@
-"""What stops a launch before anything is written: the environment of this machine and of the ranks.
+"""Checks before a launch writes anything: the environment of this machine and of the ranks.
 
-Not gates: they judge where and how a run is started, not what it trains.
+Not gates: they judge where and how a run starts, not what it trains.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from harness.findings import Finding, Fix
 from harness.hostinfo import machine
 from harness.hostinfo.torch_devices import find_torch_problem, format_device_names
 from harness.hostinfo.torch_probe import probe_torch
-from harness.launching.hosts.local_host import LocalHost, find_program
+from harness.launching.hosts.local_host import LocalHost, find_program, visible_devices
 from harness.launching.setup import core_binding
 from harness.launching.setup.backends import BACKENDS, PDSH, LauncherBackend
-from harness.launching.setup.launch_plan import FORWARDED_BY_DEEPSPEED, FORWARDED_BY_HARNESS, is_local
+from harness.launching.setup.environment import forwarded_variables
+from harness.launching.setup.launch_plan import is_local
 from harness.plan.resolved_run import ResolvedRun
 
 INSTALLABLE = {"EN002", "EN009", "EN014", "MD154"}
@@ -29,49 +30,60 @@ _UNQUOTABLE_BY_BACKEND = {"openmpi": re.compile(r"[^\w@%+=:,./-]"), "slurm": re.
 _SAFE_PATH_TEXT = re.compile(r"[A-Za-z0-9_@+=:,./-]+")
 
 
-def check_launch(run: ResolvedRun, here: LocalHost, run_dir: Path, node_rank: int | None = None) -> tuple[Finding, ...]:
-    """Every reason why this launch must not be started from here; empty when there is none. `node`: this host of a job
-    whose hosts start their own ranks.
+def check_launch(
+    run: ResolvedRun, local_host: LocalHost, run_dir: Path, node_rank: int | None = None
+) -> tuple[Finding, ...]:
+    """Every reason why this machine must not start this launch; empty when there is none. `node_rank`: this host of a
+    job whose hosts start their own ranks.
     """
-    found = [
-        *_check_python_optimize(run, here),
-        *_check_installed(here),
-        *_check_peft(run, here),
+    findings = [
+        *_check_python_optimize(run, local_host),
+        *_check_installed(local_host),
+        *_check_peft(run, local_host),
         *_check_variable_names(run),
     ]
-    ranks_here = _local_rank_count(run, here, node_rank)
-    found += [*_check_device_ids(here, ranks_here), *core_binding.check_core_binding(run, here, ranks_here)]
-    if not {f.gate for f in found} & {"EN003", "EN004", "EN005"}:
-        found += _check_torch_devices(run, here, ranks_here)
+    local_ranks = _local_rank_count(run, local_host, node_rank)
+    findings += [
+        *_check_device_ids(local_host, local_ranks),
+        *core_binding.check_core_binding(run, local_host, local_ranks),
+    ]
+    if not {f.gate for f in findings} & {"EN003", "EN004", "EN005"}:
+        findings += _check_torch_devices(run, local_host, local_ranks)
     if node_rank is not None:
-        found += _check_no_ssh(run)
-    elif not is_local(run, here):
-        starter = BACKENDS[run.spec.launch.launcher]
-        found += [
-            *_check_quoting(run, starter),
-            *_check_forwarded_variables(run, here, starter),
-            *_check_paths(here, run_dir),
+        findings += _check_no_ssh(run)
+    elif not is_local(run, local_host):
+        backend = BACKENDS[run.spec.launch.launcher]
+        findings += [
+            *_check_quoting(run, backend),
+            *_check_forwarded_variables(run, local_host, backend),
+            *_check_paths(local_host, run_dir),
         ]
-        found += [*_check_backend_program(run, starter), *_check_rank_placement(run, here, starter)]
-    return tuple(found)
+        findings += [*_check_backend_program(run, backend), *_check_rank_placement(run, local_host, backend)]
+    return tuple(findings)
 
 
-def _local_rank_count(run: ResolvedRun, here: LocalHost, node: int | None) -> int | None:
-    """The ranks that this machine starts itself; None: others do."""
+def _local_rank_count(run: ResolvedRun, local_host: LocalHost, node: int | None) -> int | None:
+    """The number of ranks that this machine starts itself; None when a launcher starts them on other hosts."""
     if node is not None and run.cluster is not None:
         return run.cluster.hosts[node].slots
-    return run.parallel_dims.world_size or 1 if is_local(run, here) else None
+    return run.parallel_dims.world_size or 1 if is_local(run, local_host) else None
 
 
-def _check_python_optimize(run: ResolvedRun, here: LocalHost) -> Iterator[Finding]:
-    asked = run.spec.launch.env.get("PYTHONOPTIMIZE", "")
-    if sys.flags.optimize or here.environ.get("PYTHONOPTIMIZE") or asked:
-        where = "`launch.env`" if asked else "the environment" if here.environ.get("PYTHONOPTIMIZE") else "`python -O`"
+def _check_python_optimize(run: ResolvedRun, local_host: LocalHost) -> Iterator[Finding]:
+    spec_value = run.spec.launch.env.get("PYTHONOPTIMIZE", "")
+    if sys.flags.optimize or local_host.environ.get("PYTHONOPTIMIZE") or spec_value:
+        place = (
+            "`launch.env`"
+            if spec_value
+            else "the environment"
+            if local_host.environ.get("PYTHONOPTIMIZE")
+            else "`python -O`"
+        )
         yield Finding(
             "EN001",
             "error",
-            f"assertions are switched off by {where}",
-            key="launch.env.PYTHONOPTIMIZE" if asked else "",
+            f"assertions are switched off by {place}",
+            key="launch.env.PYTHONOPTIMIZE" if spec_value else "",
             notes=("DeepSpeed refuses wrong batch sizes by `assert`; without assertions it trains something else",),
             fix=Fix("unset PYTHONOPTIMIZE and start Python without -O"),
         )
@@ -87,49 +99,49 @@ def check_packages(names: Sequence[str], python: str = sys.executable, notes: tu
     return [Finding("EN002", "error", message, notes=notes, fix=fix)]
 
 
-def _check_installed(here: LocalHost) -> Iterator[Finding]:
+def _check_installed(local_host: LocalHost) -> Iterator[Finding]:
     note = "validating, planning and rendering do without; training does not"
-    missing = check_packages(("torch", "deepspeed", "transformers"), here.python, (note,))
+    missing = check_packages(("torch", "deepspeed", "transformers"), local_host.python, (note,))
     if missing:
         yield from missing
-    elif not (here.scripts / "train_worker.py").is_file():
+    elif not (local_host.scripts / "train_worker.py").is_file():
         yield Finding(
             "EN003",
             "error",
-            f"the launch scripts are not in {here.scripts}",
+            f"the launch scripts are not in {local_host.scripts}",
             fix=Fix("install the project anew"),
         )
 
 
-def _check_peft(run: ResolvedRun, here: LocalHost) -> Iterator[Finding]:
+def _check_peft(run: ResolvedRun, local_host: LocalHost) -> Iterator[Finding]:
     if run.spec.model.lora is not None and machine.package_version("peft") is None:
         yield Finding(
             "MD154",
             "error",
-            f"`model.lora` needs the package `peft`, which {here.python} does not find",
+            f"`model.lora` needs the package `peft`, which {local_host.python} does not find",
             key="model.lora",
             fix=Fix("install it there and on every host: pip install 'deepspeed-harness[lora]'"),
         )
 
 
-def _check_torch_devices(run: ResolvedRun, here: LocalHost, wanted: int | None) -> list[Finding]:
-    """Where torch can use no device DeepSpeed trains on the CPU. Asked only where devices are counted: the answer takes
-    seconds.
+def _check_torch_devices(run: ResolvedRun, local_host: LocalHost, num_ranks: int | None) -> list[Finding]:
+    """Where torch can use no device, DeepSpeed trains on the CPU. The check runs only where devices are counted: it
+    takes seconds.
     """
-    if not here.accelerated or wanted is None or machine.package_version("torch") is None:
+    if not local_host.accelerated or num_ranks is None or machine.package_version("torch") is None:
         return []
-    found = find_torch_problem(probe_torch(here.scripts, variables=run.spec.launch.env), wanted)
-    if found is None:
+    problem = find_torch_problem(probe_torch(local_host.scripts, variables=run.spec.launch.env), num_ranks)
+    if problem is None:
         return []
-    message = f"{found.reason}, and this machine has {format_device_names(here.device_names)}"
+    message = f"{problem.reason}, and this machine has {format_device_names(local_host.device_names)}"
     on_purpose = "to train on the CPU on purpose: DS_ACCELERATOR=cpu, in the shell or in `launch.env`"
-    return [Finding("EN015", "error", message, notes=(found.consequence, on_purpose), fix=Fix(found.fix))]
+    return [Finding("EN015", "error", message, notes=(problem.consequence, on_purpose), fix=Fix(problem.fix))]
 
 
-def _check_device_ids(here: LocalHost, wanted: int | None) -> Iterator[Finding]:
-    if not here.accelerated or wanted is None:
+def _check_device_ids(local_host: LocalHost, num_ranks: int | None) -> Iterator[Finding]:
+    if not local_host.accelerated or num_ranks is None:
         return
-    visible = [d.strip() for d in here.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if d.strip()]
+    visible = visible_devices(local_host.environ)
     if any(not device.isdigit() for device in visible):
         yield Finding(
             "EN004",
@@ -138,16 +150,16 @@ def _check_device_ids(here: LocalHost, wanted: int | None) -> Iterator[Finding]:
             notes=("the `deepspeed` launcher replaces it by numbers, which would pick other devices",),
             fix=Fix("give device numbers, as `nvidia-smi -L` counts them"),
         )
-    elif wanted > here.num_accelerators:
+    elif num_ranks > local_host.num_accelerators:
         yield Finding(
             "EN005",
             "error",
-            f"{wanted} ranks are asked for and this machine has {here.num_accelerators} accelerators",
+            f"{num_ranks} ranks are asked for and this machine has {local_host.num_accelerators} accelerators",
             key="launch.num_gpus",
             notes=("DeepSpeed starts all the ranks; those without a device fail once CUDA is touched",),
             fix=Fix(
-                f"set `launch.num_gpus: {here.num_accelerators}`",
-                {"launch.num_gpus": here.num_accelerators},
+                f"set `launch.num_gpus: {local_host.num_accelerators}`",
+                {"launch.num_gpus": local_host.num_accelerators},
                 effect="the batch is spread otherwise",
             ),
         )
@@ -156,7 +168,7 @@ def _check_device_ids(here: LocalHost, wanted: int | None) -> Iterator[Finding]:
 def _check_variable_names(run: ResolvedRun) -> Iterator[Finding]:
     for name, value in run.spec.launch.env.items():
         if not _VARIABLE_NAME.fullmatch(name) or "\0" in value:
-            what = (
+            message = (
                 f"`{name}` is not the name of an environment variable"
                 if "\0" not in value
                 else f"the value of `{name}` holds a NUL byte"
@@ -164,29 +176,29 @@ def _check_variable_names(run: ResolvedRun) -> Iterator[Finding]:
             yield Finding(
                 "EN006",
                 "error",
-                what,
+                message,
                 key=f"launch.env.{name}",
                 fix=Fix("use letters, digits and underscores, and text without NUL"),
             )
 
 
-def _check_quoting(run: ResolvedRun, starter: LauncherBackend) -> Iterator[Finding]:
+def _check_quoting(run: ResolvedRun, backend: LauncherBackend) -> Iterator[Finding]:
     for name, value in run.spec.launch.env.items():
-        lost = _find_unquotable(value, starter)
-        if lost and starter.literal:
+        match = _find_unquotable(value, backend)
+        if match and backend.literal:
             yield Finding(
                 "EN007",
                 "error",
-                f"the value of `{name}` would reach the ranks changed, because of {lost[0]!r}",
+                f"the value of `{name}` would reach the ranks changed, because of {match[0]!r}",
                 key=f"launch.env.{name}",
-                notes=(f"for {starter.program} DeepSpeed puts it between quotes that nobody takes off",),
+                notes=(f"for {backend.program} DeepSpeed puts it between quotes that nobody takes off",),
                 fix=Fix("set it in the login environment of the hosts, or start the ranks by pdsh"),
             )
-        elif lost:
+        elif match:
             yield Finding(
                 "EN007",
                 "error",
-                f"the value of `{name}` would reach the other hosts changed, because of {lost[0]!r}",
+                f"the value of `{name}` would reach the other hosts changed, because of {match[0]!r}",
                 key=f"launch.env.{name}",
                 notes=(
                     "DeepSpeed puts it into a remote shell command between double quotes, and pdsh replaces `%` words",
@@ -197,24 +209,20 @@ def _check_quoting(run: ResolvedRun, starter: LauncherBackend) -> Iterator[Findi
             )
 
 
-def _find_unquotable(value: str, starter: LauncherBackend) -> re.Match[str] | None:
+def _find_unquotable(value: str, backend: LauncherBackend) -> re.Match[str] | None:
     """The first character that would not arrive."""
-    return (_UNQUOTABLE_BY_BACKEND[starter.name] if starter.literal else _UNQUOTABLE).search(value)
+    return (_UNQUOTABLE_BY_BACKEND[backend.name] if backend.literal else _UNQUOTABLE).search(value)
 
 
-def _check_forwarded_variables(run: ResolvedRun, here: LocalHost, starter: LauncherBackend) -> Iterator[Finding]:
+def _check_forwarded_variables(run: ResolvedRun, local_host: LocalHost, backend: LauncherBackend) -> Iterator[Finding]:
     """The shell's own variables that are sent along, into the same kind of remote command."""
-    prefixes = (*FORWARDED_BY_DEEPSPEED, "NCCL") if here.accelerated else FORWARDED_BY_DEEPSPEED
-    for name, value in sorted(here.environ.items()):
-        if (
-            (name.startswith(prefixes) or name in FORWARDED_BY_HARNESS)
-            and name not in run.spec.launch.env
-            and (_find_unquotable(value, starter) or not _VARIABLE_NAME.fullmatch(name))
-        ):
+    for variable in sorted(forwarded_variables(run, local_host), key=lambda v: v.name):
+        if _find_unquotable(variable.value, backend) or not _VARIABLE_NAME.fullmatch(variable.name):
             yield Finding(
                 "EN007",
                 "error",
-                f"`{name[:60]}` of the environment would be sent to the other hosts changed, or run there as a command",
+                f"`{variable.name[:60]}` of the environment would be sent to the other hosts changed, or run there "
+                "as a command",
                 notes=(
                     "DeepSpeed sends it along and puts its value into a remote shell command between double quotes",
                 ),
@@ -222,54 +230,54 @@ def _check_forwarded_variables(run: ResolvedRun, here: LocalHost, starter: Launc
             )
 
 
-def _check_paths(here: LocalHost, run_dir: Path) -> Iterator[Finding]:
-    for what, path in (
-        ("the current folder", here.cwd),
+def _check_paths(local_host: LocalHost, run_dir: Path) -> Iterator[Finding]:
+    for label, path in (
+        ("the current folder", local_host.cwd),
         ("the run directory", run_dir),
-        ("the launch scripts' folder", here.scripts),
+        ("the launch scripts' folder", local_host.scripts),
     ):
         if not _SAFE_PATH_TEXT.fullmatch(str(path)):
             yield Finding(
                 "EN008",
                 "error",
-                f"{what} `{path}` has a character that a remote shell would not leave alone",
+                f"{label} `{path}` has a character that a remote shell would not leave alone",
                 notes=("DeepSpeed writes paths into the remote command without quoting them",),
                 fix=Fix("use paths of letters, digits and `@+=:,./-_` when there is more than one host"),
             )
 
 
-def _check_backend_program(run: ResolvedRun, starter: LauncherBackend) -> Iterator[Finding]:
-    if find_program(starter.program) is None:
+def _check_backend_program(run: ResolvedRun, backend: LauncherBackend) -> Iterator[Finding]:
+    if find_program(backend.program) is None:
         hosts = len(run.cluster.hosts) if run.cluster else 0
         others = "a host that is not this machine" if hosts == 1 else f"{hosts} hosts"
-        over = "pdsh over ssh" if starter is PDSH else starter.program
+        over = "pdsh over ssh" if backend is PDSH else backend.program
         yield Finding(
             "EN009",
             "error",
-            f"`{starter.program}` is not on PATH and the hostfile names {others}",
+            f"`{backend.program}` is not on PATH and the hostfile names {others}",
             notes=(f"DeepSpeed starts ranks on other hosts through {over}",),
             fix=Fix(
-                f"install {starter.package} (apt install {starter.package}), or use a hostfile of this machine alone; "
+                f"install {backend.package} (apt install {backend.package}), or use a hostfile of this machine alone; "
                 "without any such program each host starts its own ranks by `harness launch --no-ssh`"
             ),
         )
 
 
-def _check_rank_placement(run: ResolvedRun, here: LocalHost, starter: LauncherBackend) -> Iterator[Finding]:
+def _check_rank_placement(run: ResolvedRun, local_host: LocalHost, backend: LauncherBackend) -> Iterator[Finding]:
     """mpirun and srun count: they take a host's first slots, and srun the same number on each."""
     hosts = run.cluster.hosts if run.cluster else ()
     why = ""
-    if starter.literal and any(tuple(host.device_ids) != tuple(range(host.slots)) for host in hosts):
+    if backend.literal and any(tuple(host.device_ids) != tuple(range(host.slots)) for host in hosts):
         why = "it takes the first devices of a host, and others were chosen"
-    elif starter.name == "slurm" and len({host.slots for host in hosts}) > 1:
+    elif backend.name == "slurm" and len({host.slots for host in hosts}) > 1:
         why = "it starts as many ranks on each host, and the hosts have different numbers of slots"
-    elif starter.name == "slurm" and "SLURM_JOB_ID" not in here.environ:
+    elif backend.name == "slurm" and "SLURM_JOB_ID" not in local_host.environ:
         why = "this is no job of Slurm, so srun would ask for other hosts, and wait for them"
     if why:
         yield Finding(
             "EN012",
             "error",
-            f"`{starter.program}` cannot start these ranks: {why}",
+            f"`{backend.program}` cannot start these ranks: {why}",
             key="launch.launcher",
             fix=Fix("start them by pdsh (`launch.launcher: pdsh`)"),
         )

@@ -1,4 +1,4 @@
-"""What a launch tells whoever watches it, and what its stages are given to work with. Nothing here prints."""
+"""The observer of a launch, and the context that its stages share. Prints nothing."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ if TYPE_CHECKING:
 
 
 class LaunchObserver(Protocol):
-    """Told of everything that happens, in the order in which it happens, from one thread at a time."""
+    """Receives every event of a launch, in the order of the events, from one thread at a time."""
 
     def on_ops_check(self, ops: Sequence[str]) -> None:
-        """It is not known whether these ops are compiled; torch is being asked."""
+        """The stamp does not say whether these ops are compiled; the builder loads torch to find out."""
 
     def on_op_build(self, op: str, seconds: float, expected: float) -> None:
-        """An op is being compiled since `seconds`; called again and again. `expected` is what it took elsewhere."""
+        """An op has been compiling for `seconds`; called again and again. `expected` is what it took elsewhere."""
 
     def on_op_built(self, op: str, seconds: float) -> None:
         """An op is ready."""
 
     def on_lock_removed(self, lock: Path, host: str) -> None:
-        """A lock that nobody held was in the way of compiling and has been removed. No `host`: on this machine."""
+        """A stale lock that blocked the build is removed. `host` is empty for this machine."""
 
     def on_lock_kept(self, lock: Path, host: str) -> None:
-        """A lock that nobody on its host holds lies on a network file system; another machine may hold it."""
+        """A lock that nobody on its host holds is on a network file system; another machine may hold it."""
 
     def on_op_unloadable(self, op: str, error: str, host: str) -> None:
-        """What was compiled of an op does not load; it is removed and compiled again."""
+        """A compiled op does not load; it is removed and compiled again."""
 
     def on_start(self, world: int, hosts: int, log: Path) -> None:
         """The launcher runs."""
@@ -45,7 +45,7 @@ class LaunchObserver(Protocol):
         """A new line of metrics.jsonl."""
 
     def on_stop(self, why: str, grace: float | None, waiting: bool) -> None:
-        """A stop was asked for; with `waiting` the ranks have `grace` seconds (None: any time) to finish and save."""
+        """A stop begins; with `waiting` the ranks have `grace` seconds (None: any time) to finish and save."""
 
     def on_kill(self, count: int) -> None:
         """This many processes are being killed."""
@@ -59,7 +59,7 @@ class LaunchObserver(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LaunchContext:
-    """What every stage of a launch needs: the folder of the launch scripts, somebody to tell, and the signals."""
+    """The context of every stage of a launch: the folder of the launch scripts, the observer and the signals."""
 
     scripts: Path
     observer: LaunchObserver

@@ -1,6 +1,6 @@
-"""Hosts that start their own ranks, where none reaches another by ssh: the same command on each of them.
+"""A launch without ssh (`--no-ssh`): each host starts its own ranks, by the same command.
 
-The first host makes the run directory, on a file system that all see; the others wait for it and do what it says.
+The first host makes the run directory, on a file system that all share; the others wait for it and take its resume.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from pathlib import Path
 from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
 from harness.launching.hosts.local_host import LocalHost
-from harness.launching.setup.launch_plan import LaunchPlan, Variable
-from harness.launching.supervise.run_verdict import read_statuses
+from harness.launching.setup.environment import LEADER_VARIABLE, Variable
+from harness.launching.setup.launch_plan import LaunchPlan
 from harness.plan.resolved_run import ResolvedRun
+from harness.run_records.rank_statuses import read_statuses
 from harness.run_records.run_files import text_of
 from harness.units import format_seconds
 
-LEADER_VARIABLE = "HARNESS_LEADER"
-"""What ranks on the other hosts get: who holds the run directory, if not their own supervisor."""
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _IDENTICAL_FILES = ("spec.resolved.json", "ds_config.json")
 _POLL_SECONDS = 0.5
@@ -31,8 +30,8 @@ _LOG_SECONDS = 15.0
 
 @dataclass(frozen=True, slots=True)
 class PerNodeLaunch:
-    """What each host is told: the name that the job has on all of them, which host this is if names do not tell, the
-    address of the first, and how long to wait for its run directory.
+    """The options of each host: the name of the job, which is the same on all, the index of this host if its name does
+    not tell, the address of the first host, and how long to wait for the run directory.
     """
 
     run_id: str
@@ -41,31 +40,31 @@ class PerNodeLaunch:
     wait_seconds: float = 600.0
 
 
-def resolve_node_rank(asked: PerNodeLaunch, run: ResolvedRun, here: LocalHost) -> int:
-    """Which of the hosts this is, counted from 0. Raises Refused (EN013)."""
+def resolve_node_rank(options: PerNodeLaunch, run: ResolvedRun, local_host: LocalHost) -> int:
+    """The index of this host among the hosts of the run. Raises UserError (EN013)."""
     hosts = run.cluster.hosts if run.cluster else ()
     if len(hosts) < 2:
         raise _no_ssh_error("`--no-ssh` is for several hosts, and there are not two", "give `--hostfile` or `--hosts`")
-    if not _RUN_ID.fullmatch(asked.run_id):
-        message = f"`--run-id {asked.run_id[:70]}` cannot be a part of a folder's name"
+    if not _RUN_ID.fullmatch(options.run_id):
+        message = f"`--run-id {options.run_id[:70]}` cannot be a part of a folder's name"
         raise _no_ssh_error(message, "use up to 64 letters, digits and `._-`, such as the number of the job")
-    if asked.node_rank is not None:
-        if asked.node_rank >= len(hosts):
-            message = f"`--node-rank {asked.node_rank}`: there are {len(hosts)} hosts, counted from 0"
+    if options.node_rank is not None:
+        if options.node_rank >= len(hosts):
+            message = f"`--node-rank {options.node_rank}`: there are {len(hosts)} hosts, counted from 0"
             raise _no_ssh_error(message, f"give 0 to {len(hosts) - 1}, in the order of the hosts")
-        return asked.node_rank
-    mine = [index for index, host in enumerate(hosts) if host.name in here.local_names]
-    if len(mine) != 1:
-        what = "none" if not mine else "more than one"
+        return options.node_rank
+    matches = [index for index, host in enumerate(hosts) if host.name in local_host.local_names]
+    if len(matches) != 1:
+        count = "none" if not matches else "more than one"
         raise _no_ssh_error(
-            f"this machine, {here.hostname}, is {what} of the hosts that are named", "give `--node-rank`"
+            f"this machine, {local_host.hostname}, is {count} of the hosts that are named", "give `--node-rank`"
         )
-    return mine[0]
+    return matches[0]
 
 
-def shared_run_dir(asked: PerNodeLaunch, output_dir: Path, name: str, node: int) -> Path:
-    """The run directory of this job. Raises Refused (EN013) on the first host when it is there already."""
-    run_dir = output_dir / f"{name}-{asked.run_id}"
+def shared_run_dir(options: PerNodeLaunch, output_dir: Path, name: str, node: int) -> Path:
+    """The run directory of this job. Raises UserError (EN013) on the first host when it exists already."""
+    run_dir = output_dir / f"{name}-{options.run_id}"
     if node == 0 and run_dir.exists():
         message = f"`{run_dir}` is there already: another job had this `--run-id`"
         raise _no_ssh_error(message, "give each job, also one that goes on from another, a name of its own")
@@ -73,22 +72,22 @@ def shared_run_dir(asked: PerNodeLaunch, output_dir: Path, name: str, node: int)
 
 
 def wait_for_leader(plan: LaunchPlan, seconds: float, log: Callable[[str], None]) -> LaunchPlan:
-    """On another host than the first: wait for the run directory, and go on from where the first host does.
+    """On another host than the first: wait for the run directory, and resume from the same checkpoint.
 
-    Raises Refused (EN013) when it does not come, is one of a job that has ended, or says something else than is asked
-    for here.
+    Raises UserError (EN013) when it does not come, is one of a job that has ended, or differs from the plan of this
+    host.
     """
-    began = said = time.monotonic()
+    start = last_log = time.monotonic()
     while not (plan.run_dir / "launch.json").is_file():
         now = time.monotonic()
-        if now - began > seconds:
+        if now - start > seconds:
             first = plan.hosts[0].name
             message = f"{first} has not made `{plan.run_dir}` within {format_seconds(seconds)}"
             fix = "start the same command there, with a folder that all hosts share as `launch.output_dir`"
             raise _no_ssh_error(message, fix)
-        if said == began or now - said > _LOG_SECONDS:
+        if last_log == start or now - last_log > _LOG_SECONDS:
             log(f"waiting for {plan.hosts[0].name} to make {plan.run_dir}")
-            said = now
+            last_log = now
         time.sleep(_POLL_SECONDS)
     if any(status.is_final for status in read_statuses(plan.run_dir).values()):
         raise _no_ssh_error(f"the run in `{plan.run_dir}` has ended", "give each job a `--run-id` of its own")

@@ -1,4 +1,7 @@
-"""The user's own code: whether a launch may run it, and which bytes. Code that `launch.env` chooses is gate SE008's."""
+"""Trust in the user's own code (`plugins.file`): a launch may run it only when allowed, and only these bytes.
+
+Gate SE008 judges code that `launch.env` chooses.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,11 @@ from harness.findings import Finding, Fix
 from harness.plan.resolved_run import ResolvedRun
 from harness.spec.parse.source import MAX_BYTES
 
-ALLOWED_CODE_VARIABLE = "HARNESS_ALLOWED_CODE"
-"""What the ranks read: the sha256 of the one file that they may run."""
-
 
 def verify_plugin_allowed(run: ResolvedRun, folder: Path, *, allow_local_code: bool) -> str | None:
     """The sha256 of `plugins.file`, seen from `folder`; None where the spec names no code.
 
-    Raises Refused (MD157 not allowed, MD158 not to be read).
+    Raises UserError (MD157 not allowed, MD158 unreadable).
     """
     file = run.spec.plugins.file
     if file is None:

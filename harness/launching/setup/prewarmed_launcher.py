@@ -1,6 +1,6 @@
-"""DeepSpeed's launcher, started before it is known what it is to do: importing it takes as long as asking the hosts.
+"""DeepSpeed's launcher, started before there is a plan: its imports take as long as the survey of the hosts.
 
-Until it is given its orders it imports and waits; nobody else sees it, and it ends with this process.
+It imports and waits for the plan; no other process depends on it, and it ends with this process.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from harness.launching.setup.launch_plan import LaunchPlan
 
 @dataclass(slots=True)
 class PrewarmedLauncher:
-    """Use once: `orders`, or `give_up`."""
+    """A launcher that waits for its plan. Use once: `run` or `discard`."""
 
     child: subprocess.Popen[bytes]
     program: str
 
     @classmethod
-    def start(cls, here: LocalHost, variables: Mapping[str, str]) -> PrewarmedLauncher | None:
+    def start(cls, local_host: LocalHost, variables: Mapping[str, str]) -> PrewarmedLauncher | None:
         """`variables` are those of the spec, which may decide what is imported. None where the launcher is no script of
         this Python.
         """
-        if len(here.deepspeed) != 1 or not _is_script_of_this_python(Path(here.deepspeed[0])):
+        if len(local_host.deepspeed) != 1 or not _is_script_of_this_python(Path(local_host.deepspeed[0])):
             return None
         child = subprocess.Popen(  # noqa: S603
-            python_command(str(here.scripts / "prewarmed_deepspeed.py")),
-            cwd=here.cwd,
-            env={**here.environ, **variables},
+            python_command(str(local_host.scripts / "prewarmed_deepspeed.py")),
+            cwd=local_host.cwd,
+            env={**local_host.environ, **variables},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
             preexec_fn=set_up_child,  # noqa: PLW1509  (as where the launcher is started without it)
         )
-        return cls(child, here.deepspeed[0])
+        return cls(child, local_host.deepspeed[0])
 
     def run(self, plan: LaunchPlan) -> subprocess.Popen[bytes] | None:
-        """It carries this plan out from here on. None when it has ended before."""
+        """Run this plan in it; returns its process. None when it has ended before."""
         body = {"argv": list(plan.argv), "environment": plan.environment(os.environ), "folder": str(plan.cwd)}
         if plan.argv[0] != self.program or self.child.poll() is not None or self.child.stdin is None:
             self.discard()
@@ -61,7 +61,7 @@ class PrewarmedLauncher:
         return self.child
 
     def discard(self) -> None:
-        """It is not needed."""
+        """End it without a plan."""
         self.child.kill()
         self.child.wait()
         for pipe in (self.child.stdin, self.child.stdout):
@@ -70,7 +70,7 @@ class PrewarmedLauncher:
 
 
 def _is_script_of_this_python(program: Path) -> bool:
-    """Whether it is the script that pip makes for this Python: it then does what `runpy` does with it here."""
+    """Whether pip made the script for this Python, so that `runpy` in this Python does the same."""
     try:
         first = program.read_bytes()[:256].split(b"\n", 1)[0].decode()
     except (OSError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""What `--resume` means: which checkpoint a launch goes on from, what was passed over on the way, and why not at all.
+"""Resolves `--resume`: the checkpoint that a launch resumes from, or the reason why it cannot resume.
 
 Reads checkpoints' manifests and bytes, never their tensors; writes nothing.
 """
@@ -10,93 +10,101 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.checkpoints.latest import checkpoints_folder, find_latest_verified, list_checkpoints, verify_with_name
+from harness.checkpoints.latest import (
+    checkpoints_folder,
+    describe_problem,
+    find_latest,
+    list_checkpoints,
+    verify_with_name,
+)
 from harness.checkpoints.manifest import read_manifest
 from harness.checkpoints.resume_compatibility import compare_with_run
 from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
-from harness.launching.setup.run_dir import LOCK, list_runs
-from harness.locks import current_holder
+from harness.launching.setup.run_dir import list_runs
+from harness.locks import RUN_LOCK, current_holder
 
 Log = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class ResumeSource:
-    """The checkpoint to go on from (None: start anew), and the run directory or folder that it was found in."""
+    """The checkpoint to resume from (None: start from the beginning), and the run directory or folder that has it."""
 
     checkpoint: Path | None = None
     origin: Path | None = None
 
 
 def resolve_resume(
-    asked: str, output_dir: Path, name: str, spec: Mapping[str, Any], allowed: tuple[str, ...], tell: Log
+    requested: str, output_dir: Path, name: str, spec: Mapping[str, Any], allowed: tuple[str, ...], log: Log
 ) -> ResumeSource:
     """`never`: nothing. `auto`: the newest complete checkpoint among this spec's earlier runs, if any has one. Else a
     run directory or a checkpoint.
 
-    Every byte of the chosen one is verified, and `tell` is told of each that was passed over. Raises Refused when a
-    named one is not complete (CK001, CK101 ...), when the spec has changed in a way that breaks continuity (CK107 ...)
-    or when the run that would be gone on from still runs (EN122).
+    Every byte of that checkpoint is verified, and `log` gets a line for each one that is skipped. Raises UserError when
+    a named one is not complete (CK001, CK101 ...), when a change of the spec breaks continuity (CK107 ...) or when the
+    run to resume still runs (EN122).
     """
-    if asked == "never":
+    if requested == "never":
         return ResumeSource()
-    found = _resume_newest_run(output_dir, name, tell) if asked == "auto" else _resume_named(Path(asked), asked, tell)
-    if found.checkpoint is not None:
-        _check_continuity(found.checkpoint, spec, allowed, tell)
-    return found
+    is_auto = requested == "auto"
+    source = _resume_newest_run(output_dir, name, log) if is_auto else _resume_named(requested, log)
+    if source.checkpoint is not None:
+        _check_continuity(source.checkpoint, spec, allowed, log)
+    return source
 
 
-def find_newest_checkpoint(run_dir: Path, tell: Log) -> Path | None:
-    """The newest complete checkpoint of a run directory, verified byte by byte; tells what it passes over."""
-    chosen, skipped = find_latest_verified(run_dir / "checkpoints")
-    for path, reason in skipped:
-        tell(f"passed over {path}: {reason}")
-    return chosen
+def find_resumable_checkpoint(run_dir: Path, log: Log) -> Path | None:
+    """The newest complete checkpoint of a run directory, verified byte by byte; logs those that it skips."""
+    return _find_latest_and_log_skipped(run_dir / "checkpoints", log)
 
 
-def _resume_newest_run(output_dir: Path, name: str, tell: Log) -> ResumeSource:
+def _find_latest_and_log_skipped(folder: Path, log: Log) -> Path | None:
+    latest = find_latest(folder, verify="bytes")
+    for path, reason in latest.skipped:
+        log(f"passed over {path}: {reason}")
+    return latest.checkpoint
+
+
+def _resume_newest_run(output_dir: Path, name: str, log: Log) -> ResumeSource:
     """The newest run that has a complete checkpoint wins; one that still runs is in the way."""
     for run_dir in list_runs(output_dir, name):
-        holder = current_holder(run_dir / LOCK)
+        holder = current_holder(run_dir / RUN_LOCK)
         if holder is not None:
             raise UserError([_still_running_finding(run_dir, str(holder))], ExitCode.PREFLIGHT)
-        checkpoint = find_newest_checkpoint(run_dir, tell)
+        checkpoint = find_resumable_checkpoint(run_dir, log)
         if checkpoint is not None:
             return ResumeSource(checkpoint.resolve(), run_dir)
     return ResumeSource()
 
 
-def _resume_named(folder: Path, asked: str, tell: Log) -> ResumeSource:
+def _resume_named(requested: str, log: Log) -> ResumeSource:
+    folder = Path(requested)
     if not folder.is_dir():
-        raise UserError([_no_checkpoint_finding(asked, "is not a folder")])
+        raise UserError([_no_checkpoint_finding(requested, "is not a folder")])
     inside = checkpoints_folder(folder)
     if inside != folder.parent:
-        checkpoint, skipped = find_latest_verified(inside)
-        for path, reason in skipped:
-            tell(f"passed over {path}: {reason}")
+        checkpoint = _find_latest_and_log_skipped(inside, log)
         if checkpoint is None:
-            raise UserError([_no_checkpoint_finding(asked, "has no complete checkpoint")])
+            raise UserError([_no_checkpoint_finding(requested, "has no complete checkpoint")])
         return ResumeSource(checkpoint.resolve(), folder)
-    wrong = [f for f in verify_with_name(folder) if f.is_error]
-    if wrong:
-        others = [
-            p for p in list_checkpoints(inside) if p != folder and not any(f.is_error for f in verify_with_name(p))
-        ]
+    errors = [f for f in verify_with_name(folder) if f.is_error]
+    if errors:
+        others = [p for p in list_checkpoints(inside) if p != folder and describe_problem(p, "bytes") is None]
         hint = Finding(
             "CK001",
             "error",
-            f"`{asked}` is not a complete checkpoint",
+            f"`{requested}` is not a complete checkpoint",
             fix=Fix(f"go on from the newest complete one beside it: --resume {others[0]}")
             if others
             else Fix("no complete one is beside it; name another run directory, or leave `--resume` out to start anew"),
         )
-        raise UserError([*wrong, hint])
+        raise UserError([*errors, hint])
     return ResumeSource(folder.resolve(), folder)
 
 
-def _check_continuity(checkpoint: Path, spec: Mapping[str, Any], allowed: tuple[str, ...], tell: Log) -> None:
-    """The rank compares again, with the hashes of what it loads; another shape is its to convert or to refuse."""
+def _check_continuity(checkpoint: Path, spec: Mapping[str, Any], allowed: tuple[str, ...], log: Log) -> None:
+    """The rank compares again, with the hashes of what it loads; it reshards or refuses another layout."""
     findings = compare_with_run(read_manifest(checkpoint), spec, allowed=allowed).to_findings(
         str(checkpoint), can_reshard=True
     )
@@ -104,12 +112,12 @@ def _check_continuity(checkpoint: Path, spec: Mapping[str, Any], allowed: tuple[
     if errors:
         raise UserError(errors)
     for finding in findings:
-        tell(finding.message)
+        log(finding.message)
 
 
-def _no_checkpoint_finding(asked: str, what: str) -> Finding:
+def _no_checkpoint_finding(requested: str, problem: str) -> Finding:
     fix = Fix("name a run directory or a checkpoint that has `manifest.json`")
-    return Finding("CK001", "error", f"`{asked}` {what}", fix=fix)
+    return Finding("CK001", "error", f"`{requested}` {problem}", fix=fix)
 
 
 def _still_running_finding(run_dir: Path, holder: str) -> Finding:

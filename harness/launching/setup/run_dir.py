@@ -1,4 +1,4 @@
-"""Makes the run directory, whole or not at all, and finds earlier ones. Reads and writes files; decides no content."""
+"""Writes the run directory, all of it or nothing, and finds earlier ones. Decides no content."""
 
 from __future__ import annotations
 
@@ -12,16 +12,14 @@ from harness.errors import ExitCode, UserError
 from harness.file_io import write_atomically
 from harness.findings import Finding, Fix
 from harness.launching.setup.launch_plan import LaunchPlan
-from harness.locks import Lock, LockHeld
+from harness.locks import RUN_LOCK, Lock, LockHeld
 from harness.run_records.run_files import json_of
 
 SUBFOLDERS = ("logs", "status", "checkpoints")
-LOCK = "lock"
-"""Held by the one supervisor, or by rank 0 of a run that was started by hand (`harness.runtime.run_lock`)."""
 
 
 def new_run_dir(output_dir: Path, name: str) -> Path:
-    """A path that does not exist yet: NAME-YYYYmmdd-HHMMSS, with a number behind it in the same second."""
+    """A path that does not exist yet: NAME-YYYYmmdd-HHMMSS, and a number after it in the same second."""
     base = output_dir / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     candidate, number = base, 2
     while candidate.exists():
@@ -31,9 +29,9 @@ def new_run_dir(output_dir: Path, name: str) -> Path:
 
 
 def write_run_dir(plan: LaunchPlan) -> None:
-    """Write all files beside the final place, then rename: a run directory that exists is complete.
+    """Write all files into a temporary folder, then rename it: a run directory that exists is complete.
 
-    Points `latest` beside it to the new one. Raises Refused when the file system does not let it.
+    The link `latest` in the parent folder then means it. Raises UserError when the file system does not let it.
     """
     parent = plan.run_dir.parent
     scratch: Path | None = None
@@ -55,13 +53,13 @@ def write_run_dir(plan: LaunchPlan) -> None:
 
 
 def replace_files(plan: LaunchPlan) -> None:
-    """Put the files of another plan into its run directory, which exists. Raises OSError."""
+    """Write the files of another plan into its run directory, which exists. Raises OSError."""
     for name, text in plan.files().items():
         write_atomically(plan.run_dir / name, text)
 
 
 def update_latest_link(run_dir: Path) -> None:
-    """Let `latest` beside the run directory mean it; something else of that name is left alone."""
+    """Let the link `latest` in the parent folder mean this run directory; anything else of that name stays."""
     link = run_dir.parent / "latest"
     if link.exists() and not link.is_symlink():
         return
@@ -74,47 +72,16 @@ def update_latest_link(run_dir: Path) -> None:
         scratch.unlink(missing_ok=True)
 
 
-def newest_complete_checkpoint(folder: Path) -> Path | None:
-    """The newest complete checkpoint of a run directory or of its `checkpoints` folder, or `folder` when it is one.
-
-    A checkpoint is complete when it has `manifest.json`, which is written last.
-    """
-    if (folder / "manifest.json").is_file():
-        return folder
-    inside = folder / "checkpoints" if (folder / "checkpoints").is_dir() else folder
-    steps = [p.parent for p in inside.glob("step-*/manifest.json")]
-    return max(steps, key=lambda p: p.name, default=None)
-
-
-def checkpoint_step(checkpoint: Path) -> int | None:
-    """After how many steps a checkpoint was saved; None where its manifest does not say."""
-    try:
-        return int(json_of(checkpoint / "manifest.json")["state"]["step"])
-    except (ValueError, KeyError, TypeError, OverflowError):
-        return None
-
-
-def remove_unfinished_saves(run_dir: Path) -> list[Path]:
-    """Remove what a save that was killed left (`.tmp-*`), which nothing can read and may be large; returns those.
-
-    Only for a run that has ended. One with a manifest is whole, lacks nothing but its name, and is left alone.
-    """
-    left = [p for p in (run_dir / "checkpoints").glob(".tmp-*") if not (p / "manifest.json").exists()]
-    for folder in left:
-        shutil.rmtree(folder, ignore_errors=True)
-    return left
-
-
 def list_runs(output_dir: Path, name: str) -> list[Path]:
     """The run directories of this name, the newest first."""
-    found = sorted(output_dir.glob(f"{name}-*"), key=_creation_key, reverse=True)
-    return [run_dir for run_dir in found if _is_run_of(run_dir, name)]
+    run_dirs = sorted(output_dir.glob(f"{name}-*"), key=_creation_key, reverse=True)
+    return [run_dir for run_dir in run_dirs if _is_run_of(run_dir, name)]
 
 
 def acquire_lock(run_dir: Path) -> Lock:
-    """Hold a run directory against a second writer until `release`, over all attempts. Raises Refused (EN120)."""
+    """Hold a run directory against a second writer until `release`, over all attempts. Raises UserError (EN120)."""
     try:
-        return Lock.acquire(run_dir / LOCK, f"harness launch of {run_dir.name}")
+        return Lock.acquire(run_dir / RUN_LOCK, f"harness launch of {run_dir.name}")
     except LockHeld as held:
         raise UserError([_in_use_finding(run_dir, str(held.holder or "another process"))], ExitCode.PREFLIGHT) from None
     except OSError as error:
@@ -122,7 +89,7 @@ def acquire_lock(run_dir: Path) -> Lock:
 
 
 def read_ports(output_dir: Path) -> set[int]:
-    """The rendezvous ports of the run directories in a folder: what those runs left in /dev/shm is ours to remove."""
+    """The rendezvous ports of the run directories in a folder; their shared memory is the harness's to remove."""
     ports = (json_of(file).get("port") for file in output_dir.glob("*/launch.json"))
     return {port for port in ports if type(port) is int and port}
 

@@ -1,6 +1,6 @@
-"""A launch as a job of Slurm: the batch script, and `sbatch`. In the job, `harness launch --slurm` is run again.
+"""A launch as a job of Slurm: the batch script, and `sbatch`. The job runs `harness launch --slurm` again.
 
-What is judged before a job waits in a queue for hours is judged by the command; nothing here looks at the spec.
+The command checks the spec before the job waits in a queue; this module does not read it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
 
 NOTICE_SECONDS = 120
-"""How long before the end of its time, or a pre-emption, the job is told. A save has to fit."""
+"""How long before the end of its time, or a pre-emption, the job gets a signal. A save has to fit."""
 _SUBMIT_SECONDS = 60.0
 _SCRIPT = """\
 #!/bin/bash
@@ -56,7 +56,7 @@ class SlurmJob:
 
 
 def is_outside_job(environ: Mapping[str, str]) -> bool:
-    """Whether this process is no part of a job yet."""
+    """Whether this process is not part of a Slurm job."""
     return not any(environ.get(name) for name in ("SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_NODELIST"))
 
 
@@ -66,10 +66,10 @@ def build_job(
     """The job for a run of this name. `command` is the harness's own without `--resume`; `options` are sbatch's, which
     win over those of the script. Every word is quoted; the name is cut down to what sbatch takes as one.
     """
-    plain = re.sub(r"[^A-Za-z0-9_.-]", "-", name).lstrip("-") or "run"
-    file = output_dir / "slurm" / f"{plain}-{stamp}.sh"
+    job_name = re.sub(r"[^A-Za-z0-9_.-]", "-", name).lstrip("-") or "run"
+    file = output_dir / "slurm" / f"{job_name}-{stamp}.sh"
     script = _SCRIPT.format(
-        name=plain,
+        name=job_name,
         notice=NOTICE_SECONDS,
         folder=shlex.quote(str(folder)),
         resume=shlex.quote("auto" if resume == "never" else resume),
@@ -81,7 +81,7 @@ def build_job(
 
 
 def submit_job(job: SlurmJob) -> str:
-    """Write the script and hand it in; returns the number of the job. Raises Refused (exit code 4)."""
+    """Write the script and hand it in; returns the number of the job. Raises UserError (exit code 4)."""
     try:
         job.file.parent.mkdir(parents=True, exist_ok=True)
         job.file.write_text(job.script, encoding="utf-8")
@@ -91,7 +91,7 @@ def submit_job(job: SlurmJob) -> str:
             "EN011", f"`{job.file}` cannot be written: {(error.strerror or str(error)).lower()}"
         ) from None
     try:
-        done = subprocess.run(  # noqa: S603
+        result = subprocess.run(  # noqa: S603
             job.argv, text=True, capture_output=True, check=False, timeout=_SUBMIT_SECONDS, stdin=subprocess.DEVNULL
         )
     except OSError as error:
@@ -99,10 +99,10 @@ def submit_job(job: SlurmJob) -> str:
         raise _submit_error("HO028", f"`sbatch` cannot be started: {reason}") from None
     except subprocess.TimeoutExpired:
         raise _submit_error("HO028", f"`sbatch` did not answer within {_SUBMIT_SECONDS:.0f} s") from None
-    if done.returncode:
-        words = " / ".join((done.stderr or done.stdout).strip().splitlines()[-2:]).removeprefix("sbatch: ")
-        raise _submit_error("HO028", f"`sbatch` has refused the job: {words[:300].rstrip('.')}")
-    return done.stdout.strip().partition(";")[0]
+    if result.returncode:
+        error_text = " / ".join((result.stderr or result.stdout).strip().splitlines()[-2:]).removeprefix("sbatch: ")
+        raise _submit_error("HO028", f"`sbatch` has refused the job: {error_text[:300].rstrip('.')}")
+    return result.stdout.strip().partition(";")[0]
 
 
 def _submit_error(gate: str, message: str) -> UserError:

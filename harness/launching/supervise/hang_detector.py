@@ -1,6 +1,6 @@
-"""When a run counts as hung: nothing that any rank says of itself has changed for longer than its phase may take.
+"""Detects hangs: no status of any rank has changed for longer than its phase may take.
 
-Looks at status files and the process table; ends nobody.
+Reads statuses and the process table; ends nobody.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.launching.process.processes import read_process
-from harness.launching.supervise.run_verdict import RankStatus
+from harness.run_records.rank_statuses import RankStatus
 from harness.units import format_seconds
 
 MIN_PHASE_SECONDS = {"start": 1800.0, "save": 1800.0, "end": 1800.0}
-"""What a phase may take at least, however short `launch.hang_timeout_seconds`: large models build and save slowly."""
+"""The least that a phase may take, however short `launch.hang_timeout_seconds`: large models build and save slowly."""
 UNTIMED_PHASES = {"data"}
 """Preparing a large corpus may take any time."""
 _STOPPED_STATES = {"T", "t"}
@@ -24,7 +24,7 @@ _PHASE_NAMES = {"start": "start-up", "step": "a step", "save": "a save", "eval":
 
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """A run that was ended for standing still. `rank` is the one that holds up the others, where it can be told."""
+    """A hang, for which the run is ended. `rank` is the one that holds up the others, where there is such a one."""
 
     phase: str
     seconds: float
@@ -35,14 +35,14 @@ class Hang:
     @property
     def reason(self) -> str:
         """For people."""
-        where = f"hung in {_PHASE_NAMES.get(self.phase, self.phase)}, nothing moved for {format_seconds(self.seconds)}"
-        told = f", the stacks of the ranks are in {self.stacks[0].parent}" if self.stacks else ""
-        return f"{where}{self.detail}{told}"
+        phase = f"hung in {_PHASE_NAMES.get(self.phase, self.phase)}, nothing moved for {format_seconds(self.seconds)}"
+        stacks = f", the stacks of the ranks are in {self.stacks[0].parent}" if self.stacks else ""
+        return f"{phase}{self.detail}{stacks}"
 
 
 class HangDetector:
-    """Notices that ranks move. Feed it their statuses; only its own clock counts, so hosts may disagree about time.
-    `local`: the ranks are processes of this machine, so that one which a signal has stopped is seen.
+    """Detects that no rank progresses, from their statuses. Only its own clock counts: hosts may disagree about time.
+    `local`: the ranks are processes of this machine, where it finds one that a signal has stopped.
     """
 
     def __init__(self, limit: float | None, *, local: bool) -> None:
@@ -51,23 +51,23 @@ class HangDetector:
         self._last_change = time.monotonic()
 
     def stalled_seconds(self, statuses: Mapping[int, RankStatus]) -> float | None:
-        """For how many seconds nothing has moved, once that is too long; else None."""
+        """The seconds since the last change, once they are too many; else None."""
         now = time.monotonic()
-        seen = sorted((s.rank, s.state, s.phase, s.step, s.time) for s in statuses.values())
-        if seen != self._last_snapshot:
-            self._last_snapshot, self._last_change = seen, now
+        snapshot = sorted((s.rank, s.state, s.phase, s.step, s.time) for s in statuses.values())
+        if snapshot != self._last_snapshot:
+            self._last_snapshot, self._last_change = snapshot, now
         if self._limit is None:
             return None
-        going = [s for s in statuses.values() if not s.is_final]
-        if statuses and (not going or any(s.phase in UNTIMED_PHASES for s in going)):
+        unfinished = [s for s in statuses.values() if not s.is_final]
+        if statuses and (not unfinished or any(s.phase in UNTIMED_PHASES for s in unfinished)):
             return None
-        phases = {s.phase for s in going} or {"start"}
-        still = now - self._last_change
-        if still <= self._limit:
+        phases = {s.phase for s in unfinished} or {"start"}
+        stalled = now - self._last_change
+        if stalled <= self._limit:
             return None
         limit = max(max(self._limit, MIN_PHASE_SECONDS.get(phase, 0.0)) for phase in phases)
         # A phase may be slow, but not for a process that does not run.
-        return still if still > limit or (self._local and any(_is_stopped(s.pid) for s in going)) else None
+        return stalled if stalled > limit or (self._local and any(_is_stopped(s.pid) for s in unfinished)) else None
 
 
 def _is_stopped(pid: int) -> bool:
@@ -76,14 +76,14 @@ def _is_stopped(pid: int) -> bool:
 
 
 def describe_hang(statuses: Mapping[int, RankStatus], seconds: float, *, local: bool) -> Hang:
-    """Which rank holds up the others: one that a signal has stopped, else the one that is furthest behind."""
-    going = [s for s in statuses.values() if not s.is_final]
-    if not going:
+    """The hang, with the rank that holds up the others: one that a signal has stopped, else the furthest behind."""
+    unfinished = [s for s in statuses.values() if not s.is_final]
+    if not unfinished:
         return Hang("start", seconds, None, "")
     if local:
-        for status in going:
+        for status in unfinished:
             if _is_stopped(status.pid):
                 return Hang(status.phase, seconds, status.rank, f": process {status.pid} is stopped by a signal")
-    behind = min(going, key=lambda s: s.step)
-    alone = sum(s.step == behind.step and s.phase == behind.phase for s in going) == 1 and len(going) > 1
-    return Hang(behind.phase, seconds, behind.rank if alone else None, "")
+    last = min(unfinished, key=lambda s: s.step)
+    is_alone = sum(s.step == last.step and s.phase == last.phase for s in unfinished) == 1 and len(unfinished) > 1
+    return Hang(last.phase, seconds, last.rank if is_alone else None, "")

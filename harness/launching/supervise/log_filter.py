@@ -1,4 +1,4 @@
-"""What DeepSpeed, torch and ninja print at every start, which belongs in the log and not on the screen.
+"""A filter of the log for the screen: lines that DeepSpeed, torch and ninja print at every start are noise.
 
 Never drops a line of the harness, of a traceback or of an error.
 """
@@ -31,27 +31,27 @@ _NOISE = re.compile(
     re.VERBOSE,
 )
 _RANK_PREFIX = re.compile(r"^(?P<host>[^\s:\[]+: )?\[rank(?P<rank>\d+)\]: ")
-"""As `output_tee.py` marks the lines of ranks, behind pdsh's host where there are several."""
+"""The mark of `output_tee.py` on the lines of ranks, after pdsh's host where there are several."""
 _PROGRESS_LINE = re.compile(r"^step \d+/\d+  loss ")
 
 
 def is_noise(line: str) -> bool:
-    """Whether a line says nothing about this run to whoever started it."""
+    """Whether a line has no information about this run."""
     text = strip_rank_prefix(line).rstrip()
     return not text or bool(_NOISE.match(text))
 
 
 def is_progress_line(line: str) -> bool:
-    """Whether a line is rank 0's plain progress, which a bar on the terminal replaces."""
+    """Whether a line is rank 0's plain progress, which the terminal shows as a bar."""
     return bool(_PROGRESS_LINE.match(line))
 
 
 def rank_of(line: str) -> int:
     """The rank that printed it; 0 for a line without a mark, which is the first rank's or the launcher's."""
-    mark = _RANK_PREFIX.match(line)
-    return int(mark["rank"]) if mark else 0
+    match = _RANK_PREFIX.match(line)
+    return int(match["rank"]) if match else 0
 
 
 def strip_rank_prefix(line: str) -> str:
-    """The rank's own words."""
+    """The line as the rank printed it."""
     return _RANK_PREFIX.sub("", line)

@@ -1,4 +1,4 @@
-"""What comes out of a run while it goes on: the launcher's output, and the lines that ranks add to metrics.jsonl."""
+"""Streams of a running launch: the launcher's output, and the rows that ranks append to metrics.jsonl."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import IO
 
 
 class LauncherOutput:
-    """Reads a pipe in a thread of its own: everything goes into the log, whole lines to whoever asks."""
+    """Reads a pipe in its own thread: writes everything to the log, and queues whole lines."""
 
     def __init__(self, pipe: IO[bytes], log: Path) -> None:
         self._pipe, self._log = pipe, log
@@ -20,29 +20,29 @@ class LauncherOutput:
         self._thread.start()
 
     def pop_lines(self) -> list[str]:
-        """What has come since the last call."""
-        found = []
+        """The lines since the last call."""
+        lines = []
         while True:
             try:
-                found.append(self._lines.get_nowait())
+                lines.append(self._lines.get_nowait())
             except Empty:
-                return found
+                return lines
 
     def wait(self, seconds: float) -> None:
-        """Wait until everything has been read, as long as nobody keeps the other end open for longer."""
+        """Wait until everything has been read, but no longer than this: a process may keep the other end open."""
         self._thread.join(seconds)
 
     def _read(self) -> None:
-        """Goes on reading when the log cannot be written: a full disk must not stop a training."""
+        """Read on even when the log cannot be written: a full disk must not stop the training."""
         rest = b""
         with self._log.open("ab", buffering=0) as file:
-            writes = True
+            is_writable = True
             while chunk := os.read(self._pipe.fileno(), 65536):
                 try:
-                    if writes:
+                    if is_writable:
                         file.write(chunk)
                 except OSError as error:
-                    writes = False
+                    is_writable = False
                     self._lines.put(f"the log cannot be written any more: {error.strerror}")
                 *lines, rest = (rest + chunk).split(b"\n")
                 for line in lines:
@@ -52,7 +52,7 @@ class LauncherOutput:
 
 
 class JsonlTail:
-    """The lines that are added to a JSON-lines file from now on, while somebody else writes it."""
+    """The lines that another process appends to a JSON-lines file from now on."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._buffer = path, b""
@@ -62,7 +62,7 @@ class JsonlTail:
             self._position = 0
 
     def pop_rows(self) -> list[dict[str, object]]:
-        """New complete lines; what is no JSON object is passed over."""
+        """New complete lines, without those that are no JSON object."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._position)
@@ -71,12 +71,12 @@ class JsonlTail:
             return []
         self._position += len(chunk)
         *lines, self._buffer = (self._buffer + chunk).split(b"\n")
-        found = []
+        rows = []
         for line in lines:
             try:
                 row = json.loads(line)
             except ValueError:
                 continue
             if isinstance(row, dict):
-                found.append(row)
-        return found
+                rows.append(row)
+        return rows

@@ -1,4 +1,4 @@
-"""Asks the ranks of a hung run for their stacks. A rank writes them to `logs/stacks-NNNNN.txt` on SIGUSR2 (by
+"""Stack dumps of the ranks of a hung run. A rank writes its stacks to `logs/stacks-NNNNN.txt` on SIGUSR2 (by
 `faulthandler`, which needs neither the interpreter's lock nor a living event loop); on other hosts by its own clock.
 """
 
@@ -13,31 +13,31 @@ from pathlib import Path
 from harness.launching.process.processes import read_process, send_signal
 from harness.launching.setup.launch_plan import LaunchPlan
 from harness.launching.supervise.hang_detector import Hang
-from harness.launching.supervise.run_verdict import RankStatus
+from harness.run_records.rank_statuses import RankStatus
 
 _DUMP_SECONDS = 3.0
 
 
 def dump_stacks(plan: LaunchPlan, statuses: Mapping[int, RankStatus], hang: Hang) -> Hang:
-    """The hang, with the files in which stacks have appeared. A rank that a signal had stopped is let go on for it."""
+    """The hang, with the files that have stacks now. A rank that a signal had stopped continues for it."""
     logs = plan.run_dir / "logs"
     files = {s.rank: logs / stacks_file_name(s.rank, plan.attempt) for s in statuses.values()}
     before = {rank: _file_size(file) for rank, file in files.items()}
-    wanted = set()
+    dumping_ranks = set[int]()
     if plan.local:
-        going = {
+        unfinished = {
             s.rank: p for s in statuses.values() if not s.is_final and (p := read_process(s.pid)) and not p.has_exited
         }
-        listening = {rank: p for rank, p in going.items() if files[rank].exists()}
+        listening = {rank: p for rank, p in unfinished.items() if files[rank].exists()}
         send_signal(listening.values(), signal.SIGUSR2)
         send_signal(listening.values(), signal.SIGCONT)
-        wanted = set(listening)
-    end = time.monotonic() + _DUMP_SECONDS
-    while time.monotonic() < end and any(_file_size(files[rank]) <= before[rank] for rank in wanted):
+        dumping_ranks = set(listening)
+    deadline = time.monotonic() + _DUMP_SECONDS
+    while time.monotonic() < deadline and any(_file_size(files[rank]) <= before[rank] for rank in dumping_ranks):
         time.sleep(0.05)
-    time.sleep(0.2 if wanted else 0.0)  # the rest of what is being written
-    written = tuple(file for file in files.values() if _file_size(file))
-    return replace(hang, stacks=written)
+    time.sleep(0.2 if dumping_ranks else 0.0)  # the rest of what is being written
+    stacks = tuple(file for file in files.values() if _file_size(file))
+    return replace(hang, stacks=stacks)
 
 
 def stacks_file_name(rank: int, attempt: int) -> str:
@@ -46,7 +46,7 @@ def stacks_file_name(rank: int, attempt: int) -> str:
 
 
 def remove_empty_dumps(run_dir: Path) -> None:
-    """Remove the files that nothing was written to: those of ranks that were killed."""
+    """Remove the empty files: those of ranks that were killed."""
     for file in (run_dir / "logs").glob("stacks-*.txt"):
         if not _file_size(file):
             file.unlink(missing_ok=True)

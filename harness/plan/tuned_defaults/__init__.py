@@ -1,4 +1,5 @@
-"""Settings that the harness chooses where the user was silent, instead of DeepSpeed's defaults: one file a setting.
+"""Settings that the harness chooses where the spec leaves them out, instead of DeepSpeed's defaults: one file a
+setting.
 
-`choice.py` has the values, `choosing.py` asks all files. Nothing here overrides what a user wrote.
+`tuned_default.py` has the type, `rules.py` applies all files. Nothing here overrides a value of the user's.
 """

@@ -1,4 +1,4 @@
-"""What a choice is made from: the run, its settings before any choice, the model's sizes. Asks no machine."""
+"""The inputs of a tuned default: the run, its settings before any choice, the model's sizes. No probe of a machine."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _SECTIONS = ("offload_optimizer", "offload_param")
 
 @dataclass(frozen=True, slots=True)
 class DefaultInputs:
-    """`settings` is None while the ranks or the micro-batch are unknown, `model` where its sizes are not written down
-    in `harness.facts`.
+    """`settings` is None while the ranks or the micro-batch are unknown, `model` where `harness.facts` has no sizes of
+    it.
     """
 
     run: ResolvedRun

@@ -1,4 +1,4 @@
-"""What the plan says of each choice: the same run without it. Arithmetic only."""
+"""The effect of each tuned default on the plan: the same run without it. Arithmetic only."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from harness.plan.zero_partitions import local_num_parameters
 
 @dataclass(frozen=True, slots=True)
 class DefaultImpact:
-    """With the choice less without it: bytes of a rank's GPU and of a host at their peaks, bytes a rank puts on the
-    wire in a step for ZeRO, seconds a step (None where no time is planned).
+    """The run with the default less the run without it: bytes of a rank's GPU and of a host at their peaks, bytes that
+    a rank sends in a step for ZeRO, seconds a step (None without a planned time).
     """
 
     tuned_default: TunedDefault
@@ -32,7 +32,7 @@ class DefaultImpact:
 def compute_impacts(
     run: ResolvedRun, model: ModelFacts, settings: PlanSettings, device: Device | None, rates: Rates
 ) -> tuple[DefaultImpact, ...]:
-    """One for each choice of the run."""
+    """One for each tuned default of the run."""
     impacts = []
     memory, time = estimate_memory(model, settings, device), estimate_step_time(model, settings, device, rates)
     for default in run.tuned_defaults or ():

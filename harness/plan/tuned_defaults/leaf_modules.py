@@ -1,4 +1,4 @@
-"""Stage 3: a decoder layer is gathered as one, with one set of hooks instead of one for each module in it."""
+"""Stage 3: DeepSpeed gathers a decoder layer as one, with one set of hooks instead of one for each module in it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _LAYER_CLASSES = {
 
 
 def choose_default(inputs: DefaultInputs) -> TunedDefault | None:
-    """Dense layers only: a layer uses all its weights each time. On NVMe each weight that is gathered holds a buffer,
-    so that a layer at once needs more of them.
+    """Dense layers only: a layer uses all its weights each time. On NVMe each gathered weight holds a buffer, and a
+    whole layer at once needs more of them.
     """
     spec, model = inputs.run.spec, inputs.model
     if (
@@ -36,7 +36,7 @@ def choose_default(inputs: DefaultInputs) -> TunedDefault | None:
     ):
         return None
     if spec.model.lora is not None or spec.model.freeze or spec.model.train_only or spec.model.trust_remote_code:
-        return None  # layers of which a part is trained, or of another class: not tried
+        return None  # partly trained layers, or layers of another class: not tested
     offload = spec.zero.offload_param
     if spec.train.torch_compile or (offload is not None and offload.device == "nvme"):
         return None

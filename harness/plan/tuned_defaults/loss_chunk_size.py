@@ -16,8 +16,8 @@ _UNSUPPORTED_FAMILIES = ("gemma2", "gemma3", "gemma3_text", "phi")
 
 def choose_default(inputs: DefaultInputs) -> TunedDefault | None:
     """Chunks of 256 MiB of logits are large enough for the products to run at full speed. fp16 scales the loss before
-    gradients are rounded; compiled models and those of a pipeline have a head of their own. Where AutoTP cuts the head,
-    a rank has the logits of its own words.
+    gradients are rounded; compiled models and those of a pipeline have a head of their own. Where AutoTP divides the
+    head, a rank has the logits of its own words.
     """
     spec, model, settings = inputs.run.spec, inputs.model, inputs.settings
     if (

@@ -1,4 +1,4 @@
-"""Stage 3 with layers gathered as one: room for the next layer beside what is gathered already."""
+"""Stage 3 with layers gathered as one: room for the next layer next to the gathered ones."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ _DEFAULT = 1_000_000_000
 
 
 def choose_default(inputs: DefaultInputs) -> TunedDefault | None:
-    """DeepSpeed gathers ahead until so many elements are gathered (`partitioned_param_coordinator.py`
-    `max_params_to_prefetch`). Below two layers and what stays gathered over the turn, a part of each layer is gathered
-    when the layer is needed, and the computation waits for it. More than the default only: it is enough for others.
+    """DeepSpeed prefetches until so many elements are gathered (`partitioned_param_coordinator.py`
+    `max_params_to_prefetch`). Below two layers and the parameters that stay gathered from forward to backward, it
+    gathers a part of each layer when the layer is needed, and the computation waits. Only larger values than the
+    default are chosen: other models have enough.
     """
     model = inputs.model
     if (

@@ -9,8 +9,8 @@ _DEFAULT = 1_000_000_000
 
 
 def choose_default(inputs: DefaultInputs) -> TunedDefault | None:
-    """A layer of more than half the distance would be gathered three times instead of twice (counted:
-    `partitioned_param_coordinator.py` `__params_to_release`). Smaller layers are served by the default.
+    """DeepSpeed would gather a layer of more than half the distance three times instead of twice (counted:
+    `partitioned_param_coordinator.py` `__params_to_release`). Smaller layers need no more than the default.
     """
     key, model, spec = "stage3_max_reuse_distance", inputs.model, inputs.run.spec
     if inputs.stage != 3 or model is None or not spec.train.gradient_checkpointing or not inputs.is_unset(key):
@@ -18,14 +18,15 @@ def choose_default(inputs: DefaultInputs) -> TunedDefault | None:
     offload = spec.zero.offload_param
     if 2 * model.largest_layer_parameters <= _DEFAULT or (offload is not None and offload.device == "nvme"):
         return None
-    reason = f"a layer of {model.largest_layer_parameters:,} elements stays gathered from its recomputation to its backward pass"
+    numel = model.largest_layer_parameters
+    reason = f"a layer of {numel:,} elements stays gathered from its recomputation to its backward pass"
     return TunedDefault(
         "reuse distance", f"zero_optimization.{key}", 2 * model.largest_layer_parameters, _DEFAULT, reason
     )
 
 
 def effective_reuse_distance(inputs: DefaultInputs) -> int:
-    """What holds: chosen, written or the default."""
+    """The tuned value, else the spec's, else DeepSpeed's default."""
     default = choose_default(inputs)
     if default is not None:
         return int(default.value)

@@ -11,8 +11,8 @@ _DEFAULT = 100_000
 
 
 def choose_default(inputs: DefaultInputs) -> TunedDefault | None:
-    """A parameter that stays whole is cut and gathered anew after each step, by a collective of its own (`stage3.py`
-    `_post_step`): two norms a layer. Gathered with its layer it costs no collective at all.
+    """DeepSpeed shards and gathers a persistent parameter after each step, by a collective of its own (`stage3.py`
+    `_post_step`): two norms a layer. A parameter that is gathered with its layer costs no collective at all.
     """
     if leaf_modules.choose_default(inputs) is None or not inputs.is_unset(_KEY):
         return None

@@ -1,4 +1,4 @@
-"""Stage 3 with parameters on NVMe: as many swap buffers as are in use at once, each of the largest shard's size."""
+"""Stage 3 with parameters on NVMe: one swap buffer for each parameter in use, each of the largest shard's size."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _MIB = 1 << 20
 
 
 def choose_default(inputs: DefaultInputs) -> tuple[TunedDefault, ...]:
-    """Both are locked host memory on every rank; too few or too small ones end the run
+    """Both are page-locked host memory on every rank; too few or too small ones end the run
     (`partitioned_param_swapper.py`, the gates OF008 and OF009). `fast_init` reads whole sub-groups through them
-    (OF012), so that their size is left alone.
+    (OF012), and leaves their size alone.
     """
     zero, model, settings = inputs.run.spec.zero, inputs.model, inputs.settings
     parameters, optimizer = zero.offload_param, zero.offload_optimizer
@@ -44,8 +44,8 @@ def choose_default(inputs: DefaultInputs) -> tuple[TunedDefault, ...]:
 
 
 def buffers_in_use(model: ModelFacts, settings: PlanSettings, num_swapped: int) -> int:
-    """Of so many parameters on disk, those that hold a buffer at once: all that fit into the reuse distance; of a
-    larger model a share by elements, and a layer's worth more, since that is an estimate.
+    """Parameters on disk that hold a buffer at once: all that fit into the reuse distance. Of a larger model a share by
+    elements and one layer more, since that is an estimate.
     """
     total = model.num_parameters
     live = min(total, settings.max_reuse_distance // 2 + model.largest_module + settings.prefetch_bucket_size)

@@ -1,4 +1,4 @@
-"""Stage 3 with the optimizer on NVMe: the next sub-group is read and the last one written while one is computed."""
+"""Stage 3 with the optimizer on NVMe: reads and writes of other sub-groups overlap with the step of one."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from harness.plan.tuned_defaults.tuned_default import TunedDefault
 _SECTION = "offload_optimizer"
 _DEFAULTS = {"pipeline_read": False, "pipeline_write": False, "buffer_count": 4}
 SUB_GROUPS_IN_FLIGHT = 3
-"""Sub-groups: computed, read ahead, still written (`pipelined_optimizer_swapper.py`; 11 buffers fail, 12 run)."""
+"""Sub-groups: one in the step, one read ahead, one still written (`pipelined_optimizer_swapper.py`; 11 buffers fail, 12
+run).
+"""
 
 
 def choose_default(inputs: DefaultInputs) -> tuple[TunedDefault, ...]:
-    """All three keys or none. Not with sub-groups that the user made large: their buffers would be threefold."""
+    """All three keys or none. Not with large sub-groups of the user's: they would need threefold buffers."""
     zero, settings = inputs.run.spec.zero, inputs.settings
     on_nvme = zero.offload_optimizer is not None and zero.offload_optimizer.device == "nvme"
     if inputs.stage != 3 or not on_nvme or settings is None:

@@ -1,4 +1,4 @@
-"""Stage 3: parameters that are gathered ahead, one layer of them."""
+"""Stage 3: the size of the prefetch, one layer."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _MIN = 1_000_000
 
 
 def choose_default(inputs: DefaultInputs) -> TunedDefault | None:
-    """The next layer while this one computes: less leaves part of it to be waited for, more only holds memory. A layer
-    that is gathered module by module needs no more than the largest modules.
+    """The next layer while this one computes: with a smaller bucket the computation waits, a larger one only takes
+    memory. A layer that is gathered module by module needs no more than the largest modules.
     """
     key, offload = "stage3_prefetch_bucket_size", inputs.run.spec.zero.offload_param
     if inputs.stage != 3 or not inputs.is_data_parallel_only or inputs.model is None or not inputs.is_unset(key):
@@ -29,7 +29,7 @@ def choose_default(inputs: DefaultInputs) -> TunedDefault | None:
 
 
 def effective_prefetch(inputs: DefaultInputs) -> int:
-    """What holds: chosen, written or the default."""
+    """The tuned value, else the spec's, else DeepSpeed's default."""
     default = choose_default(inputs)
     if default is not None:
         return int(default.value)

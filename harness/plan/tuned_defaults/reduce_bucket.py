@@ -1,4 +1,4 @@
-"""Elements of gradients that are reduced at once: from the size of a layer, not 500 million."""
+"""The size of a gradient bucket: that of a layer, not 500 million elements."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ MIN_BUCKET = 1_000_000
 
 
 def choose_default(inputs: DefaultInputs) -> TunedDefault | None:
-    """A bucket is allocated in full on every rank whatever the model's size, twice with `overlap_comm` below stage 3
-    (`stage3.py` `ipg_buckets`, `stage_1_and_2.py` `setup_buckets`). A larger parameter is reduced by itself.
+    """DeepSpeed allocates a whole bucket on every rank whatever the model's size, twice with `overlap_comm` below stage
+    3 (`stage3.py` `ipg_buckets`, `stage_1_and_2.py` `setup_buckets`). It reduces a larger parameter alone.
     """
     if (
         inputs.stage == 0

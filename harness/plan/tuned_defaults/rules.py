@@ -1,4 +1,4 @@
-"""Asks every file of this folder what it would choose for a run, and puts the answers into the run."""
+"""All tuned defaults of a run: applies every rule of this folder."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _RULES: tuple[Callable[[DefaultInputs], TunedDefault | tuple[TunedDefault, ...] 
     param_swap_buffers.choose_default,
     loss_chunk_size.choose_default,
 )
-"""Tried and not chosen: `use_multi_rank_bucket_allreduce: false`, see `benchmarks/LOG.md`."""
+"""Measured and rejected: `use_multi_rank_bucket_allreduce: false`, see `benchmarks/LOG.md`."""
 
 
 def with_tuned_defaults(run: ResolvedRun, base_dir: Path | None = None) -> ResolvedRun:
-    """The run with what is chosen for it; unchanged where that was done before. `base_dir` as for `make_plan`.
+    """The run with its tuned defaults; unchanged where it has them. `base_dir` as for `make_plan`.
 
-    A model that only `transformers` can count is taken for unknown: building it takes seconds.
+    A model that only `transformers` can count is unknown here: a build of it takes seconds.
     """
     if run.tuned_defaults is not None:
         return run
@@ -51,8 +51,8 @@ def with_tuned_defaults(run: ResolvedRun, base_dir: Path | None = None) -> Resol
 
 
 def tuned_defaults_for(run: ResolvedRun, model: ModelFacts | None) -> tuple[TunedDefault, ...]:
-    """What is chosen for a run. Nothing with `tuned_defaults: false`, and nothing for a DeepSpeed JSON, whose silence means
-    DeepSpeed's defaults.
+    """The tuned defaults of a run. None with `tuned_defaults: false`, and none for a DeepSpeed JSON, where a missing
+    key means DeepSpeed's default.
     """
     if not run.spec.tuned_defaults or run.kind != "spec":
         return ()

@@ -1,4 +1,4 @@
-"""Stage 3 with states on NVMe: small sub-groups, since buffers are as large as the largest."""
+"""Stage 3 with states on NVMe: small sub-groups, since a buffer is as large as the largest sub-group."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ NVME_SUB_GROUP_SIZE = 100_000_000
 
 def choose_default(inputs: DefaultInputs) -> TunedDefault | None:
     """Four swap buffers of a sub-group's share, and for parameters one of a whole sub-group on every rank
-    (`swap_tensor/utils.py`, `stage3.py` `_create_fp16_partitions_with_defragmentation`). Elsewhere the default stays: a
-    checkpoint is cut by it.
+    (`swap_tensor/utils.py`, `stage3.py` `_create_fp16_partitions_with_defragmentation`). Elsewhere the default stays:
+    checkpoints depend on it.
     """
     zero = inputs.run.spec.zero
     on_nvme = any(

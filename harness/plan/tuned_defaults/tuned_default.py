@@ -1,4 +1,4 @@
-"""A chosen setting as a value. Decides nothing."""
+"""A tuned default as a value. Decides nothing."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 
 
 class TunedDefault(NamedTuple):
-    """A setting that decides speed or memory, chosen because the user did not write it.
+    """A setting for speed or memory that the harness chooses because the spec leaves it out.
 
-    `key`: of DeepSpeed's JSON, dotted, or of the run spec where `ours`. `default`: what holds without the choice.
+    `key`: of DeepSpeed's JSON, dotted, or of the run spec where `ours`. `default`: DeepSpeed's or the spec's own value.
     """
 
     name: str
@@ -20,7 +20,7 @@ class TunedDefault(NamedTuple):
 
     @property
     def provenance(self) -> str:
-        """The reason as the rendered JSON's provenance has it."""
+        """The reason, as the provenance of the rendered JSON has it."""
         return f"chosen: {self.reason}; the default is `{_format_value(self.default)}`"
 
     def to_json(self) -> dict[str, Any]:

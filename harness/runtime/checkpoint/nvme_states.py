@@ -62,7 +62,7 @@ def patch_load_state_dict(optimizer: Any) -> Iterator[None]:
         return
 
     def load_state_dict(state_dict_list: list[Any], *_: Any, **__: Any) -> None:
-        _load_shard(optimizer, next(state for state in state_dict_list if state is not None))
+        _load_shard(optimizer, next(shard for shard in state_dict_list if shard is not None))
 
     optimizer.load_state_dict = load_state_dict
     try:
@@ -71,18 +71,18 @@ def patch_load_state_dict(optimizer: Any) -> Iterator[None]:
         del optimizer.load_state_dict
 
 
-def _load_shard(optimizer: Any, saved: dict[str, Any]) -> None:
+def _load_shard(optimizer: Any, shard: dict[str, Any]) -> None:
     """Load a whole shard: scaler, hyper-parameters of the groups, and every sub-group."""
-    optimizer.loss_scaler = saved["loss_scaler"]
-    optimizer.dynamic_loss_scale = saved["dynamic_loss_scale"]
-    optimizer.overflow = saved["overflow"]
-    inner = saved["optimizer_state_dict"]
+    optimizer.loss_scaler = shard["loss_scaler"]
+    optimizer.dynamic_loss_scale = shard["dynamic_loss_scale"]
+    optimizer.overflow = shard["overflow"]
+    inner = shard["optimizer_state_dict"]
     for group, saved_group in zip(optimizer.optimizer.param_groups, inner["param_groups"], strict=True):
         group.update({key: value for key, value in saved_group.items() if key != "params"})
     # torch numbers states group after group; a sub-group's number is its place in that order.
     order = sorted(range(len(optimizer.fp16_groups)), key=lambda i: (optimizer.sub_group_to_group_id[i], i))
     for number, sub_group in enumerate(order):
-        fill_sub_group(optimizer, sub_group, saved["fp32_flat_groups"][sub_group], inner["state"].get(number, {}))
+        fill_sub_group(optimizer, sub_group, shard["fp32_flat_groups"][sub_group], inner["state"].get(number, {}))
     if optimizer.persistent_parameters:  # `checkpoint_event_epilogue` gathers them again
         optimizer.persistent_parameters[0].partition(optimizer.persistent_parameters)
 

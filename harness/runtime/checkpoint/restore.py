@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from pathlib import Path
 
-from harness.checkpoints import manifest
-from harness.checkpoints.manifest import Manifest
+from harness.checkpoints.manifest import Manifest, read_manifest
 from harness.checkpoints.resume_compatibility import compare_with_run
 from harness.checkpoints.verify import verify_checkpoint
 from harness.errors import UserError
@@ -32,24 +31,24 @@ def restore_checkpoint(ctx: RunContext, folder: Path, allowed: Collection[str] =
     CK108 edited manifest, CK111 a shard with code in it, CK112 a path that leads elsewhere.
     """
     distributed = ctx.distributed
-    saved = distributed.call_or_fail_everywhere(lambda: read_checked_manifest(folder))
-    _verify_files(ctx, saved)
+    manifest = distributed.call_or_fail_everywhere(lambda: read_checked_manifest(folder))
+    _verify_files(ctx, manifest)
     layout = reshard.describe_layout(ctx.engine, ctx.topology, ctx.config)
-    changes = reshard.layout_changes(saved["shape"], layout)
-    findings = distributed.call_or_fail_everywhere(lambda: _check_compatibility(ctx, saved, allowed))
+    changes = reshard.layout_changes(manifest["shape"], layout)
+    findings = distributed.call_or_fail_everywhere(lambda: _check_compatibility(ctx, manifest, allowed))
     if distributed.is_main_process and findings:
         print_findings(findings)
     if changes:
-        reshard.load_universal(ctx, saved.folder, saved)
-    elif distributed.any_rank(not deepspeed_io.load_engine(ctx.engine, folder, saved.tag)):
+        reshard.load_universal(ctx, manifest.folder, manifest)
+    elif distributed.any_rank(not deepspeed_io.load_engine(ctx.engine, folder, manifest.tag)):
         raise user_error("CK104", f"DeepSpeed loaded nothing from `{folder}`", fix="name another checkpoint")
     replay_cpu_adam(ctx.engine)
     restore_scheduled_lr(ctx.engine)
     rng_file = folder / f"rank-{distributed.rank:05d}.pt"
-    if saved.world_size == distributed.world_size:  # with another world size, ranks keep their fresh random states
+    if manifest.world_size == distributed.world_size:  # with another world size, ranks keep their fresh random states
         states = distributed.call_or_fail_everywhere(lambda: load_file(rng_file))
         rng_state.set_rng_state(states)
-    state = distributed.call_or_fail_everywhere(lambda: _parse_state(saved))
+    state = distributed.call_or_fail_everywhere(lambda: _parse_state(manifest))
     distributed.barrier()
     return state
 
@@ -59,56 +58,56 @@ def read_checked_manifest(folder: Path) -> Manifest:
     errors = [f for f in verify_checkpoint(folder, deep=False) if f.is_error]
     if errors:
         raise UserError(errors)
-    return manifest.read_manifest(folder)
+    return read_manifest(folder)
 
 
-def _verify_files(ctx: RunContext, saved: Manifest) -> None:
+def _verify_files(ctx: RunContext, manifest: Manifest) -> None:
     """Check every byte and every pickle, each rank its share; `checkpoint.verify: sizes` leaves the bytes out."""
     distributed, deep = ctx.distributed, ctx.run_config.run.spec.checkpoint.verify == "full"
-    names = files_of_rank(saved, distributed)
+    names = files_of_rank(manifest, distributed)
 
     def verify() -> None:
-        findings = verify_checkpoint(saved.folder, deep=True, only=names) if deep else []
+        findings = verify_checkpoint(manifest.folder, deep=True, only=names) if deep else []
         if findings:
             raise UserError(findings)
         for name in names:
-            unsafe = find_unsafe_globals(saved.folder / name) if name.endswith(PICKLED_SUFFIXES) else []
+            unsafe = find_unsafe_globals(manifest.folder / name) if name.endswith(PICKLED_SUFFIXES) else []
             if unsafe:
-                raise unsafe_file_error(saved.folder / name, unsafe)
+                raise unsafe_file_error(manifest.folder / name, unsafe)
 
     distributed.call_or_fail_everywhere(verify)
 
 
-def files_of_rank(saved: Manifest, distributed: Distributed) -> list[str]:
+def files_of_rank(manifest: Manifest, distributed: Distributed) -> list[str]:
     """The files that this rank verifies."""
-    records = sorted(saved.files.items(), key=lambda item: (-item[1].bytes, item[0]))
+    records = sorted(manifest.files.items(), key=lambda item: (-item[1].bytes, item[0]))
     loads = ((name, record.bytes + 1) for name, record in records)
     return divide_over_ranks(loads, distributed.world_size)[distributed.rank]
 
 
-def _check_compatibility(ctx: RunContext, saved: Manifest, allowed: Collection[str]) -> list[Finding]:
+def _check_compatibility(ctx: RunContext, manifest: Manifest, allowed: Collection[str]) -> list[Finding]:
     """Findings about changed settings. Raises UserError when this run must not resume from the checkpoint. A changed
     layout is no finding: the checkpoint is resharded.
     """
     comparison = compare_with_run(
-        saved,
+        manifest,
         metadata.spec_of(ctx.run_config),
         world_size=ctx.distributed.world_size,
         sha256=metadata.content_hashes(ctx),
         dtype=metadata.dtype_of(ctx.engine),
         allowed=allowed,
     )
-    findings = comparison.to_findings(str(saved.folder), can_reshard=True)
+    findings = comparison.to_findings(str(manifest.folder), can_reshard=True)
     errors = [f for f in findings if f.is_error]
     if errors:
         raise UserError(errors)
     return findings
 
 
-def _parse_state(saved: Manifest) -> TrainState:
+def _parse_state(manifest: Manifest) -> TrainState:
     try:
-        return TrainState.from_json(saved["state"])
+        return TrainState.from_json(manifest["state"])
     except (KeyError, TypeError, ValueError) as error:
         raise user_error(
-            "CK101", f"`{saved.folder}` holds a state of training that this version cannot read: {error}"
+            "CK101", f"`{manifest.folder}` holds a state of training that this version cannot read: {error}"
         ) from None

@@ -1,4 +1,4 @@
-"""What becomes of records that cannot be used: the first ends the run, or they are counted and listed."""
+"""The policy for records that cannot be used: the first ends the run, or they are counted and listed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SKIPPED_FILE = "skipped.jsonl"
 
 
 class BadRecordLog:
-    """Counts by kind, and a file that lists what was left out, one JSON object a line."""
+    """Counts by kind, and a file that lists the skipped records, one JSON object a line."""
 
     def __init__(self, data: DataSpec, folder: Path) -> None:
         self._data = data
@@ -24,15 +24,15 @@ class BadRecordLog:
         self.counts: Counter[str] = Counter()
 
     def add(self, part: SourcePart, number: int, bad: BadRecord, key: str) -> None:
-        """Leave a record out, or raise Refused where the policy says so."""
-        dropped = bad.kind == "too-long" and self._data.excess_length_strategy == "drop"
-        if self._data.on_bad_record == "stop" and not dropped:
+        """Skip a record, or raise UserError where the policy says so."""
+        is_dropped = bad.kind == "too-long" and self._data.excess_length_strategy == "drop"
+        if self._data.on_bad_record == "stop" and not is_dropped:
             raise bad_record_error(part, number, bad, key)
         self.counts[bad.kind] += 1
         line = {"source": part.name, part.unit or "row": number, "kind": bad.kind, "why": bad.reason}
         self._file.write(json.dumps(line) + "\n")
-        broken = self.counts.total() - (self.counts["too-long"] if dropped else 0)
-        if broken > self._data.max_bad_records:
+        num_bad = self.counts.total() - (self.counts["too-long"] if is_dropped else 0)
+        if num_bad > self._data.max_bad_records:
             raise self._too_many_error(part, number, bad, key)
 
     def _too_many_error(self, part: SourcePart, number: int, bad: BadRecord, key: str) -> UserError:
@@ -54,11 +54,11 @@ class BadRecordLog:
 
 def bad_record_error(part: SourcePart, number: int, bad: BadRecord, key: str) -> UserError:
     """The finding for one record that ends the run."""
-    gate, mend = BAD_RECORD_KINDS[bad.kind]
+    gate, fix = BAD_RECORD_KINDS[bad.kind]
     return user_error(
         gate,
         f"{part.describe_record(number)}: {bad.reason}",
         key=key,
         notes=("`data.on_bad_record: skip` would leave such records out, count them and list them",),
-        fix=mend,
+        fix=fix,
     )

@@ -1,4 +1,4 @@
-"""Data that every Python has: its language reference, and chats made of the docstrings of its standard library."""
+"""Built-in data of every Python: its language reference, and chats from the docstrings of its standard library."""
 
 from __future__ import annotations
 
@@ -7,23 +7,22 @@ import hashlib
 import inspect
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from pydoc_data.topics import topics
 
-from harness.runtime.dataset.record import RawRecord, SourcePart
+from harness.runtime.dataset.record import OnBytesRead, RawRecord, SourcePart
 from harness.runtime.user_errors import user_error
 
 PYTHON_DOCS = "builtin:python-docs"
 DOCSTRING_CHATS = "builtin:python-docstrings-chat"
 _EXCLUDED = {"test", "tests", "idlelib", "lib2to3", "turtledemo", "site-packages", "ensurepip", "__pycache__"}
 _MIN_CHARS = 20
-OnBytesRead = Callable[[int], None]
 _Named = tuple[str, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef]
 
 
 def open_builtin(name: str, key: str) -> SourcePart:
-    """The part of that name. Raises Refused (MD118)."""
+    """The built-in source `name`. Raises UserError (MD118)."""
     if name == PYTHON_DOCS:
         body = "\0".join(f"{title}\0{topics[title]}" for title in sorted(topics)).encode()
         return SourcePart(name, "topic", len(body), hashlib.sha256(body).hexdigest(), _read_python_docs)
@@ -38,9 +37,9 @@ def open_builtin(name: str, key: str) -> SourcePart:
     )
 
 
-def _read_python_docs(tell: OnBytesRead) -> Iterator[RawRecord]:
+def _read_python_docs(on_bytes_read: OnBytesRead) -> Iterator[RawRecord]:
     for number, title in enumerate(sorted(topics), start=1):
-        tell(len(topics[title]))
+        on_bytes_read(len(topics[title]))
         yield RawRecord(number, topics[title])
 
 
@@ -54,13 +53,13 @@ def _stdlib_modules() -> list[Path]:
     ]
 
 
-def _read_docstring_chats(tell: OnBytesRead) -> Iterator[RawRecord]:
-    """A chat for each public module, class and function: what it is, and more about it where there is more. Read, never
-    imported: some modules do things when they are imported.
+def _read_docstring_chats(on_bytes_read: OnBytesRead) -> Iterator[RawRecord]:
+    """A chat for each public module, class and function, from its docstring. Modules are parsed, never imported: some
+    have effects on import.
     """
     root, number = Path(sysconfig.get_path("stdlib")), 0
     for path in _stdlib_modules():
-        tell(path.stat().st_size)
+        on_bytes_read(path.stat().st_size)
         parts = path.relative_to(root).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
         try:
@@ -73,13 +72,13 @@ def _read_docstring_chats(tell: OnBytesRead) -> Iterator[RawRecord]:
 
 
 def _iter_docstrings(module: str, tree: ast.Module) -> Iterator[tuple[str, str]]:
-    said = ast.get_docstring(tree)
-    if said and len(said) >= _MIN_CHARS:
-        yield f"What is the module `{module}` for?", said
+    docstring = ast.get_docstring(tree)
+    if docstring and len(docstring) >= _MIN_CHARS:
+        yield f"What is the module `{module}` for?", docstring
     for name, node in _iter_public(module, tree):
-        said = ast.get_docstring(node)
-        if said and len(said) >= _MIN_CHARS:
-            yield (f"What is `{name}`?" if isinstance(node, ast.ClassDef) else f"What does `{name}` do?"), said
+        docstring = ast.get_docstring(node)
+        if docstring and len(docstring) >= _MIN_CHARS:
+            yield (f"What is `{name}`?" if isinstance(node, ast.ClassDef) else f"What does `{name}` do?"), docstring
 
 
 def _iter_public(prefix: str, parent: ast.Module | ast.ClassDef) -> Iterator[_Named]:
@@ -91,8 +90,8 @@ def _iter_public(prefix: str, parent: ast.Module | ast.ClassDef) -> Iterator[_Na
 
 
 def _make_turns(question: str, docstring: str) -> list[dict[str, str]]:
-    first, _, more = inspect.cleandoc(docstring).partition("\n\n")
+    first, _, rest = inspect.cleandoc(docstring).partition("\n\n")
     turns = [{"role": "user", "content": question}, {"role": "assistant", "content": first}]
-    if more.strip():
-        turns += [{"role": "user", "content": "Tell me more."}, {"role": "assistant", "content": more.strip()}]
+    if rest.strip():
+        turns += [{"role": "user", "content": "Tell me more."}, {"role": "assistant", "content": rest.strip()}]
     return turns

@@ -1,6 +1,6 @@
-"""Where prepared data is kept: a folder named by a hash of everything that it depends on, shared by all runs of a user.
+"""The cache of prepared data: folders named by a hash of everything that they depend on, shared by a user's runs.
 
-A folder appears whole or not at all. Two runs that want the same data at once: the second waits and finds it.
+A folder appears whole or not at all. When two runs need the same data at once, the second waits and reuses it.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from harness.spec.sections.data_spec import DataSpec
 _CHUNK = 1 << 22
 _NOT_IN_CACHE_KEY = {"train", "eval", "shuffle", "group_by_length", "pad_to_multiple_of", "num_proc", "cache_dir"}
 _NOT_IN_CACHE_KEY |= {"streaming", "chat_template"}
-"""Settings that change nothing of what is stored; sources and the template are in the key by their content."""
+"""Settings that do not change the stored files; sources and the template are in the key by their content."""
 
 
 def prepare_or_reuse(
     run: ResolvedRun, tokenizer: Any, *, show_progress: bool = True
 ) -> tuple[Path, PreparedData, bool]:
-    """The folder of this run's data, what is in it, and whether it was there already; prepared now if not.
+    """The folder of this run's data, its content, and whether it was a cache hit; else prepares it.
 
-    Raises Refused (MD11x, MD12x) for data that cannot be used, and for a cache that cannot be written.
+    Raises UserError (MD11x, MD12x) for data that cannot be used, and for a cache that cannot be written.
     """
     root = cache_root(run.spec.data)
     try:
@@ -48,15 +48,15 @@ def prepare_or_reuse(
         )
         folder = root / cache_key(run, tokenizer, plan)
         with _lock_key(root / f"{folder.name}.lock"):
-            found = read_cache(folder)
-            if found is not None:
-                return folder, found, True
+            prepared = read_cache(folder)
+            if prepared is not None:
+                return folder, prepared, True
             return folder, _prepare_folder(run, tokenizer, plan, folder, show_progress=show_progress), False
     except OSError as error:
-        why = (error.strerror or str(error)).lower()
+        reason = (error.strerror or str(error)).lower()
         raise user_error(
             "MD129",
-            f"the data cache `{root}` cannot be used: {why}",
+            f"the data cache `{root}` cannot be used: {reason}",
             key="data.cache_dir",
             fix="set `data.cache_dir` to a folder on a disk with room",
         ) from None
@@ -70,32 +70,32 @@ def cache_root(data: DataSpec) -> Path:
 
 
 def read_cache(folder: Path) -> PreparedData | None:
-    """What is in a folder of the cache; None when it is not there or files of it are gone or cut off."""
-    found = PreparedData.read(folder)
-    if found is None:
+    """The content of a folder of the cache; None when the folder or one of its files is missing or truncated."""
+    prepared = PreparedData.read(folder)
+    if prepared is None:
         return None
     try:
         sizes = json.loads((folder / "sizes.json").read_text(encoding="utf-8"))
         complete = all((folder / name).stat().st_size == size for name, size in sizes.items())
     except (OSError, ValueError):
         return None
-    return found if complete else None
+    return prepared if complete else None
 
 
 def _prepare_folder(
     run: ResolvedRun, tokenizer: Any, plan: DataPlan, folder: Path, *, show_progress: bool
 ) -> PreparedData:
-    """Prepare beside the folder, then rename: nobody sees half of it, and what a killed run left is removed here."""
-    mark = f".{folder.name}.{socket.gethostname()}."
-    for old in folder.parent.glob(f"{mark}*.tmp"):  # of this machine: the lock says that nobody works there
+    """Prepare in a temporary folder, then rename: nobody sees half of it. Removes the leftovers of a killed run."""
+    prefix = f".{folder.name}.{socket.gethostname()}."
+    for old in folder.parent.glob(f"{prefix}*.tmp"):  # of this machine: under the lock, no process writes them
         shutil.rmtree(old, ignore_errors=True)
-    temporary = folder.with_name(f"{mark}{os.getpid()}.tmp")
+    temporary = folder.with_name(f"{prefix}{os.getpid()}.tmp")
     try:
         prepared = prepare_data(run, tokenizer, temporary, plan, ProgressDisplay(plan.size, visible=show_progress))
         sizes = {path.name: path.stat().st_size for path in sorted(temporary.iterdir())}
         replace_file(temporary / "sizes.json", json.dumps(sizes) + "\n")
         if folder.exists():
-            shutil.rmtree(folder)  # it was read above, and is not complete
+            shutil.rmtree(folder)  # `read_cache` found it incomplete
         temporary.rename(folder)
         fsync_folder(folder.parent)
     finally:
@@ -105,7 +105,7 @@ def _prepare_folder(
 
 @contextmanager
 def _lock_key(path: Path) -> Iterator[None]:
-    """One preparation of a key at a time on this machine; a process that dies lets go."""
+    """One preparation of a key at a time on this machine; the kernel releases the lock of a dead process."""
     with path.open("a") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -126,7 +126,7 @@ def cache_key(run: ResolvedRun, tokenizer: Any, plan: DataPlan) -> str:
 
 
 def tokenizer_sha256(tokenizer: Any) -> str:
-    """Of all that decides which ids a text becomes, and of the chat template."""
+    """Of everything that maps text to ids, and of the chat template."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     body = backend.to_str() if backend is not None else json.dumps(sorted(tokenizer.get_vocab().items()))
     special = {k: str(v) for k, v in tokenizer.special_tokens_map.items()}
@@ -135,14 +135,14 @@ def tokenizer_sha256(tokenizer: Any) -> str:
 
 
 def file_sha256(path: Path, memory: Path) -> str:
-    """Of the file's bytes; remembered in the folder `memory` as long as name, size, time and inode stay the same."""
+    """Of the file's bytes; cached in the folder `memory` while name, size, time and inode stay the same."""
     stat = path.stat()
-    seen = f"{path.resolve()} {stat.st_size} {stat.st_mtime_ns} {stat.st_ino}"
-    note = memory / hashlib.sha256(seen.encode()).hexdigest()[:32]
+    identity = f"{path.resolve()} {stat.st_size} {stat.st_mtime_ns} {stat.st_ino}"
+    note = memory / hashlib.sha256(identity.encode()).hexdigest()[:32]
     try:
-        known = note.read_text(encoding="utf-8")
-        if len(known) == 64:
-            return known
+        digest = note.read_text(encoding="utf-8")
+        if len(digest) == 64:
+            return digest
     except OSError:
         pass
     digest = _hash_bytes(path)

@@ -1,7 +1,7 @@
-"""Chats as the tokenizer's template writes them, and which characters of that are the assistant's.
+"""Chats as text, by the tokenizer's template, and the character spans of the assistant's turns.
 
-A template with `{% generation %}` says so itself. Any other is asked for the beginnings of the chat: what it adds with
-an assistant's turn is that turn, provided that each beginning of the chat is written as the beginning of the whole.
+A template with `{% generation %}` marks the spans itself. Any other renders the prefixes of the chat: the text that an
+assistant's turn adds is that turn, provided that each rendered prefix is a prefix of the whole.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from harness.runtime.dataset.record import BadRecord
 from harness.runtime.dataset.record_formats import ChatRecord
-from harness.runtime.user_errors import user_error
+from harness.runtime.user_errors import first_error_line, user_error
 
 Spans = list[tuple[int, int]]
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 
 def require_template(tokenizer: Any, where: str) -> None:
-    """Refuse (MD127) chats where nothing says how to write them."""
+    """Refuse (MD127) chats for a tokenizer without a template."""
     if tokenizer.chat_template is None:
         raise user_error(
             "MD127",
@@ -33,10 +33,10 @@ def require_template(tokenizer: Any, where: str) -> None:
 
 
 def render_chat(tokenizer: Any, chat: ChatRecord, *, assistant_only: bool) -> tuple[str, Spans]:
-    """The chat as text, and the spans of characters that are trained on. Raises BadRecord and Refused (MD126)."""
+    """The chat as text, and the character spans to train on. Raises BadRecord and UserError (MD126)."""
     roles = [message["role"] for message in chat.messages]
-    trained = [i for i, role in enumerate(roles) if role == "assistant" and i >= chat.prompt_turns]
-    if assistant_only and not trained:
+    trained_turns = [i for i, role in enumerate(roles) if role == "assistant" and i >= chat.prompt_turns]
+    if assistant_only and not trained_turns:
         raise BadRecord("missing-turn", "has no turn of the assistant")
     if chat.prompt_turns and not assistant_only:
         text = _apply_template(tokenizer, chat, len(roles))
@@ -48,32 +48,29 @@ def render_chat(tokenizer: Any, chat: ChatRecord, *, assistant_only: bool) -> tu
         return text, [(0, len(text))]
     if _GENERATION.search(_get_template(tokenizer)):
         text, spans = _spans_by_generation_tag(tokenizer, chat)
-        return text, spans[-len(trained) :] if chat.prompt_turns else spans
-    return _spans_by_prefix(tokenizer, chat, trained)
+        return text, spans[-len(trained_turns) :] if chat.prompt_turns else spans
+    return _spans_by_prefix(tokenizer, chat, trained_turns)
 
 
-def _spans_by_prefix(tokenizer: Any, chat: ChatRecord, trained: list[int]) -> tuple[str, Spans]:
+def _spans_by_prefix(tokenizer: Any, chat: ChatRecord, trained_turns: list[int]) -> tuple[str, Spans]:
     text = _apply_template(tokenizer, chat, len(chat.messages))
     spans: Spans = []
-    for i in trained:
+    for i in trained_turns:
         start = len(_render_prefix(tokenizer, chat, i, text, generation_prompt=True))
-        last = i + 1 == len(chat.messages)
-        spans.append(
-            (start, len(text) if last else len(_render_prefix(tokenizer, chat, i + 1, text, generation_prompt=False)))
-        )
+        is_last = i + 1 == len(chat.messages)
+        prefix = text if is_last else _render_prefix(tokenizer, chat, i + 1, text, generation_prompt=False)
+        spans.append((start, len(prefix)))
     return text, spans
 
 
 def _render_prefix(tokenizer: Any, chat: ChatRecord, count: int, whole: str, *, generation_prompt: bool) -> str:
-    """The first `count` turns, `ask`: up to where the assistant begins to speak. The whole must begin so."""
+    """The first `count` turns as text, a prefix of `whole`; `generation_prompt`: with the beginning of an answer."""
     if not count and not generation_prompt:
         return ""
     text = _apply_template(tokenizer, chat, count, generation_prompt=generation_prompt)
     if whole.startswith(text):
         return text
-    if (
-        generation_prompt
-    ):  # the template's prompt for an answer holds more than its answers do, such as an empty thought
+    if generation_prompt:  # the template's prompt may hold more than its answers do, such as an empty thought
         text = _apply_template(tokenizer, chat, count)
         if whole.startswith(text):
             return text
@@ -98,7 +95,7 @@ def _apply_template(tokenizer: Any, chat: ChatRecord, count: int, *, generation_
             chat.messages[:count], tokenize=False, add_generation_prompt=generation_prompt, **options
         )
     except (TemplateError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
-        raise BadRecord("bad-roles", f"the chat template refuses it: {_first_error_line(error)}") from None
+        raise BadRecord("bad-roles", f"the chat template refuses it: {first_error_line(error)}") from None
     return text
 
 
@@ -112,14 +109,10 @@ def _spans_by_generation_tag(tokenizer: Any, chat: ChatRecord) -> tuple[str, Spa
             **tokenizer.special_tokens_map,
         )
     except (TemplateError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
-        raise BadRecord("bad-roles", f"the chat template refuses it: {_first_error_line(error)}") from None
+        raise BadRecord("bad-roles", f"the chat template refuses it: {first_error_line(error)}") from None
     return texts[0], [tuple(span) for span in indices[0]]
 
 
 def _get_template(tokenizer: Any) -> str:
     template: str = tokenizer.get_chat_template()
     return template
-
-
-def _first_error_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,4 +1,4 @@
-"""What will be read and how it is grouped, before anything is read but the first record of each source."""
+"""The plan of a preparation: sources, formats and groups. Reads the first record of each source only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from harness.runtime.dataset.chat_templates import require_template
 from harness.runtime.dataset.data_sources import open_source
-from harness.runtime.dataset.file_readers import parse_json_line
+from harness.runtime.dataset.json_readers import parse_json_line
 from harness.runtime.dataset.record import BadRecord, SourcePart
 from harness.runtime.dataset.record_formats import RecordColumns, detect_format
 from harness.runtime.user_errors import user_error
@@ -18,7 +18,7 @@ from harness.spec.sections.data_spec import DataSource, DataSpec
 
 @dataclass(frozen=True, slots=True)
 class PlannedSource:
-    """A source with its parts; `columns` is what its records are read as."""
+    """A source with its parts; `columns`: the format of its records."""
 
     parts: tuple[SourcePart, ...]
     columns: RecordColumns
@@ -27,7 +27,7 @@ class PlannedSource:
 
 @dataclass(frozen=True, slots=True)
 class DataGroup:
-    """Sources whose records are laid out together. `stream`: as one text, cut in blocks; else as rows."""
+    """Sources whose records share one layout. `stream`: one text, cut in blocks; else rows."""
 
     role: Literal["train", "eval"]
     index: int
@@ -51,13 +51,13 @@ class DataPlan:
 
     @property
     def size(self) -> int:
-        """Bytes to be read; 0 where one of them does not say."""
+        """Bytes of all sources; 0 where the size of one is unknown."""
         sizes = [part.size for group in self.groups for source in group.sources for part in source.parts]
         return 0 if 0 in sizes else sum(sizes)
 
     @property
     def identity(self) -> list[Any]:
-        """All that the result depends on beside tokenizer and settings."""
+        """Everything that the result depends on, besides tokenizer and settings."""
         return [
             [
                 g.role,
@@ -74,7 +74,7 @@ def _column_names(columns: RecordColumns) -> tuple[str, ...]:
 
 
 def build_data_plan(data: DataSpec, tokenizer: Any, hash_file: Callable[[Path], str]) -> DataPlan:
-    """Open all sources. Raises Refused (MD11x, MD127) for what is not there or cannot be told."""
+    """Open all sources. Raises UserError (MD11x, MD127) for a missing source or an unknown format."""
     if not data.train:
         raise user_error(
             "MD117",
@@ -83,21 +83,21 @@ def build_data_plan(data: DataSpec, tokenizer: Any, hash_file: Callable[[Path], 
             fix="set `data.train` to files or to `builtin:python-docs`",
         )
     train = _plan_groups("train", data.train, data, tokenizer, hash_file)
-    held = _plan_groups("eval", data.eval or (), data, tokenizer, hash_file)
-    return DataPlan((*train, *held))
+    held_out = _plan_groups("eval", data.eval or (), data, tokenizer, hash_file)
+    return DataPlan((*train, *held_out))
 
 
 def _plan_groups(
     role: Literal["train", "eval"],
-    given: Sequence[DataSource],
+    sources: Sequence[DataSource],
     data: DataSpec,
     tokenizer: Any,
     hash_file: Callable[[Path], str],
 ) -> list[DataGroup]:
-    """Weighted sources each for themselves; of the others all texts together, and all that are no texts."""
-    weighted = role == "train" and any(source.weight is not None for source in given)
-    together: dict[tuple[int, bool], list[PlannedSource]] = {}
-    for i, source in enumerate(given):
+    """A group for each weighted source. The others form two groups: streams of text, and rows."""
+    weighted = role == "train" and any(source.weight is not None for source in sources)
+    groups: dict[tuple[int, bool], list[PlannedSource]] = {}
+    for i, source in enumerate(sources):
         if weighted and source.weight == 0:
             continue
         key = f"data.{role}"
@@ -106,22 +106,22 @@ def _plan_groups(
         if columns.format in ("messages", "sharegpt"):
             require_template(tokenizer, parts[0].name)
         stream = columns.format == "text" and not data.packing
-        together.setdefault((i if weighted else -1, stream), []).append(PlannedSource(parts, columns, key))
+        groups.setdefault((i if weighted else -1, stream), []).append(PlannedSource(parts, columns, key))
     return [
         DataGroup(
             role,
             index,
-            tuple(sources),
+            tuple(planned_sources),
             stream,
             data.packing,
-            given[place].weight if weighted else None,
+            sources[i].weight if weighted else None,
         )
-        for index, ((place, stream), sources) in enumerate(together.items())
+        for index, ((i, stream), planned_sources) in enumerate(groups.items())
     ]
 
 
 def _detect_columns(source: DataSource, parts: Sequence[SourcePart], data: DataSpec) -> RecordColumns:
-    """The format, from the first record that can be read where the spec does not say it."""
+    """The format: from the spec, else from the first record that can be read."""
     for part in parts:
         for raw in part.read(lambda _: None):
             try:
@@ -132,5 +132,5 @@ def _detect_columns(source: DataSource, parts: Sequence[SourcePart], data: DataS
                 return detect_format("text", data, (), part.name)
             if isinstance(value, dict):
                 return detect_format(source.format, data, list(value), part.name)
-    chosen = source.format or (data.format if data.format != "auto" else "text")
-    return detect_format(chosen, data, (), parts[0].name)
+    record_format = source.format or (data.format if data.format != "auto" else "text")
+    return detect_format(record_format, data, (), parts[0].name)

@@ -1,4 +1,4 @@
-"""Which documents are held out for evaluation. Decided by sizes alone, so that texts need not be there."""
+"""The documents held out for evaluation, a function of their sizes alone: the texts are not needed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _CHUNK = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class EvalSplit:
-    """`chosen`: ascending indices of whole documents. `cut`: instead of any, the tail of this document is held out, of
-    about `wanted` characters.
+    """`documents`: ascending indices of whole documents. `cut_document`: instead of these, the tail of one document, of
+    about `cut_chars` characters.
     """
 
     documents: np.ndarray
@@ -21,27 +21,29 @@ class EvalSplit:
 
 
 def split_eval(sizes: np.ndarray, fraction: float, seed: int, *, divisible: bool) -> EvalSplit:
-    """Documents drawn by `seed` until they hold `fraction` of the characters; `sizes` counts those of each.
+    """A random sample of documents with `fraction` of the characters; `sizes` counts those of each.
 
-    Where every document is too large for that, or there is but one, the tail of one is held out; documents that are not
-    `divisible`, such as chats, are held out whole, and a single one not at all. With `fraction` 0 nothing is.
+    Where every document is too large for that, or there is only one, the split holds out the tail of one; documents
+    that are not `divisible`, such as chats, are held out whole, and a single one not at all. `fraction` 0 holds out
+    nothing.
     """
     none = np.empty(0, dtype=np.int64)
     if not fraction or not len(sizes):
         return EvalSplit(none)
-    wanted, size, held = fraction * float(sizes.sum()), 0, list[int]()
+    target, size, documents = fraction * float(sizes.sum()), 0, list[int]()
     order = np.random.default_rng([seed, len(sizes)]).permutation(len(sizes))
     for start in range(0, len(order) if len(sizes) > 1 else 0, _CHUNK):
-        drawn = order[start : start + _CHUNK]
-        # A document is taken when that brings the held-out part nearer to what is wanted; so one giant cannot take all.
-        for i, more in zip(drawn.tolist(), sizes[drawn].tolist(), strict=True):
-            if size < wanted and size + more - wanted <= wanted - size and len(held) < len(sizes) - 1:
-                held.append(i)
-                size += more
-        if size >= wanted:
+        indices = order[start : start + _CHUNK]
+        # A document must bring the held-out part nearer to its target, so that one huge document cannot be all of it.
+        for i, document_size in zip(indices.tolist(), sizes[indices].tolist(), strict=True):
+            is_nearer = size < target and size + document_size - target <= target - size
+            if is_nearer and len(documents) < len(sizes) - 1:
+                documents.append(i)
+                size += document_size
+        if size >= target:
             break
-    if held:
-        return EvalSplit(np.sort(np.array(held, dtype=np.int64)))
-    if divisible:  # few and equal documents: each is more than twice what is wanted
-        return EvalSplit(none, int(order[0]), wanted)
+    if documents:
+        return EvalSplit(np.sort(np.array(documents, dtype=np.int64)))
+    if divisible:  # few and equal documents: each is more than twice the target
+        return EvalSplit(none, int(order[0]), target)
     return EvalSplit(order[:1] if len(sizes) > 1 else none)

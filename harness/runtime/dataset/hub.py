@@ -1,4 +1,4 @@
-"""Data sets that the `datasets` library reads: of the Hub by name, or a local folder laid out like one."""
+"""Data sets through the `datasets` library: of the Hub by name, or in a local folder with the same layout."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from harness.runtime.dataset.record import BadRecord, RawRecord, SourcePart
+from harness.runtime.dataset.record import BadRecord, OnBytesRead, RawRecord, SourcePart
 from harness.runtime.user_errors import user_error
 from harness.spec.sections.data_spec import DataSource
 
-OnBytesRead = Callable[[int], None]
 _BATCH_ROWS = 256
 
 
 def load_hub_dataset(source: DataSource, key: str, *, streaming: bool, hash_file: Callable[[Path], str]) -> SourcePart:
-    """One split as a part. Raises Refused (MD111, MD116)."""
+    """One split as a part. Raises UserError (MD111, MD116)."""
     folder = Path(source.path)
     if folder.is_dir() and not any(p.is_file() for p in folder.rglob("*")):
         raise user_error(
@@ -29,7 +28,7 @@ def load_hub_dataset(source: DataSource, key: str, *, streaming: bool, hash_file
 
 
 def _load_table(source: DataSource, key: str, *, streaming: bool) -> Any:
-    import datasets  # takes a second, and only these need it
+    import datasets  # takes a second, and only these sources need it
 
     datasets.disable_progress_bars()
     try:
@@ -45,7 +44,7 @@ def _unreadable_error(where: str, key: str, error: Exception) -> Exception:
 
 
 def _content_identity(source: DataSource, table: Any, hash_file: Callable[[Path], str], key: str) -> str:
-    """Of the content: of the files of a folder, the commit on the Hub, or what `datasets` has for its own cache."""
+    """Of the content: a hash of a folder's files, the commit on the Hub, or the fingerprint of `datasets`."""
     folder = Path(source.path)
     if folder.is_dir():
         digest = hashlib.sha256()
@@ -64,12 +63,12 @@ def _content_identity(source: DataSource, table: Any, hash_file: Callable[[Path]
 
 
 def _make_reader(table: Any, where: str, key: str) -> Callable[[OnBytesRead], Iterator[RawRecord]]:
-    def read(tell: OnBytesRead) -> Iterator[RawRecord]:
+    def read(on_bytes_read: OnBytesRead) -> Iterator[RawRecord]:
         number = 0
         try:
             for row in _iter_rows(table):
                 number += 1
-                tell(0)
+                on_bytes_read(0)
                 yield RawRecord(number, row)
         except Exception as error:
             if isinstance(error, BadRecord):

@@ -1,4 +1,4 @@
-"""Reads the records of a group and stores their ids; bad ones go to the ledger."""
+"""Reads the records of a group and stores their token ids; bad ones go to the log of bad records."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BATCH_RECORDS = 1024
 
 @dataclass(frozen=True)
 class IngestedGroup:
-    """The stored records of a group, and how many of them were cut."""
+    """The stored records of a group, and the number of truncated ones."""
 
     records: TokenRecords
     truncated: int
@@ -34,12 +34,17 @@ class IngestedGroup:
 
 @contextmanager
 def ingest_group(
-    group: DataGroup, tokenizer: Any, run: ResolvedRun, folder: Path, ledger: BadRecordLog, display: ProgressDisplay
+    group: DataGroup,
+    tokenizer: Any,
+    run: ResolvedRun,
+    folder: Path,
+    bad_records: BadRecordLog,
+    display: ProgressDisplay,
 ) -> Iterator[IngestedGroup]:
-    """The records, mapped from temporary files of `folder` that are gone afterwards. Raises Refused."""
+    """The records, mapped from temporary files in `folder`, which are removed on exit. Raises UserError."""
     data = run.spec.data
     encoders = [RecordTokenizer(tokenizer, data, source.columns, rows=not group.stream) for source in group.sources]
-    masked = any(encoder.has_loss_mask for encoder in encoders)
+    has_mask = any(encoder.has_loss_mask for encoder in encoders)
     dtype = np.uint16 if len(tokenizer) <= 1 << 16 else np.uint32
     names = {"ids": dtype, "trained": np.bool_, "lengths": np.int64, "sizes": np.int64}
     files = {name: AppendArray(folder / f".{name}.npy", kind) for name, kind in names.items()}
@@ -51,26 +56,24 @@ def ingest_group(
                     documents = _DocumentSizes(files)
                     for encoded in workers.map(_iter_batches(part, display)):
                         for number, bad in encoded.bad_records:
-                            ledger.add(part, number, bad, source.key)
-                        _append_ids(encoded, files, masked=masked)
+                            bad_records.add(part, number, bad, source.key)
+                        _append_ids(encoded, files, has_mask=has_mask)
                         documents.add_batch(encoded)
-                        display.add_records(len(encoded.lengths), sum(ledger.counts.values()))
+                        display.add_records(len(encoded.lengths), sum(bad_records.counts.values()))
                         truncated += encoded.truncated
                     documents.finish_document()
-        found = {name: file.open_mapped() for name, file in files.items()}
-        yield IngestedGroup(
-            TokenRecords(found["ids"], found["trained"] if masked else None, found["lengths"], found["sizes"]),
-            truncated,
-        )
+        arrays = {name: file.open_mapped() for name, file in files.items()}
+        trained = arrays["trained"] if has_mask else None
+        yield IngestedGroup(TokenRecords(arrays["ids"], trained, arrays["lengths"], arrays["sizes"]), truncated)
     finally:
         for file in files.values():
             file.close()
             file.path.unlink(missing_ok=True)
 
 
-def _append_ids(encoded: TokenizedBatch, files: dict[str, AppendArray], *, masked: bool) -> None:
+def _append_ids(encoded: TokenizedBatch, files: dict[str, AppendArray], *, has_mask: bool) -> None:
     files["ids"].append(encoded.ids)
-    if masked:
+    if has_mask:
         trained = encoded.trained if encoded.trained is not None else np.ones(len(encoded.ids), dtype=np.bool_)
         files["trained"].append(trained)
 
@@ -82,7 +85,7 @@ class _DocumentSizes:
         self._files, self._length, self._size = files, 0, 0
 
     def add_batch(self, encoded: TokenizedBatch) -> None:
-        """Note the records of a batch."""
+        """Add the records of a batch."""
         if not self._length and (encoded.lengths >= 0).all():
             self._files["lengths"].append(encoded.lengths)
             self._files["sizes"].append(encoded.sizes)
@@ -93,7 +96,7 @@ class _DocumentSizes:
                 self.finish_document()
 
     def finish_document(self) -> None:
-        """A text that was begun is complete."""
+        """End the current document."""
         if self._length:
             self._files["lengths"].append(np.array([self._length]))
             self._files["sizes"].append(np.array([self._size]))
@@ -101,20 +104,20 @@ class _DocumentSizes:
 
 
 def _iter_batches(part: SourcePart, display: ProgressDisplay) -> Iterator[list[RawRecord]]:
-    """Records of about 256 KiB, at most a thousand: a token takes a few hundred bytes while it is made."""
+    """Batches of about 256 KiB, at most a thousand records: tokenization takes a few hundred bytes per token."""
     batch: list[RawRecord] = []
-    taken = 0
+    num_bytes = 0
 
-    def tell(count: int) -> None:
-        nonlocal taken
-        taken += count
+    def on_bytes_read(count: int) -> None:
+        nonlocal num_bytes
+        num_bytes += count
 
-    for raw in part.read(tell):
+    for raw in part.read(on_bytes_read):
         batch.append(raw)
-        if taken >= _BATCH_BYTES or len(batch) >= _BATCH_RECORDS:
-            display.add_bytes(taken)
+        if num_bytes >= _BATCH_BYTES or len(batch) >= _BATCH_RECORDS:
+            display.add_bytes(num_bytes)
             yield batch
-            batch, taken = [], 0
-    display.add_bytes(taken)
+            batch, num_bytes = [], 0
+    display.add_bytes(num_bytes)
     if batch:
         yield batch

@@ -1,4 +1,4 @@
-"""Arrays on disk that grow while they are written, and are mapped afterwards. Never a whole corpus in memory."""
+"""Arrays on disk that grow by appends and are memory-mapped afterwards. Never a whole corpus in memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 
 
 class AppendArray:
-    """A one-dimensional .npy file, written from its beginning to its end. `sha256` is of the elements' bytes."""
+    """A one-dimensional .npy file, written from start to end. `sha256` is of the elements' bytes."""
 
     def __init__(self, path: Path, dtype: Any) -> None:
         self.path, self.dtype, self.count = path, np.dtype(dtype), 0
@@ -29,25 +29,25 @@ class AppendArray:
 
     @property
     def sha256(self) -> str:
-        """Of what has been written."""
+        """Of the elements so far."""
         return self._digest.hexdigest()
 
     def close(self) -> None:
-        """Note the length; from here on `map` may be used."""
+        """Write the length into the header and close; `open_mapped` works from here on."""
         if not self._file.closed:
             self._file.seek(0)
             self._write_header()
             self._file.close()
 
     def open_mapped(self) -> np.ndarray:
-        """The elements, read when they are used."""
+        """The elements, memory-mapped."""
         self.close()
         return map_array(self.path)
 
     def _write_header(self) -> None:
-        """numpy pads the header for a growing first axis, so that a longer count takes the same room."""
-        shape = {"descr": self.dtype.str, "fortran_order": False, "shape": (self.count,)}
-        np.lib.format.write_array_header_1_0(self._file, shape)
+        """numpy pads the header for a growing first axis, so that its size stays the same."""
+        header = {"descr": self.dtype.str, "fortran_order": False, "shape": (self.count,)}
+        np.lib.format.write_array_header_1_0(self._file, header)
 
     def __enter__(self) -> AppendArray:
         return self
@@ -57,13 +57,13 @@ class AppendArray:
 
 
 def map_array(path: Path) -> np.ndarray:
-    """A .npy file; an empty one cannot be mapped and is read."""
+    """Map a .npy file; an empty one cannot be mapped and is read."""
     array: np.ndarray = np.load(path, mmap_mode="r") if path.stat().st_size > 128 else np.load(path)
     return array
 
 
 def release_pages(*arrays: np.ndarray | None) -> None:
-    """Give back what was read of mapped files: until then it counts as this process's memory. It can be read again."""
+    """Release the resident pages of mapped files, which count as memory of this process. A later read reloads them."""
     for array in arrays:
         if array is not None and isinstance(array.base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
             array.base.madvise(mmap.MADV_DONTNEED)

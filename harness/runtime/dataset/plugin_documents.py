@@ -1,4 +1,4 @@
-"""The plug-in's `load_documents`: its records become a JSONL file, which is prepared like any other."""
+"""The plug-in's `load_documents`: its records become a JSONL file, prepared like any other."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from harness.spec.run_spec import RunSpec
 from harness.spec.sections.data_spec import DataSource, DataSpec
 
 _MAX_KEPT_FILES = 3
-"""Files of records that are kept in a cache."""
+"""Files of records that stay in a cache."""
 
 
 def add_plugin_documents(spec: RunSpec, cache: Path) -> DataSpec:
-    """The `data` section, its training data those of the plug-in if that brings any.
+    """The `data` section, with the plug-in's documents as training data if it has any.
 
-    The records are written anew each time, to a file named by their sha256: what else the function reads may have
-    changed. Raises Refused (MD157, MD158).
+    Each start writes the records again, to a file named by their sha256: the inputs of the function may have changed.
+    Raises UserError (MD157, MD158).
     """
     plugin = plugin_loader.load_plugin(spec)
     if plugin is None or plugin.load_documents is None:
@@ -54,7 +54,7 @@ def add_plugin_documents(spec: RunSpec, cache: Path) -> DataSpec:
 
 
 def _write_records(records: Iterable[Mapping[str, Any]], folder: Path) -> Path:
-    """One record a line; the file appears when all are written."""
+    """Write one record a line; the file appears when it is complete."""
     digest = hashlib.sha256()
     temporary = folder / f".{os.getpid()}.tmp"
     try:

@@ -1,4 +1,4 @@
-"""From sources to files that every rank maps: read, tokenise, hold out, lay out. Once a node; batches are elsewhere."""
+"""Sources into token files that every rank maps: read, tokenize, hold out, write rows. Once a node."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from harness.runtime.dataset.data_plan import DataGroup, DataPlan
 from harness.runtime.dataset.eval_split import EvalSplit, split_eval
 from harness.runtime.dataset.ingestion import IngestedGroup, ingest_group
 from harness.runtime.dataset.progress_bar import ProgressDisplay
-from harness.runtime.dataset.token_rows import RowStats, TokenRecords, write_rows, write_stream
+from harness.runtime.dataset.token_rows import RowStats, write_rows, write_stream
 from harness.runtime.user_errors import user_error
 
 META_FILE = "meta.json"
 LAYOUT_VERSION = 1
-"""Of the layout of the files, and of what the same records become; another one does not find the old cache."""
+"""Of the files' layout and of their content for the same records; a new version misses the old cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class PreparedGroup:
 
 @dataclass(frozen=True, slots=True)
 class PreparedData:
-    """What lies in the data folder. `unigram_entropy`: nats per held-out token, under the training part's unigrams."""
+    """The content of a data folder. `unigram_entropy`: nats per held-out token, under the training part's unigrams."""
 
     train_tokens: int
     eval_tokens: int
@@ -61,7 +61,7 @@ class PreparedData:
 
     @staticmethod
     def read(folder: Path) -> PreparedData | None:
-        """What has been prepared there, if that was finished."""
+        """The prepared data in a folder; None where a preparation did not finish."""
         try:
             body = json.loads((folder / META_FILE).read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -74,40 +74,40 @@ class PreparedData:
 def prepare_data(
     run: ResolvedRun, tokenizer: Any, folder: Path, plan: DataPlan, display: ProgressDisplay | None = None
 ) -> PreparedData:
-    """Write the token files and, when all of them are there, `meta.json`. Raises Refused (MD11x, MD12x)."""
+    """Write the token files and, when all of them are there, `meta.json`. Raises UserError (MD11x, MD12x)."""
     folder.mkdir(parents=True, exist_ok=True)
     display = display or ProgressDisplay(plan.size)
     data, seed = run.spec.data, run.spec.train.seed
-    seen = {"train": np.zeros(len(tokenizer), dtype=np.int64), "eval": np.zeros(len(tokenizer), dtype=np.int64)}
-    parts: dict[str, list[PreparedGroup]] = {"train": [], "eval": []}
+    token_counts = {role: np.zeros(len(tokenizer), dtype=np.int64) for role in ("train", "eval")}
+    groups: dict[str, list[PreparedGroup]] = {"train": [], "eval": []}
     digests: list[str] = []
     histogram, truncated = np.zeros(1, dtype=np.int64), 0
-    with BadRecordLog(data, folder) as ledger, display:
+    with BadRecordLog(data, folder) as bad_records, display:
         for group in plan.groups:
-            with ingest_group(group, tokenizer, run, folder, ledger, display) as got:
-                truncated += got.truncated
-                histogram = _add_lengths(histogram, got.records.lengths)
+            with ingest_group(group, tokenizer, run, folder, bad_records, display) as ingested:
+                truncated += ingested.truncated
+                histogram = _add_lengths(histogram, ingested.records.lengths)
                 fraction = 0.0 if data.eval or group.role == "eval" else data.eval_fraction
-                held = split_eval(got.records.sizes, fraction, seed, divisible=group.stream)
+                split = split_eval(ingested.records.sizes, fraction, seed, divisible=group.stream)
                 for role in ("train", "eval"):
-                    written = _write_group(got, group, held, role, run, tokenizer, folder, seen[role])
-                    if written is not None and written.tokens:
-                        digests.append(f"{role} {written.sha256}")
-                        parts[role].append(_describe_group(group, role, got, written))
-        counts = ledger.counts
-    if not any(part.tokens for part in parts["train"]):
-        raise _empty_data_error(counts)
-    total = {role: sum(part.tokens for part in found) for role, found in parts.items()}
+                    stats = _write_group(ingested, group, split, role, run, tokenizer, folder, token_counts[role])
+                    if stats is not None and stats.tokens:
+                        digests.append(f"{role} {stats.sha256}")
+                        groups[role].append(_describe_group(group, role, ingested, stats))
+        skipped = bad_records.counts
+    if not any(group.tokens for group in groups["train"]):
+        raise _empty_data_error(skipped)
+    train_counts, eval_counts = token_counts["train"], token_counts["eval"]
     prepared = PreparedData(
-        train_tokens=total["train"],
-        eval_tokens=total["eval"],
-        train_documents=sum(part.documents for part in parts["train"]),
-        eval_documents=sum(part.documents for part in parts["eval"]),
-        unigram_entropy=unigram_cross_entropy(seen["train"], seen["eval"]) if seen["eval"].any() else None,
+        train_tokens=sum(group.tokens for group in groups["train"]),
+        eval_tokens=sum(group.tokens for group in groups["eval"]),
+        train_documents=sum(group.documents for group in groups["train"]),
+        eval_documents=sum(group.documents for group in groups["eval"]),
+        unigram_entropy=unigram_cross_entropy(train_counts, eval_counts) if eval_counts.any() else None,
         sha256=hashlib.sha256(" ".join(digests).encode()).hexdigest(),
-        train=tuple(parts["train"]),
-        eval=tuple(parts["eval"]),
-        skipped=dict(counts),
+        train=tuple(groups["train"]),
+        eval=tuple(groups["eval"]),
+        skipped=dict(skipped),
         truncated=truncated,
         lengths=tuple(int(n) for n in histogram),
         pad=_pad_token_id(tokenizer),
@@ -117,30 +117,31 @@ def prepare_data(
 
 
 def _write_group(
-    got: IngestedGroup,
+    ingested: IngestedGroup,
     group: DataGroup,
-    held: EvalSplit,
+    split: EvalSplit,
     role: str,
     run: ResolvedRun,
     tokenizer: Any,
     folder: Path,
-    seen: np.ndarray,
+    token_counts: np.ndarray,
 ) -> RowStats | None:
-    """One part of a group; None where this group has none of it."""
+    """Write the training or the held-out part of a group; None where the group has no such part."""
+    records = ingested.records
     if group.role == "eval":
         if role == "train":
             return None
-        held = EvalSplit(np.arange(len(got.records.lengths)))
+        split = EvalSplit(np.arange(len(records.lengths)))
     path = folder / f"{group_stem(role, group.index)}.npy"
     if group.stream:
-        return write_stream(got.records, held, path, tokenizer, seen, train=role == "train")
-    which = held.documents
+        return write_stream(records, split, path, tokenizer, token_counts, train=role == "train")
+    indices = split.documents
     if role == "train":
-        keep = np.ones(len(got.records.lengths), dtype=np.bool_)
-        keep[held.documents] = False
-        which = np.flatnonzero(keep)
+        in_train = np.ones(len(records.lengths), dtype=np.bool_)
+        in_train[split.documents] = False
+        indices = np.flatnonzero(in_train)
     data = run.spec.data
-    return write_rows(got.records, which, path, data.max_length, seen, packing=data.packing)
+    return write_rows(records, indices, path, data.max_length, token_counts, packing=data.packing)
 
 
 def group_stem(role: str, index: int) -> str:
@@ -148,24 +149,24 @@ def group_stem(role: str, index: int) -> str:
     return role if index == 0 else f"{role}.{index}"
 
 
-def _describe_group(group: DataGroup, role: str, got: IngestedGroup, written: RowStats) -> PreparedGroup:
-    masked = got.records.trained is not None
+def _describe_group(group: DataGroup, role: str, ingested: IngestedGroup, stats: RowStats) -> PreparedGroup:
+    masked = ingested.records.trained is not None
     return PreparedGroup(
         group_stem(role, group.index),
-        written.rows,
+        stats.rows,
         group.packed,
         masked,
         group.weight,
-        written.documents,
-        written.tokens,
-        written.trained_tokens,
+        stats.documents,
+        stats.tokens,
+        stats.trained_tokens,
         group.name,
     )
 
 
 def unigram_cross_entropy(train: np.ndarray, held_out: np.ndarray) -> float:
-    """Nats per held-out token when each is predicted by its frequency in training alone (add-one smoothed over the
-    tokens of the tokenizer): what a model reaches that has learnt the frequencies and no context. Counts by token id.
+    """Nats per held-out token when its training frequency alone predicts it (add-one smoothed over the tokens of the
+    tokenizer): the loss of a model that knows the frequencies and no context. Counts by token id.
     """
     probabilities = (train + 1) / (train.sum() + len(train))
     return float(-(held_out * np.log(probabilities)).sum() / held_out.sum())
@@ -174,11 +175,11 @@ def unigram_cross_entropy(train: np.ndarray, held_out: np.ndarray) -> float:
 def _add_lengths(histogram: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     if not len(lengths):
         return histogram
-    found = np.bincount(np.ceil(np.log2(np.maximum(lengths, 1))).astype(np.int64))
-    out = np.zeros(max(len(histogram), len(found)), dtype=np.int64)
-    out[: len(histogram)] += histogram
-    out[: len(found)] += found
-    return out
+    counts = np.bincount(np.ceil(np.log2(np.maximum(lengths, 1))).astype(np.int64))
+    total = np.zeros(max(len(histogram), len(counts)), dtype=np.int64)
+    total[: len(histogram)] += histogram
+    total[: len(counts)] += counts
+    return total
 
 
 def _pad_token_id(tokenizer: Any) -> int:
@@ -192,15 +193,3 @@ def _empty_data_error(counts: Counter[str]) -> Exception:
     kinds = ", ".join(f"{count} {kind}" for kind, count in counts.most_common())
     notes = (f"left out: {kinds}",) if kinds else ()
     return user_error("MD114", "the training text is empty", key="data.train", notes=notes)
-
-
-__all__ = [
-    "LAYOUT_VERSION",
-    "META_FILE",
-    "PreparedData",
-    "PreparedGroup",
-    "TokenRecords",
-    "group_stem",
-    "prepare_data",
-    "unigram_cross_entropy",
-]

@@ -1,4 +1,4 @@
-"""How far a preparation is, on stderr: a bar or plain lines, as HARNESS_PROGRESS says."""
+"""The progress of a preparation, on stderr: a bar or plain lines, by HARNESS_PROGRESS."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LOG_INTERVAL_SECONDS = 10.0
 
 
 class ProgressDisplay:
-    """Counts bytes and records. `total`: bytes, 0 where they are unknown. `shown` False: says nothing."""
+    """Counts bytes and records. `total`: bytes, 0 where they are unknown. `visible` False: prints nothing."""
 
     def __init__(self, total: int, *, visible: bool = True) -> None:
         kind = os.environ.get("HARNESS_PROGRESS", "bar" if sys.stderr.isatty() else "plain") if visible else "none"
@@ -32,11 +32,11 @@ class ProgressDisplay:
             self._bar.stop()
 
     def add_bytes(self, count: int) -> None:
-        """So many more were read."""
+        """Count bytes that were read."""
         self._bytes += count
 
     def add_records(self, count: int, skipped: int) -> None:
-        """So many more records were stored; so many were left out in all."""
+        """Count stored records; `skipped`: the total of skipped ones."""
         self._records, self._skipped = self._records + count, skipped
         now = time.monotonic()
         if self._kind == "bar" and now - self._start_time >= _QUIET_SECONDS:
@@ -46,14 +46,14 @@ class ProgressDisplay:
             print(f"preparing data: {self._format_line(now)}", file=sys.stderr, flush=True)  # noqa: T201
 
     def _format_line(self, now: float) -> str:
-        words = [f"{format_count(self._records)} records"]
+        parts = [f"{format_count(self._records)} records"]
         if self._skipped:
-            words.append(f"{self._skipped} left out")
+            parts.append(f"{self._skipped} left out")
         if self._total:
-            left = (now - self._start_time) * (self._total - self._bytes) / max(1, self._bytes)
-            words.append(f"{format_bytes(self._bytes)} of {format_bytes(self._total)}")
-            words.append(f"{format_seconds(max(0.0, left))} left")
-        return ", ".join(words)
+            seconds_left = (now - self._start_time) * (self._total - self._bytes) / max(1, self._bytes)
+            parts.append(f"{format_bytes(self._bytes)} of {format_bytes(self._total)}")
+            parts.append(f"{format_seconds(max(0.0, seconds_left))} left")
+        return ", ".join(parts)
 
     def _draw(self) -> None:
         from rich.console import Console
@@ -71,6 +71,6 @@ class ProgressDisplay:
             )
             self._task = self._bar.add_task("data", total=self._total or None, numbers="")
             self._bar.start()
-        left_out = f", {self._skipped} left out" if self._skipped else ""
-        numbers = f"{format_count(self._records)} records{left_out}"
+        skipped = f", {self._skipped} left out" if self._skipped else ""
+        numbers = f"{format_count(self._records)} records{skipped}"
         self._bar.update(self._task, completed=min(self._bytes, self._total or self._bytes), numbers=numbers)

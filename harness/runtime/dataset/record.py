@@ -1,10 +1,13 @@
-"""A record as it was read, or why it cannot be used. The policy for the latter is in `ledger.py`."""
+"""A raw record, or the reason that it cannot be used. `bad_records.py` has the policy for the latter."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
+
+OnBytesRead = Callable[[int], None]
+"""A callback of a reader: so many more bytes were read."""
 
 BAD_RECORD_KINDS: dict[str, tuple[str, str]] = {
     "bad-utf-8": ("MD113", "convert the file to UTF-8"),
@@ -18,21 +21,21 @@ BAD_RECORD_KINDS: dict[str, tuple[str, str]] = {
     "nothing-to-train-on": ("MD124", "set a longer `data.max_length`, or remove the record"),
     "bad-row": ("MD120", "mend the row: as many fields as the header has"),
 }
-"""What can be wrong with a record: the finding that tells it, and how to mend it."""
+"""By kind: the id of the finding, and its fix."""
 
 
 class BadRecord(Exception):
-    """A record that cannot be used. `kind` is one of KINDS, `what` ends the sentence that names the place."""
+    """A record that cannot be used. `kind` is one of BAD_RECORD_KINDS, `reason` ends a sentence about the record."""
 
-    def __init__(self, kind: str, what: str) -> None:
-        super().__init__(kind, what)
-        self.kind, self.reason = kind, what
+    def __init__(self, kind: str, reason: str) -> None:
+        super().__init__(kind, reason)
+        self.kind, self.reason = kind, reason
 
 
 @dataclass(frozen=True, slots=True)
 class RawRecord:
-    """What a reader yields: `number` counts lines or rows from 1; `value` is undecoded JSON (bytes), a map of columns,
-    a text, or why there is none.
+    """The output of a reader: `number` counts lines or rows from 1; `value` is undecoded JSON (bytes), a map of
+    columns, a text, or the reason that there is none.
     """
 
     number: int
@@ -43,14 +46,14 @@ class RawRecord:
 
 @dataclass(frozen=True, slots=True)
 class SourcePart:
-    """One file or data set of a source. `read` tells how many bytes it has taken, from time to time."""
+    """One file or data set of a source. `read` takes a callback that counts bytes."""
 
     name: str
     unit: str
     size: int
     identity: str
-    read: Callable[[Callable[[int], None]], Iterator[RawRecord]]
+    read: Callable[[OnBytesRead], Iterator[RawRecord]]
 
     def describe_record(self, number: int) -> str:
-        """How a message names record `number`."""
+        """The name of record `number` in a message."""
         return f"`{self.name}`, {self.unit} {number}" if self.unit else f"`{self.name}`"

@@ -1,4 +1,4 @@
-"""What a record means: which columns make which format, and from columns to texts, pairs and chats. No tokens here."""
+"""Record formats: detection by columns, and columns into texts, pairs and chats. No tokens here."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness.runtime.dataset.file_readers import json_type_name
+from harness.runtime.dataset.json_readers import json_type_name
 from harness.runtime.dataset.record import BadRecord
 from harness.runtime.user_errors import user_error
 from harness.spec.sections.data_spec import DataSpec, RecordFormat
@@ -23,7 +23,7 @@ _ALPACA = (
 
 @dataclass(frozen=True, slots=True)
 class TextRecord:
-    """A document, or with `ends` False a part of one whose rest follows."""
+    """A document; with `is_last` False, a part of one whose rest follows."""
 
     text: str
     is_last: bool = True
@@ -31,7 +31,7 @@ class TextRecord:
 
 @dataclass(frozen=True, slots=True)
 class PromptCompletion:
-    """A completion to be given to a prompt."""
+    """A prompt and its completion."""
 
     prompt: str
     completion: str
@@ -39,7 +39,7 @@ class PromptCompletion:
 
 @dataclass(frozen=True, slots=True)
 class ChatRecord:
-    """Turns with `role` and `content`, and `tools` for the template. Those before `given` are not trained on."""
+    """Turns with `role` and `content`, and `tools` for the template. The first `prompt_turns` are not trained on."""
 
     messages: list[dict[str, Any]]
     prompt_turns: int = 0
@@ -51,7 +51,7 @@ Example = TextRecord | PromptCompletion | ChatRecord
 
 @dataclass(frozen=True, slots=True)
 class RecordColumns:
-    """The names of the columns that a format is read from."""
+    """A record format and the names of its columns."""
 
     format: RecordFormat
     text: str
@@ -60,18 +60,18 @@ class RecordColumns:
     messages: str
 
 
-def detect_format(given: RecordFormat | None, data: DataSpec, columns: Sequence[str], where: str) -> RecordColumns:
-    """The format of a source whose first record has these columns. Raises Refused (MD112) when it cannot be seen."""
-    chosen = given or (data.format if data.format != "auto" else None)
+def detect_format(requested: RecordFormat | None, data: DataSpec, columns: Sequence[str], where: str) -> RecordColumns:
+    """The format of a source whose first record has these columns. Raises UserError (MD112) when it is unknown."""
+    record_format = requested or (data.format if data.format != "auto" else None)
     chats = [name for name in ("messages", "conversations") if name in columns]
-    messages = data.messages_column or ("conversations" if chosen == "sharegpt" else (chats or ["messages"])[0])
-    if chosen is None:
-        chosen = _detect_from_columns(data, columns, messages)
-    if chosen is None:
-        have = ", ".join(f"`{c}`" for c in columns) or "none"
+    messages = data.messages_column or ("conversations" if record_format == "sharegpt" else (chats or ["messages"])[0])
+    if record_format is None:
+        record_format = _detect_from_columns(data, columns, messages)
+    if record_format is None:
+        names = ", ".join(f"`{c}`" for c in columns) or "none"
         raise user_error(
             "MD112",
-            f"`{where}` has no column `{data.text_column}`, it has {have}",
+            f"`{where}` has no column `{data.text_column}`, it has {names}",
             key="data.text_column",
             notes=(
                 "also known: `messages` or `conversations` for chats, `prompt` and `completion`, `instruction` and "
@@ -79,7 +79,7 @@ def detect_format(given: RecordFormat | None, data: DataSpec, columns: Sequence[
             ),
             fix="set `data.text_column` to one of them, or `data.format` and the columns of that format",
         )
-    return RecordColumns(chosen, data.text_column, data.prompt_column, data.completion_column, messages)
+    return RecordColumns(record_format, data.text_column, data.prompt_column, data.completion_column, messages)
 
 
 def _detect_from_columns(data: DataSpec, columns: Sequence[str], messages: str) -> RecordFormat | None:
@@ -107,8 +107,8 @@ def parse_example(record: Mapping[str, Any], columns: RecordColumns) -> Example:
 
 def _get_column(record: Mapping[str, Any], name: str) -> Any:
     if name not in record:
-        have = ", ".join(f"`{c}`" for c in list(record)[:8]) or "nothing"
-        raise BadRecord("missing-key", f"has no `{name}`, it has {have}")
+        names = ", ".join(f"`{c}`" for c in list(record)[:8]) or "nothing"
+        raise BadRecord("missing-key", f"has no `{name}`, it has {names}")
     return record[name]
 
 
@@ -123,13 +123,13 @@ def _get_text(record: Mapping[str, Any], name: str) -> str:
 
 def _parse_alpaca(record: Mapping[str, Any]) -> PromptCompletion:
     """The prompts of Stanford Alpaca (Taori et al. 2023), with and without an input."""
-    instruction, more = _get_text(record, "instruction"), record.get("input") or ""
-    if not isinstance(more, str):
-        raise BadRecord("wrong-type", f"`input` is {json_type_name(more)}, should be a text")
+    instruction, extra = _get_text(record, "instruction"), record.get("input") or ""
+    if not isinstance(extra, str):
+        raise BadRecord("wrong-type", f"`input` is {json_type_name(extra)}, should be a text")
     prompt = _ALPACA.format(
-        with_input=", paired with an input that provides further context" if more else "",
+        with_input=", paired with an input that provides further context" if extra else "",
         instruction=instruction,
-        input=f"### Input:\n{more}\n\n" if more else "",
+        input=f"### Input:\n{extra}\n\n" if extra else "",
     )
     return PromptCompletion(prompt, _get_text(record, "output"))
 
@@ -137,13 +137,14 @@ def _parse_alpaca(record: Mapping[str, Any]) -> PromptCompletion:
 def _parse_pair(record: Mapping[str, Any], columns: RecordColumns) -> PromptCompletion | ChatRecord:
     prompt, completion = _get_column(record, columns.prompt), _get_column(record, columns.completion)
     if isinstance(prompt, list) and isinstance(completion, list):
-        given = _parse_turns(prompt, columns.prompt)
-        return ChatRecord([*given, *_parse_turns(completion, columns.completion)], len(given))
+        prompt_turns = _parse_turns(prompt, columns.prompt)
+        completion_turns = _parse_turns(completion, columns.completion)
+        return ChatRecord([*prompt_turns, *completion_turns], len(prompt_turns))
     return PromptCompletion(_get_text(record, columns.prompt), _get_text(record, columns.completion))
 
 
 def _parse_turns(value: Any, name: str) -> list[dict[str, Any]]:
-    """Turns as templates want them, whether they have `role` and `content` or sharegpt's `from` and `value`."""
+    """Turns with `role` and `content`, also from sharegpt's `from` and `value`."""
     if isinstance(value, str) and value.lstrip().startswith("["):
         try:
             value = json.loads(value)  # a table without lists, such as CSV
@@ -173,8 +174,8 @@ def _parse_turn(turn: Any, where: str) -> dict[str, Any]:
                 continue
             raise BadRecord("missing-key", f"`{where}` has no `{key}`")
     if not isinstance(turn["role"], str) or not isinstance(turn["content"], str | list):
-        wrong = "role" if not isinstance(turn["role"], str) else "content"
-        raise BadRecord("wrong-type", f"`{where}.{wrong}` is {json_type_name(turn[wrong])}, should be a text")
+        key = "role" if not isinstance(turn["role"], str) else "content"
+        raise BadRecord("wrong-type", f"`{where}.{key}` is {json_type_name(turn[key])}, should be a text")
     if turn["content"] == "" and turn["role"] == "assistant" and "tool_calls" not in turn:
         raise BadRecord("empty", f"`{where}.content` is empty")
     return turn

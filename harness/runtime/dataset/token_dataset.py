@@ -1,4 +1,4 @@
-"""Rows of the token files as tensors. Which rows are drawn when is in `data.py`."""
+"""Rows of the token files as tensors. `sampler.py` decides the rows of each step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from harness.runtime.micro_batch import IGNORE_INDEX, MicroBatch
 
 @dataclass(frozen=True)
 class BlockDataset:
-    """A flat token file seen as sequences of `length` tokens; a shorter rest at the end is not seen."""
+    """A flat token file as sequences of `length` tokens; a shorter rest at the end is unused."""
 
     tokens: np.ndarray
     length: int
@@ -25,7 +25,7 @@ class BlockDataset:
 
     @staticmethod
     def open(path: Path, length: int, weight: float | None = None) -> BlockDataset:
-        """Map a file; pages are read when they are used."""
+        """Map a file."""
         return BlockDataset(map_array(path), length, weight)
 
     def __len__(self) -> int:
@@ -42,12 +42,12 @@ class BlockDataset:
         return np.full(len(self), self.length - 1, dtype=np.int64)
 
     def row(self, index: int) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
-        """(ids, which are trained on, where its documents begin)."""
+        """(ids, mask of trained tokens, starts of its documents)."""
         start = index * self.length
         return self.tokens[start : start + self.length], None, np.zeros(1, dtype=np.int64)
 
     def document_lengths(self, index: int) -> np.ndarray:  # noqa: ARG002
-        """Tokens of each document of a row: nobody knows where in a stream one ends."""
+        """Tokens of each document of a row; a stream does not record where one ends."""
         return np.array([self.length])
 
     def token_rows(self, indices: np.ndarray) -> torch.Tensor:
@@ -58,7 +58,7 @@ class BlockDataset:
 
 @dataclass(frozen=True)
 class DocumentDataset:
-    """Rows of whole documents, as `corpus.rows` writes them."""
+    """Rows of whole documents, as `token_rows.write_rows` writes them."""
 
     tokens: np.ndarray
     trained_mask: np.ndarray | None
@@ -71,10 +71,12 @@ class DocumentDataset:
     @staticmethod
     def open(folder: Path, part: PreparedGroup) -> DocumentDataset:
         """Map the files of a part."""
-        found = {name: map_array(folder / f"{part.name}.{name}.npy") for name in ("docs", "rows", "counts")}
+        arrays = {name: map_array(folder / f"{part.name}.{name}.npy") for name in ("docs", "rows", "counts")}
         trained = map_array(folder / f"{part.name}.trained.npy") if part.masked else None
         tokens = map_array(folder / f"{part.name}.npy")
-        return DocumentDataset(tokens, trained, found["docs"], found["rows"], found["counts"], part.packed, part.weight)
+        return DocumentDataset(
+            tokens, trained, arrays["docs"], arrays["rows"], arrays["counts"], part.packed, part.weight
+        )
 
     def __len__(self) -> int:
         return len(self.row_starts) - 1
@@ -86,7 +88,7 @@ class DocumentDataset:
         return np.diff(edges)
 
     def row(self, index: int) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
-        """(ids, which are trained on, where its documents begin)."""
+        """(ids, mask of trained tokens, starts of its documents)."""
         edges = self.document_offsets[self.row_starts[index] : self.row_starts[index + 1] + 1]
         first, last = int(edges[0]), int(edges[-1])
         trained = None if self.trained_mask is None else self.trained_mask[first:last]
@@ -99,7 +101,7 @@ class DocumentDataset:
 
 @dataclass(frozen=True)
 class TokenDataset:
-    """All rows of the training or the held-out data, group after group. `full`: what packed rows are filled up to."""
+    """All rows of the training or the held-out data, group after group. Packed rows are padded to `max_length`."""
 
     sources: tuple[BlockDataset | DocumentDataset, ...]
     max_length: int
@@ -153,7 +155,7 @@ class TokenDataset:
         return None if None in weights else weights  # type: ignore[return-value]
 
     def make_batch(self, indices: np.ndarray, num_used: int | None = None) -> MicroBatch:
-        """The rows as a micro-batch; with `used`, the labels of rows behind the first so many count for nothing."""
+        """The rows as a micro-batch. `num_used`: the labels of rows after so many are ignored."""
         if self.is_plain_stream:
             ids = self.sources[0].token_rows(indices)  # type: ignore[union-attr]
             if num_used is None:
@@ -167,20 +169,20 @@ class TokenDataset:
         shape = (len(rows), length)
         ids, labels = np.full(shape, self.pad_token_id, dtype=np.int64), np.full(shape, IGNORE_INDEX, dtype=np.int64)
         positions, present = np.empty(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
-        for i, (tokens, trained, begins) in enumerate(rows):
+        for i, (tokens, trained, starts) in enumerate(rows):
             count = len(tokens)
             ids[i, :count], present[i, :count] = tokens, 1
             labels[i, :count] = tokens
             if trained is not None:  # not by np.where, which would keep the ids' unsigned type
                 labels[i, :count][~trained] = IGNORE_INDEX
-            labels[i, begins] = IGNORE_INDEX
-            positions[i] = _position_ids(begins, count, length)
+            labels[i, starts] = IGNORE_INDEX
+            positions[i] = _position_ids(starts, count, length)
         if num_used is not None:
             labels[num_used:] = IGNORE_INDEX
         tensors = torch.from_numpy(ids), torch.from_numpy(labels)
         if self.is_packed:  # with restarting positions and no mask, attention stays inside each document
             return MicroBatch(*tensors, position_ids=torch.from_numpy(positions))
-        # A mask of ones alone would be looked at by the model, which waits for the device, to be left out again.
+        # For a mask of ones alone the model would wait for the device, only to drop the mask.
         return MicroBatch(*tensors, attention_mask=None if present.all() else torch.from_numpy(present))
 
     def _row_at(self, index: int) -> tuple[np.ndarray, np.ndarray | None, np.ndarray]:
@@ -193,16 +195,16 @@ class TokenDataset:
     def iter_examples(self, indices: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         """(ids, labels) of whole rows without padding."""
         for i in indices:
-            tokens, trained, begins = self._row_at(int(i))
+            tokens, trained, starts = self._row_at(int(i))
             labels = tokens.astype(np.int64)
             labels = labels if trained is None else np.where(trained, labels, IGNORE_INDEX)
-            labels[begins] = IGNORE_INDEX
+            labels[starts] = IGNORE_INDEX
             yield tokens.astype(np.int64), labels
 
 
-def _position_ids(begins: np.ndarray, count: int, length: int) -> np.ndarray:
-    """0, 1, 2 ... in each document, and in the padding, which is one more."""
-    starts = np.append(begins, count) if count < length else begins
+def _position_ids(starts: np.ndarray, count: int, length: int) -> np.ndarray:
+    """0, 1, 2 ... in each document, and again in the padding."""
+    starts = np.append(starts, count) if count < length else starts
     return np.arange(length) - np.repeat(starts, np.diff(np.append(starts, length)))
 
 

@@ -1,4 +1,4 @@
-"""From records to ids, and which of them are trained on. Works on batches, in this process or in several."""
+"""Records into token ids and the mask of those to train on, in batches, in this process or in several."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from harness.runtime.dataset.chat_templates import render_chat
-from harness.runtime.dataset.file_readers import parse_json_line
+from harness.runtime.dataset.json_readers import parse_json_line
 from harness.runtime.dataset.record import BadRecord, RawRecord
 from harness.runtime.dataset.record_formats import Example, PromptCompletion, RecordColumns, TextRecord, parse_example
 from harness.runtime.user_errors import user_error
@@ -18,7 +18,7 @@ from harness.spec.sections.data_spec import DataSpec
 
 @dataclass(frozen=True, slots=True)
 class RenderedText:
-    """A record as text, and the spans of its characters that are trained on; None: all of it."""
+    """A record as text, and the spans of characters to train on; None: all of it."""
 
     text: str
     spans: list[tuple[int, int]] | None
@@ -27,13 +27,13 @@ class RenderedText:
     append_eos: bool = True
     """The end-of-text token follows."""
     has_special_tokens: bool = False
-    """What looks like a special token is one: the template wrote it."""
+    """Text that looks like a special token is one: the template wrote it."""
 
 
 @dataclass(slots=True)
 class TokenizedBatch:
-    """A batch. `ids` and `trained` are flat, `lengths` cut them into records of `sizes` characters; a negative length
-    belongs to a text that goes on in the next record. `bad`: (number of the record, why).
+    """A batch. `ids` and `trained` are flat; `lengths` split them into records of `sizes` characters; a negative length
+    belongs to a text that continues in the next record. `bad_records`: (number of the record, reason).
     """
 
     ids: np.ndarray
@@ -56,21 +56,21 @@ class RecordTokenizer:
 
     @property
     def has_loss_mask(self) -> bool:
-        """Is there anything that is not trained on?"""
+        """Are some tokens excluded from the loss?"""
         if self._columns.format == "text":
             return False
         chats = self._columns.format in ("messages", "sharegpt")
         return self._data.assistant_only_loss if chats else self._data.completion_only_loss
 
     def __call__(self, batch: Sequence[RawRecord]) -> TokenizedBatch:
-        """Ids of all records that can be used. Raises Refused where the tokenizer or its template cannot be."""
+        """Ids of all usable records. Raises UserError where the tokenizer or its template cannot be used."""
         rendered: list[tuple[int, RenderedText]] = []
         bad: list[tuple[int, BadRecord]] = []
         for raw in batch:
             try:
                 rendered.append((raw.number, self._render(self._parse_record(raw))))
-            except BadRecord as why:
-                bad.append((raw.number, why))
+            except BadRecord as error:
+                bad.append((raw.number, error))
         return self._build_batch(rendered, bad)
 
     def _parse_record(self, raw: RawRecord) -> Example:
@@ -83,15 +83,15 @@ class RecordTokenizer:
             return TextRecord(value, raw.is_last)
         return parse_example(parse_json_line(value) if isinstance(value, bytes) else value, self._columns)
 
-    def _render(self, given: Example) -> RenderedText:
-        if isinstance(given, TextRecord):
-            return RenderedText(given.text, None, append_eos=given.is_last)
-        if isinstance(given, PromptCompletion):
-            text = given.prompt + given.completion
-            spans = [(len(given.prompt), len(text))] if self.has_loss_mask else None
+    def _render(self, example: Example) -> RenderedText:
+        if isinstance(example, TextRecord):
+            return RenderedText(example.text, None, append_eos=example.is_last)
+        if isinstance(example, PromptCompletion):
+            text = example.prompt + example.completion
+            spans = [(len(example.prompt), len(text))] if self.has_loss_mask else None
             return RenderedText(text, spans, self._bos_ids)
         assistant_only = self._data.assistant_only_loss
-        text, spans = render_chat(self._tokenizer, given, assistant_only=assistant_only)
+        text, spans = render_chat(self._tokenizer, example, assistant_only=assistant_only)
         return RenderedText(text, spans if self.has_loss_mask else None, append_eos=False, has_special_tokens=True)
 
     def _build_batch(
@@ -102,77 +102,79 @@ class RecordTokenizer:
         lengths: list[int] = []
         sizes: list[int] = []
         truncated = 0
-        for (number, one), (ids, trained) in zip(rendered, self._tokenize([r for _, r in rendered]), strict=True):
+        for (number, text), (ids, trained) in zip(rendered, self._tokenize([r for _, r in rendered]), strict=True):
             try:
-                ids, trained, cut = self._fit_length(ids, trained)  # noqa: PLW2901
-            except BadRecord as why:
-                bad.append((number, why))
+                ids, trained, is_cut = self._fit_length(ids, trained)  # noqa: PLW2901
+            except BadRecord as error:
+                bad.append((number, error))
                 continue
             parts.append(ids)
             masks.append(trained)
-            lengths.append(len(ids) if one.append_eos or one.has_special_tokens else -len(ids))
-            sizes.append(len(one.text))
-            truncated += cut
+            lengths.append(len(ids) if text.append_eos or text.has_special_tokens else -len(ids))
+            sizes.append(len(text.text))
+            truncated += is_cut
         flat = np.concatenate(parts) if parts else np.empty(0, self._dtype)
         mask = (np.concatenate(masks) if masks else np.empty(0, np.bool_)) if self.has_loss_mask else None
         bad.sort(key=lambda pair: pair[0])
         return TokenizedBatch(flat, mask, np.array(lengths, np.int64), np.array(sizes, np.int64), bad, truncated)
 
     def _tokenize(self, rendered: list[RenderedText]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """(ids, which are trained on) of each, uncut."""
+        """(ids, mask of trained tokens) of each, at full length."""
         if not rendered:
             return []
-        want_offsets = self.has_loss_mask
-        if want_offsets and not self._tokenizer.is_fast:
+        needs_offsets = self.has_loss_mask
+        if needs_offsets and not self._tokenizer.is_fast:
             raise user_error(
                 "MD126",
                 "the tokenizer does not say which characters its tokens are from, so that nothing can be masked",
                 key="model.tokenizer",
                 fix="use one with a `tokenizer.json`, or train on every token: `data.assistant_only_loss: false`",
             )
-        given = self._tokenizer(
+        encoding = self._tokenizer(
             [r.text for r in rendered],
             add_special_tokens=False,
             split_special_tokens=not rendered[0].has_special_tokens,
             return_attention_mask=False,
             return_token_type_ids=False,
-            return_offsets_mapping=want_offsets,
+            return_offsets_mapping=needs_offsets,
             verbose=False,
         )
-        out = []
-        for i, one in enumerate(rendered):
-            end = self._eos_ids if one.append_eos else ()
-            ids = np.array([*one.prefix_ids, *given["input_ids"][i], *end], dtype=self._dtype)
+        tokens = []
+        for i, text in enumerate(rendered):
+            end = self._eos_ids if text.append_eos else ()
+            ids = np.array([*text.prefix_ids, *encoding["input_ids"][i], *end], dtype=self._dtype)
             trained = np.ones(len(ids), dtype=np.bool_)
-            if one.spans is not None:
-                offsets = np.array(given["offset_mapping"][i], dtype=np.int64).reshape(-1, 2)
-                trained[: len(one.prefix_ids)] = False
-                trained[len(one.prefix_ids) : len(ids) - len(end)] = _tokens_in_spans(offsets, one.spans)
-            out.append((ids, trained))
-        return out
+            if text.spans is not None:
+                offsets = np.array(encoding["offset_mapping"][i], dtype=np.int64).reshape(-1, 2)
+                trained[: len(text.prefix_ids)] = False
+                trained[len(text.prefix_ids) : len(ids) - len(end)] = _tokens_in_spans(offsets, text.spans)
+            tokens.append((ids, trained))
+        return tokens
 
     def _fit_length(self, ids: np.ndarray, trained: np.ndarray) -> tuple[np.ndarray, np.ndarray, bool]:
-        """A record as it will be used. Raises BadRecord for one that is too long or teaches nothing."""
-        limit, cut = self._data.max_length, False
+        """(ids, mask, is truncated). Raises BadRecord for a record that is too long or has no token to train on."""
+        limit, is_cut = self._data.max_length, False
         if not self._rows:
             return ids, trained, False
         if len(ids) > limit and self._excess != "split":
             if self._excess in ("drop", "raise"):
                 raise BadRecord("too-long", f"has {len(ids)} tokens, `data.max_length` is {limit}")
-            ids, trained, cut = ids[:limit], trained[:limit], True
+            ids, trained, is_cut = ids[:limit], trained[:limit], True
         if not trained[1:].any():
-            why = f"nothing of its first {limit} tokens is trained on" if cut else "none of its tokens is trained on"
-            raise BadRecord("nothing-to-train-on", why)
-        return ids, trained, cut
+            reason = (
+                f"nothing of its first {limit} tokens is trained on" if is_cut else "none of its tokens is trained on"
+            )
+            raise BadRecord("nothing-to-train-on", reason)
+        return ids, trained, is_cut
 
 
 def _tokens_in_spans(offsets: np.ndarray, spans: list[tuple[int, int]]) -> np.ndarray:
-    """Which tokens, given as (first, behind the last character), begin in one of the spans."""
+    """The mask of tokens whose first character is in one of the spans. `offsets`: (first, end) of each token."""
     if not spans:
         return np.zeros(len(offsets), dtype=np.bool_)
     starts, ends = np.array(spans, dtype=np.int64).T
-    which = np.searchsorted(starts, offsets[:, 0], side="right") - 1
-    return (which >= 0) & (offsets[:, 0] < ends[np.maximum(which, 0)])
+    span = np.searchsorted(starts, offsets[:, 0], side="right") - 1
+    return (span >= 0) & (offsets[:, 0] < ends[np.maximum(span, 0)])
 
 
 def _bos_ids(tokenizer: Any) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Several processes that turn records into ids, or none: small data is done before they have started."""
+"""A pool of tokenizer processes. Small data uses none: this process is done before a pool has started."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _encoder: RecordTokenizer | None = None
 
 
 class TokenizerPool:
-    """`map` gives results in the order of the batches, with a few batches under way at once.
+    """`map` returns results in the order of the batches, with a few batches in flight.
 
-    `asked` is `data.num_proc`; without it the bytes of the data decide.
+    `num_proc` is `data.num_proc`; without it the bytes of the data decide.
     """
 
     def __init__(self, encoder: RecordTokenizer, num_proc: int | None, size: int) -> None:
@@ -34,7 +34,7 @@ class TokenizerPool:
 
     def __enter__(self) -> TokenizerPool:
         if self._count > 1:
-            # not forked: the ranks have threads and process groups that a child must not have
+            # no fork: the ranks have threads and process groups that a child must not inherit
             context = multiprocessing.get_context("spawn")
             self._pool = ProcessPoolExecutor(
                 self._count, mp_context=context, initializer=_init_worker, initargs=(self._encoder,)
@@ -46,17 +46,17 @@ class TokenizerPool:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
     def map(self, batches: Iterator[list[RawRecord]]) -> Iterator[TokenizedBatch]:
-        """The ids of each batch. Raises Refused."""
+        """The ids of each batch. Raises UserError."""
         if self._pool is None:
             yield from map(self._encoder, batches)
             return
-        waiting: deque[Future[Any]] = deque()
+        pending: deque[Future[Any]] = deque()
         for batch in batches:
-            waiting.append(self._pool.submit(_tokenize_batch, batch))
-            if len(waiting) > 2 * self._count:
-                yield _result_of(waiting.popleft())
-        while waiting:
-            yield _result_of(waiting.popleft())
+            pending.append(self._pool.submit(_tokenize_batch, batch))
+            if len(pending) > 2 * self._count:
+                yield _result_of(pending.popleft())
+        while pending:
+            yield _result_of(pending.popleft())
 
 
 def _init_worker(encoder: RecordTokenizer) -> None:
@@ -66,7 +66,7 @@ def _init_worker(encoder: RecordTokenizer) -> None:
 
 
 def _exit_with_parent() -> None:
-    """A parent that is killed cannot tell its children, which would wait for work for ever."""
+    """Exit with the parent: a killed parent cannot stop its children, which would wait forever."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
@@ -78,8 +78,8 @@ def _tokenize_batch(batch: list[RawRecord]) -> TokenizedBatch | list[Finding]:
         raise RuntimeError("the worker was not begun")
     try:
         return _encoder(batch)
-    except UserError as refused:
-        return list(refused.findings)
+    except UserError as error:
+        return list(error.findings)
 
 
 def _result_of(future: Future[Any]) -> TokenizedBatch:

@@ -59,10 +59,10 @@ def shard_of(parameter: Any) -> tuple[torch.Tensor, int] | None:
     return shard.detach().reshape(-1)[: max(0, numel_of(parameter) - start)], start  # the last shard is padded
 
 
-def select_names(named: Sequence[tuple[str, Any]]) -> list[str]:
+def select_names(named_parameters: Sequence[tuple[str, Any]]) -> list[str]:
     """The names of the weights to compare, the same on all ranks: one of each kind first, then more up to the limit."""
     kinds: dict[str, list[str]] = {}
-    sizes = {name: min(numel_of(p), weight_checksums.MAX_ELEMENTS) for name, p in named}
+    sizes = {name: min(numel_of(p), weight_checksums.MAX_ELEMENTS) for name, p in named_parameters}
     for name in sizes:
         kinds.setdefault(re.sub(r"\d+", "*", name), []).append(name)
     ordered_names = [
@@ -78,10 +78,10 @@ def select_names(named: Sequence[tuple[str, Any]]) -> list[str]:
 
 def record_weights(model: torch.nn.Module, dtypes: Sequence[torch.dtype]) -> dict[str, WeightRecord]:
     """All weights before `deepspeed.initialize`. Those of `select_names` get checksums, by their dtype and `dtypes`."""
-    named = list(model.named_parameters())
-    checked_names, records = set(select_names(named)), {}
+    named_parameters = list(model.named_parameters())
+    checked_names, records = set(select_names(named_parameters)), {}
     entries: list[tuple[str, str, torch.Tensor]] = []
-    for name, parameter in named:
+    for name, parameter in named_parameters:
         shard = shard_of(parameter) if name in checked_names else None
         records[name] = WeightRecord(
             shape_of(parameter),
@@ -109,16 +109,16 @@ def record_weights(model: torch.nn.Module, dtypes: Sequence[torch.dtype]) -> dic
 
 
 def local_checksums(
-    engine: Any, named: Mapping[str, Any], names: Sequence[str]
+    engine: Any, parameters: Mapping[str, Any], names: Sequence[str]
 ) -> dict[str, tuple[str, bool, tuple[int, int]]]:
     """Name -> (dtype, is it cut by AutoTP, checksum of this rank's shard), without weights that cannot be read.
 
-    `named`: the parameters of the engine's module.
+    `parameters`: those of the engine's module, by name.
     """
     layouts = tp_layouts_of(engine, names)
     entries = []
     for name in names:
-        parameter = named.get(name)
+        parameter = parameters.get(name)
         if parameter is None:
             continue
         if name in layouts:

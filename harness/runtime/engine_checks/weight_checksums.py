@@ -28,14 +28,14 @@ def compute_checksum(part: torch.Tensor, start: int, strides: Sequence[int]) -> 
         return torch.zeros(2, dtype=torch.int64, device=part.device)
     bits = part.detach().contiguous().view(_BITS[part.element_size()]).to(torch.int64)
     total = bits.sum()
-    weighted = total * start
+    weighted_sum = total * start
     if bits.dim() == 1:
-        return torch.stack([total, weighted + strides[0] * _dot_with_indices(bits)])
+        return torch.stack([total, weighted_sum + strides[0] * _dot_with_indices(bits)])
     for dim, stride in enumerate(strides):
         other_dims = [d for d in range(bits.dim()) if d != dim]
         sums = bits.sum(other_dims) if other_dims else bits
-        weighted = weighted + stride * _dot_with_indices(sums)
-    return torch.stack([total, weighted])
+        weighted_sum = weighted_sum + stride * _dot_with_indices(sums)
+    return torch.stack([total, weighted_sum])
 
 
 def _dot_with_indices(values: torch.Tensor) -> torch.Tensor:

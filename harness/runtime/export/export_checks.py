@@ -26,7 +26,7 @@ _TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 
 
 def check_free_space(folder: Path, tensors: ExportTensors, dtype: torch.dtype) -> None:
-    """Raises Refused (CK126) before anything is written."""
+    """Raises UserError (CK126) before anything is written."""
     parent = next(p for p in folder.absolute().parents if p.exists())
     needed = sum(output_bytes(tensors, name, dtype) for name in tensors.shapes) + _SPARE_BYTES
     free = free_bytes(parent)
@@ -99,7 +99,7 @@ def compare_logits(
 ) -> None:
     """Load the folder with `transformers`, build a second model from the checkpoint without merging, and compare.
 
-    Raises Refused (CK124 other logits, CK125 not enough memory for two models, or `peft` is missing).
+    Raises UserError (CK124 other logits, CK125 not enough memory for two models, or `peft` is missing).
     """
     needed = 2 * 4 * sum(shape.numel() for shape in weights.shapes.values())
     free = machine.host_memory().available
@@ -111,17 +111,18 @@ def compare_logits(
         )
     dtype = _float_dtype(folder)
     load = AutoModelForCausalLM.from_pretrained
-    exported = (
+    exported_model = (
         _load_adapters(folder)
         if adapter_only
         else load(folder, dtype=torch.float32, trust_remote_code=trust_remote_code)
     )
-    trained = _build_trained_model(
+    trained_model = _build_trained_model(
         weights, adapter, folder if trust_remote_code else config, dtype, trust_remote_code=trust_remote_code
     )
-    ids = torch.randint(0, trained.config.vocab_size, _PROBE_SHAPE, generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(0, trained_model.config.vocab_size, _PROBE_SHAPE, generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
-        actual, expected = exported.eval()(input_ids=ids).logits, trained.eval()(input_ids=ids).logits
+        actual = exported_model.eval()(input_ids=ids).logits
+        expected = trained_model.eval()(input_ids=ids).logits
     largest = float(expected.abs().max())
     difference = float((actual - expected).abs().max())
     if not difference <= _TOLERANCE[dtype] * max(largest, 1.0):

@@ -81,12 +81,12 @@ def _write_folder(
 ) -> None:
     dtype = options.dtype or manifest["dtype"]
     weights = open_checkpoint(checkpoint, manifest)
-    adapted = is_adapted(weights.shapes)
-    if options.lora == "adapter" and not adapted:
+    has_adapters = is_adapted(weights.shapes)
+    if options.lora == "adapter" and not has_adapters:
         raise user_error(
             "CK127", f"`{checkpoint}` has no LoRA adapters to export alone", fix="export it without `--lora adapter`"
         )
-    adapter = model_files.read_adapter_config(checkpoint) if adapted else {}
+    adapter = model_files.read_adapter_config(checkpoint) if has_adapters else {}
     adapter_only = options.lora == "adapter"
     tensors = select_adapters(weights, adapter) if adapter_only else merge_adapters(weights, adapter)
     export_checks.check_free_space(folder, tensors, DTYPES[dtype])

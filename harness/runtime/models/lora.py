@@ -15,8 +15,7 @@ import torch
 from transformers import set_seed
 
 from harness.runtime.models.lora_merge import ADAPTER_NAME
-from harness.runtime.models.model_config import first_error_line
-from harness.runtime.user_errors import user_error
+from harness.runtime.user_errors import first_error_line, user_error
 from harness.spec.sections.model_spec import LoraSpec
 
 ADAPTER_FOLDER = "adapter"

@@ -7,7 +7,7 @@ from typing import Any
 from transformers import AutoConfig
 
 from harness.runtime.tokenizer import check_vocabulary
-from harness.runtime.user_errors import user_error
+from harness.runtime.user_errors import first_error_line, user_error
 from harness.spec.run_spec import ModelSpec
 
 
@@ -28,11 +28,6 @@ def load_config(spec: ModelSpec, tokenizer: Any) -> Any:
 def is_random_init(spec: ModelSpec) -> bool:
     """True when weights are initialised rather than loaded."""
     return spec.name_or_path is None or spec.random_init
-
-
-def first_error_line(error: Exception) -> str:
-    """The first line of a library's exception."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def _read_config(spec: ModelSpec) -> Any:

@@ -13,11 +13,10 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM
 
-from harness.runtime.models.model_config import first_error_line
 from harness.runtime.models.safetensors_reader import open_safetensors
 from harness.runtime.models.weight_errors import check_missing_weights, check_weight_shapes
 from harness.runtime.models.zero3_weights import load_zero3_model, uses_zero3_init, zero3_init
-from harness.runtime.user_errors import user_error
+from harness.runtime.user_errors import first_error_line, user_error
 from harness.spec.run_spec import ModelSpec
 
 

@@ -1,27 +1,24 @@
 """Ulysses sequence parallelism: each rank of a sequence group has a part of every row, and of every attention's heads.
 
 The exchange between the two is DeepSpeed's `UlyssesSPAttentionHF`, in place of the model's attention function. Its
-caller provides the rest: groups, positions, masks (it drops them all), shards of the batch and the loss.
+caller provides the rest: groups, positions, masks (it drops them all) and shards of the batch; the loss is in
+`sequence_stepper.py`.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakSet
 
 import torch
 from deepspeed.runtime.sequence_parallel import parallel_state_sp
 from deepspeed.runtime.sequence_parallel.ulysses_sp import UlyssesSPAttentionHF
-from torch.nn.functional import cross_entropy, pad
+from torch.nn.functional import pad
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from harness.runtime.chunked_loss import ChunkedHead
-from harness.runtime.distributed import Distributed
 from harness.runtime.micro_batch import IGNORE_INDEX, MicroBatch
-from harness.runtime.step_timer import StepTimer
-from harness.runtime.topology import Topology
 from harness.runtime.user_errors import user_error
 
 AttentionFunction = Callable[..., tuple[torch.Tensor, torch.Tensor | None]]
@@ -178,66 +175,3 @@ def split_sequence(batch: MicroBatch, size: int, index: int) -> tuple[torch.Tens
     positions = torch.cat([positions, extra_positions], dim=1)
     part = slice(index * (length + extra) // size, (index + 1) * (length + extra) // size)
     return ids[:, part], positions[:, part], labels[:, part].contiguous()
-
-
-class SequenceParallelStepper:
-    """A model whose rows are split over a sequence group. `head` computes the loss in chunks."""
-
-    use_chunked_eval_loss = True
-    """False where an evaluation needs logits."""
-
-    def __init__(
-        self, engine: Any, distributed: Distributed, topology: Topology, head: ChunkedHead | None = None
-    ) -> None:
-        self._engine, self._device, self._topology, self._head = engine, distributed.device, topology, head
-        self._attention = install_ulysses_attention(engine.module, engine.get_sequence_parallel_group())
-        # DeepSpeed adds gradients up over a sequence group, but at stage 3 averages them.
-        self._gradient_factor = topology.sequence_parallel_size if engine.zero_optimization_stage() == 3 else 1
-        self._layers_are_known = False
-
-    def train_step(self, micro_batches: Sequence[MicroBatch], num_targets: int, timer: StepTimer) -> torch.Tensor:
-        """Forward and backward of this rank's part of each micro-batch; the engine steps after the last."""
-        engine, share = self._engine, num_targets / (len(micro_batches) * self._topology.data_parallel_size)
-        losses = torch.zeros((), dtype=torch.float64, device=self._device)
-        for batch in micro_batches:
-            with timer.span("forward"):
-                loss, _ = self._compute_loss(batch, share, self._head)
-                losses += loss.detach().double()
-            with timer.span("backward"):
-                engine.backward(loss * self._gradient_factor)
-            with timer.span("optimizer"):
-                engine.step()
-        return losses
-
-    def eval_step(self, batch: MicroBatch) -> tuple[torch.Tensor, int]:
-        """This rank's part of the rows."""
-        loss_sum, predicted = self._compute_loss(batch, 1.0, self._head if self.use_chunked_eval_loss else None)
-        return loss_sum.detach().double(), predicted
-
-    def _compute_loss(self, batch: MicroBatch, num_items: float, head: ChunkedHead | None) -> tuple[torch.Tensor, int]:
-        """Sum of this part's token losses over `num_items`, in fp32, and their number (0 is possible)."""
-        parts = split_sequence(batch, self._topology.sequence_parallel_size, self._topology.sequence_parallel_rank)
-        ids, positions, labels = (t.to(self._device, non_blocking=True) for t in parts)
-        self._attention.start_forward(positions)
-        if head is not None:
-            head.set_shifted_labels(labels, num_items)
-        logits = self._engine(input_ids=ids, position_ids=positions, use_cache=False).logits
-        self._check_layers()
-        predicted = int((parts[2] != IGNORE_INDEX).sum())
-        if head is not None:
-            return logits, predicted
-        flat = logits.float().flatten(0, 1)
-        return cross_entropy(flat, labels.flatten(), ignore_index=IGNORE_INDEX, reduction="sum") / num_items, predicted
-
-    def _check_layers(self) -> None:
-        """Refuse layers that mix positions by other means (convolutions, recurrences): they would see a part only."""
-        layers = self._engine.module.config.get_text_config().num_hidden_layers
-        if not self._layers_are_known and self._attention.num_calls != layers:
-            raise user_error(
-                "SQ101",
-                f"{self._attention.num_calls} of the model's {layers} layers attend over a sequence group, "
-                "the others would see a part of each row",
-                key="parallel.sequence_parallel_size",
-                fix="set `parallel.sequence_parallel_size: 1`",
-            )
-        self._layers_are_known = True

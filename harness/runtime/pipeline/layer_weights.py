@@ -12,11 +12,10 @@ import torch
 from safetensors import SafetensorError
 from torch import nn
 
-from harness.runtime.models.model_config import first_error_line
 from harness.runtime.models.safetensors_reader import SafetensorsFiles, open_safetensors
 from harness.runtime.models.weight_errors import check_missing_weights, check_weight_shapes
 from harness.runtime.pipeline.parameter_names import INNER_MODULE, PipelinePart, tied_names
-from harness.runtime.user_errors import user_error
+from harness.runtime.user_errors import first_error_line, user_error
 from harness.spec.run_spec import ModelSpec
 
 

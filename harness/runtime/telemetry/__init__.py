@@ -1,1 +1,1 @@
-"""What a run measures of itself: time, memory, work and the other ranks, and where that is told."""
+"""Measurements of a run: time, memory, FLOPs, stragglers; and the trackers that log them."""

@@ -1,6 +1,6 @@
-"""The work of a step in floating-point operations: what the drawn rows need, and what is executed for them.
+"""The floating-point operations of a step: those that its rows need, and those that are executed.
 
-A pure function of the rows' lengths, so that every rank knows the whole step's without asking. No time here.
+A pure function of the rows' lengths, so that every rank has the figures of the whole step without communication.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from harness.runtime.dataset.token_dataset import TokenDataset
 from harness.spec.run_spec import RunSpec
 
 _MASK_SKIPPING_ATTENTION = ("flash_attention_2", "flash_attention_3", "flex_attention")
-"""Attention that computes no pair that a mask hides: no padding, nothing between the documents of a packed row."""
+"""Attention that computes no masked pair: no padding, nothing between the documents of a packed row."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchCounts:
-    """Of some rows: tokens without and with padding, and floating-point operations."""
+    """Counts of some rows: tokens without and with padding, and floating-point operations."""
 
     tokens: int
     positions: int
@@ -36,20 +36,20 @@ class BatchCounts:
 
 @dataclass(frozen=True)
 class FlopsCounter:
-    """Counts for one model and one set of training rows."""
+    """Counts the operations of one model on the rows of one dataset."""
 
     sequences: TokenDataset
     facts: ModelFacts | None
     sizes: FlopsInputs | None
     source: str
     layers_by_window: Mapping[int | None, int]
-    """How many layers attend to so many positions at most; None: to all before."""
+    """Attention window -> number of layers with it; None: the layer attends to all earlier positions."""
     attention: str
     trained_fractions: GradientShares = ALL_GRADIENTS
     checkpointing: bool = False
 
     def count(self, rows: np.ndarray) -> BatchCounts:
-        """Of rows (..., micro-batch): each last axis is padded together. Rows of a stream are all alike."""
+        """Counts of rows (..., micro-batch). Each last axis is padded together. Rows of a stream are all alike."""
         if not self.sequences.is_plain_stream:
             return self._count_rows(rows)
         if rows.shape not in self._counts_by_shape:
@@ -80,7 +80,7 @@ class FlopsCounter:
         )
 
     def _padded_lengths(self, lengths: np.ndarray) -> np.ndarray:
-        """Length of each micro-batch, without the last axis."""
+        """The padded length of each micro-batch, without the last axis."""
         seq = self.sequences
         longest = (
             np.full(lengths.shape[:-1], seq.max_length)
@@ -89,24 +89,28 @@ class FlopsCounter:
         )
         return -(-longest // seq.pad_to_multiple_of) * seq.pad_to_multiple_of
 
-    def _computed_pairs(self, lengths: np.ndarray, padded: np.ndarray, documents: np.ndarray) -> float:
-        """Pairs over all layers that the attention computes. `sdpa` and flash kernels leave out what is above the
-        diagonal as long as no mask is given; with one (padding, several documents), and in `eager`, whole squares.
+    def _computed_pairs(self, lengths: np.ndarray, padded_lengths: np.ndarray, documents: np.ndarray) -> float:
+        """Pairs over all layers that the attention computes. Without a mask, `sdpa` and flash kernels compute the pairs
+        below the diagonal. With a mask (padding, several documents), and in `eager`, they compute the whole square.
         """
         if self.attention in _MASK_SKIPPING_ATTENTION:
             return float(
                 sum(count * _attention_pairs(documents, window) for window, count in self.layers_by_window.items())
             )
-        layers, rows, positions = sum(self.layers_by_window.values()), lengths.shape[-1], padded.astype(np.float64)
-        has_mask = np.full(padded.shape, self.sequences.is_packed)
+        layers, rows, positions = (
+            sum(self.layers_by_window.values()),
+            lengths.shape[-1],
+            padded_lengths.astype(np.float64),
+        )
+        has_mask = np.full(padded_lengths.shape, self.sequences.is_packed)
         if not self.sequences.is_packed:
-            has_mask = (lengths != padded[..., None]).any(axis=-1)
+            has_mask = (lengths != padded_lengths[..., None]).any(axis=-1)
         is_square = has_mask | (self.attention != "sdpa")
         return float(layers * rows * np.where(is_square, positions**2, positions * (positions + 1) / 2).sum())
 
 
 def _attention_pairs(lengths: np.ndarray, window: int | None) -> float:
-    """Positions that attend to each other in sequences of these lengths, causal, at most `window` back."""
+    """Pairs of positions in causal sequences of these lengths, at most `window` apart."""
     s = lengths.astype(np.float64)
     if window is None:
         return float((s * (s + 1) / 2).sum())
@@ -115,7 +119,7 @@ def _attention_pairs(lengths: np.ndarray, window: int | None) -> float:
 
 
 def make_flops_counter(spec: RunSpec, config: Any, module: torch.nn.Module, sequences: TokenDataset) -> FlopsCounter:
-    """For the model of this `transformers` configuration as it is trained in `module`, whole or a stage of it."""
+    """The counter of the model of a `transformers` configuration; `module` is the model or a pipeline stage of it."""
     text_config = config.get_text_config()
     lookup = facts_from_config(config.to_dict())
     sizes, source = _find_sizes(lookup, text_config, module)
@@ -132,7 +136,7 @@ def make_flops_counter(spec: RunSpec, config: Any, module: torch.nn.Module, sequ
 
 
 def _find_sizes(lookup: ModelLookup, text_config: Any, module: torch.nn.Module) -> tuple[FlopsInputs | None, str]:
-    """From what is known of the family, else from the module itself where it has no experts; or why not."""
+    """(sizes, source): from the model's family, else from the module if it has no experts; else (None, the reason)."""
     if lookup.facts is not None:
         return FlopsInputs.from_model(lookup.facts), f"the sizes of a {lookup.facts.family} model"
     layers, heads = getattr(text_config, "num_hidden_layers", None), getattr(text_config, "num_attention_heads", None)
@@ -140,13 +144,13 @@ def _find_sizes(lookup: ModelLookup, text_config: Any, module: torch.nn.Module) 
         return None, lookup.why_not
     size = getattr(text_config, "head_dim", None) or text_config.hidden_size // heads
     matmul = float(sum(_numel(p) for _, p in _matmul_parameters(module)))
-    active = float(sum(_numel(p) for p in module.parameters()))
-    again = max(0.0, matmul - text_config.vocab_size * text_config.hidden_size)
-    return FlopsInputs(matmul, active, layers, heads * size, again), "the parameters of the module"
+    num_parameters = float(sum(_numel(p) for p in module.parameters()))
+    recomputed = max(0.0, matmul - text_config.vocab_size * text_config.hidden_size)
+    return FlopsInputs(matmul, num_parameters, layers, heads * size, recomputed), "the parameters of the module"
 
 
 def _matmul_parameters(module: torch.nn.Module) -> list[tuple[str, torch.nn.Parameter]]:
-    """Matrices that activations are multiplied with, in the order of the module; an embedding alone is looked up."""
+    """Matrices of matrix products, in the order of the module, without embeddings that are only looked up."""
     embedding_ids = {id(m.weight) for m in module.modules() if isinstance(m, torch.nn.Embedding)}
     linear_ids = {id(m.weight) for m in module.modules() if isinstance(m, torch.nn.Linear)}
     return [
@@ -161,7 +165,9 @@ def _numel(parameter: Any) -> int:
 
 
 def _trained_fractions(module: torch.nn.Module, *, is_whole_model: bool) -> GradientShares:
-    """Frozen matrices have no gradient of their own; those before the first trained one are not gone through either."""
+    """Shares of the gradients that are computed. Frozen matrices have no weight gradient, and those before the first
+    trainable one have no input gradient either.
+    """
     matrices = _matmul_parameters(module)
     total = sum(_numel(p) for _, p in matrices)
     if total == 0 or all(p.requires_grad for p in module.parameters()):
@@ -175,7 +181,7 @@ def _trained_fractions(module: torch.nn.Module, *, is_whole_model: bool) -> Grad
 
 
 def _count_layers_by_window(text_config: Any) -> dict[int | None, int]:
-    """Layers by how far back they look."""
+    """The number of layers by attention window."""
     layers, window = int(getattr(text_config, "num_hidden_layers", 0)), getattr(text_config, "sliding_window", None)
     layer_types = getattr(text_config, "layer_types", None)
     if not window or getattr(text_config, "use_sliding_window", True) is False:

@@ -1,4 +1,4 @@
-"""Sums over the steps between two lines of metrics.jsonl, and the means that the line tells. Measures nothing."""
+"""Sums over the steps between two lines of metrics.jsonl, and their means for the line. Measures nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.runtime.telemetry.flops_counter import BatchCounts
 
 @dataclass(slots=True)
 class LogInterval:
-    """Sums over the steps since the line before."""
+    """Sums over the steps since the last line."""
 
     steps: int = 0
     seconds: float = 0.0
@@ -33,7 +33,7 @@ class LogInterval:
     pause_seconds: SecondsBySpan = field(default_factory=lambda: defaultdict(float))
 
     def add(self, trace: StepTrace, times: StepTimes, counts: BatchCounts) -> None:
-        """One more step."""
+        """Add a step."""
         self.steps += 1
         self.seconds += times.seconds
         for name, seconds in times.span_seconds.items():
@@ -42,20 +42,16 @@ class LogInterval:
         if trace.comm_measured:
             self.comm_samples.append((sum(times.comm_seconds.values()), times.seconds))
         self.tokens, self.positions = self.tokens + counts.tokens, self.positions + counts.positions
-        self.model_flops, self.hardware_flops = (
-            self.model_flops + counts.model_flops,
-            self.hardware_flops + counts.hardware_flops,
-        )
+        self.model_flops += counts.model_flops
+        self.hardware_flops += counts.hardware_flops
         self.flops_6n += counts.flops_6n
-        self.io_seconds, self.bytes_read, self.bytes_written = (
-            self.io_seconds + trace.io_seconds,
-            self.bytes_read + trace.bytes_read,
-            self.bytes_written + trace.bytes_written,
-        )
+        self.io_seconds += trace.io_seconds
+        self.bytes_read += trace.bytes_read
+        self.bytes_written += trace.bytes_written
 
 
 def throughput_fields(interval: LogInterval) -> dict[str, Any]:
-    """Means a step, rounded to microseconds."""
+    """Means per step, rounded to microseconds."""
     steps = interval.steps
     fields: dict[str, Any] = {
         "tokens_per_second": round(interval.tokens / interval.seconds, 2) if interval.seconds else None,
@@ -75,7 +71,7 @@ def throughput_fields(interval: LogInterval) -> dict[str, Any]:
 
 
 def flops_fields(interval: LogInterval, world_size: int, peak: float | None) -> dict[str, Any]:
-    """FLOPs a step over all ranks, and what part of the peak they are."""
+    """FLOPs per step over all ranks, and their share of the peak."""
     counts = {"flops": interval.model_flops, "flops_hardware": interval.hardware_flops, "flops_6n": interval.flops_6n}
     fields: dict[str, Any] = {name: _round_to_six_digits(value / interval.steps) for name, value in counts.items()}
     if interval.seconds > 0:

@@ -11,16 +11,14 @@ from functools import cache
 from deepspeed.accelerator import get_accelerator
 
 _MIN_SECONDS_BETWEEN_READS = 1.0
-"""Asking takes a tenth of a millisecond, a GPU's allocator more: where steps are shorter, not each of them asks."""
+"""A read takes a tenth of a millisecond, more on a GPU. So short steps do not all read."""
 _last_reading: tuple[float, dict[str, int]] = (-_MIN_SECONDS_BETWEEN_READS, {})
 _peak_before_reset = 0
-"""Resident at most in the phases that are over: the kernel forgets it when a phase begins."""
+"""Peak resident memory of the earlier phases. The kernel's own peak is reset with each phase."""
 
 
 def memory_usage() -> dict[str, int]:
-    """Bytes, under the names that they have in a `step` line, of now or a second ago; `memory_gpu_*` where there is
-    a device.
-    """
+    """Bytes, under their names in a `step` line, at most a second old; `memory_gpu_*` on a device."""
     global _last_reading  # noqa: PLW0603
     now = time.monotonic()
     if now - _last_reading[0] >= _MIN_SECONDS_BETWEEN_READS:
@@ -40,8 +38,8 @@ def _device_memory_usage() -> dict[str, int]:
 
 
 def host_memory_usage() -> dict[str, int]:
-    """Resident bytes now and at most, as the kernel keeps them. `ru_maxrss` would be quicker, but a process that was
-    forked and replaced still has its parent's.
+    """Resident bytes now and at the peak, from the kernel. `ru_maxrss` would be quicker, but after fork and exec a
+    process still has its parent's.
     """
     status = os.pread(_proc_file_descriptor("status", os.getpid()), 8192, 0)
     resident, peak = (_parse_kilobytes(status, name) * 1024 for name in (b"VmRSS:", b"VmHWM:"))
@@ -49,8 +47,8 @@ def host_memory_usage() -> dict[str, int]:
 
 
 def read_and_reset_peak_memory() -> dict[str, int]:
-    """Bytes now and at most since this was asked before; then the kernel starts to count anew. Where it does not let
-    us (`/proc/self/clear_refs`), at most so far. Of a device: at most so far.
+    """Bytes now and at the peak since the last call. Then the kernel's peak is reset; where `/proc/self/clear_refs` is
+    not writable, it stays that of the process. The peak of a device is that of the process.
     """
     global _peak_before_reset  # noqa: PLW0603
     status = os.pread(_proc_file_descriptor("status", os.getpid()), 8192, 0)
@@ -68,10 +66,10 @@ def _parse_kilobytes(status: bytes, name: bytes) -> int:
 
 @cache
 def _proc_file_descriptor(name: str, process: int) -> int:
-    """A file of the kernel, left open: opening one takes longer than reading it. Of this process, should it fork."""
+    """A file of the kernel. It stays open: opening takes longer than reading. `process` keeps forks apart."""
     return os.open(f"/proc/{process}/{name}", os.O_RDONLY)
 
 
 def major_page_faults() -> int:
-    """Pages that this process has had to read from a disk so far."""
+    """Pages that this process has read from a disk since its start."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_majflt

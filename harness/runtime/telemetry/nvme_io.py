@@ -1,4 +1,4 @@
-"""What NVMe swapping moves and how long it blocks: counted at DeepSpeed's own file handles, whoever uses them."""
+"""Bytes and blocking time of NVMe swapping, counted at DeepSpeed's own file handles."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WRITE_METHODS = ("sync_pwrite", "async_pwrite", "pwrite", "write")
 
 @dataclass(slots=True)
 class NvmeCounters:
-    """Bytes and blocked seconds of this process so far."""
+    """Bytes and blocked seconds of this process since its start."""
 
     bytes_read: int = 0
     bytes_written: int = 0
@@ -27,7 +27,7 @@ NVME_COUNTERS = NvmeCounters()
 
 
 def find_nvme_dirs(ds_config: dict[str, Any]) -> list[Path]:
-    """Folders that the JSON swaps to."""
+    """The folders of the JSON's NVMe offload."""
     zero = ds_config.get("zero_optimization") or {}
     sections = [zero.get(key) or {} for key in ("offload_optimizer", "offload_param")]
     return list(
@@ -36,7 +36,7 @@ def find_nvme_dirs(ds_config: dict[str, Any]) -> list[Path]:
 
 
 def count_nvme_io(ds_config: dict[str, Any]) -> None:
-    """Count from now on, where this run swaps at all: before the engine is built, which opens the handles."""
+    """Start to count, if the run swaps to NVMe. Call it before the engine is built, which opens the handles."""
     if not find_nvme_dirs(ds_config):
         return
     from deepspeed.ops.op_builder import AsyncIOBuilder
@@ -47,7 +47,7 @@ def count_nvme_io(ds_config: dict[str, Any]) -> None:
 
 
 def counting_handle_class(handle: type) -> type:
-    """A class of handles that counts what the given one does."""
+    """A subclass of `handle` that counts bytes and blocked seconds."""
     methods: dict[str, Any] = {"counted_by_harness": True}
     for name in {*_BLOCKING_METHODS, *_READ_METHODS, *_WRITE_METHODS}:
         method = getattr(handle, name, None)
@@ -74,7 +74,7 @@ def _counting_method(method: Callable[..., Any], name: str) -> Callable[..., Any
 
 
 def disk_usage(folders: list[Path]) -> int:
-    """Bytes on disk of the files below these folders; what vanishes meanwhile counts as nothing."""
+    """Bytes on disk of the files below these folders. Files that vanish meanwhile do not count."""
     total = 0
     for folder in folders:
         for path in folder.rglob("*"):

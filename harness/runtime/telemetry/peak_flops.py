@@ -1,4 +1,4 @@
-"""Which device this is, and the most that it could compute: what MFU is measured against. No figure is made up."""
+"""The device and its peak FLOPS, the reference of MFU. None where no peak is known."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.spec.run_spec import RunSpec
 
 @dataclass(frozen=True, slots=True)
 class DevicePeak:
-    """`flops` is None, and `source` empty, where no peak is known."""
+    """A device. `flops` and `source` are None where no peak is known."""
 
     device: str
     memory: int | None
@@ -21,7 +21,7 @@ class DevicePeak:
 
 
 def find_device_peak(spec: RunSpec) -> DevicePeak:
-    """Of this rank's device, in the number format of the run; what the spec says wins."""
+    """The peak of this rank's device, in the number format of the run. `telemetry.peak_flops` overrides it."""
     accelerator = get_accelerator()
     name, memory = accelerator.device_name(), None
     device = None

@@ -1,7 +1,7 @@
-"""Some steps under torch's profiler, for the asking: a trace file, and a table of where the time goes, by kind of work.
+"""Some steps under torch's profiler: a trace file, and a table of the time by kind of work.
 
-DeepSpeed's own FLOPs profiler and its communication logger are switched on in its JSON; here is what becomes of the
-latter's figures at the end.
+DeepSpeed's own FLOPs profiler and communication logger are switched on in its JSON. `write_comms_summary` writes the
+figures of the latter.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ _EVENT_KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("embedding and gathers", ("embedding", "index", "gather", "scatter")),
     ("loss", ("cross_entropy", "nll_loss", "log_softmax")),
 )
-"""By parts of an event's name in lower case, the first that fits; all else is `element by element and other`."""
+"""Kind -> parts of an event's name in lower case. The first match counts; all else is `_OTHER_KIND`."""
 _OTHER_KIND = "element by element and other"
 
 
 @dataclass(frozen=True, slots=True)
 class StepRange:
-    """Steps that are recorded, both ends included."""
+    """The steps to profile, both ends included."""
 
     first: int
     last: int
 
     @staticmethod
     def parse(text: str | None) -> StepRange | None:
-        """Of `10-12` or `10`; None for nothing, and for a range that ends before it begins."""
+        """Parse `10-12` or `10`. None for None, and for a range that ends before it begins."""
         if text is None:
             return None
         first, _, last = text.partition("-")
@@ -56,7 +56,7 @@ class StepRange:
 
 
 class StepProfiler:
-    """Of one rank: records where it is asked to."""
+    """The profiler of one rank. It records if the rank is one of `profile_ranks`."""
 
     def __init__(self, spec: TelemetrySpec, distributed: Distributed, run_dir: Path, metrics: MetricsWriter) -> None:
         self._step_range, self._enabled = StepRange.parse(spec.profile_steps), distributed.rank in spec.profile_ranks
@@ -65,11 +65,11 @@ class StepProfiler:
         self._first_step = 0
 
     def starts_or_stops_after(self, step: int) -> bool:
-        """Does something begin or end when this step is over? Alike on all ranks, also those that record nothing."""
+        """Does the range start or stop after this step? The same on all ranks, whether they record or not."""
         return self._step_range is not None and (step == self._step_range.first - 1 or step == self._step_range.last)
 
     def start_if_due(self, step: int) -> None:
-        """Step `step` is the next."""
+        """Start before step `step`, if it is in the range."""
         span = self._step_range
         if span is None or not self._enabled or self._profiler is not None or not span.first <= step <= span.last:
             return
@@ -80,7 +80,7 @@ class StepProfiler:
         self._profiler.start()
 
     def stop_if_due(self, step: int, *, last: bool = False) -> Path | None:
-        """Step `step` is done; returns the table's file once all are. A disk that is full is no reason to stop."""
+        """Stop after the last step of the range. Returns the file of the table. A full disk does not stop the run."""
         if self._profiler is None or self._step_range is None or (step < self._step_range.last and not last):
             return None
         profiler, self._profiler, self._enabled = self._profiler, None, False
@@ -100,7 +100,7 @@ class StepProfiler:
 
 
 def format_table(events: Iterable[Any], steps: int) -> str:
-    """Milliseconds a step by kind of work, then the events that took most. On a device its time, else the host's."""
+    """Milliseconds per step by kind of work, then the longest events; by the device's time, else the host's."""
     all_events = list(events)
     on_device = any(_device_time(e) > 0 for e in all_events)
     by_kind: dict[str, float] = defaultdict(float)
@@ -136,7 +136,7 @@ def _device_time(event: Any) -> float:
 
 
 def write_comms_summary(run_dir: Path, distributed: Distributed, *, enabled: bool) -> None:
-    """DeepSpeed's summary of its collectives, `profile/communication.json`. A collective where it was asked for."""
+    """Write DeepSpeed's summary of its collectives to `profile/communication.json`. A collective if `enabled`."""
     if not enabled:
         return
     from deepspeed.comm import comm

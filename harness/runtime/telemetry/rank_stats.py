@@ -1,7 +1,7 @@
-"""All ranks beside each other: every few steps each sends a dozen numbers to rank 0, which looks for slow ones a step
-later, so that nobody waits for them.
+"""Statistics of all ranks: every few steps each rank sends a dozen numbers to rank 0, which compares them a step later,
+so that no rank waits for them.
 
-Who is slow is decided in `harness.runtime.telemetry.stragglers`; here is what the numbers are and how they get there.
+`harness.runtime.telemetry.stragglers` detects slow ranks. This module collects and sends the numbers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _COLUMNS = (
 
 
 class RankStats:
-    """Counts the steps of this rank, and compares it with the others when it is time to."""
+    """Counts the steps of this rank, and compares the ranks every `gather_steps` steps."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class RankStats:
         log: Callable[[str], None],
     ) -> None:
         self.gather_steps = spec.gather_steps if distributed.world_size > 1 else None
-        self._ranks, self._on_device, self._log = distributed, on_device, log
+        self._distributed, self._on_device, self._log = distributed, on_device, log
         self._window: list[tuple[StepTimes, float, float]] = []
         self._pending_gather: tuple[int, int, Callable[[], list[list[float]]]] | None = None
         self._steps_since_gather = self._num_gathers = 0
@@ -63,17 +63,17 @@ class RankStats:
         self._detector = StragglerDetector(self.hosts, self._stages, spec.straggler_threshold)
 
     def reset_page_faults(self) -> None:
-        """Pages that a save or an evaluation has read are not those of steps."""
+        """Ignore the page faults of a save or an evaluation."""
         self._page_faults_before = major_page_faults()
 
     def is_due(self, step: int) -> bool:
-        """Do the ranks compare themselves after this step?"""
+        """Are the ranks compared after this step?"""
         return self.gather_steps is not None and step % self.gather_steps == 0
 
     def record_step(self, step: int, times: StepTimes, io_seconds: float, flops: float, *, comm_measured: bool) -> None:
-        """One more step of this rank. A collective begins where it is time for one, which every rank knows by the step.
+        """Record a step of this rank, and start the gather where one is due, the same on every rank.
 
-        `io`: seconds that it was blocked by swapping; `work`: floating-point operations of its own rows.
+        `io_seconds`: seconds that swapping blocked it; `flops`: floating-point operations of its own rows.
         """
         if self.gather_steps is None:
             return
@@ -86,12 +86,12 @@ class RankStats:
         values = [median(column) for column in zip(*rows, strict=True)] if rows else [math.nan] * 8
         memory, faults = memory_usage(), major_page_faults()
         values += [(faults - self._page_faults_before) / self._steps_since_gather, float(memory["memory_host_bytes"])]
-        read_rows = self._ranks.gather_to_main_async([*values, float(memory.get("memory_gpu_peak_bytes", 0))])
+        read_rows = self._distributed.gather_to_main_async([*values, float(memory.get("memory_gpu_peak_bytes", 0))])
         self._pending_gather = step, self._steps_since_gather, read_rows
         self._steps_since_gather, self._window, self._page_faults_before = 0, [], faults
 
     def process_pending(self, metrics: MetricsWriter) -> None:
-        """Look at what has come from the ranks since the last step, if anything."""
+        """Compare the ranks, if a gather has ended."""
         if self._pending_gather is None:
             return
         (step, steps, read_rows), self._pending_gather = self._pending_gather, None
@@ -102,20 +102,20 @@ class RankStats:
     def _compare_ranks(
         self, step: int, steps: int, rank_rows: Sequence[Sequence[float]], metrics: MetricsWriter
     ) -> None:
-        """On rank 0: write what was said, and tell what has changed."""
+        """On rank 0: write the line `ranks`, and report changes of stragglers."""
         columns = dict(zip(_COLUMNS, zip(*rank_rows, strict=True), strict=True))
         samples = self._to_samples(columns)
-        if self._num_gathers % max(1, self._ranks.world_size // _MAX_RANKS_WRITTEN_EVERY_TIME) == 0:
+        if self._num_gathers % max(1, self._distributed.world_size // _MAX_RANKS_WRITTEN_EVERY_TIME) == 0:
             metrics.write("ranks", step=step, steps=steps, **_to_line(columns, samples))
         self._num_gathers += 1
         for change in self._detector.update(steps, samples):
             _report_change(step, change, metrics, self._log)
 
     def _to_samples(self, columns: dict[str, Sequence[float]]) -> list[RankSample]:
-        """On a device a collective takes time on the stream even where nobody waits: as much as it takes of the rank of
-        the stage that comes last. On a CPU what a collective takes cannot be told from waiting, and counts as that.
+        """The samples of all ranks. On a device a collective takes time on the stream even if no rank waits: as much as
+        on the last rank of the stage. On a CPU the time of a collective counts as waiting.
         """
-        min_waits = [0.0] * self._ranks.world_size
+        min_waits = [0.0] * self._distributed.world_size
         if self._on_device:
             min_by_stage: dict[int, float] = {}
             for stage, waits in zip(self._stages, columns["compute_waits"], strict=True):
@@ -139,7 +139,7 @@ class RankStats:
 
 
 def _to_row(times: StepTimes, io_seconds: float, flops: float) -> list[float]:
-    """In the order of `_NAMES`, without pages and memory."""
+    """The first values of `_COLUMNS`, without faults and memory."""
     parts, waits = times.span_seconds, times.comm_seconds
     return [
         times.seconds,

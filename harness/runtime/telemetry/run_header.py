@@ -1,4 +1,4 @@
-"""What the line `run` tells of the ranks, the device and the model: what later figures are measured against."""
+"""Fields of the line `run` about ranks, device and model: the reference of later figures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from harness.runtime.topology import Topology
 def run_header_fields(
     run: ResolvedRun, topology: Topology, flops_counter: FlopsCounter, device_peak: DevicePeak
 ) -> dict[str, Any]:
-    """Fields of the line; None for what is not known."""
+    """The fields; None for unknown ones."""
     return {
         "data_parallel": topology.data_parallel_size,
         "tensor_parallel": topology.tensor_parallel_size,
@@ -33,7 +33,7 @@ def run_header_fields(
 
 
 def _offload_fields(run: ResolvedRun, flops_counter: FlopsCounter) -> dict[str, Any]:
-    """Bytes a rank moves between device and host memory in a step, as the plan counts them; nothing measures them."""
+    """Bytes that a rank moves between device and host memory in a step, by the plan. They are not measured."""
     settings = settings_of(run)
     if settings is None or flops_counter.facts is None or settings.optimizer_device == settings.param_device == "none":
         return {}

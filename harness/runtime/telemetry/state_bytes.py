@@ -1,6 +1,6 @@
-"""Bytes of model states on a live engine, by tier and kind, named as the planner's rows. Changes nothing.
+"""Bytes of the model states of a live engine, by tier and kind, named as the planner's rows. Reads only.
 
-After a step: what exists only within a micro-batch (gathered parameters, buckets) is not there to be counted.
+Counted after a step, without states that exist only within a micro-batch (gathered parameters, buckets).
 """
 
 from __future__ import annotations
@@ -14,12 +14,10 @@ from deepspeed.accelerator import get_accelerator
 
 
 def state_bytes(engine: Any) -> dict[str, int]:
-    """`{"gpu.parameters": bytes, ...}` of this rank; `nvme.*` are bytes of its files. Empty where the optimizer is of
-    a kind that is not known here.
-    """
+    """`{"gpu.parameters": bytes, ...}` of this rank; `nvme.*` are bytes of files. Empty for an unknown optimizer."""
     try:
         sizes = _count_states(engine)
-    except AttributeError:  # another release of DeepSpeed keeps its states otherwise: nothing is claimed
+    except AttributeError:  # another release of DeepSpeed has other attributes
         return {}
     return {name: size for name, size in sizes.items() if size}
 
@@ -55,13 +53,13 @@ def _count_stage3_states(zero: Any, module: Any) -> dict[str, int]:
     sizes = _bytes_by_tier(parameter_tier, parameters=zero.fp16_partitioned_groups_flat)
     sizes |= _bytes_by_tier(optimizer_tier, gradients=[zero.grad_partitions_flat_buffer])
     shards = {t.untyped_storage().data_ptr() for t in zero.fp16_partitioned_groups_flat if t is not None}
-    gathered = [p.data for p in module.parameters() if p.data.numel() > 0]
+    full_parameters = [p.data for p in module.parameters() if p.data.numel() > 0]
     # of a single rank every parameter is its own shard, and stays where it is
-    sizes |= _bytes_by_tier(persistent=[t for t in gathered if t.untyped_storage().data_ptr() not in shards])
+    sizes |= _bytes_by_tier(persistent=[t for t in full_parameters if t.untyped_storage().data_ptr() not in shards])
     if swapper is not None:
         sizes["nvme.parameters"] = sum(_file_size(path) for path in swapper.id_to_path.values())
-        resident = [p.ds_tensor for p in module.parameters() if p.ds_id not in swapper.id_to_path]
-        sizes |= _bytes_by_tier("host", parameters=resident)
+        resident_shards = [p.ds_tensor for p in module.parameters() if p.ds_id not in swapper.id_to_path]
+        sizes |= _bytes_by_tier("host", parameters=resident_shards)
     masters = list(zero.fp32_partitioned_groups_flat)
     if zero.swap_optimizer:
         files = [p for p in Path(zero.optimizer_swapper.swap_folder).rglob("*.swp") if p.is_file()]
@@ -71,16 +69,15 @@ def _count_stage3_states(zero: Any, module: Any) -> dict[str, int]:
     states = _optimizer_states(zero.optimizer, masters if zero.swap_optimizer else None)
     sizes |= _bytes_by_tier(optimizer_tier, master=masters, states=states)
     if zero.offload_optimizer:
-        gradients_of_a_sub_group = getattr(
-            zero, "gradients_of_a_sub_group", None
-        )  # harness/runtime/patches/cpu_offload_single_grad.py
-        sizes |= _bytes_by_tier("host", master_gradients=[gradients_of_a_sub_group, *(p.grad for p in masters)])
+        # A buffer of harness/runtime/patches/cpu_offload_single_grad.py.
+        single_grad = getattr(zero, "gradients_of_a_sub_group", None)
+        sizes |= _bytes_by_tier("host", master_gradients=[single_grad, *(p.grad for p in masters)])
     return sizes
 
 
 def _bytes_by_tier(tier: str | None = None, **kinds: Iterable[Any]) -> dict[str, int]:
-    """Bytes by `tier.kind`. On a device a tensor tells its tier; on the CPU accelerator `place` does, else `gpu`: the
-    planner's name for what lies where the model computes.
+    """Bytes by `tier.kind`. On a device the tier is that of the tensor's device. On the CPU accelerator it is `tier`,
+    else `gpu`, the planner's name for the memory of the device that computes.
     """
     sizes: dict[str, int] = {}
     on_cpu = get_accelerator().device_name() == "cpu"
@@ -94,7 +91,7 @@ def _bytes_by_tier(tier: str | None = None, **kinds: Iterable[Any]) -> dict[str,
 
 
 def _optimizer_states(optimizer: Any, masters: Iterable[Any] | None = None) -> list[torch.Tensor]:
-    """All of them, or those of some master weights."""
+    """The states of all master weights, or of `masters`."""
     state_by_master: Mapping[Any, Mapping[str, Any]] = optimizer.state
     entries = (
         state_by_master.values()

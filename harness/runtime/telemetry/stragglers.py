@@ -1,7 +1,7 @@
-"""Finds ranks, or hosts, that are slower than their peers for some time, and why that may be. Numbers in, names out.
+"""Detects ranks, or hosts, that are slower than their peers for some time, and their likely cause. Measures nothing.
 
-Ranks that wait for each other all take as long as the slowest, so that the time of a step says nothing: what is
-compared is *busy* time, the step without what a rank waits for others. Nothing is measured here.
+Ranks that wait for each other all take as long as the slowest one. So the detector compares *busy* time: the step
+without the time that a rank waits for others.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from harness.units import format_seconds
 StragglerCause = Literal["data", "compute", "input_size", "io", "host"]
 
 WINDOW_STEPS = 20
-"""Steps that a rank is judged by. It must have been slow in most looks at them, and by their median or mean."""
+"""Steps in the window of the detector. A straggler is slow in most samples of it, and by their median or mean."""
 _MIN_SAMPLES = 3
 _SLOW_FRACTION = 0.75
 _THRESHOLD_TOLERANCE = 0.9
-"""A figure this near the threshold is as good as on it: with noise of 5 % a step it is known to a tenth of it or so."""
+"""A ratio this near the threshold counts: with noise of 5 % a step it is exact to about a tenth."""
 _RELEASE_FRACTION = 0.5
-"""A named rank is let go once it is slower by less than this part of the threshold."""
+"""A straggler has recovered once its ratio is below this part of the threshold."""
 _MIN_LOST_SECONDS = 5e-3
-"""What a rank holds the others up by at least: less than 5 ms a step is noise."""
+"""Seconds that a straggler costs the others at least: less than 5 ms a step is noise."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankSample:
-    """What one rank was busy with in a step: seconds, by kind; and the operations of the rows that it was given."""
+    """The busy seconds of one rank in a step, by kind, and the operations of its rows (`work`)."""
 
     data: float
     compute: float
@@ -39,17 +39,17 @@ class RankSample:
     host: float = 0.0
     work: float = 0.0
     faults: float = 0.0
-    """Pages a step that had to be read from a disk."""
+    """Pages per step that were read from a disk."""
 
     @property
     def busy(self) -> float:
-        """All of it. `io` is inside `compute`."""
+        """All busy seconds. `io` is a part of `compute`."""
         return self.data + self.compute + self.host
 
 
 @dataclass(frozen=True, slots=True)
 class Straggler:
-    """Ranks of one host that hold the others up. `slower` is 0.25 for 25 %, `seconds` what it costs a step."""
+    """Slow ranks of one host. `slowdown` is 0.25 for 25 %; `lost_seconds` is the cost per step."""
 
     ranks: tuple[int, ...]
     host: str
@@ -61,7 +61,7 @@ class Straggler:
 
     @property
     def name(self) -> str:
-        """Who it is, in words."""
+        """The name for messages."""
         if self.whole_host:
             return f"host {self.host} ({len(self.ranks)} ranks)"
         return f"rank {self.ranks[0]} on {self.host}"
@@ -69,7 +69,7 @@ class Straggler:
 
 @dataclass(frozen=True, slots=True)
 class StragglerChange:
-    """A straggler that is named, or gone."""
+    """A new straggler, or one that has recovered."""
 
     straggler: Straggler
     is_active: bool
@@ -84,7 +84,7 @@ class _WindowEntry:
 
 @dataclass(slots=True)
 class StragglerDetector:
-    """Judges each look at all ranks. `peers`: ranks with the same mark do the same kind of work, such as the stage."""
+    """Detects stragglers in the samples of all ranks. Ranks of one peer group do the same work, such as a stage."""
 
     hosts: Sequence[str]
     peer_groups: Sequence[Hashable]
@@ -93,7 +93,7 @@ class StragglerDetector:
     _active: dict[int, Straggler] = field(default_factory=dict)
 
     def update(self, steps: int, samples: Sequence[RankSample]) -> list[StragglerChange]:
-        """One look a rank, typical of the last `steps` steps; returns what has changed by it."""
+        """Add a sample a rank, typical of the last `steps` steps. Returns the changes."""
         self._window.append(_WindowEntry(steps, samples, self._ratios_to_peers([sample.busy for sample in samples])))
         while (
             len(self._window) > _MIN_SAMPLES
@@ -105,7 +105,7 @@ class StragglerDetector:
         ratios = [entry.ratios for entry in self._window]
         last = ratios[-1]
         suspects = [rank for rank, ratio in enumerate(last) if ratio >= self.threshold / 2 or rank in self._active]
-        typical_ratios = {rank: _typical_ratio([entry[rank] for entry in ratios]) for rank in suspects}
+        typical_ratios = {rank: _typical_ratio([row[rank] for row in ratios]) for rank in suspects}
         min_ratio = self.threshold * _THRESHOLD_TOLERANCE
         slow_ratios = {
             rank: ratio
@@ -114,11 +114,8 @@ class StragglerDetector:
         }
         return [*self._pop_recovered(typical_ratios), *self._add_stragglers(slow_ratios)]
 
-    def _window_steps(self) -> int:
-        return sum(entry.steps for entry in self._window)
-
     def _ratios_to_peers(self, values: Sequence[float]) -> list[float]:
-        """Each rank's value over the median of its peers' without it, less 1."""
+        """Each rank's value over the median of its peers' values, less 1."""
         groups: dict[Hashable, list[float]] = defaultdict(list)
         for peer_group, value in zip(self.peer_groups, values, strict=True):
             groups[peer_group].append(value)
@@ -132,7 +129,7 @@ class StragglerDetector:
         return ratios
 
     def _is_mostly_slow(self, rank: int, ratios: Sequence[Sequence[float]]) -> bool:
-        """Was it slow in most looks, and in the last? One long pause is none of our business."""
+        """Was the rank slow in most samples, and in the last one? A single long pause does not count."""
         is_high = [row[rank] >= self.threshold / 2 for row in ratios]
         return is_high[-1] and sum(is_high) >= _SLOW_FRACTION * len(is_high)
 
@@ -160,7 +157,7 @@ class StragglerDetector:
         return changes
 
     def _mean_slowdown(self, rank: int) -> float:
-        """Over the looks in which it was slow: it may have begun within the window."""
+        """The mean over the slow samples: the rank may have become slow within the window."""
         ratios = [s.ratios[rank] for s in self._window if s.ratios[rank] >= self.threshold / 2]
         return sum(ratios) / len(ratios)
 
@@ -171,7 +168,7 @@ class StragglerDetector:
 
 @dataclass(slots=True)
 class _PeerMedians:
-    """What the peers of a rank do, kind by kind; computed once for each group of them."""
+    """Medians of the peers of a rank, kind by kind, computed once a group."""
 
     peer_groups: Sequence[Hashable]
     mean_sample: Callable[[int], RankSample]
@@ -192,10 +189,10 @@ _SAMPLE_FIELDS = ("data", "compute", "io", "host", "work", "faults")
 
 
 def likely_cause(mine: RankSample, peers: RankSample) -> tuple[StragglerCause, str]:
-    """What most of the difference is, and the numbers that say so.
+    """(the cause of most of the difference, its evidence).
 
-    More work than the peers have explains a longer computation when it accounts for half of it at least; pages read
-    from a disk explain a wait for data.
+    More work than the peers have explains a longer computation if it accounts for at least half of it. Pages read from
+    a disk explain a wait for data.
     """
     compute = (mine.compute - mine.io) - (peers.compute - peers.io)
     excess: dict[StragglerCause, float] = {
@@ -234,19 +231,19 @@ def _group_by_host(ranks: Sequence[int], hosts: Sequence[str]) -> dict[str, list
 
 
 def _typical_ratio(ratios: Sequence[float]) -> float:
-    """Median or mean, whichever is more: the one tells sooner that something has begun, the other wavers less."""
+    """The larger of median and mean: the mean reacts sooner, the median is steadier."""
     return max(median(ratios), sum(ratios) / len(ratios))
 
 
-def _median_excluding(ordered: Sequence[float], value: float) -> float | None:
-    """The median of the sorted values without one that is `value`; None when nothing is left."""
-    count = len(ordered) - 1
+def _median_excluding(sorted_values: Sequence[float], value: float) -> float | None:
+    """The median of the sorted values without one `value`; None without other values."""
+    count = len(sorted_values) - 1
     if count < 1:
         return None
-    value_index = bisect_left(ordered, value, 0, bisect_right(ordered, value))
+    value_index = bisect_left(sorted_values, value, 0, bisect_right(sorted_values, value))
 
     def value_at(index: int) -> float:
-        return ordered[index if index < value_index else index + 1]
+        return sorted_values[index if index < value_index else index + 1]
 
     middle = count // 2
     return value_at(middle) if count % 2 else (value_at(middle - 1) + value_at(middle)) / 2

@@ -35,7 +35,8 @@ def detect(run: RunMeasurements) -> Slowdown | None:
     if num_bytes and run.step_seconds:
         evidence.append(
             f"{format_bytes(num_bytes)} a rank and step,"
-            f" {format_bytes(num_bytes / run.step_seconds)}/s over the measured step; {plan.device.name} has {format_bytes(plan.device.pcie)}/s in each direction"
+            f" {format_bytes(num_bytes / run.step_seconds)}/s over the measured step;"
+            f" {plan.device.name} has {format_bytes(plan.device.pcie)}/s in each direction"
         )
     return Slowdown(
         "pcie",

@@ -1,5 +1,5 @@
-"""What DeepSpeed's reader (hjson 3.1) takes and strict JSON does not: comments, trailing and missing commas, single
-quotes, keys and texts without quotes, no outer braces. Each such liberty is noted with its place; nothing is judged.
+"""The syntax that DeepSpeed's reader (hjson 3.1) takes and strict JSON does not: comments, trailing and missing commas,
+single quotes, keys and texts without quotes, no outer braces. Each use is recorded with its place; nothing is checked.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _PLAIN_CHARACTERS = {'"': re.compile(r'[^"\\\x00-\x1f]*'), "'": re.compile(r"[^'
 
 
 def parse(text: str, file: str, strict: UserError) -> JsonDocument:
-    """The file as hjson reads it; `strict` is what strict JSON had to say.
+    """The file as hjson reads it; `strict` is the error of strict JSON.
 
-    Raises Refused where hjson gives up too: with `strict`, unless hjson came to something worse further on.
+    Raises UserError where hjson fails too: `strict`, unless hjson got past it to an error of its own.
     """
     reader = HjsonReader(text, file)
     try:
@@ -36,7 +36,7 @@ def parse(text: str, file: str, strict: UserError) -> JsonDocument:
 
 
 def _error_to_report(strict: UserError, lenient: UserError, reader: HjsonReader) -> UserError:
-    """Of two complaints, the one that the user must mend first."""
+    """Of two errors, the one that the user must fix first."""
     place, lenient_place = strict.findings[0].place, lenient.findings[0].place
     accepted = {
         (item.place.line, item.place.column) for item in reader.nonstandard_syntax if item.kind != "unquoted text"
@@ -56,7 +56,7 @@ class HjsonReader(JsonReader):
         self.known_places: set[tuple[str, int]] = set()
 
     def record_syntax(self, kind: str, offset: int, end: int, path: KeyPath = (), text: str = "") -> None:
-        """Note a liberty, once a place."""
+        """Record non-standard syntax, once a place."""
         if (kind, offset) not in self.known_places:
             self.known_places.add((kind, offset))
             self.nonstandard_syntax.append(NonStandardSyntax(kind, self.place(offset, end), path, text))
@@ -78,13 +78,13 @@ class HjsonReader(JsonReader):
         return value
 
     def top_of_file(self) -> Any:
-        """The spot of a map without braces: the top of the file."""
+        """The place of a map without braces: the top of the file."""
         from harness.spec.parse.source import EntryPlace
 
         return EntryPlace(None, Place(self.file, 1, 1))
 
     def parse_object(self, offset: int, path: KeyPath) -> tuple[dict[str, Any], int]:
-        """A map; `at` is its brace."""
+        """A map; `offset` is its brace."""
         return self.parse_members(offset + 1, path, "}")
 
     def parse_members(self, offset: int, path: KeyPath, closing: str) -> tuple[dict[str, Any], int]:
@@ -106,7 +106,7 @@ class HjsonReader(JsonReader):
                 return result, offset
 
     def parse_array(self, offset: int, path: KeyPath) -> tuple[list[Any], int]:
-        """A list; `at` is its bracket."""
+        """A list; `offset` is its bracket."""
         result: list[Any] = []
         offset = self.skip_space(offset + 1)
         if self.text[offset : offset + 1] == "]":
@@ -119,7 +119,7 @@ class HjsonReader(JsonReader):
                 return result, offset
 
     def skip_separator(self, offset: int, closing: str) -> tuple[int, bool]:
-        """Past the comma, if there is one; and whether `closing` followed."""
+        """The offset behind the comma, if there is one; and whether `closing` followed."""
         offset = self.skip_space(offset)
         has_comma = self.text[offset : offset + 1] == ","
         after = self.skip_space(offset + 1) if has_comma else offset
@@ -179,7 +179,7 @@ class HjsonReader(JsonReader):
         raise self.syntax_error(offset, "a value belongs here")
 
     def parse_number(self, offset: int, match: re.Match[str]) -> Any:
-        """The number that was matched."""
+        """The number of a match."""
         if len(match[0]) > MAX_DIGITS:
             raise self.syntax_error(offset, f"a number of {len(match[0])} digits")
         is_whole = match[2] is None and match[3] is None
@@ -229,7 +229,7 @@ class HjsonReader(JsonReader):
         return "\n".join(lines).removesuffix("\n"), end + 3
 
     def skip_space(self, offset: int) -> int:
-        """Past white space and comments."""
+        """The offset behind white space and comments."""
         while True:
             match = _WHITE_SPACE.match(self.text, offset)
             offset = match.end() if match else offset

@@ -1,6 +1,6 @@
-"""JSON into values with their places. (The standard library parses JSON but forgets where; DeepSpeed's hjson does too.)
+"""JSON into values with their places. (The standard library parses JSON without places; DeepSpeed's hjson does too.)
 
-Strict by itself; what only DeepSpeed's reader takes is `hjson_source`, and who minds is `consumer`.
+Strict by itself; `hjson_parser` has the syntax of DeepSpeed's reader, `json_dialects` the programs that refuse it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _HJSON_NOTE = (
 
 
 class NonStandardSyntax(NamedTuple):
-    """One departure from strict JSON that hjson accepts: `kind` as `consumer` words it, and for a text without quotes
-    the value it becomes.
+    """One departure from strict JSON that hjson accepts: `kind` in the words of `json_dialects`, and for a text without
+    quotes the value that it becomes.
     """
 
     kind: str
@@ -36,7 +36,7 @@ class NonStandardSyntax(NamedTuple):
 
 
 class JsonDocument(NamedTuple):
-    """A JSON as its most tolerant reader has it: keys written twice are findings, the last one counts."""
+    """A JSON as its most tolerant reader has it: duplicate keys are findings, the last one counts."""
 
     source: Source
     duplicate_keys: tuple[Finding, ...] = ()
@@ -44,25 +44,12 @@ class JsonDocument(NamedTuple):
 
 
 def parse(text: str, file: str) -> Source:
-    """The file as a Source. Raises Refused at the first character that strict JSON does not allow."""
+    """The file as a Source. Raises UserError at the first character that strict JSON does not allow."""
     reader = JsonReader(text, file)
     source = reader.to_source()
     if reader.findings:
         raise UserError(reader.findings)
     return source
-
-
-def parse_lenient(text: str, file: str) -> JsonDocument:
-    """The file as strict JSON, or else as hjson would take it. Raises Refused where neither does."""
-    reader = JsonReader(text, file)
-    try:
-        return JsonDocument(reader.to_source(), tuple(reader.findings))
-    except UserError as error:
-        from harness.spec.parse import hjson_parser
-
-        if error.findings[0].gate != "SP002":
-            raise
-        return hjson_parser.parse(text, file, error)
 
 
 class JsonReader:
@@ -76,7 +63,7 @@ class JsonReader:
         self.line_starts = [0, *(m.end() for m in re.finditer("\n", text))]
 
     def to_source(self) -> Source:
-        """The whole file. Raises Refused for wrong syntax and for what is no map."""
+        """The whole file. Raises UserError for wrong syntax and for a file without a map."""
         value = self.parse_document()
         if not isinstance(value, dict):
             raise not_a_map_error(value, Place(self.file, 1, 1), self.text)
@@ -94,7 +81,7 @@ class JsonReader:
         return value
 
     def parse_value(self, offset: int, path: KeyPath, key: Place | None) -> tuple[Any, int]:
-        """The value that starts at `at`, and where it ends."""
+        """The value that starts at `offset`, and its end."""
         if len(path) > MAX_DEPTH:
             raise self.syntax_error(offset, "the file is nested too deeply")
         char = self.text[offset : offset + 1]
@@ -109,7 +96,7 @@ class JsonReader:
         return value, end
 
     def parse_object(self, offset: int, path: KeyPath) -> tuple[dict[str, Any], int]:
-        """A map; `at` is its brace."""
+        """A map; `offset` is its brace."""
         result: dict[str, Any] = {}
         offset = self.skip_space(offset + 1)
         while self.text[offset : offset + 1] != "}":
@@ -127,7 +114,7 @@ class JsonReader:
         return result, offset + 1
 
     def parse_array(self, offset: int, path: KeyPath) -> tuple[list[Any], int]:
-        """A list; `at` is its bracket."""
+        """A list; `offset` is its bracket."""
         result: list[Any] = []
         offset = self.skip_space(offset + 1)
         while self.text[offset : offset + 1] != "]":
@@ -137,7 +124,7 @@ class JsonReader:
         return result, offset + 1
 
     def skip_comma(self, offset: int, closing: str) -> int:
-        """Past the comma, or at the closing bracket."""
+        """The offset behind the comma, or of the closing bracket."""
         offset = self.skip_space(offset)
         char = self.text[offset : offset + 1]
         if char == closing:
@@ -168,7 +155,7 @@ class JsonReader:
         return (int(match[0]) if is_whole else float(match[0])), match.end()
 
     def describe_unexpected(self, offset: int) -> str:
-        """What stands where a value belongs."""
+        """The text in place of a value."""
         match = re.match(r"[^\s,}\]]+", self.text[offset : offset + 60])
         word = match[0] if match else self.text[offset : offset + 1]
         literal = {"True": "true", "False": "false", "None": "null"}.get(word)
@@ -185,7 +172,7 @@ class JsonReader:
         return str(text), int(end)
 
     def report_duplicate_key(self, path: KeyPath, place: Place) -> None:
-        """Note that a key is there already."""
+        """Add a finding about a duplicate key."""
         first = self.spots[path].key
         self.findings.append(
             Finding(
@@ -202,12 +189,12 @@ class JsonReader:
         )
 
     def skip_space(self, offset: int) -> int:
-        """Past white space."""
+        """The offset behind white space."""
         match = _WHITE_SPACE.match(self.text, offset)
         return match.end() if match else offset
 
     def place(self, offset: int, end: int) -> Place:
-        """Where the characters from `at` to `end` are."""
+        """The place of the characters from `offset` to `end`."""
         line, column = self.position(offset)
         return Place(self.file, line, column, end - offset if "\n" not in self.text[offset:end] else 0)
 
@@ -219,7 +206,7 @@ class JsonReader:
         return line, offset - self.line_starts[line - 1] + 1
 
     def syntax_error(self, offset: int, message: str) -> UserError:
-        """The exception for wrong syntax at `at`."""
+        """The exception for wrong syntax at `offset`."""
         line, column = self.position(min(offset, len(self.text)))
         return input_error(
             "SP002",

@@ -1,4 +1,4 @@
-"""A YAML or JSON file as plain values that remember where each key and value is written.
+"""A YAML or JSON file as plain values with the place of each key and value.
 
 Knows syntax only: no key has a meaning here.
 """
@@ -24,7 +24,7 @@ BOM = b"\xef\xbb\xbf"
 
 
 class EntryPlace(NamedTuple):
-    """Where a key and its value are written; list items and the root have no key."""
+    """The places of a key and its value; list items and the root have no key."""
 
     key: Place | None
     value: Place
@@ -42,7 +42,7 @@ class Source(NamedTuple):
     extra_lines: Mapping[str, Sequence[str]] = {}
 
     def user_path(self, path: KeyPath) -> KeyPath:
-        """The path as the user writes it: for an adopted DeepSpeed JSON, that of its own key."""
+        """The path as the user writes it: for a DeepSpeed JSON, that of its own key."""
         for end in range(len(path), 0, -1):
             if path[:end] in self.origin:
                 return self.origin[path[:end]] + path[end:]
@@ -53,8 +53,8 @@ class Source(NamedTuple):
         return join_key(self.user_path(split_key(key)))
 
     def place(self, key: str | KeyPath, *, of_key: bool = False) -> Place:
-        """Where the value of `key` is written (its key, if the value takes several lines); where it is not written, the
-        nearest section that is; at last the top of the file, with length 0.
+        """The place of the value of `key` (of its key, if the value takes several lines); where it is not written, of
+        the nearest section that is; at last the top of the file, with length 0.
         """
         path = self.user_path(split_key(key) if isinstance(key, str) else key)
         for end in range(len(path), -1, -1):
@@ -69,13 +69,13 @@ class Source(NamedTuple):
         return self.user_path(split_key(key)) in self.spots
 
     def lines(self, file: str) -> Sequence[str]:
-        """The lines of `file`, to quote from; none for a file that was not read."""
+        """The lines of `file`, to quote from; none for another file than those that were read."""
         return _split_lines(self.text) if file == self.file else self.extra_lines.get(file, ())
 
 
 @lru_cache(maxsize=2)
 def _split_lines(text: str) -> tuple[str, ...]:
-    """Once, however many findings quote from it."""
+    """The lines of a text, split once for all findings."""
     return tuple(text.split("\n"))
 
 
@@ -89,25 +89,9 @@ def join_key(path: KeyPath) -> str:
     return ".".join(str(part) for part in path)
 
 
-def read_source(file: str) -> Source:
-    """Read and parse a file; `-` is standard input. Raises Refused with findings that name line and column."""
-    return parse(read_text(file), file)
-
-
 def read_text(file: str) -> str:
-    """The text of a file. Raises Refused when it is not there or is no text."""
+    """The text of a file. Raises UserError for a missing file and for one without text."""
     return decode(read_bytes(file), file)
-
-
-def parse(text: str, file: str) -> Source:
-    """The text as values with their places. Raises Refused where the syntax is wrong."""
-    if is_json(file, text):
-        from harness.spec.parse import json_parser
-
-        return json_parser.parse(text, file)
-    from harness.spec.parse import yaml_parser
-
-    return yaml_parser.parse(text, file)
 
 
 def value_at(data: Any, path: KeyPath) -> Any:
@@ -130,7 +114,7 @@ def copy_values(value: Any) -> Any:
 
 
 def is_json(file: str, text: str) -> bool:
-    """JSON by its name, or by its first character where the name does not tell."""
+    """Is it JSON by its name, or by its first character where the name does not tell?"""
     suffix = Path(file).suffix.lower()
     if suffix in (".yaml", ".yml"):
         return False
@@ -138,7 +122,7 @@ def is_json(file: str, text: str) -> bool:
 
 
 def read_bytes(file: str) -> bytes:
-    """The bytes of a file; `-` is standard input. Raises Refused when it is not there or is too large."""
+    """The bytes of a file; `-` is standard input. Raises UserError for a missing file and for one that is too large."""
     try:
         if file == "-":
             content = sys.stdin.buffer.read(MAX_BYTES + 1)
@@ -178,7 +162,7 @@ _CONTROL_CHARACTER = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
 def decode(content: bytes, file: str) -> str:
-    """UTF-8 text, with or without a byte order mark. Raises Refused at the first byte that is not text."""
+    """UTF-8 text, with or without a byte order mark. Raises UserError at the first byte that is not text."""
     try:
         text, wrong_byte = content.decode("utf-8-sig"), None
     except UnicodeDecodeError as error:
@@ -199,12 +183,12 @@ def decode(content: bytes, file: str) -> str:
 def input_error(
     gate: str, message: str, place: Place, title: str, code: ExitCode = ExitCode.FINDINGS, notes: tuple[str, ...] = ()
 ) -> UserError:
-    """The exception for input that cannot even be read as a map of keys."""
+    """The exception for input that is no map of keys."""
     return UserError([Finding(gate, "error", message, place=place, notes=notes, fix=Fix(title))], code)
 
 
 def not_a_map_error(value: Any, place: Place, text: str) -> UserError:
-    """The whole file is empty, a list or a single value."""
+    """The exception for a file that is empty, a list or a single value."""
     json = is_json(place.file, text)
     if value is None and not text.strip():
         start = 'start with `{"train_batch_size": ...}`' if json else "start with `model:`, `data:` and `train:`"

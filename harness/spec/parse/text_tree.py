@@ -1,6 +1,6 @@
-"""Where every key and value of a YAML or JSON text begins and ends, as a tree of character offsets.
+"""The layout of a YAML or JSON text: where every key and value begins and ends, as a tree of character offsets.
 
-For editing in place. What the values mean, and whether the text may be changed, is not known here.
+For edits in place. Knows no meaning of a value, and no rule about edits.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from harness.spec.parse.source import KeyPath, is_json
 
 
 class Node(NamedTuple):
-    """A value: `kind` is `block`, `flow`, `list`, `scalar`, `empty` (nothing is written) or `alias` (written
+    """A value: `kind` is `block`, `flow`, `list`, `scalar`, `empty` (no value in the text) or `alias` (its text is
     elsewhere).
     """
 
@@ -37,7 +37,7 @@ class Entry(NamedTuple):
 
 
 def build_tree(text: str, file: str) -> Node:
-    """The layout of a text that is known to parse."""
+    """The layout of a text without syntax errors."""
     return _json_tree(text, file) if is_json(file, text) else _yaml_tree(text)
 
 
@@ -51,7 +51,7 @@ class _SpanReader(json_parser.JsonReader):
 
 
 class _HjsonSpanReader(_SpanReader, hjson_parser.HjsonReader):
-    """The same for what only hjson takes."""
+    """The same for hjson's syntax."""
 
 
 def _json_tree(text: str, file: str) -> Node:
@@ -97,7 +97,7 @@ def _yaml_tree(text: str) -> Node:
 
 
 def _yaml_node(node: Any, starts: list[int], text: str, after: int) -> Node:
-    """`after` is where the key ends: what is written before it is an alias' anchor."""
+    """`after` is the end of the key: a node before it is an alias' anchor."""
     start, end = (starts[mark.line] + mark.column for mark in (node.start_mark, node.end_mark))
     if start < after:
         return Node("alias", after, after)

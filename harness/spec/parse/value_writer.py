@@ -1,6 +1,6 @@
-"""Values as they are written in YAML or JSON, and new keys at the place and with the indentation that a file uses.
+"""Values in the syntax of YAML or JSON, and new keys at the place and with the indentation of a file.
 
-Returns texts; whether they mean what was wanted is looked at by `harness.spec.text_editor`.
+Returns texts; `harness.spec.text_editor` checks that they mean the intended values.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ _PLAIN_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVW
 
 
 class ValueWriter:
-    """Writes into one text."""
+    """Formats values and keys for one text."""
 
     def __init__(self, text: str, *, json: bool) -> None:
         self.text = text
         self.json = json
 
     def format_key(self, name: str) -> str:
-        """A key with what quotes it needs."""
+        """A key with the quotes that it needs."""
         return json.dumps(name) if self.json else _quote_yaml(name)
 
     def format_value(self, value: Any, *, replaced_char: str = "") -> str:
-        """A value on one line; `like` is the first character of what it replaces, for the same kind of quotes."""
+        """A value on one line; `replaced_char` is the first character of the old value, for the same kind of quotes."""
         if self.json:
             return json.dumps(value, ensure_ascii=False)
         if isinstance(value, str) and replaced_char in ("'", '"'):
@@ -57,7 +57,8 @@ class ValueWriter:
 
     def _insert_into_braces(self, section: Node, name: str, value: Any) -> str:
         if not section.entries:
-            return f"{self.text[: section.start]}{{{self.format_key(name)}: {self.format_value(value)}}}{self.text[section.end :]}"
+            item = f"{self.format_key(name)}: {self.format_value(value)}"
+            return f"{self.text[: section.start]}{{{item}}}{self.text[section.end :]}"
         last = section.entries[-1]
         offset = max(last.key_end, last.value.end)
         line = self.text.rfind("\n", 0, last.key_start) + 1
@@ -113,7 +114,7 @@ def _format_yaml(value: Any) -> str:
 
 
 def _quote_yaml(text: str) -> str:
-    """Without quotes where every reader of YAML takes it for the same text."""
+    """Without quotes where every YAML reader takes it for the same text."""
     from harness.spec.parse.yaml_parser import parse_scalar
 
     is_plain = bool(text) and text[0].isalpha() and set(text) <= _PLAIN_CHARACTERS and parse_scalar(text) == text

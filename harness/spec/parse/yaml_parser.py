@@ -1,4 +1,4 @@
-"""YAML into values with their places. YAML 1.2's idea of numbers, no tags, no merge keys; bounded in size and depth."""
+"""YAML into values with their places. YAML 1.2's numbers, no tags, no merge keys; bounded in size and depth."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ _BOOLS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "o
 
 @lru_cache(maxsize=2)
 def parse(text: str, file: str) -> Source:
-    """The file as a Source. Raises Refused for syntax that YAML does not know, and for a root that is not a map.
+    """The file as a Source. Raises UserError for syntax that YAML does not know, and for a root that is not a map.
 
-    The last files are remembered: a folder is looked through for what to check, and an upgrade checks a file twice.
+    The last files stay in a cache: a folder is searched for files to check, and an upgrade checks a file twice.
     """
     try:
         _check_depth(text, file)
@@ -71,7 +71,7 @@ def parse(text: str, file: str) -> Source:
 
 
 def _check_depth(text: str, file: str) -> None:
-    """Raises Refused where lists and maps are nested deeper than `MAX_DEPTH`, yaml.YAMLError for wrong syntax.
+    """Raises UserError where lists and maps are nested deeper than `MAX_DEPTH`, yaml.YAMLError for wrong syntax.
 
     libyaml's composer calls itself for each level, in C: 30,000 brackets end the process. Its events come one by one.
     """
@@ -89,7 +89,7 @@ def _check_depth(text: str, file: str) -> None:
 
 
 def compose_nodes(text: str) -> Node | None:
-    """The tree of nodes of a text that is known to parse, for those who need their marks. Raises yaml.YAMLError."""
+    """The tree of nodes of a text without syntax errors, with their marks. Raises yaml.YAMLError."""
     loader = _Loader(text)
     try:
         root: Node | None = loader.get_single_node()
@@ -102,7 +102,7 @@ def parse_scalar(text: str) -> Any:
     """One value as YAML reads it (for `--set key=value`): `8`, `1e-5`, `true`, `[a, b]`, `{device: cpu}`, else the
     text.
 
-    Raises Refused when it is not YAML.
+    Raises UserError for wrong syntax.
     """
     try:
         _check_depth(text, "--set")
@@ -117,7 +117,7 @@ def parse_scalar(text: str) -> Any:
 
 
 class _NodeReader:
-    """Walks the node tree once; counts what it sees, so that a bomb of aliases ends early."""
+    """Walks the node tree once and counts its values, so that a bomb of aliases ends early."""
 
     def __init__(self, file: str) -> None:
         self.file = file
@@ -126,7 +126,7 @@ class _NodeReader:
         self.num_values = 0
 
     def read_value(self, node: Node, path: KeyPath, key: Place | None) -> Any:
-        """The node's plain value; records its spot."""
+        """The node's plain value; records its place."""
         self.num_values += 1
         if len(path) > MAX_DEPTH:
             message = f"the file is nested deeper than {MAX_DEPTH} levels"  # by an alias to what it stands in

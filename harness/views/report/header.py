@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 
-from harness.run_records.run_files import finite_number
 from harness.run_records.run_record import RunRecord
 from harness.run_records.summary import RunSummary, summarise_run
-from harness.units import format_count, format_seconds
+from harness.units import finite_number, format_count, format_seconds
 from harness.views.report.html_elements import escape
 from harness.views.report.training_charts import entropy_of
 

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
-from harness.run_records.run_record import LOCK, read_run_record
+from harness.locks import RUN_LOCK
+from harness.run_records.run_record import read_run_record
 from harness.views.report.page import render_report
 
 HOST = "127.0.0.1"
@@ -35,7 +36,7 @@ class LivePage:
         """Another text whenever there is something new; a held lock, and ranks that live, say nothing new."""
         parts = []
         for folder in self._folders:
-            parts.append(str((folder / LOCK).exists()))
+            parts.append(str((folder / RUN_LOCK).exists()))
             for name in _WATCHED_FILES:
                 try:
                     stat = (folder / name).stat()

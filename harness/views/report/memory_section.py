@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from harness.run_records.run_record import RunRecord, finite_number
-from harness.units import format_bytes, format_seconds
+from harness.run_records.run_record import RunRecord
+from harness.units import finite_number, format_bytes, format_seconds
 from harness.views.html_bars import render_pair_bars
 from harness.views.memory_comparison import max_recorded, planned_host_bytes
 from harness.views.plan_plot import render_memory_svg

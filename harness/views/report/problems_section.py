@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from harness.run_records.run_files import finite_number
 from harness.run_records.run_record import RunRecord
+from harness.units import finite_number
 from harness.verdicts import Verdict
 from harness.views.report.html_elements import escape, format_code
 

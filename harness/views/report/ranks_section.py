@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import median
 
-from harness.run_records.run_files import Line, finite_number
+from harness.run_records.run_files import Line
 from harness.run_records.run_record import RunRecord
-from harness.units import format_bytes, format_seconds
+from harness.units import finite_number, format_bytes, format_seconds
 from harness.views.report.html_elements import Cell, escape, number_cell, render_details, render_table
 
 _MAX_ROWS, _MAX_COLUMNS = 64, 24

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.run_records.run_files import Line, finite_number
+from harness.run_records.run_files import Line
 from harness.run_records.run_record import RunRecord
 from harness.run_records.summary import last_change_time, start_time
-from harness.units import format_bytes, format_seconds
+from harness.units import finite_number, format_bytes, format_seconds
 from harness.views.report.header import format_time
 from harness.views.report.html_elements import Cell, escape, format_code, number_cell, render_details, render_table
 

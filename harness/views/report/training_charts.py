@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from harness.run_records.run_files import finite_number
 from harness.run_records.run_record import Points, RunRecord
+from harness.units import finite_number
 from harness.views.report.charts import Chart, Mark, Series, average_points, smooth_points
 
 _MAX_STACKED_POINTS = 240

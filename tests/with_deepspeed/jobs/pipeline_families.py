@@ -24,7 +24,7 @@ from harness.runtime.micro_batch import MicroBatch
 from harness.runtime.models.safetensors_reader import SafetensorsFiles
 from harness.runtime.pipeline.parameter_names import to_transformers_parameter
 from harness.runtime.pipeline.pipeline_module import build_pipeline
-from harness.runtime.step import make_stepper
+from harness.runtime.step import Stepper, make_stepper
 from harness.runtime.step_timer import StepTimer
 from harness.runtime.topology import Topology
 from harness.spec.run_spec import RunSpec
@@ -174,11 +174,11 @@ def _plain_step(
     return total, norm
 
 
-def _evaluation_gap(whole: Any, stepper: Any, ranks: Distributed) -> float:
+def _evaluation_gap(whole: Any, stepper: Stepper, ranks: Distributed) -> float:
     """On one batch of other rows and length than training; every data rank computes it."""
     batch = _batches(99, 1)[1]
     batch = MicroBatch(batch.input_ids[:1], batch.labels[:1], batch.position_ids[:1])
-    loss, tokens = stepper.evaluate(batch)
+    loss, tokens = stepper.eval_step(batch)
     total, count = ranks.all_reduce_sum(loss, tokens)
     with torch.no_grad():
         plain = float(whole(**batch.to_model_inputs(torch.device("cpu")), labels=batch.labels).loss)

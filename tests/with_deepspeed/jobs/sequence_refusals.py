@@ -9,11 +9,8 @@ from harness.errors import UserError
 from harness.plan.resolved_run import ParallelDims
 from harness.runtime.distributed import destroy_process_group, init_process_group
 from harness.runtime.micro_batch import MicroBatch
-from harness.runtime.parallel.sequence_parallel import (
-    SequenceParallelStepper,
-    init_sequence_groups,
-    install_ulysses_attention,
-)
+from harness.runtime.parallel.sequence_parallel import init_sequence_groups, install_ulysses_attention
+from harness.runtime.parallel.sequence_stepper import SequenceParallelStepper
 from harness.runtime.topology import Topology
 
 SIZES = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4}

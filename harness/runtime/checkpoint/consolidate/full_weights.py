@@ -50,7 +50,7 @@ class FullWeights:
 def open_checkpoint(folder: Path, manifest: Mapping[str, Any]) -> FullWeights:
     """All of a checkpoint of the harness. `manifest`: its fields; `degrees` and `shape` may be missing.
 
-    Raises Refused (CK105 shards missing, CK120 not a shard, CK131 a layout that cannot be joined).
+    Raises UserError (CK105 shards missing, CK120 not a shard, CK131 a layout that cannot be joined).
     """
     tag, stage = folder / manifest["tag"], int(manifest["zero_stage"])
     groups = (manifest.get("shape") or {}).get("groups")
@@ -62,7 +62,7 @@ def open_checkpoint(folder: Path, manifest: Mapping[str, Any]) -> FullWeights:
 
 def open_weights(folder: Path, stage: int, groups: list[list[str]] | None = None) -> FullWeights:
     """A checkpoint's tag folder, of any tensor degree, without a pipeline. `groups`: names by optimizer group, which
-    stage 0 needs for more than the weights. Raises Refused (CK105, CK120, CK131).
+    stage 0 needs for more than the weights. Raises UserError (CK105, CK120, CK131).
     """
     tp_ranks = [open_rank_params(files, stage, None, groups) for files in find_rank_files(folder)]
     first = tp_ranks[0]

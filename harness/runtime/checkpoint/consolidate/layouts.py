@@ -1,4 +1,4 @@
-"""Where each parameter lies in the files of one tensor rank or stage, for each of DeepSpeed's layouts.
+"""The layout of the parameters in the files of one tensor rank or stage, for each of DeepSpeed's formats.
 
 The layouts are DeepSpeed's own (`utils/zero_to_fp32.py` and `checkpoint/ds_to_universal.py` read the same keys).
 Nothing is copied until a caller reads a tensor.
@@ -55,7 +55,7 @@ def open_rank_params(
     """`module`: the weights, where the file of model states does not have them (a pipeline). `groups`: the names by
     optimizer group, which stage 0 needs for more than the weights.
 
-    Raises Refused (CK105) when files are missing.
+    Raises UserError (CK105) when files are missing.
     """
     models = [load_shard(f) for f in files.models]
     head = models[0]
@@ -184,14 +184,14 @@ def join_pieces(pieces: list[torch.Tensor], shape: torch.Size) -> torch.Tensor:
     out = torch.empty(numel, dtype=pieces[0].dtype if pieces else torch.float32)
     start = 0
     for piece in pieces:
-        taken = piece[: numel - start]
-        out[start : start + taken.numel()] = taken
-        start += taken.numel()
+        values = piece[: numel - start]
+        out[start : start + values.numel()] = values
+        start += values.numel()
     return out.view(shape)
 
 
 def _read_frozen_params(models: list[dict[str, Any]]) -> dict[str, ShardedParam]:
-    """Parameters that are not trained, at stage 3: cut over the ranks."""
+    """Frozen parameters, at stage 3: sharded over the ranks."""
     params: dict[str, ShardedParam] = {}
     for name, shape in (models[0].get("frozen_param_shapes") or {}).items():
         pieces = [m["frozen_param_fragments"][name].flatten() for m in models]
@@ -222,21 +222,22 @@ def _read_stage0(
         if owner != name:
             shared[name] = owner
     whole = {name: _whole_param(tensor) for name, tensor in module.items() if name not in shared}
-    saved = head.get("optimizer")
-    if groups is None or not saved:
+    optimizer = head.get("optimizer")
+    if groups is None or not optimizer:
         return RankParams(whole, {}, shared, head)
-    base = saved.get("optimizer_state_dict", saved)
+    base = optimizer.get("optimizer_state_dict", optimizer)
     trainable: dict[str, ShardedParam] = {}
     index = 0
     for g, names in enumerate(groups):
-        if "fp32_groups_flat" in saved:
-            trainable.update(_split_flat_group(names, module, saved["fp32_groups_flat"][g], base["state"].get(g)))
+        if "fp32_groups_flat" in optimizer:
+            masters = optimizer["fp32_groups_flat"][g]
+            trainable.update(_split_flat_group(names, module, masters, base["state"].get(g)))
             continue
         for i, name in enumerate(names):
-            weight = saved["fp32_groups"][g][i] if "fp32_groups" in saved else module[name]
+            weight = optimizer["fp32_groups"][g][i] if "fp32_groups" in optimizer else module[name]
             trainable[name] = _param_with_states(weight, base["state"].get(index))
             index += 1
-    scaler = {k: v for k, v in saved.items() if k in ("cur_scale", "cur_iter", "last_overflow_iter")}
+    scaler = {k: v for k, v in optimizer.items() if k in ("cur_scale", "cur_iter", "last_overflow_iter")}
     steps = [s for state in base["state"].values() for s in _step_counts(state)]
     others = {n: p for n, p in whole.items() if n not in trainable}
     options = [_group_options(g) for g in base["param_groups"]]

@@ -29,12 +29,12 @@ from harness.runtime.topology import Topology
 from harness.runtime.user_errors import user_error
 
 
-def load_universal(job: RunContext, folder: Path, manifest: Any) -> None:
+def load_universal(ctx: RunContext, folder: Path, manifest: Any) -> None:
     """Convert checkpoint `folder` if that has not been done, and load it: weights, masters, the optimizer's states and
-    settings, schedule, counters, loss scale. A collective. Raises Refused on all ranks (CK105, CK120-CK123, CK131).
+    settings, schedule, counters, loss scale. A collective. Raises UserError on all ranks (CK105, CK120-CK123, CK131).
     """
-    universal = convert_to_universal(job, folder, manifest)
-    load_into_engine(job.engine, job.topology, universal, job.config, job.distributed.call_or_fail_everywhere)
+    universal = convert_to_universal(ctx, folder, manifest)
+    load_into_engine(ctx.engine, ctx.topology, universal, ctx.config, ctx.distributed.call_or_fail_everywhere)
 
 
 def load_into_engine(
@@ -153,9 +153,9 @@ def _load_frozen(engine: Any, names: dict[Any, str], zero: Path, topology: Topol
         file = zero / names[parameter] / f"{WEIGHT}.pt"
         if parameter.requires_grad or not parameter.is_floating_point() or not file.is_file():
             continue
-        sharded = hasattr(parameter, "ds_id")
-        with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0, enabled=sharded), torch.no_grad():
-            if not sharded or topology.rank == 0:
+        is_sharded = hasattr(parameter, "ds_id")
+        with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0, enabled=is_sharded), torch.no_grad():
+            if not is_sharded or topology.rank == 0:
                 parameter.copy_(_local_part(parameter, file, topology))
     for name, buffer in engine.module.named_buffers():
         file = zero / name / f"{WEIGHT}.pt"
@@ -163,9 +163,9 @@ def _load_frozen(engine: Any, names: dict[Any, str], zero: Path, topology: Topol
             buffer.copy_(torch.load(file, map_location="cpu", weights_only=True)["param"])
 
 
-def _restore_options(engine: Any, names: dict[Any, str], saved: list[dict[str, Any]]) -> None:
+def _restore_options(engine: Any, names: dict[Any, str], saved_groups: list[dict[str, Any]]) -> None:
     """Give each group the saved settings of its first parameter, where this optimizer knows them."""
-    options_by_name = {name: group["options"] for group in saved for name in group["names"]}
+    options_by_name = {name: group["options"] for group in saved_groups for name in group["names"]}
     for group, parameters in zip(engine.basic_optimizer.param_groups, param_groups(engine), strict=True):
         options = options_by_name.get(names[parameters[0]], {}) if parameters else {}
         group.update({k: tuple(v) if isinstance(v, list) else v for k, v in options.items() if k in group})
@@ -184,9 +184,9 @@ def _restore_counters(engine: Any, universal: Path, dtype: str) -> None:
 
 
 def _restore_scale(optimizer: Any, universal: Path) -> None:
-    saved = load_shard(universal / "zero" / "optimizer_state.pt")
+    state = load_shard(universal / "zero" / "optimizer_state.pt")
     scaler = getattr(optimizer, "loss_scaler", None) or getattr(optimizer, "loss_scale_config", None)
-    saved_scaler = vars(saved["loss_scaler"]) if "loss_scaler" in saved else saved
+    saved_scaler = vars(state["loss_scaler"]) if "loss_scaler" in state else state
     for field in ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis"):
         if field in saved_scaler and hasattr(scaler, field):
             setattr(scaler, field, saved_scaler[field])

@@ -47,13 +47,13 @@ def remove_converted(run_dir: RunDir) -> None:
     shutil.rmtree(universal_folder(run_dir), ignore_errors=True)
 
 
-def convert_to_universal(job: RunContext, folder: Path, manifest: Any) -> Path:
+def convert_to_universal(ctx: RunContext, folder: Path, manifest: Any) -> Path:
     """The universal folder of checkpoint `folder`, converted unless it exists. A collective: each rank writes a share.
 
     Raises UserError on all ranks (CK105, CK120, CK131 the source; CK121 no room or not writable; CK122 hosts apart).
     """
-    distributed, source = job.distributed, {"format_version": FORMAT_VERSION, "checksum": manifest["checksum"]}
-    out = universal_folder(job.run_dir) / folder.name
+    distributed, source = ctx.distributed, {"format_version": FORMAT_VERSION, "checksum": manifest["checksum"]}
+    out = universal_folder(ctx.run_dir) / folder.name
     if distributed.call_or_fail_everywhere(lambda: _is_converted(out, source)):
         return out
     weights = distributed.call_or_fail_everywhere(lambda: _open_source(folder, manifest))
@@ -66,7 +66,7 @@ def convert_to_universal(job: RunContext, folder: Path, manifest: Any) -> Path:
     shares = assign_params(weights, distributed.world_size)
     on_progress = _progress_logger(len(shares[0])) if distributed.is_main_process else None
     error = None
-    with job.status.enter_phase("data"):  # the phase without a time limit: others wait for the slowest rank
+    with ctx.status.enter_phase("data"):  # the phase without a time limit: others wait for the slowest rank
         try:
             names = shares[distributed.rank]
             _call_reporting_io_errors(temporary, lambda: write_params(weights, temporary, names, on_progress))

@@ -32,9 +32,8 @@ def _observe(observations: Observations) -> Any:
         num_compared += 1
         if is_cut:
             parts["tensor"][name] = [list(before), list(after)]
-        elif (
-            hasattr(observations.parameters[name], "ds_tensor") and not record.is_sharded
-        ):  # such as adapters, made whole on every rank
+        elif hasattr(observations.parameters[name], "ds_tensor") and not record.is_sharded:
+            # Such as adapters, which are created whole on every rank.
             parts["zero"][name] = [list(before), list(after)]
         elif before != after:
             changed_names.append(name)

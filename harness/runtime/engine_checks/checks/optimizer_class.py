@@ -41,13 +41,13 @@ def innermost_optimizer(optimizer: Any) -> Any:
 
 def _observe(observations: Observations) -> Any:
     wrapper, base = observations.engine.optimizer, innermost_optimizer(observations.engine.optimizer)
-    decoupled = getattr(base, "adam_w_mode", None)
+    is_decoupled = getattr(base, "adam_w_mode", None)
     return {
         "wrapper": type(wrapper).__name__,
         "above": [kind.__name__ for kind in type(wrapper).__mro__],
         "base": type(base).__name__,
         "kinds": [kind.__name__ for kind in type(base).__mro__],
-        "decoupled": None if decoupled is None else bool(decoupled),
+        "decoupled": None if is_decoupled is None else bool(is_decoupled),
         "decays": any(group.get("weight_decay") for group in base.param_groups),
     }
 

@@ -13,21 +13,21 @@ from harness.runtime.engine_checks.observations import Observations
 
 
 def _observe(observations: Observations) -> Any:
-    named = observations.parameters
+    parameters = observations.parameters
     num_groups = Counter(id(p) for group in parameter_groups_of(observations.engine.optimizer) for p in group)
-    trained = {name: p for name, p in named.items() if p.requires_grad}
-    missing = [name for name, p in trained.items() if num_groups[id(p)] != 1]
-    frozen = [name for name, p in named.items() if not p.requires_grad and num_groups[id(p)]]
+    trainable = {name: p for name, p in parameters.items() if p.requires_grad}
+    ungrouped = [name for name, p in trainable.items() if num_groups[id(p)] != 1]
+    frozen = [name for name, p in parameters.items() if not p.requires_grad and num_groups[id(p)]]
     trainable_before = {name for name, record in observations.initial_weights.items() if record.is_trainable}
     is_swapped = bool(getattr(observations.engine.optimizer, "swap_optimizer", False))
-    has_experts = any(getattr(p, "allreduce", True) is False for p in trained.values())
+    has_experts = any(getattr(p, "allreduce", True) is False for p in trainable.values())
     return {
-        "missing": missing[:3],
+        "missing": ungrouped[:3],
         "frozen": frozen[:3],
-        "other": sorted(set(trained) ^ (trainable_before & set(named)))[:3],
-        "trained": sum(numel_of(p) for p in trained.values()),
+        "other": sorted(set(trainable) ^ (trainable_before & set(parameters)))[:3],
+        "trained": sum(numel_of(p) for p in trainable.values()),
         "held": None if is_swapped or has_experts else sum(m.numel() for m in master_weights(observations.engine)),
-        "parameters": len(trained),
+        "parameters": len(trainable),
     }
 
 

@@ -29,10 +29,13 @@ def _observe(observations: Observations) -> Any:
         raise NotApplicable("no rank holds what another holds")
     if engine.zero_optimization_stage() == 3:
         raise NotApplicable("at stage 3 every rank holds other shards")
-    named = [(n, p) for n, p in observations.parameters.items() if getattr(p, "allreduce", True) is not False]
-    start = (observations.replica_comparisons * 61) % max(1, len(named))  # each time others, until all had their turn
-    names = select_names(named[start:] + named[:start])
-    layouts, parameters = tp_layouts_of(engine, names), dict(named)
+    named_parameters = [
+        (n, p) for n, p in observations.parameters.items() if getattr(p, "allreduce", True) is not False
+    ]
+    # Each comparison starts at another weight, until all had their turn.
+    start = (observations.replica_comparisons * 61) % max(1, len(named_parameters))
+    names = select_names(named_parameters[start:] + named_parameters[:start])
+    layouts, parameters = tp_layouts_of(engine, names), dict(named_parameters)
     is_exact = parameters[names[0]].device.type == "cpu" if names else True
     checksums = {}
     for name, (_, is_cut, sums) in local_checksums(engine, observations.parameters, names).items():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from harness.diagnosis import Diagnosis, diagnose
 from harness.diagnosis.log_files import find_logs
-from harness.launching.supervise.run_verdict import read_statuses
+from harness.run_records.rank_statuses import read_statuses
 from harness.verdicts import read_verdict
 
 

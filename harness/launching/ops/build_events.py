@@ -1,0 +1,60 @@
+"""The events that `op_builder.py` prints, a JSON object a line: parses them and passes them to the observer."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.facts.required_ops import COMPILE_SECONDS
+from harness.launching.setup.launch_context import LaunchObserver
+
+_EVENT_START = b'{"event"'
+_DEFAULT_COMPILE_SECONDS = 60
+
+
+@dataclass(slots=True)
+class BuildProgress:
+    """The progress of one builder. `host` is empty for this machine; `op` is the op that compiles now."""
+
+    host: str = ""
+    op: str = ""
+    failed_op: str | None = None
+    _start: float = 0.0
+    _rest: bytes = b""
+
+    def feed(self, chunk: bytes, observer: LaunchObserver) -> None:
+        """Handle the events in the next bytes of the builder's output."""
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        for line in lines:
+            if line.startswith(_EVENT_START):
+                self._handle(json.loads(line), observer)
+
+    def report(self, observer: LaunchObserver) -> None:
+        """Tell the observer for how long the op has been compiling."""
+        if self.op:
+            expected = COMPILE_SECONDS.get(self.op, _DEFAULT_COMPILE_SECONDS)
+            observer.on_op_build(self._label, time.monotonic() - self._start, expected)
+
+    @property
+    def _label(self) -> str:
+        return f"{self.op} on {self.host}" if self.host else self.op
+
+    def _handle(self, event: Mapping[str, Any], observer: LaunchObserver) -> None:
+        match event.get("event"):
+            case "start":
+                self.op, self._start = str(event["op"]), time.monotonic()
+            case "done":
+                if event.get("compiled"):
+                    observer.on_op_built(self._label, time.monotonic() - self._start)
+                self.op = ""
+            case "failed":
+                self.failed_op, self.op = str(event["op"]), ""
+            case "lock":
+                on_lock = observer.on_lock_removed if event.get("removed") else observer.on_lock_kept
+                on_lock(Path(str(event["file"])), self.host)
+            case "unloadable":
+                observer.on_op_unloadable(str(event["op"]), str(event.get("error", "")), self.host)

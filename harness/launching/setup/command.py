@@ -1,0 +1,72 @@
+"""The command of a launch: the arguments of DeepSpeed's launcher and of the worker, and `launch.sh`. Starts nothing."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from harness.launching.hosts.local_host import LocalHost, visible_devices
+from harness.launching.setup.environment import Variable, own_variables
+from harness.plan.resolved_run import ResolvedRun
+
+
+def local_args(slots: int, local_host: LocalHost) -> list[str]:
+    """Options that keep DeepSpeed on this machine.
+
+    `--num_gpus` counts from device 0 and drops CUDA_VISIBLE_DEVICES, so a choice made there is passed as `--include`.
+    A hostfile at DeepSpeed's default place would be obeyed unasked; naming what is no regular file turns that off.
+    """
+    devices = visible_devices(local_host.environ) if local_host.accelerated else []
+    options = ["--include", "localhost:" + ",".join(devices[:slots])] if devices else ["--num_gpus", str(slots)]
+    return [*(["--hostfile", "/dev/null"] if local_host.has_default_hostfile else []), *options]
+
+
+def hostfile_args(run: ResolvedRun, run_dir: Path) -> list[str]:
+    """The hosts of the run: `--hostfile`, and `--include` where a host's ranks do not take its first devices."""
+    args = ["--hostfile", str(run_dir / "hostfile")]
+    hosts = run.cluster.hosts if run.cluster else ()
+    if all(host.devices is None for host in hosts):
+        return args
+    return [*args, "--include", "@".join(f"{h.name}:{','.join(map(str, h.device_ids))}" for h in hosts)]
+
+
+def node_args(node_rank: int, master: str) -> list[str]:
+    """Options of a launcher that starts the ranks of its own host alone (`--no-ssh`)."""
+    return ["--no_ssh", "--node_rank", str(node_rank), "--master_addr", master]
+
+
+def worker_args(run_dir: Path, resume: Path | None, allowed_changes: Sequence[str]) -> list[str]:
+    """The arguments of `train_worker.py`."""
+    args = ["--run", str(run_dir), *(["--resume", str(resume)] if resume else [])]
+    return args + [word for key in allowed_changes for word in ("--allow-change", key)]
+
+
+def with_attempt(argv: Sequence[str], attempt: int, resume: Path | None, port: int) -> tuple[str, ...]:
+    """The command of another attempt, which resumes from `resume`."""
+    args = list(argv)
+    for option in ("--resume", "--attempt"):
+        if option in args:
+            del args[args.index(option) : args.index(option) + 2]
+    if "--master_port" in args:
+        args[args.index("--master_port") + 1] = str(port)
+    return (*args, "--attempt", str(attempt), *(["--resume", str(resume)] if resume else []))
+
+
+def launch_script(argv: Sequence[str], cwd: Path, variables: Sequence[Variable], env_file: Path | None) -> str:
+    """The content of `launch.sh`: the same command for a shell, without supervision."""
+    exports = [
+        f"export {v.name}={_quote_for_shell(v.value)}"
+        for v in own_variables(variables)
+        if v.name != "HARNESS_SUPERVISOR"
+    ]
+    if env_file is not None:
+        exports.append(f"export DS_ENV_FILE={shlex.quote(str(env_file))}")
+    head = ["#!/bin/sh", "# The command that `harness launch` ran. Run by hand, nobody watches over the ranks."]
+    return "\n".join([*head, f"cd {shlex.quote(str(cwd))} || exit 2", *exports, f"exec {shlex.join(argv)}"]) + "\n"
+
+
+def _quote_for_shell(value: str) -> str:
+    """For a shell; `:$PATH` at the end stays a reference to the shell's own."""
+    head = value.removesuffix(":$PATH")
+    return shlex.quote(value) if head == value else f'{shlex.quote(head)}:"$PATH"'

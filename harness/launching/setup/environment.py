@@ -1,0 +1,143 @@
+"""Environment variables of the ranks: the harness's own, those of `launch.env`, those of this shell that reach others.
+
+Plain values, except for the search for files that DeepSpeed does not read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.interpreter import SAFE_PATH
+from harness.launching.hosts.local_host import LocalHost
+from harness.launching.setup.backends import BACKENDS
+from harness.launching.setup.debug_env import distributed_debug_env
+from harness.plan.resolved_run import ResolvedRun
+
+ALLOWED_CODE_VARIABLE = "HARNESS_ALLOWED_CODE"
+"""What the ranks read: the sha256 of the one file that they may run."""
+LEADER_VARIABLE = "HARNESS_LEADER"
+"""Where each host starts its own ranks: the first host's supervisor, which holds the run directory."""
+RESERVED_VARIABLES = ("PATH", "HARNESS_RUN_DIR", "HARNESS_SUPERVISOR", LEADER_VARIABLE)
+"""Variables of the plan's own; `launch.env` can say what PATH is, and nothing of the others (gate SE002)."""
+SSH_OPTIONS = "-o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=4"
+"""For pdsh: no questions, and a connection to a host that was cut off ends by itself."""
+_FORWARDED_BY_DEEPSPEED = ("MLFLOW", "PYTHON", "MV2", "UCX")
+"""Prefixes of the variables that DeepSpeed sends to every host (`launcher/runner.py`, EXPORT_ENVS); CUDA adds NCCL."""
+_FORWARDED_BY_HARNESS = (
+    "DS_ACCELERATOR",
+    "TORCH_EXTENSIONS_DIR",
+    "HARNESS_NO_PATCH",
+    "OMP_NUM_THREADS",
+    "HF_HOME",
+    "HF_HUB_CACHE",
+    "HF_HUB_OFFLINE",
+    "HF_ENDPOINT",
+)
+"""Settings of the shell that ranks on this machine obey, and so ranks on other hosts have to. No secrets among them."""
+_BY_DEEPSPEED = "forwarded by DeepSpeed"
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """One environment variable of the ranks and where its value comes from."""
+
+    name: str
+    value: str
+    origin: str
+
+
+def build_variables(
+    run: ResolvedRun, local_host: LocalHost, run_dir: Path, local_slots: int | None
+) -> tuple[Variable, ...]:
+    """The variables that every rank gets. `local_slots`: the ranks of this machine, where it starts them itself; None
+    when a launcher starts them on other hosts.
+    """
+    env = run.spec.launch.env
+    is_literal = local_slots is None and BACKENDS[run.spec.launch.launcher].literal
+    inherited_path = local_host.environ.get("PATH", os.defpath) if is_literal else "$PATH"
+    path = env.get("PATH", f"{Path(local_host.python).parent}:{inherited_path}")
+    variables = [
+        Variable("HARNESS_RUN_DIR", str(run_dir), "harness, to find its processes"),
+        Variable("PATH", path, "harness, this Python's own ninja first"),
+        Variable("HARNESS_SUPERVISOR", local_host.supervisor_id, "harness, ranks end when it is gone"),
+    ]
+    if SAFE_PATH not in env:  # DeepSpeed starts its launcher on each host with `-m`, in the current folder
+        variables.append(Variable(SAFE_PATH, "1", "harness, no module of the current folder is imported"))
+    is_bound = run.spec.launch.bind_cores_to_rank  # then DeepSpeed chooses the number of threads
+    if local_slots is not None and not is_bound and "OMP_NUM_THREADS" not in {*env, *local_host.environ}:
+        origin = f"harness, {local_host.cores} cores / {local_slots} ranks"
+        variables.append(Variable("OMP_NUM_THREADS", str(max(1, local_host.cores // local_slots)), origin))
+    debug_variables = distributed_debug_env(run.spec.telemetry, run_dir)
+    variables += [Variable(n, v, "telemetry.debug_distributed") for n, v in debug_variables.items() if n not in env]
+    variables += [Variable(n, v, "launch.env") for n, v in env.items() if n not in RESERVED_VARIABLES]
+    has_stub = local_host.mlflow_stub_dir is not None and "PYTHONPATH" not in env
+    if has_stub:
+        folders = (str(local_host.mlflow_stub_dir), local_host.environ.get("PYTHONPATH", ""))
+        origin = "harness, mlflow is kept from DeepSpeed's autotuner"
+        variables.append(Variable("PYTHONPATH", os.pathsep.join(filter(None, folders)), origin))
+    if local_slots is None:
+        own_names = {SAFE_PATH, "PYTHONPATH"} if has_stub else {SAFE_PATH}
+        variables += [v for v in forwarded_variables(run, local_host) if v.name not in own_names]
+    return tuple(variables)
+
+
+def forwarded_variables(run: ResolvedRun, local_host: LocalHost) -> list[Variable]:
+    """Variables of this shell that reach ranks on other hosts, those of `launch.env` aside: DeepSpeed forwards some by
+    their prefix, the plan some by their name.
+    """
+    environ, env = local_host.environ, run.spec.launch.env
+    prefixes = (*_FORWARDED_BY_DEEPSPEED, "NCCL") if local_host.accelerated else _FORWARDED_BY_DEEPSPEED
+    by_prefix = [Variable(n, v, _BY_DEEPSPEED) for n, v in sorted(environ.items()) if n.startswith(prefixes)]
+    by_name = [Variable(n, environ[n], "this shell") for n in _FORWARDED_BY_HARNESS if environ.get(n)]
+    return [variable for variable in (*by_prefix, *by_name) if variable.name not in env]
+
+
+def interface_variables(run: ResolvedRun, name: str) -> tuple[Variable, ...]:
+    """The interface that all hosts share, for the libraries that would guess."""
+    origin = "preflight, the one network that all hosts share"
+    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+    return tuple(Variable(variable, name, origin) for variable in names if variable not in run.spec.launch.env)
+
+
+def own_variables(variables: Sequence[Variable]) -> list[Variable]:
+    """The variables that the plan itself has to set: all but those that DeepSpeed forwards."""
+    return [variable for variable in variables if variable.origin != _BY_DEEPSPEED]
+
+
+def env_file_text(variables: Sequence[Variable]) -> str:
+    """The content of `deepspeed.env`, which DeepSpeed sends to every host."""
+    return "".join(f"{v.name}={v.value}\n" for v in own_variables(variables))
+
+
+def launcher_environment(
+    base: Mapping[str, str], variables: Sequence[Variable], env_file: Path | None
+) -> dict[str, str]:
+    """The launcher's own environment on this machine: `base` with the plan's variables on top.
+
+    `env_file`: with several hosts DeepSpeed sends the variables of the file that DS_ENV_FILE names, and none of the
+    others.
+    """
+    environ = dict(base) | {v.name: v.value for v in variables}
+    environ["PATH"] = environ["PATH"].replace("$PATH", base.get("PATH", os.defpath))
+    if env_file is None:
+        return environ
+    ssh_options = f"{base.get('PDSH_SSH_ARGS_APPEND', '')} {SSH_OPTIONS}".strip()
+    return environ | {"DS_ENV_FILE": str(env_file), "PDSH_SSH_ARGS_APPEND": ssh_options}
+
+
+def redacted_value(variable: Variable) -> str:
+    """A variable's value for people and files: what looks like a secret and does not stand in the spec is withheld."""
+    secret = any(word in variable.name.upper() for word in ("TOKEN", "SECRET", "PASSWORD", "API_KEY", "CREDENTIAL"))
+    return "(withheld)" if secret and variable.origin != "launch.env" else variable.value
+
+
+def ignored_env_files(folder: Path) -> list[Path]:
+    """Files of variables that DeepSpeed would have sent to other hosts, had DS_ENV_FILE not named the plan's instead.
+
+    Source: `launcher/runner.py`, DEEPSPEED_ENVIRONMENT_PATHS (the home folder and the current one).
+    """
+    places = dict.fromkeys((Path.home(), folder))
+    return [place / ".deepspeed_env" for place in places if (place / ".deepspeed_env").is_file()]

@@ -1,0 +1,119 @@
+"""One attempt: starts the ranks, waits for their end or ends them, and decides the verdict on them."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from harness.errors import ExitCode
+from harness.launching.setup.launch_context import LaunchContext
+from harness.launching.setup.launch_plan import HostPlan, LaunchPlan
+from harness.launching.supervise.cleanup import remove_buffers, remove_partial_files
+from harness.launching.supervise.monitor import TICK_SECONDS, RankMonitor
+from harness.launching.supervise.node_agents import HOST_SILENCE_SECONDS
+from harness.launching.supervise.restart_files import log_name
+from harness.launching.supervise.run_verdict import decide_verdict
+from harness.launching.supervise.termination import RankTermination
+from harness.plan.resolved_run import ResolvedRun
+from harness.run_records.rank_statuses import read_statuses
+from harness.verdicts import Verdict
+
+_STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGUSR1}
+_HANG_CAUSE, _LOST_HOST_CAUSE = "LG076", "LG077"
+"""What `harness explain` says of a run that hung, and of a host that was cut off."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptResult:
+    """The verdict on one attempt, and the host that was cut off in it, if one was."""
+
+    verdict: Verdict
+    lost_host: str | None = None
+
+
+def run_attempt(
+    plan: LaunchPlan, run: ResolvedRun, context: LaunchContext, heartbeat: Callable[[], None]
+) -> AttemptResult:
+    """Run the ranks of one attempt to their end. `heartbeat` is called again and again meanwhile."""
+    remove_buffers(plan)
+    log = log_name(plan.attempt) if plan.is_leader else f"host-{plan.hosts[plan.node_rank or 0].name}.log"
+    monitor = RankMonitor(plan, run, context, log, heartbeat)
+    termination = RankTermination(monitor, run.spec.launch.stop_grace_seconds)
+    monitor.start()
+    try:
+        _wait_for_end(monitor, termination)
+    finally:
+        termination.terminate_ranks()
+        remove_buffers(plan)
+        if plan.local and not termination.unkilled_processes:  # with other hosts, a rank there may still be writing
+            remove_partial_files(plan.run_dir)
+    return _result_of(plan, context, monitor, termination)
+
+
+def _wait_for_end(monitor: RankMonitor, termination: RankTermination) -> None:
+    """Return when the launcher has ended and none of its processes is left on this machine."""
+    while monitor.child.poll() is None:
+        signum = monitor.signals.first or monitor.find_launcher_signal()
+        if signum:
+            termination.stop_ranks(signum)
+            break
+        monitor.poll()
+        if monitor.is_hung_at_exit():
+            monitor.observer.on_note("every rank is done and something does not exit")
+            break
+        if monitor.is_broken():
+            break
+        time.sleep(TICK_SECONDS)
+    monitor.poll(force=True)
+    monitor.wait_for_other_hosts()
+    if -(monitor.child.poll() or 0) in _STOP_SIGNALS and monitor.is_training() and not monitor.signals.received:
+        termination.stop_ranks(-monitor.child.returncode)  # who asks the launcher to end asks for the run to end
+    termination.terminate_ranks()
+
+
+def _result_of(
+    plan: LaunchPlan, context: LaunchContext, monitor: RankMonitor, termination: RankTermination
+) -> AttemptResult:
+    statuses = read_statuses(plan.run_dir)
+    verdict = decide_verdict(
+        statuses,
+        plan.world_size,
+        termination.exit_code,
+        monitor.rank_exits,
+        context.signals.first,
+        ranks_killed=termination.ranks_killed,
+        stop_text=_read_text(plan.run_dir / "stop"),
+        starts_remote_ranks=plan.starts_remote_ranks,
+    )
+    lost_host = None
+    if monitor.lost_host is not None and verdict.state != "completed":
+        lost_host = monitor.lost_host.name
+        verdict = _lost_host_verdict(monitor.lost_host, verdict)
+    elif monitor.hang is not None and verdict.state != "completed":
+        rank = monitor.hang.rank
+        host = statuses[rank].host if rank in statuses else ""
+        hung = Verdict("failed", ExitCode.HUNG, monitor.hang.reason, rank, host, verdict.step)
+        verdict = replace(hung, cause=_HANG_CAUSE)
+    if termination.unkilled_processes:
+        pids = ", ".join(str(p.pid) for p in termination.unkilled_processes)
+        verdict = replace(verdict, notes=(*verdict.notes, f"these processes could not be killed: {pids}"))
+    if termination.unkilled_on_hosts:
+        note = f"these could not be killed: {'; '.join(termination.unkilled_on_hosts)}"
+        verdict = replace(verdict, notes=(*verdict.notes, note))
+    return AttemptResult(verdict, lost_host)
+
+
+def _lost_host_verdict(host: HostPlan, verdict: Verdict) -> Verdict:
+    """Ranks that say that they lost a peer are not who failed."""
+    reason = f"host {host.name} was cut off or switched off: nothing was heard of it for {HOST_SILENCE_SECONDS:.0f} s"
+    return Verdict("failed", ExitCode.FINDINGS, reason, host.ranks[0], host.name, verdict.step, cause=_LOST_HOST_CAUSE)
+
+
+def _read_text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

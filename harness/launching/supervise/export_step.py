@@ -1,0 +1,105 @@
+"""The export of a checkpoint: as the last step of a run (`export.at_end`), and for `harness export`."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from harness.checkpoints.latest import saved_step
+from harness.errors import ExitCode
+from harness.interpreter import python_command
+from harness.launching.process.child_process import kill_session, spawn_child
+from harness.launching.process.signals import SignalInterrupt
+from harness.launching.setup.launch_context import LaunchContext
+from harness.launching.setup.launch_plan import LaunchPlan
+from harness.plan.resolved_run import ResolvedRun
+from harness.units import parse_bytes
+from harness.verdicts import State, Verdict
+
+
+def export_at_end(
+    plan: LaunchPlan, run: ResolvedRun, verdict: Verdict, checkpoint: Path | None, context: LaunchContext
+) -> tuple[Verdict, Path | None]:
+    """Export what the run ended with. Returns the verdict of the whole run and the folder of the export: when the
+    export fails, the run has failed, though its checkpoints stay.
+    """
+    source = checkpoint or _resumed_final_checkpoint(plan, verdict)
+    if source is None:
+        reason = (
+            "training is complete; nothing to export: no checkpoint was saved (`checkpoint.save_at_end: true` does)"
+        )
+        return _with_reason(verdict, "failed", ExitCode.FINDINGS, reason), None
+    target = plan.run_dir / "export"
+    log = plan.run_dir / "logs" / "export.log"
+    try:
+        code = run_export(source, target, _export_args(plan, run, source), context, log)
+    except SignalInterrupt as interrupt:
+        reason = "training is complete and saved; the export was broken off"
+        return _with_reason(verdict, "stopped", 128 + interrupt.signum, reason), None
+    if code:
+        reason = f"training is complete and saved; the export ended with code {code}, see {log}"
+        return _with_reason(verdict, "failed", code if code > 0 else 128 - code, reason), None
+    context.observer.on_note(f"exported to {target}")
+    return verdict, target
+
+
+def run_export(checkpoint: Path, target: Path, options: list[str], context: LaunchContext, log: Path | None) -> int:
+    """Run `export_worker.py` with this Python; returns its exit code. Raises SignalInterrupt when a signal came.
+
+    Output goes to `log`, or to the caller's own stdout and stderr.
+    """
+    worker = str(context.scripts / "export_worker.py")
+    command = python_command(worker, "--checkpoint", str(checkpoint), "--out", str(target), *options)
+    stream = log.open("ab") if log is not None else None
+    try:
+        child = spawn_child(command, Path.cwd(), stream, stream)
+        try:
+            while child.poll() is None:
+                context.signals.raise_if_received()
+                time.sleep(0.1)
+        finally:
+            kill_session(child, 1.0)
+    finally:
+        if stream is not None:
+            stream.close()
+    return child.returncode
+
+
+def read_sample(run_dir: Path) -> str:
+    """The text that was generated from the export; empty when there is none."""
+    try:
+        return (run_dir / "sample.txt").read_text(encoding="utf-8")
+    except OSError:
+        return ""
+
+
+def _export_args(plan: LaunchPlan, run: ResolvedRun, checkpoint: Path) -> list[str]:
+    export = run.spec.export
+    args = ["--dtype", export.dtype] if export.dtype else []
+    if export.max_shard_size is not None:
+        args += ["--max-shard-bytes", str(parse_bytes(export.max_shard_size))]
+    args += ["--lora", export.lora] if export.lora != "merge" else []
+    args += ["--verify"] if export.verify else []
+    args += ["--allow-local-code"] if _has_trusted_code(plan, run, checkpoint) else []
+    if export.sample_prompt is not None:
+        args += ["--sample-prompt", export.sample_prompt, "--sample-tokens", str(export.sample_tokens)]
+    return args
+
+
+def _has_trusted_code(plan: LaunchPlan, run: ResolvedRun, checkpoint: Path) -> bool:
+    """Whether code that the model brings is what the spec of this run allowed. A checkpoint from elsewhere, with no
+    step left to train, may bring other code.
+    """
+    is_own = checkpoint.resolve().is_relative_to(plan.run_dir.resolve().parent)
+    return run.spec.model.trust_remote_code and is_own
+
+
+def _with_reason(verdict: Verdict, state: State, code: int, reason: str) -> Verdict:
+    """The verdict with another end than that of the ranks, who completed."""
+    return replace(verdict, state=state, code=code, reason=reason, time=time.time())
+
+
+def _resumed_final_checkpoint(plan: LaunchPlan, verdict: Verdict) -> Path | None:
+    """The checkpoint that the run resumed from, when no step was left to train: it is what this run ended with."""
+    return plan.resume if plan.resume is not None and saved_step(plan.resume) == verdict.step else None

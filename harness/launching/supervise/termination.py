@@ -1,0 +1,107 @@
+"""The end of an attempt's ranks: a stop that lets them finish their step and save (Ctrl-C, SIGTERM, SIGUSR1), and the
+kill of every process that is left.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Mapping
+
+from harness.launching.process.processes import Process, kill_all, send_signal
+from harness.launching.process.signals import signal_name
+from harness.launching.supervise.monitor import LAUNCHER_EXIT_SECONDS, TICK_SECONDS, RankMonitor
+from harness.launching.supervise.run_verdict import RankExit, signal_of_exit_code
+
+_PKILL_SECONDS = 5.0
+"""How long DeepSpeed's own handler may take to send `pkill` to the other hosts."""
+
+
+class RankTermination:
+    """Stops and kills the ranks of one attempt. Use `stop_ranks` if a signal came, then always `terminate_ranks`."""
+
+    def __init__(self, monitor: RankMonitor, grace_seconds: float) -> None:
+        self._monitor, self._grace_seconds = monitor, grace_seconds
+        self.ranks_killed = False
+        """A rank that had no final status had to be killed."""
+        self.exit_code = 0
+        """The launcher's."""
+        self.unkilled_processes: list[Process] = []
+        self.unkilled_on_hosts: list[str] = []
+        """Processes that other hosts could not end."""
+
+    def stop_ranks(self, signum: int) -> None:
+        """Ask the ranks to stop and wait for them. There is no wait while none trains, nor after a second signal.
+
+        After the notice of a pre-emption nobody is killed here: the scheduler does that, when it has to.
+        """
+        monitor = self._monitor
+        is_training = monitor.is_training()
+        is_notice = signum == signal.SIGUSR1
+        (monitor.plan.run_dir / "stop").write_text(f"{signal_name(signum)}\n", encoding="utf-8")
+        monitor.observer.on_stop(signal_name(signum), None if is_notice else self._grace_seconds, is_training)
+        grace = float("inf") if is_notice else self._grace_seconds
+        deadline = time.monotonic() + (grace if is_training else 0.0)
+        while time.monotonic() < deadline and not monitor.signals.is_repeated and monitor.is_training():
+            monitor.poll(force=True)
+            if monitor.all_ranks_final():
+                monitor.wait_for_launcher(min(LAUNCHER_EXIT_SECONDS, max(1.0, deadline - time.monotonic())))
+                return
+            if monitor.is_broken():
+                return
+            time.sleep(TICK_SECONDS)
+
+    def terminate_ranks(self) -> None:
+        """End whatever is left of the run on this machine, and pass on the output that remains.
+
+        Ranks are killed, since SIGTERM would only ask them to save; the launcher then says how they ended.
+        """
+        monitor = self._monitor
+        is_first_call = not monitor.is_terminating
+        exited_alone = monitor.child.poll() is not None
+        exit_codes = dict(monitor.pdsh_output.exit_codes)
+        monitor.is_terminating = True
+        self._kill_on_other_hosts()
+        processes = monitor.find_processes()
+        if processes and monitor.child.poll() is None and monitor.plan.starts_remote_ranks:
+            send_signal([p for p in processes if p.pid == monitor.child.pid], signal.SIGTERM)
+            monitor.wait_for_launcher(_PKILL_SECONDS)
+            processes = monitor.find_processes()
+        if processes:
+            if not monitor.all_ranks_final():
+                self.ranks_killed = True
+                monitor.observer.on_kill(len(processes))
+            rank_pids = {status.pid for status in monitor.statuses.values()}
+            send_signal([p for p in processes if p.pid in rank_pids], signal.SIGKILL)
+            if monitor.first_loss_at is not None:
+                monitor.wait_for_launcher(LAUNCHER_EXIT_SECONDS)
+            self.unkilled_processes = kill_all(monitor.find_processes, 0.4)
+        self.exit_code = monitor.child.wait()
+        monitor.finish_output()
+        if is_first_call and monitor.plan.starts_remote_ranks:
+            # What a host's launcher says once its ranks were ended from here is of no account.
+            _apply_host_exit_codes(monitor, monitor.pdsh_output.exit_codes if exited_alone else exit_codes)
+
+    def _kill_on_other_hosts(self) -> None:
+        """Have the node agents end what is left of the run on the other hosts; done once."""
+        monitor = self._monitor
+        if monitor.node_agents is not None:
+            self.ranks_killed = self.ranks_killed or not monitor.all_ranks_final()
+            self.unkilled_on_hosts = monitor.node_agents.kill_all()
+            monitor.node_agents = None
+            monitor.wait_for_launcher(LAUNCHER_EXIT_SECONDS)  # pdsh ends when the ranks have, and says how
+
+
+def _apply_host_exit_codes(monitor: RankMonitor, exit_codes: Mapping[str, int]) -> None:
+    """The exit code of a host's launcher names the signal that ended its first rank, if its agent has not seen it."""
+    for host in monitor.plan.hosts:
+        signum = signal_of_exit_code(exit_codes.get(host.name, 0))
+        unfinished = [r for r in host.ranks if r in monitor.statuses and not monitor.statuses[r].is_final]
+        exits = [e for e in monitor.rank_exits if e.rank in unfinished]
+        if signum is None or not unfinished or any(e.reported_by_launcher for e in exits):
+            continue
+        observed = min(exits, key=lambda e: (e.time, e.rank), default=None)
+        rank = observed.rank if observed else unfinished[0]
+        exit_time = observed.time if observed else time.time()
+        reported = RankExit(rank, monitor.statuses[rank].pid, exit_time, signum, reported_by_launcher=True)
+        monitor.rank_exits = [*(e for e in monitor.rank_exits if e is not observed), reported]

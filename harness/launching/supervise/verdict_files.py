@@ -1,0 +1,37 @@
+"""The verdict of a run as files: where this launch writes its own, and those of the other hosts that it waits for."""
+
+from __future__ import annotations
+
+import time
+
+from harness.launching.setup.launch_context import LaunchContext
+from harness.launching.setup.launch_plan import LaunchPlan
+from harness.launching.supervise.run_verdict import is_lost_peer_error
+from harness.verdicts import Verdict, read_verdict, write_verdict
+
+
+def save_verdict(plan: LaunchPlan, verdict: Verdict, context: LaunchContext) -> None:
+    """Write the verdict to the run directory. Where each host starts its own ranks, hosts other than the first write
+    to `status/node-N`, for the first one, which writes the run's.
+    """
+    folder = plan.run_dir if plan.is_leader else plan.run_dir / "status" / f"node-{plan.node_rank}"
+    try:
+        folder.mkdir(exist_ok=True)
+        write_verdict(folder, verdict)
+    except OSError as error:
+        context.observer.on_note(f"verdict.json cannot be written: {error.strerror or error}")
+
+
+def verdict_of_other_hosts(plan: LaunchPlan, verdict: Verdict, seconds: float) -> Verdict:
+    """Where each host starts its own ranks, a rank of this host that lost a peer cannot say how that peer ended. The
+    supervisor of the peer's host writes it within `seconds`; else the verdict stays.
+    """
+    if plan.node_rank is None or not plan.is_leader or not verdict.crashed or not is_lost_peer_error(verdict.reason):
+        return verdict
+    folders = [plan.run_dir / "status" / f"node-{node}" for node in range(len(plan.hosts)) if node != plan.node_rank]
+    deadline, causes = time.monotonic() + seconds, list[Verdict]()
+    while not causes and time.monotonic() < deadline:
+        time.sleep(0.1)
+        others = [read_verdict(folder) for folder in folders]
+        causes = [v for v in others if v is not None and v.state == "failed" and not is_lost_peer_error(v.reason)]
+    return min(causes, key=lambda v: v.time, default=verdict)

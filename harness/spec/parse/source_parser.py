@@ -1,0 +1,34 @@
+"""A file or a text as a Source: by the YAML parser, by strict JSON, or by hjson where strict JSON fails."""
+
+from __future__ import annotations
+
+from harness.errors import UserError
+from harness.spec.parse import json_parser
+from harness.spec.parse.source import Source, is_json, read_text
+
+
+def read_source(file: str) -> Source:
+    """Read and parse a file; `-` is standard input. Raises UserError with findings that name line and column."""
+    return parse(read_text(file), file)
+
+
+def parse(text: str, file: str) -> Source:
+    """The text as values with their places. Raises UserError where the syntax is wrong."""
+    if is_json(file, text):
+        return json_parser.parse(text, file)
+    from harness.spec.parse import yaml_parser
+
+    return yaml_parser.parse(text, file)
+
+
+def parse_lenient(text: str, file: str) -> json_parser.JsonDocument:
+    """The file as strict JSON, or else as hjson reads it. Raises UserError where both fail."""
+    reader = json_parser.JsonReader(text, file)
+    try:
+        return json_parser.JsonDocument(reader.to_source(), tuple(reader.findings))
+    except UserError as error:
+        from harness.spec.parse import hjson_parser
+
+        if error.findings[0].gate != "SP002":
+            raise
+        return hjson_parser.parse(text, file, error)

@@ -3,7 +3,7 @@
     python benchmarks/loading.py [--layers 12] [--ranks 2] [--rounds 3] [--write]
 
 A folder of bf16 safetensors (Llama of 1,024, about half a gigabyte at 12 layers) is loaded at stage 3 by the harness
-(`harness/runtime/models/zero3_weights.py`) and by `from_pretrained` under `HfDeepSpeedConfig`, which is what Trainer does,
+(`zero3_weights.py`) and by `from_pretrained` under `HfDeepSpeedConfig`, which is what Trainer does,
 alternately, each on ranks of its own, the files dropped from the page cache before. Read: the kernel's count of bytes
 that the disk had to give, mapped files included. Own memory (RssAnon) and mapped file memory (RssFile) at their
 highest while it loads, beyond what the process had before. `--write` puts the table into

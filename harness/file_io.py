@@ -101,6 +101,12 @@ def _file_mode(path: Path) -> int:
     return 0o666 & ~umask
 
 
+def relative_to_cwd(path: Path) -> Path:
+    """The path as seen from the current folder where it is below it, else unchanged."""
+    folder = Path.cwd()
+    return path.relative_to(folder) if path.is_relative_to(folder) else path
+
+
 def replace_file(path: Path, text: str, *, durable: bool = True) -> None:
     """Replace `path` by a file with this text: readers see the old or the new; `durable`: also after a power cut.
 

@@ -25,6 +25,10 @@ class Place(NamedTuple):
     def __str__(self) -> str:
         return f"{self.file}:{self.line}:{self.column}"
 
+    def to_json(self) -> dict[str, Any]:
+        """The place as plain values."""
+        return {"file": self.file, "line": self.line, "column": self.column, "length": self.length}
+
 
 class Label(NamedTuple):
     """A place, and a text to print under it."""
@@ -65,6 +69,23 @@ class Finding(NamedTuple):
         """Does it stop a launch?"""
         return self.severity == "error"
 
+    def to_json(self) -> dict[str, Any]:
+        """The finding as plain values."""
+        fix = self.fix
+        return {
+            "gate": self.gate,
+            "severity": self.severity,
+            "message": self.message,
+            "key": self.key,
+            "place": self.place.to_json() if self.place else None,
+            "label": self.label,
+            "related": [{"place": label.place.to_json(), "text": label.text} for label in self.related],
+            "notes": list(self.notes),
+            "fix": {"title": fix.title, "sets": dict(fix.sets), "safe": fix.safe, "effect": fix.effect}
+            if fix
+            else None,
+        }
+
 
 class SkippedGate(NamedTuple):
     """A gate that could not run, and the input that it lacks."""
@@ -102,6 +123,20 @@ class Report(NamedTuple):
     def ok(self) -> bool:
         """Is there no error?"""
         return not self.errors
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of `findings.json`: the findings of the file, and the gates that were checked and skipped."""
+        return {
+            "file": self.file,
+            "ok": self.ok,
+            "consumer": self.consumer,
+            "findings": [finding.to_json() for finding in self.findings],
+            "fixed": [finding.to_json() for finding in self.fixed],
+            "ignored": [finding.to_json() for finding in self.ignored],
+            "left_out": [finding.to_json() for finding in self.left_out],
+            "gates_checked": self.checked,
+            "gates_skipped": [{"gate": s.gate, "needs": s.needs} for s in self.skipped],
+        }
 
 
 class CheckOutcome(NamedTuple):

@@ -21,7 +21,8 @@ from typing import Any
 
 import yaml
 
-from harness.cli.validation import ValidateOptions, validate
+from harness.cli.output_format import FindingsFormat
+from harness.cli.validate_config import validate_config
 from harness.facts.deepspeed_keys import block_keys, block_paths
 from harness.spec.run_spec import RunSpec
 
@@ -97,19 +98,18 @@ def one(seed: int, folder: Path) -> str:
     file = folder / name
     file.write_bytes(content)
     diff = draw.random() < 0.3
-    options = ValidateOptions(
-        files=(str(file),),
-        format=draw.choice(["text", "json", "github", "sarif"]),
-        world_size=draw.choice([None, 1, 2, 8]),
-        deepspeed_version=draw.choice(["0.14.5", "0.16.9", "0.18.3", "0.19.8"]),
-        diff=diff,
-        unsafe_fixes=diff and draw.random() < 0.5,
-    )
+    options = {
+        "format": FindingsFormat(draw.choice(["text", "json", "github", "sarif"])),
+        "world_size": draw.choice([None, 1, 2, 8]),
+        "deepspeed_version": draw.choice(["0.14.5", "0.16.9", "0.18.3", "0.19.8"]),
+        "diff": diff,
+        "unsafe_fixes": diff and draw.random() < 0.5,
+    }
     output = io.StringIO()
     began, code = time.process_time(), 0
     try:
         with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
-            validate(options)
+            validate_config([str(file)], **options)
     except SystemExit as end:
         code = int(end.code or 0)
     except BaseException:

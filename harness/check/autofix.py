@@ -1,23 +1,21 @@
-"""`--fix`: safe fixes in the text of a file, one after the other, each checked before it is kept.
+"""`--fix`: safe fixes in the text of a file, one after the other. Each is checked before it is applied.
 
-Writes only what is better than what was there; asks nobody.
+Writes a file only where its findings become fewer; asks nobody.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.check.check_file import CheckedFile, can_fix
+from harness.check.check_file import CheckedFile
 from harness.errors import UserError
 from harness.file_io import read_regular, write_atomically
 from harness.findings import Finding
-from harness.spec.parse.source import MAX_BYTES, decode, join_key, value_at
-from harness.spec.parse.source import KeyPath as KeyPath
+from harness.spec.parse.source import MAX_BYTES, KeyPath, decode, join_key, value_at
 from harness.spec.text_editor import EditError, apply_edits, edits_of_fix
-from harness.views.style import escape_unprintable
 
 CheckText = Callable[[str], CheckedFile]
 MAX_ROUNDS = 200
@@ -36,6 +34,11 @@ class FixResult(NamedTuple):
     def changed(self) -> bool:
         """Is there anything to write?"""
         return self.after != self.before
+
+
+def can_fix(finding: Finding, *, unsafe: bool) -> bool:
+    """Does the finding have a fix that `--fix` may apply?"""
+    return finding.fix is not None and bool(finding.fix.sets) and (finding.fix.safe or unsafe)
 
 
 def apply_fixes(file: str, text: str, check: CheckText, *, unsafe: bool) -> FixResult:
@@ -89,7 +92,7 @@ class _FixSession:
         return edits_of_fix(finding.fix, self.checked.source)
 
     def _reject_oscillation(self, after: CheckedFile, sets: dict[KeyPath, Any]) -> None:
-        """Raises CannotEdit when a finding that comes up now would set a key back to what it was."""
+        """Raises EditError when a finding that comes up now would set a key back to what it was."""
         if self.checked.source is None or after.source is None:
             return
         old = {_finding_key(f) for f in self.checked.report.findings}
@@ -106,7 +109,7 @@ def _finding_key(finding: Finding) -> tuple[str, str, str]:
 
 
 def _require_improvement(before: CheckedFile, after: CheckedFile, finding: Finding) -> None:
-    """Raises CannotEdit when the text did not get better."""
+    """Raises EditError when the text did not get better."""
     if before.run is not None and after.run is None:
         raise EditError("the file could not be read afterwards")
     left = {_finding_key(f) for f in after.report.findings}
@@ -140,7 +143,7 @@ class OriginalFile(NamedTuple):
 
 
 def read_original(file: str) -> OriginalFile:
-    """The file to be mended. Raises Refused when it is no text, OSError when it cannot be read."""
+    """The file to fix. Raises UserError when it is no text, OSError when it cannot be read."""
     content = read_regular(Path(file), MAX_BYTES)
     return OriginalFile(content, decode(content, file))
 
@@ -161,23 +164,9 @@ def write_fixed(file: str, original: OriginalFile, text: str) -> str | None:
     return None
 
 
-def format_diff(file: str, before: str, after: str) -> str:
-    """The change as a unified diff that `patch -p1` and `git apply` take."""
-    from difflib import unified_diff
-
-    name = escape_unprintable(file.removeprefix("./").lstrip("/"))
-    lines = unified_diff(before.splitlines(keepends=True), after.splitlines(keepends=True), f"a/{name}", f"b/{name}")
-    return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
-
-
 def read_if_possible(file: str) -> OriginalFile | None:
-    """The file to be mended; None where it cannot be read, which its check then tells."""
+    """The file to fix; None where it cannot be read, which its check then reports."""
     try:
         return read_original(file) if file != "-" else None
     except (OSError, ValueError, UserError):
         return None
-
-
-def format_unapplied_fixes(refused: Sequence[str], file: str) -> list[str]:
-    """Lines for standard error about fixes that were not applied."""
-    return [f"not fixed in {file}: {reason}" for reason in dict.fromkeys(refused)]

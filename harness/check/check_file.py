@@ -1,15 +1,14 @@
-"""What the commands that take a spec share: the way from a file to a checked run. Knows no command line."""
+"""The way from a file to a checked run: load, find the hosts, resolve, ask every gate. Prints nothing."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from harness.errors import ExitCode, UserError
-from harness.facts.deepspeed_version import VERIFIED_RANGE, DeepSpeedTarget, parse_version, resolve_target
+from harness.errors import ExitCode
+from harness.facts.deepspeed_version import DeepSpeedTarget, resolve_target
 from harness.file_io import read_regular
 from harness.findings import Finding, Fix, Report, sort_findings
 from harness.plan.resolved_run import ResolvedRun, resolve_run
@@ -19,16 +18,36 @@ from harness.spec.run_spec import Consumer, RunSpec
 from harness.spec.spec_loader import LoadedSpec, load_spec
 
 if TYPE_CHECKING:
+    from harness.hostinfo.host_survey import Survey
     from harness.spec.host_selection import HostSelection
 
 
 class CheckedFile(NamedTuple):
-    """A file, the run that it asks for if that much is clear, and everything found. `source` is there to quote from."""
+    """A file, the run that it asks for if that much is clear, and all findings. `source` is there to quote from."""
 
     report: Report
     source: Source | None
     run: ResolvedRun | None
     code: ExitCode
+
+
+class LoadedRun(NamedTuple):
+    """A file as it was read, and the hosts that take part. No gate has checked it yet.
+
+    `hostfile` is that of the command line. `overrides` has `launch.num_gpus` too where the command line sets it.
+    """
+
+    loaded_spec: LoadedSpec
+    deepspeed: DeepSpeedTarget
+    cluster: Cluster | None = None
+    host_findings: tuple[Finding, ...] = ()
+    overrides: tuple[str, ...] = ()
+    hostfile: str | None = None
+
+    @property
+    def spec(self) -> RunSpec | None:
+        """The run spec; None where the file has errors."""
+        return self.loaded_spec.spec
 
 
 def check_file(
@@ -37,6 +56,7 @@ def check_file(
     overrides: Sequence[str] | None = None,
     hostfile: str | None = None,
     world_size: int | None = None,
+    default_world_size: int | None = None,
     deepspeed: DeepSpeedTarget | None = None,
     launching: bool = False,
     consumer: Consumer | None = None,
@@ -44,68 +64,134 @@ def check_file(
     selection: HostSelection | None = None,
     allow_code: bool = False,
 ) -> CheckedFile:
-    """Load, resolve and ask every gate; all problems of one file in one pass.
+    """Load, resolve and ask every gate; all problems of one file in one pass. The arguments are those of `load_run` and
+    `check_loaded_run`.
+    """
+    loaded = load_run(
+        file,
+        overrides=overrides,
+        hostfile=hostfile,
+        selection=selection,
+        deepspeed=deepspeed,
+        consumer=consumer,
+        text=text,
+    )
+    return check_loaded_run(
+        loaded,
+        world_size=world_size,
+        default_world_size=default_world_size,
+        launching=launching,
+        allow_code=allow_code,
+    )
 
-    `consumer` is who reads a DeepSpeed JSON; `text` is the file's, where it is in hand already. `selection` says
-    more about hosts. `allow_code`: code that the spec chooses may run (`--allow-local-code`), or nothing of it does.
+
+def load_run(
+    file: str,
+    *,
+    overrides: Sequence[str] | None = None,
+    hostfile: str | None = None,
+    selection: HostSelection | None = None,
+    deepspeed: DeepSpeedTarget | None = None,
+    consumer: Consumer | None = None,
+    text: str | None = None,
+) -> LoadedRun:
+    """Read the file and find out which hosts take part. Asks no gate.
+
+    `consumer` is who reads a DeepSpeed JSON; `text` is the file's text where the caller has it. `selection` says more
+    about hosts; without hosts its `num_gpus` are the ranks of this machine.
     """
     deepspeed = deepspeed or resolve_target()
-    loaded = load_spec(file, overrides or (), deepspeed, consumer=consumer, text=text)
-    if loaded.spec is None or loaded.source is None:
-        report = Report(file, sort_findings(loaded.findings), consumer=loaded.consumer)
-        return CheckedFile(report, loaded.source, None, loaded.code)
-    cluster, found = _resolve_cluster(loaded.spec, file, hostfile, selection)
-    found += _check_rank_counts(loaded.spec, cluster, loaded.source, world_size)
-    run = resolve_run(loaded.spec, name=_run_name_of(file), cluster=cluster, world_size=world_size, kind=loaded.kind)
+    overrides = tuple(overrides or ())
+    loaded_spec = load_spec(file, overrides, deepspeed, consumer=consumer, text=text)
+    if loaded_spec.spec is None or loaded_spec.source is None:
+        return LoadedRun(loaded_spec, deepspeed, overrides=overrides, hostfile=hostfile)
+    cluster, findings = _resolve_cluster(loaded_spec.spec, file, hostfile, selection)
+    num_gpus = selection.num_gpus if selection is not None else None
+    if cluster is None and num_gpus is not None and not any(f.is_error for f in findings):
+        overrides = (*overrides, f"launch.num_gpus={num_gpus}")
+        loaded_spec = load_spec(file, overrides, deepspeed, consumer=consumer, text=text)
+    return LoadedRun(loaded_spec, deepspeed, cluster, tuple(findings), overrides, hostfile)
+
+
+def check_loaded_run(
+    loaded: LoadedRun,
+    *,
+    world_size: int | None = None,
+    default_world_size: int | None = None,
+    launching: bool = False,
+    allow_code: bool = False,
+) -> CheckedFile:
+    """Resolve the run and ask every gate.
+
+    `world_size` overrides the spec and may contradict the hosts (HO005). `default_world_size` counts only where neither
+    the hosts nor the spec have a number of ranks. `allow_code`: code that the spec chooses may run
+    (`--allow-local-code`), or nothing of it does.
+    """
+    file, consumer, findings = loaded.loaded_spec.file, loaded.loaded_spec.consumer, loaded.loaded_spec.findings
+    spec, source = loaded.loaded_spec.spec, loaded.loaded_spec.source
+    if spec is None or source is None:
+        report = Report(file, sort_findings(findings), consumer=consumer)
+        return CheckedFile(report, source, None, loaded.loaded_spec.code)
+    host_findings = [*loaded.host_findings, *_check_rank_counts(spec, loaded.cluster, source, world_size)]
+    name, kind = _run_name_of(file), loaded.loaded_spec.kind
+    run = resolve_run(spec, name=name, cluster=loaded.cluster, world_size=world_size, kind=kind)
+    if run.parallel_dims.world_size is None and default_world_size is not None:
+        run = resolve_run(spec, name=name, world_size=default_world_size, kind=kind)
     from harness.gates import check_run
 
-    judge = partial(check_run, deepspeed=deepspeed, launching=launching, allow_code=allow_code)
-    return _run_gates(loaded, run, found, judge, hostfile)
-
-
-def _run_gates(
-    loaded: LoadedSpec, run: ResolvedRun, found: list[Finding], judge: Callable[..., Report], hostfile: str | None
-) -> CheckedFile:
-    source = loaded.source
-    if source is None:
-        raise UserError(loaded.findings, loaded.code)
-    report = judge(run, source, consumer=loaded.consumer)
-    everything = sort_findings([*loaded.findings, *found, *report.findings])
-    report = report._replace(findings=everything, consumer=loaded.consumer)
-    files = {f.place.file for f in found if f.place} - {source.file, *source.extra_lines}
-    source = source._replace(extra_lines={**source.extra_lines, **{file: _read_lines(file) for file in files}})
-    unreadable = any(f.gate == "HO001" for f in found) and hostfile is not None
+    report = check_run(
+        run, source, deepspeed=loaded.deepspeed, launching=launching, consumer=consumer, allow_code=allow_code
+    )
+    report = report._replace(findings=sort_findings([*findings, *host_findings, *report.findings]), consumer=consumer)
+    unreadable = any(f.gate == "HO001" for f in host_findings) and loaded.hostfile is not None
     code = ExitCode.OK if report.ok else ExitCode.USAGE if unreadable else ExitCode.FINDINGS
-    return CheckedFile(report, source, run, code)
+    return CheckedFile(report, _with_quoted_files(source, host_findings), run, code)
+
+
+def check_survey(run: ResolvedRun, source: Source, survey: Survey) -> Report:
+    """The findings of the gates that need the hosts' answers, and of no others."""
+    from harness.gates import check_run
+    from harness.gates.registry import all_gates
+
+    gates = {gate.id for gate in all_gates() if "the hosts' answers" in gate.needs}
+    accelerator = "cuda" if survey.has_accelerators else "cpu"
+    report = check_run(run, source, launching=True, accelerator=accelerator, survey=survey)
+    return Report(report.file, tuple(f for f in report.findings if f.gate in gates), len(gates))
+
+
+def _with_quoted_files(source: Source, findings: Sequence[Finding]) -> Source:
+    """The source with the lines of other files that findings are about, such as a hostfile."""
+    files = {f.place.file for f in findings if f.place} - {source.file, *source.extra_lines}
+    return source._replace(extra_lines={**source.extra_lines, **{file: _read_lines(file) for file in files}})
 
 
 def _resolve_cluster(
-    spec: RunSpec, file: str, hostfile: str | None, chosen: HostSelection | None
+    spec: RunSpec, file: str, hostfile: str | None, selection: HostSelection | None
 ) -> tuple[Cluster | None, list[Finding]]:
-    """Who takes part: of the command line, else of the spec's hostfile; then what the command line leaves of them."""
-    if chosen is not None and (chosen.slurm or chosen.hosts is not None):
+    """The hosts of the command line, else of the spec's hostfile, and those of them that the command line selects."""
+    if selection is not None and (selection.slurm or selection.hosts is not None):
         from harness.spec.host_selection import parse_hosts, slurm_hosts
 
-        if hostfile is not None or (chosen.slurm and chosen.hosts is not None):
+        if hostfile is not None or (selection.slurm and selection.hosts is not None):
             message = "`--hostfile`, `--hosts` and `--slurm` all say which hosts there are"
             return None, [Finding("HO024", "error", message, fix=Fix("give one of them"))]
-        cluster, found = parse_hosts(chosen.hosts) if chosen.hosts is not None else slurm_hosts(os.environ)
+        cluster, findings = parse_hosts(selection.hosts) if selection.hosts is not None else slurm_hosts(os.environ)
     elif hostfile is not None:
-        cluster, found = read_hostfile(hostfile)
+        cluster, findings = read_hostfile(hostfile)
     elif spec.launch.hostfile is not None:
-        cluster, found = read_hostfile(str(Path(file).parent / spec.launch.hostfile), named_by_spec=True)
+        cluster, findings = read_hostfile(str(Path(file).parent / spec.launch.hostfile), named_by_spec=True)
     else:
-        return None, _check_filters_without_hosts(chosen)
-    if cluster is None or chosen is None or not chosen.has_filters:
-        return cluster, found
+        return None, _check_filters_without_hosts(selection)
+    if cluster is None or selection is None or not selection.has_filters:
+        return cluster, findings
     from harness.spec.host_selection import select_hosts
 
-    cluster, more = select_hosts(cluster, chosen)
-    return cluster, [*found, *more]
+    cluster, more = select_hosts(cluster, selection)
+    return cluster, [*findings, *more]
 
 
-def _check_filters_without_hosts(chosen: HostSelection | None) -> list[Finding]:
-    if chosen is None or not (chosen.include or chosen.exclude or chosen.num_nodes not in (None, 1)):
+def _check_filters_without_hosts(selection: HostSelection | None) -> list[Finding]:
+    if selection is None or not (selection.include or selection.exclude or selection.num_nodes not in (None, 1)):
         return []
     message = "`--include`, `--exclude` and `--num-nodes` choose among hosts, and there is no hostfile"
     notes = ("on this machine alone, CUDA_VISIBLE_DEVICES chooses devices",)
@@ -113,14 +199,14 @@ def _check_filters_without_hosts(chosen: HostSelection | None) -> list[Finding]:
 
 
 def _check_rank_counts(spec: RunSpec, cluster: Cluster | None, source: Source, world_size: int | None) -> list[Finding]:
-    """Two places that say how many ranks there are, and differ."""
+    """Two places give the number of ranks, and differ."""
     slots = cluster.num_slots if cluster else None
-    asked = spec.launch.num_gpus
+    num_gpus = spec.launch.num_gpus
     if slots is not None and world_size not in (None, slots):
         message = f"`--world-size {world_size}` is not the {slots} slots of the hostfile"
         return [Finding("HO005", "error", message, fix=Fix("leave one of them out"))]
-    if slots is not None and asked not in (None, slots):
-        message = f"`launch.num_gpus` is {asked}, the hostfile has {slots} slots and wins"
+    if slots is not None and num_gpus not in (None, slots):
+        message = f"`launch.num_gpus` is {num_gpus}, the hostfile has {slots} slots and wins"
         place = source.place("launch.num_gpus")
         return [Finding("HO005", "warning", message, "launch.num_gpus", place, fix=Fix("remove `launch.num_gpus`"))]
     return []
@@ -136,31 +222,3 @@ def _read_lines(file: str) -> list[str]:
         return read_regular(Path(file), MAX_BYTES).decode("utf-8-sig").split("\n")
     except (OSError, ValueError):  # a NUL in the name is a ValueError, as is text that is not UTF-8
         return []
-
-
-def parse_target(version: str | None) -> DeepSpeedTarget:
-    """The DeepSpeed to check against. Raises Refused when `--deepspeed-version` is no version."""
-    try:
-        return resolve_target(version)
-    except ValueError as error:
-        raise UserError(
-            [Finding("SP011", "error", f"--deepspeed-version: {error}", fix=Fix("write it as `0.19.8`"))],
-            ExitCode.USAGE,
-        ) from None
-
-
-def check_release_verified(deepspeed: DeepSpeedTarget) -> list[Finding]:
-    """That the gates were not looked up for this release, where that is so."""
-    first, last = map(parse_version, VERIFIED_RANGE)
-    if first <= deepspeed.version <= last:
-        return []
-    message = f"the gates were not verified for DeepSpeed {deepspeed.text} ({deepspeed.origin})"
-    notes = (
-        f"they were looked up from {VERIFIED_RANGE[0]} to {VERIFIED_RANGE[1]}; the nearest of these decides what is said",
-    )
-    return [Finding("EN020", "info", message, notes=notes, fix=Fix("read what is found with care"))]
-
-
-def can_fix(finding: Finding, *, unsafe: bool) -> bool:
-    """Does the finding bring a fix that `--fix` may apply?"""
-    return finding.fix is not None and bool(finding.fix.sets) and (finding.fix.safe or unsafe)

@@ -15,8 +15,8 @@ _SKIPPED_FOLDERS = frozenset(("node_modules", "__pycache__", "site-packages", "v
 
 
 class DiscoveredFiles(NamedTuple):
-    """What is to be checked, in the order given, once each; `passed_over` are files in folders that are something
-    else; `problems` are folders that cannot be read or hold nothing.
+    """The files to check, in the order of the command line, each once. `passed_over` are files in folders that hold
+    something else; `problems` are folders that cannot be read or are empty.
     """
 
     files: tuple[str, ...]
@@ -37,14 +37,14 @@ def discover_files(arguments: Sequence[str]) -> DiscoveredFiles:
             files.setdefault(_real_path(argument), argument)
             continue
         before = len(files)
-        found = False
+        has_config = False
         for path in _walk_folder(argument, problems):
             if _looks_like_config(path):
-                found = True
+                has_config = True
                 files.setdefault(_real_path(path), path)
             else:
                 passed_over.setdefault(_real_path(path), path)
-        if not found and len(files) == before and not problems:
+        if not has_config and len(files) == before and not problems:
             problems.append(_empty_folder_finding(argument))
     others = tuple(path for key, path in passed_over.items() if key not in files)
     return DiscoveredFiles(tuple(files.values()), others, tuple(problems))
@@ -62,17 +62,17 @@ def _walk_folder(folder: str, problems: list[Finding]) -> Iterator[str]:
             Finding("SP001", "error", message, place=Place(str(error.filename), 1, 1), fix=Fix("check the path"))
         )
 
-    for here, folders, names in os.walk(folder, onerror=unreadable):
-        folders[:] = sorted(name for name in folders if _should_enter(here, name))
+    for parent, folders, names in os.walk(folder, onerror=unreadable):
+        folders[:] = sorted(name for name in folders if _should_enter(parent, name))
         for name in sorted(names):
             if name.lower().endswith(EXTENSIONS) and not name.startswith("."):
-                yield os.path.join(here, name)  # noqa: PTH118
+                yield os.path.join(parent, name)  # noqa: PTH118
 
 
-def _should_enter(here: str, name: str) -> bool:
+def _should_enter(parent: str, name: str) -> bool:
     if name.startswith(".") or name in _SKIPPED_FOLDERS:
         return False
-    return not os.path.exists(os.path.join(here, name, "pyvenv.cfg"))  # noqa: PTH110, PTH118
+    return not os.path.exists(os.path.join(parent, name, "pyvenv.cfg"))  # noqa: PTH110, PTH118
 
 
 def _looks_like_config(path: str) -> bool:

@@ -33,47 +33,47 @@ class RuleSelection(NamedTuple):
         """
         if not self:
             return report
-        kept = tuple(f for f in report.findings if self.includes(f.gate) or (f.is_error and not readable))
-        left_out = tuple(f for f in report.findings if f not in kept)
+        selected = tuple(f for f in report.findings if self.includes(f.gate) or (f.is_error and not readable))
+        left_out = tuple(f for f in report.findings if f not in selected)
         skipped = tuple(s for s in report.skipped if self.includes(s.gate))
         checked = self._count_checked(report, is_spec=is_spec) if report.checked else 0
-        return report._replace(findings=kept, left_out=left_out, skipped=skipped, checked=checked)
+        return report._replace(findings=selected, left_out=left_out, skipped=skipped, checked=checked)
 
     def _count_checked(self, report: Report, *, is_spec: bool) -> int:
         from harness.gates.registry import all_gates
 
         skipped = {s.gate for s in report.skipped}
-        asked = [g for g in all_gates() if g.id not in skipped and (is_spec or "a run spec" not in g.needs)]
-        return sum(self.includes(gate.id) for gate in asked)
+        gates = [g for g in all_gates() if g.id not in skipped and (is_spec or "a run spec" not in g.needs)]
+        return sum(self.includes(gate.id) for gate in gates)
 
 
 def parse_rule_selection(select: Sequence[str], ignore: Sequence[str]) -> RuleSelection:
-    """From the words of the command line, separated by commas or given again. Raises Refused for unknown ones."""
+    """From the words of the command line, separated by commas or given again. Raises UserError for unknown ones."""
     if not select and not ignore:
         return RuleSelection()
     return RuleSelection(frozenset(_resolve_ids("--select", select)), frozenset(_resolve_ids("--ignore", ignore)))
 
 
 def _resolve_ids(option: str, words: Sequence[str]) -> list[str]:
-    from harness.views.gate_pages import find_nearest_id, list_rows
+    from harness.check.finding_index import find_nearest_id, list_rows
 
     names = {row.name.upper(): row.id for row in list_rows()}
     ids = set(names.values())
     families = {id_[:2] for id_ in ids}
-    found, wrong = [], []
+    selected_ids, wrong = [], []
     for word in [part.strip() for text in words for part in text.split(",")]:
         plain = word.upper()
         if plain in ids or plain in families or plain in names:
-            found.append(names.get(plain, plain))
+            selected_ids.append(names.get(plain, plain))
         else:
-            better = find_nearest_id(word) if word else None
+            nearest = find_nearest_id(word) if word else None
             fix = (
-                f"did you mean `{better}`?"
-                if better
+                f"did you mean `{nearest}`?"
+                if nearest
                 else "`harness explain` lists ids; a family is their first two letters"
             )
             message = f"`{option} {word}` names no finding and no family of findings"
             wrong.append(Finding("SP011", "error", message, fix=Fix(fix)))
     if wrong:
         raise UserError(wrong, ExitCode.USAGE)
-    return found
+    return selected_ids

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from harness.check.check_file import parse_target
+from harness.check.deepspeed_release import parse_target
 from harness.cli.console import exit_with, print_findings
 from harness.cli.options import VersionOption
 from harness.errors import UserError

@@ -1,18 +1,16 @@
-"""Which commands there are. Only the one that is asked for is imported, so that `validate-config` starts fast."""
+"""The list of commands. A call imports only the command that it names, so that every command starts fast."""
 
 from __future__ import annotations
 
-import errno
-import gc
 import importlib
 import os
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import Annotated, NoReturn
 
+import typer
+
+from harness.cli.error_handler import report_crash, report_full_disk
 from harness.errors import ExitCode, UserError
-
-if TYPE_CHECKING:
-    import typer
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "validate-config": ("validate_config", "Check run specs and DeepSpeed JSONs"),
@@ -39,10 +37,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 def main() -> NoReturn:
     """The whole program. A fault of ours ends with a log to paste and exit code 3, never with a bare traceback."""
     try:
-        _validate_without_typer(sys.argv[1:])
-        app = build_app(sys.argv[1:])
-        gc.enable()
-        app()
+        build_app(sys.argv[1:])()
     except UserError as refused:
         from harness.cli.console import print_findings
 
@@ -54,57 +49,34 @@ def main() -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter would complain once more at its end
         sys.exit(ExitCode.BROKEN_PIPE)
     except Exception as error:
-        sys.exit(_report_full_disk(error) or _report_crash())
+        sys.exit(report_full_disk(error) or report_crash())
     sys.exit(ExitCode.OK)
-
-
-def _validate_without_typer(arguments: list[str]) -> None:
-    """Validate without typer, where the command line is a plain one; comes back where it is not."""
-    if arguments[:1] != ["validate-config"]:
-        return
-    from harness.cli.quick import read
-    from harness.cli.validation import validate
-
-    options = read(arguments[1:])
-    if options is not None:
-        validate(options)
 
 
 def build_app(arguments: list[str]) -> typer.Typer:
     """The typer application with the command that `arguments` name, or with all of them where they name none."""
-    import typer
-
-    from harness.cli.root import root
-
     app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
     app.callback()(root)
-    asked = next((a for a in arguments if not a.startswith("-")), None)
-    for name in [asked] if asked in COMMANDS else COMMANDS:
-        function, words = COMMANDS[name]
+    command = next((a for a in arguments if not a.startswith("-")), None)
+    for name in [command] if command in COMMANDS else COMMANDS:
+        function, summary = COMMANDS[name]
         module = importlib.import_module(f"harness.cli.{function}")
         no_args_is_help = getattr(module, "NO_ARGS_IS_HELP", False)
-        app.command(name, short_help=words, no_args_is_help=no_args_is_help)(getattr(module, function))
+        app.command(name, short_help=summary, no_args_is_help=no_args_is_help)(getattr(module, function))
     return app
 
 
-def _report_full_disk(error: Exception) -> ExitCode | None:
-    """A full disk under stdout is not our fault."""
-    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-        print(f"error: the output could not be written: {error.strerror}", file=sys.stderr)
-        return ExitCode.USAGE
-    return None
+def _print_version(is_given: bool) -> None:
+    if is_given:
+        from importlib.metadata import version
+
+        print(f"harness {version('deepspeed-harness')}")
+        raise typer.Exit
 
 
-def _report_crash() -> ExitCode:
-    import tempfile
-    import traceback
-
-    text = f"harness {' '.join(sys.argv[1:])}\nPython {sys.version}\n\n{traceback.format_exc()}"
-    with tempfile.NamedTemporaryFile(
-        "w", prefix="harness-crash-", suffix=".log", delete=False, encoding="utf-8", errors="backslashreplace"
-    ) as log:
-        log.write(text)
-    last = traceback.format_exc().strip().splitlines()[-1]
-    print(f"error: the harness itself failed: {last}", file=sys.stderr)
-    print(f"help: this is our fault, please report it with the log {log.name}", file=sys.stderr)
-    return ExitCode.BUG
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    """Validate, plan, render, launch and report DeepSpeed training runs from one YAML run spec."""

@@ -12,33 +12,17 @@ from typing import Annotated
 import typer
 
 from harness.checkpoints.evaluations import Evaluations
-from harness.checkpoints.latest import (
-    LATEST,
-    checkpoints_folder,
-    describe_stale_latest,
-    find_latest,
-    list_checkpoints,
-    list_complete_manifests,
-    step_in_name,
-    verify_with_name,
-)
-from harness.checkpoints.manifest import MANIFEST, Manifest, read_manifest
-from harness.checkpoints.retention import remove_checkpoint, update_latest_pointer
-from harness.cli.console import exit_with
+from harness.checkpoints.listing import find_checkpoints_folder, find_manifest, read_rows
+from harness.checkpoints.removal import remove_and_update_latest, require_another_complete, require_checkpoints
+from harness.checkpoints.verify_paths import verify_paths
+from harness.cli.console import exit_with, print_findings
+from harness.cli.output_format import OutputFormat
 from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
 from harness.views import checkpoint as view
-from harness.views import findings_text as text
 from harness.views.style import style_for
 
 NO_ARGS_IS_HELP = True
-
-
-class OutputFormat(StrEnum):
-    """Output formats."""
-
-    text = "text"
-    json = "json"
 
 
 class Action(StrEnum):
@@ -82,72 +66,43 @@ def checkpoint(
 
 
 def _check_count(action: Action, folders: list[Path]) -> None:
-    wanted = {Action.ls: 1, Action.show: 1, Action.diff: 2}.get(action)
-    if wanted is not None and len(folders) != wanted:
-        fix = Fix(f"name {wanted}")
-        message = f"`harness checkpoint {action.value}` takes {wanted} paths, got {len(folders)}"
-        raise UserError([Finding("SP011", "error", message.replace("1 paths", "1 path"), fix=fix)], ExitCode.USAGE)
+    expected = {Action.ls: 1, Action.show: 1, Action.diff: 2}.get(action)
+    if expected is not None and len(folders) != expected:
+        message = f"`harness checkpoint {action.value}` takes {expected} paths, got {len(folders)}"
+        finding = Finding("SP011", "error", message.replace("1 paths", "1 path"), fix=Fix(f"name {expected}"))
+        raise UserError([finding], ExitCode.USAGE)
 
 
 def _list_checkpoints(path: Path, format: OutputFormat) -> ExitCode:
-    folder = _find_checkpoints_folder(path)
-    rows = [_read_row(p) for p in list_checkpoints(folder)]
-    newest = next((r.manifest.folder.name for r in rows if r.manifest), None)
+    folder = find_checkpoints_folder(path)
+    rows, evaluations = read_rows(folder), Evaluations.read(folder)
     if format is OutputFormat.json:
-        print(view.checkpoints_as_json(folder, rows, Evaluations.read(folder), newest))
+        print(view.checkpoints_as_json(folder, rows, evaluations))
     else:
-        print(view.render_checkpoints(folder, rows, Evaluations.read(folder), newest, style_for(sys.stdout)))
+        print(view.render_checkpoints(folder, rows, evaluations, style_for(sys.stdout)))
     return ExitCode.OK
 
 
-def _read_row(path: Path) -> view.CheckpointRow:
-    try:
-        return view.CheckpointRow(path, read_manifest(path), "")
-    except UserError as refused:
-        return view.CheckpointRow(path, None, refused.findings[0].message)
-
-
 def _verify_checkpoints(paths: list[Path], format: OutputFormat, *, deep: bool) -> ExitCode:
-    """Each checkpoint by itself, and, of a run, whether `latest` names the newest that is whole."""
-    results: list[tuple[Path, list[Finding]]] = []
-    for path in paths:
-        if is_checkpoint(path):
-            results.append((path, verify_with_name(path, deep=deep, progress=_progress_printer())))
-            continue
-        folder = _find_checkpoints_folder(path)
-        mine = [(p, verify_with_name(p, deep=deep, progress=_progress_printer())) for p in list_checkpoints(folder)]
-        whole = next((p for p, found in mine if not any(f.is_error for f in found)), None)
-        stale = describe_stale_latest(folder, whole)
-        if stale:
-            fix = Fix("nothing, for a resume: it looks for itself; the next save writes it anew")
-            mine.append((folder / LATEST, [Finding("CK115", "error", f"`{folder / LATEST}`: {stale}", fix=fix)]))
-        results += mine
+    results = verify_paths(paths, deep=deep, progress=_print_progress if sys.stderr.isatty() else None)
     if format is OutputFormat.json:
         print(view.verification_as_json(results, deep=deep))
     else:
-        _print_findings([f for _, found in results for f in found])
+        findings = [finding for result in results for finding in result.findings]
+        if findings:
+            print_findings(findings, None)
         print(view.render_verification(results, style_for(sys.stdout), deep=deep))
-    return ExitCode.FINDINGS if any(f.is_error for _, found in results for f in found) else ExitCode.OK
+    return ExitCode.FINDINGS if any(result.is_damaged for result in results) else ExitCode.OK
 
 
-def _progress_printer() -> Callable[[int, int], None] | None:
-    """A line that is written over, on a terminal alone."""
-    if not sys.stderr.isatty():
-        return None
-
-    def tell(done: int, total: int) -> None:
-        print(
-            f"\r{view.format_read_progress(done, total)}",
-            end="\n" if done >= total else "",
-            file=sys.stderr,
-            flush=True,
-        )
-
-    return tell
+def _print_progress(done: int, total: int) -> None:
+    """A line that is written over."""
+    end = "\n" if done >= total else ""
+    print(f"\r{view.format_read_progress(done, total)}", end=end, file=sys.stderr, flush=True)
 
 
 def _show_manifest(path: Path, format: OutputFormat) -> ExitCode:
-    manifest = _read_manifest(path)
+    manifest = find_manifest(path)
     if format is OutputFormat.json:
         print(json.dumps(manifest.body, indent=2))
     else:
@@ -156,75 +111,22 @@ def _show_manifest(path: Path, format: OutputFormat) -> ExitCode:
 
 
 def _diff_manifests(first: Path, second: Path, format: OutputFormat) -> ExitCode:
-    one, other = _read_manifest(first), _read_manifest(second)
-    print(
-        view.manifest_diff_as_json(one, other)
-        if format is OutputFormat.json
-        else view.render_manifest_diff(one, other, style_for(sys.stdout))
-    )
+    one, other = find_manifest(first), find_manifest(second)
+    if format is OutputFormat.json:
+        print(view.manifest_diff_as_json(one, other))
+    else:
+        print(view.render_manifest_diff(one, other, style_for(sys.stdout)))
     return ExitCode.OK
 
 
 def _remove_checkpoints(paths: list[Path], *, yes: bool, force: bool) -> ExitCode:
+    require_checkpoints(paths)
     for path in paths:
-        if step_in_name(path.name) is None or not path.is_dir() or path.is_symlink():
-            raise UserError([_no_checkpoint_finding(path, "is not a checkpoint")], ExitCode.USAGE)
-    for path in paths:
-        left = [m for m in list_complete_manifests(path.parent) if m.folder.name != path.name]
-        if not left and not force and (path / MANIFEST).is_file():
-            fix = Fix("give `--force` when it is meant")
-            raise UserError(
-                [Finding("CK114", "error", f"`{path}` is the only complete checkpoint of its run", fix=fix)],
-                ExitCode.USAGE,
-            )
+        if not force:
+            require_another_complete(path)
         if not yes and not typer.confirm(f"Remove {path}?", err=True):
             print("Nothing was removed." if path == paths[0] else "Nothing more was removed.", file=sys.stderr)
             return ExitCode.OK
-        try:
-            remove_checkpoint(path)
-            update_latest_pointer(path.parent)
-        except OSError as error:
-            reason = (error.strerror or str(error)).lower()
-            fix = Fix("see to it that the folder can be written")
-            raise UserError(
-                [Finding("CK113", "error", f"`{path}` cannot be removed: {reason}", fix=fix)], ExitCode.USAGE
-            ) from None
+        remove_and_update_latest(path)
         print(f"removed {path}")
     return ExitCode.OK
-
-
-def is_checkpoint(path: Path) -> bool:
-    """Is this path meant as one checkpoint, whole or not?"""
-    return path.is_dir() and ((path / MANIFEST).exists() or step_in_name(path.name) is not None)
-
-
-def _find_checkpoints_folder(path: Path) -> Path:
-    """The folder of checkpoints of a run. Raises Refused (CK113)."""
-    if not path.is_dir():
-        raise UserError(
-            [_no_checkpoint_finding(path, "is not a folder" if path.exists() else "does not exist")], ExitCode.USAGE
-        )
-    folder = checkpoints_folder(path)
-    if not list_checkpoints(folder):
-        raise UserError([_no_checkpoint_finding(path, "has no checkpoint")], ExitCode.USAGE)
-    return folder
-
-
-def _read_manifest(path: Path) -> Manifest:
-    """The manifest of a checkpoint, or of the newest complete one of a run. Raises Refused."""
-    if is_checkpoint(path):
-        return read_manifest(path)
-    newest = find_latest(_find_checkpoints_folder(path), verify="sizes").checkpoint
-    if newest is None:
-        raise UserError([_no_checkpoint_finding(path, "has no complete checkpoint")], ExitCode.USAGE)
-    return read_manifest(newest)
-
-
-def _no_checkpoint_finding(path: Path, what: str) -> Finding:
-    fix = Fix("name a run directory, such as `runs/latest`, or one of its `checkpoints/step-*`")
-    return Finding("CK113", "error", f"`{path}` {what}", fix=fix)
-
-
-def _print_findings(found: list[Finding]) -> None:
-    if found:
-        print(text.render_findings(found, None, style_for(sys.stderr)), file=sys.stderr)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from harness.check.check_file import CheckedFile
 from harness.errors import ExitCode
@@ -12,7 +12,27 @@ from harness.findings import Finding
 from harness.plan.resolved_run import ResolvedRun
 from harness.spec.parse.source import Source
 from harness.views import findings_text
-from harness.views.style import style_for
+from harness.views.style import escape_unprintable, style_for
+
+if TYPE_CHECKING:
+    from harness.launching.setup.launch_request import LaunchRejected
+
+
+class ConsoleLog:
+    """Notes and warnings on stderr, while a launch is prepared."""
+
+    def on_note(self, text: str) -> None:
+        """Print a line."""
+        log_to_stderr(text)
+
+    def on_findings(self, findings: Sequence[Finding], source: Source | None) -> None:
+        """Print warnings."""
+        print_findings(findings, source)
+
+
+def log_to_stderr(text: str) -> None:
+    """A note to stderr; what could move the cursor is escaped."""
+    print(escape_unprintable(text, keep="\n"), file=sys.stderr)
 
 
 def print_findings(items: Sequence[Finding], source: Source | None) -> None:
@@ -20,20 +40,28 @@ def print_findings(items: Sequence[Finding], source: Source | None) -> None:
     print(findings_text.render_findings(items, source, style_for(sys.stderr)), file=sys.stderr)
 
 
-def exit_on_errors(checked: CheckedFile, what_did_not_happen: str) -> ResolvedRun:
+def exit_rejected(rejected: LaunchRejected) -> NoReturn:
+    """Print why there is no launch, and end the command."""
+    if rejected.findings:
+        print_findings(rejected.findings, rejected.source)
+    closing = f"{escape_unprintable(rejected.closing)}."
+    if rejected.report is not None:
+        closing = f"{findings_text.format_summary([rejected.report], style_for(sys.stderr))}. {closing}"
+    print(closing, file=sys.stderr)
+    exit_with(rejected.code)
+
+
+def exit_on_errors(checked: CheckedFile, closing: str) -> ResolvedRun:
     """The run, with warnings printed; or, after all errors are printed, the end of the program."""
     if checked.report.findings:
         print_findings(checked.report.findings, checked.source)
-    if checked.run is not None and checked.report.ok:
-        return checked.run
-    print(
-        f"{findings_text.format_summary([checked.report], style_for(sys.stderr))}. {what_did_not_happen}.",
-        file=sys.stderr,
-    )
-    raise SystemExit(int(checked.code))
+    if checked.run is None or not checked.report.ok:
+        print(f"{findings_text.format_summary([checked.report], style_for(sys.stderr))}. {closing}.", file=sys.stderr)
+        exit_with(checked.code)
+    return checked.run
 
 
 def exit_with(code: ExitCode | int) -> NoReturn:
-    """End the command with this exit code, once what it printed is out."""
+    """End the command with this exit code, once its output is flushed."""
     sys.stdout.flush()
     raise SystemExit(int(code))

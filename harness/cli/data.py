@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -11,6 +10,7 @@ import typer
 from harness.check.check_file import CheckedFile, check_file
 from harness.cli.console import exit_with, print_findings
 from harness.cli.options import SetOption, SpecArgument, WorldSizeOption
+from harness.cli.output_format import OutputFormat
 from harness.errors import UserError
 from harness.findings import Finding
 from harness.launching.programs.data_preview import preview_data
@@ -20,13 +20,6 @@ from harness.views.style import style_for
 
 NO_ARGS_IS_HELP = True
 _DATA_KEYS = ("data", "model", "train.seed")
-
-
-class OutputFormat(StrEnum):
-    """Output formats."""
-
-    text = "text"
-    json = "json"
 
 
 def data(

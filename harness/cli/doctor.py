@@ -1,29 +1,22 @@
-"""`harness doctor`: what this machine has, what that makes possible, and how to mend what is missing."""
+"""`harness doctor`: what this machine has, what that makes possible, and how to fix what is missing."""
 
 from __future__ import annotations
 
 import json
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from harness.cli.console import exit_with
+from harness.cli.output_format import OutputFormat
 from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
 from harness.launching.programs import aio_tuning, benchmark_runner
 from harness.launching.programs.doctor_checks import run_checks
 from harness.views import doctor as view
 from harness.views.style import style_for
-
-
-class OutputFormat(StrEnum):
-    """Output formats."""
-
-    text = "text"
-    json = "json"
 
 
 def doctor(
@@ -54,13 +47,13 @@ def doctor(
         _tune_nvme(_require_folder(tune_nvme, "--tune-nvme"), seconds, format)
         return
     folder = None if disk is None else _require_folder(disk, "--disk")
-    rows, found = run_checks(), {}
+    rows, measurements = run_checks(), {}
     if measure:
-        found = benchmark_runner.benchmark_host(folder)
-        rows = (*rows, *benchmark_runner.to_doctor_checks(found))
-    section = benchmark_runner.to_cluster_section(found)
+        measurements = benchmark_runner.benchmark_host(folder)
+        rows = (*rows, *benchmark_runner.to_doctor_checks(measurements))
+    section = benchmark_runner.to_cluster_section(measurements)
     if format is OutputFormat.json:
-        print(view.checks_as_json(rows, measured=found, cluster=section))
+        print(view.checks_as_json(rows, measured=measurements, cluster=section))
     else:
         print(view.render_checks(rows, style_for(sys.stdout), section))
     exit_with(ExitCode.FINDINGS if any(row.state == "missing" for row in rows) else ExitCode.OK)
@@ -69,10 +62,10 @@ def doctor(
 def _tune_nvme(folder: Path, seconds: float, format: OutputFormat) -> None:
     """Progress goes to stderr, the piece of a run spec to stdout."""
 
-    def tell(trial: dict[str, object]) -> None:
+    def print_trial(trial: dict[str, object]) -> None:
         print(view.format_aio_trial(trial), file=sys.stderr, flush=True)
 
-    tuned = aio_tuning.tune_aio(folder, tell, seconds)
+    tuned = aio_tuning.tune_aio(folder, print_trial, seconds)
     print(view.format_aio_result(tuned), file=sys.stderr)
     as_json = json.dumps({"deepspeed": {"aio": tuned.aio}}) + "\n"
     print(as_json if format is OutputFormat.json else tuned.to_spec_fragment(), end="")

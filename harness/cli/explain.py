@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import shutil
 import sys
-from enum import StrEnum
 from typing import Annotated, NoReturn
 
 import typer
 
 from harness.cli.console import exit_with, print_findings
+from harness.cli.output_format import OutputFormat
 from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
-
-
-class OutputFormat(StrEnum):
-    """Output formats of `--log`."""
-
-    text = "text"
-    json = "json"
 
 
 def explain(
@@ -54,22 +47,23 @@ def explain(
     """
     if log is not None:
         _explain_log(log, format)
+    from harness.check.finding_index import list_rows
     from harness.views import gate_pages
 
     width = min(shutil.get_terminal_size((120, 24)).columns, 120)
     if table:
         print(gate_pages.render_table_markdown(), end="")
         exit_with(ExitCode.OK)
-    words = [row.id for row in gate_pages.list_rows()] if all_ else ids or []
+    words = [row.id for row in list_rows()] if all_ else ids or []
     if not words:
-        print(gate_pages.render_table(gate_pages.list_rows(), width))
+        print(gate_pages.render_table(list_rows(), width))
         exit_with(ExitCode.OK)
-    found = [gate_pages.render_page(word, width) or _render_family(word, width) for word in words]
-    wrong = [_unknown_id_finding(word) for word, text in zip(words, found, strict=True) if text is None]
-    if wrong:
-        print_findings(wrong, None)
+    pages = [gate_pages.render_page(word, width) or gate_pages.render_family(word, width) for word in words]
+    unknown = [gate_pages.unknown_id_finding(word) for word, page in zip(words, pages, strict=True) if page is None]
+    if unknown:
+        print_findings(unknown, None)
         exit_with(ExitCode.USAGE)
-    print(f"\n\n{'-' * min(width, 72)}\n\n".join(text for text in found if text is not None))
+    print(f"\n\n{'-' * min(width, 72)}\n\n".join(page for page in pages if page is not None))
 
 
 def _explain_log(name: str, format: OutputFormat) -> NoReturn:
@@ -78,34 +72,17 @@ def _explain_log(name: str, format: OutputFormat) -> NoReturn:
     from harness.views.style import style_for
 
     try:
-        found = diagnose_run(name)
+        diagnosis = diagnose_run(name)
     except OSError as error:
         fix = Fix("give a file that can be read, or `-` for standard input")
         message = f"the log `{name}` cannot be read: {error.strerror or error}"
         raise UserError([Finding("SP001", "error", message, fix=fix)], ExitCode.USAGE) from None
     width = min(shutil.get_terminal_size((120, 24)).columns, 120)
     print(
-        view.diagnosis_as_json(found)
+        view.diagnosis_as_json(diagnosis)
         if format is OutputFormat.json
-        else view.render_diagnosis(found, style_for(sys.stdout), width)
+        else view.render_diagnosis(diagnosis, style_for(sys.stdout), width)
     )
-    if found.state in ("empty", "not text"):
+    if diagnosis.state in ("empty", "not text"):
         exit_with(ExitCode.USAGE)
-    exit_with(ExitCode.OK if found.cause or found.state == "completed" else ExitCode.FINDINGS)
-
-
-def _render_family(word: str, width: int) -> str | None:
-    from harness.views import gate_pages
-
-    items = gate_pages.rows_of_family(word)
-    if not items:
-        return None
-    return f"{word.upper()}: {gate_pages.FAMILIES.get(word.upper(), '')}\n\n{gate_pages.render_table(items, width)}"
-
-
-def _unknown_id_finding(word: str) -> Finding:
-    from harness.views import gate_pages
-
-    better = gate_pages.find_nearest_id(word)
-    fix = f"did you mean `{better}`?" if better else "`harness explain` lists them all"
-    return Finding("SP011", "error", f"`{word}` is no id of a finding and no family of them", fix=Fix(fix))
+    exit_with(ExitCode.OK if diagnosis.cause or diagnosis.state == "completed" else ExitCode.FINDINGS)

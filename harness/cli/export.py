@@ -9,16 +9,11 @@ from typing import Annotated
 
 import typer
 
-from harness.checkpoints.latest import find_complete
-from harness.cli.console import exit_with, print_findings
-from harness.errors import ExitCode, UserError
-from harness.findings import Finding, Fix
-from harness.launching.hosts.local_host import workers_folder
-from harness.launching.process.signals import SignalInterrupt, Signals
-from harness.launching.setup.launch_checks import check_packages
-from harness.launching.setup.launch_context import LaunchContext
-from harness.launching.supervise.export_step import run_export
-from harness.units import parse_bytes
+from harness.cli.console import exit_with
+from harness.cli.error_handler import exit_refused
+from harness.errors import UserError
+from harness.launching.process.signals import SignalInterrupt
+from harness.launching.programs.model_export import ExportOptions, export_checkpoint, plan_export
 from harness.views.screen import Screen
 
 NO_ARGS_IS_HELP = True
@@ -67,63 +62,16 @@ def export(
 
     Example: harness export runs/latest exported-model
     """
+    options = ExportOptions(
+        dtype.value if dtype else None, max_shard_size, lora.value, verify=verify, allow_code=allow_local_code
+    )
     try:
-        checkpoint = _find_checkpoint(Path(run))
-        _check_output_folder(Path(out))
-        _check_installed()
-        options = _export_args(dtype, max_shard_size, lora, verify=verify)
-        options += ["--allow-local-code"] if allow_local_code else []
+        plan = plan_export(Path(run), Path(out), options)
     except UserError as refused:
-        print_findings(refused.findings, None)
-        print("Nothing was written.", file=sys.stderr)
-        exit_with(refused.code)
-    with Signals() as signals:
-        services = LaunchContext(workers_folder(), Screen(), signals)
-        try:
-            code = run_export(checkpoint, Path(out), options, services, None)
-        except SignalInterrupt as stop:
-            print(f"stopped, {out} was not made", file=sys.stderr)
-            exit_with(128 + stop.signum)
-    exit_with(code if code >= 0 else 128 - code)
-
-
-def _export_args(dtype: Dtype | None, max_shard_size: str | None, lora: LoraMode, *, verify: bool) -> list[str]:
-    """For `export_worker.py`."""
-    options = ["--dtype", dtype.value] if dtype else []
-    if max_shard_size is not None:
-        try:
-            size = parse_bytes(max_shard_size)
-        except ValueError as error:
-            fix = Fix("write a size such as 500MB or 2GiB")
-            raise UserError(
-                [Finding("SP011", "error", f"`--max-shard-size` {error}", fix=fix)], ExitCode.USAGE
-            ) from None
-        options += ["--max-shard-bytes", str(size)]
-    options += ["--lora", lora.value] if lora is not LoraMode.merge else []
-    return [*options, "--verify"] if verify else options
-
-
-def _find_checkpoint(folder: Path) -> Path:
-    found = find_complete(folder) if folder.is_dir() else None
-    if found is None:
-        what = "has no complete checkpoint" if folder.is_dir() else "is not a folder"
-        raise UserError(
-            [Finding("CK001", "error", f"`{folder}` {what}", fix=Fix("name a run directory or a checkpoint in it"))],
-            ExitCode.USAGE,
-        )
-    return found
-
-
-def _check_output_folder(out: Path) -> None:
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        what = "is not empty" if out.is_dir() else "is not a folder"
-        raise UserError(
-            [Finding("CK002", "error", f"`{out}` {what}", fix=Fix("name a folder that does not exist yet"))],
-            ExitCode.USAGE,
-        )
-
-
-def _check_installed() -> None:
-    missing = check_packages(("torch", "deepspeed", "transformers", "safetensors"))
-    if missing:
-        raise UserError(missing, ExitCode.PREFLIGHT)
+        exit_refused(refused, "Nothing was written")
+    try:
+        code = export_checkpoint(plan, Screen())
+    except SignalInterrupt as stop:
+        print(f"stopped, {out} was not made", file=sys.stderr)
+        code = 128 + stop.signum
+    exit_with(code)

@@ -1,4 +1,4 @@
-"""Options that several commands take, for typer. Nothing here looks at a value."""
+"""Options that several commands take, for typer."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ NumGpusOption = Annotated[
 
 
 class ProgressMode(StrEnum):
-    """What is shown while a run goes on."""
+    """What is shown while a run trains."""
 
     auto = "auto"
     bar = "bar"

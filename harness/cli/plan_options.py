@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-
-class OutputFormat(StrEnum):
-    """Output formats."""
-
-    text = "text"
-    json = "json"
-
-
 _Text = str | None
 _Number = int | None
 OptionalSpec = Annotated[_Text, typer.Argument(metavar="[SPEC]", help="A run spec (YAML).", show_default=False)]
-FormatOption = Annotated[OutputFormat, typer.Option("--format", help="How the plan is printed.")]
 ModelOption = Annotated[
     _Text, typer.Option("--model", metavar="NAME", help="Without a spec: a model of the catalogue, or a folder.")
 ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -13,12 +12,12 @@ from harness.check.check_file import check_file
 from harness.cli.console import exit_on_errors, exit_with, print_findings
 from harness.cli.options import HostfileOption, SetOption, SpecArgument, WorldSizeOption
 from harness.errors import ExitCode
-from harness.file_io import read_regular
-from harness.findings import Finding, Fix, Place
+from harness.file_io import write_atomically
+from harness.findings import Finding, Fix
 from harness.plan.tuned_defaults.rules import with_tuned_defaults
-from harness.render import DSConfig
-from harness.render import render_ds_config as render_run
-from harness.spec.parse.source import MAX_BYTES
+from harness.render import DSConfig, render_ds_config
+from harness.render.compare_file import compare_with_file
+from harness.views import ds_config as view
 
 NO_ARGS_IS_HELP = True
 
@@ -51,22 +50,22 @@ def render(
         check_file(spec, overrides=overrides, hostfile=hostfile, world_size=world_size, allow_code=True),
         "Nothing was rendered",
     )
-    config = render_run(with_tuned_defaults(run, Path.cwd()))
-    beside = Path(output) if output else Path(spec).with_suffix(".json")
+    config = render_ds_config(with_tuned_defaults(run, Path.cwd()))
+    target = Path(output) if output else Path(spec).with_suffix(".json")
     if check or write or output:
-        _check_output_options(spec, beside, both=check and write, named=output is not None)
+        _check_output_options(spec, target, both=check and write, named=output is not None)
     if check:
-        _compare_with_file(config, beside, spec)
+        _print_comparison(config, target, spec)
     elif write or output:
-        _write_config(config, beside)
+        _write_config(config, target)
     elif reasons:
-        _print_reasons(config)
+        print(view.render_reasons(config))
     else:
         print(config.json_text, end="")
 
 
 def _check_output_options(spec: str, target: Path, *, both: bool, named: bool) -> None:
-    """The spec itself is never written over, and standard input has nothing beside it."""
+    """Never overwrite the spec itself; standard input has no file next to it."""
     finding = None
     if both:
         finding = Finding("SP011", "error", "`--check` and `--write` exclude each other", fix=Fix("give one of them"))
@@ -80,86 +79,23 @@ def _check_output_options(spec: str, target: Path, *, both: bool, named: bool) -
         exit_with(ExitCode.USAGE)
 
 
-def _compare_with_file(config: DSConfig, file: Path, spec: str) -> None:
-    try:
-        found = read_regular(file, MAX_BYTES).decode().replace("\r\n", "\n")
-    except (OSError, UnicodeDecodeError) as error:
-        finding = Finding(
-            "RN001",
-            "error",
-            f"`{file}` cannot be compared: {getattr(error, 'strerror', None) or 'not UTF-8 text'}",
-            place=Place(str(file), 1, 1),
-            fix=Fix(f"make it with `harness render {spec} --write`"),
-        )
-        print_findings([finding], None)
-        exit_with(ExitCode.FINDINGS)
-    if found == config.json_text:
+def _print_comparison(config: DSConfig, file: Path, spec: str) -> None:
+    text, finding = compare_with_file(config, file, spec)
+    if finding is None:
         print(f"OK. {file} is what {spec} renders to.")
         return
-    line = _first_differing_line(found, config.json_text)
-    finding = Finding(
-        "RN002",
-        "error",
-        f"`{file}` is not what `{spec}` renders to",
-        place=Place(str(file), line, 1),
-        label="differs from here on",
-        fix=Fix(f"run `harness render {spec} --write`"),
-    )
     print_findings([finding], None)
-    _print_diff(found, config.json_text, str(file))
+    if text is not None and (diff := view.render_config_diff(text, config.json_text, str(file))):
+        print(diff)
     exit_with(ExitCode.FINDINGS)
 
 
-def _first_differing_line(old: str, new: str) -> int:
-    pairs = zip(old.splitlines(), new.splitlines(), strict=False)
-    return next((n for n, (a, b) in enumerate(pairs, start=1) if a != b), min(old.count("\n"), new.count("\n")) + 1)
-
-
-def _print_diff(old: str, new: str, name: str) -> None:
-    import difflib
-
-    for line in difflib.unified_diff(old.splitlines(), new.splitlines(), name, "rendered", lineterm=""):
-        print(line)
-
-
 def _write_config(config: DSConfig, file: Path) -> None:
-    from harness.file_io import write_atomically
-
     try:
         write_atomically(file, config.json_text)
     except OSError as error:
-        print_findings(
-            [
-                Finding(
-                    "RN003",
-                    "error",
-                    f"`{file}` cannot be written: {(error.strerror or str(error)).lower()}",
-                    fix=Fix("choose another file with `--output`"),
-                )
-            ],
-            None,
-        )
+        message = f"`{file}` cannot be written: {(error.strerror or str(error)).lower()}"
+        fix = Fix("choose another file with `--output`")
+        print_findings([Finding("RN003", "error", message, fix=fix)], None)
         exit_with(ExitCode.USAGE)
     print(f"Wrote {file}.", file=sys.stderr)
-
-
-def _print_reasons(config: DSConfig) -> None:
-    import json
-
-    values = {key: json.dumps(_value_at(config, key)) for key in config.reasons}
-    left = max(map(len, values), default=0)
-    middle = max(map(len, values.values()), default=0)
-    for key, reason in config.reasons.items():
-        print(f"{key.ljust(left)}  {values[key].ljust(middle)}  {reason}")
-
-
-def _value_at(config: DSConfig, key: str) -> object:
-    """The value of a dotted key, whose names may have dots themselves."""
-    value: object = config.config
-    parts = key.split(".")
-    while parts and isinstance(value, Mapping):
-        ends = [end for end in range(len(parts), 0, -1) if ".".join(parts[:end]) in value]
-        if not ends:
-            return None
-        value, parts = value[".".join(parts[: ends[0]])], parts[ends[0] :]
-    return value

@@ -1,4 +1,4 @@
-"""`harness report`: the HTML report of one run, or of several beside each other; with `--watch` while they go on."""
+"""`harness report`: the HTML report of one run, or of several side by side; with `--watch` while they run."""
 
 from __future__ import annotations
 

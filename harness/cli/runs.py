@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from harness.cli.output_format import OutputFormat
 from harness.run_records.listing import OUTPUT_DIR, list_run_summaries
 from harness.views import runs as view
 from harness.views.style import style_for
-
-
-class OutputFormat(StrEnum):
-    """Output formats."""
-
-    text = "text"
-    json = "json"
 
 
 def runs(
@@ -33,9 +26,9 @@ def runs(
 
     Example: harness runs runs
     """
-    found = list_run_summaries(Path(folder))
+    summaries = list_run_summaries(Path(folder))
     print(
-        view.runs_as_json(found)
+        view.runs_as_json(summaries)
         if format is OutputFormat.json
-        else view.render_runs(folder, found, style_for(sys.stdout))
+        else view.render_runs(folder, summaries, style_for(sys.stdout))
     )

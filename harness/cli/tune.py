@@ -5,43 +5,35 @@ from __future__ import annotations
 import json
 import shlex
 import shutil
-import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
-from harness.cli.candidate_search import TuneSearch, build_spec_text, find_candidates, find_mismatch
-from harness.cli.console import exit_with, print_findings
+from harness.cli.console import exit_on_errors, exit_with, print_findings
+from harness.cli.error_handler import exit_refused
 from harness.cli.options import AllowCodeOption, HostfileOption, SetOption, SpecArgument
-from harness.errors import ExitCode
+from harness.cli.output_format import FormatOption, OutputFormat
+from harness.errors import ExitCode, UserError
 from harness.file_io import write_atomically
 from harness.findings import Finding, Fix
-from harness.hostinfo import machine
-from harness.launching.programs.trial_runner import TrialSettings, run_trial
-from harness.launching.setup.launch_checks import check_packages
-from harness.tuning.trials import Trial, fastest_trial, num_warmup_steps, rank_trials
+from harness.hostinfo.training_packages import missing_packages_finding
+from harness.launching.programs.output_folder import make_output_folder
+from harness.launching.programs.trial_runner import TrialSettings
+from harness.launching.programs.trial_series import TrialObserver, check_request, run_trials
+from harness.tuning.candidate_search import TuneRequest, TuneSearch, find_candidates
+from harness.tuning.candidates import Candidate
+from harness.tuning.trials import Trial, num_warmup_steps
 from harness.tuning.tune_report import TuneReport
-from harness.tuning.tuned_spec import add_header
+from harness.tuning.tune_result import build_tune_report, build_tuned_spec
 from harness.views import tune as view
 from harness.views.launch import format_path
 from harness.views.style import style_for
 
 NO_ARGS_IS_HELP = True
 _NOTHING_WRITTEN = "Nothing was written or started"
-
-
-class OutputFormat(StrEnum):
-    """Output formats."""
-
-    text = "text"
-    json = "json"
 
 
 def tune(
@@ -67,7 +59,7 @@ def tune(
     ] = "tuning",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be tried; do nothing.")] = False,
     allow_local_code: AllowCodeOption = False,
-    format: Annotated[OutputFormat, typer.Option("--format", help="How the result is printed.")] = OutputFormat.text,
+    format: FormatOption = OutputFormat.text,
 ) -> None:
     """Run the planner's best settings for a few steps each under the `deepspeed` launcher; write the fastest as a spec.
 
@@ -85,114 +77,61 @@ def tune(
         raise typer.BadParameter(f"`{out}` is there already; `--overwrite` replaces it", param_hint="--out")
     if spec == "-":
         raise typer.BadParameter("every trial reads the spec anew: name a file", param_hint="SPEC")
-    search = find_candidates(spec, list(overrides or ()), hostfile, trials, allow_code=allow_local_code)
+    request = TuneRequest(spec, list(overrides or ()), hostfile, trials, allow_local_code)
+    checked, num_accelerators = check_request(request)
+    run = exit_on_errors(checked, _NOTHING_WRITTEN)
     skip = num_warmup_steps(steps)
-    tried = [Trial(candidate) for candidate in search.candidates]
-    if dry_run:
-        _print_tune_report(_build_tune_report(search, tried, steps, skip), format, None, only_plan=True)
-        print(f"{_NOTHING_WRITTEN}.", file=sys.stderr)
-        return
-    _require_training_packages()
-    home = _make_folder(Path(folder) / f"{search.run.name}-{time.strftime('%Y%m%d-%H%M%S')}")
+    try:
+        search = find_candidates(request, checked, run, num_accelerators)
+        if dry_run:
+            planned = [Trial(candidate) for candidate in search.candidates]
+            _print_report(build_tune_report(search, planned, steps, skip), format, None, only_plan=True)
+            print(f"{_NOTHING_WRITTEN}.", file=sys.stderr)
+            return
+        missing = missing_packages_finding()
+        if missing is not None:
+            raise UserError([missing], ExitCode.PREFLIGHT)
+        home = make_output_folder(Path(folder) / f"{run.name}-{time.strftime('%Y%m%d-%H%M%S')}", "trials")
+    except UserError as refused:
+        exit_refused(refused, _NOTHING_WRITTEN, checked.source)
     options = [*(["--hostfile", hostfile] if hostfile else []), *(["--allow-local-code"] if allow_local_code else [])]
-    options += [] if search.run.cluster else ["--num-gpus", str(search.run.parallel_dims.world_size)]
-    plan = TrialSettings(spec, search.overrides, options, home, steps, skip, trial_timeout)
-    stopped = _run_trials(plan, search, tried)
-    evidence = _build_tune_report(search, tried, steps, skip, complete=stopped is None)
-    wanted = target or home / Path(spec).name
-    written = _write_spec(search, evidence, wanted) if evidence.ranking.is_faster else None
-    _write_or_warn(home / "evidence.json", json.dumps(evidence.to_json(), indent=2) + "\n")
-    _print_tune_report(evidence, format, written)
+    options += [] if run.cluster else ["--num-gpus", str(run.parallel_dims.world_size)]
+    settings = TrialSettings(spec, search.overrides, options, home, steps, skip, trial_timeout)
+    series = run_trials(settings, search, TrialObserver(_print_start, _print_end))
+    report = build_tune_report(search, series.trials, steps, skip, complete=series.exit_code is None)
+    written = _write_spec(search, report, target or home / Path(spec).name)
+    _write_or_warn(home / "evidence.json", json.dumps(report.to_json(), indent=2) + "\n")
+    _print_report(report, format, written)
     print(f"Trials and evidence: {format_path(home)}", file=sys.stderr)
-    if stopped is not None:
-        exit_with(stopped)
-    if evidence.ranking.best is None:
+    if series.exit_code is not None:
+        exit_with(series.exit_code)
+    if report.ranking.best is None:
         fix = Fix(f"read the logs in `{format_path(home)}`; `harness explain --log` names a cause")
         print_findings([Finding("MM014", "error", "no candidate could be measured", fix=fix)], None)
         exit_with(ExitCode.FINDINGS)
 
 
-def _run_trials(plan: TrialSettings, search: TuneSearch, tried: list[Trial]) -> int | None:
-    """Each candidate in turn, in place. The exit code where a signal has ended it, else None."""
-    try:
-        with _sigterm_as_interrupt():
-            for number, trial in enumerate(tried):
-                print(f"trial {number + 1}/{len(tried)}: {trial.candidate.title} ...", file=sys.stderr)
-                tried[number] = run_trial(plan, search.run, trial.candidate, number, fastest_trial(tried))
-                print(view.format_progress(tried[number], number + 1, len(tried)), file=sys.stderr)
-            if rank_trials(tried).is_faster and tried[0].state == "measured":
-                _rerun_baseline(plan, search, tried)
-    except KeyboardInterrupt as interrupt:
-        return int(interrupt.args[0]) if interrupt.args else int(ExitCode.INTERRUPTED)
-    return None
+def _print_start(candidate: Candidate, number: int, of: int) -> None:
+    print(f"trial {number}/{of}: {candidate.title} ...", file=sys.stderr)
 
 
-def _rerun_baseline(plan: TrialSettings, search: TuneSearch, tried: list[Trial]) -> None:
-    """The spec as it is once more at the end: a machine that others use too may have become faster meanwhile."""
-    candidate = replace(search.candidates[0], title="the spec as it is, again")
-    tried.append(Trial(candidate))
-    print(f"trial {len(tried)}/{len(tried)}: {candidate.title} ...", file=sys.stderr)
-    tried[-1] = run_trial(plan, search.run, candidate, len(tried) - 1, None)
-    print(view.format_progress(tried[-1], len(tried), len(tried)), file=sys.stderr)
+def _print_end(trial: Trial, number: int, of: int) -> None:
+    print(view.format_progress(trial, number, of), file=sys.stderr)
 
 
-@contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
-    """A scheduler's SIGTERM ends the trials as Ctrl-C does: their ranks are in sessions of their own."""
-
-    def interrupt(signum: int, _: object) -> NoReturn:
-        raise KeyboardInterrupt(128 + signum)
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _build_tune_report(
-    search: TuneSearch, tried: list[Trial], steps: int, skip: int, *, complete: bool = True
-) -> TuneReport:
-    run = search.run
-    return TuneReport(
-        spec=search.spec,
-        overrides=tuple(search.overrides),
-        date=time.strftime("%Y-%m-%d %H:%M"),
-        machine=search.machine,
-        versions=", ".join(f"{name} {machine.package_version(name)}" for name in ("deepspeed", "torch")),
-        ranks=run.parallel_dims.world_size or 1,
-        global_batch=run.batch.global_batch or 0,
-        steps=steps,
-        skip=skip,
-        trials=tuple(tried),
-        ranking=rank_trials(tried),
-        searched=search.num_alternatives,
-        refused=search.refused,
-        complete=complete,
-        reference_gpu=search.stand_in,
-    )
-
-
-def _write_spec(search: TuneSearch, evidence: TuneReport, file: Path) -> Path | None:
-    """The fastest as a spec and the evidence beside it. Where the text cannot be made, it says why."""
-    best = evidence.ranking.best
-    if best is None:
+def _write_spec(search: TuneSearch, report: TuneReport, file: Path) -> Path | None:
+    """Write the fastest as a spec, and the evidence next to it; None where there is nothing to write, or it failed."""
+    tuned = build_tuned_spec(search, report, file)
+    for note in tuned.notes:
+        print(note, file=sys.stderr)
+    if tuned.text is None or not _write_or_warn(file, tuned.text):
         return None
-    text, comments = build_spec_text(search, best.candidate, file)
-    why = find_mismatch(search, text, best.candidate, file)
-    if why is not None:
-        print(f"The fastest could not be written as a spec: {why}", file=sys.stderr)
-        return None
-    if not comments:
-        print("note: the spec's layout could not be edited; it was written anew, without comments", file=sys.stderr)
-    if not _write_or_warn(file, add_header(text, str(file), evidence)):
-        return None
-    _write_or_warn(file.with_name(f"{file.name}.evidence.json"), json.dumps(evidence.to_json(), indent=2) + "\n")
+    _write_or_warn(file.with_name(f"{file.name}.evidence.json"), json.dumps(report.to_json(), indent=2) + "\n")
     return file
 
 
 def _write_or_warn(file: Path, text: str) -> bool:
-    """Whether it was written; where not, what was measured is still printed."""
+    """Write a file, or print why it cannot be written: the measurements are still printed."""
     try:
         write_atomically(file, text)
     except OSError as error:
@@ -201,36 +140,11 @@ def _write_or_warn(file: Path, text: str) -> bool:
     return True
 
 
-def _make_folder(path: Path) -> Path:
-    path = path.absolute()
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        message = f"the folder `{path}` of the trials cannot be made: {(error.strerror or str(error)).lower()}"
-        _exit_with_finding(
-            Finding("EN011", "error", message, fix=Fix("give `--folder` a folder that can be written")), ExitCode.USAGE
-        )
-    return path
-
-
-def _require_training_packages() -> None:
-    for finding in check_packages(("torch", "deepspeed", "transformers")):
-        _exit_with_finding(finding, ExitCode.PREFLIGHT)
-
-
-def _exit_with_finding(finding: Finding, code: ExitCode) -> NoReturn:
-    print_findings([finding], None)
-    print(f"{_NOTHING_WRITTEN}.", file=sys.stderr)
-    exit_with(code)
-
-
-def _print_tune_report(
-    evidence: TuneReport, format: OutputFormat, written: Path | None, *, only_plan: bool = False
-) -> None:
+def _print_report(report: TuneReport, format: OutputFormat, written: Path | None, *, only_plan: bool = False) -> None:
     if format is OutputFormat.json:
-        print(json.dumps({**evidence.to_json(), "written": str(written) if written else None}, indent=2))
+        print(json.dumps({**report.to_json(), "written": str(written) if written else None}, indent=2))
         return
     style, width = style_for(sys.stdout), shutil.get_terminal_size((120, 24)).columns
-    print(view.render_dry_run(evidence, style, width) if only_plan else view.render_tune_report(evidence, style, width))
+    print(view.render_dry_run(report, style, width) if only_plan else view.render_tune_report(report, style, width))
     if written is not None:
         print(f"Wrote {format_path(written)}\nNext: harness launch {shlex.quote(format_path(written))}")

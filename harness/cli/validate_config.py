@@ -2,49 +2,30 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+import sys
 from typing import Annotated
 
 import typer
 
+from harness.check.check_files import ValidateOptions, check_files, usage_outcome
+from harness.cli.console import exit_with
+from harness.cli.file_options import ConsumerOption, FilesArgument, StrictOption
 from harness.cli.options import HostfileOption, SetOption, VersionOption, WorldSizeOption
-from harness.cli.validation import ValidateOptions, validate
+from harness.cli.output_format import FindingsFormat, FindingsFormatOption
+from harness.errors import UserError
+from harness.views import validate_config as view
+from harness.views.style import style_for
 
 NO_ARGS_IS_HELP = True
 
 
-class FindingsFormat(StrEnum):
-    """Output formats."""
-
-    text = "text"
-    json = "json"
-    github = "github"
-    sarif = "sarif"
-
-
-class ConsumerName(StrEnum):
-    """Who reads a DeepSpeed JSON."""
-
-    hf = "hf"
-    accelerate = "accelerate"
-    deepspeed = "deepspeed"
-
-
 def validate_config(
-    files: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="FILE...", help="Run specs, DeepSpeed JSONs, or folders that hold some; `-` is standard input."
-        ),
-    ],
+    files: FilesArgument,
     hostfile: HostfileOption = None,
     world_size: WorldSizeOption = None,
     overrides: SetOption = None,
     deepspeed_version: VersionOption = None,
-    consumer: Annotated[
-        ConsumerName | None,
-        typer.Option("--consumer", help='Who reads the DeepSpeed JSON and fills its "auto" values. Default: guessed.'),
-    ] = None,
+    consumer: ConsumerOption = None,
     select: Annotated[
         list[str] | None,
         typer.Option(
@@ -55,7 +36,7 @@ def validate_config(
         list[str] | None,
         typer.Option("--ignore", metavar="IDS", help="Not these findings or families, such as `SP015`. Repeatable."),
     ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with 1 for warnings, too.")] = False,
+    strict: StrictOption = False,
     fix: Annotated[
         bool, typer.Option("--fix", help="Mend the files where that is safe, and show what changed.")
     ] = False,
@@ -68,7 +49,7 @@ def validate_config(
     stdin_filename: Annotated[
         str | None, typer.Option("--stdin-filename", metavar="NAME", help="The name that standard input goes by.")
     ] = None,
-    format: Annotated[FindingsFormat, typer.Option("--format", help="How findings are printed.")] = FindingsFormat.text,
+    format: FindingsFormatOption = FindingsFormat.text,
 ) -> None:
     """Check run specs and DeepSpeed JSONs without importing torch or DeepSpeed.
 
@@ -76,21 +57,35 @@ def validate_config(
 
     Example: harness validate-config ds_configs/demo.yaml --world-size 2
     """
-    validate(
-        ValidateOptions(
-            tuple(files),
-            hostfile=hostfile,
-            world_size=world_size,
-            overrides=tuple(overrides or ()),
-            deepspeed_version=deepspeed_version,
-            consumer=consumer.value if consumer else None,
-            select=tuple(select or ()),
-            ignore=tuple(ignore or ()),
-            strict=strict,
-            fix=fix,
-            diff=diff,
-            unsafe_fixes=unsafe_fixes,
-            stdin_filename=stdin_filename,
-            format=format.value,
-        )
+    options = ValidateOptions(
+        tuple(files),
+        hostfile=hostfile,
+        world_size=world_size,
+        overrides=tuple(overrides or ()),
+        deepspeed_version=deepspeed_version,
+        consumer=consumer.value if consumer else None,
+        select=tuple(select or ()),
+        ignore=tuple(ignore or ()),
+        strict=strict,
+        fix=fix,
+        diff=diff,
+        unsafe_fixes=unsafe_fixes,
+        stdin_filename=stdin_filename,
+        format=format.value,
     )
+    try:
+        outcome, results = check_files(options)
+    except UserError as refused:
+        if format is FindingsFormat.text:
+            raise
+        outcome, results = usage_outcome(refused), []
+    for line in view.unapplied_fix_lines(results):
+        print(line, file=sys.stderr)
+    if options.prints_fixed_text and format is FindingsFormat.text:
+        sys.stdout.writelines(result.fix_result.after for result in results if result.fix_result is not None)
+    if format is FindingsFormat.text:
+        stream = sys.stderr if options.prints_fixed_text else sys.stdout
+        print(view.render_validation(outcome, results, options, style_for(stream)), file=stream)
+    elif text := view.render_for_programs(outcome, format.value):
+        print(text)
+    exit_with(outcome.code)

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from harness.diagnosis import Diagnosis, diagnose
 from harness.diagnosis.log_files import find_logs
+from harness.errors import UserError
 from harness.run_records.rank_statuses import read_statuses
-from harness.verdicts import read_verdict
+from harness.verdicts import Verdict, read_verdict
 
 
 def diagnose_run(name: str | Path) -> Diagnosis:
@@ -18,3 +19,14 @@ def diagnose_run(name: str | Path) -> Diagnosis:
     verdict = read_verdict(logs.run_dir) if logs.run_dir else None
     hosts = {rank: s.host for rank, s in read_statuses(logs.run_dir).items() if s.host} if logs.run_dir else {}
     return diagnose(logs.streams(), plan=logs.plan, hosts=hosts, verdict=verdict)
+
+
+def diagnose_failure(run_dir: Path, verdict: Verdict) -> Diagnosis | None:
+    """The diagnosis of a failed run; None where a rank has named its own mistake, or the log shows nothing."""
+    if verdict.state != "failed" or verdict.refused:
+        return None
+    try:
+        diagnosis = diagnose_run(run_dir)
+    except (OSError, UserError):
+        return None
+    return diagnosis if diagnosis.state == "failed" else None

@@ -1,4 +1,7 @@
-"""What must not be combined: one file per gate, one folder per family. Knows nothing of rendering or running."""
+"""Gates against settings that must not be combined: one file per gate, one folder per family.
+
+Knows nothing of rendering or running.
+"""
 
 from __future__ import annotations
 
@@ -31,17 +34,17 @@ def check_run(
     survey: Survey | None = None,
     allow_code: bool = False,
 ) -> Report:
-    """Ask every gate. What lacks a fact that it needs is skipped and said to be skipped.
+    """Run every gate. A gate that lacks a fact which it needs is skipped and reported as skipped.
 
     `consumer` is who reads a DeepSpeed JSON. `accelerator` is torch's name of the device; where it is not given,
-    `cluster.gpu` tells it, or this machine when a run is launched on it. `survey` is what the hosts said of themselves.
+    `cluster.gpu` tells it, or this machine when a run is launched on it. `survey` is the facts that the hosts report.
     `allow_code`: whoever runs it allows code that the spec chooses, or nothing of the spec's is run.
-    A gate that fails is our fault: it becomes finding GT001 and the others still look.
+    A gate that raises is our fault: it becomes finding GT001, and the others still run.
     """
     device = accelerator or _detect_accelerator(run, launching)
     context = Context(run, source, deepspeed or resolve_target(), consumer, device, survey, allow_code)
     version, known = context.target.version, _AvailableFacts(context, launching)
-    found: list[Finding] = []
+    findings: list[Finding] = []
     skipped: list[SkippedGate] = []
     checked = 0
     for gate in all_gates():
@@ -54,8 +57,8 @@ def check_run(
                 skipped.append(SkippedGate(gate.id, missing))
         else:
             checked += 1
-            found += _run_gate(gate, context)
-    kept, ignored, unused = _apply_ignores(found, context)
+            findings += _run_gate(gate, context)
+    kept, ignored, unused = _apply_ignores(findings, context)
     return Report(source.file, sort_findings([*kept, *unused]), checked, tuple(skipped), tuple(ignored))
 
 
@@ -63,11 +66,11 @@ def _is_relevant(gate: Gate, context: Context) -> bool:
     try:
         return gate.when is None or gate.when(context)
     except Exception:
-        return True  # let the check itself fail, and tell
+        return True  # let the check itself fail, which is reported
 
 
 class _AvailableFacts(dict[Need, bool]):
-    """Which of the facts that gates need are there; each is looked for once."""
+    """The facts that gates need, and whether each is there; each is looked up once."""
 
     def __init__(self, context: Context, launching: bool) -> None:
         self._lookups: Mapping[Need, Callable[[], bool]] = {
@@ -81,8 +84,8 @@ class _AvailableFacts(dict[Need, bool]):
         }
 
     def __missing__(self, need: Need) -> bool:
-        self[need] = found = self._lookups[need]()
-        return found
+        self[need] = known = self._lookups[need]()
+        return known
 
 
 def _detect_accelerator(run: ResolvedRun, launching: bool) -> str | None:
@@ -118,15 +121,15 @@ def _unused_ignore_message(name: str, known: Mapping[str, Gate]) -> str:
     return f"`ignore.{name}` {what}"
 
 
-def _apply_ignores(found: list[Finding], context: Context) -> tuple[list[Finding], list[Finding], list[Finding]]:
+def _apply_ignores(findings: list[Finding], context: Context) -> tuple[list[Finding], list[Finding], list[Finding]]:
     """(kept, ignored, complaints about `ignore` entries that ignored nothing)."""
-    wanted = context.run.spec.ignore
-    odd = [name for name in context.run.spec.allow_undocumented if name not in ("TP001",)]
-    known = {gate.id: gate for gate in all_gates()} if wanted else {}
-    obeyed = {name for name in wanted if name not in known or known[name].ignorable}
-    kept = [f for f in found if f.gate not in obeyed]
-    ignored = [f for f in found if f.gate in obeyed]
-    hit = {f.gate for f in ignored}
+    ignore = context.run.spec.ignore
+    undocumented = [name for name in context.run.spec.allow_undocumented if name not in ("TP001",)]
+    known = {gate.id: gate for gate in all_gates()} if ignore else {}
+    obeyed = {name for name in ignore if name not in known or known[name].ignorable}
+    kept = [f for f in findings if f.gate not in obeyed]
+    ignored = [f for f in findings if f.gate in obeyed]
+    used = {f.gate for f in ignored}
     unused = [
         Finding(
             "GT002",
@@ -136,8 +139,8 @@ def _apply_ignores(found: list[Finding], context: Context) -> tuple[list[Finding
             context.source.place(("ignore", name), of_key=True),
             fix=Fix("remove it"),
         )
-        for name in wanted
-        if name not in hit and not is_engine_check(name)
+        for name in ignore
+        if name not in used and not is_engine_check(name)
     ]
     unused += [
         Finding(
@@ -148,6 +151,6 @@ def _apply_ignores(found: list[Finding], context: Context) -> tuple[list[Finding
             context.source.place("allow_undocumented"),
             fix=Fix("remove it"),
         )
-        for name in odd
+        for name in undocumented
     ]
     return kept, ignored, unused

@@ -1,16 +1,16 @@
-"""What a gate is, and the list of all of them. A gate is data and one function; nothing here knows any rule."""
+"""The type of a gate, and the list of all gates. A gate is data and one function; nothing here knows any rule."""
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
+from importlib import import_module
+from pathlib import Path
 from typing import Literal, NamedTuple
 
-from harness.bundle import import_all
 from harness.facts.deepspeed_version import Version, parse_version
 from harness.findings import Finding, Upstream
 from harness.gates.context import Context
@@ -33,7 +33,7 @@ Precondition = Callable[[Context], bool]
 
 @dataclass(frozen=True)
 class Gate:
-    """One rule: what it is called, who says so, in which releases, and the function that looks."""
+    """One rule: its name, its source, its releases, and the function that checks it."""
 
     id: str
     name: str
@@ -112,6 +112,8 @@ def gate(
 
 @cache
 def all_gates() -> tuple[Gate, ...]:
-    """All gates, by id. Importing them is what registers them."""
-    import_all("harness.gates", os.path.dirname(__file__))  # noqa: PTH120
+    """All gates, by id. Importing a module of a family registers its gates."""
+    files = Path(__file__).parent.glob("[!_]*/[!_]*.py")
+    for module in sorted(f"harness.gates.{file.parent.name}.{file.stem}" for file in files):
+        import_module(module)
     return tuple(_GATES[key] for key in sorted(_GATES))

@@ -7,9 +7,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from harness.plan.resolved_run import ResolvedRun
+from harness.plan.tuned_defaults.rules import with_tuned_defaults
 from harness.spec.deepspeed_optimizer import deepspeed_optimizer
 from harness.spec.run_spec import OffloadOptimizerSpec, OffloadParamSpec
 
@@ -42,6 +44,12 @@ def render_ds_config(run: ResolvedRun) -> DSConfig:
         _set_path(config, path, value)
         reasons[".".join(path)] = f"`deepspeed.{'.'.join(path)}`"
     return DSConfig(config, reasons)
+
+
+def render_with_tuned_defaults(run: ResolvedRun, base_dir: Path) -> tuple[ResolvedRun, DSConfig]:
+    """The run with its tuned defaults, and its configuration. `base_dir` as for `make_plan`."""
+    run = with_tuned_defaults(run, base_dir)
+    return run, render_ds_config(run)
 
 
 def _batch_entries(run: ResolvedRun) -> Iterator[ConfigEntry]:

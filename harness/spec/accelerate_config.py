@@ -207,7 +207,7 @@ def _json_from_file(source: Source, fields: dict[str, Any], file_name: str, find
     path = (_SECTION, _FILE)
     file = find_referenced_file(source.file, file_name)
     if file is None:
-        findings.append(missing_file_finding(source, path, file_name))
+        findings.append(missing_file_finding(file_name, path, source.place(path)))
         config = {"zero_optimization": {"stage": 2}, "train_batch_size": "auto", "gradient_clipping": 1.0}
         return DeepSpeedJson(source._replace(data=config), tuple(findings), _parallel_fields(source))
     document = read_deepspeed_json(file)

@@ -56,7 +56,7 @@ def _check_block(
         if key.type == "block" and isinstance(value, dict):
             yield from _check_block(value, source, key_path, inner_path, target, suggestions)
             continue
-        yield from check_value(key, value, key_path, path, source, target)
+        yield from check_value(key, value, key_path, path, source.place(key_path), target)
         items: Any = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
         for index, item in items if key.type in ("maps", "blocks") else ():
             if isinstance(item, dict):

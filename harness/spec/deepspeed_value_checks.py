@@ -11,9 +11,9 @@ from typing import Any
 from harness.facts.deepspeed_keys import Key, block_keys, is_typed_block
 from harness.facts.deepspeed_values import ValueReading, interpret_value
 from harness.facts.deepspeed_version import DeepSpeedTarget
-from harness.findings import Finding, Fix
+from harness.findings import Finding, Fix, Place
 from harness.spec.deepspeed_mapping import spec_key
-from harness.spec.parse.source import KeyPath, Source, join_key
+from harness.spec.parse.source import KeyPath, join_key
 from harness.spec.suggestions import nearest_name
 
 _TYPE_WORDS = {
@@ -38,13 +38,13 @@ _SIGNS = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than
 
 
 def check_value(
-    key: Key, value: Any, key_path: KeyPath, path: str, source: Source, target: DeepSpeedTarget
+    key: Key, value: Any, key_path: KeyPath, path: str, place: Place, target: DeepSpeedTarget
 ) -> Iterator[Finding]:
     """At most one finding about the value of `key` in the block `path`. "auto" is not checked here."""
     if value == "auto" or key.type == "any":
         return
     if key.name == "zero_optimization" and isinstance(value, bool):
-        yield _boolean_stage_finding(value, key_path, source)
+        yield _boolean_stage_finding(value, key_path, place)
         return
     is_typed = is_typed_block(path, target.version)
     reading = interpret_value(key, value, is_typed=is_typed, version=target.version)
@@ -53,13 +53,13 @@ def check_value(
     if reading.out_of_range and (f"{path}.{key.name}" if path else key.name) in _CHECKED_BY_GATES:
         return
     if reading.out_of_range:
-        yield _out_of_range_finding(key, value, key_path, source, target)
+        yield _out_of_range_finding(key, value, key_path, place, target)
     elif key.type == "python":
         message = f"`{join_key(key_path)}` takes an object of Python's, which JSON cannot say"
         fix = Fix("remove it", {spec_key(key_path): None}, safe=True)
-        yield Finding("SP006", "error", message, join_key(key_path), source.place(key_path), notes=(_REFUSED,), fix=fix)
+        yield Finding("SP006", "error", message, join_key(key_path), place, notes=(_REFUSED,), fix=fix)
     else:
-        yield _wrong_type_finding(key, value, reading, key_path, path, source, is_typed)
+        yield _wrong_type_finding(key, value, reading, key_path, path, place, is_typed)
 
 
 def convert_as_deepspeed(config: dict[str, Any], target: DeepSpeedTarget, path: str = "") -> dict[str, Any]:
@@ -94,18 +94,18 @@ def describe_value(value: Any) -> str:
     return "a map" if isinstance(value, dict) else f"`{value}`"
 
 
-def _boolean_stage_finding(value: bool, key_path: KeyPath, source: Source) -> Finding:
+def _boolean_stage_finding(value: bool, key_path: KeyPath, place: Place) -> Finding:
     name, stage = join_key(key_path), int(value)
     message = f"`{name}: {str(value).lower()}` is an old form"
     spec_changes = {"deepspeed.zero_optimization": None, "zero.stage": stage}
     sets = spec_changes if key_path[0] == "deepspeed" else {"deepspeed.zero_optimization": {"stage": stage}}
     fix = Fix(f'write `{{"stage": {stage}}}`', sets, safe=True)
     notes = (f"DeepSpeed takes it as stage {stage}",)
-    return Finding("SP014", "warning", message, name, source.place(key_path), notes=notes, fix=fix)
+    return Finding("SP014", "warning", message, name, place, notes=notes, fix=fix)
 
 
 def _wrong_type_finding(
-    key: Key, value: Any, reading: ValueReading, key_path: KeyPath, path: str, source: Source, is_typed: bool
+    key: Key, value: Any, reading: ValueReading, key_path: KeyPath, path: str, place: Place, is_typed: bool
 ) -> Finding:
     expected = _TYPE_WORDS[key.type]
     message = f"`{join_key(key_path)}` is {describe_value(value)} where {expected} belongs"
@@ -116,7 +116,7 @@ def _wrong_type_finding(
     fix = Fix(title, sets, safe=bool(sets))
     notes = (_describe_consequence(key, value, reading, path, is_typed),)
     return Finding(
-        "SP006", "warning" if severity == "warning" else "error", message, join_key(key_path), source.place(key_path),
+        "SP006", "warning" if severity == "warning" else "error", message, join_key(key_path), place,
         notes=notes, fix=fix,
     )  # fmt: skip
 
@@ -158,7 +158,7 @@ def _describe_failure(key: Key, value: Any, path: str) -> str:
     return "DeepSpeed looks at no types in this block: it fails later on, or the value has no effect"
 
 
-def _out_of_range_finding(key: Key, value: Any, key_path: KeyPath, source: Source, target: DeepSpeedTarget) -> Finding:
+def _out_of_range_finding(key: Key, value: Any, key_path: KeyPath, place: Place, target: DeepSpeedTarget) -> Finding:
     name, version = join_key(key_path), target.version
     note = _REFUSED
     if key.allowed:
@@ -169,10 +169,10 @@ def _out_of_range_finding(key: Key, value: Any, key_path: KeyPath, source: Sourc
             message = f"`{name}` is {describe_value(value)}, which DeepSpeed does not know"
         sets = {spec_key(key_path): similar} if similar else {}
         fix = Fix(f"did you mean `{similar}`?" if similar else f"write one of {choices}", sets, effect="it is read")
-        return Finding("SP007", "error", message, name, source.place(key_path), notes=(note,), fix=fix)
+        return Finding("SP007", "error", message, name, place, notes=(note,), fix=fix)
     if key.filled and not value:
         message, title = f"`{name}` is empty", "write a text, or remove it"
-        return Finding("SP007", "error", message, name, source.place(key_path), notes=(note,), fix=Fix(title))
+        return Finding("SP007", "error", message, name, place, notes=(note,), fix=Fix(title))
     violated = [
         bound
         for bound in key.bounds
@@ -180,7 +180,7 @@ def _out_of_range_finding(key: Key, value: Any, key_path: KeyPath, source: Sourc
     ]
     expected = f"{_SIGNS[violated[0].op]} {violated[0].limit:g}" if violated else "in range"
     message = f"`{name}` is {describe_value(value)}, it must be {expected}"
-    return Finding("SP007", "error", message, name, source.place(key_path), notes=(note,), fix=Fix(f"write {expected}"))
+    return Finding("SP007", "error", message, name, place, notes=(note,), fix=Fix(f"write {expected}"))
 
 
 def _to_json(value: Any) -> str:

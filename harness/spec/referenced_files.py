@@ -10,7 +10,7 @@ from pathlib import Path
 from harness.errors import UserError
 from harness.findings import Finding, Fix, Place
 from harness.spec.deepspeed_mapping import DeepSpeedJson
-from harness.spec.parse.source import BOM, KeyPath, Source, decode, input_error, join_key, read_bytes
+from harness.spec.parse.source import BOM, KeyPath, decode, input_error, join_key, read_bytes
 from harness.spec.parse.source_parser import parse_lenient
 
 
@@ -35,14 +35,14 @@ def _relative_to_cwd(path: Path) -> Path:
     return path.relative_to(cwd) if path.is_relative_to(cwd) else path
 
 
-def missing_file_finding(source: Source, path: KeyPath, name: str) -> Finding:
+def missing_file_finding(name: str, path: KeyPath, place: Place) -> Finding:
     """A referenced file that does not exist: its content was not checked."""
     return Finding(
         "SP021",
         "warning",
         f"`{name}` is not found from here, so nothing in it was checked",
         join_key(path),
-        source.place(path),
+        place,
         notes=("looked for from the current folder, and from every folder above this file",),
         fix=Fix("run it where the path leads to the file, or check that file by itself"),
     )

@@ -1,4 +1,4 @@
-"""What `harness adopt` has to say beside the run spec that it prints. Knows no format."""
+"""The notes of `harness adopt` on the run spec that it prints. Knows no format."""
 
 from __future__ import annotations
 

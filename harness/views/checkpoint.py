@@ -4,88 +4,86 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from harness.checkpoints.evaluations import Evaluations
+from harness.checkpoints.listing import CheckpointRow
 from harness.checkpoints.manifest import Manifest
-from harness.checkpoints.resume_compatibility import SettingChange, flatten, meaning_of
-from harness.checkpoints.resume_compatibility import format_value as plain
-from harness.findings import Finding
+from harness.checkpoints.manifest_comparison import compare_manifests
+from harness.checkpoints.resume_compatibility import flatten, format_value
+from harness.checkpoints.verify_paths import VerifiedPath
 from harness.units import format_bytes, format_count
-from harness.views.findings_json import finding_as_dict
 from harness.views.style import Style, escape_unprintable
 
 _MAX_WIDTH = 96
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointRow:
-    """A checkpoint of a run; without a manifest that can be used, why."""
-
-    path: Path
-    manifest: Manifest | None
-    reason: str
-
-
-def render_checkpoints(
-    folder: Path, rows: Sequence[CheckpointRow], known: Evaluations, newest: str | None, style: Style
-) -> str:
+def render_checkpoints(folder: Path, rows: Sequence[CheckpointRow], evaluations: Evaluations, style: Style) -> str:
     """A table, newest first."""
     head = ("checkpoint", "tokens", "size", "files", "ranks", "ZeRO", "weights", "held-out loss", "saved")
-    best = known.best_step([r.manifest.step for r in rows if r.manifest])
-    lines = [_format_cells(r, known, best) for r in rows if r.manifest]
+    best = evaluations.best_step([r.manifest.step for r in rows if r.manifest])
+    lines = [_format_cells(r, evaluations, best) for r in rows if r.manifest]
     widths = [max(len(line[i]) for line in [head, *lines]) for i in range(len(head))]
     out = [style.paint(_format_line(head, widths), "", bold=True), *(_format_line(line, widths) for line in lines)]
     broken = [escape_unprintable(f"{r.path.name}  not complete: {r.reason}") for r in rows if not r.manifest]
     out += [style.paint(line, "red") for line in broken]
-    whole = len(lines)
     total = sum(r.manifest.bytes for r in rows if r.manifest)
+    newest = _newest_complete(rows)
     latest = f", newest {newest}" if newest else ""
-    return "\n".join([*out, "", f"{whole} complete in {folder}, {format_bytes(total)}{latest}"])
+    return "\n".join([*out, "", f"{len(lines)} complete in {folder}, {format_bytes(total)}{latest}"])
 
 
-def checkpoints_as_json(folder: Path, rows: Sequence[CheckpointRow], known: Evaluations, newest: str | None) -> str:
+def checkpoints_as_json(folder: Path, rows: Sequence[CheckpointRow], evaluations: Evaluations) -> str:
     """The same for programs."""
-    found = [
+    newest = _newest_complete(rows)
+    checkpoints = [
         {
             "name": r.path.name,
             "path": str(r.path),
             "complete": r.manifest is not None,
-            **({"reason": r.reason} if r.manifest is None else _checkpoint_as_dict(r.manifest, known)),
+            **({"reason": r.reason} if r.manifest is None else _checkpoint_as_dict(r.manifest, evaluations)),
         }
         for r in rows
     ]
-    return json.dumps({"format_version": 1, "folder": str(folder), "newest": newest, "checkpoints": found}, indent=2)
+    return json.dumps(
+        {"format_version": 1, "folder": str(folder), "newest": newest, "checkpoints": checkpoints}, indent=2
+    )
 
 
-def render_verification(results: Sequence[tuple[Path, list[Finding]]], style: Style, *, deep: bool) -> str:
+def _newest_complete(rows: Sequence[CheckpointRow]) -> str | None:
+    return next((row.manifest.folder.name for row in rows if row.manifest), None)
+
+
+def render_verification(results: Sequence[VerifiedPath], style: Style, *, deep: bool) -> str:
     """A line for each, and a summary."""
     lines = []
-    for path, found in results:
-        errors = sum(f.is_error for f in found)
-        words = style.paint("damaged", "red", bold=True) if errors else style.paint("whole", "green")
-        lines.append(f"{escape_unprintable(str(path))}  {words}")
-    bad = sum(any(f.is_error for f in found) for _, found in results)
+    for result in results:
+        state = style.paint("damaged", "red", bold=True) if result.is_damaged else style.paint("whole", "green")
+        lines.append(f"{escape_unprintable(str(result.path))}  {state}")
+    num_whole = sum(not result.is_damaged for result in results)
     how = "every byte was read" if deep else "names and sizes were looked at"
-    return "\n".join([*lines, f"{len(results) - bad} of {len(results)} in order; {how}"])
+    return "\n".join([*lines, f"{num_whole} of {len(results)} in order; {how}"])
 
 
-def verification_as_json(results: Sequence[tuple[Path, list[Finding]]], *, deep: bool) -> str:
+def verification_as_json(results: Sequence[VerifiedPath], *, deep: bool) -> str:
     """The same for programs."""
-    found = [
-        {"path": str(p), "whole": not any(f.is_error for f in fs), "findings": [finding_as_dict(f) for f in fs]}
-        for p, fs in results
+    checkpoints = [
+        {
+            "path": str(result.path),
+            "whole": not result.is_damaged,
+            "findings": [finding.to_json() for finding in result.findings],
+        }
+        for result in results
     ]
-    return json.dumps({"format_version": 1, "every_byte": deep, "checkpoints": found}, indent=2)
+    return json.dumps({"format_version": 1, "every_byte": deep, "checkpoints": checkpoints}, indent=2)
 
 
 def render_manifest(manifest: Manifest, style: Style) -> str:
     """The manifest's fields as a table; of the files only the number and the largest."""
     rows = []
     for key, value in flatten({k: v for k, v in manifest.body.items() if k not in {"files", "shape"}}).items():
-        text = json.dumps(value) if isinstance(value, list | dict) else plain(value)
+        text = json.dumps(value) if isinstance(value, list | dict) else format_value(value)
         if key == "bytes":
             text = f"{text} ({format_bytes(value)})"
         rows.append((escape_unprintable(key), _truncate(escape_unprintable(text))))
@@ -100,14 +98,6 @@ def render_manifest(manifest: Manifest, style: Style) -> str:
     return "\n".join([head, *(f"  {key:<{width}}  {text}" for key, text in rows)])
 
 
-def compare_manifests(one: Manifest, other: Manifest) -> list[SettingChange]:
-    """Every field that is not the same, files and checksums left out. `meaning` is that of a change in the spec."""
-    left_out = ("files", "checksum", "name", "tag", "saved_at", "bytes", "shape")
-    was, now = (flatten({k: v for k, v in m.body.items() if k not in left_out}) for m in (one, other))
-    keys = [k for k in sorted({*was, *now}) if was.get(k) != now.get(k)]
-    return [SettingChange(k, was.get(k), now.get(k), meaning_of(k.removeprefix("spec."))) for k in keys]
-
-
 def render_manifest_diff(one: Manifest, other: Manifest, style: Style) -> str:
     """One line a field."""
     changes = compare_manifests(one, other)
@@ -117,13 +107,13 @@ def render_manifest_diff(one: Manifest, other: Manifest, style: Style) -> str:
     cells = [
         (
             escape_unprintable(c.key),
-            _truncate(escape_unprintable(plain(c.was))),
-            _truncate(escape_unprintable(plain(c.now))),
+            _truncate(escape_unprintable(format_value(c.was))),
+            _truncate(escape_unprintable(format_value(c.now))),
         )
         for c in changes
     ]
     width = max(len(key) for key, _, _ in cells)
-    lines = [f"  {key:<{width}}  {style.paint(was, 'red')} -> {style.paint(now, 'green')}" for key, was, now in cells]
+    lines = [f"  {key:<{width}}  {style.paint(old, 'red')} -> {style.paint(new, 'green')}" for key, old, new in cells]
     return "\n".join([head, *lines, f"{len(changes)} fields differ; files are not compared."])
 
 
@@ -135,7 +125,7 @@ def manifest_diff_as_json(one: Manifest, other: Manifest) -> str:
 
 
 def format_read_progress(done: int, total: int) -> str:
-    """How far reading has come."""
+    """The bytes read so far, of how many."""
     return f"read {format_bytes(done)} of {format_bytes(total)} ({100 * done // max(total, 1)} %)"
 
 
@@ -143,11 +133,11 @@ def _truncate(text: str) -> str:
     return text if len(text) <= _MAX_WIDTH else text[: _MAX_WIDTH - 3] + "..."
 
 
-def _format_cells(row: CheckpointRow, known: Evaluations, best: int | None) -> tuple[str, ...]:
+def _format_cells(row: CheckpointRow, evaluations: Evaluations, best: int | None) -> tuple[str, ...]:
     manifest = row.manifest
     if manifest is None:
         return ()
-    facts = _checkpoint_as_dict(manifest, known)
+    facts = _checkpoint_as_dict(manifest, evaluations)
     loss = "-" if facts["loss"] is None else f"{facts['loss']:.4f}" + (" (best)" if manifest.step == best else "")
     return (
         row.path.name,
@@ -162,7 +152,7 @@ def _format_cells(row: CheckpointRow, known: Evaluations, best: int | None) -> t
     )
 
 
-def _checkpoint_as_dict(manifest: Manifest, known: Evaluations) -> dict[str, Any]:
+def _checkpoint_as_dict(manifest: Manifest, evaluations: Evaluations) -> dict[str, Any]:
     return {
         "step": manifest.step,
         "tokens": manifest["state"].get("tokens", 0),
@@ -171,7 +161,7 @@ def _checkpoint_as_dict(manifest: Manifest, known: Evaluations) -> dict[str, Any
         "world": manifest.world_size,
         "zero_stage": manifest.zero_stage,
         "dtype": manifest.dtype,
-        "loss": known.by_step.get(manifest.step, {}).get("loss"),
+        "loss": evaluations.by_step.get(manifest.step, {}).get("loss"),
         "saved_at": manifest.get("saved_at"),
     }
 

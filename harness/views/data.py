@@ -1,4 +1,4 @@
-"""What `harness data` prints: text for a person, JSON for a program. Looks at no data itself."""
+"""The output of `harness data`: text for a person, JSON for a program. Looks at no data itself."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _render_head(name: str, body: Mapping[str, Any], style: Style) -> str:
         ("an epoch", f"{body['steps_an_epoch']:,} steps of {body['sequences_a_step']:,} sequences"),
     ]
     width = max(len(label) for label, _ in rows)
-    return "\n".join([style.paint(name, "", bold=True), *(f"  {label.ljust(width)}  {said}" for label, said in rows)])
+    return "\n".join([style.paint(name, "", bold=True), *(f"  {label.ljust(width)}  {value}" for label, value in rows)])
 
 
 def _render_sources(body: Mapping[str, Any]) -> str:
@@ -95,9 +95,9 @@ def _render_example(number: int, example: Mapping[str, Any], style: Style) -> st
     pieces: list[str] = []
     left = _MAX_EXAMPLE_CHARS
     for part, trained in example["parts"]:
-        shown = escape_unprintable(part[:left], keep="\n")
+        text = escape_unprintable(part[:left], keep="\n")
         left -= len(part)
-        pieces.append(shown if trained else style.paint(f"[[{shown}]]", "blue"))
+        pieces.append(text if trained else style.paint(f"[[{text}]]", "blue"))
         if left <= 0:
             pieces.append(" ...")
             break

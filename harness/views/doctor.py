@@ -15,7 +15,7 @@ _STATE_MARKS = {"ok": ("ok", "green"), "note": ("note", "yellow"), "missing": ("
 
 
 def render_checks(rows: Sequence[DoctorCheck], style: Style, cluster: Mapping[str, str] | None = None) -> str:
-    """One line a fact under its area; what it means and how to mend it below where there is something to say.
+    """One line a fact under its area; what it means and how to fix it below, where there is something to say.
 
     `cluster`: what was measured, as a section of a run spec to paste.
     """
@@ -54,18 +54,18 @@ def checks_as_json(
     return json.dumps(body, indent=2)
 
 
-def format_aio_trial(found: Mapping[str, Any]) -> str:
+def format_aio_trial(trial: Mapping[str, Any]) -> str:
     """One setting of the I/O that was tried."""
     setting = (
-        f"{found['block_size'] >> 20} MiB blocks, {found['queue_depth']} deep, {found['intra_op_parallelism']} threads"
+        f"{trial['block_size'] >> 20} MiB blocks, {trial['queue_depth']} deep, {trial['intra_op_parallelism']} threads"
     )
-    flags = [name for name in ("single_submit", "overlap_events") if found[name]]
-    rates = f"read {found['read'] / 1e9:.2f} GB/s, write {found['write'] / 1e9:.2f} GB/s"
-    return f"{found['trial']:>3}/{found['of']}  {rates}  {', '.join([setting, *flags])}"
+    flags = [name for name in ("single_submit", "overlap_events") if trial[name]]
+    rates = f"read {trial['read'] / 1e9:.2f} GB/s, write {trial['write'] / 1e9:.2f} GB/s"
+    return f"{trial['trial']:>3}/{trial['of']}  {rates}  {', '.join([setting, *flags])}"
 
 
 def format_aio_result(best: AioResult) -> str:
-    """What the search came to."""
+    """The result of the search."""
     gain = (1 / best.first_read + 1 / best.first_write) / (1 / best.read + 1 / best.write)
     return (
         f"best of {best.num_trials} settings ({best.num_settings} in all): read {best.read / 1e9:.2f} GB/s, write "

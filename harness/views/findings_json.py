@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Any
 
-from harness.findings import CheckOutcome, Finding, Place, Report
+from harness.findings import CheckOutcome, Finding
 from harness.views.findings_text import limit_per_gate
 from harness.views.style import escape_unprintable
 
@@ -33,8 +32,8 @@ def findings_as_json(outcome: CheckOutcome) -> str:
             "left_out": sum(len(r.left_out) for r in reports),
             "passed_over": len(outcome.passed_over),
         },
-        "findings": [finding_as_dict(finding) for finding in outcome.general],
-        "files": [report_as_dict(report) for report in reports],
+        "findings": [finding.to_json() for finding in outcome.general],
+        "files": [report.to_json() for report in reports],
         "passed_over": list(outcome.passed_over),
     }
     return json.dumps(body, indent=2)
@@ -44,41 +43,6 @@ def _iter_findings(outcome: CheckOutcome) -> Iterable[Finding]:
     yield from outcome.general
     for report in outcome.reports:
         yield from report.findings
-
-
-def report_as_dict(report: Report) -> dict[str, Any]:
-    """One file: its findings, and what was looked at and what not."""
-    return {
-        "file": report.file,
-        "ok": report.ok,
-        "consumer": report.consumer,
-        "findings": [finding_as_dict(finding) for finding in report.findings],
-        "fixed": [finding_as_dict(finding) for finding in report.fixed],
-        "ignored": [finding_as_dict(finding) for finding in report.ignored],
-        "left_out": [finding_as_dict(finding) for finding in report.left_out],
-        "gates_checked": report.checked,
-        "gates_skipped": [{"gate": s.gate, "needs": s.needs} for s in report.skipped],
-    }
-
-
-def finding_as_dict(finding: Finding) -> dict[str, Any]:
-    """One finding with plain values."""
-    fix = finding.fix
-    return {
-        "gate": finding.gate,
-        "severity": finding.severity,
-        "message": finding.message,
-        "key": finding.key,
-        "place": _place_as_dict(finding.place),
-        "label": finding.label,
-        "related": [{"place": _place_as_dict(label.place), "text": label.text} for label in finding.related],
-        "notes": list(finding.notes),
-        "fix": {"title": fix.title, "sets": dict(fix.sets), "safe": fix.safe, "effect": fix.effect} if fix else None,
-    }
-
-
-def _place_as_dict(place: Place | None) -> dict[str, Any] | None:
-    return {"file": place.file, "line": place.line, "column": place.column, "length": place.length} if place else None
 
 
 def findings_as_github(outcome: CheckOutcome) -> str:

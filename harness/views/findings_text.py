@@ -1,4 +1,4 @@
-"""Findings as text for a person: the message, the line it is on, what else belongs to it, how to mend it.
+"""Findings as text for a person: the message, the line it is on, what else belongs to it, how to fix it.
 
 Here findings become text, and here what others wrote (keys, values, file names, lines) loses its control characters.
 """
@@ -23,35 +23,35 @@ def render_findings(items: Sequence[Finding], source: Source | None, style: Styl
     """Each finding as a block with its excerpt, blank lines between; empty for none. Of one kind the first are shown,
     and the rest are counted.
     """
-    shown, left = limit_per_gate(items)
+    limited, left = limit_per_gate(items)
     more = [f"... and {count:,} more of {gate}; `--format json` has all\n" for gate, count in left]
-    return "\n".join([*(_render_finding(finding, source, style) for finding in shown), *more])
+    return "\n".join([*(_render_finding(finding, source, style) for finding in limited), *more])
 
 
 def limit_per_gate(items: Sequence[Finding]) -> tuple[list[Finding], list[tuple[str, int]]]:
     """The first findings of each kind, and how many more there are of which."""
-    seen: Counter[str] = Counter()
-    shown = []
+    counts: Counter[str] = Counter()
+    limited = []
     for finding in items:
-        seen[finding.gate] += 1
-        if seen[finding.gate] <= MAX_PER_GATE:
-            shown.append(finding)
-    return shown, [(gate, count - MAX_PER_GATE) for gate, count in seen.items() if count > MAX_PER_GATE]
+        counts[finding.gate] += 1
+        if counts[finding.gate] <= MAX_PER_GATE:
+            limited.append(finding)
+    return limited, [(gate, count - MAX_PER_GATE) for gate, count in counts.items() if count > MAX_PER_GATE]
 
 
 def format_summary(
     reports: Sequence[Report], style: Style, *, against: str = "", general: Sequence[Finding] = ()
 ) -> str:
     """One or two lines: how much was found, how much was looked at, what was not and why."""
-    found = _format_counts([*general, *(f for r in reports for f in r.findings)])
+    counts = _format_counts([*general, *(f for r in reports for f in r.findings)])
     ignored = sum(len(r.ignored) for r in reports)
     left_out = sum(len(r.left_out) for r in reports)
     fixed = sum(len(r.fixed) for r in reports)
     checked = max((r.checked for r in reports), default=0)
     bad = any(r.errors for r in reports) or any(f.is_error for f in general)
     head = (
-        style.paint(f"Found {found}", "red" if bad else "yellow", bold=True)
-        if found
+        style.paint(f"Found {counts}", "red" if bad else "yellow", bold=True)
+        if counts
         else style.paint("OK", "green", bold=True)
     )
     if fixed:
@@ -68,10 +68,10 @@ def format_summary(
 def render_file_table(reports: Sequence[Report], style: Style) -> str:
     """A line for each file with errors or warnings, where there are several files; empty for good news."""
     rows = [(_format_counts(r.findings), r) for r in reports if r.errors or r.warnings]
-    width = max((len(words) for words, _ in rows), default=0)
+    width = max((len(counts) for counts, _ in rows), default=0)
     return "\n".join(
-        f"{style.paint(words.ljust(width), 'red' if report.errors else 'yellow')}  {escape_unprintable(report.file)}"
-        for words, report in rows
+        f"{style.paint(counts.ljust(width), 'red' if report.errors else 'yellow')}  {escape_unprintable(report.file)}"
+        for counts, report in rows
     )
 
 
@@ -87,14 +87,14 @@ def _format_skipped_gates(reports: Sequence[Report]) -> str:
     for item in dict.fromkeys(item for report in reports for item in report.skipped):
         by_need.setdefault(item.needs, []).append(item.gate)
     later = len(by_need.pop("a launch", ()))
-    asked = len(by_need.pop("the hosts' answers", ()))
+    num_preflight = len(by_need.pop("the hosts' answers", ()))
     releases = sum(len(by_need.pop(need)) for need in list(by_need) if need.startswith("DeepSpeed "))
     parts = [f"{_format_some(gates)} ({_NEED_HINTS.get(need, f'needs {need}')})" for need, gates in by_need.items()]
     total = sum(map(len, by_need.values()))
     skipped = f", {total} skipped: {'; '.join(parts)}" if total else ""
     skipped += f", {releases} of other releases" if releases else ""
     skipped += f", {later} more on launch" if later else ""
-    return skipped + (f", {asked} more in `harness preflight`" if asked else "")
+    return skipped + (f", {num_preflight} more in `harness preflight`" if num_preflight else "")
 
 
 _NEED_HINTS = {
@@ -106,8 +106,8 @@ _NEED_HINTS = {
 
 
 def _format_some(gates: Sequence[str]) -> str:
-    shown = ", ".join(gates[:4])
-    return shown if len(gates) <= 4 else f"{shown} and {len(gates) - 4} more"
+    names = ", ".join(gates[:4])
+    return names if len(gates) <= 4 else f"{names} and {len(gates) - 4} more"
 
 
 def _pluralize(number: int, word: str) -> str:
@@ -128,11 +128,11 @@ def _render_finding(finding: Finding, source: Source | None, style: Style) -> st
 
 
 def _excerpt_lines(finding: Finding, place: Place, source: Source | None, style: Style) -> list[str]:
-    shown = [Label(place, finding.label), *finding.related]
-    shown = [label for label in shown if label.place.file == place.file]
+    labels = [Label(place, finding.label), *finding.related]
+    labels = [label for label in labels if label.place.file == place.file]
     elsewhere = [label for label in finding.related if label.place.file != place.file]
     lines = [f"  {style.paint('-->', 'blue')} {_format_place(place, source, 'the command line, ')}"]
-    quoted = _quote_lines(shown, place, source, style) if source and place.length else []
+    quoted = _quote_lines(labels, place, source, style) if source and place.length else []
     lines += quoted or ([f"   {style.paint('|', 'blue')} {escape_unprintable(finding.label)}"] if finding.label else [])
     lines += [
         f"   = {_format_place(label.place, source, '--set ')}: {escape_unprintable(label.text)}" for label in elsewhere
@@ -167,9 +167,9 @@ def _quote_lines(labels: Sequence[Label], main: Place, source: Source, style: St
         mark = ("^" if label.place is main else "-") * max(1, min(len(marked), 60))
         colour = "red" if label.place is main else "blue"
         if start < label.place.column <= start + _MAX_LINE_WIDTH:
-            said = style.paint(f"{mark} {escape_unprintable(label.text)}".rstrip(), colour)
+            label_text = style.paint(f"{mark} {escape_unprintable(label.text)}".rstrip(), colour)
             blank = " " * len(_ELLIPSIS if start else "") + _padding_to(line[start:], label.place.column - start)
-            lines.append(f"{' ' * width} {bar} {blank}{said}")
+            lines.append(f"{' ' * width} {bar} {blank}{label_text}")
         last = number
     return [*lines, f"{' ' * width} {bar}"]
 
@@ -178,19 +178,19 @@ _MAX_LINE_WIDTH, _ELLIPSIS = 160, "..."
 
 
 def _clip_start(place: Place, line: str) -> int:
-    """How much of a long line is left out before the place that is shown."""
+    """The number of characters of a long line that are left out before the excerpt."""
     far = len(line) > _MAX_LINE_WIDTH and place.column + place.length > _MAX_LINE_WIDTH - len(_ELLIPSIS)
     return max(0, place.column - _MAX_LINE_WIDTH // 3) if far else 0
 
 
 def _clip_line(line: str, start: int = 0) -> str:
     rest = line[start:].rstrip()
-    shown = (
+    clipped = (
         _escape_line(rest)
         if len(rest) <= _MAX_LINE_WIDTH
         else _escape_line(rest[: _MAX_LINE_WIDTH - len(_ELLIPSIS)]) + _ELLIPSIS
     )
-    return _ELLIPSIS + shown if start else shown
+    return _ELLIPSIS + clipped if start else clipped
 
 
 def _escape_line(line: str) -> str:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from operator import eq
 from textwrap import fill
-from typing import NamedTuple
 
-from harness.finding_pages import Page, load_pages
-from harness.gates.registry import Gate, all_gates
-from harness.spec.suggestions import nearest_name
+from harness.check.finding_index import FAMILIES, PageRow, find_nearest_id, list_rows, load_all_pages, rows_of_family
+from harness.findings import Finding, Fix
+from harness.gates.registry import Gate
 
 UPSTREAM = {
     "raises": "refuses it",
@@ -20,43 +18,6 @@ UPSTREAM = {
     "wrong": "trains something else, or fails late",
     "crashes": "fails inside without a message for the user",
 }
-FAMILIES = {
-    "BT": "the batch",
-    "ZR": "ZeRO",
-    "OF": "offload",
-    "TP": "tensor parallelism",
-    "PP": "pipelines",
-    "SQ": "sequence parallelism",
-    "EX": "experts",
-    "PR": "precision",
-    "OP": "optimizers and schedulers",
-    "MD": "model and data",
-    "CK": "checkpoints",
-    "CC": "compilation",
-    "UT": "monitors, profilers, activation checkpointing, data efficiency",
-    "SE": "security",
-    "HF": 'the Hugging Face Trainer and "auto"',
-    "HO": "hosts",
-    "SP": "files and their keys",
-    "AD": "files of other trainers that are adopted",
-    "MM": "memory and time",
-    "EN": "the environment",
-    "AT": "what a run asks of its own engine",
-    "GT": "gates themselves",
-    "LG": "causes that are found in logs",
-    "UP": "what another release makes of a file",
-    "RN": "rendered files",
-}
-
-
-class PageRow(NamedTuple):
-    """One line of the table; `gate` is None for findings that are made elsewhere."""
-
-    id: str
-    name: str
-    title: str
-    versions: str
-    gate: Gate | None = None
 
 
 def render_page(id_: str, width: int = 120) -> str | None:
@@ -66,12 +27,20 @@ def render_page(id_: str, width: int = 120) -> str | None:
         return None
     if row.gate is not None:
         return _render_gate_page(row.gate, width)
-    return f"{row.id} ({row.name})\n\n{wrap_text(_load_pages()[row.id].text, width)}"
+    return f"{row.id} ({row.name})\n\n{wrap_text(load_all_pages()[row.id].text, width)}"
 
 
-def rows_of_family(word: str) -> list[PageRow]:
-    """The rows of a family, such as `ZR`; empty for an unknown one."""
-    return [row for row in list_rows() if row.id[:2] == word.upper()]
+def render_family(word: str, width: int = 120) -> str | None:
+    """The table of a family, such as `ZR`; None for an unknown one."""
+    family, rows = word.upper(), rows_of_family(word)
+    return f"{family}: {FAMILIES.get(family, '')}\n\n{render_table(rows, width)}" if rows else None
+
+
+def unknown_id_finding(word: str) -> Finding:
+    """SP011: a word that is no id and no family, with the one that was probably meant."""
+    nearest = find_nearest_id(word)
+    fix = f"did you mean `{nearest}`?" if nearest else "`harness explain` lists them all"
+    return Finding("SP011", "error", f"`{word}` is no id of a finding and no family of them", fix=Fix(fix))
 
 
 def _render_gate_page(gate: Gate, width: int) -> str:
@@ -117,25 +86,6 @@ def _wrap_block(block: str, width: int) -> str:
     )
     start = "\n" if not head and block.startswith("\n") else ""
     return start + (f"{head}\n{body}" if head else body)
-
-
-def list_rows() -> list[PageRow]:
-    """Everything that has a page, by id."""
-    found = [PageRow(g.id, g.name, g.title, g.versions, g) for g in all_gates()]
-    found += [PageRow(id_, p.name, _first_sentence(p.text), "all") for id_, p in _load_pages().items()]
-    return sorted(found, key=lambda row: row.id)
-
-
-def _load_pages() -> dict[str, Page]:
-    """The pages of all that is no gate: findings, and causes that are found in logs."""
-    from harness.diagnosis.causes import all_causes
-
-    return load_pages() | {cause.id: Page(cause.name, cause.text) for cause in all_causes()}
-
-
-def _first_sentence(text: str) -> str:
-    paragraph = " ".join(text.partition("\n\n")[0].split())
-    return paragraph.partition(". ")[0].partition(": ")[0].rstrip(".")
 
 
 def render_table(items: Sequence[PageRow], width: int = 120) -> str:
@@ -187,33 +137,22 @@ def severity_of(gate: Gate) -> str:
     import ast
     import inspect
 
-    def seen(call: ast.Call) -> list[str]:
-        given = next((k.value for k in call.keywords if k.arg == "severity"), None)
-        if given is None:
+    def levels_of(call: ast.Call) -> list[str]:
+        argument = next((k.value for k in call.keywords if k.arg == "severity"), None)
+        if argument is None:
             return ["error"]
-        return [n.value for n in ast.walk(given) if isinstance(n, ast.Constant) and n.value in _LEVELS] or list(_LEVELS)
+        levels = [n.value for n in ast.walk(argument) if isinstance(n, ast.Constant) and n.value in _LEVELS]
+        return levels or list(_LEVELS)
 
     source = ast.parse(inspect.getsource(inspect.getmodule(gate.check) or gate.check))
     calls = [n for n in ast.walk(source) if isinstance(n, ast.Call)]
-    found = {
-        word
+    levels = {
+        level
         for call in calls
         if isinstance(call.func, ast.Attribute) and call.func.attr == "finding"
-        for word in seen(call)
+        for level in levels_of(call)
     }
-    return ", ".join(level for level in _LEVELS if level in found) or "error"
+    return ", ".join(level for level in _LEVELS if level in levels) or "error"
 
 
 _LEVELS = ("error", "warning", "info")
-
-
-def find_nearest_id(word: str) -> str | None:
-    """The id or the name that was probably meant."""
-    by_name = {row.name: row.id for row in list_rows()}
-    alike = [
-        id_ for id_ in sorted(by_name.values()) if sum(map(eq, id_, word.upper())) == len(id_) - 1 == len(word) - 1
-    ]
-    if alike:
-        return alike[0]  # one character is another, such as the letter O for 0
-    found = nearest_name(word, [*by_name, *by_name.values(), *FAMILIES])
-    return by_name.get(found, found) if found else None

@@ -8,14 +8,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from harness.file_io import relative_to_cwd
 from harness.launching.process.signals import signal_name
 from harness.launching.setup.environment import redacted_value
 from harness.launching.setup.launch_plan import LaunchPlan
 from harness.launching.supervise.launch_runner import LaunchResult
-from harness.plan.resolved_run import ResolvedRun
 from harness.run_records.run_record import RunRecord
 from harness.run_records.summary import RunSummary, median_or_none, summarise_run
 from harness.slowness import SlowdownReport, diagnose_slowness
+from harness.spec.sections.zero_spec import ZeroSpec
 from harness.units import format_bytes, format_count, format_seconds
 from harness.verdicts import Verdict
 from harness.views.memory_comparison import compare_memory
@@ -37,9 +38,8 @@ _FILE_DESCRIPTIONS = {
 _NOTHING_WRITTEN = "Nothing was written or started"
 
 
-def render_dry_run(plan: LaunchPlan, run: ResolvedRun, ready: bool, style: Style) -> str:
+def render_dry_run(plan: LaunchPlan, zero: ZeroSpec, ready: bool, style: Style) -> str:
     """Files, environment, command and ranks of a launch that is not going to happen."""
-    zero = run.spec.zero
     offload = f", optimizer on {zero.offload_optimizer.device}" if zero.offload_optimizer else ""
     where = "on this machine" if plan.local else f"on {len(plan.hosts)} host{'s' if len(plan.hosts) > 1 else ''}"
     ranks = f"{plan.world_size} rank{'s' if plan.world_size > 1 else ''}"
@@ -130,8 +130,7 @@ def _cause_as_dict(told: SlowdownReport) -> dict[str, Any]:
 
 def format_path(path: Path) -> str:
     """A path for people: as seen from the current folder where it is below it."""
-    here = Path.cwd()
-    return escape_unprintable(str(path.relative_to(here)) if path.is_relative_to(here) else str(path))
+    return escape_unprintable(str(relative_to_cwd(path)))
 
 
 def render_node_summary(outcome: LaunchResult, style: Style) -> str:

@@ -1,4 +1,4 @@
-"""What came of reading a log: the cause, whose it is, how sure that is, what to change, the lines that matter."""
+"""The diagnosis of a log: the cause, its rank, how sure that is, what to change, the lines that matter."""
 
 from __future__ import annotations
 
@@ -13,69 +13,72 @@ _STATE_COLOURS = {"failed": "red", "completed": "green"}
 """Of a state; all others are yellow."""
 
 
-def render_diagnosis(found: Diagnosis, style: Style, width: int = 120) -> str:
+def render_diagnosis(diagnosis: Diagnosis, style: Style, width: int = 120) -> str:
     """A dozen lines for a person."""
-    head = style.paint(found.state, _STATE_COLOURS.get(found.state, "yellow"), bold=True)
-    lines = [f"{head}{escape_unprintable(_format_rank(found))}: {escape_unprintable(found.title)}"]
-    if found.state == "failed":
-        what = f"{found.cause}, {found.confidence}" if found.cause else found.confidence
+    head = style.paint(diagnosis.state, _STATE_COLOURS.get(diagnosis.state, "yellow"), bold=True)
+    lines = [f"{head}{escape_unprintable(_format_rank(diagnosis))}: {escape_unprintable(diagnosis.title)}"]
+    if diagnosis.state == "failed":
+        what = f"{diagnosis.cause}, {diagnosis.confidence}" if diagnosis.cause else diagnosis.confidence
         lines.append(f"  cause      {what}")
-    if found.message:
-        lines += _wrap_lines("  said       ", found.message, width)
-    if found.where:
-        lines.append(f"  at         {escape_unprintable(found.where)}")
-    for note in found.notes:
+    if diagnosis.message:
+        lines += _wrap_lines("  said       ", diagnosis.message, width)
+    if diagnosis.where:
+        lines.append(f"  at         {escape_unprintable(diagnosis.where)}")
+    for note in diagnosis.notes:
         lines += _wrap_lines("  note       ", note, width)
-    if found.change:
-        lines += _wrap_lines("  change     ", found.change, width)
-    if found.lines:
+    if diagnosis.change:
+        lines += _wrap_lines("  change     ", diagnosis.change, width)
+    if diagnosis.lines:
         lines += ["", "  The lines that matter"]
-        digits = max(len(str(number)) for number, _ in found.lines)
+        digits = max(len(str(number)) for number, _ in diagnosis.lines)
+        text_width = max(width - digits - 5, 40)
         lines += [
-            f"  {str(number or '').rjust(digits)} | {escape_unprintable(text, keep=chr(9))[: max(width - digits - 5, 40)]}"
-            for number, text in found.lines
+            f"  {str(number or '').rjust(digits)} | {escape_unprintable(text, keep=chr(9))[:text_width]}"
+            for number, text in diagnosis.lines
         ]
-    if found.num_bytes:
-        ranks = f", {len(found.ranks)} rank{'s' if len(found.ranks) != 1 else ''} seen" if found.ranks else ""
-        lines += ["", f"  {found.num_lines} lines read, {format_bytes(found.num_bytes)}{ranks}"]
-    if found.cause:
-        lines.append(f"  More: harness explain {found.cause}")
+    if diagnosis.num_bytes:
+        ranks = (
+            f", {len(diagnosis.ranks)} rank{'s' if len(diagnosis.ranks) != 1 else ''} seen" if diagnosis.ranks else ""
+        )
+        lines += ["", f"  {diagnosis.num_lines} lines read, {format_bytes(diagnosis.num_bytes)}{ranks}"]
+    if diagnosis.cause:
+        lines.append(f"  More: harness explain {diagnosis.cause}")
     return "\n".join(lines)
 
 
-def diagnosis_as_dict(found: Diagnosis) -> dict[str, object]:
+def diagnosis_as_dict(diagnosis: Diagnosis) -> dict[str, object]:
     """The same as values of JSON."""
     return {
         "format_version": 1,
-        "state": found.state,
-        "confidence": found.confidence,
-        "cause": found.cause or None,
-        "title": found.title,
-        "message": found.message or None,
-        "rank": found.rank,
-        "host": found.host or None,
-        "where": found.where or None,
-        "line": found.line or None,
-        "change": found.change or None,
-        "notes": list(found.notes),
-        "lines": [{"line": number or None, "text": text} for number, text in found.lines],
-        "ranks_seen": list(found.ranks),
-        "num_lines": found.num_lines,
-        "num_bytes": found.num_bytes,
+        "state": diagnosis.state,
+        "confidence": diagnosis.confidence,
+        "cause": diagnosis.cause or None,
+        "title": diagnosis.title,
+        "message": diagnosis.message or None,
+        "rank": diagnosis.rank,
+        "host": diagnosis.host or None,
+        "where": diagnosis.where or None,
+        "line": diagnosis.line or None,
+        "change": diagnosis.change or None,
+        "notes": list(diagnosis.notes),
+        "lines": [{"line": number or None, "text": text} for number, text in diagnosis.lines],
+        "ranks_seen": list(diagnosis.ranks),
+        "num_lines": diagnosis.num_lines,
+        "num_bytes": diagnosis.num_bytes,
     }
 
 
-def diagnosis_as_json(found: Diagnosis) -> str:
+def diagnosis_as_json(diagnosis: Diagnosis) -> str:
     """The same for programs."""
-    return json.dumps(diagnosis_as_dict(found), indent=2)
+    return json.dumps(diagnosis_as_dict(diagnosis), indent=2)
 
 
-def _format_rank(found: Diagnosis) -> str:
-    if found.state != "failed":
+def _format_rank(diagnosis: Diagnosis) -> str:
+    if diagnosis.state != "failed":
         return ""
-    if found.rank is None:
-        return f" on {found.host}" if found.host else ""
-    return f" on rank {found.rank}" + (f" ({found.host})" if found.host else "")
+    if diagnosis.rank is None:
+        return f" on {diagnosis.host}" if diagnosis.host else ""
+    return f" on rank {diagnosis.rank}" + (f" ({diagnosis.host})" if diagnosis.host else "")
 
 
 def _wrap_lines(head: str, text: str, width: int) -> list[str]:

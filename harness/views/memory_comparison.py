@@ -1,4 +1,4 @@
-"""Memory as it was planned beside what was measured, tier by tier: for the report and the end of a launch."""
+"""Planned and measured memory, tier by tier: for the report and the end of a launch."""
 
 from __future__ import annotations
 

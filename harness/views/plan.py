@@ -111,8 +111,8 @@ def _format_phases(memory: MemoryEstimate, tier: Tier, width: int) -> str:
     if tier == "nvme":
         return ""
     sizes = {phase: memory.bytes_at(tier, phase) if tier == "gpu" else memory.host_bytes_at(phase) for phase in PHASES}
-    words = ", ".join(f"{phase} {format_bytes(size)}" for phase, size in sizes.items() if size)
-    return textwrap.fill(f"  by phase: {words}", max(width, 40), subsequent_indent="    ", break_on_hyphens=False)
+    phases = ", ".join(f"{phase} {format_bytes(size)}" for phase, size in sizes.items() if size)
+    return textwrap.fill(f"  by phase: {phases}", max(width, 40), subsequent_indent="    ", break_on_hyphens=False)
 
 
 def _format_pooled_note(plan: Plan, memory: MemoryEstimate) -> str:
@@ -127,9 +127,8 @@ def _format_pooled_note(plan: Plan, memory: MemoryEstimate) -> str:
 def _render_table(head: str, unit: str, rows: Sequence[tuple[str, int, str]], style: Style, width: int) -> str:
     left = max(len(head), *(len(what) + 2 for what, _, _ in rows))
     room = width - left - 16
-    lines = [
-        f"{style.paint(head.ljust(left), '', bold=True)}  {unit.rjust(10)}  {'from' if room >= _MIN_FORMULA_WIDTH else ''}"
-    ]
+    formula_head = "from" if room >= _MIN_FORMULA_WIDTH else ""
+    lines = [f"{style.paint(head.ljust(left), '', bold=True)}  {unit.rjust(10)}  {formula_head}"]
     for what, size, formula in rows:
         start = f"  {what}".ljust(left) + f"  {format_bytes(size).rjust(10)}  "
         parts = textwrap.wrap(formula, room) if room >= _MIN_FORMULA_WIDTH else []
@@ -149,8 +148,8 @@ def _format_fit(plan: Plan, memory: MemoryEstimate, style: Style) -> str:
     if not parts:
         missing = "`cluster.host_memory`" if memory.pooled else "`cluster.gpu` and `cluster.host_memory`"
         return f"Whether it fits is not known: set {missing}."
-    words = {True: ("Fits", "green"), False: ("Does not fit", "red"), None: ("As far as is known it fits", "yellow")}
-    word, colour = words[plan.fit.fits]
+    verdict = {True: ("Fits", "green"), False: ("Does not fit", "red"), None: ("As far as is known it fits", "yellow")}
+    word, colour = verdict[plan.fit.fits]
     return f"{style.paint(word, colour, bold=True)}: {', '.join(parts)}"
 
 
@@ -165,8 +164,8 @@ def _render_time(plan: Plan, style: Style, width: int) -> str:
     if time.fixed_seconds > 0.01 * time.seconds:
         share, half = time.fixed_seconds / time.seconds, format_count(time.break_even_tokens)
         lines.append(
-            f"{format_seconds(time.fixed_seconds)} of it do not depend on the batch: {share:.0%} at {time.tokens_per_step:,}"
-            f" tokens a step, half at {half}"
+            f"{format_seconds(time.fixed_seconds)} of it do not depend on the batch: {share:.0%} at "
+            f"{time.tokens_per_step:,} tokens a step, half at {half}"
         )
     lines += _long_run_lines(plan)
     lines.append("estimates from assumed rates; `--format json` lists them, `cluster` overrides them")
@@ -184,8 +183,8 @@ def _long_run_lines(plan: Plan) -> list[str]:
     if plan.checkpoint_cost is not None:
         size, cost = format_bytes(plan.checkpoint_cost.bytes), format_seconds(plan.checkpoint_cost.seconds)
         lines.append(
-            f"a checkpoint is {size} and takes {cost}; one every {format_seconds(plan.checkpoint_cost.interval)} loses least"
-            f" ({plan.checkpoint_cost.lost:.1%} with failures)"
+            f"a checkpoint is {size} and takes {cost}; one every {format_seconds(plan.checkpoint_cost.interval)} "
+            f"loses least ({plan.checkpoint_cost.lost:.1%} with failures)"
         )
     if plan.cost is not None:
         money = "" if plan.cost.money is None else f", {plan.cost.money:,.0f} in money"

@@ -1,4 +1,4 @@
-"""What the harness chose for a run, as a table of the plan. Decides nothing."""
+"""The tuned defaults of a run, as a table of the plan. Decides nothing."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from harness.views.style import Style
 _MIN_SECONDS = 1e-4
 
 
-def render_tuned_defaults(chosen: Sequence[DefaultImpact], style: Style, width: int) -> str:
-    """What the harness chose, DeepSpeed's default beside it, and what the plan says of the difference."""
-    if not chosen:
+def render_tuned_defaults(impacts: Sequence[DefaultImpact], style: Style, width: int) -> str:
+    """Each tuned default, DeepSpeed's own default, and the difference by the plan."""
+    if not impacts:
         return ""
     heads = ("Chosen, as the spec is silent", "value", "default")
     rows = [
@@ -23,11 +23,11 @@ def render_tuned_defaults(chosen: Sequence[DefaultImpact], style: Style, width: 
             _format_value(d.tuned_default.value),
             _format_value(d.tuned_default.default),
         )
-        for d in chosen
+        for d in impacts
     ]
     left, middle, right = (max(map(len, column)) for column in zip(heads, *rows, strict=True))
     lines = [style.paint(f"{heads[0].ljust(left)}  {heads[1].rjust(middle)}  {heads[2].rjust(right)}", "", bold=True)]
-    for d, (key, value, default) in zip(chosen, rows, strict=True):
+    for d, (key, value, default) in zip(impacts, rows, strict=True):
         start = f"  {key}".ljust(left) + f"  {value.rjust(middle)}  {default.rjust(right)}  "
         room = max(width - len(start), 30)
         parts = textwrap.wrap("; ".join(filter(None, (_format_impact(d), d.tuned_default.reason))), room)
@@ -43,7 +43,7 @@ def _format_value(value: object) -> str:
 
 def _format_impact(d: DefaultImpact) -> str:
     sizes = (("GPU", d.gpu_bytes), ("host", d.host_bytes), ("wire a step", round(d.wire_bytes)))
-    words = [f"{name} {'+' if size > 0 else '-'}{format_bytes(abs(size))}" for name, size in sizes if size]
+    effects = [f"{name} {'+' if size > 0 else '-'}{format_bytes(abs(size))}" for name, size in sizes if size]
     if d.step_seconds is not None and abs(d.step_seconds) >= _MIN_SECONDS:
-        words.append(f"step {'+' if d.step_seconds > 0 else '-'}{format_seconds(abs(d.step_seconds))}")
-    return ", ".join(words)
+        effects.append(f"step {'+' if d.step_seconds > 0 else '-'}{format_seconds(abs(d.step_seconds))}")
+    return ", ".join(effects)

@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from harness.findings import Finding
+from harness.findings import Finding, Report
 from harness.hostinfo.host_survey import HostFacts, Survey
 from harness.launching.process import shm
 from harness.launching.programs.allreduce_check import AllReduceResult
 from harness.units import format_bytes
-from harness.views.findings_json import finding_as_dict
+from harness.views.findings_text import format_summary
 from harness.views.style import Style
 
 _MAX_COLUMNS = 6
@@ -166,6 +166,14 @@ def allreduce_lines(summed: AllReduceResult | None) -> list[str]:
     return lines
 
 
+def format_totals(survey: Survey, report: Report, summed: AllReduceResult | None, style: Style) -> str:
+    """The last line: how many findings, how many hosts answered, and that nothing was trained."""
+    hosts = len(survey.hosts)
+    answers = f"{len(survey.reachable_hosts)} of {hosts} host{'s' if hosts > 1 else ''} answered"
+    tail = "No rank was started" if summed is None else "Nothing was trained"
+    return f"{format_summary([report], style)}. {answers}. {tail}"
+
+
 def survey_as_json(
     survey: Survey, findings: Sequence[Finding], code: int, summed: AllReduceResult | None = None
 ) -> str:
@@ -179,7 +187,7 @@ def survey_as_json(
             "errors": sum(f.is_error for f in findings),
             "warnings": sum(f.severity == "warning" for f in findings),
         },
-        "findings": [finding_as_dict(finding) for finding in findings],
+        "findings": [finding.to_json() for finding in findings],
         "network": {"interface": survey.shared_interface, "master_address": survey.master_address, "port": survey.port},
         "hosts": [
             {k: v for k, v in asdict(host).items() if k != "interfaces"} | _addresses_as_dict(host)

@@ -1,4 +1,4 @@
-"""A rehearsal as text and as JSON: what was changed, how each phase went, measured beside planned and carried over."""
+"""A rehearsal as text and as JSON: the changes, each phase, and measurements against the plan, extrapolated."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from harness.findings import Finding
-from harness.launching.programs.rehearsal_runner import RehearsalStage
+from harness.launching.programs.rehearsal import RehearsalPlan, RehearsalResult
 from harness.plan.planner import Plan
 from harness.rehearsal.extrapolation import Quantity, sum_by_tier
 from harness.rehearsal.small_run import KeyChange, SmallRun
@@ -19,44 +18,44 @@ _COLUMNS = ("", "measured", "planned", "ratio", "carried to the whole run", "its
 _MAX_LINES = 10
 
 
-def render_rehearsal(small: SmallRun, whole: Plan, stages: Sequence[RehearsalStage], found: Sequence[Quantity]) -> str:
+def render_rehearsal(plan: RehearsalPlan, result: RehearsalResult) -> str:
     """The whole report."""
-    parts = [_format_title(small, whole), render_changes(small.changes)]
-    parts.append("\n".join(f"  {s.name:<8}{format_seconds(s.seconds):>10}  {s.what}" for s in stages))
-    if found:
-        parts.append(render_quantities(found))
+    parts = [_format_title(plan.small, plan.whole), render_changes(plan.small.changes)]
+    parts.append("\n".join(f"  {s.name:<8}{format_seconds(s.seconds):>10}  {s.what}" for s in result.stages))
+    if result.quantities:
+        parts.append(render_quantities(result.quantities))
     return "\n\n".join(part for part in parts if part)
 
 
 def _format_title(small: SmallRun, whole: Plan) -> str:
-    little, large = small.plan, whole
-    counts = [format_count(plan.model.num_parameters) if plan.model else "?" for plan in (large, little)]
-    ranks = [plan.run.parallel_dims.world_size for plan in (large, little)]
+    plans = (whole, small.plan)
+    counts = [format_count(plan.model.num_parameters) if plan.model else "?" for plan in plans]
+    ranks = [plan.run.parallel_dims.world_size for plan in plans]
     return (
-        f"{large.run.name}: {counts[0]} parameters on {ranks[0]} ranks ({large.title}), rehearsed with {counts[1]} "
+        f"{whole.run.name}: {counts[0]} parameters on {ranks[0]} ranks ({whole.title}), rehearsed with {counts[1]} "
         f"on {ranks[1]}"
     )
 
 
-def render_changes(found: Sequence[KeyChange]) -> str:
+def render_changes(changes: Sequence[KeyChange]) -> str:
     """Each key that is not the spec's, one a line."""
-    width = max((len(change.key) for change in found), default=0)
-    lines = [f"  {c.key:<{width}}  {_format_value(c.was)} -> {_format_value(c.now)}  ({c.why})" for c in found]
+    width = max((len(change.key) for change in changes), default=0)
+    lines = [f"  {c.key:<{width}}  {_format_value(c.was)} -> {_format_value(c.now)}  ({c.why})" for c in changes]
     return "\n".join(["Changed, and nothing else:", *lines])
 
 
 def _format_value(value: Any) -> str:
     if value is None:
         return "not set"
-    told = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else json.dumps(value)
-    return told if len(told) <= 48 else f"{told[:45]}..."
+    text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else json.dumps(value)
+    return text if len(text) <= 48 else f"{text[:45]}..."
 
 
-def render_quantities(found: Sequence[Quantity]) -> str:
+def render_quantities(quantities: Sequence[Quantity]) -> str:
     """Ten lines at most: the states of a tier together, then phases, a checkpoint, a step."""
-    rest = [q for q in found if not _is_state(q)]
-    chosen = [*sum_by_tier([q for q in found if _is_state(q)]), *rest][:_MAX_LINES]
-    rows = [_COLUMNS, *map(_format_cells, chosen)]
+    others = [q for q in quantities if not _is_state(q)]
+    lines = [*sum_by_tier([q for q in quantities if _is_state(q)]), *others][:_MAX_LINES]
+    rows = [_COLUMNS, *map(_format_cells, lines)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]
     align = ["<", ">", ">", ">", ">", ">", "<"]
     return "\n".join(
@@ -83,31 +82,25 @@ def _format_cells(q: Quantity) -> tuple[str, ...]:
     return q.name, show(q.measured), planned, ratio, carried, whole, sure
 
 
-def rehearsal_as_json(
-    small: SmallRun,
-    whole: Plan,
-    stages: Sequence[RehearsalStage],
-    found: Sequence[Quantity],
-    findings: Sequence[Finding],
-    folder: str,
-) -> str:
+def rehearsal_as_json(plan: RehearsalPlan, result: RehearsalResult) -> str:
     """The same for programs. Bytes and seconds."""
+    small, whole, quantities = plan.small, plan.whole, result.quantities
     body = {
         "format_version": FORMAT_VERSION,
         "name": whole.run.name,
-        "folder": folder,
+        "folder": str(plan.folder),
         "parameters": {
             "whole": whole.model.num_parameters if whole.model else None,
             "rehearsed": small.plan.model.num_parameters if small.plan.model else None,
         },
         "ranks": {"whole": whole.run.parallel_dims.world_size, "rehearsed": small.plan.run.parallel_dims.world_size},
         "changes": [asdict(change) for change in small.changes],
-        "stages": [asdict(stage) for stage in stages],
-        "quantities": [{**asdict(q), "ratio": q.ratio} for q in found],
-        "states_exact": all(q.exact for q in found if _is_state(q)) if any(map(_is_state, found)) else None,
+        "stages": [asdict(stage) for stage in result.stages],
+        "quantities": [{**asdict(q), "ratio": q.ratio} for q in quantities],
+        "states_exact": all(q.exact for q in quantities if _is_state(q)) if any(map(_is_state, quantities)) else None,
         "findings": [
             {"gate": f.gate, "severity": f.severity, "message": f.message, "key": f.key, "notes": list(f.notes)}
-            for f in findings
+            for f in result.findings
         ],
     }
     return json.dumps(body, indent=2)

@@ -12,11 +12,11 @@ _LEVEL = {"error": "error", "warning": "warning", "info": "note"}
 
 def findings_as_sarif(outcome: CheckOutcome) -> str:
     """The log, with the rules that it mentions."""
-    from harness.views.gate_pages import list_rows
+    from harness.check.finding_index import list_rows
 
     pages = {row.id: row for row in list_rows()}
-    found = [finding for report in outcome.reports for finding in report.findings]
-    used = sorted({finding.gate for finding in (*found, *outcome.general)})
+    findings = [finding for report in outcome.reports for finding in report.findings]
+    used = sorted({finding.gate for finding in (*findings, *outcome.general)})
     driver = {
         "name": "harness",
         "rules": [_rule_as_dict(id_, pages.get(id_)) for id_ in used],
@@ -29,7 +29,7 @@ def findings_as_sarif(outcome: CheckOutcome) -> str:
         "tool": {"driver": driver},
         "invocations": [invocation],
         "columnKind": "unicodeCodePoints",
-        "results": [_result_as_dict(finding, used) for finding in found],
+        "results": [_result_as_dict(finding, used) for finding in findings],
     }
     schema = "https://json.schemastore.org/sarif-2.1.0.json"
     return json.dumps({"version": "2.1.0", "$schema": schema, "runs": [run]}, indent=2)

@@ -1,4 +1,4 @@
-"""What people see on stderr while a run goes on: a bar on a terminal, plain lines elsewhere, JSON for programs.
+"""The progress of a run on stderr: a bar on a terminal, plain lines elsewhere, JSON for programs.
 
 Draws what `harness.launching` tells; the log keeps everything that is not shown here.
 """
@@ -31,10 +31,10 @@ _BAR_MARGIN = 34
 """Columns of a line that the bar, the count and the gaps take."""
 
 
-def resolve_mode(asked: str) -> ScreenMode:
-    """What `auto` means: a bar where stderr is a terminal that can move its cursor, plain lines in CI and in pipes."""
-    if asked in ("bar", "plain", "json", "quiet"):
-        return asked  # type: ignore[return-value]
+def resolve_mode(mode: str) -> ScreenMode:
+    """The mode that `auto` means: a bar on a terminal that can move its cursor, plain lines in CI and in pipes."""
+    if mode in ("bar", "plain", "json", "quiet"):
+        return mode  # type: ignore[return-value]
     able = sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not os.environ.get("CI")
     return "bar" if able else "plain"
 

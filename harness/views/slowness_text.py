@@ -12,30 +12,28 @@ from harness.slowness.plan_prediction import PlanPrediction
 from harness.slowness.run_measurements import SettingChange
 from harness.units import format_bytes, format_seconds
 
-NOTHING = "nothing stands out"
 
-
-def format_headline(told: SlowdownReport) -> str:
+def format_headline(report: SlowdownReport) -> str:
     """`waiting for data: 35% of the step`."""
-    how = ", as planned" if told.slowdown.is_planned else ""
-    return f"{told.slowdown.title}: {100 * told.slowdown.share:.0f}% of the step{how}"
+    how = ", as planned" if report.slowdown.is_planned else ""
+    return f"{report.slowdown.title}: {100 * report.slowdown.share:.0f}% of the step{how}"
 
 
 def format_settings(sets: Mapping[str, Any]) -> str:
-    """The keys as a spec has them; what is removed is said."""
+    """The keys as a spec has them, and which are removed."""
     written = [f"`{key}: {json.dumps(value)}`" for key, value in sets.items() if value is not None]
     gone = [f"`{key}`" for key, value in sets.items() if value is None]
     return ", ".join([*written, *([f"without {' and '.join(gone)}"] if gone else [])])
 
 
 def format_setting(setting: SettingChange) -> str:
-    """What to try, with its keys."""
+    """The setting to try, with its keys."""
     effect = f" (changes what is trained: {setting.effect})" if setting.effect else ""
     return f"{setting.description}: {format_settings(setting.sets)}{effect}"
 
 
 def format_prediction(prediction: PlanPrediction | None) -> str:
-    """What the plan makes of it: time where it plans time, memory, and whether it fits."""
+    """The setting's plan: time where it plans time, memory, and whether it fits."""
     if prediction is None or prediction.after is None:
         return "no plan could be made of this run"
     before, after = prediction.before, prediction.after
@@ -76,11 +74,11 @@ def summary_lines(diagnosis: SlownessReport) -> list[str]:
     """For the end of a launch: the costliest cause, and the best of its settings."""
     if not diagnosis.slowdowns:
         return []
-    told = diagnosis.slowdowns[0]
-    lines = [format_headline(told)]
-    if told.settings:
-        setting, prediction = told.settings[0]
+    worst = diagnosis.slowdowns[0]
+    lines = [format_headline(worst)]
+    if worst.settings:
+        setting, prediction = worst.settings[0]
         lines.append(f"try {format_settings(setting.sets)}; {format_prediction(prediction)}")
-    elif told.slowdown.advice:
-        lines.append(told.slowdown.advice[0])
+    elif worst.slowdown.advice:
+        lines.append(worst.slowdown.advice[0])
     return lines

@@ -16,7 +16,7 @@ _MAX_LINES = 200
 
 
 class TracebackBuffer:
-    """What each rank has said from the beginning of its traceback on."""
+    """The lines of each rank from the beginning of its traceback on."""
 
     def __init__(self) -> None:
         self._by_rank: dict[int, tuple[list[str], deque[str]]] = {}

@@ -1,4 +1,4 @@
-"""A tuning as text: each candidate beside what was planned of it, what was measured, and what follows."""
+"""A tuning as text: the plan and the measurements of each candidate, and the result."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _render_causes(e: TuneReport, width: int) -> str:
 
 
 def _render_notes(e: TuneReport, width: int) -> str:
-    """What else a reader of the table must know."""
+    """Notes on the table."""
     lines = [f"  refused by {f.gate}: {title} ({f.message})"[: max(width, 60)] for title, f in e.refused[:4]]
     if any(t.state == "dropped" for t in e.trials):
         lines.append(
@@ -91,7 +91,7 @@ def _render_notes(e: TuneReport, width: int) -> str:
 
 
 def format_result(e: TuneReport, style: Style) -> str:
-    """Which is the fastest, by how much, and whether that is more than chance."""
+    """The fastest candidate, its speed-up, and whether that is more than chance."""
     ranking, best = e.ranking, e.ranking.best
     ended = "" if e.complete else "Broken off; of what is known: "
     if best is None:
@@ -110,19 +110,19 @@ def format_result(e: TuneReport, style: Style) -> str:
 
 def format_progress(trial: Trial, number: int, of: int) -> str:
     """One line when a trial has ended."""
-    took = format_seconds(trial.wall_seconds)
+    duration = format_seconds(trial.wall_seconds)
     if trial.median_step_seconds is not None:
         rate = "" if trial.tokens_per_second is None else f", {format_count(trial.tokens_per_second)} tokens/s"
-        said = f"{format_seconds(trial.median_step_seconds)} a step{rate}" + (
+        result = f"{format_seconds(trial.median_step_seconds)} a step{rate}" + (
             "" if trial.state == "measured" else f", {trial.state}"
         )
     else:
-        said = f"{trial.state}" + (f": {trial.cause}" if trial.cause else "")
-    return f"trial {number}/{of}: {trial.candidate.title}: {said} ({took})"
+        result = f"{trial.state}" + (f": {trial.cause}" if trial.cause else "")
+    return f"trial {number}/{of}: {trial.candidate.title}: {result} ({duration})"
 
 
 def render_dry_run(e: TuneReport, style: Style, width: int) -> str:
-    """What would be tried."""
+    """The candidates that would be tried."""
     return "\n\n".join(
         part for part in (_format_title(e), render_trials(e, style, width), _render_notes(e, width)) if part
     )

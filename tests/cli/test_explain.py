@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from harness.check.finding_index import list_rows
 from harness.cli.app import build_app
-from harness.views.gate_pages import list_rows, render_table_markdown
+from harness.views.gate_pages import render_table_markdown
 
 
 def run(*arguments, **env):

@@ -111,6 +111,34 @@ def test_what_is_refused_writes_nothing(folder, options, env, gate, code):
     assert [p.name for p in folder.iterdir()] == ["tiny.yaml"]
 
 
+@pytest.mark.parametrize(
+    ("options", "gate", "code"),
+    [
+        ("--hostfile nosuch.txt --num-gpus 2", "HO001", 2),
+        ("--hosts a:x --num-gpus 2", "HO025", 1),
+        ("--include a", "HO024", 1),
+        ("--include a --num-gpus 2", "HO024", 1),
+        ("--num-nodes 3", "HO024", 1),
+    ],
+)
+def test_hosts_that_cannot_be_found_are_not_replaced_by_this_machine(folder, options, gate, code):
+    (folder / "tiny.yaml").write_text(SPEC.replace("launch: {num_gpus: 2}\n", ""))
+    done = harness("launch", "tiny.yaml", "--dry-run", *options.split(), cwd=folder)
+    assert f"error[{gate}]" in done.stderr
+    assert done.returncode == code
+    assert done.stderr.endswith("Nothing was written or started.\n")
+    assert done.stdout == ""
+
+
+def test_num_gpus_without_hosts_are_ranks_of_this_machine(folder):
+    (folder / "tiny.yaml").write_text(SPEC.replace("launch: {num_gpus: 2}\n", ""))
+    done = harness("launch", "tiny.yaml", "--dry-run", "--num-gpus", "3", "--format", "json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    body = json.loads(done.stdout)
+    assert body["hosts"][0]["ranks"] == [0, 1, 2]
+    assert "overrides.txt" in body["files"]
+
+
 def test_a_deepspeed_json_cannot_be_launched(folder):
     (folder / "ds.json").write_text('{"train_batch_size": 2, "zero_optimization": {"stage": 1}}')
     done = harness("launch", "ds.json", "--dry-run", cwd=folder)

@@ -16,7 +16,7 @@ def rehearse(*words: str) -> tuple[int, str]:
 
 
 def test_a_folder_below_a_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.cli.rehearse._require_training_packages", lambda: None)
+    monkeypatch.setattr("harness.launching.programs.rehearsal.missing_packages_finding", lambda: None)
     file = tmp_path / "file"
     file.touch()
     code, said = rehearse(str(RECIPE), "--folder", str(file / "below"))

@@ -39,14 +39,14 @@ def tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
     """`tuned(answer, *options)` in a folder with `spec.yaml`; `answer` makes each trial of its number and candidate."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
-    monkeypatch.setattr("harness.cli.tune._require_training_packages", lambda: None)
+    monkeypatch.setattr("harness.cli.tune.missing_packages_finding", lambda: None)
     (tmp_path / "spec.yaml").write_text(SPEC, encoding="utf-8")
 
     def call(answer: Answer, *options: str) -> Any:
         def made_up(_plan: Any, _run: Any, candidate: Candidate, number: int, _best: Any) -> Trial:
             return replace(answer(number, candidate), candidate=candidate)
 
-        monkeypatch.setattr("harness.cli.tune.run_trial", made_up)
+        monkeypatch.setattr("harness.launching.programs.trial_series.run_trial", made_up)
         return run("tune", "spec.yaml", *options)
 
     return call
@@ -139,7 +139,7 @@ def test_a_dry_run_starts_nothing(tuned: Any, tmp_path: Path) -> None:
 def test_on_gpus_that_the_plan_knows_candidates_are_in_order_of_planned_time(
     tuned: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("harness.cli.candidate_search._local_device", _eight_h100)
+    monkeypatch.setattr("harness.tuning.candidate_search._local_device", _eight_h100)
     text = SPEC.replace("num_gpus: 2", "num_gpus: 8").replace("zero:", "cluster: {gpu: H100-80GB}\nzero:")
     (tmp_path / "spec.yaml").write_text(text, encoding="utf-8")
     done = tuned(took(), "--dry-run", "--format", "json")

@@ -11,11 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from harness.cli import quick, validation
 from harness.cli.app import build_app
 
 SPEC = """\
@@ -223,38 +220,6 @@ def test_many_files_end_with_a_line_for_each_bad_one(write):
     assert lines[-4:-2] == [f"1 error    {files[1]}", f"1 warning  {files[2]}"]
     assert lines[-1].startswith("Found 1 error, 1 warning in 3 files. ")
     assert lines[-1].endswith(". 1 can be fixed with `--fix`")
-
-
-WORDS = ["a.yaml", "-", "b c", "--hostfile", "h", "--world-size", "2", "0", "x", "--world-size=4", "--set", "a=b", "--set=c=d",
-         "--format", "json", "xml", "--format=sarif", "--consumer", "hf", "--select", "ZR,OF", "--strict", "--fix", "--diff", "--dry-run",
-         "--unsafe-fixes", "--stdin-filename", "--deepspeed-version=0.19.8", "--help", "--", "--nope", "", "-x", "--ignore"]  # fmt: skip
-
-
-@settings(max_examples=300, deadline=None)
-@given(st.lists(st.sampled_from(WORDS), max_size=7))
-def test_the_quick_reader_and_typer_agree(words):
-    read = quick.read(words)
-    if read is None:
-        return
-    seen = []
-    import harness.cli.validate_config as command
-
-    original, command.validate = command.validate, seen.append
-    try:
-        result = run("validate-config", *words)
-    finally:
-        command.validate = original
-    assert result.exit_code == 0, (words, result.output)
-    assert seen == [read]
-
-
-def test_the_quick_reader_knows_every_option():
-    help_ = run("validate-config", "--help").stdout
-    options = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", help_.partition("Options:")[2])) - {"--help"}
-    assert options == {*quick.TEXTS, *quick.LISTS, *quick.FLAGS}
-    fields = {*quick.TEXTS.values(), *quick.LISTS.values(), *quick.FLAGS.values(), "files"}
-    assert fields == set(validation.ValidateOptions._fields)
-    assert quick.read(["a.yaml", "--world-size", "2", "--format", "json"]) is not None
 
 
 DEEP = {

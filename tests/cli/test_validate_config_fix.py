@@ -13,7 +13,8 @@ import yaml
 from typer.testing import CliRunner
 
 from harness.check import autofix
-from harness.check.check_file import CheckedFile, can_fix
+from harness.check.autofix import can_fix
+from harness.check.check_file import CheckedFile
 from harness.cli.app import build_app
 from harness.errors import ExitCode
 from harness.findings import Finding, Fix, Report

@@ -1,4 +1,4 @@
-"""What the supervisor saw comes before what the log says. Needs nothing; milliseconds."""
+"""The supervisor's verdict comes before the log. Needs nothing; milliseconds."""
 
 from __future__ import annotations
 

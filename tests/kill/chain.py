@@ -151,13 +151,16 @@ class _Chain:
 
 
 def _fork(spec: Path, ranks: Any, *overrides: str) -> Forked:
-    from harness.cli.launch_setup import prepare
+    from harness.cli.console import ConsoleLog
+    from harness.launching.setup.launch_request import LaunchRejected, LaunchRequest
+    from harness.launching.setup.prepare import prepare
 
     def make(file: Path) -> tuple[Path, str | None]:
-        prepared = prepare(str(file), list(overrides), None, ("auto", ()), dry_run=False)
-        write_run_dir(prepared.plan)
-        resume = prepared.plan.resume
-        return prepared.plan.run_dir, str(resume) if resume else None
+        setup = prepare(LaunchRequest(str(file), overrides, resume="auto"), ConsoleLog())
+        assert not isinstance(setup, LaunchRejected), setup.findings
+        write_run_dir(setup.plan)
+        resume = setup.plan.resume
+        return setup.plan.run_dir, str(resume) if resume else None
 
     return Forked(spec, make, lambda *words: ranks.run(TRAIN, *words, ranks=2, check=False))
 

@@ -39,10 +39,10 @@ def run_of(**launch: Any) -> ResolvedRun:
 
 
 def test_the_words_of_the_command() -> None:
-    assert core_binding.core_binding_args(run_of()) == []
-    assert core_binding.core_binding_args(run_of(bind_core_list="0-3")) == []
-    assert core_binding.core_binding_args(run_of(bind_cores_to_rank=True)) == ["--bind_cores_to_rank"]
-    both = core_binding.core_binding_args(run_of(bind_cores_to_rank=True, bind_core_list="0-3,8"))
+    assert core_binding.core_binding_args(run_of().spec.launch) == []
+    assert core_binding.core_binding_args(run_of(bind_core_list="0-3").spec.launch) == []
+    assert core_binding.core_binding_args(run_of(bind_cores_to_rank=True).spec.launch) == ["--bind_cores_to_rank"]
+    both = core_binding.core_binding_args(run_of(bind_cores_to_rank=True, bind_core_list="0-3,8").spec.launch)
     assert both == ["--bind_cores_to_rank", "--bind_core_list=0-3,8"]
 
 
@@ -52,13 +52,13 @@ def test_what_this_machine_lacks_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(core_binding, "find_program", lambda _: None)
     monkeypatch.setattr(psutil, "cpu_count", lambda **_: 1)
     here = replace(HERE, environ={"KMP_AFFINITY": "compact"})
-    found = list(core_binding.check_core_binding(run, here, 2))
+    found = list(core_binding.check_core_binding(run.spec.launch, here, 2))
     assert [f.gate for f in found] == ["EN014"] * 3
     assert "numactl" in found[0].message
     assert "2 ranks" in found[1].message
     assert "KMP_AFFINITY" in found[2].message
-    assert not list(core_binding.check_core_binding(run, here, None))
-    assert not list(core_binding.check_core_binding(run_of(), here, 2))
+    assert not list(core_binding.check_core_binding(run.spec.launch, here, None))
+    assert not list(core_binding.check_core_binding(run_of().spec.launch, here, 2))
 
 
 def may_bind() -> bool:

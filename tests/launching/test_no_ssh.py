@@ -38,22 +38,25 @@ def refused(call) -> str:
 
 
 def test_a_host_is_found_by_its_name_or_told():
-    assert resolve_node_rank(PerNodeLaunch("7"), RUN, replace(HERE, local_names=frozenset({"b"}))) == 1
-    assert resolve_node_rank(PerNodeLaunch("7", node_rank=0), RUN, replace(HERE, local_names=frozenset({"b"}))) == 0
-    assert "is none of the hosts" in refused(lambda: resolve_node_rank(PerNodeLaunch("7"), RUN, HERE))
+    assert resolve_node_rank(PerNodeLaunch("7"), RUN.cluster, replace(HERE, local_names=frozenset({"b"}))) == 1
+    assert (
+        resolve_node_rank(PerNodeLaunch("7", node_rank=0), RUN.cluster, replace(HERE, local_names=frozenset({"b"})))
+        == 0
+    )
+    assert "is none of the hosts" in refused(lambda: resolve_node_rank(PerNodeLaunch("7"), RUN.cluster, HERE))
     both = replace(HERE, local_names=frozenset({"a", "b"}))
-    assert "is more than one" in refused(lambda: resolve_node_rank(PerNodeLaunch("7"), RUN, both))
-    assert "counted from 0" in refused(lambda: resolve_node_rank(PerNodeLaunch("7", node_rank=2), RUN, HERE))
+    assert "is more than one" in refused(lambda: resolve_node_rank(PerNodeLaunch("7"), RUN.cluster, both))
+    assert "counted from 0" in refused(lambda: resolve_node_rank(PerNodeLaunch("7", node_rank=2), RUN.cluster, HERE))
 
 
 @pytest.mark.parametrize("run_id", ["", "../x", "a b", "-x", "x" * 65, "a/b"])
 def test_an_id_is_a_part_of_a_name(run_id):
-    assert "folder's name" in refused(lambda: resolve_node_rank(PerNodeLaunch(run_id, 0), RUN, HERE))
+    assert "folder's name" in refused(lambda: resolve_node_rank(PerNodeLaunch(run_id, 0), RUN.cluster, HERE))
 
 
 def test_one_host_needs_nobody():
     alone = RUN._replace(cluster=Cluster.from_pairs([("a", 4)]))
-    assert "several hosts" in refused(lambda: resolve_node_rank(PerNodeLaunch("7"), alone, HERE))
+    assert "several hosts" in refused(lambda: resolve_node_rank(PerNodeLaunch("7"), alone.cluster, HERE))
 
 
 def test_the_name_of_a_job_is_used_once(tmp_path):

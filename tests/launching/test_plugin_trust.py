@@ -9,32 +9,23 @@ import pytest
 
 from harness.errors import UserError
 from harness.launching.setup.plugin_trust import verify_plugin_allowed
-from harness.plan.resolved_run import resolve_run
-from harness.spec.run_spec import RunSpec
-
-
-def _run(file: str | None):
-    return resolve_run(RunSpec.model_validate({"plugins": {"file": file}}), name="own")
 
 
 def test_a_spec_without_code_needs_no_leave(tmp_path: Path) -> None:
-    assert verify_plugin_allowed(_run(None), tmp_path, allow_local_code=False) is None
+    assert verify_plugin_allowed(None, tmp_path, allow_local_code=False) is None
 
 
 def test_code_is_refused_until_it_is_allowed(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text("x = 1\n")
     with pytest.raises(UserError) as refused:
-        verify_plugin_allowed(_run("mine.py"), tmp_path, allow_local_code=False)
+        verify_plugin_allowed("mine.py", tmp_path, allow_local_code=False)
     finding = refused.value.findings[0]
     assert (finding.gate, finding.key) == ("MD157", "plugins.file")
     assert "--allow-local-code" in finding.fix.title
-    assert (
-        verify_plugin_allowed(_run("mine.py"), tmp_path, allow_local_code=True)
-        == hashlib.sha256(b"x = 1\n").hexdigest()
-    )
+    assert verify_plugin_allowed("mine.py", tmp_path, allow_local_code=True) == hashlib.sha256(b"x = 1\n").hexdigest()
 
 
 def test_code_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError) as refused:
-        verify_plugin_allowed(_run("mine.py"), tmp_path, allow_local_code=True)
+        verify_plugin_allowed("mine.py", tmp_path, allow_local_code=True)
     assert refused.value.findings[0].gate == "MD158"

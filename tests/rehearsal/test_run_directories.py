@@ -1,4 +1,4 @@
-"""Which run directory of a rehearsal is looked at: the newest, by its own name, whatever that is."""
+"""The run directories of a rehearsal: the newest comes last, whatever its name."""
 
 from __future__ import annotations
 

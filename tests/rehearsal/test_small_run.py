@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from harness.check.check_file import check_file
-from harness.cli.auto_plan import as_yaml
 from harness.facts.model_catalogue import catalogue_config
 from harness.facts.model_lookup import facts_from_config
 from harness.findings import Finding
 from harness.plan.resolved_run import ResolvedRun
 from harness.rehearsal import small_model_config
 from harness.rehearsal.small_run import AvailableResources, SmallRun, shrink_degrees, shrink_run
+from harness.spec.yaml_text import spec_as_yaml
 
 CONFIGS = Path(__file__).parents[2] / "ds_configs"
 RECIPES = sorted(path for pattern in ("llama-3.1-70b-*.yaml", "qwen2.5-72b-*.yaml") for path in CONFIGS.glob(pattern))
@@ -59,7 +59,7 @@ def test_on_a_cpu_every_flagship_recipe_takes_the_same_ways_narrower(path: Path)
 @pytest.mark.parametrize("path", RECIPES, ids=lambda p: p.stem)
 def test_what_is_left_passes_every_gate(path: Path, tmp_path: Path) -> None:
     file = tmp_path / "small.yaml"
-    file.write_text(as_yaml(small_run_of(path, CPU).raw_spec))
+    file.write_text(spec_as_yaml(made(path, CPU).raw_spec))
     report = check_file(str(file)).report
     assert report.ok, report.findings
 

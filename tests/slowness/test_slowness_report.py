@@ -1,4 +1,4 @@
-"""The diagnosis of run directories, and what is said of it. Needs nothing; seconds."""
+"""The diagnosis of run directories, and its texts. Needs nothing; seconds."""
 
 from __future__ import annotations
 

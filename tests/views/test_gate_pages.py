@@ -7,15 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from harness.check.finding_index import FAMILIES, list_rows
 from harness.gates.registry import all_gates
 from harness.views.gate_pages import (
-    FAMILIES,
-    find_nearest_id,
-    list_rows,
     render_page,
     render_table,
     render_table_markdown,
-    rows_of_family,
     severity_of,
     wrap_text,
 )
@@ -37,19 +34,6 @@ def test_every_id_in_the_source_has_a_page():
 def test_every_page_is_of_an_id_in_the_source():
     known = used()
     assert sorted(row.id for row in list_rows() if row.id not in known) == []
-
-
-def test_names_are_unique_and_lead_to_their_id():
-    names = [row.name for row in list_rows()]
-    assert len(set(names)) == len(names)
-    assert find_nearest_id("no-sutch-column") == "MD112"
-    assert render_page("no-such-column") == render_page("MD112") == render_page("md112")
-
-
-def test_every_family_has_a_title_and_its_rows():
-    assert {row.id[:2] for row in list_rows()} <= set(FAMILIES)
-    assert [row.id for row in rows_of_family("of")] == [row.id for row in list_rows() if row.id.startswith("OF")]
-    assert rows_of_family("XX") == []
 
 
 def test_the_table_in_the_project_is_the_one_that_is_derived():

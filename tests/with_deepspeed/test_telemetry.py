@@ -1,4 +1,4 @@
-"""What a run measures of itself, against clocks and counts of the test's own; and slow ranks are named with the cause.
+"""Measurements of a run against clocks and counts of the test's own; stragglers are named with the cause.
 
 Two forked ranks, all runs in one job: about 25 s.
 """
@@ -152,7 +152,7 @@ def test_the_parts_add_up_to_the_step(name: str, runs: dict[str, Path]) -> None:
 
 
 def test_lines_that_are_written_a_step_late_are_all_there_in_order(runs: dict[str, Path]) -> None:
-    """As on a device: nothing waits for it, but before a save and at the end nothing is left to tell."""
+    """As on a device: no step waits for its line, but before a save and at the end no line is pending."""
     lines = [json.loads(text) for text in (runs["late"] / "metrics.jsonl").read_text().splitlines()]
     order = [(line["type"], line["step"]) for line in lines if line["type"] in ("step", "save")]
     steps = [("step", step) for step in range(1, STEPS + 1)]
@@ -183,7 +183,7 @@ def test_deepspeeds_own_profiler_and_communication_log(runs: dict[str, Path]) ->
 
 
 def test_trackers_in_a_run(runs: dict[str, Path]) -> None:
-    """One that is not installed, or fails, is told in the run's own file."""
+    """A tracker that is not installed, or fails, has a line in metrics.jsonl."""
     rows = (runs["even"] / "trackers/csv/step.csv").read_text().splitlines()
     assert len(rows) == STEPS + 1
     failed = [line["tracker"] for line in metric_lines(runs["even"], "tracker_failed")]

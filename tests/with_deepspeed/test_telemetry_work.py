@@ -54,7 +54,7 @@ def work(config: Any, model: Any, sequences: TokenDataset, **train: Any) -> Flop
 
 
 def counted(model: Any, rows: int = ROWS, length: int = LENGTH) -> float:
-    """What torch's counter sees of a forward and a backward."""
+    """The FLOPs of a forward and a backward, by torch's counter."""
     ids = torch.randint(0, 320, (rows, length))
     with FlopCounterMode(display=False) as counter:
         model(input_ids=ids, labels=ids).loss.backward()

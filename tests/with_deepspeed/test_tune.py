@@ -11,9 +11,9 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from harness.cli import candidate_search
 from harness.cli.app import build_app
 from harness.run_records.run_record import read_run_record
+from harness.tuning import candidate_search
 
 SPEC = """\
 # slow on purpose
@@ -40,13 +40,13 @@ launch: {num_gpus: 2, env: {OMP_NUM_THREADS: "1"}}
 
 def _with_one_that_fails(*arguments: Any, **options: Any) -> candidate_search.TuneSearch:
     """What is looked up, with the last candidate made to train on data that is not there."""
-    found = looked_up(*arguments, **options)
-    last = found.candidates[-1]
+    search = find_candidates(*arguments, **options)
+    last = search.candidates[-1]
     broken = replace(last, title="broken", changes={**last.changes, ("data", "train"): "nowhere/*.jsonl"})
-    return replace(found, candidates=(*found.candidates[:-1], broken))
+    return replace(search, candidates=(*search.candidates[:-1], broken))
 
 
-looked_up = candidate_search.find_candidates
+find_candidates = candidate_search.find_candidates
 
 
 @pytest.fixture(scope="module")

@@ -107,6 +107,16 @@ def visible_devices(environ: Mapping[str, str]) -> list[str]:
     return [device.strip() for device in environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if device.strip()]
 
 
+def unresolved_names_note(local_host: LocalHost) -> str | None:
+    """One line for all names that no name server answered for in time; None where all were answered."""
+    names = local_host.unresolved_names
+    if not names:
+        return None
+    more = f" and {len(names) - 1:,} more" if names[1:] else ""
+    failure = f"could not be looked up within {machine.NAME_LOOKUP_SECONDS:.0f} s"
+    return f"note: `{names[0]}`{more} {failure}: taken for other machines than {local_host.hostname}"
+
+
 def find_program(program: str) -> str | None:
     """The path of a program, such as the one by which DeepSpeed reaches other hosts."""
     return shutil.which(program)

@@ -10,20 +10,20 @@ from typing import Any
 
 from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
+from harness.hostinfo.training_packages import missing_packages_finding
 from harness.interpreter import python_command
 from harness.launching.hosts.local_host import workers_folder
 from harness.launching.process.child_process import read_child_answer
-from harness.launching.setup.launch_checks import check_packages
 from harness.plan.resolved_run import ResolvedRun
 
 _REQUIRED_PACKAGES = ("torch", "transformers", "datasets", "numpy")
 
 
 def preview_data(run: ResolvedRun, examples: int) -> dict[str, Any]:
-    """The preview of a run's data. Raises UserError with the program's findings, or where it cannot be started."""
-    missing = check_packages(_REQUIRED_PACKAGES)
-    if missing:
-        raise UserError(missing, ExitCode.PREFLIGHT)
+    """What the program found. Raises Refused with its findings, or where it cannot be started."""
+    missing = missing_packages_finding(_REQUIRED_PACKAGES)
+    if missing is not None:
+        raise UserError([missing], ExitCode.PREFLIGHT)
     with tempfile.TemporaryDirectory(prefix="harness-data-") as folder:
         file = Path(folder) / "spec.resolved.json"
         file.write_text(json.dumps(run.to_json()), encoding="utf-8")

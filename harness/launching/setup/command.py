@@ -8,7 +8,7 @@ from pathlib import Path
 
 from harness.launching.hosts.local_host import LocalHost, visible_devices
 from harness.launching.setup.environment import Variable, own_variables
-from harness.plan.resolved_run import ResolvedRun
+from harness.spec.hostfile import Host
 
 
 def local_args(slots: int, local_host: LocalHost) -> list[str]:
@@ -22,10 +22,9 @@ def local_args(slots: int, local_host: LocalHost) -> list[str]:
     return [*(["--hostfile", "/dev/null"] if local_host.has_default_hostfile else []), *options]
 
 
-def hostfile_args(run: ResolvedRun, run_dir: Path) -> list[str]:
+def hostfile_args(hosts: Sequence[Host], run_dir: Path) -> list[str]:
     """The hosts of the run: `--hostfile`, and `--include` where a host's ranks do not take its first devices."""
     args = ["--hostfile", str(run_dir / "hostfile")]
-    hosts = run.cluster.hosts if run.cluster else ()
     if all(host.devices is None for host in hosts):
         return args
     return [*args, "--include", "@".join(f"{h.name}:{','.join(map(str, h.device_ids))}" for h in hosts)]

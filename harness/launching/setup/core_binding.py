@@ -7,20 +7,18 @@ from importlib import import_module
 
 from harness.findings import Finding, Fix
 from harness.launching.hosts.local_host import LocalHost, find_program
-from harness.plan.resolved_run import ResolvedRun
+from harness.spec.sections.launch_spec import LaunchSpec
 
 
-def core_binding_args(run: ResolvedRun) -> list[str]:
+def core_binding_args(launch: LaunchSpec) -> list[str]:
     """Options of the `deepspeed` command."""
-    launch = run.spec.launch
     if not launch.bind_cores_to_rank:
         return []
     return ["--bind_cores_to_rank", *([f"--bind_core_list={launch.bind_core_list}"] if launch.bind_core_list else [])]
 
 
-def check_core_binding(run: ResolvedRun, local_host: LocalHost, local_ranks: int | None) -> Iterator[Finding]:
+def check_core_binding(launch: LaunchSpec, local_host: LocalHost, local_ranks: int | None) -> Iterator[Finding]:
     """Findings about what this machine lacks to bind the ranks that it starts itself."""
-    launch = run.spec.launch
     if not launch.bind_cores_to_rank or local_ranks is None:
         return
     key = "launch.bind_cores_to_rank"

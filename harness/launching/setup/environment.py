@@ -14,7 +14,8 @@ from harness.interpreter import SAFE_PATH
 from harness.launching.hosts.local_host import LocalHost
 from harness.launching.setup.backends import BACKENDS
 from harness.launching.setup.debug_env import distributed_debug_env
-from harness.plan.resolved_run import ResolvedRun
+from harness.spec.sections.launch_spec import LaunchSpec
+from harness.spec.sections.telemetry_spec import TelemetrySpec
 
 ALLOWED_CODE_VARIABLE = "HARNESS_ALLOWED_CODE"
 """What the ranks read: the sha256 of the one file that they may run."""
@@ -50,13 +51,13 @@ class Variable:
 
 
 def build_variables(
-    run: ResolvedRun, local_host: LocalHost, run_dir: Path, local_slots: int | None
+    launch: LaunchSpec, telemetry: TelemetrySpec, local_host: LocalHost, run_dir: Path, local_slots: int | None
 ) -> tuple[Variable, ...]:
     """The variables that every rank gets. `local_slots`: the ranks of this machine, where it starts them itself; None
     when a launcher starts them on other hosts.
     """
-    env = run.spec.launch.env
-    is_literal = local_slots is None and BACKENDS[run.spec.launch.launcher].literal
+    env = launch.env
+    is_literal = local_slots is None and BACKENDS[launch.launcher].literal
     inherited_path = local_host.environ.get("PATH", os.defpath) if is_literal else "$PATH"
     path = env.get("PATH", f"{Path(local_host.python).parent}:{inherited_path}")
     variables = [
@@ -66,11 +67,11 @@ def build_variables(
     ]
     if SAFE_PATH not in env:  # DeepSpeed starts its launcher on each host with `-m`, in the current folder
         variables.append(Variable(SAFE_PATH, "1", "harness, no module of the current folder is imported"))
-    is_bound = run.spec.launch.bind_cores_to_rank  # then DeepSpeed chooses the number of threads
+    is_bound = launch.bind_cores_to_rank  # then DeepSpeed chooses the number of threads
     if local_slots is not None and not is_bound and "OMP_NUM_THREADS" not in {*env, *local_host.environ}:
         origin = f"harness, {local_host.cores} cores / {local_slots} ranks"
         variables.append(Variable("OMP_NUM_THREADS", str(max(1, local_host.cores // local_slots)), origin))
-    debug_variables = distributed_debug_env(run.spec.telemetry, run_dir)
+    debug_variables = distributed_debug_env(telemetry, run_dir)
     variables += [Variable(n, v, "telemetry.debug_distributed") for n, v in debug_variables.items() if n not in env]
     variables += [Variable(n, v, "launch.env") for n, v in env.items() if n not in RESERVED_VARIABLES]
     has_stub = local_host.mlflow_stub_dir is not None and "PYTHONPATH" not in env
@@ -80,26 +81,26 @@ def build_variables(
         variables.append(Variable("PYTHONPATH", os.pathsep.join(filter(None, folders)), origin))
     if local_slots is None:
         own_names = {SAFE_PATH, "PYTHONPATH"} if has_stub else {SAFE_PATH}
-        variables += [v for v in forwarded_variables(run, local_host) if v.name not in own_names]
+        variables += [v for v in forwarded_variables(env, local_host) if v.name not in own_names]
     return tuple(variables)
 
 
-def forwarded_variables(run: ResolvedRun, local_host: LocalHost) -> list[Variable]:
-    """Variables of this shell that reach ranks on other hosts, those of `launch.env` aside: DeepSpeed forwards some by
-    their prefix, the plan some by their name.
+def forwarded_variables(env: Mapping[str, str], local_host: LocalHost) -> list[Variable]:
+    """Variables of this shell that reach ranks on other hosts, except those that `env` (`launch.env`) sets: DeepSpeed
+    forwards some by their prefix, the plan some by their name.
     """
-    environ, env = local_host.environ, run.spec.launch.env
+    environ = local_host.environ
     prefixes = (*_FORWARDED_BY_DEEPSPEED, "NCCL") if local_host.accelerated else _FORWARDED_BY_DEEPSPEED
     by_prefix = [Variable(n, v, _BY_DEEPSPEED) for n, v in sorted(environ.items()) if n.startswith(prefixes)]
     by_name = [Variable(n, environ[n], "this shell") for n in _FORWARDED_BY_HARNESS if environ.get(n)]
     return [variable for variable in (*by_prefix, *by_name) if variable.name not in env]
 
 
-def interface_variables(run: ResolvedRun, name: str) -> tuple[Variable, ...]:
+def interface_variables(env: Mapping[str, str], name: str) -> tuple[Variable, ...]:
     """The interface that all hosts share, for the libraries that would guess."""
     origin = "preflight, the one network that all hosts share"
     names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-    return tuple(Variable(variable, name, origin) for variable in names if variable not in run.spec.launch.env)
+    return tuple(Variable(variable, name, origin) for variable in names if variable not in env)
 
 
 def own_variables(variables: Sequence[Variable]) -> list[Variable]:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from harness.findings import Finding, Fix
 from harness.hostinfo import machine
 from harness.hostinfo.torch_devices import find_torch_problem, format_device_names
 from harness.hostinfo.torch_probe import probe_torch
+from harness.hostinfo.training_packages import missing_packages_finding
 from harness.launching.hosts.local_host import LocalHost, find_program, visible_devices
 from harness.launching.setup import core_binding
 from harness.launching.setup.backends import BACKENDS, PDSH, LauncherBackend
@@ -45,7 +46,7 @@ def check_launch(
     local_ranks = _local_rank_count(run, local_host, node_rank)
     findings += [
         *_check_device_ids(local_host, local_ranks),
-        *core_binding.check_core_binding(run, local_host, local_ranks),
+        *core_binding.check_core_binding(run.spec.launch, local_host, local_ranks),
     ]
     if not {f.gate for f in findings} & {"EN003", "EN004", "EN005"}:
         findings += _check_torch_devices(run, local_host, local_ranks)
@@ -89,21 +90,11 @@ def _check_python_optimize(run: ResolvedRun, local_host: LocalHost) -> Iterator[
         )
 
 
-def check_packages(names: Sequence[str], python: str = sys.executable, notes: tuple[str, ...] = ()) -> list[Finding]:
-    """EN002 when packages that train are not installed for `python`, which is this interpreter."""
-    missing = [f"`{name}`" for name in names if machine.package_version(name) is None]
-    if not missing:
-        return []
-    message = f"{' and '.join(missing)} cannot be found by {python}"
-    fix = Fix("install the training extra there: pip install 'deepspeed-harness[train]'")
-    return [Finding("EN002", "error", message, notes=notes, fix=fix)]
-
-
 def _check_installed(local_host: LocalHost) -> Iterator[Finding]:
     note = "validating, planning and rendering do without; training does not"
-    missing = check_packages(("torch", "deepspeed", "transformers"), local_host.python, (note,))
-    if missing:
-        yield from missing
+    missing = missing_packages_finding(notes=(note,))
+    if missing is not None:
+        yield missing
     elif not (local_host.scripts / "train_worker.py").is_file():
         yield Finding(
             "EN003",
@@ -216,7 +207,7 @@ def _find_unquotable(value: str, backend: LauncherBackend) -> re.Match[str] | No
 
 def _check_forwarded_variables(run: ResolvedRun, local_host: LocalHost, backend: LauncherBackend) -> Iterator[Finding]:
     """The shell's own variables that are sent along, into the same kind of remote command."""
-    for variable in sorted(forwarded_variables(run, local_host), key=lambda v: v.name):
+    for variable in sorted(forwarded_variables(run.spec.launch.env, local_host), key=lambda v: v.name):
         if _find_unquotable(variable.value, backend) or not _VARIABLE_NAME.fullmatch(variable.name):
             yield Finding(
                 "EN007",

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.facts.required_ops import required_ops
+from harness.hostinfo.host_survey import Survey
 from harness.launching.hosts.local_host import DEFAULT_PORT, LocalHost
 from harness.launching.setup import command, environment
 from harness.launching.setup.backends import BACKENDS, backend_args, backend_env
@@ -54,6 +55,11 @@ class Network:
     interface: str | None = None
     master_address: str | None = None
     accelerated: bool | None = None
+
+    @classmethod
+    def from_survey(cls, survey: Survey) -> Network:
+        """The answers of the hosts that a plan depends on."""
+        return cls(survey.shared_interface, survey.master_address, survey.has_accelerators)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,11 +188,11 @@ def build_launch_plan(
     if local:
         launcher_args = command.local_args(hosts[0][1], local_host)
     elif node_rank is not None:
-        launcher_args = command.hostfile_args(run, target.run_dir)
+        launcher_args = command.hostfile_args(run.cluster.hosts if run.cluster else (), target.run_dir)
         launcher_args += command.node_args(node_rank, network.master_address or hosts[0][0])
     else:
         backend = BACKENDS[run.spec.launch.launcher]
-        launcher_args = command.hostfile_args(run, target.run_dir)
+        launcher_args = command.hostfile_args(run.cluster.hosts if run.cluster else (), target.run_dir)
         launcher_args += ["--force_multi"] if len(hosts) == 1 else []
         if network.master_address:
             launcher_args += ["--no_ssh_check", "--master_addr", network.master_address]
@@ -194,7 +200,7 @@ def build_launch_plan(
         entries = backend_env(backend, network.master_address or hosts[0][0], port, is_root=local_host.is_root)
         extra = tuple(Variable(*entry) for entry in entries)
         host_plans = [replace(host, variables=(*host.variables, *extra)) for host in host_plans]
-    argv = [*local_host.deepspeed, *launcher_args, *core_binding_args(run), "--master_port", str(port)]
+    argv = [*local_host.deepspeed, *launcher_args, *core_binding_args(run.spec.launch), "--master_port", str(port)]
     arguments = command.worker_args(target.run_dir, target.resume, target.allowed_changes)
     argv += program or (str(local_host.scripts / "train_worker.py"), *arguments)
     return LaunchPlan(
@@ -226,11 +232,13 @@ def _build_host_plans(
     hosts = _hosts_and_slots(run, local_host)
     local = node_rank is None and is_local(run, local_host)
     local_slots = hosts[node_rank or 0][1] if local or node_rank is not None else None
-    variables = environment.build_variables(run, local_host, target.run_dir, local_slots)
+    variables = environment.build_variables(
+        run.spec.launch, run.spec.telemetry, local_host, target.run_dir, local_slots
+    )
     if target.code_sha256 is not None:
         variables += (Variable(ALLOWED_CODE_VARIABLE, target.code_sha256, "--allow-local-code"),)
     if network.interface:
-        variables += environment.interface_variables(run, network.interface)
+        variables += environment.interface_variables(run.spec.launch.env, network.interface)
     host_plans: list[HostPlan] = []
     ranks_before = 0
     for index, (name, slots) in enumerate(hosts):

@@ -17,9 +17,9 @@ from harness.findings import Finding, Fix
 from harness.launching.hosts.local_host import LocalHost
 from harness.launching.setup.environment import LEADER_VARIABLE, Variable
 from harness.launching.setup.launch_plan import LaunchPlan
-from harness.plan.resolved_run import ResolvedRun
 from harness.run_records.rank_statuses import read_statuses
 from harness.run_records.run_files import text_of
+from harness.spec.hostfile import Cluster
 from harness.units import format_seconds
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -40,9 +40,9 @@ class PerNodeLaunch:
     wait_seconds: float = 600.0
 
 
-def resolve_node_rank(options: PerNodeLaunch, run: ResolvedRun, local_host: LocalHost) -> int:
+def resolve_node_rank(options: PerNodeLaunch, cluster: Cluster | None, local_host: LocalHost) -> int:
     """The index of this host among the hosts of the run. Raises UserError (EN013)."""
-    hosts = run.cluster.hosts if run.cluster else ()
+    hosts = cluster.hosts if cluster else ()
     if len(hosts) < 2:
         raise _no_ssh_error("`--no-ssh` is for several hosts, and there are not two", "give `--hostfile` or `--hosts`")
     if not _RUN_ID.fullmatch(options.run_id):

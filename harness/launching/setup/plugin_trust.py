@@ -11,16 +11,14 @@ from pathlib import Path
 from harness.errors import ExitCode, UserError
 from harness.file_io import read_regular
 from harness.findings import Finding, Fix
-from harness.plan.resolved_run import ResolvedRun
 from harness.spec.parse.source import MAX_BYTES
 
 
-def verify_plugin_allowed(run: ResolvedRun, folder: Path, *, allow_local_code: bool) -> str | None:
+def verify_plugin_allowed(file: str | None, folder: Path, *, allow_local_code: bool) -> str | None:
     """The sha256 of `plugins.file`, seen from `folder`; None where the spec names no code.
 
     Raises UserError (MD157 not allowed, MD158 unreadable).
     """
-    file = run.spec.plugins.file
     if file is None:
         return None
     try:

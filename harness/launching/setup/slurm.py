@@ -1,6 +1,6 @@
 """A launch as a job of Slurm: the batch script, and `sbatch`. The job runs `harness launch --slurm` again.
 
-The command checks the spec before the job waits in a queue; this module does not read it.
+`prepare_job` checks the spec before the job waits in a queue; this module does not read it.
 """
 
 from __future__ import annotations
@@ -8,12 +8,16 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
+from harness.hostinfo import machine
+from harness.interpreter import python_command
+from harness.launching.hosts.local_host import DISTRIBUTION
 
 NOTICE_SECONDS = 120
 """How long before the end of its time, or a pre-emption, the job gets a signal. A save has to fit."""
@@ -42,6 +46,7 @@ if [ "$last" != 127 ]; then code=$last; fi
 if [ "$code" = {stopped} ] && scontrol requeue "$SLURM_JOB_ID"; then exit 0; fi
 exit "$code"
 """
+NOT_SUBMITTED = "No job was submitted"
 PREEMPTED_EXIT_CODE = 138
 """The exit code of `harness launch` after SIGUSR1."""
 
@@ -58,6 +63,32 @@ class SlurmJob:
 def is_outside_job(environ: Mapping[str, str]) -> bool:
     """Whether this process is not part of a Slurm job."""
     return not any(environ.get(name) for name in ("SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_NODELIST"))
+
+
+def job_command(arguments: Sequence[str]) -> list[str]:
+    """The command line of the launch inside the job, without the options that are for the submission alone."""
+    return [*_harness_argv(), *_drop_options(arguments, {"--sbatch", "--resume"})]
+
+
+def _harness_argv() -> list[str]:
+    """This program. One that is not installed can only be found in the current folder."""
+    words = ("-m", "harness")
+    return python_command(*words) if machine.package_version(DISTRIBUTION) else [sys.executable, *words]
+
+
+def _drop_options(arguments: Sequence[str], options: set[str]) -> list[str]:
+    """A command line without these options and their values, and without `--dry-run`."""
+    rest: list[str] = []
+    skip = False
+    for word in arguments:
+        name, equals, _ = word.partition("=")
+        if skip:
+            skip = False
+        elif name in options:
+            skip = not equals
+        elif word != "--dry-run":
+            rest.append(word)
+    return rest
 
 
 def build_job(

@@ -17,8 +17,8 @@ from harness.launching.supervise.node_agents import HOST_SILENCE_SECONDS
 from harness.launching.supervise.restart_files import log_name
 from harness.launching.supervise.run_verdict import decide_verdict
 from harness.launching.supervise.termination import RankTermination
-from harness.plan.resolved_run import ResolvedRun
 from harness.run_records.rank_statuses import read_statuses
+from harness.spec.sections.launch_spec import LaunchSpec
 from harness.verdicts import Verdict
 
 _STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGUSR1}
@@ -35,13 +35,13 @@ class AttemptResult:
 
 
 def run_attempt(
-    plan: LaunchPlan, run: ResolvedRun, context: LaunchContext, heartbeat: Callable[[], None]
+    plan: LaunchPlan, launch: LaunchSpec, context: LaunchContext, heartbeat: Callable[[], None]
 ) -> AttemptResult:
     """Run the ranks of one attempt to their end. `heartbeat` is called again and again meanwhile."""
     remove_buffers(plan)
     log = log_name(plan.attempt) if plan.is_leader else f"host-{plan.hosts[plan.node_rank or 0].name}.log"
-    monitor = RankMonitor(plan, run, context, log, heartbeat)
-    termination = RankTermination(monitor, run.spec.launch.stop_grace_seconds)
+    monitor = RankMonitor(plan, launch, context, log, heartbeat)
+    termination = RankTermination(monitor, launch.stop_grace_seconds)
     monitor.start()
     try:
         _wait_for_end(monitor, termination)

@@ -13,16 +13,24 @@ from harness.launching.process.child_process import kill_session, spawn_child
 from harness.launching.process.signals import SignalInterrupt
 from harness.launching.setup.launch_context import LaunchContext
 from harness.launching.setup.launch_plan import LaunchPlan
-from harness.plan.resolved_run import ResolvedRun
+from harness.spec.sections.export_spec import ExportSpec
 from harness.units import parse_bytes
 from harness.verdicts import State, Verdict
 
 
 def export_at_end(
-    plan: LaunchPlan, run: ResolvedRun, verdict: Verdict, checkpoint: Path | None, context: LaunchContext
+    plan: LaunchPlan,
+    export: ExportSpec,
+    verdict: Verdict,
+    checkpoint: Path | None,
+    context: LaunchContext,
+    *,
+    trust_remote_code: bool,
 ) -> tuple[Verdict, Path | None]:
-    """Export what the run ended with. Returns the verdict of the whole run and the folder of the export: when the
-    export fails, the run has failed, though its checkpoints stay.
+    """Export what the run ended with. `trust_remote_code` is what the spec allows its model.
+
+    Returns the verdict of the whole run and the folder of the export: when the export fails, the run has failed, though
+    its checkpoints stay.
     """
     source = checkpoint or _resumed_final_checkpoint(plan, verdict)
     if source is None:
@@ -32,8 +40,10 @@ def export_at_end(
         return _with_reason(verdict, "failed", ExitCode.FINDINGS, reason), None
     target = plan.run_dir / "export"
     log = plan.run_dir / "logs" / "export.log"
+    # A checkpoint from elsewhere, with no step left to train, may bring other code than the spec of this run allowed.
+    is_own = source.resolve().is_relative_to(plan.run_dir.resolve().parent)
     try:
-        code = run_export(source, target, _export_args(plan, run, source), context, log)
+        code = run_export(source, target, _export_args(export, trust_remote_code and is_own), context, log)
     except SignalInterrupt as interrupt:
         reason = "training is complete and saved; the export was broken off"
         return _with_reason(verdict, "stopped", 128 + interrupt.signum, reason), None
@@ -74,25 +84,16 @@ def read_sample(run_dir: Path) -> str:
         return ""
 
 
-def _export_args(plan: LaunchPlan, run: ResolvedRun, checkpoint: Path) -> list[str]:
-    export = run.spec.export
+def _export_args(export: ExportSpec, allow_code: bool) -> list[str]:
     args = ["--dtype", export.dtype] if export.dtype else []
     if export.max_shard_size is not None:
         args += ["--max-shard-bytes", str(parse_bytes(export.max_shard_size))]
     args += ["--lora", export.lora] if export.lora != "merge" else []
     args += ["--verify"] if export.verify else []
-    args += ["--allow-local-code"] if _has_trusted_code(plan, run, checkpoint) else []
+    args += ["--allow-local-code"] if allow_code else []
     if export.sample_prompt is not None:
         args += ["--sample-prompt", export.sample_prompt, "--sample-tokens", str(export.sample_tokens)]
     return args
-
-
-def _has_trusted_code(plan: LaunchPlan, run: ResolvedRun, checkpoint: Path) -> bool:
-    """Whether code that the model brings is what the spec of this run allowed. A checkpoint from elsewhere, with no
-    step left to train, may bring other code.
-    """
-    is_own = checkpoint.resolve().is_relative_to(plan.run_dir.resolve().parent)
-    return run.spec.model.trust_remote_code and is_own
 
 
 def _with_reason(verdict: Verdict, state: State, code: int, reason: str) -> Verdict:

@@ -8,17 +8,24 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from harness.checkpoints.latest import find_latest
+from harness.errors import UserError
+from harness.file_io import relative_to_cwd
 from harness.launching.ops.local_build import ensure_ops
 from harness.launching.ops.remote_build import build_on_hosts
 from harness.launching.process.signals import SignalInterrupt, Signals
 from harness.launching.setup.launch_context import LaunchContext, LaunchObserver
 from harness.launching.setup.launch_plan import LaunchPlan
+from harness.launching.setup.launch_request import LaunchRejected, LaunchSetup
+from harness.launching.setup.no_ssh import wait_for_leader
 from harness.launching.setup.prewarmed_launcher import PrewarmedLauncher
-from harness.launching.setup.run_dir import acquire_lock
+from harness.launching.setup.replan import replan_without_hosts
+from harness.launching.setup.run_dir import acquire_lock, write_run_dir
 from harness.launching.supervise.cleanup import remove_swap_folders
 from harness.launching.supervise.export_step import export_at_end
 from harness.launching.supervise.supervisor import ReplanWithoutHosts, supervise_run
@@ -38,6 +45,26 @@ class LaunchResult:
     export: Path | None = None
     ranks_started: bool = True
     attempts: int = 1
+
+
+def run_setup(
+    setup: LaunchSetup, observer: LaunchObserver, log: Callable[[str], None]
+) -> LaunchResult | LaunchRejected:
+    """Write the run directory, or wait for that of the first host, and run the plan to its end. Raises UserError where
+    there is no run directory.
+    """
+    plan, per_node = setup.plan, setup.request.per_node
+    if per_node is None or plan.is_leader:
+        write_run_dir(plan)
+    else:
+        plan = wait_for_leader(plan, per_node.wait_seconds, log)
+        setup = replace(setup, plan=plan)
+    replan = partial(replan_without_hosts, setup)
+    try:
+        return run_launch(plan, setup.run, setup.local_host.scripts, observer, replan, setup.prewarmed_launcher)
+    except UserError as error:
+        closing = f"No rank was started. The run directory {relative_to_cwd(plan.run_dir)} is kept"
+        return LaunchRejected(error.findings, None, error.code, closing)
 
 
 def run_launch(
@@ -68,7 +95,7 @@ def run_launch(
         lock = acquire_lock(plan.run_dir) if plan.is_leader else None
         try:
             verdict, attempts = supervise_run(
-                plan, run, context, lock.touch if lock else lambda: None, replan_without_hosts
+                plan, run.spec.launch, context, lock.touch if lock else lambda: None, replan_without_hosts
             )
         finally:
             remove_swap_folders(plan, context)
@@ -78,7 +105,14 @@ def run_launch(
         checkpoint = find_latest(plan.run_dir / "checkpoints", verify="exists").checkpoint
         result = LaunchResult(plan, verdict, seconds, checkpoint, attempts=len(attempts))
         if verdict.state == "completed" and run.spec.export.at_end and plan.is_leader:
-            final, export = export_at_end(plan, run, verdict, checkpoint, context)
+            final, export = export_at_end(
+                plan,
+                run.spec.export,
+                verdict,
+                checkpoint,
+                context,
+                trust_remote_code=run.spec.model.trust_remote_code,
+            )
             result = replace(result, verdict=final, export=export)
             if final != verdict:
                 save_verdict(plan, final, context)

@@ -27,8 +27,8 @@ from harness.launching.supervise.log_streams import JsonlTail, LauncherOutput
 from harness.launching.supervise.node_agents import NodeAgents
 from harness.launching.supervise.run_verdict import RankExit
 from harness.launching.supervise.stack_dumps import dump_stacks
-from harness.plan.resolved_run import ResolvedRun
 from harness.run_records.rank_statuses import RankStatus, read_statuses
+from harness.spec.sections.launch_spec import LaunchSpec
 
 TICK_SECONDS = 0.1
 _STATUS_POLL_SECONDS = 0.5
@@ -46,7 +46,7 @@ class RankMonitor:
     """One attempt while it runs. Use: `start`, then `poll` until `child` has ended or one of the questions is a yes."""
 
     def __init__(
-        self, plan: LaunchPlan, run: ResolvedRun, context: LaunchContext, log: str, heartbeat: Callable[[], None]
+        self, plan: LaunchPlan, launch: LaunchSpec, context: LaunchContext, log: str, heartbeat: Callable[[], None]
     ) -> None:
         self.plan, self.observer, self.signals = plan, context.observer, context.signals
         self.statuses: dict[int, RankStatus] = {}
@@ -66,7 +66,7 @@ class RankMonitor:
         self._heartbeat = heartbeat
         self._log = plan.run_dir / "logs" / log
         self._metrics = JsonlTail(plan.run_dir / "metrics.jsonl")
-        self._hang_detector = HangDetector(run.spec.launch.hang_timeout_seconds, local=plan.local)
+        self._hang_detector = HangDetector(launch.hang_timeout_seconds, local=plan.local)
         self._last_poll = 0.0
         self._all_final_since: float | None = None
 

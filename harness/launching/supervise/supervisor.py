@@ -28,20 +28,20 @@ from harness.launching.supervise.restart_files import (
 )
 from harness.launching.supervise.restart_policy import Attempt, decide_restart
 from harness.launching.supervise.verdict_files import save_verdict, verdict_of_other_hosts
-from harness.plan.resolved_run import ResolvedRun
+from harness.spec.sections.launch_spec import LaunchSpec
 from harness.units import format_seconds
 from harness.verdicts import Verdict
 
 _OTHER_HOST_SECONDS = 10.0
 """How long another host's supervisor may take to write how a rank of its own ended."""
 
-ReplanWithoutHosts = Callable[[Collection[str]], "tuple[LaunchPlan, ResolvedRun] | str"]
-"""The plan and the run without these hosts, written to the run directory; or why there can be none."""
+ReplanWithoutHosts = Callable[[Collection[str]], LaunchPlan | str]
+"""The plan without these hosts, written to the run directory; or why there can be none."""
 
 
 @dataclass(slots=True)
 class _Supervisor:
-    run: ResolvedRun
+    launch: LaunchSpec
     context: LaunchContext
     heartbeat: Callable[[], None]
     replan_without_hosts: ReplanWithoutHosts | None = None
@@ -56,7 +56,7 @@ class _Supervisor:
 
 def supervise_run(
     plan: LaunchPlan,
-    run: ResolvedRun,
+    launch: LaunchSpec,
     context: LaunchContext,
     heartbeat: Callable[[], None],
     replan_without_hosts: ReplanWithoutHosts | None = None,
@@ -64,11 +64,11 @@ def supervise_run(
     """Run the ranks to their end, again where `launch.max_restarts` lets it; the verdict on the last attempt, and all
     attempts. `heartbeat` is called again and again meanwhile; `replan_without_hosts` fits the run to fewer hosts.
     """
-    supervisor = _Supervisor(run, context, heartbeat, replan_without_hosts)
+    supervisor = _Supervisor(launch, context, heartbeat, replan_without_hosts)
     remove_buffers_of_other_runs(plan.run_dir.parent)
     while True:
         start_time = time.time()
-        result = run_attempt(plan, supervisor.run, context, heartbeat)
+        result = run_attempt(plan, supervisor.launch, context, heartbeat)
         if result.lost_host is not None:
             supervisor.lost_hosts.append(result.lost_host)
         verdict = verdict_of_other_hosts(plan, result.verdict, _OTHER_HOST_SECONDS)
@@ -105,7 +105,7 @@ def _to_attempt(plan: LaunchPlan, verdict: Verdict, start_time: float) -> Attemp
 
 def _decide_next_attempt(plan: LaunchPlan, supervisor: _Supervisor, verdict: Verdict) -> LaunchPlan | Verdict:
     """The plan of the next attempt, or the verdict that ends the run."""
-    launch, signals, attempts = supervisor.run.spec.launch, supervisor.context.signals, supervisor.attempts
+    launch, signals, attempts = supervisor.launch, supervisor.context.signals, supervisor.attempts
     if len(attempts) > 1:
         _write_restarts(plan.run_dir, supervisor)
         verdict = replace(verdict, notes=(*verdict.notes, _describe_history(attempts)))
@@ -150,7 +150,7 @@ def _stopped_while_waiting_verdict(verdict: Verdict, attempt: Attempt, signum: i
 
 def _drop_lost_hosts(plan: LaunchPlan, supervisor: _Supervisor) -> LaunchPlan:
     """The plan without the hosts that were lost, where the spec lets it; else the same: they may return."""
-    min_hosts = supervisor.run.spec.launch.min_hosts
+    min_hosts = supervisor.launch.min_hosts
     hosts = {host.name for host in plan.hosts}
     lost = hosts & set(supervisor.lost_hosts)
     if not lost or min_hosts is None or supervisor.replan_without_hosts is None or len(hosts - lost) < min_hosts:
@@ -160,7 +160,7 @@ def _drop_lost_hosts(plan: LaunchPlan, supervisor: _Supervisor) -> LaunchPlan:
     if isinstance(replanned, str):
         supervisor.log(f"it cannot go on without {names}: {replanned}")
         return plan
-    plan, supervisor.run = replanned
+    plan = replanned
     supervisor.log(f"going on without {names}: {plan.world_size} ranks on {len(plan.hosts)} of the hosts")
     return plan
 
@@ -177,7 +177,7 @@ def _plan_next_attempt(plan: LaunchPlan, supervisor: _Supervisor) -> LaunchPlan:
     _write_restarts(plan.run_dir, supervisor)
     next_number = last.number + 1
     supervisor.log(f"attempt {next_number} goes on from {resume}" if resume else f"attempt {next_number} starts anew")
-    is_port_fixed = supervisor.run.spec.launch.master_port is not None or not plan.local
+    is_port_fixed = supervisor.launch.master_port is not None or not plan.local
     return plan.for_attempt(next_number, resume, plan.port if is_port_fixed else find_free_port())
 
 

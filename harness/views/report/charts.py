@@ -58,8 +58,8 @@ def render_charts(charts: Sequence[Chart], points: int, first: int = 0) -> tuple
     body, data = [], []
     for index, chart in enumerate(charts, start=first):
         series = [s for s in chart.series if s.points]
-        drawn = [s for s in series if s.kind != "rule"]
-        if not drawn:
+        curves = [s for s in series if s.kind != "rule"]
+        if not curves:
             body.append(
                 f'<figure class="card"><h3>{escape(chart.title)}</h3><p class="quiet">nothing was recorded</p></figure>'
             )
@@ -70,12 +70,12 @@ def render_charts(charts: Sequence[Chart], points: int, first: int = 0) -> tuple
 
 
 def _render_figure(chart: Chart, series: Sequence[Series], name: str) -> str:
-    words = " ".join(part for part in (describe_series(series, chart.unit, chart.x_label), chart.note) if part)
+    caption = " ".join(part for part in (describe_series(series, chart.unit, chart.x_label), chart.note) if part)
     return (
         f'<figure class="card" aria-labelledby="{name}-title" aria-describedby="{name}-words">'
         f'<h3 id="{name}-title">{escape(chart.title)}</h3>{_render_legend(series, chart.marks)}'
         f'<div class="plot" id="{name}" role="img" aria-labelledby="{name}-title {name}-words"></div>'
-        f'<figcaption id="{name}-words">{escape(words)}</figcaption>'
+        f'<figcaption id="{name}-words">{escape(caption)}</figcaption>'
         f'<details class="numbers"><summary>numbers</summary><div class="scroll" tabindex="0">'
         f"{_render_numbers(chart, series)}</div></details></figure>"
     )
@@ -96,7 +96,7 @@ _MARK_LABELS = (("save", "checkpoint"), ("restart", "restart"))
 
 
 def describe_series(series: Sequence[Series], unit: str, x_label: str = "step") -> str:
-    """Where each series starts, where it ends, and what it reaches."""
+    """The start, the end and the extremes of each series."""
     parts = []
     for s in series:
         if s.kind in ("thin", "area"):
@@ -130,8 +130,8 @@ def _render_numbers(chart: Chart, series: Sequence[Series]) -> str:
     """A few of the points, evenly spread; an area's own height, not where it ends."""
     longest = max((s for s in series if s.kind != "rule"), key=lambda s: len(s.points)).points
     picked = sorted({round(i * (len(longest) - 1) / (_MAX_ROWS - 1)) for i in range(_MAX_ROWS)})
-    shown = [s for s in series if s.kind != "rule"]
-    at = [dict(s.points) for s in shown]
+    curves = [s for s in series if s.kind != "rule"]
+    at = [dict(s.points) for s in curves]
     rows: list[list[str | Cell]] = []
     for x in (longest[i][0] for i in picked):
         rows.append(
@@ -144,7 +144,7 @@ def _render_numbers(chart: Chart, series: Sequence[Series]) -> str:
             ]
         )
     return render_table(
-        [chart.x_label, *(s.name for s in shown)], rows, f"{chart.title}, {len(rows)} of {len(longest)} points"
+        [chart.x_label, *(s.name for s in curves)], rows, f"{chart.title}, {len(rows)} of {len(longest)} points"
     )
 
 
@@ -170,15 +170,15 @@ def _stack_on(below: Series, s: Series) -> Series:
 
 def _series_as_dict(s: Series, points: int, stacked: Sequence[Series]) -> dict[str, Any]:
     areas = sum(other.kind == "area" for other in stacked)
-    kept = pick_evenly(s.points, points) if s.kind == "area" and areas else thin_points(s.points, points)
-    kept = [s.points[-1]] if s.kind == "rule" else kept
+    thinned = pick_evenly(s.points, points) if s.kind == "area" and areas else thin_points(s.points, points)
+    thinned = [s.points[-1]] if s.kind == "rule" else thinned
     return {
         "name": s.name,
         "kind": s.kind,
         "colour": s.colour,
         "dash": s.dash,
-        "xs": [_round_short(x) for x, _ in kept],
-        "ys": [_round_short(y) for _, y in kept],
+        "xs": [_round_short(x) for x, _ in thinned],
+        "ys": [_round_short(y) for _, y in thinned],
     }
 
 
@@ -192,12 +192,12 @@ def thin_points(points: Sequence[Point], most: int) -> Sequence[Point]:
     if len(points) <= most:
         return points
     size = -(-2 * len(points) // most)
-    kept: list[Point] = []
+    thinned: list[Point] = []
     for start in range(0, len(points), size):
         chunk = points[start : start + size]
         low, high = min(chunk, key=lambda p: p[1]), max(chunk, key=lambda p: p[1])
-        kept += [low] if low is high else sorted((low, high))
-    return kept
+        thinned += [low] if low is high else sorted((low, high))
+    return thinned
 
 
 def pick_evenly(points: Sequence[Point], most: int) -> Sequence[Point]:
@@ -213,11 +213,11 @@ def smooth_points(points: Sequence[Point], window: int) -> list[Point]:
         total += y
         sums.append(total)
     half, last = window // 2, len(points)
-    found = []
+    smoothed = []
     for i, (x, _) in enumerate(points):
         low, high = max(0, i - half), min(last, i + half + 1)
-        found.append((x, (sums[high] - sums[low]) / (high - low)))
-    return found
+        smoothed.append((x, (sums[high] - sums[low]) / (high - low)))
+    return smoothed
 
 
 def average_points(points: Sequence[Point], most: int) -> list[Point]:

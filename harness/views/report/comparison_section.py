@@ -1,4 +1,4 @@
-"""Two or more runs beside each other: a row a figure, a row a key of the spec that is not the same. Reads records."""
+"""Two or more runs side by side: a row a figure, a row a key of the spec that is not the same. Reads records."""
 
 from __future__ import annotations
 
@@ -89,11 +89,11 @@ def _render_differences(records: Sequence[RunRecord], letters: Sequence[str]) ->
 
 
 def _flatten(spec: Mapping[str, Any], above: str = "") -> dict[str, str]:
-    found: dict[str, str] = {}
+    flat: dict[str, str] = {}
     for key, value in spec.items():
         name = f"{above}.{key}" if above else str(key)
         if isinstance(value, Mapping):
-            found |= _flatten(value, name)
+            flat |= _flatten(value, name)
         else:
-            found[name] = json.dumps(value)
-    return found
+            flat[name] = json.dumps(value)
+    return flat

@@ -1,4 +1,4 @@
-"""What was decided before the run: the spec as it was written, the DeepSpeed JSON with a reason for each key."""
+"""The configuration of the run: the spec as written, the DeepSpeed JSON with a reason for each key."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def render_config(record: RunRecord, most: int) -> str:
 
 
 def render_sample(record: RunRecord, most: int) -> str:
-    """What was generated from the export."""
+    """The text that the export generated."""
     if not record.sample.strip():
         return ""
     text = escape(truncate(record.sample.rstrip(), most))

@@ -1,4 +1,4 @@
-"""What the run asked its own engine, and what it was told."""
+"""The checks of the run's own engine, and their results."""
 
 from __future__ import annotations
 
@@ -34,10 +34,11 @@ def render_engine_checks(record: RunRecord) -> str:
 
 def _render_row(claim: Mapping[str, Any]) -> str:
     state = _STATE_LABELS.get(str(claim.get("state")), "?")
-    told = format_code(str(claim.get("text") or ""))
+    text = format_code(str(claim.get("text") or ""))
     if "ignored" in claim:
-        told += f" (ignored by the spec: {escape(str(claim['ignored']))})"
-    return f"<tr><td>{_escape_id(claim)}</td><td>{format_code(str(claim.get('question', '')))}</td><td>{state}</td><td>{told}</td></tr>"
+        text += f" (ignored by the spec: {escape(str(claim['ignored']))})"
+    question = format_code(str(claim.get("question", "")))
+    return f"<tr><td>{_escape_id(claim)}</td><td>{question}</td><td>{state}</td><td>{text}</td></tr>"
 
 
 def _escape_id(claim: Mapping[str, Any]) -> str:

@@ -21,7 +21,8 @@ def render_badge(state: str) -> str:
 
 def render_header(record: RunRecord) -> str:
     """Name, state, and what kind of run it is."""
-    return f"<header><h1>{escape(record.name)}{render_badge(record.state)}</h1><p>{escape(format_subtitle(record))}</p></header>"
+    title = f"<h1>{escape(record.name)}{render_badge(record.state)}</h1>"
+    return f"<header>{title}<p>{escape(format_subtitle(record))}</p></header>"
 
 
 def format_subtitle(record: RunRecord) -> str:
@@ -70,40 +71,40 @@ def _fact_rows(record: RunRecord, s: RunSummary) -> list[tuple[str, str, str]]:
 
 
 def _loss_facts(record: RunRecord, s: RunSummary) -> list[tuple[str, str, str]]:
-    found = []
+    facts = []
     if s.loss is not None:
-        found.append(("training loss", f"{s.loss:.4f}", f"from {s.first_loss:.4f}" if s.first_loss is not None else ""))
+        facts.append(("training loss", f"{s.loss:.4f}", f"from {s.first_loss:.4f}" if s.first_loss is not None else ""))
     if s.eval_loss is not None:
         passed = s.best_eval is not None and s.best_eval[1] < s.eval_loss
         best = f"best {s.best_eval[1]:.4f} at step {s.best_eval[0]:,}" if s.best_eval and passed else "nats a token"
-        found.append(("held-out loss", f"{s.eval_loss:.4f}", best))
+        facts.append(("held-out loss", f"{s.eval_loss:.4f}", best))
     entropy = entropy_of(record)
     if entropy is not None and s.eval_loss is not None:
         below = f", {entropy - s.eval_loss:.3f} above the loss" if s.eval_loss < entropy else ""
-        found.append(("unigram entropy", f"{entropy:.4f}", f"nats a token{below}"))
+        facts.append(("unigram entropy", f"{entropy:.4f}", f"nats a token{below}"))
     perplexity = record.points("eval", "perplexity")
-    return found + ([("perplexity", f"{perplexity[-1][1]:.4g}", "held-out")] if perplexity else [])
+    return facts + ([("perplexity", f"{perplexity[-1][1]:.4g}", "held-out")] if perplexity else [])
 
 
 def _speed_facts(s: RunSummary) -> list[tuple[str, str, str]]:
-    found = []
+    facts = []
     if s.tokens_per_second is not None:
-        found.append(("throughput", f"{s.tokens_per_second:,.0f}", "tokens/s, median"))
+        facts.append(("throughput", f"{s.tokens_per_second:,.0f}", "tokens/s, median"))
     if s.mfu is not None:
-        found.append(("MFU", f"{100 * s.mfu:.1f}%", "median"))
+        facts.append(("MFU", f"{100 * s.mfu:.1f}%", "median"))
     if s.step_seconds is not None:
-        found.append(("a step", format_seconds(s.step_seconds), "median"))
-    return found
+        facts.append(("a step", format_seconds(s.step_seconds), "median"))
+    return facts
 
 
 def _progress_facts(s: RunSummary) -> list[tuple[str, str, str]]:
-    found = []
+    facts = []
     if s.tokens is not None:
-        found.append(("tokens", format_count(s.tokens), "trained on"))
+        facts.append(("tokens", format_count(s.tokens), "trained on"))
     if s.seconds:
-        found.append(("time", format_seconds(s.seconds), "since the first start"))
+        facts.append(("time", format_seconds(s.seconds), "since the first start"))
     if s.attempts > 1:
-        found.append(("attempts", str(s.attempts), f"{s.lost:,} steps taken again"))
+        facts.append(("attempts", str(s.attempts), f"{s.lost:,} steps taken again"))
     if s.skipped:
-        found.append(("skipped steps", f"{s.skipped:,}", "changed nothing"))
-    return found
+        facts.append(("skipped steps", f"{s.skipped:,}", "changed nothing"))
+    return facts

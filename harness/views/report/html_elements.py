@@ -1,4 +1,4 @@
-"""What the report is made of: tables, folded blocks, code in words. Everything that comes in is escaped."""
+"""The elements of the report: tables, folded blocks, code in text. Every input is escaped."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def number_cell(text: str) -> Cell:
 
 
 def note_cell(text: str) -> Cell:
-    """Words beside a figure."""
+    """A text next to a figure."""
     return Cell(format_code(text), "why")
 
 

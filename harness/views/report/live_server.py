@@ -1,4 +1,4 @@
-"""`harness report --watch`: the report over HTTP on this machine alone, made anew when a run has got on.
+"""`harness report --watch`: the report over HTTP on this machine alone, rendered again when a run has new files.
 
 Nothing is written. Whoever may open a local port may read the runs, as with the files themselves.
 """
@@ -46,7 +46,7 @@ class LivePage:
         return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:16]
 
     def render_page(self) -> str:
-        """The report, made anew where something is new, but not all the time for a run of many short steps."""
+        """The report, rendered again where files are new, but not at every step of a run with short ones."""
         with self._lock:
             version = self.version()
             if not self._page or (
@@ -97,7 +97,7 @@ def create_server(folders: Sequence[Path], port: int) -> ThreadingHTTPServer:
 
 
 def serve_reports(folders: Sequence[Path], port: int) -> None:
-    """Serve until Ctrl-C. Raises Refused when the port cannot be had."""
+    """Serve until Ctrl-C. Raises UserError when the port cannot be had."""
     try:
         made = create_server(folders, port)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Memory planned beside measured, tier by tier, and the rows of the plan. Counts nothing itself."""
+"""Planned and measured memory, tier by tier, and the rows of the plan. Counts nothing itself."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def render_memory_bars(record: RunRecord) -> str:
     ]
     if not bars:
         return ""
-    drawn = render_pair_bars([bar[:3] for bar in bars], [bar[3] for bar in bars])
+    picture = render_pair_bars([bar[:3] for bar in bars], [bar[3] for bar in bars])
     note = _CPU_NOTE if record.on_cpu else ""
-    return f'<div class="card">{drawn}{note}</div>'
+    return f'<div class="card">{picture}{note}</div>'
 
 
 _CPU_NOTE = (
@@ -84,9 +84,9 @@ def render_plan_tables(record: RunRecord) -> str:
     """The rows of the plan, and what else would have fitted, as a picture and as a table."""
     plan = record.plan
     picture = render_memory_svg(plan)
-    drawn = f'<div class="scroll" tabindex="0"><div class="wide">{picture}</div></div>' if picture else ""
+    scrolled = f'<div class="scroll" tabindex="0"><div class="wide">{picture}</div></div>' if picture else ""
     rungs = _render_alternatives(plan)
-    body = render_details("What else would have fitted", drawn + rungs) if drawn or rungs else ""
+    body = render_details("What else would have fitted", scrolled + rungs) if scrolled or rungs else ""
     return body + _render_memory_items(plan)
 
 
@@ -119,9 +119,9 @@ def _render_alternatives(plan: Mapping[str, Any]) -> str:
         ]
         seconds = finite_number(rung.get("step_seconds"))
         lines.append([*cells, *([number_cell(format_seconds(seconds) if seconds else "-")] if timed else [])])
-    chosen = next((i for i, rung in enumerate(rungs) if rung.get("chosen")), -1)
+    marked = next((i for i, rung in enumerate(rungs) if rung.get("chosen")), -1)
     head = ["alternative", "GPU a rank", "host", "NVMe", *(["step"] if timed else [])]
-    return render_table(head, lines, marked=chosen)
+    return render_table(head, lines, marked=marked)
 
 
 def _as_list(value: Any) -> list[Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -35,6 +35,19 @@ _MAX_POINTS, _MAX_TEXT = 900, 100_000
 _NO_SCRIPT = "Curves are drawn by a script, which does not run here; below each title stand its figures."
 
 
+def write_report_or_note(run_dir: Path, log: Callable[[str], None]) -> Path | None:
+    """Write the report of a run; None where that fails, with the reason as a line for `log`. A training that is
+    complete loses nothing by it.
+    """
+    try:
+        return write_report(run_dir)
+    except OSError as error:
+        log(f"the report could not be written: {error}")
+    except Exception as error:  # our fault, and no reason to call the training failed
+        log(f"the report could not be made, please tell us: {type(error).__name__}: {error}")
+    return None
+
+
 def write_report(runs: Path | Sequence[Path], output: Path | None = None) -> Path:
     """Write the report of one or more run directories, by default to the (first) one's `report.html`, or where there
     are several to its `comparison.html`, and return its path. Raises OSError.
@@ -55,11 +68,11 @@ def render_report(records: Sequence[RunRecord], *, live: str = "") -> str:
     """
     share = max(1, len(records))
     points, text = max(60, _MAX_POINTS // share), _MAX_TEXT // share
-    made = _render_page(records, points, text, live=live)
-    while len(made.encode()) > MAX_BYTES and points > 10:
+    page = _render_page(records, points, text, live=live)
+    while len(page.encode()) > MAX_BYTES and points > 10:
         points, text = points // 2, text // 4
-        made = _render_page(records, points, text, live=live)
-    return made
+        page = _render_page(records, points, text, live=live)
+    return page
 
 
 def _render_page(records: Sequence[RunRecord], points: int, text: int, *, live: str) -> str:
@@ -89,12 +102,12 @@ def _render_page(records: Sequence[RunRecord], points: int, text: int, *, live: 
 def _run_sections(record: RunRecord, points: int, text: int, data: list[dict[str, Any]]) -> list[str]:
     """Everything about one run; what its charts draw is added to `data`."""
     trained = bool(record.lines_of("step") or record.lines_of("eval"))
-    learning, drawn = render_charts(build_learning_charts(record), points, len(data)) if trained else ("", [])
-    data += drawn
-    speed, drawn = render_charts(build_speed_charts(record), points, len(data)) if trained else ("", [])
-    data += drawn
-    memory, drawn = render_charts(build_memory_charts(record), points, len(data))
-    data += drawn
+    learning, series = render_charts(build_learning_charts(record), points, len(data)) if trained else ("", [])
+    data += series
+    speed, series = render_charts(build_speed_charts(record), points, len(data)) if trained else ("", [])
+    data += series
+    memory, series = render_charts(build_memory_charts(record), points, len(data))
+    data += series
     bars = render_memory_bars(record)
     planned = render_plan_tables(record)
     return [
@@ -115,15 +128,15 @@ def _run_sections(record: RunRecord, points: int, text: int, data: list[dict[str
 
 
 def _comparison_sections(records: Sequence[RunRecord], points: int, text: int, data: list[dict[str, Any]]) -> list[str]:
-    """What is beside each other first, then each run by itself, folded."""
+    """The comparison first, then each run by itself, folded."""
     names = names_of(records)
-    curves, drawn = render_charts(
+    curves, series = render_charts(
         [c for c in build_comparison_charts(records, names) if any(s.points for s in c.series)], points
     )
-    data += drawn
-    words = f"{len(records)} runs compared"
+    data += series
+    title = f"{len(records)} runs compared"
     body = [
-        f"<header><h1>{words}</h1></header>",
+        f"<header><h1>{title}</h1></header>",
         render_comparison(records),
         f'<h2>Curves</h2><div class="grid2">{curves}</div>',
     ]

@@ -1,4 +1,4 @@
-"""What somebody has to know about a run: what failed, what the gates said, and what they were told to put up with."""
+"""The problems of a run: failures, findings of the gates, and findings that the spec ignores."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def render_problems(record: RunRecord) -> str:
 
 def _failure_items(record: RunRecord) -> list[str]:
     verdict = record.verdict if not record.is_locked else None
-    found = _verdict_items(verdict) if verdict else []
+    items = _verdict_items(verdict) if verdict else []
     for s in record.statuses:
         if not s.get("error") or (verdict and s.get("rank") == verdict.rank):
             continue
@@ -39,57 +39,58 @@ def _failure_items(record: RunRecord) -> list[str]:
             f"<code>{_escape_field(s, 'error')}</code>",
         )
         after = f"<li>after that, {who} failed: {error}</li>"
-        found.append(after if verdict else f'<li class="bad"><b>failed:</b> {who}: {error}</li>')
-    found += [
+        items.append(after if verdict else f'<li class="bad"><b>failed:</b> {who}: {error}</li>')
+    items += [
         f"<li>a save failed after step {_escape_field(s, 'step')}: {format_code(str(s.get('error', '')))}</li>"
         for s in record.lines_of("save_failed")
     ]
     if record.state == "broken off":
-        found.append(
+        items.append(
             "<li>nobody holds the run directory and the run has not said that it ended: it was killed, or this is a "
             "copy</li>"
         )
-    return found
+    return items
 
 
 def _verdict_items(verdict: Verdict) -> list[str]:
-    """What the supervisor saw of the end; of a run that completed, only what was odd."""
-    found = [f"<li>{escape(note)}</li>" for note in verdict.notes]
+    """The end of the run as its supervisor saw it; of a run that completed, only what was unusual."""
+    items = [f"<li>{escape(note)}</li>" for note in verdict.notes]
     reason = f"<code>{escape(verdict.reason[:2000])}</code>"
     if verdict.state == "stopped":
         by = f" by {escape(verdict.signal)}" if verdict.signal else ""
-        return [f"<li>stopped{by} after step {verdict.step}: {reason}</li>", *found]
+        return [f"<li>stopped{by} after step {verdict.step}: {reason}</li>", *items]
     if verdict.state == "completed":
-        return found
+        return items
     host = f" on {escape(verdict.host)}" if verdict.host else ""
     who = f"rank {verdict.rank}{host} " if verdict.rank is not None else ""
-    return [f'<li class="bad"><b>failed:</b> {who}at step {verdict.step}: {reason}</li>', *found]
+    return [f'<li class="bad"><b>failed:</b> {who}at step {verdict.step}: {reason}</li>', *items]
 
 
 def _event_items(record: RunRecord) -> list[str]:
-    found = []
+    items = []
     for s in record.lines_of("restart"):
         steps = f"from step {_escape_field(s, 'step')} after step {_escape_field(s, 'lost_step')}"
-        found.append(f"<li>started again {steps}: {_escape_field(s, 'cause', '')}</li>")
+        items.append(f"<li>started again {steps}: {_escape_field(s, 'cause', '')}</li>")
     stops = record.lines_of("stop") if record.verdict is None else ()
-    found += [
+    items += [
         f"<li>stopped after step {_escape_field(s, 'step')}: {_escape_field(s, 'reason', '')}</li>" for s in stops
     ]
-    found += [_render_straggler(s) for s in record.lines_of("straggler") if s.get("state") == "named"]
-    found += [
-        f"<li>the tracker {_escape_field(s, 'tracker')} was given up at step {_escape_field(s, 'step')}: {_escape_field(s, 'error')}</li>"
+    items += [_render_straggler(s) for s in record.lines_of("straggler") if s.get("state") == "named"]
+    items += [
+        f"<li>the tracker {_escape_field(s, 'tracker')} was given up at step {_escape_field(s, 'step')}: "
+        f"{_escape_field(s, 'error')}</li>"
         for s in record.lines_of("tracker_failed")
     ]
     skips = record.lines_of("skip")
     if skips:
         steps = ", ".join(str(s.get("step", "?")) for s in skips[:10]) + (" ..." if len(skips) > 10 else "")
         many = f"{len(skips):,} step{'s' if len(skips) > 1 else ''}"
-        found.append(f"<li>{many} changed nothing (NaN or infinity): {escape(steps)}</li>")
-    found += [f"<li>{format_code(text)}</li>" for text in record.unusable]
+        items.append(f"<li>{many} changed nothing (NaN or infinity): {escape(steps)}</li>")
+    items += [f"<li>{format_code(text)}</li>" for text in record.unusable]
     if record.unread_lines:
         lines = "1 line" if record.unread_lines == 1 else f"{record.unread_lines:,} lines"
-        found.append(f"<li>{lines} of metrics.jsonl could not be read</li>")
-    return found
+        items.append(f"<li>{lines} of metrics.jsonl could not be read</li>")
+    return items
 
 
 def _render_straggler(line: Mapping[str, Any]) -> str:
@@ -107,9 +108,9 @@ def _render_straggler(line: Mapping[str, Any]) -> str:
 
 
 def _finding_items(record: RunRecord) -> list[str]:
-    found = [_render_finding(f, str(f.get("severity", ""))) for f in record.findings]
-    found += [_render_finding(f, "ignored by the spec:") for f in record.ignored]
-    return found + [_render_finding(f, "left out by an option:") for f in record.left_out]
+    items = [_render_finding(f, str(f.get("severity", ""))) for f in record.findings]
+    items += [_render_finding(f, "ignored by the spec:") for f in record.ignored]
+    return items + [_render_finding(f, "left out by an option:") for f in record.left_out]
 
 
 def _render_finding(f: Mapping[str, Any], how: str) -> str:

@@ -20,20 +20,20 @@ HeatmapRow = tuple[str, list[float | None]]
 
 
 def render_ranks(record: RunRecord) -> str:
-    """The map, with a table of the ranks' medians. Nothing where ranks were never looked at beside each other."""
+    """The map, with a table of the ranks' medians. Nothing where ranks were never compared."""
     lines = [line for line in record.lines_of("ranks") if _busy_seconds(line)]
     world = max((len(_busy_seconds(line)) for line in lines), default=0)
     if world < 2:
         return ""
     stretches = _split_stretches(lines)
     rows = _group_rows(_slowdown_ratios(stretches, world), _hosts_of(record, world))
-    words = (
+    legend = (
         "Busy time of a step, without waiting for others, against the median of all ranks at that time. Darker is "
         f"slower; a figure is how many percent, where it is {100 * _SLOW_RATIO:.0f} or more."
     )
     figures = render_details("The ranks in figures", _render_table(lines, record, world))
-    drawn = f'<div class="card"><p class="quiet">{words}</p>{_render_heatmap(rows, stretches)}</div>'
-    return f"<h2>Ranks beside each other</h2>{drawn}{figures}"
+    card = f'<div class="card"><p class="quiet">{legend}</p>{_render_heatmap(rows, stretches)}</div>'
+    return f"<h2>Ranks beside each other</h2>{card}{figures}"
 
 
 def _busy_seconds(line: Line) -> list[float | None]:
@@ -48,23 +48,23 @@ def _split_stretches(lines: Sequence[Line]) -> list[list[Line]]:
 
 def _slowdown_ratios(stretches: Sequence[Sequence[Line]], world: int) -> list[list[float | None]]:
     """For each rank and stretch, the median of its busy time over the median of all ranks, less 1."""
-    found: list[list[float | None]] = [[] for _ in range(world)]
+    columns: list[list[float | None]] = [[] for _ in range(world)]
     for stretch in stretches:
         ratios: list[list[float]] = [[] for _ in range(world)]
         for busy in map(_busy_seconds, stretch):
             known = [v for v in busy if v is not None]
             middle = median(known) if known else 0.0
-            for rank, mine in enumerate(busy):
-                if mine is not None and middle > 0:
-                    ratios[rank].append(mine / middle - 1)
-        for column, values in zip(found, ratios, strict=True):
+            for rank, seconds in enumerate(busy):
+                if seconds is not None and middle > 0:
+                    ratios[rank].append(seconds / middle - 1)
+        for column, values in zip(columns, ratios, strict=True):
             column.append(median(values) if values else None)
-    return found
+    return columns
 
 
 def _hosts_of(record: RunRecord, world: int) -> list[str]:
-    told = record.header.get("hosts")
-    hosts = [str(h) for h in told] if isinstance(told, list) else []
+    names = record.header.get("hosts")
+    hosts = [str(h) for h in names] if isinstance(names, list) else []
     return [hosts[rank] if rank < len(hosts) else "" for rank in range(world)]
 
 

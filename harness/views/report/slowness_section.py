@@ -34,16 +34,17 @@ def _format_nothing_found(diagnosis: SlownessReport) -> str:
     return f"Nothing stands out in a step{looked}. What is left is the computing itself."
 
 
-def _render_cause(told: SlowdownReport) -> str:
-    slow = told.slowdown
+def _render_cause(report: SlowdownReport) -> str:
+    slow = report.slowdown
     evidence = "".join(f"<li>{format_code(text)}</li>" for text in slow.evidence)
     tries = "".join(
-        f"<li>{format_code(format_setting(setting))}<br><span class=quiet>{format_code(format_prediction(prediction))}</span></li>"
-        for setting, prediction in told.settings
+        f"<li>{format_code(format_setting(setting))}<br>"
+        f"<span class=quiet>{format_code(format_prediction(prediction))}</span></li>"
+        for setting, prediction in report.settings
     )
     advice = "".join(f"<li>{format_code(text)}</li>" for text in slow.advice)
     none = "<li>no setting that was tried is better by the plan, fits, and passes the gates</li>"
-    head = format_headline(told)
+    head = format_headline(report)
     return (
         f'<div class="card cause"><h3>{format_code(head[:1].upper() + head[1:])}</h3>'
         f"<ul>{evidence}</ul><h4>To try</h4><ul>{tries or (none if slow.settings else '')}{advice}</ul></div>"

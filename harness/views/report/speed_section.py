@@ -1,4 +1,4 @@
-"""Where the time of the median step goes, and what lies between the steps. Reads a record, draws bars."""
+"""The time of the median step, part by part, and between the steps. Reads a record, draws bars."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.views.report.training_charts import STEP_PARTS
 
 
 def render_median_step(record: RunRecord) -> str:
-    """The median step, cut into its parts, and beside it communication and swapping, which lie inside of those."""
+    """The median step, cut into its parts, with communication and swapping, which are inside of those."""
     totals = record.values("seconds")
     if not totals:
         return ""
@@ -29,8 +29,8 @@ def render_median_step(record: RunRecord) -> str:
     if rest > 0.005 * whole:
         parts.append(("other", rest, format_seconds(rest)))
     inside = [
-        f"{format_seconds(value)} ({100 * value / whole:.0f}%) {words}"
-        for key, words in (("communication", "in communication"), ("io", "blocked by NVMe"))
+        f"{format_seconds(value)} ({100 * value / whole:.0f}%) {label}"
+        for key, label in (("communication", "in communication"), ("io", "blocked by NVMe"))
         if (value := median_or_none(record.values(f"seconds_{key}")))
     ]
     within = f'<p class="quiet">Inside of these: {escape(", ".join(inside))}.</p>' if inside else ""
@@ -47,8 +47,8 @@ def _render_between_steps(record: RunRecord, inside: float) -> str:
         "evaluations": sum(v for _, v in record.points("step", "seconds_evaluation"))
         or sum(v for _, v in record.points("eval", "seconds")),
     }
-    told = [f"{format_seconds(s)} in {name}" for name, s in sums.items() if s >= 0.001]
-    if not told or not inside:
+    parts = [f"{format_seconds(s)} in {name}" for name, s in sums.items() if s >= 0.001]
+    if not parts or not inside:
         return ""
     share = 100 * sum(sums.values()) / (inside + sum(sums.values()))
-    return f'<p class="quiet">Between the steps: {escape(" and ".join(told))}, {share:.0f}% of the run.</p>'
+    return f'<p class="quiet">Between the steps: {escape(" and ".join(parts))}, {share:.0f}% of the run.</p>'

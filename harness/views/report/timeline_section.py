@@ -34,27 +34,27 @@ def render_timeline(record: RunRecord) -> str:
     if not (saves or evals or again):
         return ""
     spans = _attempt_spans(record)
-    drawn = _render_picture(record, spans) if spans else ""
-    return f"<h2>Time line</h2>{drawn}{_render_attempts(record)}{_render_saves(saves)}{_render_evaluations(evals)}"
+    picture = _render_picture(record, spans) if spans else ""
+    return f"<h2>Time line</h2>{picture}{_render_attempts(record)}{_render_saves(saves)}{_render_evaluations(evals)}"
 
 
 def _attempt_spans(record: RunRecord) -> list[_AttemptSpan]:
     """By restarts.json, which has the clock of every attempt; else by the line `run` and the last sign of life."""
-    found = []
+    spans = []
     for attempt in record.attempts:
         began, ended = finite_number(attempt.get("began")), finite_number(attempt.get("ended"))
         if began is not None and ended is not None and ended >= began:
-            found.append(
+            spans.append(
                 _AttemptSpan(f"attempt {attempt.get('number', '?')}", began, ended, attempt.get("state") == "failed")
             )
     last = last_change_time(record)
     first = start_time(record)
-    if not found and first is not None and last is not None and last > first:
+    if not spans and first is not None and last is not None and last > first:
         return [_AttemptSpan("the run", first, last, record.state in ("failed", "broken off"))]
-    if found and last is not None and last > found[-1].end + 1:
+    if spans and last is not None and last > spans[-1].end + 1:
         begins = finite_number(record.lines_of("run")[-1].get("time")) if record.lines_of("run") else None
-        found.append(_AttemptSpan(f"attempt {len(found) + 1}", begins or found[-1].end, last, bad=False))
-    return found
+        spans.append(_AttemptSpan(f"attempt {len(spans) + 1}", begins or spans[-1].end, last, bad=False))
+    return spans
 
 
 def _render_picture(record: RunRecord, spans: Sequence[_AttemptSpan]) -> str:
@@ -68,15 +68,15 @@ def _render_picture(record: RunRecord, spans: Sequence[_AttemptSpan]) -> str:
     ticks, kinds = "", []
     for kind, words in (("save", "checkpoint"), ("eval", "evaluation"), ("restart", "restart")):
         moments = [(finite_number(line.get("time")), line) for line in record.lines_of(kind)]
-        shown = [(t, line) for t, line in moments if t is not None][:_MAX_ENTRIES]
-        kinds += [f'<span class="key mark {kind}"><i></i>{words}</span>'] if shown else []
-        ticks += "".join(_render_tick(kind, f"{words} after step {_step_of(line)}", at(t)) for t, line in shown)
+        entries = [(t, line) for t, line in moments if t is not None][:_MAX_ENTRIES]
+        kinds += [f'<span class="key mark {kind}"><i></i>{words}</span>'] if entries else []
+        ticks += "".join(_render_tick(kind, f"{words} after step {_step_of(line)}", at(t)) for t, line in entries)
     legend = f'<p class="legend">{"".join(kinds)}</p>' if kinds else ""
     words = f"{len(spans)} attempt{'s' if len(spans) > 1 else ''} in {format_seconds(end - begin)}"
     label = escape(words, quote=True)
     ends = "".join(f"<span>{escape(text)}</span>" for text in (format_time(begin), words, format_time(end)))
-    drawn = f'<div class="timeline" role="img" aria-label="{label}">{bars}{ticks}</div>'
-    return f'<div class="card">{legend}{drawn}<p class="ends">{ends}</p></div>'
+    timeline = f'<div class="timeline" role="img" aria-label="{label}">{bars}{ticks}</div>'
+    return f'<div class="card">{legend}{timeline}<p class="ends">{ends}</p></div>'
 
 
 def _render_bar(s: _AttemptSpan, left: float, right: float) -> str:
@@ -94,10 +94,10 @@ def _render_attempts(record: RunRecord) -> str:
     rows: list[list[str | Cell]] = []
     for attempt in record.attempts[:_MAX_ENTRIES]:
         began, ended = finite_number(attempt.get("began")), finite_number(attempt.get("ended"))
-        took = "" if began is None or ended is None else format_seconds(max(0.0, ended - began))
+        duration = "" if began is None or ended is None else format_seconds(max(0.0, ended - began))
         figures = [number_cell(str(attempt.get(key, ""))) for key in ("number", "start_step", "step", "saved_step")]
         how = f"{attempt.get('state', '')}: {attempt.get('cause', '')}".strip(": ")
-        rows.append([*figures, number_cell(took), Cell(format_code(how))])
+        rows.append([*figures, number_cell(duration), Cell(format_code(how))])
     head = ["attempt", "from step", "to step", "saved", "time", "how it ended"]
     return render_details(f"{len(record.attempts)} attempts", render_table(head, rows)) if rows else ""
 
@@ -122,9 +122,11 @@ def _render_evaluations(evals: Sequence[Line]) -> str:
     rows: list[list[str | Cell]] = []
     for line in evals[-_MAX_ENTRIES:]:
         figures = [finite_number(line.get(key)) for key in ("loss", "perplexity")]
-        took = finite_number(line.get("seconds"))
+        seconds = finite_number(line.get("seconds"))
         cells = [number_cell("" if v is None else f"{v:.4g}") for v in figures]
-        rows.append([number_cell(_step_of(line)), *cells, number_cell("" if took is None else format_seconds(took))])
+        rows.append(
+            [number_cell(_step_of(line)), *cells, number_cell("" if seconds is None else format_seconds(seconds))]
+        )
     return (
         render_details(
             _format_heading(len(evals), "evaluation"), render_table(["step", "loss", "perplexity", "time"], rows)

@@ -1,4 +1,4 @@
-"""The curves of one run, or of several beside each other: loss, rate, norm, speed, MFU. Reads records, draws charts."""
+"""The curves of one run, or of several side by side: loss, rate, norm, speed, MFU. Reads records, draws charts."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ _MAX_STACKED_POINTS = 240
 _MIN_OTHER_SHARE = 0.005
 """Share of the steps below which what no part accounts for is not drawn."""
 STEP_PARTS = ("data", "forward", "backward", "optimizer", "pipeline", "loop")
-_BETWEEN = (("checkpoint", "seconds_checkpoint"), ("evaluation", "seconds_evaluation"))
 
 
 def entropy_of(record: RunRecord) -> float | None:
-    """What knowing only the frequencies of tokens would reach, nats a token."""
+    """The loss of a model that knows only the frequencies of tokens, nats a token."""
     points = record.points("eval", "unigram_entropy")
     return points[-1][1] if points else finite_number(record.header.get("unigram_entropy"))
 
@@ -127,8 +126,8 @@ def build_comparison_charts(records: Sequence[RunRecord], names: Sequence[str]) 
         series = []
         for i, (record, name) in enumerate(zip(records, names, strict=True)):
             points = record.points(kind, key)
-            drawn = change(points) if change else points
-            series.append(Series(name, drawn, "line", i % 5 + 1, i))
+            curve = change(points) if change else points
+            series.append(Series(name, curve, "line", i % 5 + 1, i))
         return Chart(title, series, unit, zero)
 
     def smooth(points: Points) -> Points:

@@ -29,19 +29,19 @@ from harness.runtime.worker import _load_run_config_on_all_ranks, _set_log_level
 
 
 def main() -> None:
-    ranks = init_process_group()
+    distributed = init_process_group()
     for job in json.loads(Path(sys.argv[-1]).read_text()):
         outcome: dict[str, Any] = {"error": None, "ids": [], "code": 0, "findings": []}
         try:
-            with inject_fault(job["fault"], ranks):
-                _train(ranks, job)
-        except UserError as refused:
-            outcome |= {"ids": [f.gate for f in refused.findings], "code": int(refused.code)}
-            outcome["findings"] = format_findings(refused.findings)
-        except Exception as raised:
+            with inject_fault(job["fault"], distributed):
+                _train(distributed, job)
+        except UserError as error:
+            outcome |= {"ids": [f.gate for f in error.findings], "code": int(error.code)}
+            outcome["findings"] = format_findings(error.findings)
+        except Exception as error:
             traceback.print_exc()
-            outcome["error"] = f"{type(raised).__name__}: {raised}"[:500]
-        if ranks.is_main_process:
+            outcome["error"] = f"{type(error).__name__}: {error}"[:500]
+        if distributed.is_main_process:
             (Path(job["run"]) / "outcome.json").write_text(json.dumps(outcome))
         if outcome["error"]:  # other ranks may stand in other collectives
             sys.stderr.flush()
@@ -49,27 +49,27 @@ def main() -> None:
     destroy_process_group()
 
 
-def _train(ranks: Distributed, job: dict[str, Any]) -> None:
+def _train(distributed: Distributed, job: dict[str, Any]) -> None:
     run_dir = RunDir(Path(job["run"]))
-    orders = _load_run_config_on_all_ranks(run_dir, ranks)
+    run_config = _load_run_config_on_all_ranks(run_dir, distributed)
     _set_log_levels("error")
-    built = loop.build_context(orders, run_dir, ranks, RankStatusWriter(run_dir, ranks.rank))
+    ctx = loop.build_context(run_config, run_dir, distributed, RankStatusWriter(run_dir, distributed.rank))
     try:
-        loop.train(built, Path(job["resume"]) if job["resume"] else None)
+        loop.train(ctx, Path(job["resume"]) if job["resume"] else None)
     finally:
-        built.metrics.close()
-    built.engine.destroy()
+        ctx.metrics.close()
+    ctx.engine.destroy()
 
 
 @contextlib.contextmanager
-def inject_fault(fault: str, ranks: Distributed) -> Iterator[None]:
+def inject_fault(fault: str, distributed: Distributed) -> Iterator[None]:
     """A fault that DeepSpeed or a training loop might have, for as long as the context lasts."""
     if not fault:
         yield
         return
     original = loop.build_engine, loop.make_stepper, loop.build_model, TrainData.batch_at
     try:
-        FAULTS[fault](ranks)
+        FAULTS[fault](distributed)
         yield
     finally:
         loop.build_engine, loop.make_stepper, loop.build_model, TrainData.batch_at = original
@@ -176,9 +176,9 @@ def _step(spoil: Any) -> None:
     loop.make_stepper = make
 
 
-def _drift(ranks: Distributed) -> None:
+def _drift(distributed: Distributed) -> None:
     def change(engine: Any, _step: int) -> None:
-        if ranks.rank == 1:
+        if distributed.rank == 1:
             next(iter(engine.module.parameters())).view(-1)[0] += 1e-3
 
     _step(change)
@@ -224,9 +224,9 @@ def _decay(_: Distributed) -> None:
     _after_engine(lambda engine: engine.optimizer.param_groups[0].update(weight_decay=0.5))
 
 
-def _own_rows(ranks: Distributed) -> None:
+def _own_rows(distributed: Distributed) -> None:
     """A loader that goes by the rank in the world."""
-    _rows_of(ranks.rank)
+    _rows_of(distributed.rank)
 
 
 def _same_rows(_: Distributed) -> None:
@@ -238,10 +238,10 @@ def _rows_of(rank: int) -> None:
     step = TrainData.batch_at
 
     def wrong(self: TrainData, position: Any) -> Any:
-        drawn = step(self, position)
-        rows = np.repeat(drawn.row_indices[:, :1], drawn.row_indices.shape[1], axis=1)
+        batch = step(self, position)
+        rows = np.repeat(batch.row_indices[:, :1], batch.row_indices.shape[1], axis=1)
         batches = [self.dataset.make_batch(part[0] + rank) for part in rows]
-        return dataclasses.replace(drawn, micro_batches=batches, row_indices=rows)
+        return dataclasses.replace(batch, micro_batches=batches, row_indices=rows)
 
     TrainData.batch_at = wrong  # type: ignore[method-assign]
 

@@ -1,0 +1,172 @@
+"""Check all files that a command line names, and fix them where that is requested. Prints nothing.
+
+Every output format gets the same outcome, wrong usage included.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from harness.check.check_file import CheckedFile, check_file
+from harness.check.deepspeed_release import check_release_verified, parse_target
+from harness.check.file_discovery import discover_files
+from harness.check.rule_selection import RuleSelection, parse_rule_selection
+from harness.errors import ExitCode, UserError
+from harness.facts.deepspeed_version import DeepSpeedTarget
+from harness.findings import CheckOutcome, Finding, Fix, Report
+from harness.spec.parse.source import decode
+
+if TYPE_CHECKING:
+    from harness.check.autofix import FixResult
+    from harness.spec.run_spec import Consumer
+
+
+class ValidateOptions(NamedTuple):
+    """The options of `harness validate-config`."""
+
+    files: tuple[str, ...]
+    hostfile: str | None = None
+    world_size: int | None = None
+    overrides: tuple[str, ...] = ()
+    deepspeed_version: str | None = None
+    consumer: Consumer | None = None
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    strict: bool = False
+    fix: bool = False
+    diff: bool = False
+    unsafe_fixes: bool = False
+    stdin_filename: str | None = None
+    format: str = "text"
+
+    @property
+    def prints_fixed_text(self) -> bool:
+        """With `--fix` and standard input, the fixed text is what goes to standard output."""
+        return self.fix and not self.diff and "-" in self.files
+
+
+class FileResult(NamedTuple):
+    """One file's findings; `fix_result` only where fixes were requested."""
+
+    checked: CheckedFile
+    fix_result: FixResult | None = None
+
+
+_CheckText = Callable[[str | None], CheckedFile]
+
+
+def check_files(options: ValidateOptions) -> tuple[CheckOutcome, list[FileResult]]:
+    """The outcome of the whole call, with the worst exit code, and each file's result. Raises UserError for options
+    that mean nothing.
+    """
+    _check_options(options)
+    deepspeed = parse_target(options.deepspeed_version)
+    selection = parse_rule_selection(options.select, options.ignore)
+    files = discover_files(options.files)
+    general = [*check_release_verified(deepspeed), *files.problems]
+    general = [finding for finding in general if finding.is_error or selection.includes(finding.gate)]
+    results = [_check_one_file(file, options, deepspeed, selection) for file in files.files]
+    code = worst_exit_code([result.checked for result in results], general, strict=options.strict)
+    reports = tuple(result.checked.report for result in results)
+    return (
+        CheckOutcome(reports, deepspeed.text, deepspeed.origin, tuple(general), files.passed_over, int(code)),
+        results,
+    )
+
+
+def usage_outcome(refused: UserError) -> CheckOutcome:
+    """The outcome of a call whose options mean nothing."""
+    return CheckOutcome((), general=refused.findings, code=int(refused.code))
+
+
+def worst_exit_code(files: Iterable[CheckedFile], general: Sequence[Finding], *, strict: bool) -> ExitCode:
+    """The worst of all files; with `--strict`, a warning is as bad as an error."""
+    files = list(files)
+    codes = [file.code for file in files]
+    codes += [ExitCode.USAGE for finding in general if finding.is_error]
+    findings = [*general, *(f for file in files for f in file.report.findings)]
+    if strict and any(f.severity == "warning" for f in findings):
+        codes.append(ExitCode.FINDINGS)
+    return max(codes, default=ExitCode.OK)
+
+
+def read_stdin(name: str) -> str:
+    """The text of standard input, which goes by this name. Raises UserError when it is no text."""
+    return decode(sys.stdin.buffer.read(), name)
+
+
+def unreadable_file(name: str, refused: UserError) -> CheckedFile:
+    """The result of a file that cannot be read."""
+    return CheckedFile(Report(name, refused.findings), None, None, refused.code)
+
+
+def _check_options(options: ValidateOptions) -> None:
+    """Raises UserError for options that mean nothing together."""
+    if options.unsafe_fixes and not (options.fix or options.diff):
+        message, title = (
+            "`--unsafe-fixes` fixes nothing by itself",
+            "add `--diff` to see its changes, `--fix` to make them",
+        )
+    elif options.stdin_filename is not None and "-" not in options.files:
+        message, title = "`--stdin-filename` names standard input, which is not read", "add `-`, or leave it out"
+    else:
+        return
+    raise UserError([Finding("SP011", "error", message, fix=Fix(title))], ExitCode.USAGE)
+
+
+def _check_one_file(
+    file: str, options: ValidateOptions, deepspeed: DeepSpeedTarget, selection: RuleSelection
+) -> FileResult:
+    name, stdin_text = file, None
+    if file == "-":
+        name = options.stdin_filename or "-"
+        try:
+            stdin_text = read_stdin(name)
+        except UserError as refused:
+            return FileResult(unreadable_file(name, refused))
+
+    def check(text: str | None) -> CheckedFile:
+        checked = check_file(
+            name,
+            overrides=options.overrides,
+            hostfile=options.hostfile,
+            world_size=options.world_size,
+            deepspeed=deepspeed,
+            consumer=options.consumer,
+            text=text,
+        )
+        return _apply_selection(checked, selection)
+
+    if not (options.fix or options.diff):
+        return FileResult(check(stdin_text))
+    return _fix_file(file, name, stdin_text, check, options)
+
+
+def _apply_selection(checked: CheckedFile, selection: RuleSelection) -> CheckedFile:
+    if not selection:
+        return checked
+    is_spec = checked.run is None or checked.run.kind == "spec"
+    readable = checked.run is not None and checked.code is not ExitCode.USAGE
+    report = selection.filter_report(checked.report, readable=readable, is_spec=is_spec)
+    return checked._replace(report=report, code=ExitCode.OK if readable and report.ok else checked.code)
+
+
+def _fix_file(file: str, name: str, stdin_text: str | None, check: _CheckText, options: ValidateOptions) -> FileResult:
+    """Fix the text in memory; write it only for `--fix`, and note why a file was not written."""
+    from harness.check import autofix
+
+    original = autofix.read_if_possible(file)
+    text = stdin_text if stdin_text is not None else original.text if original else None
+    if text is None:
+        return FileResult(check(None))
+    before = check(text)
+    result = autofix.apply_fixes(name, text, check, unsafe=options.unsafe_fixes)
+    if options.diff or not result.changed:
+        return FileResult(before, result)
+    reason = autofix.write_fixed(file, original, result.after) if original else None
+    if reason is not None:
+        refused = (*result.refused, f"the file was left alone: {reason}")
+        return FileResult(before, result._replace(after=text, applied=(), refused=refused))
+    return FileResult(result.checked._replace(report=result.checked.report._replace(fixed=result.applied)), result)

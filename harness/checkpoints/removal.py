@@ -1,0 +1,41 @@
+"""Remove a checkpoint that the user names. Raises UserError where it is none, the last one, or cannot be removed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from harness.checkpoints.latest import list_complete_manifests, step_in_name
+from harness.checkpoints.listing import no_checkpoint_finding
+from harness.checkpoints.manifest import MANIFEST
+from harness.checkpoints.retention import remove_checkpoint, update_latest_pointer
+from harness.errors import ExitCode, UserError
+from harness.findings import Finding, Fix
+
+
+def require_checkpoints(paths: Iterable[Path]) -> None:
+    """Raises UserError (CK113) unless each path is a checkpoint itself."""
+    for path in paths:
+        if step_in_name(path.name) is None or not path.is_dir() or path.is_symlink():
+            raise UserError([no_checkpoint_finding(path, "is not a checkpoint")], ExitCode.USAGE)
+
+
+def require_another_complete(path: Path) -> None:
+    """Raises UserError (CK114) where the checkpoint is the only complete one of its run."""
+    others = [m for m in list_complete_manifests(path.parent) if m.folder.name != path.name]
+    if not others and (path / MANIFEST).is_file():
+        message = f"`{path}` is the only complete checkpoint of its run"
+        raise UserError(
+            [Finding("CK114", "error", message, fix=Fix("give `--force` when it is meant"))], ExitCode.USAGE
+        )
+
+
+def remove_and_update_latest(path: Path) -> None:
+    """Remove the checkpoint and let `latest` name the newest that is left."""
+    try:
+        remove_checkpoint(path)
+        update_latest_pointer(path.parent)
+    except OSError as error:
+        message = f"`{path}` cannot be removed: {(error.strerror or str(error)).lower()}"
+        fix = Fix("see to it that the folder can be written")
+        raise UserError([Finding("CK113", "error", message, fix=fix)], ExitCode.USAGE) from None

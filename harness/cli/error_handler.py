@@ -1,0 +1,45 @@
+"""The ends of a command that cannot do its work: refused input, a full disk, a crash."""
+
+from __future__ import annotations
+
+import errno
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+from harness.errors import ExitCode, UserError
+
+if TYPE_CHECKING:
+    from harness.spec.parse.source import Source
+
+
+def exit_refused(refused: UserError, what_did_not_happen: str, source: Source | None = None) -> NoReturn:
+    """Print why the input was refused and what therefore did not happen, then end the command."""
+    from harness.cli.console import exit_with, print_findings
+
+    print_findings(refused.findings, source)
+    print(f"{what_did_not_happen}.", file=sys.stderr)
+    exit_with(refused.code)
+
+
+def report_full_disk(error: Exception) -> ExitCode | None:
+    """A full disk under stdout is not our fault."""
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        print(f"error: the output could not be written: {error.strerror}", file=sys.stderr)
+        return ExitCode.USAGE
+    return None
+
+
+def report_crash() -> ExitCode:
+    """Write the traceback of the current exception to a log that the user can send us."""
+    import tempfile
+    import traceback
+
+    text = f"harness {' '.join(sys.argv[1:])}\nPython {sys.version}\n\n{traceback.format_exc()}"
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="harness-crash-", suffix=".log", delete=False, encoding="utf-8", errors="backslashreplace"
+    ) as log:
+        log.write(text)
+    last_line = traceback.format_exc().strip().splitlines()[-1]
+    print(f"error: the harness itself failed: {last_line}", file=sys.stderr)
+    print(f"help: this is our fault, please report it with the log {log.name}", file=sys.stderr)
+    return ExitCode.BUG

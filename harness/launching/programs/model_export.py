@@ -1,0 +1,88 @@
+"""Export a checkpoint as a Hugging Face folder, for `harness export`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from harness.checkpoints.latest import find_complete
+from harness.errors import ExitCode, UserError
+from harness.findings import Finding, Fix
+from harness.hostinfo.training_packages import PACKAGES, missing_packages_finding
+from harness.launching.hosts.local_host import workers_folder
+from harness.launching.process.signals import Signals
+from harness.launching.setup.launch_context import LaunchContext, LaunchObserver
+from harness.launching.supervise.export_step import run_export
+from harness.units import parse_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """The options of `harness export`."""
+
+    dtype: str | None = None
+    max_shard_size: str | None = None
+    lora: Literal["merge", "adapter"] = "merge"
+    verify: bool = False
+    allow_code: bool = False
+
+    def to_args(self) -> list[str]:
+        """The arguments for `launch/export.py`. Raises UserError for a size that is none."""
+        args = ["--dtype", self.dtype] if self.dtype else []
+        if self.max_shard_size is not None:
+            args += ["--max-shard-bytes", str(_parse_size(self.max_shard_size))]
+        args += ["--lora", self.lora] if self.lora != "merge" else []
+        args += ["--verify"] if self.verify else []
+        return [*args, "--allow-local-code"] if self.allow_code else args
+
+
+@dataclass(frozen=True, slots=True)
+class ExportPlan:
+    """The checkpoint, the folder to make, and the arguments for `launch/export.py`."""
+
+    checkpoint: Path
+    out: Path
+    args: list[str]
+
+
+def plan_export(run: Path, out: Path, options: ExportOptions) -> ExportPlan:
+    """Check everything that can be checked before anything starts. Raises UserError."""
+    checkpoint = _find_checkpoint(run)
+    _check_output_folder(out)
+    missing = missing_packages_finding((*PACKAGES, "safetensors"))
+    if missing is not None:
+        raise UserError([missing], ExitCode.PREFLIGHT)
+    return ExportPlan(checkpoint, out, options.to_args())
+
+
+def export_checkpoint(plan: ExportPlan, observer: LaunchObserver) -> int:
+    """The exit code of the program that exports. Raises SignalInterrupt when a signal stopped it."""
+    with Signals() as signals:
+        ctx = LaunchContext(workers_folder(), observer, signals)
+        code = run_export(plan.checkpoint, plan.out, plan.args, ctx, None)
+    return code if code >= 0 else 128 - code
+
+
+def _parse_size(text: str) -> int:
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        fix = Fix("write a size such as 500MB or 2GiB")
+        raise UserError([Finding("SP011", "error", f"`--max-shard-size` {error}", fix=fix)], ExitCode.USAGE) from None
+
+
+def _find_checkpoint(folder: Path) -> Path:
+    checkpoint = find_complete(folder) if folder.is_dir() else None
+    if checkpoint is None:
+        reason = "has no complete checkpoint" if folder.is_dir() else "is not a folder"
+        fix = Fix("name a run directory or a checkpoint in it")
+        raise UserError([Finding("CK001", "error", f"`{folder}` {reason}", fix=fix)], ExitCode.USAGE)
+    return checkpoint
+
+
+def _check_output_folder(out: Path) -> None:
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        reason = "is not empty" if out.is_dir() else "is not a folder"
+        fix = Fix("name a folder that does not exist yet")
+        raise UserError([Finding("CK002", "error", f"`{out}` {reason}", fix=fix)], ExitCode.USAGE)

@@ -1,0 +1,20 @@
+"""The folder in which a command leaves its files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from harness.errors import ExitCode, UserError
+from harness.findings import Finding, Fix
+
+
+def make_output_folder(path: Path, owner: str) -> Path:
+    """Make the folder that `--folder` has named for the `owner`; its absolute path. Raises UserError (EN011)."""
+    path = path.absolute()
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        message = f"the folder `{path}` of the {owner} cannot be made: {(error.strerror or str(error)).lower()}"
+        fix = Fix("give `--folder` a folder that can be written")
+        raise UserError([Finding("EN011", "error", message, fix=fix)], ExitCode.USAGE) from None
+    return path

@@ -1,0 +1,73 @@
+"""`harness preflight`: ask every host of a run what it has, check the answers, and sum over all ranks if requested."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.check.check_file import check_file, check_survey
+from harness.errors import ExitCode, UserError
+from harness.facts.required_ops import required_ops
+from harness.findings import Finding, Fix, Report
+from harness.hostinfo.host_survey import Survey
+from harness.launching.hosts.local_host import inspect_local_host, unresolved_names_note
+from harness.launching.hosts.preflight_survey import SurveyOptions, survey_hosts
+from harness.launching.programs.allreduce_check import AllReduceResult, allreduce_findings, run_allreduce
+from harness.launching.setup.launch_checks import check_launch
+from harness.launching.setup.launch_plan import Network
+from harness.launching.setup.launch_request import LaunchRejected, LaunchRequest
+from harness.launching.setup.prepare import LaunchLog
+from harness.render import render_with_tuned_defaults
+from harness.spec.parse.source import Source
+
+
+@dataclass(frozen=True, slots=True)
+class PreflightResult:
+    """The hosts' answers and the findings about them. `allreduce` is None where no rank was started."""
+
+    survey: Survey
+    report: Report
+    source: Source
+    allreduce: AllReduceResult | None
+
+    @property
+    def code(self) -> ExitCode:
+        """The exit code."""
+        return ExitCode.OK if self.report.ok else ExitCode.PREFLIGHT
+
+
+def run_preflight(
+    request: LaunchRequest, log: LaunchLog, *, timeout_seconds: float, fan_out: int, allreduce: bool
+) -> PreflightResult | LaunchRejected:
+    """Trains nothing and leaves nothing on a host. Raises UserError where no hosts are given."""
+    checked = check_file(
+        request.spec,
+        overrides=request.overrides,
+        hostfile=request.hostfile,
+        selection=request.hosts,
+        allow_code=request.allow_local_code,
+    )
+    run, source = checked.run, checked.source
+    if run is None or source is None or not checked.report.ok:
+        return LaunchRejected(checked.report.findings, source, checked.code, "No host was asked", checked.report)
+    if checked.report.findings:
+        log.on_findings(checked.report.findings, source)
+    if run.cluster is None:
+        fix = Fix("give `--hostfile FILE`, or set `launch.hostfile`; for this machine alone: harness doctor")
+        message = "no hostfile is given, so there is nobody to ask"
+        raise UserError([Finding("HO005", "error", message, fix=fix)], ExitCode.USAGE)
+    local_host = inspect_local_host((host.name for host in run.cluster.hosts), run.spec.launch.env)
+    if note := unresolved_names_note(local_host):
+        log.on_note(note)
+    run, rendered = render_with_tuned_defaults(run, local_host.cwd)
+    config = rendered.config
+    ops = required_ops(config, accelerated=local_host.accelerated)
+    survey = survey_hosts(run, local_host, ops, SurveyOptions(timeout_seconds, fan_out, log.on_note))
+    report = check_survey(run, source, survey)
+    if allreduce and report.ok:  # its ranks start as those of a run do
+        report = report._replace(findings=(*report.findings, *check_launch(run, local_host, local_host.cwd)))
+    if not allreduce or not report.ok:
+        return PreflightResult(survey, report, source, None)
+    log.on_note(f"starting {run.parallel_dims.world_size} ranks for an all-reduce")
+    result = run_allreduce(run, config, local_host, Network.from_survey(survey))
+    report = report._replace(findings=(*report.findings, *allreduce_findings(result)))
+    return PreflightResult(survey, report, source, result)

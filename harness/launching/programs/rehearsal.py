@@ -1,0 +1,134 @@
+"""Plan a rehearsal of a run on this machine, and run it: files, training, comparison with the plan."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.check.check_file import CheckedFile
+from harness.errors import ExitCode, UserError
+from harness.facts.devices import find_device
+from harness.facts.model_lookup import find_configuration
+from harness.findings import Finding, Fix, sort_findings
+from harness.hostinfo import machine
+from harness.hostinfo.training_packages import missing_packages_finding
+from harness.launching.hosts.local_host import LocalHost, inspect_local_host
+from harness.launching.programs.output_folder import make_output_folder
+from harness.launching.programs.rehearsal_runner import Log, RehearsalStage, run_rehearsal
+from harness.plan.planner import Plan, make_plan
+from harness.plan.resolved_run import ResolvedRun
+from harness.rehearsal.extrapolation import Quantity, extrapolate
+from harness.rehearsal.rehearsal_findings import evaluate_rehearsal
+from harness.rehearsal.small_run import SAVE_STEPS, STEPS, AvailableResources, SmallRun, shrink_run
+from harness.spec.yaml_text import spec_as_yaml
+
+
+@dataclass(frozen=True, slots=True)
+class RehearsalPlan:
+    """The run, the plan of the whole, the small run of this machine, and the folder for its files."""
+
+    run: ResolvedRun
+    whole: Plan
+    small: SmallRun
+    folder: Path
+    scripts: Path
+
+
+@dataclass(frozen=True, slots=True)
+class RehearsalResult:
+    """The stages that ran, what they measured beside the plan, and what follows."""
+
+    stages: tuple[RehearsalStage, ...] = ()
+    quantities: tuple[Quantity, ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """That of the stage that failed, else whether there are errors."""
+        failed = [stage.code for stage in self.stages if stage.code]
+        has_errors = any(finding.is_error for finding in self.findings)
+        return failed[0] if failed else ExitCode.FINDINGS if has_errors else ExitCode.OK
+
+
+def plan_rehearsal(checked: CheckedFile, run: ResolvedRun, folder: Path) -> RehearsalPlan:
+    """The rehearsal that this machine has room for. Raises UserError where there is none."""
+    local_host = inspect_local_host(variables=run.spec.launch.env)
+    small = _shrink_run(run, local_host, folder)
+    if isinstance(small, Finding):
+        if checked.source is not None and small.key:
+            small = small._replace(place=checked.source.place(small.key))
+        raise UserError([small], ExitCode.FINDINGS if small.gate == "MM008" else ExitCode.PREFLIGHT)
+    return RehearsalPlan(run, make_plan(run, Path.cwd()), small, folder, local_host.scripts)
+
+
+def prepare_rehearsal(plan: RehearsalPlan) -> None:
+    """Write the small spec. Raises UserError where training packages are missing or the folder cannot be made."""
+    missing = missing_packages_finding()
+    if missing is not None:
+        raise UserError([missing], ExitCode.PREFLIGHT)
+    folder = make_output_folder(plan.folder, "rehearsal")
+    (folder / "nvme").mkdir(exist_ok=True)
+    head = f"# {plan.run.name}, made small by `harness rehearse`: what was changed is in rehearsal.json.\n"
+    raw = {"name": plan.run.name, **json.loads(json.dumps(plan.small.raw_spec))}
+    (folder / "spec.yaml").write_text(spec_as_yaml(raw, head), encoding="utf-8")
+
+
+def rehearse_run(plan: RehearsalPlan, log: Log, *, allow_code: bool) -> RehearsalResult:
+    """Run all stages and compare what they measured with the plan."""
+    options = ["--allow-local-code"] if allow_code else []
+    config = _synthetic_files_config(plan)
+    rehearsal = run_rehearsal(plan.folder, plan.scripts, config, SAVE_STEPS, log, options)
+    quantities = extrapolate(rehearsal.measurements, plan.small.plan, plan.whole)
+    findings = sort_findings([*rehearsal.findings, *evaluate_rehearsal(quantities, plan.whole)])
+    return RehearsalResult(tuple(rehearsal.stages), tuple(quantities), tuple(findings))
+
+
+def remove_large_files(folder: Path) -> None:
+    """Remove model, data, checkpoints and export; logs and figures stay."""
+    for path in (folder / "model", folder / "nvme", folder / "export", folder / "data"):
+        shutil.rmtree(path, ignore_errors=True)
+    for path in folder.glob("runs/*/checkpoints"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _shrink_run(run: ResolvedRun, local_host: LocalHost, folder: Path) -> SmallRun | Finding:
+    config = find_configuration(run.spec.model.name_or_path, run.spec.model.config, Path.cwd(), run.spec.model.revision)
+    if config is None:
+        message = "the model's configuration is not at hand: nothing can be made smaller"
+        fix = Fix("name a folder with a `config.json`, or a model of the catalogue such as `llama-3.1-70b`")
+        return Finding("MM008", "error", message, "model.name_or_path", fix=fix)
+    return shrink_run(run, config, _inspect_resources(local_host, folder), _synthetic_paths(folder))
+
+
+def _inspect_resources(local_host: LocalHost, folder: Path) -> AvailableResources:
+    accelerators = machine.accelerators()[: local_host.num_accelerators] if local_host.num_accelerators else ()
+    gpu = next((device.name for a in accelerators if (device := find_device(a.name)) is not None), None)
+    return AvailableResources(
+        local_host.num_accelerators, gpu, machine.host_memory().available, machine.free_bytes(folder) or 0
+    )
+
+
+def _synthetic_paths(folder: Path) -> dict[str, str]:
+    return {"model": str(folder / "model"), "data": str(folder / "data" / "*.jsonl"), "nvme": str(folder / "nvme")}
+
+
+def _synthetic_files_config(plan: RehearsalPlan) -> dict[str, Any]:
+    """What `launch/rehearsal_files.py` is to make: tokens for all steps, and a third more to hold out and to waste."""
+    spec, settings = plan.run.spec, plan.small.plan.settings
+    data = spec.data
+    tokens = (settings.tokens_per_step if settings else 1 << 14) * STEPS
+    columns = {"text": data.text_column, "prompt": data.prompt_column, "completion": data.completion_column}
+    columns |= {"messages": data.messages_column} if data.messages_column else {}
+    return {
+        "model": str(plan.folder / "model"),
+        "config": plan.small.config,
+        "dtype": "bfloat16" if spec.precision.bf16 else "float16" if spec.precision.fp16 else "float32",
+        "data": str(plan.folder / "data" / "records.jsonl"),
+        "format": data.format,
+        "tokens": int(tokens * 1.34) + 4096,
+        "columns": columns,
+        "longest": settings.seq_length // 2 if settings else 128,
+    }

@@ -1,0 +1,62 @@
+"""The question and the two answers of `prepare`: a launch request, a launch setup, or a rejection with its findings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.errors import ExitCode
+from harness.findings import Finding, Report
+from harness.hostinfo.host_survey import Survey
+from harness.launching.hosts.local_host import LocalHost
+from harness.launching.setup.launch_plan import LaunchPlan, RunTarget
+from harness.launching.setup.no_ssh import PerNodeLaunch
+from harness.launching.setup.prewarmed_launcher import PrewarmedLauncher
+from harness.plan.resolved_run import ResolvedRun
+from harness.spec.host_selection import HostSelection
+from harness.spec.parse.source import Source
+
+NOTHING_WRITTEN = "Nothing was written or started"
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRequest:
+    """The options of one launch. With `per_node` this host starts its own ranks alone; with `survey` other hosts are
+    asked first what they have; a dry run needs no program that could be installed.
+    """
+
+    spec: str
+    overrides: tuple[str, ...] = ()
+    hostfile: str | None = None
+    hosts: HostSelection | None = None
+    resume: str = "never"
+    allow_change: tuple[str, ...] = ()
+    allow_local_code: bool = False
+    per_node: PerNodeLaunch | None = None
+    survey: bool = False
+    dry_run: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchSetup:
+    """A launch that passed every check, before anything of it is written."""
+
+    request: LaunchRequest
+    run: ResolvedRun
+    local_host: LocalHost
+    plan: LaunchPlan
+    target: RunTarget
+    survey: Survey | None = None
+    prewarmed_launcher: PrewarmedLauncher | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRejected:
+    """A launch that does not happen: its findings, the exit code, and the last line of the output. `report` has the
+    totals where the check of the spec failed.
+    """
+
+    findings: tuple[Finding, ...]
+    source: Source | None
+    code: ExitCode
+    closing: str
+    report: Report | None = None

@@ -1,0 +1,220 @@
+"""From a launch request to a launch setup: check the spec, inspect this machine, ask the hosts, make the plan.
+
+Returns a value. It writes no file, prints nothing and ends no program.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from harness.check.check_file import check_loaded_run, check_survey, load_run
+from harness.errors import ExitCode, UserError
+from harness.facts.required_ops import required_ops
+from harness.file_io import relative_to_cwd
+from harness.findings import Finding, Fix, Report
+from harness.hostinfo.host_survey import Survey
+from harness.hostinfo.torch_devices import format_device_names
+from harness.launching.hosts.local_host import LocalHost, inspect_local_host, unresolved_names_note
+from harness.launching.hosts.preflight_survey import SurveyOptions, survey_hosts
+from harness.launching.setup.debug_env import with_flops_profiler_output
+from harness.launching.setup.environment import ignored_env_files
+from harness.launching.setup.launch_checks import INSTALLABLE, check_launch
+from harness.launching.setup.launch_plan import Network, RunTarget, build_launch_plan, is_local
+from harness.launching.setup.launch_request import (
+    NOTHING_WRITTEN,
+    LaunchRejected,
+    LaunchRequest,
+    LaunchSetup,
+)
+from harness.launching.setup.no_ssh import resolve_node_rank, shared_run_dir
+from harness.launching.setup.plugin_trust import verify_plugin_allowed
+from harness.launching.setup.prewarmed_launcher import PrewarmedLauncher
+from harness.launching.setup.resume import resolve_resume
+from harness.launching.setup.run_dir import new_run_dir
+from harness.launching.setup.slurm import NOT_SUBMITTED, SlurmJob, build_job, job_command
+from harness.nvme_dirs import with_run_swap_dirs
+from harness.plan.plan_json import plan_json
+from harness.plan.planner import make_plan
+from harness.plan.resolved_run import ResolvedRun
+from harness.render import DSConfig, render_with_tuned_defaults
+from harness.spec.hostfile import hostfile_text
+from harness.spec.parse.source import Source
+
+_UNHEALTHY_HOSTS = "No rank was started and nothing was written. `harness preflight` shows all answers"
+
+
+class LaunchLog(Protocol):
+    """Receives what people should read while a launch is prepared, in the order in which it happens."""
+
+    def on_note(self, text: str) -> None:
+        """A line."""
+
+    def on_findings(self, findings: Sequence[Finding], source: Source | None) -> None:
+        """Warnings: they stop nothing."""
+
+
+class RunFiles(NamedTuple):
+    """The run with its tuned defaults, its DeepSpeed JSON, and the files of the run directory that follow from them."""
+
+    run: ResolvedRun
+    config: DSConfig
+    documents: dict[str, str]
+
+
+class _RunLocation(NamedTuple):
+    """The run directory and, where each host starts its own ranks, the number of this host."""
+
+    run_dir: Path
+    node_rank: int | None
+
+
+def prepare(request: LaunchRequest, log: LaunchLog) -> LaunchSetup | LaunchRejected:
+    """Everything that a launch needs, before any of it is written; or why it cannot be."""
+    loaded = load_run(request.spec, overrides=request.overrides, hostfile=request.hostfile, selection=request.hosts)
+    names = (host.name for host in loaded.cluster.hosts) if loaded.cluster else ()
+    local_host = inspect_local_host(names, loaded.spec.launch.env if loaded.spec else None)
+    checked = check_loaded_run(
+        loaded,
+        default_world_size=local_host.num_accelerators or 1,
+        launching=True,
+        allow_code=request.allow_local_code,
+    )
+    run, source = checked.run, checked.source
+    if run is None or source is None or not checked.report.ok:
+        return LaunchRejected(checked.report.findings, source, checked.code, NOTHING_WRITTEN, checked.report)
+    if checked.report.findings:
+        log.on_findings(checked.report.findings, source)
+    if note := unresolved_names_note(local_host):
+        log.on_note(note)
+    try:
+        location = _locate(request, run, local_host)
+        files = build_run_files(run, source, checked.report, local_host, location.run_dir, loaded.overrides)
+        _check_startable(request, run, local_host, location, log)
+        code_sha256 = verify_plugin_allowed(
+            run.spec.plugins.file, local_host.cwd, allow_local_code=request.allow_local_code
+        )
+        checkpoint = _find_resume_checkpoint(request, run, local_host, location, log)
+    except UserError as error:
+        return LaunchRejected(error.findings, source, error.code, NOTHING_WRITTEN)
+    _log_environment_notes(run, local_host, location.node_rank, log)
+    target = RunTarget(location.run_dir, files.documents, checkpoint, request.allow_change, code_sha256)
+    survey = prewarmed_launcher = None
+    if request.survey and location.node_rank is None and not is_local(run, local_host):
+        prewarmed_launcher = PrewarmedLauncher.start(local_host, run.spec.launch.env)
+        survey = _survey_hosts(files, local_host, log)
+        report = check_survey(files.run, source, survey)
+        if not report.ok:
+            if prewarmed_launcher is not None:
+                prewarmed_launcher.discard()
+            return LaunchRejected(report.findings, source, ExitCode.PREFLIGHT, _UNHEALTHY_HOSTS)
+        if report.findings:
+            log.on_findings(report.findings, source)
+    network = Network.from_survey(survey) if survey else None
+    if request.per_node is not None:
+        network = Network(None, request.per_node.master_addr)
+    plan = build_launch_plan(files.run, files.config.config, local_host, target, network, location.node_rank)
+    return LaunchSetup(request, files.run, local_host, plan, target, survey, prewarmed_launcher)
+
+
+def prepare_job(
+    request: LaunchRequest, arguments: Sequence[str], sbatch: Sequence[str], log: LaunchLog
+) -> SlurmJob | LaunchRejected:
+    """The launch as a job of Slurm, once its spec is checked; the job finds out its hosts itself. `arguments` are those
+    of the command line, `sbatch` are options of sbatch.
+    """
+    loaded = load_run(request.spec, overrides=request.overrides)
+    checked = check_loaded_run(loaded, launching=True, allow_code=request.allow_local_code)
+    run, source = checked.run, checked.source
+    if run is None or source is None or not checked.report.ok:
+        return LaunchRejected(checked.report.findings, source, checked.code, NOT_SUBMITTED, checked.report)
+    if checked.report.findings:
+        log.on_findings(checked.report.findings, source)
+    folder = Path.cwd()
+    output_dir = folder / run.spec.launch.output_dir
+    stamp = time.strftime("%Y%m%d-%H%M%S")
+    return build_job(run.name, folder, output_dir, job_command(arguments), request.resume, sbatch, stamp)
+
+
+def build_run_files(
+    run: ResolvedRun, source: Source, report: Report, local_host: LocalHost, run_dir: Path, overrides: Sequence[str]
+) -> RunFiles:
+    """The tuned defaults, the DeepSpeed JSON and the documents of a run; `report` is that of its check."""
+    run, rendered = render_with_tuned_defaults(run, local_host.cwd)
+    own_folders = with_flops_profiler_output(with_run_swap_dirs(rendered.config, run_dir), run_dir)
+    config = DSConfig(own_folders, {})
+    plan = make_plan(run, local_host.cwd, None if local_host.num_accelerators else "cpu")
+    documents = {
+        "spec.yaml": source.text,
+        "spec.resolved.json": json.dumps(run.to_json(), indent=2) + "\n",
+        "ds_config.json": config.json_text,
+        "plan.json": json.dumps(plan_json(plan), indent=2) + "\n",
+        "findings.json": json.dumps(report.to_json(), indent=2) + "\n",
+    }
+    if overrides:
+        documents["overrides.txt"] = "".join(f"{text}\n" for text in overrides)
+    if run.cluster is not None:
+        documents["hostfile"] = hostfile_text(run.cluster)
+    return RunFiles(run, config, documents)
+
+
+def _locate(request: LaunchRequest, run: ResolvedRun, local_host: LocalHost) -> _RunLocation:
+    """Raises UserError where this is none of the hosts that start their own ranks."""
+    output_dir = local_host.cwd / run.spec.launch.output_dir
+    if request.per_node is None:
+        return _RunLocation(new_run_dir(output_dir, run.name), None)
+    node_rank = resolve_node_rank(request.per_node, run.cluster, local_host)
+    return _RunLocation(shared_run_dir(request.per_node, output_dir, run.name, node_rank), node_rank)
+
+
+def _check_startable(
+    request: LaunchRequest, run: ResolvedRun, local_host: LocalHost, location: _RunLocation, log: LaunchLog
+) -> None:
+    """Raises UserError where the run cannot be started here. A dry run only warns of programs that are missing."""
+    findings = list(check_launch(run, local_host, location.run_dir, location.node_rank))
+    if run.kind != "spec":
+        message = f"`{request.spec}` is a DeepSpeed JSON, which says nothing about model and data"
+        fix = Fix("write a run spec; `harness schema` and `ds_configs/` show how")
+        findings.insert(0, Finding("SP020", "error", message, fix=fix))
+    missing = [f for f in findings if request.dry_run and f.gate in INSTALLABLE]
+    if missing:
+        log.on_findings([f._replace(severity="warning") for f in missing], None)
+    errors = [f for f in findings if f not in missing]
+    if errors:
+        raise UserError(errors, ExitCode.FINDINGS if errors[0].gate.startswith("SP") else ExitCode.PREFLIGHT)
+
+
+def _find_resume_checkpoint(
+    request: LaunchRequest, run: ResolvedRun, local_host: LocalHost, location: _RunLocation, log: LaunchLog
+) -> Path | None:
+    """The checkpoint to resume from; the first host decides for all. Raises UserError."""
+    if request.resume == "never" or location.node_rank:
+        return None
+    output_dir = local_host.cwd / run.spec.launch.output_dir
+    spec = run.spec.model_dump(mode="json")
+    checkpoint = resolve_resume(
+        request.resume, output_dir, run.name, spec, request.allow_change, log.on_note
+    ).checkpoint
+    log.on_note(
+        f"going on from {relative_to_cwd(checkpoint)}" if checkpoint else "no earlier checkpoint, starting anew"
+    )
+    return checkpoint
+
+
+def _log_environment_notes(run: ResolvedRun, local_host: LocalHost, node_rank: int | None, log: LaunchLog) -> None:
+    """Files of variables that DeepSpeed does not read, and devices that the ranks do not use."""
+    if node_rank is None and not is_local(run, local_host):
+        for file in ignored_env_files(local_host.cwd):
+            log.on_note(f"note: {file} is not read: its variables do not reach the hosts, put them into `launch.env`")
+    elif local_host.device_names and not local_host.accelerated:
+        devices = format_device_names(local_host.device_names)
+        log.on_note(f"note: DS_ACCELERATOR=cpu: the ranks run on the CPU, not on {devices}")
+
+
+def _survey_hosts(files: RunFiles, local_host: LocalHost, log: LaunchLog) -> Survey:
+    ops = required_ops(files.config.config, accelerated=local_host.accelerated)
+    options = SurveyOptions(log=lambda line: log.on_note(f"harness {line}"))
+    return survey_hosts(files.run, local_host, ops, options)

@@ -45,7 +45,7 @@ def main() -> int:
     try:
         run, played = train(folder, arguments)
         plan = make_plan(run, folder, "cpu")
-        quantities = extrapolate(played.seen, plan, plan)
+        quantities = extrapolate(played.measurements, plan, plan)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     text = page(plan, played, quantities, arguments)

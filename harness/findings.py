@@ -5,11 +5,13 @@ Nothing here formats or prints; `harness.views` does that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 Severity = Literal["error", "warning", "info"]
 Upstream = Literal["raises", "asserts", "silent", "hangs", "wrong", "crashes"]
+LinesOf = Callable[[str], Sequence[str]]
+"""The lines of a file by its name, to quote from; none for a file that was not read."""
 
 _SEVERITY_RANK: dict[str, int] = {"error": 0, "warning": 1, "info": 2}
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from harness.errors import ExitCode
 from harness.facts.deepspeed_version import DeepSpeedTarget, resolve_target
 from harness.file_io import read_regular
-from harness.findings import Finding, Fix, Report, sort_findings
+from harness.findings import Finding, Fix, LinesOf, Report, sort_findings
 from harness.plan.resolved_run import ResolvedRun, resolve_run
 from harness.spec.hostfile import Cluster, read_hostfile
 from harness.spec.parse.source import MAX_BYTES, Source
@@ -23,24 +23,30 @@ if TYPE_CHECKING:
 
 
 class CheckedFile(NamedTuple):
-    """A file, the run that it asks for if that much is clear, and all findings. `source` is there to quote from."""
+    """A file, the run that it asks for if that much is clear, and all findings. `source` is its text."""
 
     report: Report
     source: Source | None
     run: ResolvedRun | None
     code: ExitCode
 
+    @property
+    def lines_of(self) -> LinesOf | None:
+        """The lines of the file and of those that it names, to quote from."""
+        return self.source.lines if self.source is not None else None
+
 
 class LoadedRun(NamedTuple):
     """A file as it was read, and the hosts that take part. No gate has checked it yet.
 
-    `hostfile` is that of the command line. `overrides` has `launch.num_gpus` too where the command line sets it.
+    `slot_findings`: the spec and the hosts differ in the number of ranks. `hostfile` is that of the command line. `overrides` has `launch.num_gpus` too where the command line sets it.
     """
 
     loaded_spec: LoadedSpec
     deepspeed: DeepSpeedTarget
     cluster: Cluster | None = None
     host_findings: tuple[Finding, ...] = ()
+    slot_findings: tuple[Finding, ...] = ()
     overrides: tuple[str, ...] = ()
     hostfile: str | None = None
 
@@ -48,6 +54,13 @@ class LoadedRun(NamedTuple):
     def spec(self) -> RunSpec | None:
         """The run spec; None where the file has errors."""
         return self.loaded_spec.spec
+
+    @property
+    def name(self) -> str:
+        """The name of the run: that of the file, in characters that every file system and scheduler takes."""
+        stem = Path(self.loaded_spec.file).stem
+        plain = "".join(c if (c.isalnum() and c.isascii()) or c in "._-" else "-" for c in stem).strip("._-")
+        return plain[:64] or "run"
 
 
 def check_file(
@@ -105,12 +118,16 @@ def load_run(
     loaded_spec = load_spec(file, overrides, deepspeed, consumer=consumer, text=text)
     if loaded_spec.spec is None or loaded_spec.source is None:
         return LoadedRun(loaded_spec, deepspeed, overrides=overrides, hostfile=hostfile)
-    cluster, findings = _resolve_cluster(loaded_spec.spec, file, hostfile, selection)
+    named = loaded_spec.spec.launch.hostfile
+    named_by_spec = Path(file).parent / named if named is not None else None
+    cluster, findings = _resolve_cluster(hostfile, named_by_spec, selection)
     num_gpus = selection.num_gpus if selection is not None else None
     if cluster is None and num_gpus is not None and not any(f.is_error for f in findings):
         overrides = (*overrides, f"launch.num_gpus={num_gpus}")
         loaded_spec = load_spec(file, overrides, deepspeed, consumer=consumer, text=text)
-    return LoadedRun(loaded_spec, deepspeed, cluster, tuple(findings), overrides, hostfile)
+    spec, source = loaded_spec.spec, loaded_spec.source
+    slot_findings = _check_num_gpus(spec, cluster, source) if spec is not None and source is not None else []
+    return LoadedRun(loaded_spec, deepspeed, cluster, tuple(findings), tuple(slot_findings), overrides, hostfile)
 
 
 def check_loaded_run(
@@ -132,8 +149,8 @@ def check_loaded_run(
     if spec is None or source is None:
         report = Report(file, sort_findings(findings), consumer=consumer)
         return CheckedFile(report, source, None, loaded.loaded_spec.code)
-    host_findings = [*loaded.host_findings, *_check_rank_counts(spec, loaded.cluster, source, world_size)]
-    name, kind = _run_name_of(file), loaded.loaded_spec.kind
+    host_findings = [*loaded.host_findings, *(_check_world_size(loaded.cluster, world_size) or loaded.slot_findings)]
+    name, kind = loaded.name, loaded.loaded_spec.kind
     run = resolve_run(spec, name=name, cluster=loaded.cluster, world_size=world_size, kind=kind)
     if run.parallel_dims.world_size is None and default_world_size is not None:
         run = resolve_run(spec, name=name, world_size=default_world_size, kind=kind)
@@ -145,7 +162,8 @@ def check_loaded_run(
     report = report._replace(findings=sort_findings([*findings, *host_findings, *report.findings]), consumer=consumer)
     unreadable = any(f.gate == "HO001" for f in host_findings) and loaded.hostfile is not None
     code = ExitCode.OK if report.ok else ExitCode.USAGE if unreadable else ExitCode.FINDINGS
-    return CheckedFile(report, _with_quoted_files(source, host_findings), run, code)
+    quoted = _read_quoted_files(host_findings, (source.file, *source.extra_lines))
+    return CheckedFile(report, source._replace(extra_lines={**source.extra_lines, **quoted}), run, code)
 
 
 def check_survey(run: ResolvedRun, source: Source, survey: Survey) -> Report:
@@ -159,14 +177,14 @@ def check_survey(run: ResolvedRun, source: Source, survey: Survey) -> Report:
     return Report(report.file, tuple(f for f in report.findings if f.gate in gates), len(gates))
 
 
-def _with_quoted_files(source: Source, findings: Sequence[Finding]) -> Source:
-    """The source with the lines of other files that findings are about, such as a hostfile."""
-    files = {f.place.file for f in findings if f.place} - {source.file, *source.extra_lines}
-    return source._replace(extra_lines={**source.extra_lines, **{file: _read_lines(file) for file in files}})
+def _read_quoted_files(findings: Sequence[Finding], known: Collection[str]) -> dict[str, list[str]]:
+    """The lines of other files that findings are about, such as a hostfile."""
+    files = {finding.place.file for finding in findings if finding.place} - {*known}
+    return {file: _read_lines(file) for file in files}
 
 
 def _resolve_cluster(
-    spec: RunSpec, file: str, hostfile: str | None, selection: HostSelection | None
+    hostfile: str | None, named_by_spec: Path | None, selection: HostSelection | None
 ) -> tuple[Cluster | None, list[Finding]]:
     """The hosts of the command line, else of the spec's hostfile, and those of them that the command line selects."""
     if selection is not None and (selection.slurm or selection.hosts is not None):
@@ -178,8 +196,8 @@ def _resolve_cluster(
         cluster, findings = parse_hosts(selection.hosts) if selection.hosts is not None else slurm_hosts(os.environ)
     elif hostfile is not None:
         cluster, findings = read_hostfile(hostfile)
-    elif spec.launch.hostfile is not None:
-        cluster, findings = read_hostfile(str(Path(file).parent / spec.launch.hostfile), named_by_spec=True)
+    elif named_by_spec is not None:
+        cluster, findings = read_hostfile(str(named_by_spec), named_by_spec=True)
     else:
         return None, _check_filters_without_hosts(selection)
     if cluster is None or selection is None or not selection.has_filters:
@@ -198,23 +216,21 @@ def _check_filters_without_hosts(selection: HostSelection | None) -> list[Findin
     return [Finding("HO024", "error", message, notes=notes, fix=Fix("give `--hostfile` or `--hosts`"))]
 
 
-def _check_rank_counts(spec: RunSpec, cluster: Cluster | None, source: Source, world_size: int | None) -> list[Finding]:
-    """Two places give the number of ranks, and differ."""
+def _check_world_size(cluster: Cluster | None, world_size: int | None) -> list[Finding]:
     slots = cluster.num_slots if cluster else None
-    num_gpus = spec.launch.num_gpus
-    if slots is not None and world_size not in (None, slots):
-        message = f"`--world-size {world_size}` is not the {slots} slots of the hostfile"
-        return [Finding("HO005", "error", message, fix=Fix("leave one of them out"))]
-    if slots is not None and num_gpus not in (None, slots):
-        message = f"`launch.num_gpus` is {num_gpus}, the hostfile has {slots} slots and wins"
-        place = source.place("launch.num_gpus")
-        return [Finding("HO005", "warning", message, "launch.num_gpus", place, fix=Fix("remove `launch.num_gpus`"))]
-    return []
+    if slots is None or world_size in (None, slots):
+        return []
+    message = f"`--world-size {world_size}` is not the {slots} slots of the hostfile"
+    return [Finding("HO005", "error", message, fix=Fix("leave one of them out"))]
 
 
-def _run_name_of(file: str) -> str:
-    plain = "".join(c if (c.isalnum() and c.isascii()) or c in "._-" else "-" for c in Path(file).stem).strip("._-")
-    return plain[:64] or "run"
+def _check_num_gpus(spec: RunSpec, cluster: Cluster | None, source: Source) -> list[Finding]:
+    slots, num_gpus = cluster.num_slots if cluster else None, spec.launch.num_gpus
+    if slots is None or num_gpus in (None, slots):
+        return []
+    message = f"`launch.num_gpus` is {num_gpus}, the hostfile has {slots} slots and wins"
+    place = source.place("launch.num_gpus")
+    return [Finding("HO005", "warning", message, "launch.num_gpus", place, fix=Fix("remove `launch.num_gpus`"))]
 
 
 def _read_lines(file: str) -> list[str]:

@@ -35,7 +35,7 @@ def adopt(
     try:
         adopted = convert_file(file, target)
     except UserError as refused:
-        print_findings(refused.findings, getattr(refused, "source", None))
+        print_findings(refused.findings, getattr(refused, "lines_of", None))
         print("Nothing was adopted.", file=sys.stderr)
         exit_with(refused.code)
     print(adopted.text, end="")

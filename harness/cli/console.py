@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from harness.check.check_file import CheckedFile
 from harness.errors import ExitCode
-from harness.findings import Finding
+from harness.findings import Finding, LinesOf
 from harness.plan.resolved_run import ResolvedRun
-from harness.spec.parse.source import Source
 from harness.views import findings_text
 from harness.views.style import escape_unprintable, style_for
 
@@ -25,9 +24,9 @@ class ConsoleLog:
         """Print a line."""
         log_to_stderr(text)
 
-    def on_findings(self, findings: Sequence[Finding], source: Source | None) -> None:
+    def on_findings(self, findings: Sequence[Finding], lines_of: LinesOf | None) -> None:
         """Print warnings."""
-        print_findings(findings, source)
+        print_findings(findings, lines_of)
 
 
 def log_to_stderr(text: str) -> None:
@@ -35,15 +34,15 @@ def log_to_stderr(text: str) -> None:
     print(escape_unprintable(text, keep="\n"), file=sys.stderr)
 
 
-def print_findings(items: Sequence[Finding], source: Source | None) -> None:
+def print_findings(items: Sequence[Finding], lines_of: LinesOf | None) -> None:
     """Findings to stderr, as text."""
-    print(findings_text.render_findings(items, source, style_for(sys.stderr)), file=sys.stderr)
+    print(findings_text.render_findings(items, lines_of, style_for(sys.stderr)), file=sys.stderr)
 
 
 def exit_rejected(rejected: LaunchRejected) -> NoReturn:
     """Print why there is no launch, and end the command."""
     if rejected.findings:
-        print_findings(rejected.findings, rejected.source)
+        print_findings(rejected.findings, rejected.lines_of)
     closing = f"{escape_unprintable(rejected.closing)}."
     if rejected.report is not None:
         closing = f"{findings_text.format_summary([rejected.report], style_for(sys.stderr))}. {closing}"
@@ -54,7 +53,7 @@ def exit_rejected(rejected: LaunchRejected) -> NoReturn:
 def exit_on_errors(checked: CheckedFile, closing: str) -> ResolvedRun:
     """The run, with warnings printed; or, after all errors are printed, the end of the program."""
     if checked.report.findings:
-        print_findings(checked.report.findings, checked.source)
+        print_findings(checked.report.findings, checked.lines_of)
     if checked.run is None or not checked.report.ok:
         print(f"{findings_text.format_summary([checked.report], style_for(sys.stderr))}. {closing}.", file=sys.stderr)
         exit_with(checked.code)

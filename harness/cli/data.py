@@ -47,7 +47,7 @@ def data(
     try:
         body = preview_data(run, examples)
     except UserError as refused:
-        print_findings([_with_place(finding, checked) for finding in refused.findings], checked.source)
+        print_findings([_with_place(finding, checked) for finding in refused.findings], checked.lines_of)
         exit_with(refused.code)
     print(
         view.data_as_json(body)
@@ -60,7 +60,7 @@ def _require_data_ok(checked: CheckedFile) -> ResolvedRun:
     """The run, if nothing that concerns the data is wrong with it; what else is wrong is for `validate-config`."""
     ours = [f for f in checked.report.findings if checked.run is None or f.key.startswith(_DATA_KEYS)]
     if ours:
-        print_findings(ours, checked.source)
+        print_findings(ours, checked.lines_of)
     if checked.run is None or any(f.severity == "error" for f in ours):
         print("Nothing was read.", file=sys.stderr)
         exit_with(checked.code)

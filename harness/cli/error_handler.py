@@ -7,16 +7,17 @@ import sys
 from typing import TYPE_CHECKING, NoReturn
 
 from harness.errors import ExitCode, UserError
+from harness.findings import LinesOf
 
 if TYPE_CHECKING:
-    from harness.spec.parse.source import Source
+    pass
 
 
-def exit_refused(refused: UserError, what_did_not_happen: str, source: Source | None = None) -> NoReturn:
+def exit_refused(refused: UserError, what_did_not_happen: str, lines_of: LinesOf | None = None) -> NoReturn:
     """Print why the input was refused and what therefore did not happen, then end the command."""
     from harness.cli.console import exit_with, print_findings
 
-    print_findings(refused.findings, source)
+    print_findings(refused.findings, lines_of)
     print(f"{what_did_not_happen}.", file=sys.stderr)
     exit_with(refused.code)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import NoReturn
 
 import typer
 
@@ -25,13 +24,12 @@ from harness.cli.options import (
     SpecArgument,
 )
 from harness.cli.output_format import OutputFormat
-from harness.errors import ExitCode
-from harness.launching.setup.launch_request import LaunchRejected, LaunchRequest, LaunchSetup
+from harness.launching.setup.launch_request import LaunchRejected, LaunchRequest
 from harness.launching.setup.prepare import prepare, prepare_job
-from harness.launching.setup.slurm import is_outside_job
-from harness.launching.supervise.launch_runner import LaunchResult, run_setup
+from harness.launching.setup.slurm import SlurmJob, is_outside_job
+from harness.launching.supervise.launch_runner import run_setup
 from harness.spec.host_selection import HostSelection
-from harness.views.screen import Screen, ScreenMode, resolve_mode
+from harness.views.screen import Screen, resolve_mode
 from harness.views.slurm import render_job
 
 NO_ARGS_IS_HELP = True
@@ -99,37 +97,26 @@ def launch(
         survey=not (dry_run or no_preflight),
         dry_run=dry_run,
     )
-    if not submits:
-        mode = resolve_mode("quiet" if quiet else progress.value)
-        _train(request, format, mode, tee=tee)
-    job = prepare_job(request, sys.argv[1:], sbatch or (), ConsoleLog())
-    if isinstance(job, LaunchRejected):
-        exit_rejected(job)
+    log = ConsoleLog()
+    setup = prepare(request, log) if not submits else prepare_job(request, sys.argv[1:], sbatch or (), log)
+    if isinstance(setup, LaunchRejected):
+        exit_rejected(setup)
+    if isinstance(setup, SlurmJob):
+        if dry_run:
+            print(render_job(setup))
+        else:
+            submit_and_print(setup)
+        return
     if dry_run:
-        print(render_job(job))
-    else:
-        submit_and_print(job)
-
-
-def _train(request: LaunchRequest, format: OutputFormat, mode: ScreenMode, *, tee: bool) -> NoReturn:
-    setup = prepare(request, ConsoleLog())
-    if isinstance(setup, LaunchSetup) and request.dry_run:
         print_dry_run(setup.plan, setup.run.spec.zero, setup.local_host.environ, format)
-        exit_with(ExitCode.OK)
-    result, last_lines = _run_under_screen(setup, mode, tee=tee) if isinstance(setup, LaunchSetup) else (setup, [])
-    if isinstance(result, LaunchRejected):
-        exit_rejected(result)
-    print_result(result, format, last_lines if mode == "quiet" else [])
-    exit_with(result.verdict.code)
-
-
-def _run_under_screen(
-    setup: LaunchSetup, mode: ScreenMode, *, tee: bool
-) -> tuple[LaunchResult | LaunchRejected, list[str]]:
-    """The result, and the last lines of the ranks' output."""
-    saves = setup.run.spec.checkpoint
+        return
+    saves, mode = setup.run.spec.checkpoint, resolve_mode("quiet" if quiet else progress.value)
     screen = Screen(mode, saves.save_steps, save_at_end=saves.save_at_end, tee=tee)
     try:
-        return run_setup(setup, screen, log_to_stderr), list(screen.last_lines)
+        result = run_setup(setup, screen, log_to_stderr)
     finally:
         screen.close()
+    if isinstance(result, LaunchRejected):
+        exit_rejected(result)
+    print_result(result, format, list(screen.last_lines) if mode == "quiet" else [])
+    exit_with(result.verdict.code)

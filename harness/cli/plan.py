@@ -109,7 +109,7 @@ def _print_plan(
 ) -> None:
     findings = place_findings(planned.findings, checked.source if searched is None else None)
     if findings:
-        print_findings(findings, checked.source)
+        print_findings(findings, checked.lines_of)
     if format is OutputFormat.json:
         extra = {} if searched is None else search_view.search_as_dict(searched)
         print(json.dumps({**plan_json(planned), **extra}, indent=2))

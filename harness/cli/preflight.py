@@ -82,5 +82,5 @@ def _print_result(result: PreflightResult, format: OutputFormat) -> None:
     print()
     sys.stdout.flush()
     if report.findings:
-        print_findings(report.findings, result.source)
+        print_findings(report.findings, result.source.lines)
     print(view.format_totals(survey, report, result.allreduce, style))

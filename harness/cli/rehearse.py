@@ -70,7 +70,7 @@ def rehearse(
             return
         prepare_rehearsal(plan)
     except UserError as refused:
-        exit_refused(refused, _NOTHING_WRITTEN, checked.source)
+        exit_refused(refused, _NOTHING_WRITTEN, checked.lines_of)
     result = rehearse_run(plan, lambda text: print(text, file=sys.stderr), allow_code=allow_local_code)
     body = view.rehearsal_as_json(plan, result)
     (target / "rehearsal.json").write_text(body + "\n", encoding="utf-8")

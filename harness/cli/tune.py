@@ -93,7 +93,7 @@ def tune(
             raise UserError([missing], ExitCode.PREFLIGHT)
         home = make_output_folder(Path(folder) / f"{run.name}-{time.strftime('%Y%m%d-%H%M%S')}", "trials")
     except UserError as refused:
-        exit_refused(refused, _NOTHING_WRITTEN, checked.source)
+        exit_refused(refused, _NOTHING_WRITTEN, checked.lines_of)
     options = [*(["--hostfile", hostfile] if hostfile else []), *(["--allow-local-code"] if allow_local_code else [])]
     options += [] if run.cluster else ["--num-gpus", str(run.parallel_dims.world_size)]
     settings = TrialSettings(spec, search.overrides, options, home, steps, skip, trial_timeout)

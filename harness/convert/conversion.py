@@ -30,11 +30,11 @@ _REQUIRED_FIELDS = {
 
 
 class ConversionError(UserError):
-    """The file has errors; `source` has the lines to quote."""
+    """The file has errors; `lines_of` has the lines to quote."""
 
     def __init__(self, loaded: LoadedSpec) -> None:
         super().__init__([finding for finding in loaded.findings if finding.is_error], loaded.code)
-        self.source = loaded.source
+        self.lines_of = loaded.source.lines if loaded.source is not None else None
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -31,8 +30,7 @@ CheckFunction = Callable[[Context], Iterator[Finding]]
 Precondition = Callable[[Context], bool]
 
 
-@dataclass(frozen=True)
-class Gate:
+class Gate(NamedTuple):
     """One rule: its name, its source, its releases, and the function that checks it."""
 
     id: str
@@ -47,7 +45,7 @@ class Gate:
     policy: str
     unseen: str
     ignorable: bool
-    check: CheckFunction = field(repr=False)
+    check: CheckFunction
 
     @property
     def title(self) -> str:
@@ -63,7 +61,7 @@ class Gate:
         """Is the rule true of this DeepSpeed?"""
         return (self.since is None or version >= self.since) and (self.until is None or version <= self.until)
 
-    @cached_property
+    @property
     def versions(self) -> str:
         """`all`, `0.18.3 and newer`, `0.18.3 to 0.19.8`, `0.18.3`."""
         first, last = (".".join(map(str, v)) if v else None for v in (self.since, self.until))

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from harness.findings import Finding, Label, Place, Report
-from harness.spec.parse.source import Source
+from harness.findings import Finding, Label, LinesOf, Place, Report
 from harness.views.style import Style, escape_unprintable
 
 _SEVERITY_COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
@@ -19,13 +18,13 @@ MAX_PER_GATE = 50
 """Findings of one kind that are shown of one file; a file of another program can have thousands."""
 
 
-def render_findings(items: Sequence[Finding], source: Source | None, style: Style) -> str:
+def render_findings(items: Sequence[Finding], lines_of: LinesOf | None, style: Style) -> str:
     """Each finding as a block with its excerpt, blank lines between; empty for none. Of one kind the first are shown,
     and the rest are counted.
     """
     limited, left = limit_per_gate(items)
     more = [f"... and {count:,} more of {gate}; `--format json` has all\n" for gate, count in left]
-    return "\n".join([*(_render_finding(finding, source, style) for finding in limited), *more])
+    return "\n".join([*(_render_finding(finding, lines_of, style) for finding in limited), *more])
 
 
 def limit_per_gate(items: Sequence[Finding]) -> tuple[list[Finding], list[tuple[str, int]]]:
@@ -114,11 +113,11 @@ def _pluralize(number: int, word: str) -> str:
     return f"{number} {word}{'' if number == 1 else 's'}"
 
 
-def _render_finding(finding: Finding, source: Source | None, style: Style) -> str:
+def _render_finding(finding: Finding, lines_of: LinesOf | None, style: Style) -> str:
     head = style.paint(f"{finding.severity}[{finding.gate}]", _SEVERITY_COLOURS[finding.severity], bold=True)
     lines = [f"{head}: {style.paint(escape_unprintable(finding.message), '', bold=True)}"]
     if finding.place is not None:
-        lines += _excerpt_lines(finding, finding.place, source, style)
+        lines += _excerpt_lines(finding, finding.place, lines_of, style)
     for note in finding.notes:
         lines.append(f"   = note: {escape_unprintable(note)}")
     if finding.fix is not None:
@@ -127,27 +126,28 @@ def _render_finding(finding: Finding, source: Source | None, style: Style) -> st
     return "\n".join(lines) + "\n"
 
 
-def _excerpt_lines(finding: Finding, place: Place, source: Source | None, style: Style) -> list[str]:
+def _excerpt_lines(finding: Finding, place: Place, lines_of: LinesOf | None, style: Style) -> list[str]:
     labels = [Label(place, finding.label), *finding.related]
     labels = [label for label in labels if label.place.file == place.file]
     elsewhere = [label for label in finding.related if label.place.file != place.file]
-    lines = [f"  {style.paint('-->', 'blue')} {_format_place(place, source, 'the command line, ')}"]
-    quoted = _quote_lines(labels, place, source, style) if source and place.length else []
+    lines = [f"  {style.paint('-->', 'blue')} {_format_place(place, lines_of, 'the command line, ')}"]
+    quoted = _quote_lines(labels, place, lines_of, style) if lines_of and place.length else []
     lines += quoted or ([f"   {style.paint('|', 'blue')} {escape_unprintable(finding.label)}"] if finding.label else [])
     lines += [
-        f"   = {_format_place(label.place, source, '--set ')}: {escape_unprintable(label.text)}" for label in elsewhere
+        f"   = {_format_place(label.place, lines_of, '--set ')}: {escape_unprintable(label.text)}"
+        for label in elsewhere
     ]
     return lines
 
 
-def _format_place(place: Place, source: Source | None, option: str) -> str:
-    if place.file == "--set" and source:
-        return option + _clip_line(source.lines("--set")[place.line - 1])
+def _format_place(place: Place, lines_of: LinesOf | None, option: str) -> str:
+    if place.file == "--set" and lines_of:
+        return option + _clip_line(lines_of("--set")[place.line - 1])
     return escape_unprintable(str(place))
 
 
-def _quote_lines(labels: Sequence[Label], main: Place, source: Source, style: Style) -> list[str]:
-    text = source.lines(main.file)
+def _quote_lines(labels: Sequence[Label], main: Place, lines_of: LinesOf, style: Style) -> list[str]:
+    text = lines_of(main.file)
     labels = sorted(
         (label for label in labels if 0 < label.place.line <= len(text)), key=lambda label: label.place.line
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from harness.check.autofix import can_fix
 from harness.check.check_file import CheckedFile
 from harness.check.check_files import FileResult, ValidateOptions
 from harness.findings import CheckOutcome
@@ -33,7 +32,7 @@ def render_upgrade(outcome: CheckOutcome, files: Sequence[CheckedFile], style: S
 def render_all_findings(outcome: CheckOutcome, files: Sequence[CheckedFile], style: Style) -> list[str]:
     """The findings of each file, those of the call itself, and a line a file where there are several."""
     parts = [
-        findings_text.render_findings(file.report.findings, file.source, style)
+        findings_text.render_findings(file.report.findings, file.lines_of, style)
         for file in files
         if file.report.findings
     ]
@@ -90,6 +89,10 @@ def _format_fix_hint(results: Sequence[FileResult], options: ValidateOptions) ->
     if options.diff:
         count = sum(len(result.fix_result.applied) for result in results if result.fix_result is not None)
         return f". `--fix` would fix {count}, nothing was written" if count else ". Nothing would be fixed"
+    if not any(f.fix is not None and f.fix.sets for f in findings):
+        return ""
+    from harness.check.autofix import can_fix
+
     safe = sum(can_fix(f, unsafe=False) for f in findings)
     unsafe = sum(can_fix(f, unsafe=True) for f in findings) - safe
     if options.fix:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 
@@ -48,7 +47,7 @@ def test_a_gate_that_fails_is_told_and_the_others_still_look(write, monkeypatch)
         yield
 
     monkeypatch.setattr(
-        package, "all_gates", lambda: tuple(replace(g, check=broken) if g.id == "OF001" else g for g in all_gates())
+        package, "all_gates", lambda: tuple(g._replace(check=broken) if g.id == "OF001" else g for g in all_gates())
     )
     found = report(write("a.yaml", "zero: {stage: 3}\nparallel: {pipeline_parallel_size: 2}\n")).findings
     assert {"GT001", "PP001"} <= {f.gate for f in found}

@@ -34,13 +34,13 @@ TOLD = {
 }
 
 
-@pytest.mark.parametrize(("torch", "told"), TOLD.items(), ids=["cpu", "h200", "no-driver", "crash", "broken"])
+@pytest.mark.parametrize(("torch", "expected"), TOLD.items(), ids=["cpu", "h200", "no-driver", "crash", "broken"])
 def test_what_torch_says_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torch: str, source: TorchDevices
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, torch: str, expected: TorchDevices
 ) -> None:
     for name, value in made_up_gpu(tmp_path, torch, "2.13.0+x").items():
         monkeypatch.setenv(name, value)
-    assert torch_probe.probe_torch(SCRIPTS) == source
+    assert torch_probe.probe_torch(SCRIPTS) == expected
 
 
 def test_a_driver_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,12 +57,12 @@ def test_14_bytes_a_parameter_on_the_host_and_16_with_the_parameters() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ways", "kept"),
+    ("ways", "state_bytes"),
     [((), 0), (("read",), 8), (("write",), 8), (("read", "write"), 8)],
     ids=["plain", "read", "write", "both"],
 )
 def test_states_of_the_first_step_are_in_memory_where_nobody_releases_them(
-    ways: tuple[str, ...], activations: int
+    ways: tuple[str, ...], state_bytes: int
 ) -> None:
     """A DeepSpeed JSON that another program trains with; 526 GiB a host, as counted on DeepSpeed. Not a run spec."""
     swapped = {"device": "nvme", "nvme_path": "/nvme", **{f"pipeline_{way}": True for way in ways}}
@@ -73,7 +73,7 @@ def test_states_of_the_first_step_are_in_memory_where_nobody_releases_them(
         without, with_them = (m.host_bytes_at(phase) for m in peaks if m is not None)
         more[phase] = with_them - without
     # what else a JSON has in memory: gradients too small for the disk
-    assert more["step"] == pytest.approx(activations * 70_553_706_496, rel=0.002, abs=1e9)
+    assert more["step"] == pytest.approx(state_bytes * 70_553_706_496, rel=0.002, abs=1e9)
     assert more["load"] == 0
 
 
@@ -102,8 +102,8 @@ def test_fp32_keeps_a_second_copy_of_the_weights_at_stages_1_to_3() -> None:
 
 
 def test_checkpointing_keeps_inputs_instead_of_layers() -> None:
-    activations = {row.kind: row.bytes for row in memory("llama-3.1-8b").items}
-    assert activations["activations"] == 32 * 2 * 4096 * 4096
+    bytes_by_kind = {row.kind: row.bytes for row in memory("llama-3.1-8b").items}
+    assert bytes_by_kind["activations"] == 32 * 2 * 4096 * 4096
     whole = {row.kind: row.bytes for row in memory("llama-3.1-8b", train={"gradient_checkpointing": False}).items}
     assert whole["activations"] == 32 * 4096 * 200_840
 

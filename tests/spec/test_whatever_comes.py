@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 
 import pytest
 import yaml
@@ -36,7 +37,7 @@ def nested(entries):
         node = config
         for part in path.split(".") if path else ():
             node = node.setdefault(part, {}) if isinstance(node.get(part, {}), dict) else {}
-        node[name] = value
+        node[name] = deepcopy(value)  # entries share their values, and one may be put inside another
     return config
 
 

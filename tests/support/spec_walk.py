@@ -155,6 +155,8 @@ class Walk:
 
     package: Package
     stops: list[Stop] = field(default_factory=list)
+    fields: set[tuple[str, str, str]] = field(default_factory=set)
+    """(module, class, field) that hold the parameter."""
     _entered: set[tuple[str, str, tuple[str, ...]]] = field(default_factory=set)
 
     def enter(self, definition: Definition, arguments: dict[str, Types], depth: int = 0) -> None:
@@ -217,7 +219,10 @@ class _Scope:
         if isinstance(node, ast.Name):
             return self.types.get(node.id, NOTHING)
         if isinstance(node, ast.Attribute):
-            members = ((owner[0], self.walk.package.member(owner, node.attr)) for owner in self._types_of(node.value))
+            owners = self._types_of(node.value)
+            if any((*owner, node.attr) in self.walk.fields for owner in owners):
+                return THE_PARAMETER
+            members = ((owner[0], self.walk.package.member(owner, node.attr)) for owner in owners)
             return _union(self._declared(module, member) for module, member in members)
         if isinstance(node, ast.Call):
             return self._returned(node)
@@ -266,12 +271,24 @@ class _Scope:
                 return Definition(owner[0], method)
         return None
 
+    def _note_fields(self, called: Definition, call: ast.Call) -> None:
+        """Remember the fields of a new object that hold the parameter."""
+        statements = [s for s in called.node.body if isinstance(s, ast.AnnAssign) and isinstance(s.target, ast.Name)]
+        names = [statement.target.id for statement in statements if isinstance(statement.target, ast.Name)]
+        values = [*zip(names, call.args, strict=False), *((k.arg, k.value) for k in call.keywords)]
+        for name, value in values:
+            if name and self._types_of(value) >= THE_PARAMETER:
+                self.walk.fields.add((called.module, called.node.name, name))
+
     def _follow_call(self, call: ast.Call) -> None:
         arguments, called = call.args, self._called(call)
         if isinstance(call.func, ast.Name) and call.func.id == "partial" and call.args:
             arguments = call.args[1:]
             called = self._called(ast.Call(call.args[0], [], []))
-        if called is None or isinstance(called.node, ast.ClassDef):
+        if called is None:
+            return
+        if isinstance(called.node, ast.ClassDef):
+            self._note_fields(called, call)
             return
         names = [parameter.arg for parameter in (*called.node.args.posonlyargs, *called.node.args.args)]
         passed: dict[str, Types] = {}
@@ -281,6 +298,10 @@ class _Scope:
             names = names[1:]
         passed |= {name: self._types_of(value) for name, value in zip(names, arguments, strict=False)}
         passed |= {keyword.arg: self._types_of(keyword.value) for keyword in call.keywords if keyword.arg}
+        for parameter in (*called.node.args.posonlyargs, *called.node.args.args, *called.node.args.kwonlyargs):
+            declared = self.walk.package.annotated(called.module, parameter.annotation)
+            if parameter.arg in passed and declared:  # narrower than the value's type after an `isinstance`
+                passed[parameter.arg] &= declared
         if any(map(is_spec, passed.values())):
             self.walk.enter(called, passed, self.depth + 1)
 

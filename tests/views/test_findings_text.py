@@ -41,7 +41,7 @@ def test_a_finding_shows_both_places(write):
     file = write("a.yaml", SPEC)
     checked = check_file(file, deepspeed=DeepSpeedTarget("0.19.8", "installed"))
     found = [finding for finding in checked.report.findings if finding.gate == "PP001"]
-    assert findings_text.render_findings(found, checked.source, Style()) == EXPECTED.format(file=file)
+    assert findings_text.render_findings(found, checked.lines_of, Style()) == EXPECTED.format(file=file)
 
 
 def test_the_summary_says_what_was_not_looked_at():
@@ -71,7 +71,7 @@ def test_several_files_have_a_line_each():
 
 def test_an_override_is_shown_as_typed(write):
     checked = check_file(write("a.yaml", SPEC), overrides=["zero.stage=3"])
-    shown = findings_text.render_findings(checked.report.findings, checked.source, Style())
+    shown = findings_text.render_findings(checked.report.findings, checked.lines_of, Style())
     assert "--> the command line, zero.stage=3" in shown
     assert "a.yaml:9:27: the pipeline is asked for here" in shown
 
@@ -79,7 +79,7 @@ def test_an_override_is_shown_as_typed(write):
 def test_tabs_and_long_lines_do_not_move_the_mark(write):
     file = write("a.json", '{\n\t"train_batch_size":\t"x",\n\t"a":' + " " * 300 + "1}")
     checked = check_file(file)
-    shown = findings_text.render_findings(checked.report.findings, checked.source, Style()).splitlines()
+    shown = findings_text.render_findings(checked.report.findings, checked.lines_of, Style()).splitlines()
     line = next(i for i, row in enumerate(shown) if row.startswith(" 2 |"))
     assert shown[line + 1].expandtabs().index("^") == shown[line].expandtabs().index('"x"')
     assert max(map(len, shown)) < 200
@@ -88,7 +88,7 @@ def test_tabs_and_long_lines_do_not_move_the_mark(write):
 def test_a_place_far_to_the_right_is_shown(write):
     one_line = '{"train_batch_size": 8, "bf16": {"enabled": true}, ' + " " * 200 + '"zero_optimization": {"stag": 3}}'
     checked = check_file(write("ds.json", one_line), deepspeed=DeepSpeedTarget("0.19.8", "asked for"))
-    lines = findings_text.render_findings(checked.report.findings, checked.source, Style()).splitlines()
+    lines = findings_text.render_findings(checked.report.findings, checked.lines_of, Style()).splitlines()
     quoted = next(n for n, line in enumerate(lines) if line.startswith(" 1 | ..."))
     at = lines[quoted].index('"stag"')
     assert lines[quoted + 1].index("^" * 6) == at
@@ -129,7 +129,7 @@ def test_when_there_is_colour(env, tty, colour, monkeypatch):
 def test_the_mark_stands_below_what_it_means_where_characters_are_escaped():
     source = Source("s.yaml", "yaml", "a\x9bb: wr\u202eng # x", {})
     finding = Finding("SP007", "error", "m", place=Place("s.yaml", 1, 6, 5))
-    lines = findings_text.render_findings([finding], source, Style()).split("\n")
+    lines = findings_text.render_findings([finding], source.lines, Style()).split("\n")
     quoted = next(line for line in lines if "wr" in line)
     marks = next(line for line in lines if "^" in line)
     assert quoted.endswith(r"a\x9bb: wr\u202eng # x")

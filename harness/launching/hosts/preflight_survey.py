@@ -20,8 +20,9 @@ from harness.hostinfo.host_survey import HostFacts, Link, Survey, parse_host_fac
 from harness.launching.hosts import ssh
 from harness.launching.hosts.local_host import DEFAULT_PORT, LocalHost
 from harness.launching.hosts.ssh import HostResult
-from harness.plan.resolved_run import ResolvedRun
 from harness.spec.hostfile import Cluster, Host
+from harness.spec.sections.launch_spec import LaunchSpec
+from harness.spec.sections.zero_spec import ZeroSpec
 
 PACKAGES = ("deepspeed", "torch", "transformers", "accelerate", "safetensors")
 OUTPUT_KEY, OPTIMIZER_KEY, PARAMETERS_KEY = (
@@ -46,23 +47,27 @@ class SurveyOptions:
 
 
 def survey_hosts(
-    run: ResolvedRun, local_host: LocalHost, ops: Sequence[str], options: SurveyOptions | None = None
+    cluster: Cluster,
+    launch: LaunchSpec,
+    zero: ZeroSpec,
+    local_host: LocalHost,
+    ops: Sequence[str],
+    options: SurveyOptions | None = None,
 ) -> Survey:
-    """Ask every host of the run's cluster. Leaves no file on any of them."""
+    """Ask every host of the cluster. Leaves no file on any of them."""
     options = options or SurveyOptions()
-    cluster = run.cluster or Cluster(())
-    port = run.spec.launch.master_port or DEFAULT_PORT
+    port = launch.master_port or DEFAULT_PORT
     script = local_host.scripts / "host_probe.py"
     names = [host.name for host in cluster.hosts]
     options.log(
         f"asking {len(names)} host{'s' if len(names) != 1 else ''}, within {options.timeout_seconds:.0f} s each"
     )
-    with _shared_fs_marker(local_host.cwd / run.spec.launch.output_dir) as marker:
-        request = _facts_request(run, local_host, port, marker)
-        if not _uses_cpu(run, local_host):
+    with _shared_fs_marker(local_host.cwd / launch.output_dir) as marker:
+        request = _facts_request(launch, zero, local_host, port, marker)
+        if not _uses_cpu(launch, local_host):
             limit = _TORCH_TIME_SHARE * options.timeout_seconds
             request["torch"] = torch_probe.build_request(
-                local_host.scripts, _python_path(run, local_host), run.spec.launch.env, limit
+                local_host.scripts, _python_path(launch, local_host), launch.env, limit
             )
         answers = ssh.run_on_hosts(
             names,
@@ -73,23 +78,24 @@ def survey_hosts(
             python=local_host.python,
         )
     hosts = tuple(map(_to_host_facts, cluster.hosts, answers))
-    accelerated = not _uses_cpu(run, local_host) and any(h.accelerators for h in hosts)
+    accelerated = not _uses_cpu(launch, local_host) and any(h.accelerators for h in hosts)
     survey = Survey(hosts, port=port, has_accelerators=accelerated, ops=tuple(ops))
     return replace(survey, links=tuple(_probe_links(survey, script, options)))
 
 
-def _uses_cpu(run: ResolvedRun, local_host: LocalHost) -> bool:
+def _uses_cpu(launch: LaunchSpec, local_host: LocalHost) -> bool:
     """Whether ranks use the CPU: the variable reaches every host."""
-    return machine.is_cpu_forced({**local_host.environ, **run.spec.launch.env})
+    return machine.is_cpu_forced({**local_host.environ, **launch.env})
 
 
-def _python_path(run: ResolvedRun, local_host: LocalHost) -> str:
-    return run.spec.launch.env.get("PYTHONPATH", local_host.environ.get("PYTHONPATH", ""))
+def _python_path(launch: LaunchSpec, local_host: LocalHost) -> str:
+    return launch.env.get("PYTHONPATH", local_host.environ.get("PYTHONPATH", ""))
 
 
-def _facts_request(run: ResolvedRun, local_host: LocalHost, port: int, marker: Path | None) -> dict[str, Any]:
-    zero = run.spec.zero
-    folders = {OUTPUT_KEY: str(local_host.cwd / run.spec.launch.output_dir)}
+def _facts_request(
+    launch: LaunchSpec, zero: ZeroSpec, local_host: LocalHost, port: int, marker: Path | None
+) -> dict[str, Any]:
+    folders = {OUTPUT_KEY: str(local_host.cwd / launch.output_dir)}
     for key, block in ((OPTIMIZER_KEY, zero.offload_optimizer), (PARAMETERS_KEY, zero.offload_param)):
         if block is not None and block.device == "nvme" and block.nvme_path:
             folders[key] = str(block.nvme_path)
@@ -97,11 +103,11 @@ def _facts_request(run: ResolvedRun, local_host: LocalHost, port: int, marker: P
         "job": "facts",
         "packages": list(PACKAGES),
         "code": [str(Path(harness.__file__ or "").resolve().parent)],
-        "path": [str(local_host.cwd), *[p for p in _python_path(run, local_host).split(os.pathsep) if p]],
+        "path": [str(local_host.cwd), *[p for p in _python_path(launch, local_host).split(os.pathsep) if p]],
         "folders": folders,
         "marks": [str(marker)] if marker else [],
         "ports": [port],
-        "numactl": run.spec.launch.bind_cores_to_rank,
+        "numactl": launch.bind_cores_to_rank,
         "libaio": any(key in folders for key in (OPTIMIZER_KEY, PARAMETERS_KEY)),
     }
 

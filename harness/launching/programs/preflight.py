@@ -48,20 +48,24 @@ def run_preflight(
     )
     run, source = checked.run, checked.source
     if run is None or source is None or not checked.report.ok:
-        return LaunchRejected(checked.report.findings, source, checked.code, "No host was asked", checked.report)
+        return LaunchRejected(
+            checked.report.findings, checked.lines_of, checked.code, "No host was asked", checked.report
+        )
     if checked.report.findings:
-        log.on_findings(checked.report.findings, source)
+        log.on_findings(checked.report.findings, checked.lines_of)
     if run.cluster is None:
         fix = Fix("give `--hostfile FILE`, or set `launch.hostfile`; for this machine alone: harness doctor")
         message = "no hostfile is given, so there is nobody to ask"
         raise UserError([Finding("HO005", "error", message, fix=fix)], ExitCode.USAGE)
-    local_host = inspect_local_host((host.name for host in run.cluster.hosts), run.spec.launch.env)
+    cluster = run.cluster
+    local_host = inspect_local_host((host.name for host in cluster.hosts), run.spec.launch.env)
     if note := unresolved_names_note(local_host):
         log.on_note(note)
     run, rendered = render_with_tuned_defaults(run, local_host.cwd)
     config = rendered.config
     ops = required_ops(config, accelerated=local_host.accelerated)
-    survey = survey_hosts(run, local_host, ops, SurveyOptions(timeout_seconds, fan_out, log.on_note))
+    options = SurveyOptions(timeout_seconds, fan_out, log.on_note)
+    survey = survey_hosts(cluster, run.spec.launch, run.spec.zero, local_host, ops, options)
     report = check_survey(run, source, survey)
     if allreduce and report.ok:  # its ranks start as those of a run do
         report = report._replace(findings=(*report.findings, *check_launch(run, local_host, local_host.cwd)))

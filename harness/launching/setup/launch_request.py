@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.errors import ExitCode
-from harness.findings import Finding, Report
+from harness.findings import Finding, LinesOf, Report
 from harness.hostinfo.host_survey import Survey
 from harness.launching.hosts.local_host import LocalHost
 from harness.launching.setup.launch_plan import LaunchPlan, RunTarget
@@ -13,7 +13,6 @@ from harness.launching.setup.no_ssh import PerNodeLaunch
 from harness.launching.setup.prewarmed_launcher import PrewarmedLauncher
 from harness.plan.resolved_run import ResolvedRun
 from harness.spec.host_selection import HostSelection
-from harness.spec.parse.source import Source
 
 NOTHING_WRITTEN = "Nothing was written or started"
 
@@ -56,7 +55,7 @@ class LaunchRejected:
     """
 
     findings: tuple[Finding, ...]
-    source: Source | None
+    lines_of: LinesOf | None
     code: ExitCode
     closing: str
     report: Report | None = None

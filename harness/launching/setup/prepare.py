@@ -1,21 +1,22 @@
 """From a launch request to a launch setup: check the spec, inspect this machine, ask the hosts, make the plan.
 
-Returns a value. It writes no file, prints nothing and ends no program.
+Returns values. It prints nothing and ends no program; only a new plan for the hosts that are left is written.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from harness.check.check_file import check_loaded_run, check_survey, load_run
+from harness.check.check_file import check_file, check_loaded_run, check_survey, load_run
 from harness.errors import ExitCode, UserError
 from harness.facts.required_ops import required_ops
 from harness.file_io import relative_to_cwd
-from harness.findings import Finding, Fix, Report
+from harness.findings import Finding, Fix, LinesOf, Report
 from harness.hostinfo.host_survey import Survey
 from harness.hostinfo.torch_devices import format_device_names
 from harness.launching.hosts.local_host import LocalHost, inspect_local_host, unresolved_names_note
@@ -23,7 +24,7 @@ from harness.launching.hosts.preflight_survey import SurveyOptions, survey_hosts
 from harness.launching.setup.debug_env import with_flops_profiler_output
 from harness.launching.setup.environment import ignored_env_files
 from harness.launching.setup.launch_checks import INSTALLABLE, check_launch
-from harness.launching.setup.launch_plan import Network, RunTarget, build_launch_plan, is_local
+from harness.launching.setup.launch_plan import LaunchPlan, Network, RunTarget, build_launch_plan, is_local
 from harness.launching.setup.launch_request import (
     NOTHING_WRITTEN,
     LaunchRejected,
@@ -34,16 +35,17 @@ from harness.launching.setup.no_ssh import resolve_node_rank, shared_run_dir
 from harness.launching.setup.plugin_trust import verify_plugin_allowed
 from harness.launching.setup.prewarmed_launcher import PrewarmedLauncher
 from harness.launching.setup.resume import resolve_resume
-from harness.launching.setup.run_dir import new_run_dir
+from harness.launching.setup.run_dir import new_run_dir, replace_files
 from harness.launching.setup.slurm import NOT_SUBMITTED, SlurmJob, build_job, job_command
 from harness.nvme_dirs import with_run_swap_dirs
 from harness.plan.plan_json import plan_json
 from harness.plan.planner import make_plan
 from harness.plan.resolved_run import ResolvedRun
 from harness.render import DSConfig, render_with_tuned_defaults
-from harness.spec.hostfile import hostfile_text
+from harness.spec.hostfile import Cluster, hostfile_text
 from harness.spec.parse.source import Source
 
+_BATCH_KEYS = ("global_batch_size", "per_device_train_batch_size", "gradient_accumulation_steps")
 _UNHEALTHY_HOSTS = "No rank was started and nothing was written. `harness preflight` shows all answers"
 
 
@@ -53,7 +55,7 @@ class LaunchLog(Protocol):
     def on_note(self, text: str) -> None:
         """A line."""
 
-    def on_findings(self, findings: Sequence[Finding], source: Source | None) -> None:
+    def on_findings(self, findings: Sequence[Finding], lines_of: LinesOf | None) -> None:
         """Warnings: they stop nothing."""
 
 
@@ -66,10 +68,13 @@ class RunFiles(NamedTuple):
 
 
 class _RunLocation(NamedTuple):
-    """The run directory and, where each host starts its own ranks, the number of this host."""
+    """The run directory and, where each host starts its own ranks, the number of this host; whether other hosts have
+    ranks that this one starts.
+    """
 
     run_dir: Path
     node_rank: int | None
+    reaches_hosts: bool
 
 
 def prepare(request: LaunchRequest, log: LaunchLog) -> LaunchSetup | LaunchRejected:
@@ -85,34 +90,34 @@ def prepare(request: LaunchRequest, log: LaunchLog) -> LaunchSetup | LaunchRejec
     )
     run, source = checked.run, checked.source
     if run is None or source is None or not checked.report.ok:
-        return LaunchRejected(checked.report.findings, source, checked.code, NOTHING_WRITTEN, checked.report)
+        return LaunchRejected(checked.report.findings, checked.lines_of, checked.code, NOTHING_WRITTEN, checked.report)
     if checked.report.findings:
-        log.on_findings(checked.report.findings, source)
+        log.on_findings(checked.report.findings, checked.lines_of)
     if note := unresolved_names_note(local_host):
         log.on_note(note)
     try:
         location = _locate(request, run, local_host)
-        files = build_run_files(run, source, checked.report, local_host, location.run_dir, loaded.overrides)
         _check_startable(request, run, local_host, location, log)
         code_sha256 = verify_plugin_allowed(
             run.spec.plugins.file, local_host.cwd, allow_local_code=request.allow_local_code
         )
         checkpoint = _find_resume_checkpoint(request, run, local_host, location, log)
     except UserError as error:
-        return LaunchRejected(error.findings, source, error.code, NOTHING_WRITTEN)
-    _log_environment_notes(run, local_host, location.node_rank, log)
+        return LaunchRejected(error.findings, checked.lines_of, error.code, NOTHING_WRITTEN)
+    _log_environment_notes(local_host, log, reaches_hosts=location.reaches_hosts)
+    files = _build_run_files(run, source, checked.report, local_host, location.run_dir, loaded.overrides)
     target = RunTarget(location.run_dir, files.documents, checkpoint, request.allow_change, code_sha256)
     survey = prewarmed_launcher = None
-    if request.survey and location.node_rank is None and not is_local(run, local_host):
+    if request.survey and location.reaches_hosts:
         prewarmed_launcher = PrewarmedLauncher.start(local_host, run.spec.launch.env)
         survey = _survey_hosts(files, local_host, log)
         report = check_survey(files.run, source, survey)
         if not report.ok:
             if prewarmed_launcher is not None:
                 prewarmed_launcher.discard()
-            return LaunchRejected(report.findings, source, ExitCode.PREFLIGHT, _UNHEALTHY_HOSTS)
+            return LaunchRejected(report.findings, checked.lines_of, ExitCode.PREFLIGHT, _UNHEALTHY_HOSTS)
         if report.findings:
-            log.on_findings(report.findings, source)
+            log.on_findings(report.findings, checked.lines_of)
     network = Network.from_survey(survey) if survey else None
     if request.per_node is not None:
         network = Network(None, request.per_node.master_addr)
@@ -130,16 +135,50 @@ def prepare_job(
     checked = check_loaded_run(loaded, launching=True, allow_code=request.allow_local_code)
     run, source = checked.run, checked.source
     if run is None or source is None or not checked.report.ok:
-        return LaunchRejected(checked.report.findings, source, checked.code, NOT_SUBMITTED, checked.report)
+        return LaunchRejected(checked.report.findings, checked.lines_of, checked.code, NOT_SUBMITTED, checked.report)
     if checked.report.findings:
-        log.on_findings(checked.report.findings, source)
+        log.on_findings(checked.report.findings, checked.lines_of)
     folder = Path.cwd()
     output_dir = folder / run.spec.launch.output_dir
     stamp = time.strftime("%Y%m%d-%H%M%S")
     return build_job(run.name, folder, output_dir, job_command(arguments), request.resume, sbatch, stamp)
 
 
-def build_run_files(
+def replan_without_hosts(setup: LaunchSetup, lost: Collection[str]) -> LaunchPlan | str:
+    """The same run on the hosts that are left, written to its run directory; or why that cannot be.
+
+    The global batch stays the same: more accumulation steps replace the ranks that are gone.
+    """
+    old, run_dir = setup.run, setup.plan.run_dir
+    hosts = [host for host in (old.cluster.hosts if old.cluster else ()) if host.name not in lost]
+    if any(host.devices is not None for host in hosts):
+        return "its devices were chosen one by one"
+    overrides = [
+        *setup.request.overrides,
+        f"train.global_batch_size={old.batch.global_batch}",
+        f"train.per_device_train_batch_size={old.batch.micro_batch}",
+        "train.gradient_accumulation_steps=null",
+    ]
+    hostfile = run_dir / "hostfile.left"
+    hostfile.write_text("".join(f"{host.name} slots={host.slots}\n" for host in hosts), encoding="utf-8")
+    # The code that runs already was allowed before.
+    checked = check_file(
+        setup.request.spec, overrides=overrides, hostfile=str(hostfile), launching=True, allow_code=True
+    )
+    hostfile.unlink()
+    if checked.run is None or checked.source is None or not checked.report.ok:
+        return next((f.message for f in checked.report.findings if f.is_error), "the spec cannot be read any more")
+    files = _build_run_files(checked.run, checked.source, checked.report, setup.local_host, run_dir, overrides)
+    # The spec gives the batch in another way, but the batch is the same.
+    allowed = (*setup.target.allowed_changes, *(f"train.{key}" for key in _BATCH_KEYS))
+    target = replace(setup.target, documents=files.documents, allowed_changes=allowed)
+    network = Network.from_survey(setup.survey.without(lost)) if setup.survey else None
+    plan = build_launch_plan(files.run, files.config.config, setup.local_host, target, network)
+    replace_files(plan)
+    return plan
+
+
+def _build_run_files(
     run: ResolvedRun, source: Source, report: Report, local_host: LocalHost, run_dir: Path, overrides: Sequence[str]
 ) -> RunFiles:
     """The tuned defaults, the DeepSpeed JSON and the documents of a run; `report` is that of its check."""
@@ -165,9 +204,10 @@ def _locate(request: LaunchRequest, run: ResolvedRun, local_host: LocalHost) -> 
     """Raises UserError where this is none of the hosts that start their own ranks."""
     output_dir = local_host.cwd / run.spec.launch.output_dir
     if request.per_node is None:
-        return _RunLocation(new_run_dir(output_dir, run.name), None)
+        return _RunLocation(new_run_dir(output_dir, run.name), None, reaches_hosts=not is_local(run, local_host))
     node_rank = resolve_node_rank(request.per_node, run.cluster, local_host)
-    return _RunLocation(shared_run_dir(request.per_node, output_dir, run.name, node_rank), node_rank)
+    run_dir = shared_run_dir(request.per_node, output_dir, run.name, node_rank)
+    return _RunLocation(run_dir, node_rank, reaches_hosts=False)
 
 
 def _check_startable(
@@ -204,9 +244,9 @@ def _find_resume_checkpoint(
     return checkpoint
 
 
-def _log_environment_notes(run: ResolvedRun, local_host: LocalHost, node_rank: int | None, log: LaunchLog) -> None:
+def _log_environment_notes(local_host: LocalHost, log: LaunchLog, *, reaches_hosts: bool) -> None:
     """Files of variables that DeepSpeed does not read, and devices that the ranks do not use."""
-    if node_rank is None and not is_local(run, local_host):
+    if reaches_hosts:
         for file in ignored_env_files(local_host.cwd):
             log.on_note(f"note: {file} is not read: its variables do not reach the hosts, put them into `launch.env`")
     elif local_host.device_names and not local_host.accelerated:
@@ -217,4 +257,5 @@ def _log_environment_notes(run: ResolvedRun, local_host: LocalHost, node_rank: i
 def _survey_hosts(files: RunFiles, local_host: LocalHost, log: LaunchLog) -> Survey:
     ops = required_ops(files.config.config, accelerated=local_host.accelerated)
     options = SurveyOptions(log=lambda line: log.on_note(f"harness {line}"))
-    return survey_hosts(files.run, local_host, ops, options)
+    spec, cluster = files.run.spec, files.run.cluster or Cluster(())
+    return survey_hosts(cluster, spec.launch, spec.zero, local_host, ops, options)

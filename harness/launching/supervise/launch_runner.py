@@ -23,8 +23,8 @@ from harness.launching.setup.launch_context import LaunchContext, LaunchObserver
 from harness.launching.setup.launch_plan import LaunchPlan
 from harness.launching.setup.launch_request import LaunchRejected, LaunchSetup
 from harness.launching.setup.no_ssh import wait_for_leader
+from harness.launching.setup.prepare import replan_without_hosts
 from harness.launching.setup.prewarmed_launcher import PrewarmedLauncher
-from harness.launching.setup.replan import replan_without_hosts
 from harness.launching.setup.run_dir import acquire_lock, write_run_dir
 from harness.launching.supervise.cleanup import remove_swap_folders
 from harness.launching.supervise.export_step import export_at_end

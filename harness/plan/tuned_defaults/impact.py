@@ -36,7 +36,7 @@ def compute_impacts(
     impacts = []
     memory, time = estimate_memory(model, settings, device), estimate_step_time(model, settings, device, rates)
     for default in run.tuned_defaults or ():
-        other_defaults = tuple(kept for kept in run.tuned_defaults or () if kept is not default)
+        other_defaults = tuple(other for other in run.tuned_defaults or () if other is not default)
         settings_without = settings_of(run._replace(tuned_defaults=other_defaults))
         if settings_without is None:
             continue

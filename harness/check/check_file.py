@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from harness.errors import ExitCode
 from harness.facts.deepspeed_version import DeepSpeedTarget, resolve_target
 from harness.file_io import read_regular
-from harness.findings import Finding, Fix, LinesOf, Report, sort_findings
+from harness.findings import Finding, Fix, LinesOf, Place, Report, sort_findings
 from harness.plan.resolved_run import ResolvedRun, resolve_run
 from harness.spec.hostfile import Cluster, read_hostfile
 from harness.spec.parse.source import MAX_BYTES, Source
@@ -39,7 +39,8 @@ class CheckedFile(NamedTuple):
 class LoadedRun(NamedTuple):
     """A file as it was read, and the hosts that take part. No gate has checked it yet.
 
-    `slot_findings`: the spec and the hosts differ in the number of ranks. `hostfile` is that of the command line. `overrides` has `launch.num_gpus` too where the command line sets it.
+    `slot_findings`: the spec and the hosts differ in the number of ranks. `hostfile` is that of the command line.
+    `overrides` has `launch.num_gpus` too where the command line sets it.
     """
 
     loaded_spec: LoadedSpec
@@ -126,7 +127,8 @@ def load_run(
         overrides = (*overrides, f"launch.num_gpus={num_gpus}")
         loaded_spec = load_spec(file, overrides, deepspeed, consumer=consumer, text=text)
     spec, source = loaded_spec.spec, loaded_spec.source
-    slot_findings = _check_num_gpus(spec, cluster, source) if spec is not None and source is not None else []
+    place = source.place("launch.num_gpus") if source is not None else None
+    slot_findings = _check_num_gpus(spec.launch.num_gpus if spec is not None else None, cluster, place)
     return LoadedRun(loaded_spec, deepspeed, cluster, tuple(findings), tuple(slot_findings), overrides, hostfile)
 
 
@@ -224,12 +226,11 @@ def _check_world_size(cluster: Cluster | None, world_size: int | None) -> list[F
     return [Finding("HO005", "error", message, fix=Fix("leave one of them out"))]
 
 
-def _check_num_gpus(spec: RunSpec, cluster: Cluster | None, source: Source) -> list[Finding]:
-    slots, num_gpus = cluster.num_slots if cluster else None, spec.launch.num_gpus
+def _check_num_gpus(num_gpus: int | None, cluster: Cluster | None, place: Place | None) -> list[Finding]:
+    slots = cluster.num_slots if cluster else None
     if slots is None or num_gpus in (None, slots):
         return []
     message = f"`launch.num_gpus` is {num_gpus}, the hostfile has {slots} slots and wins"
-    place = source.place("launch.num_gpus")
     return [Finding("HO005", "warning", message, "launch.num_gpus", place, fix=Fix("remove `launch.num_gpus`"))]
 
 

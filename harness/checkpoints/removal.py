@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from harness.checkpoints.checkpoint_list import no_checkpoint_finding
 from harness.checkpoints.latest import list_complete_manifests, step_in_name
-from harness.checkpoints.listing import no_checkpoint_finding
 from harness.checkpoints.manifest import MANIFEST
 from harness.checkpoints.retention import remove_checkpoint, update_latest_pointer
 from harness.errors import ExitCode, UserError

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from harness.checkpoints.checkpoint_list import find_checkpoints_folder, is_checkpoint
 from harness.checkpoints.latest import LATEST, describe_stale_latest, list_checkpoints, verify_with_name
-from harness.checkpoints.listing import find_checkpoints_folder, is_checkpoint
 from harness.checkpoints.verify import ProgressCallback
 from harness.findings import Finding, Fix
 

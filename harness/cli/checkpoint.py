@@ -11,8 +11,8 @@ from typing import Annotated
 
 import typer
 
+from harness.checkpoints.checkpoint_list import find_checkpoints_folder, find_manifest, read_rows
 from harness.checkpoints.evaluations import Evaluations
-from harness.checkpoints.listing import find_checkpoints_folder, find_manifest, read_rows
 from harness.checkpoints.removal import remove_and_update_latest, require_another_complete, require_checkpoints
 from harness.checkpoints.verify_paths import verify_paths
 from harness.cli.console import exit_with, print_findings

@@ -24,8 +24,8 @@ from harness.cli.options import (
     SpecArgument,
 )
 from harness.cli.output_format import OutputFormat
-from harness.launching.setup.launch_request import LaunchRejected, LaunchRequest
-from harness.launching.setup.prepare import prepare, prepare_job
+from harness.launching.setup.launch_request import LaunchRejected, LaunchRequest, SlurmSubmission
+from harness.launching.setup.prepare import prepare
 from harness.launching.setup.slurm import SlurmJob, is_outside_job
 from harness.launching.supervise.launch_runner import run_setup
 from harness.spec.host_selection import HostSelection
@@ -86,8 +86,8 @@ def launch(
     request = LaunchRequest(
         spec=spec,
         overrides=tuple(changes),
-        hostfile=hostfile,
-        hosts=HostSelection(hosts, slurm, include, exclude, num_nodes, num_gpus),
+        hostfile=None if submits else hostfile,
+        hosts=None if submits else HostSelection(hosts, slurm, include, exclude, num_nodes, num_gpus),
         resume=resume,
         allow_change=tuple(allow_change or ()),
         allow_local_code=allow_local_code,
@@ -96,9 +96,9 @@ def launch(
         else options.parse_no_ssh(no_ssh=no_ssh, run_id=run_id, node_rank=node_rank, master_addr=master_addr),
         survey=not (dry_run or no_preflight),
         dry_run=dry_run,
+        submission=SlurmSubmission(tuple(sys.argv[1:]), tuple(sbatch or ())) if submits else None,
     )
-    log = ConsoleLog()
-    setup = prepare(request, log) if not submits else prepare_job(request, sys.argv[1:], sbatch or (), log)
+    setup = prepare(request, ConsoleLog())
     if isinstance(setup, LaunchRejected):
         exit_rejected(setup)
     if isinstance(setup, SlurmJob):

@@ -9,7 +9,7 @@ import typer
 
 from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
-from harness.run_records.listing import find_run_dir
+from harness.run_records.run_list import find_run_dir
 from harness.views.report import write_report
 
 NO_ARGS_IS_HELP = True

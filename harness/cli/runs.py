@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from harness.cli.output_format import OutputFormat
-from harness.run_records.listing import OUTPUT_DIR, list_run_summaries
+from harness.run_records.run_list import OUTPUT_DIR, list_run_summaries
 from harness.views import runs as view
 from harness.views.style import style_for
 

@@ -11,8 +11,8 @@ from typing import Any, BinaryIO
 
 from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
-from harness.run_records.listing import is_run_dir
 from harness.run_records.plan_file import PLAN, read_plan
+from harness.run_records.run_list import is_run_dir
 
 _LOG_SUFFIXES = (".log", ".out", ".err", ".txt")
 _MAX_FILES = 512

@@ -16,7 +16,6 @@ import torch
 from transformers import set_seed
 
 from harness.runtime import checkpoint, gc_control, plugin_loader
-from harness.runtime.context import RunContext
 from harness.runtime.dataset.batch_prefetch import BatchPrefetcher
 from harness.runtime.dataset.bin_packing import check_packing
 from harness.runtime.dataset.distributed_preparation import prepare_on_node_leaders
@@ -41,6 +40,7 @@ from harness.runtime.pipeline import pipeline_module as pipelines
 from harness.runtime.progress_display import ProgressDisplay, make_progress_display
 from harness.runtime.rank_status import RankStatusWriter
 from harness.runtime.run_config import RunConfig, RunDir
+from harness.runtime.run_context import RunContext
 from harness.runtime.shutdown import gather_stop_reason
 from harness.runtime.step import Stepper, make_stepper
 from harness.runtime.step_timer import StepTimer

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from harness.checkpoints.checkpoint_list import CheckpointRow
 from harness.checkpoints.evaluations import Evaluations
-from harness.checkpoints.listing import CheckpointRow
 from harness.checkpoints.manifest import Manifest
 from harness.checkpoints.manifest_comparison import compare_manifests
 from harness.checkpoints.resume_compatibility import flatten, format_value

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from harness.errors import ExitCode, UserError
-from harness.run_records.listing import find_run_dir
+from harness.run_records.run_list import find_run_dir
 
 
 def run(*arguments: str) -> Any:

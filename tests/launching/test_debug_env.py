@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from harness.cli.launch import _parse_profile
+from harness.cli.launch_options import parse_profile
 from harness.launching.setup.debug_env import distributed_debug_env, with_flops_profiler_output
 from harness.plan.resolved_run import resolve_run
 from harness.render import render_ds_config
@@ -19,20 +19,20 @@ from harness.spec.spec_loader import load_spec
 def test_profile_becomes_fields_of_the_spec(tmp_path: Path) -> None:
     spec = tmp_path / "a.yaml"
     spec.write_text("model: {config: {model_type: llama}}\n")
-    loaded = load_spec(spec, overrides=_parse_profile("steps=10-12,flops,comms,ranks=0+3"))
+    loaded = load_spec(spec, overrides=parse_profile("steps=10-12,flops,comms,ranks=0+3"))
     assert not loaded.findings
     telemetry = loaded.spec.telemetry
     assert (telemetry.profile_steps, telemetry.profile_ranks) == ("10-12", (0, 3))
     assert telemetry.flops_profiler
     assert telemetry.comms_logger
-    assert load_spec(spec, overrides=_parse_profile("steps=7")).spec.telemetry.profile_steps == "7"
-    assert _parse_profile(None) == []
+    assert load_spec(spec, overrides=parse_profile("steps=7")).spec.telemetry.profile_steps == "7"
+    assert parse_profile(None) == []
 
 
 @pytest.mark.parametrize("text", ["10-12", "steps=12-10", "steps=0", "steps=a", "ranks=x", "flop"])
 def test_what_profile_does_not_know_is_refused(text: str) -> None:
     with pytest.raises(typer.BadParameter, match="steps=A-B"):
-        _parse_profile(text)
+        parse_profile(text)
 
 
 def test_a_range_that_ends_before_it_begins_is_refused() -> None:

@@ -12,7 +12,7 @@ import pytest
 from foreign import foreign, imported
 from launched import Launched, clean_up, left_over_buffers
 
-from harness.run_records.listing import list_run_summaries
+from harness.run_records.run_list import list_run_summaries
 from harness.run_records.run_record import read_run_record
 from harness.slowness import diagnose_slowness
 

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 
 from harness.errors import ExitCode
-from harness.findings import Finding
+from harness.findings import Finding, LinesOf
 from harness.launching.setup.launch_request import LaunchRejected, LaunchRequest, LaunchSetup
 from harness.launching.setup.prepare import prepare
 from harness.spec.host_selection import HostSelection
-from harness.spec.parse.source import Source
 
 SPEC = """\
 name: tiny
@@ -27,14 +26,14 @@ class RecordedLog:
     def __init__(self) -> None:
         self.notes: list[str] = []
         self.warnings: list[Finding] = []
-        self.sources: list[Source | None] = []
+        self.lines_of: list[LinesOf | None] = []
 
     def on_note(self, text: str) -> None:
         self.notes.append(text)
 
-    def on_findings(self, findings: Sequence[Finding], source: Source | None) -> None:
+    def on_findings(self, findings: Sequence[Finding], lines_of: LinesOf | None) -> None:
         self.warnings += findings
-        self.sources.append(source)
+        self.lines_of.append(lines_of)
 
 
 @pytest.fixture
@@ -68,7 +67,7 @@ def test_a_rejection_has_the_findings_and_the_exit_code(spec, capfd):
     assert isinstance(rejected, LaunchRejected)
     assert (rejected.code, rejected.findings[0].gate) == (ExitCode.USAGE, "HO001")
     assert rejected.report is not None
-    assert rejected.source is not None
+    assert rejected.lines_of is not None
     rejected = prepare(LaunchRequest(spec, ("zero.stage=7",)), RecordedLog())
     assert isinstance(rejected, LaunchRejected)
     assert rejected.code is ExitCode.FINDINGS

@@ -18,9 +18,18 @@ NOTHING_WRITTEN = "Nothing was written or started"
 
 
 @dataclass(frozen=True, slots=True)
+class SlurmSubmission:
+    """A launch that waits as a job of Slurm: the arguments of the command line, and options of sbatch."""
+
+    arguments: tuple[str, ...]
+    sbatch_options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class LaunchRequest:
     """The options of one launch. With `per_node` this host starts its own ranks alone; with `survey` other hosts are
-    asked first what they have; a dry run needs no program that could be installed.
+    asked first what they have; a dry run needs no program that could be installed. With `submission` the launch is a
+    job, which finds out its hosts when it starts.
     """
 
     spec: str
@@ -33,6 +42,7 @@ class LaunchRequest:
     per_node: PerNodeLaunch | None = None
     survey: bool = False
     dry_run: bool = False
+    submission: SlurmSubmission | None = None
 
 
 @dataclass(frozen=True, slots=True)

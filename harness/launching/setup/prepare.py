@@ -77,22 +77,28 @@ class _RunLocation(NamedTuple):
     reaches_hosts: bool
 
 
-def prepare(request: LaunchRequest, log: LaunchLog) -> LaunchSetup | LaunchRejected:
+def prepare(request: LaunchRequest, log: LaunchLog) -> LaunchSetup | SlurmJob | LaunchRejected:
     """Everything that a launch needs, before any of it is written; or why it cannot be."""
+    submission = request.submission
     loaded = load_run(request.spec, overrides=request.overrides, hostfile=request.hostfile, selection=request.hosts)
     names = (host.name for host in loaded.cluster.hosts) if loaded.cluster else ()
     local_host = inspect_local_host(names, loaded.spec.launch.env if loaded.spec else None)
     checked = check_loaded_run(
         loaded,
-        default_world_size=local_host.num_accelerators or 1,
+        default_world_size=local_host.num_accelerators or 1 if submission is None else None,
         launching=True,
         allow_code=request.allow_local_code,
     )
     run, source = checked.run, checked.source
     if run is None or source is None or not checked.report.ok:
-        return LaunchRejected(checked.report.findings, checked.lines_of, checked.code, NOTHING_WRITTEN, checked.report)
-    if checked.report.findings:
-        log.on_findings(checked.report.findings, checked.lines_of)
+        closing = NOTHING_WRITTEN if submission is None else NOT_SUBMITTED
+        return LaunchRejected(checked.report.findings, checked.lines_of, checked.code, closing, checked.report)
+    _log_findings(log, checked.report, checked.lines_of)
+    if submission is not None:
+        output_dir = local_host.cwd / run.spec.launch.output_dir
+        command, stamp = job_command(submission.arguments), time.strftime("%Y%m%d-%H%M%S")
+        options = submission.sbatch_options
+        return build_job(run.name, local_host.cwd, output_dir, command, request.resume, options, stamp)
     if note := unresolved_names_note(local_host):
         log.on_note(note)
     try:
@@ -113,35 +119,14 @@ def prepare(request: LaunchRequest, log: LaunchLog) -> LaunchSetup | LaunchRejec
         survey = _survey_hosts(files, local_host, log)
         report = check_survey(files.run, source, survey)
         if not report.ok:
-            if prewarmed_launcher is not None:
-                prewarmed_launcher.discard()
+            _discard(prewarmed_launcher)
             return LaunchRejected(report.findings, checked.lines_of, ExitCode.PREFLIGHT, _UNHEALTHY_HOSTS)
-        if report.findings:
-            log.on_findings(report.findings, checked.lines_of)
+        _log_findings(log, report, checked.lines_of)
     network = Network.from_survey(survey) if survey else None
     if request.per_node is not None:
         network = Network(None, request.per_node.master_addr)
     plan = build_launch_plan(files.run, files.config.config, local_host, target, network, location.node_rank)
     return LaunchSetup(request, files.run, local_host, plan, target, survey, prewarmed_launcher)
-
-
-def prepare_job(
-    request: LaunchRequest, arguments: Sequence[str], sbatch: Sequence[str], log: LaunchLog
-) -> SlurmJob | LaunchRejected:
-    """The launch as a job of Slurm, once its spec is checked; the job finds out its hosts itself. `arguments` are those
-    of the command line, `sbatch` are options of sbatch.
-    """
-    loaded = load_run(request.spec, overrides=request.overrides)
-    checked = check_loaded_run(loaded, launching=True, allow_code=request.allow_local_code)
-    run, source = checked.run, checked.source
-    if run is None or source is None or not checked.report.ok:
-        return LaunchRejected(checked.report.findings, checked.lines_of, checked.code, NOT_SUBMITTED, checked.report)
-    if checked.report.findings:
-        log.on_findings(checked.report.findings, checked.lines_of)
-    folder = Path.cwd()
-    output_dir = folder / run.spec.launch.output_dir
-    stamp = time.strftime("%Y%m%d-%H%M%S")
-    return build_job(run.name, folder, output_dir, job_command(arguments), request.resume, sbatch, stamp)
 
 
 def replan_without_hosts(setup: LaunchSetup, lost: Collection[str]) -> LaunchPlan | str:
@@ -252,6 +237,16 @@ def _log_environment_notes(local_host: LocalHost, log: LaunchLog, *, reaches_hos
     elif local_host.device_names and not local_host.accelerated:
         devices = format_device_names(local_host.device_names)
         log.on_note(f"note: DS_ACCELERATOR=cpu: the ranks run on the CPU, not on {devices}")
+
+
+def _log_findings(log: LaunchLog, report: Report, lines_of: LinesOf | None) -> None:
+    if report.findings:
+        log.on_findings(report.findings, lines_of)
+
+
+def _discard(launcher: PrewarmedLauncher | None) -> None:
+    if launcher is not None:
+        launcher.discard()
 
 
 def _survey_hosts(files: RunFiles, local_host: LocalHost, log: LaunchLog) -> Survey:

@@ -1,6 +1,6 @@
 """A launch as a job of Slurm: the batch script, and `sbatch`. The job runs `harness launch --slurm` again.
 
-`prepare_job` checks the spec before the job waits in a queue; this module does not read it.
+`prepare` checks the spec before the job waits in a queue; this module does not read it.
 """
 
 from __future__ import annotations

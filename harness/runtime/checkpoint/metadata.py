@@ -13,9 +13,9 @@ from typing import Any
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from harness.runtime import plugin_loader
-from harness.runtime.context import RunContext
 from harness.runtime.models import adapter_files
 from harness.runtime.run_config import RunConfig, RunDir
+from harness.runtime.run_context import RunContext
 from harness.runtime.train_state import TrainState
 
 HUGGING_FACE = "huggingface"

@@ -13,10 +13,10 @@ from harness.findings import Finding
 from harness.runtime.checkpoint import deepspeed_io, metadata, reshard, rng_state
 from harness.runtime.checkpoint.rank_shares import divide_over_ranks
 from harness.runtime.checkpoint.safe_load import find_unsafe_globals, load_file, unsafe_file_error
-from harness.runtime.context import RunContext
 from harness.runtime.distributed import Distributed
 from harness.runtime.lr_schedule import restore_scheduled_lr
 from harness.runtime.patches.cpu_adam_resume import replay_cpu_adam
+from harness.runtime.run_context import RunContext
 from harness.runtime.train_state import TrainState
 from harness.runtime.user_errors import print_findings, user_error
 

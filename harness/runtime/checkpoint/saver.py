@@ -33,9 +33,9 @@ from harness.runtime.checkpoint.disk_space import disk_full_error, save_failed_f
 from harness.runtime.checkpoint.hashing_writer import CheckpointFile
 from harness.runtime.checkpoint.shared_fs import check_shared_folder
 from harness.runtime.checkpoint.snapshot import HostSnapshot, available_host_bytes
-from harness.runtime.context import RunContext
 from harness.runtime.distributed import Distributed
 from harness.runtime.run_config import RunDir
+from harness.runtime.run_context import RunContext
 from harness.runtime.train_state import TrainState
 from harness.spec.sections.checkpoint_spec import CheckpointSpec
 

@@ -17,7 +17,6 @@ import torch
 from harness.errors import ExitCode
 from harness.file_io import replace_file
 from harness.findings import Finding, Fix
-from harness.runtime.context import RunContext
 from harness.runtime.distributed import AgreedUserError, Distributed
 from harness.runtime.engine_checks import init_stats, model_weights
 from harness.runtime.engine_checks.checks import CHECKS
@@ -32,6 +31,7 @@ from harness.runtime.engine_checks.expected_settings import expected_settings_of
 from harness.runtime.engine_checks.observations import Observations, StepRecord
 from harness.runtime.micro_batch import StepBatch
 from harness.runtime.run_config import RunConfig, RunDir, launch_expects_accelerators
+from harness.runtime.run_context import RunContext
 from harness.runtime.topology import Topology
 from harness.runtime.train_state import TrainState
 from harness.runtime.user_errors import print_findings

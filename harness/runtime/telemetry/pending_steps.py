@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from harness.runtime.context import RunContext
 from harness.runtime.distributed import copy_to_host_async
+from harness.runtime.run_context import RunContext
 from harness.runtime.step_timer import StepTrace
 from harness.runtime.train_state import TrainState
 

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from harness.runtime.context import RunContext
 from harness.runtime.nonfinite_policy import nonfinite_loss_error
 from harness.runtime.progress_display import ProgressDisplay
+from harness.runtime.run_context import RunContext
 from harness.runtime.step_timer import StepTimer, compute_step_times
 from harness.runtime.telemetry.flops_counter import FlopsCounter, make_flops_counter
 from harness.runtime.telemetry.log_interval import LogInterval, flops_fields, throughput_fields

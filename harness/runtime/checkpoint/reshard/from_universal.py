@@ -24,7 +24,7 @@ from harness.runtime.checkpoint.nvme_states import fill_sub_group
 from harness.runtime.checkpoint.reshard.layout_signature import param_groups, param_names
 from harness.runtime.checkpoint.reshard.to_universal import convert_to_universal
 from harness.runtime.checkpoint.safe_load import load_shard
-from harness.runtime.context import RunContext
+from harness.runtime.run_context import RunContext
 from harness.runtime.topology import Topology
 from harness.runtime.user_errors import user_error
 

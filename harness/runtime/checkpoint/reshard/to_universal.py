@@ -26,8 +26,8 @@ from harness.file_io import replace_file
 from harness.runtime.checkpoint.consolidate import WEIGHT, FullWeights, open_checkpoint
 from harness.runtime.checkpoint.disk_space import free_bytes
 from harness.runtime.checkpoint.rank_shares import divide_over_ranks
-from harness.runtime.context import RunContext
 from harness.runtime.run_config import RunDir
+from harness.runtime.run_context import RunContext
 from harness.runtime.user_errors import user_error
 from harness.units import format_bytes
 

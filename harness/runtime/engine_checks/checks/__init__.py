@@ -2,8 +2,8 @@
 
 from harness.runtime.engine_checks.checks import (
     accelerator,
-    batch_sizes,
     compile_mode,
+    engine_batch_sizes,
     engine_dtypes,
     expert_parallel,
     first_loss,
@@ -37,7 +37,7 @@ _MODULES = (
     parameter_device,
     engine_dtypes,
     gradient_clipping,
-    batch_sizes,
+    engine_batch_sizes,
     parallel_degrees,
     tensor_shards,
     partitions,

@@ -130,3 +130,9 @@ def test_base_names_are_unique() -> None:
         or len([path for path in where if path.parts[0] == "views"]) > 1
     }
     assert not ambiguous
+
+
+def test_files_are_short() -> None:
+    """A command is one thin file; no file is longer than a newcomer reads at one go."""
+    lines = {path: len((PACKAGE / path).read_text(encoding="utf-8").splitlines()) for path in modules()}
+    assert not {path: count for path, count in lines.items() if count > (150 if path.parts[0] == "cli" else 350)}

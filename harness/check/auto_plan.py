@@ -1,4 +1,4 @@
-"""What `harness plan` does beyond one run: the search under the gates, the fewest GPUs, and a run from a few words."""
+"""`harness plan` beyond one run: the search under the gates, the fewest GPUs, and a run from a few words."""
 
 from __future__ import annotations
 

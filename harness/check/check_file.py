@@ -108,11 +108,12 @@ def load_run(
     deepspeed: DeepSpeedTarget | None = None,
     consumer: Consumer | None = None,
     text: str | None = None,
+    local_num_gpus: int | None = None,
 ) -> LoadedRun:
     """Read the file and find out which hosts take part. Asks no gate.
 
     `consumer` is who reads a DeepSpeed JSON; `text` is the file's text where the caller has it. `selection` says more
-    about hosts; without hosts its `num_gpus` are the ranks of this machine.
+    about hosts. `local_num_gpus` are the ranks of this machine where there are no hosts.
     """
     deepspeed = deepspeed or resolve_target()
     overrides = tuple(overrides or ())
@@ -122,9 +123,8 @@ def load_run(
     named = loaded_spec.spec.launch.hostfile
     named_by_spec = Path(file).parent / named if named is not None else None
     cluster, findings = _resolve_cluster(hostfile, named_by_spec, selection)
-    num_gpus = selection.num_gpus if selection is not None else None
-    if cluster is None and num_gpus is not None and not any(f.is_error for f in findings):
-        overrides = (*overrides, f"launch.num_gpus={num_gpus}")
+    if cluster is None and local_num_gpus is not None and not any(f.is_error for f in findings):
+        overrides = (*overrides, f"launch.num_gpus={local_num_gpus}")
         loaded_spec = load_spec(file, overrides, deepspeed, consumer=consumer, text=text)
     spec, source = loaded_spec.spec, loaded_spec.source
     place = source.place("launch.num_gpus") if source is not None else None

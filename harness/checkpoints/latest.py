@@ -19,10 +19,10 @@ from harness.findings import Finding, Fix
 LATEST = "latest"
 _MAX_POINTER_BYTES = 4096
 UNFINISHED_PREFIX, TRASH_PREFIX = ".tmp-", ".trash-"
-_STEP = re.compile(r"step-(\d{8,})")
+_STEP, _ANY_STEP = re.compile(r"step-(\d{8,})"), re.compile(r"step-(\d+)")
 
 Verification = Literal["exists", "manifest", "sizes", "bytes"]
-"""How far a checkpoint is verified before it counts as complete; each includes those before."""
+"""Levels of verification before a checkpoint counts as complete; each includes those before."""
 
 
 class Latest(NamedTuple):
@@ -52,27 +52,26 @@ def checkpoints_folder(path: Path) -> Path:
 
 def list_checkpoints(folder: Path) -> list[Path]:
     """Folders named like checkpoints, newest step first. A link is not one: it may lead anywhere."""
-    folders = [p for p in _list_entries(folder) if step_in_name(p.name) is not None]
-    folders = [p for p in folders if p.is_dir() and not p.is_symlink()]
-    return sorted(folders, key=lambda p: step_in_name(p.name) or 0, reverse=True)
+    return [path for path in _list_by_step(folder, _STEP) if not path.is_symlink()]
 
 
 def list_complete_manifests(folder: Path) -> list[Manifest]:
     """The manifests of the checkpoints that are complete by `verify="manifest"`, newest first."""
-    return [read_manifest(path) for path in list_checkpoints(folder) if describe_problem(path, "manifest") is None]
+    manifests = (_read_complete_manifest(path) for path in list_checkpoints(folder))
+    return [manifest for manifest in manifests if manifest is not None]
 
 
 def find_latest(folder: Path, *, verify: Verification, progress: ProgressCallback | None = None) -> Latest:
     """The newest complete checkpoint of a folder of checkpoints, by number, and the newer ones that are not complete.
 
     Candidates are verified newest first until one is complete. `verify` names what makes one complete: its manifest
-    `exists`; its `manifest` can be read and has the step of the folder's name; its files have their `sizes` too; they
-    have their `bytes` too, every one of which is read.
+    `exists` (an export also reads a link, or a name with fewer digits; a resume does not); its `manifest` can be read
+    and has the step of the folder's name; its files have their `sizes` too; they have their `bytes` too, each one read.
     """
     entries = [p for p in _list_entries(folder) if p.name.startswith(UNFINISHED_PREFIX)]
     skipped = [(path, "a save that was not finished") for path in entries]
     latest = None
-    for path in list_checkpoints(folder):
+    for path in _list_by_step(folder, _ANY_STEP) if verify == "exists" else list_checkpoints(folder):
         problem = describe_problem(path, verify, progress)
         if problem is None:
             latest = path
@@ -90,6 +89,19 @@ def find_complete(path: Path) -> Path | None:
         return path
     folder = path / "checkpoints" if (path / "checkpoints").is_dir() else path
     return find_latest(folder, verify="exists").checkpoint
+
+
+def _list_by_step(folder: Path, name: re.Pattern[str]) -> list[Path]:
+    steps = {path: int(match.group(1)) for path in _list_entries(folder) if (match := name.fullmatch(path.name))}
+    return sorted((path for path in steps if path.is_dir()), key=lambda path: steps[path], reverse=True)
+
+
+def _read_complete_manifest(path: Path) -> Manifest | None:
+    try:
+        manifest = read_manifest(path)
+    except UserError:
+        return None
+    return manifest if step_in_name(path.name) in (None, manifest.step) else None
 
 
 def saved_step(checkpoint: Path) -> int | None:
@@ -117,7 +129,10 @@ def verify_with_name(
     findings = verify_checkpoint(path, deep=deep, only=only, progress=progress)
     if any(f.is_error for f in findings):
         return findings
-    step, name_step = read_manifest(path).step, step_in_name(path.name)
+    try:
+        step, name_step = read_manifest(path).step, step_in_name(path.name)
+    except UserError as error:  # removed meanwhile by another process
+        return [*findings, *error.findings]
     if name_step is not None and name_step != step:
         message = f"`{path}` holds step {step}, its name says {name_step}"
         findings.append(Finding("CK101", "error", message, fix=Fix(f"rename it to `{checkpoint_name(step)}`")))

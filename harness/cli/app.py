@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from typing import Annotated, NoReturn
 
 import typer
 
-from harness.cli.error_handler import report_crash, report_full_disk
+from harness.cli.error_handler import exit_broken_pipe, report_crash, report_full_disk, with_broken_pipe
 from harness.errors import ExitCode, UserError
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -46,8 +45,7 @@ def main() -> NoReturn:
     except KeyboardInterrupt:
         sys.exit(ExitCode.INTERRUPTED)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # or the interpreter would complain once more at its end
-        sys.exit(ExitCode.BROKEN_PIPE)
+        exit_broken_pipe()
     except Exception as error:
         sys.exit(report_full_disk(error) or report_crash())
     sys.exit(ExitCode.OK)
@@ -62,7 +60,9 @@ def build_app(arguments: list[str]) -> typer.Typer:
         function, summary = COMMANDS[name]
         module = importlib.import_module(f"harness.cli.{function}")
         no_args_is_help = getattr(module, "NO_ARGS_IS_HELP", False)
-        app.command(name, short_help=summary, no_args_is_help=no_args_is_help)(getattr(module, function))
+        app.command(name, short_help=summary, no_args_is_help=no_args_is_help)(
+            with_broken_pipe(getattr(module, function))
+        )
     return app
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, NoReturn
 
 from harness.errors import ExitCode, UserError
 from harness.findings import LinesOf
-
-if TYPE_CHECKING:
-    pass
 
 
 def exit_refused(refused: UserError, what_did_not_happen: str, lines_of: LinesOf | None = None) -> NoReturn:
@@ -20,6 +20,26 @@ def exit_refused(refused: UserError, what_did_not_happen: str, lines_of: LinesOf
     print_findings(refused.findings, lines_of)
     print(f"{what_did_not_happen}.", file=sys.stderr)
     exit_with(refused.code)
+
+
+def with_broken_pipe(command: Callable[..., None]) -> Callable[..., None]:
+    """The command, with exit code 141 where the reader of its output has gone; typer would end it with 1."""
+
+    @wraps(command)
+    def run(*arguments: Any, **options: Any) -> None:
+        try:
+            command(*arguments, **options)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            exit_broken_pipe()
+
+    return run
+
+
+def exit_broken_pipe() -> NoReturn:
+    """End the program because the reader of its output has gone."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else the interpreter reports the pipe once more at its end
+    sys.exit(ExitCode.BROKEN_PIPE)
 
 
 def report_full_disk(error: Exception) -> ExitCode | None:

@@ -1,4 +1,4 @@
-"""What the log of a run directory tells of its end, with what its supervisor and its ranks wrote."""
+"""The cause of the end of a run directory: from its log, its supervisor and its ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.verdicts import Verdict, read_verdict
 
 def diagnose_run(name: str | Path) -> Diagnosis:
     """The first cause that a log, or a run directory's newest log, tells; of a run directory, what its supervisor saw
-    comes first. Raises Refused where there is no log to read, OSError where reading it fails.
+    comes first. Raises UserError where there is no log to read, OSError where reading it fails.
     """
     logs = find_logs(str(name))
     verdict = read_verdict(logs.run_dir) if logs.run_dir else None

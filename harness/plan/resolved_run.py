@@ -8,7 +8,7 @@ import json
 from typing import Any, NamedTuple
 
 from harness.plan.batch_sizes import BatchSizes, resolve_batch_sizes
-from harness.plan.tuned_defaults.tuned_default import TunedDefault
+from harness.plan.tuned_default import TunedDefault
 from harness.spec.hostfile import Cluster
 from harness.spec.run_spec import InputKind, RunSpec
 

@@ -24,7 +24,7 @@ _SUPERVISOR_VARIABLES = ("HARNESS_SUPERVISOR", "HARNESS_LEADER")
 
 
 def check_unlocked(run_dir: RunDir) -> None:
-    """Before a rank writes: raises Refused (EN120) when somebody other than its supervisor has the run directory."""
+    """Before a rank writes: raises UserError (EN120) when somebody other than its supervisor has the run directory."""
     holder = current_holder(run_dir.root / RUN_LOCK)
     if holder is not None and not _is_our_supervisor(holder):
         raise _in_use_error(run_dir, holder)

@@ -36,9 +36,9 @@ __all__ = [
 ]
 
 InputKind = Literal["spec", "deepspeed-json"]
-"""What a file is: our own YAML, or a DeepSpeed JSON that was adopted as one."""
+"""The kind of a file: our own YAML, or a DeepSpeed JSON that is read as a run spec."""
 Consumer = Literal["hf", "accelerate", "deepspeed"]
-"""Who reads a DeepSpeed JSON: the Hugging Face Trainer, accelerate, or DeepSpeed itself."""
+"""The program that reads a DeepSpeed JSON: the Hugging Face Trainer, accelerate, or DeepSpeed itself."""
 
 
 class RunSpec(Section):

@@ -1,4 +1,4 @@
-"""What `harness tune` looks up before anything runs: the spec, this machine, the planner's choices under the gates."""
+"""The search of `harness tune` before anything runs: the spec, this machine, the planner's settings under the gates."""
 
 from __future__ import annotations
 

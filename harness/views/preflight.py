@@ -1,4 +1,4 @@
-"""What the hosts said, as a table of one column a host, and as JSON. Judges nothing; gates do."""
+"""The answers of the hosts, as a table of one column a host, and as JSON. Judges nothing; gates do."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ train: {max_steps: 2, per_device_train_batch_size: 1}
 
 
 def test_num_gpus_without_hosts_is_an_override():
-    loaded = load_run("a.yaml", text=SPEC, selection=HostSelection(num_gpus=2))
+    loaded = load_run("a.yaml", text=SPEC, local_num_gpus=2)
     assert loaded.overrides == ("launch.num_gpus=2",)
     assert loaded.spec is not None
     assert loaded.spec.launch.num_gpus == 2
@@ -25,7 +25,7 @@ def test_num_gpus_without_hosts_is_an_override():
 
 @pytest.mark.parametrize("selection", [HostSelection(hosts="a:x", num_gpus=2), HostSelection(include="a", num_gpus=2)])
 def test_num_gpus_does_not_replace_hosts_that_are_wrong(selection):
-    loaded = load_run("a.yaml", text=SPEC, selection=selection)
+    loaded = load_run("a.yaml", text=SPEC, selection=selection, local_num_gpus=2)
     assert loaded.overrides == ()
     checked = check_loaded_run(loaded, default_world_size=1)
     assert checked.code is ExitCode.FINDINGS

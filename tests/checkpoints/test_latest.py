@@ -89,3 +89,13 @@ def test_what_a_killed_save_left_is_not_taken(tmp_path: Path) -> None:
 
 def test_no_checkpoint_at_all(tmp_path: Path) -> None:
     assert find_latest(tmp_path / "none", verify="bytes") == (None, [])
+
+
+def test_a_linked_checkpoint_is_exported_and_never_resumed(tmp_path: Path) -> None:
+    """A checkpoint that was moved to another disk, with a link in its place."""
+    elsewhere = make(tmp_path / "elsewhere", 100)
+    folder = tmp_path / "run" / "checkpoints"
+    folder.mkdir(parents=True)
+    (folder / elsewhere.name).symlink_to(elsewhere)
+    assert find_complete(tmp_path / "run") == folder / elsewhere.name
+    assert find_latest(folder, verify="manifest").checkpoint is None

@@ -57,6 +57,6 @@ def test_a_run_outlives_a_killed_rank_and_a_stopped_one(tmp_path):
     assert 0 < second["start_step"] <= first["step"]
     assert 0 < third["start_step"] <= second["step"]
     stacks = (run.run_dir / "logs" / "stacks-00001-2.txt").read_text()
-    assert "loop.py" in stacks
+    assert "train.py" in stacks
     assert "starting again in" in text
     assert left_over_buffers() == []

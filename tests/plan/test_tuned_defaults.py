@@ -17,8 +17,8 @@ from harness.plan.memory_estimate import MemoryEstimate
 from harness.plan.plan_settings import loss_chunk_size_of, settings_of
 from harness.plan.planner import make_plan
 from harness.plan.resolved_run import ResolvedRun, resolve_run
+from harness.plan.tuned_default import TunedDefault
 from harness.plan.tuned_defaults.rules import with_tuned_defaults
-from harness.plan.tuned_defaults.tuned_default import TunedDefault
 from harness.render import render_ds_config
 from harness.spec.deepspeed_mapping import spec_field_of
 from harness.spec.run_spec import RunSpec

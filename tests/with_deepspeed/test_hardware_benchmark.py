@@ -34,4 +34,4 @@ def test_what_fails_is_told_and_the_rest_is_measured(
     hardware_benchmark.main()
     body = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert body["host_memory"] > 0
-    assert "is full" in body["failed"]["bench_disk"]
+    assert "is full" in body["failed"]["disk"]

@@ -1,1 +1,1 @@
-"""Who fills in what a configuration leaves open, and what becomes of the rest."""
+"""Values that a configuration leaves open: the program that fills them in, and those that none does."""

@@ -1,1 +1,1 @@
-"""What the hosts have and lack: rules about the answers of `harness/workers/host_probe.py`."""
+"""Facts of the hosts: rules about the answers of `harness/workers/host_probe.py`."""

@@ -1,4 +1,4 @@
-"""What the gates of AutoEP share. No gate of its own."""
+"""Helpers of the gates of AutoEP. No gate of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ZeRO-3 swaps to NVMe, in elements: shards of parameters and sub-groups of the optimizer.
+"""Sizes that ZeRO-3 swaps to NVMe, in elements: shards of parameters and sub-groups of the optimizer.
 
 Arithmetic for the gates of this folder; it judges nothing. Sources: `runtime/swap_tensor/partitioned_param_swapper.py`
 and `runtime/zero/stage3.py`.

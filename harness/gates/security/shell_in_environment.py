@@ -34,7 +34,7 @@ from harness.gates.registry import Cite, Context, gate
 
 _NOWHERE = ("$(", "${", "`", "\n", "\r", "\0")
 _IN_A_SHELL = ('"', "$", "\\")
-"""What a shell does not leave alone between double quotes."""
+"""Characters that a shell interprets between double quotes."""
 
 
 @gate(

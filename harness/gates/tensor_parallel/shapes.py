@@ -1,4 +1,4 @@
-"""What the tensor-parallel gates share about shapes of models. No gate of its own."""
+"""Shapes of models for the tensor-parallel gates. No gate of its own."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ MARK = b"HARNESS-PROBE "
 FAN_OUT = 64
 """Connections at the same time."""
 HOST_TIMEOUT_SECONDS = 20.0
-"""How long one host may take; it holds up nobody else."""
+"""The limit for one host; the others do not wait for it."""
 CONNECT_TIMEOUT_SECONDS = 8
 _MAX_BYTES = 8 * 2**20
 """More than a probe prints; a host that prints without end is cut off."""

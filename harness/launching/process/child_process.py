@@ -103,6 +103,7 @@ def read_child_answer(
             stdout=subprocess.PIPE,
             stderr=stderr,
             text=True,
+            errors="replace",
             timeout=timeout,
             check=False,
         )
@@ -122,7 +123,12 @@ def read_child_lines(
     """Run a child to its end, or kill it after `timeout`; `on_line` gets each JSON object of its stdout as it comes."""
     objects: list[dict[str, Any]] = []
     with subprocess.Popen(  # noqa: S603
-        command, env=child_environ(changes), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        command,
+        env=child_environ(changes),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        errors="replace",
     ) as child:
         timer = threading.Timer(timeout, child.kill)
         timer.start()

@@ -26,7 +26,7 @@ from harness.spec.hostfile import hostfile_text
 MARK = "HARNESS-ALLREDUCE "
 RANK_TIMEOUT_SECONDS = 90.0
 _STARTUP_SECONDS = 60.0
-"""How long launcher, Python and torch may take to come up, beyond the time that the ranks have."""
+"""The limit for launcher, Python and torch to come up, on top of the time of the ranks."""
 _MAX_LINES = 3
 
 

@@ -20,7 +20,7 @@ _REQUIRED_PACKAGES = ("torch", "transformers", "datasets", "numpy")
 
 
 def preview_data(run: ResolvedRun, examples: int) -> dict[str, Any]:
-    """What the program found. Raises Refused with its findings, or where it cannot be started."""
+    """The preview of a run's data. Raises UserError with its findings, or where it cannot be started."""
     missing = missing_packages_finding(_REQUIRED_PACKAGES)
     if missing is not None:
         raise UserError([missing], ExitCode.PREFLIGHT)

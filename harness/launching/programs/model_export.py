@@ -28,7 +28,7 @@ class ExportOptions:
     allow_code: bool = False
 
     def to_args(self) -> list[str]:
-        """The arguments for `launch/export.py`. Raises UserError for a size that is none."""
+        """The arguments for `export_worker.py`. Raises UserError for a size that is none."""
         args = ["--dtype", self.dtype] if self.dtype else []
         if self.max_shard_size is not None:
             args += ["--max-shard-bytes", str(_parse_size(self.max_shard_size))]
@@ -39,7 +39,7 @@ class ExportOptions:
 
 @dataclass(frozen=True, slots=True)
 class ExportPlan:
-    """The checkpoint, the folder to make, and the arguments for `launch/export.py`."""
+    """The checkpoint, the folder to make, and the arguments for `export_worker.py`."""
 
     checkpoint: Path
     out: Path

@@ -116,7 +116,7 @@ def _synthetic_paths(folder: Path) -> dict[str, str]:
 
 
 def _synthetic_files_config(plan: RehearsalPlan) -> dict[str, Any]:
-    """What `launch/rehearsal_files.py` is to make: tokens for all steps, and a third more to hold out and to waste."""
+    """The request for `synthetic_files_worker.py`: tokens for all steps, and a third more to hold out and to waste."""
     spec, settings = plan.run.spec, plan.small.plan.settings
     data = spec.data
     tokens = (settings.tokens_per_step if settings else 1 << 14) * STEPS

@@ -18,9 +18,9 @@ from harness.spec.sections.launch_spec import LaunchSpec
 from harness.spec.sections.telemetry_spec import TelemetrySpec
 
 ALLOWED_CODE_VARIABLE = "HARNESS_ALLOWED_CODE"
-"""What the ranks read: the sha256 of the one file that they may run."""
+"""The variable with the sha256 of the one file that the ranks may run."""
 LEADER_VARIABLE = "HARNESS_LEADER"
-"""Where each host starts its own ranks: the first host's supervisor, which holds the run directory."""
+"""With per-node launches: the first host's supervisor, which holds the run directory."""
 RESERVED_VARIABLES = ("PATH", "HARNESS_RUN_DIR", "HARNESS_SUPERVISOR", LEADER_VARIABLE)
 """Variables of the plan's own; `launch.env` can say what PATH is, and nothing of the others (gate SE002)."""
 SSH_OPTIONS = "-o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=4"

@@ -27,7 +27,7 @@ INSTALLABLE = {"EN002", "EN009", "EN014", "MD154"}
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _UNQUOTABLE = re.compile(r"""["`$\\%\n\r]|^\s|\s$""")
 _UNQUOTABLE_BY_BACKEND = {"openmpi": re.compile(r"[^\w@%+=:,./-]"), "slurm": re.compile(r"[^\w@%+=:./-]")}
-"""What DeepSpeed puts between quotes for these (`add_export`); a comma ends a value of srun's `--export`."""
+"""Characters that DeepSpeed quotes for these (`add_export`); a comma ends a value of srun's `--export`."""
 _SAFE_PATH_TEXT = re.compile(r"[A-Za-z0-9_@+=:,./-]+")
 
 

@@ -80,7 +80,13 @@ class _RunLocation(NamedTuple):
 def prepare(request: LaunchRequest, log: LaunchLog) -> LaunchSetup | SlurmJob | LaunchRejected:
     """Everything that a launch needs, before any of it is written; or why it cannot be."""
     submission = request.submission
-    loaded = load_run(request.spec, overrides=request.overrides, hostfile=request.hostfile, selection=request.hosts)
+    loaded = load_run(
+        request.spec,
+        overrides=request.overrides,
+        hostfile=request.hostfile,
+        selection=request.hosts,
+        local_num_gpus=request.hosts.num_gpus if request.hosts is not None else None,
+    )
     names = (host.name for host in loaded.cluster.hosts) if loaded.cluster else ()
     local_host = inspect_local_host(names, loaded.spec.launch.env if loaded.spec else None)
     checked = check_loaded_run(

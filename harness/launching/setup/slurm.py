@@ -20,7 +20,7 @@ from harness.interpreter import python_command
 from harness.launching.hosts.local_host import DISTRIBUTION
 
 NOTICE_SECONDS = 120
-"""How long before the end of its time, or a pre-emption, the job gets a signal. A save has to fit."""
+"""The job gets a signal so long before the end of its time, or a pre-emption. A save has to fit."""
 _SUBMIT_SECONDS = 60.0
 _SCRIPT = """\
 #!/bin/bash

@@ -23,7 +23,7 @@ from harness.verdicts import Verdict
 
 _STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGUSR1}
 _HANG_CAUSE, _LOST_HOST_CAUSE = "LG076", "LG077"
-"""What `harness explain` says of a run that hung, and of a host that was cut off."""
+"""Pages of `harness explain` for a run that hung, and for a host that was cut off."""
 
 
 @dataclass(frozen=True, slots=True)

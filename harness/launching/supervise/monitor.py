@@ -33,9 +33,9 @@ from harness.spec.sections.launch_spec import LaunchSpec
 TICK_SECONDS = 0.1
 _STATUS_POLL_SECONDS = 0.5
 LAUNCHER_EXIT_SECONDS = 4.0
-"""How long the launcher may take to notice that its ranks are done; it looks once a second."""
+"""The limit for the launcher to notice that its ranks are done; it looks once a second."""
 _EXIT_HANG_SECONDS = 60.0
-"""How long processes may take to exit once every rank has a final status. Freeing the memory of a large model takes
+"""The limit for processes to exit once every rank has a final status. Freeing the memory of a large model takes
 seconds; a minute means that one hangs in a library's exit handler, and more time would not help."""
 _PEER_REPORT_SECONDS = 3.0
 """After one rank is lost, how long the others may take to write why they fail. DeepSpeed's launcher sends them SIGTERM

@@ -28,7 +28,7 @@ _CAUSE_OF_SIGNAL = {
     signal.SIGILL: "LG018",
     signal.SIGFPE: "LG018",
 }
-"""What `harness explain` says of a rank that such a signal ended."""
+"""Pages of `harness explain` for a rank that such a signal ended."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from harness.units import format_seconds
 from harness.verdicts import Verdict
 
 _OTHER_HOST_SECONDS = 10.0
-"""How long another host's supervisor may take to write how a rank of its own ended."""
+"""The limit for another host's supervisor to write how a rank of its own ended."""
 
 ReplanWithoutHosts = Callable[[Collection[str]], LaunchPlan | str]
 """The plan without these hosts, written to the run directory; or why there can be none."""

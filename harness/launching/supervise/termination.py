@@ -14,7 +14,7 @@ from harness.launching.supervise.monitor import LAUNCHER_EXIT_SECONDS, TICK_SECO
 from harness.launching.supervise.run_verdict import RankExit, signal_of_exit_code
 
 _PKILL_SECONDS = 5.0
-"""How long DeepSpeed's own handler may take to send `pkill` to the other hosts."""
+"""The limit for DeepSpeed's own handler to send `pkill` to the other hosts."""
 
 
 class RankTermination:

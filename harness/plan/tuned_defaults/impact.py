@@ -12,7 +12,7 @@ from harness.plan.plan_settings import PlanSettings, settings_of
 from harness.plan.rates import Rates
 from harness.plan.resolved_run import ResolvedRun
 from harness.plan.step_time import estimate_step_time
-from harness.plan.tuned_defaults.tuned_default import TunedDefault
+from harness.plan.tuned_default import TunedDefault
 from harness.plan.zero_partitions import local_num_parameters
 
 

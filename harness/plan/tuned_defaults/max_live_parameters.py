@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from harness.plan.gathered_parameters import embedding_numel_kept_gathered, num_layers_kept_gathered
+from harness.plan.tuned_default import TunedDefault
 from harness.plan.tuned_defaults import leaf_modules, max_reuse_distance, prefetch_bucket
 from harness.plan.tuned_defaults.default_inputs import DefaultInputs
-from harness.plan.tuned_defaults.tuned_default import TunedDefault
 
 _KEY = "stage3_max_live_parameters"
 _DEFAULT = 1_000_000_000

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from harness.plan.tuned_default import TunedDefault
 from harness.plan.tuned_defaults.default_inputs import DefaultInputs
-from harness.plan.tuned_defaults.tuned_default import TunedDefault
 
 _DEFAULT = 1_000_000_000
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from harness.facts.model_lookup import ModelFacts
 from harness.plan.plan_settings import PlanSettings
+from harness.plan.tuned_default import TunedDefault
 from harness.plan.tuned_defaults.default_inputs import DefaultInputs
-from harness.plan.tuned_defaults.tuned_default import TunedDefault
 
 _SECTION = "offload_param"
 _DEFAULT_COUNT, _DEFAULT_SIZE = 5, 100_000_000

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from harness.plan.tuned_default import TunedDefault
 from harness.plan.tuned_defaults.default_inputs import DefaultInputs
 from harness.plan.tuned_defaults.sub_group_size import NVME_SUB_GROUP_SIZE as SMALL
-from harness.plan.tuned_defaults.tuned_default import TunedDefault
 
 _SECTION = "offload_optimizer"
 _DEFAULTS = {"pipeline_read": False, "pipeline_write": False, "buffer_count": 4}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from harness.plan.tuned_default import TunedDefault
 from harness.plan.tuned_defaults import leaf_modules
 from harness.plan.tuned_defaults.default_inputs import DefaultInputs
-from harness.plan.tuned_defaults.tuned_default import TunedDefault
 
 _DEFAULT = 50_000_000
 _MAX = 250_000_000

@@ -8,6 +8,7 @@ from pathlib import Path
 from harness.facts.model_lookup import ModelFacts, find_model
 from harness.plan.plan_settings import settings_of
 from harness.plan.resolved_run import ResolvedRun
+from harness.plan.tuned_default import TunedDefault
 from harness.plan.tuned_defaults import (
     leaf_modules,
     loss_chunk_size,
@@ -21,7 +22,6 @@ from harness.plan.tuned_defaults import (
     sub_group_size,
 )
 from harness.plan.tuned_defaults.default_inputs import DefaultInputs
-from harness.plan.tuned_defaults.tuned_default import TunedDefault
 
 _RULES: tuple[Callable[[DefaultInputs], TunedDefault | tuple[TunedDefault, ...] | None], ...] = (
     reduce_bucket.choose_default,

@@ -75,16 +75,16 @@ def _count_stage3_states(zero: Any, module: Any) -> dict[str, int]:
     return sizes
 
 
-def _bytes_by_tier(tier: str | None = None, **kinds: Iterable[Any]) -> dict[str, int]:
-    """Bytes by `tier.kind`. On a device the tier is that of the tensor's device. On the CPU accelerator it is `tier`,
-    else `gpu`, the planner's name for the memory of the device that computes.
+def _bytes_by_tier(cpu_tier: str | None = None, **kinds: Iterable[Any]) -> dict[str, int]:
+    """Bytes by `tier.kind`. On a device the tier is that of the tensor's device. On the CPU accelerator it is
+    `cpu_tier`, else `gpu`, the planner's name for the memory of the device that computes.
     """
     sizes: dict[str, int] = {}
     on_cpu = get_accelerator().device_name() == "cpu"
     for kind, tensors in kinds.items():
         by_storage = {t.untyped_storage().data_ptr(): t for t in tensors if t is not None}
         for tensor in by_storage.values():
-            tier = (tier or "gpu") if on_cpu else ("host" if tensor.device.type == "cpu" else "gpu")
+            tier = (cpu_tier or "gpu") if on_cpu else ("host" if tensor.device.type == "cpu" else "gpu")
             name = f"{tier}.{kind}"
             sizes[name] = sizes.get(name, 0) + tensor.untyped_storage().nbytes()
     return sizes

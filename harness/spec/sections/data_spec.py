@@ -9,7 +9,7 @@ from pydantic_core import CoreSchema, PydanticKnownError
 from harness.spec.sections.section import Count, Positive, Section
 
 RecordFormat = Literal["text", "prompt-completion", "messages", "alpaca", "sharegpt"]
-"""What a record is: which columns it has, and which of its tokens are trained on."""
+"""The format of a record: its columns, and the tokens that are trained on."""
 
 
 class DataSource(Section):

@@ -1,4 +1,4 @@
-"""What all sections share: strict values, no unknown keys, nothing changes after loading; and types of fields.
+"""The base of all sections: strict values, no unknown keys, nothing changes after loading; and types of fields.
 
 No section is here. The files of sections do not postpone their annotations: pydantic would have to evaluate hundreds of
 strings at every start.

@@ -37,7 +37,7 @@ from harness.gates.registry import Gate, all_gates  # noqa: E402
 from harness.plan.resolved_run import resolve_run  # noqa: E402
 from harness.render.ds_config import render_ds_config  # noqa: E402
 from harness.spec.spec_loader import load_spec  # noqa: E402
-from harness.views.gate_pages import render_page, severity_of  # noqa: E402
+from harness.views.gate_pages import render_page  # noqa: E402
 
 Json = dict[str, Any]
 RELEASES = ("0.14.5", "0.16.4", "0.16.9", "0.17.6", "0.18.3", "0.19.2", "0.19.8")
@@ -77,9 +77,9 @@ def _gate_data(gate: Gate) -> Json:
     return {
         "case": gate.id,
         "name": gate.name,
-        "title": gate.title,
+        "title": gate.page.title,
         "versions": gate.versions,
-        "severity": severity_of(gate),
+        "severity": ", ".join(gate.severities),
         "upstream": gate.upstream,
         "needs": gate.needs,
         "policy": gate.policy,
@@ -95,7 +95,7 @@ def _summary(gate: Gate) -> Json:
     return {
         "case": gate.id,
         "name": gate.name,
-        "severity": severity_of(gate),
+        "severity": ", ".join(gate.severities),
         "versions": gate.versions,
         "findings": [finding.to_json() for finding in findings],
     }

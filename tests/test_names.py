@@ -120,7 +120,7 @@ def test_base_names_are_unique() -> None:
     """A stack trace or a search hit says which module it is. A command and its view share the command's name."""
     paths = defaultdict(list)
     for path in modules():
-        if path.stem in SHARED_BASE_NAMES or (path.parts[0] == "gates" and len(path.parts) > 2):
+        if path.stem in SHARED_BASE_NAMES or path.is_relative_to("gates/rules"):
             continue
         paths[path.stem].append(path)
     ambiguous = {
@@ -133,6 +133,9 @@ def test_base_names_are_unique() -> None:
 
 
 def test_files_are_short() -> None:
-    """A command is one thin file; no file is longer than a newcomer reads at one go."""
+    """A command is one thin file; no file is longer than a newcomer reads at one go. Gates are read one at a time."""
     lines = {path: len((PACKAGE / path).read_text(encoding="utf-8").splitlines()) for path in modules()}
-    assert not {path: count for path, count in lines.items() if count > (150 if path.parts[0] == "cli" else 350)}
+    limits = {
+        path: 150 if path.parts[0] == "cli" else 520 if path.is_relative_to("gates/rules") else 350 for path in lines
+    }
+    assert not {path: count for path, count in lines.items() if count > limits[path]}

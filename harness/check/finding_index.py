@@ -50,7 +50,7 @@ class PageRow(NamedTuple):
 
 def list_rows() -> list[PageRow]:
     """Everything that has a page, by id."""
-    rows = [PageRow(g.id, g.name, g.title, g.versions, g) for g in all_gates()]
+    rows = [PageRow(g.id, g.name, g.page.title, g.versions, g) for g in all_gates()]
     rows += [PageRow(id_, p.name, _first_sentence(p.text), "all") for id_, p in load_all_pages().items()]
     return sorted(rows, key=lambda row: row.id)
 

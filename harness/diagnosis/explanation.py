@@ -79,7 +79,7 @@ def describe_cause(cause: str) -> tuple[str, str]:
     change = f"`harness explain {cause}` says what to write instead; `harness validate-config` finds it before the job"
     gate = next((gate for gate in all_gates() if gate.id == cause), None)
     if gate is not None:
-        return gate.title[0].lower() + gate.title[1:], change
+        return gate.page.title[0].lower() + gate.page.title[1:], change
     page = load_pages().get(cause)
     if page is None:
         return cause, f"`harness explain {cause}` says what it means"

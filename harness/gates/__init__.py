@@ -1,4 +1,4 @@
-"""Gates against settings that must not be combined: one file per gate, one folder per family.
+"""Gates against settings that must not be combined: one module for each feature of DeepSpeed, in `rules`.
 
 Knows nothing of rendering or running.
 """
@@ -58,8 +58,8 @@ def check_run(
         else:
             checked += 1
             findings += _run_gate(gate, context)
-    kept, ignored, unused = _apply_ignores(findings, context)
-    return Report(source.file, sort_findings([*kept, *unused]), checked, tuple(skipped), tuple(ignored))
+    active, ignored, unused = _apply_ignores(findings, context)
+    return Report(source.file, sort_findings([*active, *unused]), checked, tuple(skipped), tuple(ignored))
 
 
 def _is_relevant(gate: Gate, context: Context) -> bool:
@@ -102,7 +102,10 @@ def _detect_accelerator(run: ResolvedRun, launching: bool) -> str | None:
 
 def _run_gate(gate: Gate, context: Context) -> list[Finding]:
     try:
-        return [finding._replace(gate=gate.id) for finding in gate.check(context)]
+        return [
+            finding._replace(gate=gate.id, severity=finding.severity or gate.severities[0])
+            for finding in gate.check(context)
+        ]
     except Exception as error:
         return [
             Finding(
@@ -122,12 +125,12 @@ def _unused_ignore_message(name: str, known: Mapping[str, Gate]) -> str:
 
 
 def _apply_ignores(findings: list[Finding], context: Context) -> tuple[list[Finding], list[Finding], list[Finding]]:
-    """(kept, ignored, complaints about `ignore` entries that ignored nothing)."""
+    """(active, ignored, complaints about `ignore` entries that ignored nothing)."""
     ignore = context.run.spec.ignore
     undocumented = [name for name in context.run.spec.allow_undocumented if name not in ("TP001",)]
     known = {gate.id: gate for gate in all_gates()} if ignore else {}
     obeyed = {name for name in ignore if name not in known or known[name].ignorable}
-    kept = [f for f in findings if f.gate not in obeyed]
+    active = [f for f in findings if f.gate not in obeyed]
     ignored = [f for f in findings if f.gate in obeyed]
     used = {f.gate for f in ignored}
     unused = [
@@ -153,4 +156,4 @@ def _apply_ignores(findings: list[Finding], context: Context) -> tuple[list[Find
         )
         for name in undocumented
     ]
-    return kept, ignored, unused
+    return active, ignored, unused

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from harness.facts.deepspeed_keys import block_keys, is_typed_block
 from harness.facts.deepspeed_version import DeepSpeedTarget
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from harness.plan.planner import Plan
 
 _MISSING = object()
+_FROM_GATE = cast("Severity", "")
+"""The severity of a finding that names none, until `check_run` fills in that of its gate."""
 
 _TYPES: Mapping[str, tuple[type, ...]] = {
     "bool": (bool,),
@@ -172,6 +174,21 @@ class Context:
         """Ranks of each host, where a hostfile is known."""
         return tuple(host.slots for host in self.run.cluster.hosts) if self.run.cluster else None
 
+    @property
+    def has_stage(self) -> bool:
+        """Does the file give the ZeRO stage, other than as `auto`?"""
+        return self.has_key("zero_optimization.stage") and not self.is_auto("zero_optimization.stage")
+
+    @property
+    def is_optimizer_offloaded(self) -> bool:
+        """Has `offload_optimizer` a device other than `none`, at whatever stage? (DeepSpeed picks its class by it.)"""
+        return self.offload_device("offload_optimizer") != "none"
+
+    @property
+    def is_nvme_used(self) -> bool:
+        """Is anything offloaded to NVMe?"""
+        return "nvme" in (self.offload_device("offload_optimizer"), self.offload_device("offload_param"))
+
     def offload_device(self, section: str) -> str:
         """`none`, `cpu` or `nvme`, of `offload_optimizer` or `offload_param`."""
         block = getattr(self.run.spec.zero, section)
@@ -236,6 +253,15 @@ class Context:
         """A spec key in backticks, as the user writes it."""
         return f"`{self.source.user_key(key)}`"
 
+    def fix_to_remove(self, key: str, *, safe: bool = False, effect: str = "") -> Fix:
+        """Remove the spec key `key`."""
+        return Fix(f"remove {self.key(key)}", {key: None}, safe, effect)
+
+    def fix_to_set(self, key: str, value: bool | float | str, *, safe: bool = False, effect: str = "") -> Fix:
+        """Set the spec key `key` to a value."""
+        text = f"`{value}`" if isinstance(value, str) else str(value).lower() if isinstance(value, bool) else value
+        return Fix(f"set {self.key(key)} to {text}", {key: value}, safe, effect)
+
     def finding(
         self,
         message: str,
@@ -245,12 +271,14 @@ class Context:
         related: Sequence[tuple[str, str]] = (),
         notes: Sequence[str] = (),
         fix: Fix | None = None,
-        severity: Severity = "error",
+        severity: Severity | None = None,
         of_key: bool = False,
     ) -> Finding:
         """A finding at the spec key `key`, at its value or (`of_key`) at its name; `related` are (key, text) pairs,
-        shown at these keys. `check_run` fills in the gate's id.
+        shown at these keys. `check_run` fills in the gate's id, and its severity where none is given.
         """
         place = self.source.place(key, of_key=of_key)
         labels = tuple(Label(self.source.place(name), text) for name, text in related if self.source.has_key(name))
-        return Finding("", severity, message, self.source.user_key(key), place, label, labels, tuple(notes), fix)
+        return Finding(
+            "", severity or _FROM_GATE, message, self.source.user_key(key), place, label, labels, tuple(notes), fix
+        )

@@ -13,7 +13,7 @@ DTYPE_NAMES = {
     "int8": ("torch.int8", "int8"),
     "bf16": ("torch.bfloat16", "bf16", "bfloat16"),
 }
-_DTYPE_BY_NAME = {name: kind for kind, names in DTYPE_NAMES.items() for name in names}
+_DTYPE_BY_NAME = {name: dtype for dtype, names in DTYPE_NAMES.items() for name in names}
 
 
 def dtype_of(name: object) -> str | None:

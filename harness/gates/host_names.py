@@ -1,9 +1,11 @@
-"""Hosts in a message: the first few by name, the others by number."""
+"""Hosts of a survey: those that answered, and their names in a message."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
+
+from harness.gates.context import Context
 
 if TYPE_CHECKING:
     from harness.hostinfo.host_survey import HostFacts
@@ -15,3 +17,8 @@ def format_hosts(hosts: Iterable[HostFacts | str], limit: int = 3) -> str:
     if len(names) > limit + 1:
         return f"{', '.join(names[:limit])} and {len(names) - limit} more"
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def list_reachable_hosts(ctx: Context) -> tuple[HostFacts, ...]:
+    """The hosts that answered; none without a survey."""
+    return ctx.survey.reachable_hosts if ctx.survey else ()

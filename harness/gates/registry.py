@@ -1,9 +1,10 @@
-"""The type of a gate, and the list of all gates. A gate is data and one function; nothing here knows any rule."""
+"""The type of a gate, and the list of all gates. Nothing here knows any rule.
+
+A gate is a function that yields findings, with its data in the decorator and its page in the docstring.
+"""
 
 from __future__ import annotations
 
-import re
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib import import_module
@@ -11,8 +12,9 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from harness.facts.deepspeed_version import Version, parse_version
-from harness.findings import Finding, Upstream
+from harness.findings import Finding, Severity, Upstream
 from harness.gates.context import Context
+from harness.gates.page import Page, parse_page
 
 __all__ = ["CheckFunction", "Cite", "Context", "Gate", "Need", "all_gates", "gate"]
 
@@ -27,7 +29,7 @@ class Cite(NamedTuple):
 
 
 CheckFunction = Callable[[Context], Iterator[Finding]]
-Precondition = Callable[[Context], bool]
+Condition = Callable[[Context], bool]
 
 
 class Gate(NamedTuple):
@@ -35,27 +37,24 @@ class Gate(NamedTuple):
 
     id: str
     name: str
+    docstring: str
+    check: CheckFunction
     upstream: Upstream
+    severities: tuple[Severity, ...]
     cites: tuple[Cite, ...]
     since: Version | None
     until: Version | None
     needs: tuple[Need, ...]
-    page: str
-    when: Precondition | None
+    when: Condition | None
+    unread: str
     policy: str
     unseen: str
     ignorable: bool
-    check: CheckFunction
 
     @property
-    def title(self) -> str:
-        """The first line of the page."""
-        return self.page.strip().splitlines()[0].rstrip(".")
-
-    def section(self, heading: str) -> str:
-        """The text below a `## heading` of the page; empty when there is none."""
-        match = re.search(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", self.page, re.MULTILINE | re.DOTALL)
-        return match[1].strip("\n") if match else ""
+    def page(self) -> Page:
+        """The docstring, section by section."""
+        return parse_page(self.id, self.docstring)
 
     def applies_to(self, version: Version) -> bool:
         """Is the rule true of this DeepSpeed?"""
@@ -78,30 +77,48 @@ def gate(
     name: str,
     *,
     upstream: Upstream,
+    severity: Severity | tuple[Severity, ...] = "error",
     cites: Sequence[Cite] = (),
     since: str | None = None,
     until: str | None = None,
     needs: Sequence[Need] = (),
-    when: Precondition | None = None,
+    when: Condition | None = None,
+    unread: str = "",
     policy: str = "",
     unseen: str = "",
     ignorable: bool = True,
 ) -> Callable[[CheckFunction], CheckFunction]:
-    """Register the decorated function as a gate; its module's docstring is the page.
+    """Register the decorated function as a gate; its docstring is the page.
 
-    `when` is a cheap guard: a gate that it calls irrelevant has nothing to say and misses no facts. `policy` is why the
-    gate refuses what the installed DeepSpeed would run. `unseen` is what a machine would need to see the claim happen,
-    where the CPU accelerator cannot show it. What is not `ignorable` is no matter of the spec's own: its `ignore` does
-    not count.
+    `severity` is that of its findings; of several, the first is that of a finding that names none. `since` and `until`
+    are the first and the last release that the rule is true of. `when` says cheaply which files the rule is about: of
+    others the gate has nothing to say, and misses none of the facts in `needs`. `unread` is why a value that the safe
+    fix replaces does nothing (a test asks for it). `policy` is why the gate refuses what the installed DeepSpeed would
+    run. `unseen` is what a machine would need to see the claim happen, where the CPU accelerator cannot show it. What
+    is not `ignorable` is no matter of the spec's own: its `ignore` does not count.
     """
+    severities: tuple[Severity, ...] = (severity,) if isinstance(severity, str) else severity
+    first, last = (parse_version(v) if v else None for v in (since, until))
 
     def register(check: CheckFunction) -> CheckFunction:
-        if id in _GATES and _GATES[id].check.__module__ != check.__module__:
+        if id in _GATES:
             raise ValueError(f"gate {id} is defined twice")
-        page = vars(sys.modules[check.__module__])["__doc__"] or ""
-        first, last = (parse_version(v) if v else None for v in (since, until))
         _GATES[id] = Gate(
-            id, name, upstream, tuple(cites), first, last, tuple(needs), page, when, policy, unseen, ignorable, check
+            id=id,
+            name=name,
+            docstring=check.__doc__ or "",
+            check=check,
+            upstream=upstream,
+            severities=severities,
+            cites=tuple(cites),
+            since=first,
+            until=last,
+            needs=tuple(needs),
+            when=when,
+            unread=unread,
+            policy=policy,
+            unseen=unseen,
+            ignorable=ignorable,
         )
         return check
 
@@ -110,8 +127,7 @@ def gate(
 
 @cache
 def all_gates() -> tuple[Gate, ...]:
-    """All gates, by id. Importing a module of a family registers its gates."""
-    files = Path(__file__).parent.glob("[!_]*/[!_]*.py")
-    for module in sorted(f"harness.gates.{file.parent.name}.{file.stem}" for file in files):
-        import_module(module)
+    """All gates, by id. Importing a module of rules registers its gates."""
+    for file in sorted(Path(__file__).with_name("rules").glob("[!_]*.py")):
+        import_module(f"harness.gates.rules.{file.stem}")
     return tuple(_GATES[key] for key in sorted(_GATES))

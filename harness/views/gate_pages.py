@@ -8,6 +8,7 @@ from textwrap import fill
 
 from harness.check.finding_index import FAMILIES, PageRow, find_nearest_id, list_rows, load_all_pages, rows_of_family
 from harness.findings import Finding, Fix
+from harness.gates.page import Example
 from harness.gates.registry import Gate
 
 UPSTREAM = {
@@ -47,7 +48,7 @@ def _render_gate_page(gate: Gate, width: int) -> str:
     lines = [
         f"{gate.id} ({gate.name})",
         "",
-        wrap_text(gate.page, width),
+        wrap_text(page_text(gate), width),
         "",
         f"Without this gate, DeepSpeed {UPSTREAM[gate.upstream]}. DeepSpeed versions: {gate.versions}.",
     ]
@@ -60,6 +61,26 @@ def _render_gate_page(gate: Gate, width: int) -> str:
     lines += [f'Seen in: deepspeed/{cite.file}, "{cite.quote}"' for cite in gate.cites]
     lines += [f'To put up with it, write in the spec: `ignore: {{{gate.id}: "why"}}`.']
     return "\n".join(lines)
+
+
+def page_text(gate: Gate) -> str:
+    """The page in Markdown: the gate's own sections, and the example as it should be."""
+    from harness.check.use_instead import use_instead  # the loader and all gates: only where a page is shown
+
+    page = gate.page
+    sections = {
+        "What it checks": page.checks,
+        "Why it fails": page.why,
+        "Example": _format_example(page.example),
+        "Use instead": _format_example(use_instead(gate)),
+    }
+    return "\n\n".join([f"{page.title}.", *(f"## {heading}\n{text}" for heading, text in sections.items())])
+
+
+def _format_example(example: Example) -> str:
+    blocks = {example.kind: example.text, "hostfile": example.hostfile, "probe": example.probe}
+    fenced = [f"```{kind}\n{text}```" for kind, text in blocks.items() if text]
+    return "\n".join([f"{example.lead}\n", *fenced] if example.lead else fenced)
 
 
 def wrap_text(text: str, width: int) -> str:
@@ -124,35 +145,10 @@ def render_table_markdown() -> str:
 
 def _render_gate_row(gate: Gate) -> str:
     upstream = UPSTREAM[gate.upstream] + (" (refused by policy)" if gate.policy else "")
-    cells = [gate.id, f"`{gate.name}`", gate.title, severity_of(gate), upstream, gate.versions, ", ".join(gate.needs)]
+    severities, needs = ", ".join(gate.severities), ", ".join(gate.needs)
+    cells = [gate.id, f"`{gate.name}`", gate.page.title, severities, upstream, gate.versions, needs]
     return f"| {' | '.join(map(_escape_cell, cells))} |"
 
 
 def _escape_cell(text: str) -> str:
     return text.replace("|", "\\|")
-
-
-def severity_of(gate: Gate) -> str:
-    """`error`, `warning` or `info` where the gate has only one, else all that it can give, as its source says."""
-    import ast
-    import inspect
-
-    def levels_of(call: ast.Call) -> list[str]:
-        argument = next((k.value for k in call.keywords if k.arg == "severity"), None)
-        if argument is None:
-            return ["error"]
-        levels = [n.value for n in ast.walk(argument) if isinstance(n, ast.Constant) and n.value in _LEVELS]
-        return levels or list(_LEVELS)
-
-    source = ast.parse(inspect.getsource(inspect.getmodule(gate.check) or gate.check))
-    calls = [n for n in ast.walk(source) if isinstance(n, ast.Call)]
-    levels = {
-        level
-        for call in calls
-        if isinstance(call.func, ast.Attribute) and call.func.attr == "finding"
-        for level in levels_of(call)
-    }
-    return ", ".join(level for level in _LEVELS if level in levels) or "error"
-
-
-_LEVELS = ("error", "warning", "info")

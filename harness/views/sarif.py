@@ -39,7 +39,7 @@ def _rule_as_dict(id_: str, row: Any) -> dict[str, Any]:
     """The metadata of a finding's kind: title, page, and where it is true."""
     if row is None:
         return {"id": id_, "shortDescription": {"text": id_}}
-    from harness.views.gate_pages import render_page, severity_of
+    from harness.views.gate_pages import render_page
 
     rule: dict[str, Any] = {
         "id": id_,
@@ -50,7 +50,7 @@ def _rule_as_dict(id_: str, row: Any) -> dict[str, Any]:
     }
     if row.gate is not None:
         rule["properties"] |= {"upstream": row.gate.upstream, "needs": list(row.gate.needs)}
-        rule["defaultConfiguration"] = {"level": _LEVEL[severity_of(row.gate).partition(",")[0]]}
+        rule["defaultConfiguration"] = {"level": _LEVEL[row.gate.severities[0]]}
     return rule
 
 

@@ -50,14 +50,14 @@ def _visible(gate: Gate) -> bool:
 
     AutoEP cannot: it finds no experts in the models of today's transformers.
     """
-    sized = "model facts" in gate.needs and "num_hidden_layers" not in gate.section("Example")
+    sized = "model facts" in gate.needs and "num_hidden_layers" not in gate.page.example.text
     other = (
         gate.unseen
         or gate.policy
         or gate.id in LIFTED
         or "a launch" in gate.needs
         or not gate.cites
-        or "expert_parallel" in gate.section("Example")
+        or "expert_parallel" in gate.page.example.text
     )
     return gate.applies_to(VERSION) and not sized and not other
 
@@ -70,7 +70,7 @@ def named(name: str) -> list[Case]:
 def _case(gate: Gate, heading: str) -> Case | None:
     example = READER.example_of(gate, heading)
     text = re.sub(r"""(nvme_path["']?:\s*)["']?/[^\s,"'}]*["']?""", r'\1"{DIR}/nvme"', example.text)
-    if example.hostfile is not None:
+    if example.hostfile:
         return None  # more hosts than this machine is
     if example.kind == "yaml":
         text = _complete(gate, heading, text)

@@ -1,24 +1,24 @@
-"""Reads the examples out of a gate's page and puts them to the gates, for the tests that walk the registry."""
+"""The examples of a gate's page, put to the gates; for the tests that walk the registry."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import yaml
 from surveys import survey_of
 
+from harness.check.use_instead import newest_release, use_instead
 from harness.facts.deepspeed_version import DeepSpeedTarget
 from harness.findings import Finding, Report
 from harness.gates import check_run
+from harness.gates.page import Example
 from harness.gates.registry import Gate
 from harness.plan.resolved_run import ResolvedRun, resolve_run
 from harness.spec.hostfile import read_hostfile
 from harness.spec.parse.source import Source
 from harness.spec.spec_loader import load_spec
 
-LATEST = "0.19.8"
 Write = Callable[[str, str], str]
 
 # What a spec needs besides the few lines that a page shows.
@@ -32,15 +32,6 @@ COMPLETE = {
 ABOUT = {"MD001": "model.", "MD002": "data.", "MD003": "train.max"}
 
 
-class Example(NamedTuple):
-    """A block of a page: a run spec or a DeepSpeed JSON, and beside it, if any, the hostfile and what hosts answered."""
-
-    text: str
-    kind: str
-    hostfile: str | None
-    probe: str | None = None
-
-
 class Judged(NamedTuple):
     """What became of an example."""
 
@@ -51,14 +42,8 @@ class Judged(NamedTuple):
 
 
 def example_of(gate: Gate, heading: str) -> Example:
-    """The YAML or JSON block below a heading of the page, and the block marked `hostfile`."""
-    section = gate.section(heading)
-    match = re.search(r"```(yaml|json)\n(.*?)```", section, re.DOTALL)
-    if match is None:
-        raise ValueError(f"{gate.id} has neither YAML nor JSON under `{heading}`")
-    hosts = re.search(r"```hostfile\n(.*?)```", section, re.DOTALL)
-    answers = re.search(r"```probe\n(.*?)```", section, re.DOTALL)
-    return Example(match[2], match[1], hosts[1] if hosts else None, answers[1] if answers else None)
+    """The example below a heading of the page: `Example` or `Use instead`."""
+    return gate.page.example if heading == "Example" else use_instead(gate)
 
 
 def completed(text: str, *, without: str = "") -> list[str]:
@@ -80,12 +65,6 @@ def completed(text: str, *, without: str = "") -> list[str]:
     ]
 
 
-def newest(gate: Gate) -> str:
-    """The newest release that a gate speaks of."""
-    latest = tuple(map(int, LATEST.split(".")))
-    return ".".join(map(str, gate.until)) if gate.until and gate.until < latest else LATEST
-
-
 def judge(
     gate: Gate,
     heading: str,
@@ -102,8 +81,8 @@ def judge(
 
     `version` is the DeepSpeed checked against; where it is not given, the newest that the gate speaks of.
     """
-    text, kind, hostfile, answers = example or example_of(gate, heading)
-    target = DeepSpeedTarget(version or newest(gate), "asked for")
+    text, kind, hostfile, answers, _ = example or example_of(gate, heading)
+    target = DeepSpeedTarget(version or newest_release(gate), "asked for")
     if kind == "json":
         loaded = load_spec(write("ds_config.json", text), overrides, target)
     else:
@@ -112,7 +91,7 @@ def judge(
     assert loaded.spec is not None, loaded.findings
     assert loaded.source is not None
     cluster = None
-    if hostfile is not None:
+    if hostfile:
         cluster, found = read_hostfile(write("hostfile", hostfile))
         assert not found, found
     run = resolve_run(loaded.spec, cluster=cluster, kind=loaded.kind)
@@ -120,7 +99,7 @@ def judge(
     device = accelerator if run.spec.cluster.gpu is None else None
     survey = None
     if cluster is not None and "the hosts' answers" in gate.needs:
-        survey = survey_of(cluster, yaml.safe_load(answers or "") or {})
+        survey = survey_of(cluster, yaml.safe_load(answers) or {})
     more = {"consumer": consumer, "accelerator": device, "survey": survey, "allow_code": allow_code}
     report = check_run(run, loaded.source, deepspeed=target, launching=launching, **more)
     return Judged(report, run, loaded.source, loaded.findings)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
-from pages import Example, example_of, judge
+from pages import example_of, judge
 
+from harness.check.finding_index import FAMILIES
+from harness.check.use_instead import use_instead
 from harness.finding_pages import load_pages
+from harness.gates.page import Example
 from harness.gates.registry import all_gates
 from harness.hostinfo.installed_deepspeed import installed_source_folder
+from harness.spec.text_editor import EditError
 
-FAMILIES = set("SP BT ZR OF TP PP SQ EX PR OP MD CK CC UT SE HO HF MM EN GT".split())
-HEADINGS = ("What it checks", "Why it fails", "Example", "Use instead")
 GATES = pytest.mark.parametrize("gate", all_gates(), ids=lambda g: g.id)
 
 
@@ -36,18 +40,20 @@ def relevant(gate, report):
 
 @GATES
 def test_the_page_is_complete(gate):
-    for heading in HEADINGS:
-        assert gate.section(heading), heading
+    page = gate.page  # without any of its parts it cannot be read
+    assert page.example.lead == ""
     assert re.fullmatch(r"[A-Z]{2}\d{3}", gate.id)
     assert gate.id[:2] in FAMILIES
     assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", gate.name)
     assert gate.id not in load_pages()
-    assert gate.page.isascii()
+    assert gate.docstring.isascii()
 
 
 @GATES
 def test_the_example_fires_this_gate_and_no_other(gate, write):
-    assert {f.gate for f in relevant(gate, report_on(gate, write))} == {gate.id}
+    judged = judge(gate, "Example", write)
+    assert [f"{f.gate}: {f.message}" for f in judged.loading if f.severity != "info"] == []
+    assert {f.gate for f in relevant(gate, judged.report)} == {gate.id}
 
 
 @GATES
@@ -59,14 +65,31 @@ def test_use_instead_is_clean_against_all_gates(gate, write):
 def test_the_fix_leaves_nothing(gate, write):
     judged = judge(gate, "Example", write)
     for finding in relevant(gate, judged.report):
-        assert finding.fix
+        assert finding.fix, "every finding has a fix"
         if "hosts" in gate.needs and not finding.fix.sets:
             return  # it is mended in the hostfile, which is no key of the spec
-        assert finding.fix.sets
+        assert finding.fix.sets, "a fix sets keys, unless it is made on hosts"
         assert finding.fix.safe or finding.fix.effect, "an unsafe fix says what changes"
     sets = {key: value for f in relevant(gate, judged.report) for key, value in f.fix.sets.items()}
     overrides = [f"{judged.source.user_key(key)}={json.dumps(value)}" for key, value in sets.items()]
     assert relevant(gate, report_on(gate, write, overrides=overrides)) == []
+
+
+@GATES
+def test_a_written_use_instead_says_more_than_the_fix(gate):
+    """What the fix makes of the example is not written a second time."""
+    if gate.page.instead is None:
+        return
+    derived = gate._replace(docstring=gate.docstring.partition("\n    Use instead:")[0])
+    assert derived.page.instead is None
+    with contextlib.suppress(EditError):  # the fix leaves nothing of the file
+        assert use_instead(derived) != gate.page.instead
+
+
+@GATES
+def test_a_severity_is_one_of_the_gates(gate, write):
+    severities = {f.severity for f in report_on(gate, write).findings if f.gate == gate.id}
+    assert severities <= set(gate.severities)
 
 
 @GATES
@@ -79,10 +102,10 @@ def test_the_message_keeps_the_rules(gate, write):
             assert "\n" not in text
             first = text.split(" ")[0]
             proper = first.startswith(("`", "ZeRO", "DeepSpeed", "Auto", "Adam", "NVMe")) or first.isupper()
-            assert not text or proper or not first[0].isupper(), text
+            assert not text or proper or not first[0].isupper(), f"lower case, please: {text}"
         assert finding.place is not None
         assert finding.place.line >= 1
-        assert 20 < len(finding.message) < 160
+        assert 20 < len(finding.message) < 160, "more than 20 characters, fewer than 160"
 
 
 @GATES
@@ -107,13 +130,11 @@ def test_it_is_skipped_and_said_so_without_what_it_needs(gate, write):
         assert gate.id in {s.gate for s in report_on(gate, write, launching=False).skipped}
     example = example_of(gate, "Example")
     if "hosts" in gate.needs:
-        assert gate.id in {s.gate for s in report_on(gate, write, example=example._replace(hostfile=None)).skipped}
+        assert gate.id in {s.gate for s in report_on(gate, write, example=example._replace(hostfile="")).skipped}
     for need, lines in (("world size", r"  num_gpus: \d+\n"), ("the accelerator", r"  gpu: \S+\n")):
         if need in gate.needs and re.search(lines, example.text):
             text = re.sub(lines, "", re.sub(r"^(launch|cluster):\n" + lines + r"(?!  )", "", example.text, flags=re.M))
-            report = report_on(
-                gate, write, example=Example(text, example.kind, None), launching=False, accelerator=None
-            )
+            report = report_on(gate, write, example=Example(text, example.kind), launching=False, accelerator=None)
             assert gate.id in {s.gate for s in report.skipped}
 
 
@@ -135,6 +156,6 @@ def test_the_quote_stands_in_the_installed_deepspeed(cite):
     assert cite.quote in Path(installed_source_folder(), cite.file).read_text(encoding="utf-8")
 
 
-def test_ids_are_unique_and_names_too():
-    names = [g.name for g in all_gates()]
-    assert len(set(names)) == len(names)
+def test_a_name_is_used_once():
+    names = Counter(gate.name for gate in all_gates())
+    assert [name for name, count in names.items() if count > 1] == []

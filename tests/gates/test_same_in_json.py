@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from pages import Example, example_of, judge
+from pages import example_of, judge
 
+from harness.gates.page import Example
 from harness.gates.registry import all_gates
 from harness.render.ds_config import render_ds_config
 

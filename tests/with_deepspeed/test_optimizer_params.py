@@ -18,7 +18,7 @@ from deepspeed.runtime import lr_schedules
 from deepspeed.runtime.engine import DeepSpeedEngine
 from deepspeed.runtime.zero.utils import ZERO_SUPPORTED_OPTIMIZERS
 
-from harness.gates.optimizer import known
+from harness.gates import optimizer_facts as known
 
 FUSED = {"adam": FusedAdam, "lamb": FusedLamb, "lion": FusedLion}
 ON_CPU = {"adam": DeepSpeedCPUAdam, "adagrad": DeepSpeedCPUAdagrad, "lion": DeepSpeedCPULion}
@@ -95,10 +95,8 @@ def test_names_of_the_schedulers():
 
 
 def test_the_rate_that_an_optimizer_takes_by_itself():
-    from harness.gates.optimizer.rate_by_default import _DEFAULTS
-
     for name in known.TORCH:
         rate = inspect.signature(getattr(torch.optim, name).__init__).parameters["lr"].default
-        assert _DEFAULTS.get(name.lower(), 0.001) == rate, name
+        assert known.DEFAULT_RATES.get(name.lower(), 0.001) == rate, name
     for cls in (FusedAdam, FusedLamb, FusedLion, DeepSpeedCPUAdam, DeepSpeedCPULion):
         assert inspect.signature(cls.__init__).parameters["lr"].default == 0.001

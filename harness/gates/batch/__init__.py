@@ -1,1 +1,0 @@
-"""BT: the batch triangle."""

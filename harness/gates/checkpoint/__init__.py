@@ -1,1 +1,0 @@
-"""CK: checkpoints."""

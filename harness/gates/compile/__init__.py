@@ -1,1 +1,0 @@
-"""CC: torch.compile under DeepSpeed (`compile`)."""

@@ -1,1 +1,0 @@
-"""Values that a configuration leaves open: the program that fills them in, and those that none does."""

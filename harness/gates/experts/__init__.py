@@ -1,1 +1,0 @@
-"""EX: mixtures of experts, AutoEP and ZeRO-3 leaf modules."""

@@ -1,1 +1,0 @@
-"""HO: hosts, slots and the environment of a launch."""

@@ -1,1 +1,0 @@
-"""MD: model, data and length of training."""

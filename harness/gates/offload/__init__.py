@@ -1,1 +1,0 @@
-"""OF: offload to CPU and NVMe."""

@@ -1,1 +1,0 @@
-"""OP: optimizers, Muon and learning-rate schedulers."""

@@ -1,1 +1,0 @@
-"""PP: PipelineModule."""

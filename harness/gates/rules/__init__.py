@@ -1,0 +1,1 @@
+"""One module for each feature of DeepSpeed, with all gates about it. No module knows another."""

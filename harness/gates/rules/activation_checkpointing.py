@@ -1,0 +1,149 @@
+"""Activation checkpointing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.findings import Finding, Fix
+from harness.gates.registry import Cite, Context, gate
+
+_SWITCHES = ("partition_activations", "cpu_checkpointing", "contiguous_memory_optimization")
+
+
+@gate(
+    "UT010",
+    "activation-checkpointing-block-that-is-not-read",
+    upstream="silent",
+    severity="warning",
+    cites=(Cite("runtime/activation_checkpointing/checkpointing.py", "def configure("),),
+    when=lambda ctx: ctx.has_key("activation_checkpointing"),
+)
+def unread_block(ctx: Context) -> Iterator[Finding]:
+    """DeepSpeed's activation checkpointing for a model that does not use it.
+
+    An `activation_checkpointing` block that asks for something, in a run spec or in a JSON for the Hugging Face Trainer
+    or accelerate.
+
+    Why: The block configures `deepspeed.checkpointing.checkpoint`, which a model has to call itself. Hugging Face
+    models do not: nothing is recomputed, partitioned or moved to the CPU (run on 0.19.8 with a Llama model). Their own
+    gradient checkpointing is another mechanism. In a run spec, `train.gradient_checkpointing: true` and
+    `train.offload_activations: true` put DeepSpeed's function in its place, for `cpu_checkpointing`.
+
+    Example: {
+      "train_micro_batch_size_per_gpu": "auto",
+      "gradient_accumulation_steps": "auto",
+      "gradient_clipping": "auto",
+      "zero_optimization": {"stage": 1},
+      "activation_checkpointing": {"cpu_checkpointing": true}
+    }
+    """
+    is_spec = ctx.run.kind == "spec"
+    if not is_spec and ctx.consumer not in ("hf", "accelerate"):
+        return
+    block = ctx.ds("activation_checkpointing")
+    if not isinstance(block, dict):
+        return
+    names = [name for name in _SWITCHES if block.get(name) is True]
+    if is_spec and ctx.run.spec.train.gradient_checkpointing and "cpu_checkpointing" in names:
+        names.remove("cpu_checkpointing")
+    if not names:
+        return
+    key = f"deepspeed.activation_checkpointing.{names[0]}"
+    substitute = "`train.gradient_checkpointing`" if is_spec else "the Trainer's `gradient_checkpointing`"
+    yield ctx.finding(
+        f"{ctx.key(key)} does nothing for Hugging Face models",
+        key,
+        label="has no effect",
+        notes=["only a model that calls `deepspeed.checkpointing.checkpoint` itself reads the block"],
+        fix=Fix(
+            f"remove {ctx.key('deepspeed.activation_checkpointing')}; {substitute} is what recomputes activations",
+            {"deepspeed.activation_checkpointing": None},
+            effect="the same for Hugging Face models",
+        ),
+    )
+
+
+@gate(
+    "UT011",
+    "contiguous-activations-alone",
+    upstream="asserts",
+    severity="warning",
+    cites=(
+        Cite(
+            "runtime/activation_checkpointing/checkpointing.py",
+            "Contiguous Checkpointing is only available with partitioned activations.",
+        ),
+    ),
+    when=lambda ctx: ctx.has_key("activation_checkpointing"),
+)
+def contiguous_activations_alone(ctx: Context) -> Iterator[Finding]:
+    """Contiguous activations without what they need.
+
+    `activation_checkpointing.contiguous_memory_optimization: true` without `partition_activations: true` and
+    `number_checkpoints`, for a script that hands the block to DeepSpeed.
+
+    Why: `deepspeed.checkpointing.configure` asserts both (run on 0.19.8).
+
+    Example: {
+      "train_micro_batch_size_per_gpu": 1,
+      "activation_checkpointing": {"contiguous_memory_optimization": true}
+    }
+
+    Use instead: {
+      "train_micro_batch_size_per_gpu": 1,
+      "activation_checkpointing": {
+        "partition_activations": true,
+        "contiguous_memory_optimization": true,
+        "number_checkpoints": 32
+      }
+    }
+    """
+    if ctx.run.kind == "spec" or ctx.consumer in ("hf", "accelerate"):
+        return  # the block has no effect there at all
+    block = "activation_checkpointing"
+    requirements = []
+    if ctx.ds(f"{block}.partition_activations") is not True:
+        requirements.append("`partition_activations: true`")
+    if not ctx.ds(f"{block}.number_checkpoints"):
+        requirements.append("`number_checkpoints`")
+    if requirements and ctx.ds(f"{block}.contiguous_memory_optimization") is True:
+        key = f"deepspeed.{block}.contiguous_memory_optimization"
+        text = " and ".join(requirements)
+        yield ctx.finding(
+            f"{ctx.key(key)} needs {text} beside it",
+            key,
+            notes=["a script that hands the block to `deepspeed.checkpointing.configure` fails there"],
+            fix=Fix(f"write {text}, or set it to false", {key: False}, effect="buffers are not contiguous"),
+        )
+
+
+@gate(
+    "MD031", "recomputation-options-without-recomputation", upstream="silent", severity="warning", needs=("a run spec",)
+)
+def options_without_recomputation(ctx: Context) -> Iterator[Finding]:
+    """Options of activation checkpointing that is off.
+
+    `train.gradient_checkpointing_use_reentrant` and `train.offload_activations` are on only with
+    `train.gradient_checkpointing: true`.
+
+    Why: They say how activations are computed anew. Without `gradient_checkpointing` all of them are kept on the
+    accelerator.
+
+    Example:
+        train.offload_activations: true
+    """
+    train = ctx.run.spec.train
+    if train.gradient_checkpointing:
+        return
+    for name in ("gradient_checkpointing_use_reentrant", "offload_activations"):
+        if getattr(train, name):
+            yield ctx.finding(
+                f"`train.{name}` has no effect without `train.gradient_checkpointing: true`",
+                f"train.{name}",
+                label="has no effect",
+                fix=Fix(
+                    "set `train.gradient_checkpointing: true`",
+                    {"train.gradient_checkpointing": True},
+                    effect="computes every layer twice, to save memory",
+                ),
+            )

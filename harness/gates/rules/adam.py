@@ -1,0 +1,254 @@
+"""Adam and AdamW: decay, AMSGrad and kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.findings import Finding, Fix
+from harness.gates.registry import Cite, Context, gate
+
+_TYPE = "deepspeed.optimizer.type"
+_TORCH_ADAM = "deepspeed.optimizer.params.torch_adam"
+
+
+@gate(
+    "OP007",
+    "adam-decays-like-adamw",
+    upstream="silent",
+    severity="warning",
+    cites=(
+        Cite("runtime/engine.py", "Optimizer name of Adam forces AdamW logic unless adam_w_mode is explicitly set"),
+    ),
+    when=lambda ctx: ctx.optimizer.name == "adam" and (ctx.run.kind == "deepspeed-json" or ctx.has_key("optimizer")),
+)
+def adam_with_adamw_decay(ctx: Context) -> Iterator[Finding]:
+    """Adam that decays weights like AdamW.
+
+    `optimizer.type: Adam` in a DeepSpeed configuration with a `weight_decay` above 0 and without `adam_w_mode`.
+
+    Why: DeepSpeed's Adam is AdamW unless `adam_w_mode: false` is written: the decay is applied to the weights, apart
+    from the gradient, not added to the gradient (run on 0.19.8: the losses of AdamW). The `optimizer` section of a run
+    spec says `adam` and means it; the harness writes the flag.
+
+    Example:
+        zero.stage: 1
+        deepspeed.optimizer.type: Adam
+        deepspeed.optimizer.params.lr: 1.0e-5
+        deepspeed.optimizer.params.weight_decay: 0.1
+    """
+    optimizer = ctx.optimizer
+    if (ctx.run.kind == "spec" and optimizer.key == "optimizer") or ctx.has_key("optimizer.params.adam_w_mode"):
+        return
+    decay = optimizer.params.get("weight_decay")
+    if isinstance(decay, bool) or not isinstance(decay, (int, float)) or decay <= 0:
+        return
+    yield ctx.finding(
+        f"DeepSpeed's `Adam` is AdamW here: the weight decay of {decay:g} is decoupled",
+        f"{optimizer.key}.type",
+        related=[(f"{optimizer.key}.params.weight_decay", "decays the weights, not the gradient")],
+        notes=["`adam_w_mode: false` gives Adam with the decay added to the gradient"],
+        fix=Fix(
+            "write `AdamW`, which is what is trained",
+            {_TYPE: "AdamW"},
+            effect="the same steps, under their name",
+        ),
+    )
+
+
+@gate(
+    "OP008",
+    "adamw-ignores-adam-w-mode",
+    upstream="silent",
+    severity="warning",
+    unread="`AdamW` pays no attention to it",
+    cites=(Cite("runtime/engine.py", "self.optimizer_name() == ADAMW_OPTIMIZER or adam_w_mode"),),
+)
+def unread_adam_w_mode(ctx: Context) -> Iterator[Finding]:
+    """AdamW told not to be AdamW.
+
+    `optimizer.type: AdamW` with `adam_w_mode: false`.
+
+    Why: The flag counts for `Adam` only. With `AdamW` it is taken out and forgotten, and the decay is decoupled all the
+    same (run on 0.19.8).
+
+    Example:
+        zero.stage: 1
+        deepspeed.optimizer.type: AdamW
+        deepspeed.optimizer.params.lr: 1.0e-5
+        deepspeed.optimizer.params.weight_decay: 0.1
+        deepspeed.optimizer.params.adam_w_mode: false
+
+    Use instead:
+        zero.stage: 1
+        deepspeed.optimizer.type: Adam
+        deepspeed.optimizer.params.lr: 1.0e-5
+        deepspeed.optimizer.params.weight_decay: 0.1
+        deepspeed.optimizer.params.adam_w_mode: false
+    """
+    if ctx.optimizer.name == "adamw" and ctx.optimizer.params.get("adam_w_mode") is False:
+        key = "deepspeed.optimizer.params.adam_w_mode"
+        yield ctx.finding(
+            f"{ctx.key(key)} has no effect on `AdamW`, only on `Adam`",
+            key,
+            label="has no effect",
+            related=[(_TYPE, "stays AdamW")],
+            fix=Fix(f"remove {ctx.key(key)}, or write `Adam`", {key: None}, safe=True),
+        )
+
+
+def _is_torch_adamw(ctx: Context) -> bool:
+    """Does DeepSpeed take torch's AdamW? (torch's Adam does not decay by default.)"""
+    optimizer = ctx.optimizer
+    if optimizer.params.get("torch_adam") is not True:
+        return False
+    return optimizer.name == "adamw" or (optimizer.name == "adam" and optimizer.params.get("adam_w_mode") is not False)
+
+
+@gate(
+    "OP009",
+    "torch-adam-decays-by-default",
+    upstream="silent",
+    severity="warning",
+    cites=(Cite("runtime/engine.py", "torch.optim.AdamW if adam_w_mode else torch.optim.Adam"),),
+)
+def torch_adam_default_decay(ctx: Context) -> Iterator[Finding]:
+    """Weight decay that nobody asked for.
+
+    `torch_adam: true` without `weight_decay`, where DeepSpeed takes torch's AdamW.
+
+    Why: FusedAdam and DeepSpeedCPUAdam do not decay unless told to; torch's AdamW decays by 0.01. The switch of the
+    implementation is a switch of the regularisation (run on 0.19.8: other losses).
+
+    Example:
+        zero.stage: 1
+        deepspeed.optimizer.type: AdamW
+        deepspeed.optimizer.params.lr: 1.0e-5
+        deepspeed.optimizer.params.torch_adam: true
+    """
+    if _is_torch_adamw(ctx) and not ctx.has_key("optimizer.params.weight_decay"):
+        decay_key = "deepspeed.optimizer.params.weight_decay"
+        yield ctx.finding(
+            "torch's AdamW decays weights by 0.01 when no `weight_decay` is given",
+            _TORCH_ADAM,
+            notes=["DeepSpeed's own Adam does not decay unless it is told to"],
+            fix=Fix(f"set {ctx.key(decay_key)} to 0.01, or to what is meant", {decay_key: 0.01}, safe=True),
+        )
+
+
+@gate(
+    "OP016",
+    "amsgrad-not-implemented",
+    upstream="raises",
+    cites=(
+        Cite("ops/adam/fused_adam.py", "FusedAdam does not support the AMSGrad variant."),
+        Cite("ops/adam/cpu_adam.py", "DeepSpeedCPUAdam does not support the AMSGrad variant."),
+    ),
+)
+def amsgrad_without_implementation(ctx: Context) -> Iterator[Finding]:
+    """AMSGrad where DeepSpeed has none.
+
+    `amsgrad: true` with DeepSpeed's own Adam, AdamW or Lamb.
+
+    Why: `RuntimeError: FusedAdam does not support the AMSGrad variant` when the engine is built, and the same of
+    DeepSpeedCPUAdam (run on 0.19.8). torch's classes do support it.
+
+    Example:
+        zero.stage: 1
+        deepspeed.optimizer.type: AdamW
+        deepspeed.optimizer.params.lr: 1.0e-5
+        deepspeed.optimizer.params.weight_decay: 0.0
+        deepspeed.optimizer.params.amsgrad: true
+    """
+    optimizer = ctx.optimizer
+    if optimizer.name not in ("adam", "adamw", "lamb"):
+        return
+    if not optimizer.params.get("amsgrad") or optimizer.params.get("torch_adam"):
+        return
+    key = "deepspeed.optimizer.params.amsgrad"
+    if optimizer.name == "lamb":
+        fix = ctx.fix_to_remove(key, effect="trains without AMSGrad")
+    else:
+        fix = ctx.fix_to_set(_TORCH_ADAM, True, safe=True, effect="torch's AdamW, slower")
+    yield ctx.finding(
+        f"DeepSpeed's {optimizer.type} has no AMSGrad variant",
+        key,
+        notes=["DeepSpeed refuses it when it builds the engine"],
+        fix=fix,
+    )
+
+
+@gate(
+    "OP017",
+    "legacy-fusion-left-on",
+    upstream="silent",
+    severity=("error", "warning"),
+    unread="read at stage 0 in 16 bit alone",
+    cites=(Cite("runtime/engine.py", "fused_adam_legacy=self.optimizer_legacy_fusion(),"),),
+    when=lambda ctx: ctx.ds("optimizer.legacy_fusion") is True,
+)
+def leftover_legacy_fusion(ctx: Context) -> Iterator[Finding]:
+    """A switch of an optimizer long gone.
+
+    `optimizer.legacy_fusion: true`.
+
+    Why: It makes the 16-bit optimizer of stage 0 call FusedAdam the way Apex wanted it years ago: `RuntimeError:
+    FusedAdam has been updated` at the first step. Everywhere else it is not read (run on 0.19.8).
+
+    Example:
+        precision.bf16: true
+        zero.stage: 1
+        deepspeed.optimizer.type: AdamW
+        deepspeed.optimizer.legacy_fusion: true
+        deepspeed.optimizer.params.lr: 1.0e-5
+    """
+    optimizer = ctx.optimizer
+    is_own_adam = optimizer.name in ("adam", "adamw") and not optimizer.params.get("torch_adam")
+    is_fused = is_own_adam and not ctx.is_optimizer_offloaded
+    is_fatal = is_fused and ctx.stage == 0 and (ctx.is_enabled("fp16") or ctx.is_enabled("bf16"))
+    key = "deepspeed.optimizer.legacy_fusion"
+    yield ctx.finding(
+        f"{ctx.key(key)} {'makes the first step fail' if is_fatal else 'is read at stage 0 in 16-bit only'}",
+        key,
+        severity="error" if is_fatal else "warning",
+        label="" if is_fatal else "has no effect",
+        fix=ctx.fix_to_remove(key, safe=True),
+    )
+
+
+@gate(
+    "OF021",
+    "torch-adam-offloaded",
+    upstream="silent",
+    severity="warning",
+    cites=(Cite("runtime/engine.py", "torch_adam = optimizer_parameters.pop(TORCH_ADAM_PARAM, False)"),),
+    when=lambda ctx: ctx.stage > 0 and ctx.is_optimizer_offloaded,
+)
+def offloaded_torch_adam(ctx: Context) -> Iterator[Finding]:
+    """Torch's Adam on the CPU.
+
+    `torch_adam: true` in the optimizer's parameters with `zero.offload_optimizer`.
+
+    Why: DeepSpeed then builds torch's AdamW and steps it on the CPU: correct, and several times slower than
+    DeepSpeedCPUAdam (run on 0.19.8 at stages 2 and 3). Its `weight_decay` is 0.01 where nothing is written, DeepSpeed's
+    is 0.
+
+    Example:
+        zero.stage: 2
+        zero.offload_optimizer.device: cpu
+        deepspeed.optimizer.type: AdamW
+        deepspeed.optimizer.params.lr: 0.0001
+        deepspeed.optimizer.params.weight_decay: 0.0
+        deepspeed.optimizer.params.torch_adam: true
+    """
+    optimizer = ctx.optimizer
+    if optimizer.name not in ("adam", "adamw") or optimizer.params.get("torch_adam") is not True:
+        return
+    if ctx.ds("zero_optimization.offload_optimizer.ratio", 1.0) < 1:
+        return  # refused: OF013
+    key = f"{optimizer.key}.params.torch_adam"
+    yield ctx.finding(
+        f"{ctx.key(key)} steps on the CPU in torch code, several times slower than DeepSpeedCPUAdam",
+        key,
+        related=[("zero.offload_optimizer.device", "offloaded here")],
+        fix=Fix("remove it", {key: None}, effect="DeepSpeedCPUAdam: the same rule, rounded in another order"),
+    )

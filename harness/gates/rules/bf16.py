@@ -1,0 +1,311 @@
+"""Training in bf16, and 16-bit master weights and optimizer states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from harness.findings import Finding, Fix
+from harness.gates.dtypes import model_dtype
+from harness.gates.registry import Cite, Context, gate
+
+_BF16 = "precision.bf16"
+_STAGE = "zero.stage"
+_BF16_MASTERS = "bf16.bf16_master_weights_and_grads"
+_BF16_STATES = "bf16.bf16_optimizer_states"
+
+
+@gate(
+    "PR005",
+    "two-spellings-of-bf16",
+    upstream="silent",
+    severity=("error", "warning"),
+    unread="DeepSpeed drops `bfloat16` where `bf16` is written",
+    cites=(Cite("runtime/precision_config.py", "bf16_config_dict = param_dict.get(BFLOAT16_OLD, {})"),),
+    when=lambda ctx: ctx.has_key("bf16") and ctx.has_key("bfloat16"),
+)
+def two_spellings_of_bf16(ctx: Context) -> Iterator[Finding]:
+    """`bf16` and `bfloat16` at once.
+
+    Both blocks in one configuration.
+
+    Why: `bfloat16` is the old name of `bf16`. Where both are written, DeepSpeed takes `bf16` and drops the other one
+    whole, without a word (run on 0.19.8): with `bf16.enabled: false` and `bfloat16.enabled: true` the model is trained
+    in fp32.
+
+    Example: {
+      "train_micro_batch_size_per_gpu": 1,
+      "gradient_clipping": 1.0,
+      "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "weight_decay": 0.0}},
+      "zero_optimization": {"stage": 1},
+      "bf16": {"enabled": false},
+      "bfloat16": {"enabled": true}
+    }
+    """
+    key = "deepspeed.bfloat16"
+    is_lost = ctx.is_enabled("bfloat16") and not ctx.is_enabled("bf16") and not ctx.is_auto("bf16.enabled")
+    yield ctx.finding(
+        f"{ctx.key(key)} is dropped because `bf16` is there too"
+        + ("; it is off, so the model is trained in fp32" if is_lost else ""),
+        key,
+        severity="error" if is_lost else "warning",
+        label="not read",
+        related=[(_BF16, "this one counts")],
+        fix=Fix(
+            f"remove {ctx.key(key)} and set {ctx.key(_BF16)} to true",
+            {key: None, _BF16: True},
+            effect="trains in bf16 instead of fp32",
+        )
+        if is_lost
+        else ctx.fix_to_remove(key, safe=True),
+        of_key=True,
+    )
+
+
+_GPUS_BEFORE_AMPERE = ("v100", "t4", "p100", "rtx 20", "rtx20", "titan")
+
+
+@gate(
+    "PR014",
+    "bf16-on-an-old-gpu",
+    upstream="silent",
+    severity="warning",
+    cites=(Cite("runtime/engine.py", "Type bf16 is not supported on your device."),),
+    when=lambda ctx: ctx.is_enabled("bf16") and ctx.run.spec.cluster.gpu is not None,
+    unseen="needs a GPU older than Ampere",
+)
+def bf16_on_old_gpu(ctx: Context) -> Iterator[Finding]:
+    """bf16 on a GPU that does not compute in it.
+
+    `precision.bf16` with a `cluster.gpu` older than Ampere: V100, T4, P100, RTX 20.
+
+    Why: These have no bf16 units. torch says that bf16 is supported, since it emulates it, DeepSpeed believes it, and
+    training is slower than in fp32. fp16 has the tensor cores there (read in torch 2.13).
+
+    Example:
+        precision.bf16: true
+        zero.stage: 2
+        cluster.gpu: V100-32GB
+    """
+    gpu = str(ctx.run.spec.cluster.gpu)
+    if gpu.lower().startswith(_GPUS_BEFORE_AMPERE):
+        fp16_key = "precision.fp16"
+        yield ctx.finding(
+            f"a {gpu[:30]} has no bf16 arithmetic: torch emulates it, slower than fp32",
+            _BF16,
+            related=[("cluster.gpu", "older than Ampere")],
+            fix=Fix(
+                f"set {ctx.key(_BF16)} to false and {ctx.key(fp16_key)} to true",
+                {_BF16: False, fp16_key: True},
+                effect="trains in fp16, with loss scaling",
+            ),
+        )
+
+
+@gate(
+    "PR020",
+    "overflow-check-switched-off",
+    upstream="silent",
+    severity="warning",
+    unread="read at stages 1 and 2 alone",
+    cites=(Cite("runtime/engine.py", "check_grad_overflow = self._config.bfloat16_config.check_grad_overflow"),),
+    since="0.19.3",
+    when=lambda ctx: ctx.is_enabled("bf16"),
+)
+def switched_off_overflow_check(ctx: Context) -> Iterator[Finding]:
+    """bf16 without the overflow check.
+
+    `bf16.check_grad_overflow: false`.
+
+    Why: At ZeRO stages 1 and 2 a gradient with inf or nan goes into the weights: one bad batch and every later loss is
+    nan, with clipping too (run on 0.19.8). At stages 0 and 3 the key is not read and the step is skipped all the same.
+    Up to 0.19.2 false was the default.
+
+    Example:
+        precision.bf16: true
+        zero.stage: 2
+        deepspeed.bf16.check_grad_overflow: false
+    """
+    if ctx.ds("bf16.check_grad_overflow") is False:
+        is_read = ctx.stage in (1, 2)
+        key = "deepspeed.bf16.check_grad_overflow"
+        yield ctx.finding(
+            "one gradient with inf or nan makes all weights nan"
+            if is_read
+            else f"{ctx.key(key)} is not read at ZeRO stage {ctx.stage}",
+            key,
+            label="" if is_read else "has no effect",
+            related=[(_STAGE, "the stage is set here")],
+            fix=ctx.fix_to_remove(key, safe=not is_read, effect="a step with inf or nan is skipped" if is_read else ""),
+        )
+
+
+def _fix_master_flags(ctx: Context, keys: Sequence[str]) -> Fix:
+    """The fix that removes these flags of 16-bit master weights and states."""
+    title = "remove " + " and ".join(map(ctx.key, keys))
+    return Fix(title, dict.fromkeys(keys), effect="keeps master weights in fp32")
+
+
+@gate(
+    "PR021",
+    "masters-in-16-bit-at-stage-0",
+    upstream="asserts",
+    cites=(Cite("runtime/config.py", "Bf16_master_weights_and_grads is only supported with ZeRO Stage 1, 2, or 3."),),
+    when=lambda ctx: ctx.stage == 0,
+)
+def sixteen_bit_masters_at_stage_0(ctx: Context) -> Iterator[Finding]:
+    """16-bit master weights without ZeRO.
+
+    `bf16.bf16_master_weights_and_grads`, `bf16.bf16_optimizer_states` or `fp16.fp16_master_weights_and_grads` at ZeRO
+    stage 0.
+
+    Why: Only ZeRO optimizers keep master weights in 16-bit. DeepSpeed asserts it when it reads the configuration, even
+    where the block itself is off (run on 0.19.8).
+
+    Example:
+        optimizer.type: sgd
+        precision.bf16: true
+        zero.stage: 0
+        deepspeed.bf16.bf16_master_weights_and_grads: true
+    """
+    flags = (_BF16_MASTERS, _BF16_STATES, "fp16.fp16_master_weights_and_grads")
+    keys = [f"deepspeed.{flag}" for flag in flags if ctx.ds(flag) is True]
+    if keys:
+        key = keys[0]
+        yield ctx.finding(
+            f"{ctx.key(key)} needs ZeRO stage 1, 2 or 3",
+            key,
+            related=[(_STAGE, "the stage is set here")],
+            notes=["DeepSpeed asserts this when it reads its configuration, whether the block is on or off"],
+            fix=_fix_master_flags(ctx, keys),
+        )
+
+
+@gate(
+    "PR022",
+    "masters-in-16-bit-without-cpu-adam",
+    upstream="asserts",
+    cites=(Cite("runtime/zero/stage_1_and_2.py", "Master weights feature requires {self.zero_stage_string} Offload"),),
+    when=lambda ctx: ctx.stage > 0,
+)
+def sixteen_bit_masters_without_cpu_adam(ctx: Context) -> Iterator[Finding]:
+    """16-bit master weights without DeepSpeedCPUAdam.
+
+    `bf16.bf16_master_weights_and_grads` (unless `bf16.bf16_optimizer_states` keeps the states in bf16 too, on the
+    device) and `fp16.fp16_master_weights_and_grads` at ZeRO stages 1 to 3: the optimizer is offloaded, and it is Adam
+    or AdamW.
+
+    Why: Of all optimizers DeepSpeedCPUAdam alone keeps fp32 states beside 16-bit master weights. Others are refused
+    when the engine is built: `Master weights feature requires ZeRO-2 Offload with DeepSpeedCPUAdam` (run on 0.19.8).
+
+    Example:
+        precision.bf16: true
+        zero.stage: 2
+        deepspeed.bf16.bf16_master_weights_and_grads: true
+    """
+    dtype = model_dtype(ctx)
+    if dtype not in ("bf16", "fp16"):
+        return
+    flag = f"{dtype}.{dtype}_master_weights_and_grads"
+    if ctx.ds(flag) is not True:
+        return
+    is_offloaded = ctx.is_optimizer_offloaded
+    if dtype == "bf16" and ctx.ds(_BF16_STATES) is True and not is_offloaded:
+        return
+    optimizer = ctx.optimizer
+    # Adam or AdamW without `torch_adam`; the name is empty where the file leaves the optimizer to the script
+    is_own_adam = optimizer.name in ("", "adam", "adamw") and not optimizer.params.get("torch_adam")
+    if is_offloaded and is_own_adam and not ctx.ds("zero_optimization.zenflow"):
+        return
+    key = f"deepspeed.{flag}"
+    device_key = "zero.offload_optimizer.device"
+    yield ctx.finding(
+        f"{ctx.key(key)} needs Adam or AdamW with an optimizer on the CPU",
+        key,
+        related=[(f"{optimizer.key}.type", "the optimizer"), (device_key, "where it is")],
+        notes=["DeepSpeed asserts this when it builds the engine"],
+        fix=ctx.fix_to_set(device_key, "cpu", effect="master weights and the step move to the CPU")
+        if is_own_adam and not is_offloaded
+        else ctx.fix_to_remove(key, effect="keeps master weights in fp32"),
+    )
+
+
+@gate(
+    "PR023",
+    "states-in-16-bit-without-masters",
+    upstream="asserts",
+    cites=(Cite("runtime/config.py", "bf16_optimizer_states requires bf16_master_weights_and_grads to be enabled."),),
+    since="0.18.3",
+)
+def sixteen_bit_states_without_masters(ctx: Context) -> Iterator[Finding]:
+    """Optimizer states in bf16 without master weights in bf16.
+
+    `bf16.bf16_optimizer_states` without `bf16.bf16_master_weights_and_grads` at ZeRO stages 1 to 3.
+
+    Why: The states have the format of the master weights. DeepSpeed asserts it when it reads the configuration (run on
+    0.19.8).
+
+    Example:
+        precision.bf16: true
+        zero.stage: 2
+        deepspeed.bf16.bf16_optimizer_states: true
+    """
+    if ctx.stage > 0 and ctx.ds(_BF16_STATES) is True and ctx.ds(_BF16_MASTERS) is not True:
+        key = f"deepspeed.{_BF16_STATES}"
+        masters_key = f"deepspeed.{_BF16_MASTERS}"
+        yield ctx.finding(
+            f"{ctx.key(key)} needs {ctx.key(masters_key)}",
+            key,
+            notes=["DeepSpeed asserts this when it reads its configuration"],
+            fix=ctx.fix_to_set(masters_key, True, effect="keeps master weights in bf16 as well"),
+        )
+
+
+@gate(
+    "PR024",
+    "masters-of-another-format",
+    upstream="silent",
+    cites=(Cite("runtime/config.py", "if self.bfloat16_config.bf16_master_weights_and_grads:"),),
+    when=lambda ctx: ctx.stage > 0,
+)
+def sixteen_bit_masters_of_another_format(ctx: Context) -> Iterator[Finding]:
+    """16-bit master weights of a model in another format.
+
+    `bf16.bf16_master_weights_and_grads` while `bf16` is off, or `fp16.fp16_master_weights_and_grads` while `fp16` is
+    off, at ZeRO stages 1 to 3.
+
+    Why: The flags are read whether the block is on or off. The model stays in fp32 and its master weights, and with
+    `bf16_optimizer_states` the states too, are kept in 16-bit: less precise than fp32, with the memory of fp32 (run on
+    0.19.8: other losses than both fp32 and bf16).
+
+    Example: {
+      "train_micro_batch_size_per_gpu": 1,
+      "gradient_clipping": 1.0,
+      "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "weight_decay": 0.0}},
+      "zero_optimization": {"stage": 2},
+      "bf16": {"enabled": false, "bf16_master_weights_and_grads": true, "bf16_optimizer_states": true}
+    }
+
+    Use instead: {
+      "train_micro_batch_size_per_gpu": 1,
+      "gradient_clipping": 1.0,
+      "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "weight_decay": 0.0}},
+      "zero_optimization": {"stage": 2},
+      "bf16": {"enabled": true, "bf16_master_weights_and_grads": true, "bf16_optimizer_states": true}
+    }
+    """
+    dtype = model_dtype(ctx)
+    if dtype is None:
+        return
+    for block in ("bf16", "fp16"):
+        flag = f"{block}.{block}_master_weights_and_grads"
+        if dtype == block or ctx.ds(flag) is not True:
+            continue
+        key = f"deepspeed.{flag}"
+        keys = [key]
+        if block == "bf16" and ctx.ds(_BF16_STATES):
+            keys.append(f"deepspeed.{_BF16_STATES}")
+        yield ctx.finding(
+            f"{ctx.key(key)} is read although {ctx.key(f'precision.{block}')} is off: {dtype} with {block} masters",
+            key,
+            fix=_fix_master_flags(ctx, keys),
+        )

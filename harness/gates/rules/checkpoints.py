@@ -1,0 +1,288 @@
+"""Saves, exports, limits and restarts of a run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from harness.findings import Finding, Fix
+from harness.gates.registry import Context, gate
+
+_SAVE_AT_END_KEY = "checkpoint.save_at_end"
+
+
+@gate("CK009", "training-that-saves-nothing", upstream="silent", severity="info", needs=("a run spec",))
+def training_without_saves(ctx: Context) -> Iterator[Finding]:
+    """A run that keeps nothing of what it trained.
+
+    `checkpoint.save_at_end: false` without a `checkpoint.save_steps`, and without `export.at_end`.
+
+    Why: Nothing is written but metrics: good for a measurement, not for a model.
+
+    Example:
+        checkpoint.save_at_end: false
+    """
+    spec = ctx.run.spec
+    if not spec.checkpoint.save_at_end and spec.checkpoint.save_steps is None and not spec.export.at_end:
+        yield ctx.finding(
+            "no checkpoint is ever saved: the trained weights are gone when the run ends",
+            _SAVE_AT_END_KEY,
+            notes=["fine for a measurement"],
+            fix=_fix_missing_save(ctx),
+        )
+
+
+@gate("CK008", "export-without-a-checkpoint", upstream="wrong", needs=("a run spec",))
+def export_without_checkpoint(ctx: Context) -> Iterator[Finding]:
+    """An export at the end of a run that saves nothing.
+
+    `export.at_end: true` with `checkpoint.save_at_end: false`, and no `checkpoint.save_steps` that is reached.
+
+    Why: The export reads the last checkpoint. A run that writes none trains to the end, and then there is nothing to
+    export.
+
+    Example:
+        export.at_end: true
+        checkpoint.save_at_end: false
+
+    Use instead:
+        export.at_end: true
+        checkpoint.save_total_limit: 1
+        checkpoint.save_steps: 5
+    """
+    spec = ctx.run.spec
+    if not spec.export.at_end or spec.checkpoint.save_at_end:
+        return
+    save_steps = spec.checkpoint.save_steps
+    max_steps = spec.train.max_steps
+    if save_steps is None or (max_steps and save_steps > max_steps):
+        key = "export.at_end"
+        yield ctx.finding(
+            f"{ctx.key(key)} finds no checkpoint, since {ctx.key(_SAVE_AT_END_KEY)} is false",
+            key,
+            related=[(_SAVE_AT_END_KEY, "nothing is saved at the end")],
+            notes=["the run would train to its end, and its weights would be gone"],
+            fix=_fix_missing_save(ctx),
+        )
+
+
+def _fix_missing_save(ctx: Context) -> Fix:
+    return ctx.fix_to_set(_SAVE_AT_END_KEY, True, effect="a checkpoint at the end")
+
+
+@gate(
+    "CK010",
+    "save-limit-without-saves",
+    upstream="silent",
+    severity="warning",
+    unread="nothing is saved that it could limit",
+    needs=("a run spec",),
+)
+def save_limit_without_saves(ctx: Context) -> Iterator[Finding]:
+    """A limit on checkpoints where at most one is written.
+
+    `checkpoint.save_total_limit` without `checkpoint.save_steps`.
+
+    Why: The only checkpoint is the one at the end, so there is nothing to limit. It may be that `save_steps` was
+    forgotten: a run that dies before its last step has then saved nothing.
+
+    Example:
+        checkpoint.save_total_limit: 2
+
+    Use instead:
+        checkpoint.save_total_limit: 2
+        checkpoint.save_steps: 5
+    """
+    checkpoint = ctx.run.spec.checkpoint
+    limit = checkpoint.save_total_limit
+    if limit is not None and checkpoint.save_steps is None:
+        key = "checkpoint.save_total_limit"
+        yield ctx.finding(
+            f"{ctx.key(key)} is {limit}, but without `checkpoint.save_steps` one is written",
+            key,
+            label="has no effect",
+            notes=["a run that dies before its last step has saved nothing"],
+            fix=Fix(f"set `checkpoint.save_steps`, or remove {ctx.key(key)}", {key: None}, safe=True),
+        )
+
+
+@gate("CK011", "interval-longer-than-the-run", upstream="silent", severity="warning", needs=("a run spec",))
+def interval_beyond_run(ctx: Context) -> Iterator[Finding]:
+    """An interval that the run never reaches.
+
+    `checkpoint.save_steps` and `eval.eval_steps` against `train.max_steps`.
+
+    Why: An interval longer than the run never comes up: what is left is the checkpoint or evaluation at the end, if
+    there is one.
+
+    Example:
+        train.max_steps: 100
+        checkpoint.save_steps: 500
+    """
+    spec = ctx.run.spec
+    steps = spec.train.max_steps
+    if steps is None:
+        return
+    half = max(1, steps // 2)
+    intervals = {"checkpoint.save_steps": spec.checkpoint.save_steps, "eval.eval_steps": spec.eval.eval_steps}
+    for key, interval in intervals.items():
+        if interval is not None and interval > steps:
+            yield ctx.finding(
+                f"{ctx.key(key)} is {interval} and the run ends after {steps} steps",
+                key,
+                label="never comes up",
+                related=[("train.max_steps", "the run ends here")],
+                fix=ctx.fix_to_set(key, half, effect="it comes up twice"),
+            )
+
+
+@gate(
+    "CK012",
+    "kept-where-all-are-kept",
+    upstream="silent",
+    severity="warning",
+    unread="nothing is removed that it could keep",
+    needs=("a run spec",),
+)
+def retention_without_limit(ctx: Context) -> Iterator[Finding]:
+    """Checkpoints that are to be kept where none is removed.
+
+    `checkpoint.keep_every_steps` or `checkpoint.keep_best` without `checkpoint.save_total_limit`.
+
+    Why: Both say which checkpoints stay beyond the newest few. Without a limit all stay, and the disk fills.
+
+    Example:
+        checkpoint.save_steps: 5
+        checkpoint.keep_every_steps: 10
+
+    Use instead:
+        checkpoint.save_steps: 5
+        checkpoint.save_total_limit: 2
+        checkpoint.keep_every_steps: 10
+    """
+    checkpoint = ctx.run.spec.checkpoint
+    if checkpoint.save_total_limit is not None:
+        return
+    for name in ("keep_every_steps", "keep_best"):
+        key = f"checkpoint.{name}"
+        if getattr(checkpoint, name):
+            yield ctx.finding(
+                f"{ctx.key(key)} is set, but without `checkpoint.save_total_limit` every checkpoint is kept",
+                key,
+                label="has no effect",
+                fix=Fix(f"set `checkpoint.save_total_limit`, or remove {ctx.key(key)}", {key: None}, safe=True),
+            )
+
+
+@gate("CK013", "best-that-is-never-known", upstream="silent", severity="warning", needs=("a run spec",))
+def best_without_evaluation(ctx: Context) -> Iterator[Finding]:
+    """The best checkpoint is to be kept, and no saved step is ever evaluated.
+
+    `checkpoint.keep_best` where evaluations and saves never fall on the same step before the last.
+
+    Why: Which checkpoint is best is known from the held-out loss of its own step. An evaluation at the end of the run
+    comes after the last removal, and one between two saves is of weights that nobody kept.
+
+    Example:
+        checkpoint.save_steps: 5
+        checkpoint.save_total_limit: 1
+        checkpoint.keep_best: true
+    """
+    spec = ctx.run.spec
+    save_steps = spec.checkpoint.save_steps
+    if not spec.checkpoint.keep_best or save_steps is None:
+        return
+    eval_steps = spec.eval.eval_steps
+    max_steps = spec.train.max_steps
+    # the first step that is both saved and evaluated
+    common_step = math.lcm(save_steps, eval_steps) if eval_steps else None
+    if common_step is None or (max_steps is not None and common_step >= max_steps):
+        reason = "`eval.eval_steps` is not set"
+        if common_step:
+            reason = f"steps {save_steps} and {eval_steps} meet at step {common_step}"
+        key = "checkpoint.keep_best"
+        yield ctx.finding(
+            f"{ctx.key(key)} never learns which checkpoint is best: {reason}",
+            key,
+            label="has no effect",
+            fix=Fix(
+                f"set `eval.eval_steps: {save_steps}`",
+                {"eval.eval_steps": save_steps},
+                effect="an evaluation at each save",
+            ),
+        )
+
+
+@gate("CK030", "restarts-without-saves", upstream="silent", severity="warning", needs=("a run spec",))
+def restarts_without_saves(ctx: Context) -> Iterator[Finding]:
+    """The run is to be started again after a failure, and nothing is saved before its end.
+
+    `launch.max_restarts` above 0 without `checkpoint.save_steps`.
+
+    Why: A restart goes on from the last complete checkpoint of the run. Without one, each begins at the first step, and
+    a run that is longer than its machines last never ends.
+
+    Example:
+        launch.max_restarts: 3
+
+    Use instead:
+        launch.max_restarts: 3
+        checkpoint.save_steps: 5
+    """
+    spec = ctx.run.spec
+    if spec.launch.max_restarts and spec.checkpoint.save_steps is None:
+        key = "launch.max_restarts"
+        interval = max(1, (spec.train.max_steps or 1000) // 10)
+        yield ctx.finding(
+            f"{ctx.key(key)} starts from the first step each time: nothing is saved before the end",
+            key,
+            label="nothing to go on from",
+            fix=Fix(
+                f"set `checkpoint.save_steps` to as many steps as may be lost, such as {interval}",
+                {"checkpoint.save_steps": interval},
+                effect="a checkpoint so often",
+            ),
+        )
+
+
+@gate(
+    "MD013",
+    "export-options-without-export",
+    upstream="silent",
+    severity="warning",
+    unread="nothing is exported",
+    needs=("a run spec",),
+)
+def export_options_without_export(ctx: Context) -> Iterator[Finding]:
+    """Options of an export that does not take place.
+
+    `export.dtype`, `export.sample_prompt` and `export.sample_tokens` without `export.at_end: true`; `sample_tokens`
+    without `sample_prompt`.
+
+    Why: They are for the export at the end of training. The command `harness export` has options of its own.
+
+    Example:
+        export.sample_prompt: "def main"
+
+    Use instead:
+        export.at_end: true
+        export.sample_prompt: "def main"
+    """
+    export = ctx.run.spec.export
+    if not export.at_end:
+        switch = "export.at_end"
+        names = ["dtype", "max_shard_size", "lora", "verify", "sample_prompt", "sample_tokens"]
+    elif export.sample_prompt is None:
+        switch = "export.sample_prompt"
+        names = ["sample_tokens"]
+    else:
+        return
+    for name in names:
+        key = f"export.{name}"
+        if name in export.model_fields_set:
+            yield ctx.finding(
+                f"{ctx.key(key)} is read only with {ctx.key(switch)}",
+                key,
+                label="has no effect",
+                fix=Fix(f"set {ctx.key(switch)}, or remove it", {key: None}, safe=True),
+            )

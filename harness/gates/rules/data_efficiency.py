@@ -1,0 +1,266 @@
+"""Data efficiency and DeepSpeed's data loader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.findings import Finding, Fix
+from harness.gates.registry import Cite, Context, gate
+
+
+@gate(
+    "UT005",
+    "data-efficiency-that-is-not-read",
+    upstream="silent",
+    severity="warning",
+    cites=(Cite("runtime/engine.py", "def data_efficiency_enabled(self):"),),
+    needs=("a run spec",),
+    when=lambda ctx: ctx.has_key("data_efficiency"),
+)
+def unread_data_efficiency(ctx: Context) -> Iterator[Finding]:
+    """Data efficiency asked of a loop with its own data loader.
+
+    `data_efficiency.enabled` in a run spec.
+
+    Why: Curriculum and dynamic batching live in the data loader that DeepSpeed makes when `training_data` is handed to
+    `deepspeed.initialize`; without it nothing changes (run on 0.19.8). The harness brings its own loader.
+
+    Example:
+        deepspeed.data_efficiency.enabled: true
+        deepspeed.data_efficiency.seed: 7
+
+    Use instead:
+        data.shuffle: true
+    """
+    if ctx.is_enabled("data_efficiency"):
+        key = "deepspeed.data_efficiency"
+        yield ctx.finding(
+            f"{ctx.key(key)} works in DeepSpeed's own data loader, which the harness does not use",
+            key,
+            label="has no effect",
+            fix=ctx.fix_to_remove(key, effect="the same, without the block and its paths"),
+            of_key=True,
+        )
+
+
+def _find_false_outer_switch(ctx: Context, block: str) -> str | None:
+    """The spec key of the outermost `enabled` around the block that is not true; None where all are."""
+    sections = block.split(".")
+    for depth in range(1, len(sections)):
+        switch = ".".join((*sections[:depth], "enabled"))
+        if not ctx.ds(switch):
+            return f"deepspeed.{switch}"
+    return None
+
+
+@gate(
+    "UT006",
+    "inner-switch-without-the-outer",
+    upstream="silent",
+    severity="warning",
+    unread="the outer switch is off",
+    cites=(Cite("runtime/data_pipeline/constants.py", "DATA_EFFICIENCY_ENABLED_DEFAULT = False"),),
+    when=lambda ctx: ctx.has_key("data_efficiency.data_sampling"),
+)
+def data_sampling_without_outer_switch(ctx: Context) -> Iterator[Finding]:
+    """Data sampling enabled inside a block that is off.
+
+    `data_efficiency.data_sampling.enabled`, or one of its parts, while `data_efficiency.enabled` or an outer switch is
+    not true.
+
+    Why: DeepSpeed asks the outer switch first: the curriculum is off, whatever the inner ones say (run on 0.19.8).
+
+    Example: {
+      "train_micro_batch_size_per_gpu": 1,
+      "data_efficiency": {
+        "data_sampling": {"enabled": true, "num_workers": 2}
+      }
+    }
+
+    Use instead: {
+      "data_efficiency": {
+        "enabled": true,
+        "data_sampling": {"enabled": true, "num_workers": 2}
+      },
+      "train_micro_batch_size_per_gpu": 1
+    }
+    """
+    for block in (
+        "data_efficiency.data_sampling",
+        "data_efficiency.data_sampling.curriculum_learning",
+        "data_efficiency.data_sampling.dynamic_batching",
+    ):
+        outer_key = _find_false_outer_switch(ctx, block)
+        if ctx.is_enabled(block) and outer_key:
+            key = f"deepspeed.{block}.enabled"
+            yield ctx.finding(
+                f"{ctx.key(key)} is true, but {ctx.key(outer_key)} is not",
+                key,
+                label="has no effect",
+                fix=Fix(f"set {ctx.key(outer_key)} to true, or this to false", {key: False}, safe=True),
+            )
+            return
+
+
+@gate(
+    "UT007",
+    "token-dropping-that-is-on-after-all",
+    upstream="wrong",
+    cites=(Cite("runtime/engine.py", "def random_ltd_enabled(self):"),),
+    when=lambda ctx: ctx.has_key("data_efficiency.data_routing.random_ltd"),
+)
+def random_ltd_without_outer_switch(ctx: Context) -> Iterator[Finding]:
+    """Random layer-token dropping inside a block that is off.
+
+    `data_efficiency.data_routing.random_ltd.enabled: true` while an outer `enabled` is not true.
+
+    Why: Here DeepSpeed looks at the innermost switch alone: token dropping is built although the blocks around it are
+    off, and fails with `KeyError: 'total_layer_num'` when its keys are missing (run on 0.19.8).
+
+    Example: {
+      "train_micro_batch_size_per_gpu": 1,
+      "data_efficiency": {
+        "enabled": false,
+        "data_routing": {"enabled": false, "random_ltd": {"enabled": true}}
+      }
+    }
+    """
+    block = "data_efficiency.data_routing.random_ltd"
+    outer_key = _find_false_outer_switch(ctx, block)
+    if ctx.is_enabled(block) and outer_key:
+        key = f"deepspeed.{block}.enabled"
+        yield ctx.finding(
+            f"{ctx.key(key)} drops tokens although {ctx.key(outer_key)} is not true",
+            key,
+            label="this switch alone is looked at",
+            fix=ctx.fix_to_set(key, False, effect="no tokens are dropped, as the outer switch says"),
+        )
+
+
+@gate(
+    "UT008",
+    "curriculum-without-metrics",
+    upstream="asserts",
+    severity=("error", "warning"),
+    cites=(Cite("runtime/data_pipeline/config.py", "must be specified"),),
+    when=lambda ctx: ctx.has_key("data_efficiency.data_sampling.curriculum_learning"),
+)
+def curriculum_without_metrics(ctx: Context) -> Iterator[Finding]:
+    """A curriculum that does not say what is difficult.
+
+    `data_efficiency.data_sampling.curriculum_learning.enabled: true` without `curriculum_metrics`, or with a metric
+    that lacks `min_difficulty`, `max_difficulty` or `schedule_type`.
+
+    Why: DeepSpeed asserts the first while it reads the file, also where an outer switch is off, and the second when its
+    own data loader is built (run on 0.19.8). Without that loader, which needs `training_data`, the metrics have no
+    effect: a warning.
+
+    Example: {
+      "train_micro_batch_size_per_gpu": 1,
+      "data_efficiency": {
+        "enabled": true,
+        "data_sampling": {"enabled": true, "curriculum_learning": {"enabled": true}}
+      }
+    }
+    """
+    block = "data_efficiency.data_sampling.curriculum_learning"
+    if not ctx.is_enabled(block):
+        return
+    switch_key = f"deepspeed.{block}.enabled"
+    fix = Fix(
+        "complete the block, or switch the curriculum off", {switch_key: False}, effect="trains without a curriculum"
+    )
+    metrics = ctx.ds(f"{block}.curriculum_metrics")
+    if metrics is None:
+        yield ctx.finding(f"{ctx.key(switch_key)} is true and no `curriculum_metrics` are given", switch_key, fix=fix)
+        return
+    if not isinstance(metrics, dict) or not ctx.is_enabled("data_efficiency"):
+        return
+    fields = ("min_difficulty", "max_difficulty", "schedule_type")
+    for name, metric in metrics.items():
+        if not isinstance(metric, dict):
+            continue
+        missing_fields = [f"`{field}`" for field in fields if field not in metric]
+        if missing_fields:
+            yield ctx.finding(
+                f"the curriculum's metric `{name}` lacks {', '.join(missing_fields)}",
+                ctx.spec_key(f"{block}.curriculum_metrics.{name}"),
+                severity="warning",
+                fix=fix,
+                of_key=True,
+            )
+
+
+@gate(
+    "UT009",
+    "dynamic-batching-without-max-tokens",
+    upstream="asserts",
+    cites=(Cite("runtime/data_pipeline/config.py", "Dynamic batching is enabled, so "),),
+    when=lambda ctx: ctx.has_key("data_efficiency.data_sampling.dynamic_batching"),
+)
+def dynamic_batching_without_max_tokens(ctx: Context) -> Iterator[Finding]:
+    """Dynamic batching without a size.
+
+    `data_efficiency.data_sampling.dynamic_batching.enabled: true` without `max_tokens`.
+
+    Why: Batches are filled up to `max_tokens`; DeepSpeed asserts that it is there while it reads the file, also where
+    an outer switch is off (run on 0.19.8).
+
+    Example: {
+      "train_micro_batch_size_per_gpu": 1,
+      "data_efficiency": {
+        "enabled": true,
+        "data_sampling": {"enabled": true, "dynamic_batching": {"enabled": true}}
+      }
+    }
+
+    Use instead: {
+      "train_micro_batch_size_per_gpu": 1,
+      "data_efficiency": {
+        "enabled": true,
+        "data_sampling": {"enabled": true, "dynamic_batching": {"enabled": true, "max_tokens": 4096}}
+      }
+    }
+    """
+    block = "data_efficiency.data_sampling.dynamic_batching"
+    if ctx.is_enabled(block) and not ctx.has_key(f"{block}.max_tokens"):
+        key = f"deepspeed.{block}.enabled"
+        yield ctx.finding(
+            f"{ctx.key(key)} is true and `max_tokens` is not given",
+            key,
+            notes=["batches are filled up to `max_tokens`"],
+            fix=Fix("set `max_tokens`, or switch it off", {key: False}, effect="batches of a fixed number of samples"),
+        )
+
+
+@gate(
+    "UT016",
+    "loader-option-that-is-not-read",
+    upstream="silent",
+    severity="warning",
+    unread="the harness has a data loader of its own",
+    cites=(Cite("runtime/engine.py", "dataloader_drop_last=self.dataloader_drop_last(),"),),
+    needs=("a run spec",),
+)
+def unread_loader_option(ctx: Context) -> Iterator[Finding]:
+    """An option of DeepSpeed's data loader.
+
+    `dataloader_drop_last` in a run spec.
+
+    Why: Only the loader that DeepSpeed makes from `training_data` reads it. The harness brings its own, in which every
+    batch is full.
+
+    Example:
+        deepspeed.dataloader_drop_last: true
+
+    Use instead:
+        data.shuffle: true
+    """
+    if ctx.has_key("dataloader_drop_last"):
+        key = "deepspeed.dataloader_drop_last"
+        yield ctx.finding(
+            f"{ctx.key(key)} is read by DeepSpeed's own data loader, which the harness does not use",
+            key,
+            label="has no effect",
+            fix=ctx.fix_to_remove(key, safe=True),
+        )

@@ -1,0 +1,358 @@
+"""Training in fp16, and its loss scale."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.findings import Finding, Fix
+from harness.gates.registry import Cite, Context, gate
+
+_FP16 = "precision.fp16"
+_BF16 = "precision.bf16"
+_INITIAL_SCALE_POWER = "precision.initial_scale_power"
+_STAGE = "zero.stage"
+
+
+@gate(
+    "PR001",
+    "fp16-with-bf16",
+    upstream="asserts",
+    cites=(Cite("runtime/config.py", "bfloat16 and fp16 modes cannot be simultaneously enabled"),),
+)
+def fp16_with_bf16(ctx: Context) -> Iterator[Finding]:
+    """fp16 and bf16 at once.
+
+    `precision.fp16` and `precision.bf16` both true.
+
+    Why: Weights have one format. DeepSpeed asserts it while it reads the configuration; under `python -O` the assertion
+    is gone and it is accepted.
+
+    Example:
+        precision.fp16: true
+        precision.bf16: true
+        zero.stage: 1
+    """
+    precision = ctx.run.spec.precision
+    if precision.fp16 and precision.bf16:
+        yield ctx.finding(
+            f"{ctx.key(_FP16)} and {ctx.key(_BF16)} are both on",
+            _FP16,
+            related=[(_BF16, "and here")],
+            notes=["DeepSpeed asserts this when it reads its configuration, on every rank"],
+            fix=ctx.fix_to_set(_FP16, False, effect="trains in bf16, without loss scaling"),
+        )
+
+
+@gate(
+    "PR002",
+    "unscaled-fp16-without-zero",
+    upstream="silent",
+    severity=("error", "warning"),
+    cites=(Cite("runtime/engine.py", "loss = self.optimizer.scale_if_loss(loss)"),),
+    since="0.18.3",
+    when=lambda ctx: ctx.run.spec.precision.fp16 and not ctx.run.spec.precision.bf16 and ctx.stage == 0,
+)
+def unscaled_fp16_at_stage_0(ctx: Context) -> Iterator[Finding]:
+    """fp16 without ZeRO.
+
+    `precision.fp16` with `zero.stage: 0`, unless the loss scale is fixed at 1.
+
+    Why: From 0.18.3 on `engine.backward` multiplies the loss by the loss scale for ZeRO optimizers only, while the fp16
+    optimizers of stage 0 still divide the gradients by it: SGD trains nothing, Adam is throttled by its epsilon,
+    clipping never clips. No error, no warning, exit code 0. Up to 0.18.2 it was right. Pipelines scale by themselves
+    and are not concerned.
+
+    Example:
+        precision.fp16: true
+        zero.stage: 0
+    """
+    precision = ctx.run.spec.precision
+    is_dynamic = precision.loss_scale == 0
+    is_scale_one = precision.initial_scale_power == 0 if is_dynamic else precision.loss_scale == 1
+    if is_scale_one or ctx.pipeline_parallel_size > 1:
+        return
+    notes = [
+        f"DeepSpeed {ctx.target.text} divides the gradients by a loss scale that it never multiplied the loss with"
+    ]
+    # a JSON does not say whether its script builds a PipelineModule, which is not affected
+    is_pipeline_possible = ctx.consumer == "deepspeed" and not ctx.source.has_key("parallel.pipeline_parallel_size")
+    if is_pipeline_possible:
+        notes.append("a PipelineModule scales by itself")
+    yield ctx.finding(
+        "fp16 trains next to nothing at ZeRO stage 0",
+        _FP16,
+        severity="warning" if is_pipeline_possible else "error",
+        related=[(_STAGE, "the stage is set here")],
+        notes=notes,
+        fix=ctx.fix_to_set(_STAGE, 1, effect="gradients are scaled rightly"),
+    )
+
+
+@gate(
+    "PR003",
+    "hidden-first-step-in-16-bit",
+    upstream="silent",
+    severity="warning",
+    cites=(Cite("runtime/fp16/fused_optimizer.py", "self.initialize_optimizer_states()"),),
+    since="0.17.6",
+    when=lambda ctx: ctx.run.kind != "spec" and ctx.stage == 0 and ctx.pipeline_parallel_size == 1,
+)
+def hidden_first_step_in_16_bit(ctx: Context) -> Iterator[Finding]:
+    """16-bit training without ZeRO: a hidden optimizer step.
+
+    A DeepSpeed JSON with `bf16.enabled`, stage 0 and an optimizer that keeps a state, outside a pipeline. (fp16 at
+    stage 0 is `unscaled-fp16-without-zero`. A run that the harness trains takes the step back before the first one.)
+
+    Why: The 16-bit optimizers of stage 0 call `optimizer.step()` with zero gradients while they are built, to allocate
+    the states. Adam's step count is then one ahead, so that the first update is a quarter too small, and AdamW has
+    decayed the weights once before training (run on 0.19.8; pipelines take another optimizer, which does not). Stage 1
+    on one data-parallel rank or many does not do this and costs no more memory.
+
+    Example: {"train_batch_size": 8, "bf16": {"enabled": true}, "gradient_clipping": 1.0,
+      "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "weight_decay": 0.0}},
+      "zero_optimization": {"stage": 0}
+    }
+    """
+    precision = ctx.run.spec.precision
+    optimizer = ctx.optimizer
+    is_stateful = optimizer.name != "sgd" or optimizer.params.get("momentum")
+    if precision.bf16 and not precision.fp16 and is_stateful:  # fp16 at stage 0 is PR002
+        yield ctx.finding(
+            "bf16 at ZeRO stage 0 takes a hidden optimizer step before the first one",
+            _BF16,
+            related=[(_STAGE, "the stage is set here")],
+            notes=["Adam counts one step ahead and weight decay is applied once too often"],
+            fix=ctx.fix_to_set(_STAGE, 1, effect="the first step is the first step"),
+        )
+
+
+@gate(
+    "PR017",
+    "fp16-on-a-cpu",
+    upstream="raises",
+    severity=("error", "warning"),
+    cites=(Cite("runtime/engine.py", "Type fp16 is not supported on your device."),),
+    needs=("the accelerator",),
+    when=lambda ctx: ctx.is_enabled("fp16") and not ctx.is_enabled("bf16"),
+)
+def fp16_on_cpu(ctx: Context) -> Iterator[Finding]:
+    """fp16 on the CPU accelerator.
+
+    `precision.fp16` where the accelerator is the CPU.
+
+    Why: DeepSpeed asks torch whether the processor computes in fp16, which takes AVX512-FP16. Elsewhere every rank
+    fails at once: `ValueError: Type fp16 is not supported on your device` (run on processors of both kinds). Up to
+    0.15.4 no CPU was accepted.
+
+    Example:
+        precision.fp16: true
+        zero.stage: 1
+        cluster.gpu: cpu
+    """
+    if ctx.accelerator == "cpu":
+        is_unsupported = ctx.target.version < (0, 16, 0)
+        yield ctx.finding(
+            "fp16 does not run on this DeepSpeed's CPU accelerator"
+            if is_unsupported
+            else "fp16 on a CPU needs a processor with AVX512-FP16",
+            _FP16,
+            severity="error" if is_unsupported else "warning",
+            notes=["bf16 runs on every processor that DeepSpeed runs on"],
+            fix=Fix(
+                f"set {ctx.key(_FP16)} to false and {ctx.key(_BF16)} to true",
+                {_FP16: False, _BF16: True},
+                effect="trains in bf16, without loss scaling",
+            ),
+        )
+
+
+@gate(
+    "PR018",
+    "loss-scale-cannot-fall",
+    upstream="silent",
+    severity="warning",
+    cites=(Cite("runtime/fp16/loss_scaler.py", "max(self.cur_scale / self.scale_factor, self.min_scale)"),),
+    when=lambda ctx: ctx.is_enabled("fp16"),
+)
+def minimum_above_initial_scale(ctx: Context) -> Iterator[Finding]:
+    """A smallest loss scale at or above the first one.
+
+    `precision.min_loss_scale` against 2 to the power of `precision.initial_scale_power`, with dynamic scaling.
+
+    Why: After an overflow the scale is halved, but never below the smallest one. Where that is above the first scale,
+    an overflow raises the scale; where they are equal, the second overflow ends the run: `Current loss scale already at
+    minimum`. Both are accepted in silence (read in 0.19.8).
+
+    Example:
+        precision.fp16: true
+        precision.initial_scale_power: 4
+        precision.min_loss_scale: 256
+        zero.stage: 1
+    """
+    precision = ctx.run.spec.precision
+    power = precision.initial_scale_power
+    if precision.loss_scale != 0 or not 0 < power <= 60:
+        return
+    first_scale = 2**power
+    minimum = precision.min_loss_scale
+    if minimum >= first_scale:
+        overflow_effect = "raises it" if minimum > first_scale else "ends the run"
+        key = "precision.min_loss_scale"
+        yield ctx.finding(
+            f"the loss scale starts at {first_scale} and its minimum is {minimum}: an overflow {overflow_effect}",
+            key,
+            related=[(_INITIAL_SCALE_POWER, f"2 to the power of {power} is {first_scale}")],
+            fix=Fix(
+                f"set {ctx.key(key)} to 1 and {ctx.key(_INITIAL_SCALE_POWER)} to 16",
+                {key: 1, _INITIAL_SCALE_POWER: 16},
+                effect="starts at 65536 and may fall to 1",
+            ),
+        )
+
+
+@gate(
+    "PR019",
+    "huge-loss-scale",
+    upstream="silent",
+    severity=("warning", "info"),
+    cites=(Cite("runtime/precision_config.py", "return 2**self.initial_scale_power"),),
+    when=lambda ctx: ctx.is_enabled("fp16"),
+)
+def huge_loss_scale(ctx: Context) -> Iterator[Finding]:
+    """A loss scale far beyond fp16.
+
+    `precision.initial_scale_power` above 24, or a fixed `precision.loss_scale` above 2 to the 24.
+
+    Why: The largest fp16 number is 65504. A dynamic scale of 2 to the 32 overflows in every step until it has been
+    halved often enough: those steps are skipped, learning-rate schedule and data go on or stand still without any
+    training (run on 0.19.8: 6 of 6 steps skipped from 2 to the 40). A fixed scale never falls, so that every step may
+    be skipped.
+
+    Example:
+        precision.fp16: true
+        precision.initial_scale_power: 40
+        zero.stage: 2
+    """
+    precision = ctx.run.spec.precision
+    scale = precision.loss_scale
+    power = precision.initial_scale_power
+    if scale > 2**24:
+        key = "precision.loss_scale"
+        yield ctx.finding(
+            f"a fixed loss scale of {scale:g} overflows fp16, and every such step is skipped",
+            key,
+            severity="warning",
+            fix=ctx.fix_to_set(key, 0, effect="scales dynamically"),
+        )
+    elif scale == 0 and power > 24:
+        yield ctx.finding(
+            f"the loss scale starts at 2 to the {power}: about {power - 16} steps are skipped before one trains",
+            _INITIAL_SCALE_POWER,
+            severity="info" if power <= 32 else "warning",
+            notes=["an overflow halves the scale and skips the step"],
+            fix=ctx.fix_to_set(_INITIAL_SCALE_POWER, 16, effect="the first steps train"),
+        )
+
+
+@gate(
+    "PR036",
+    "dynamic-loss-scale-without-window-or-floor",
+    upstream="raises",
+    cites=(Cite("runtime/precision_config.py", "validate_dynamic_loss_scale_params"),),
+    when=lambda ctx: ctx.run.spec.precision.fp16 and ctx.run.spec.precision.loss_scale == 0,
+)
+def zero_window_or_floor(ctx: Context) -> Iterator[Finding]:
+    """Dynamic loss scaling with a window or a floor of 0.
+
+    `precision.loss_scale_window: 0` or `precision.min_loss_scale: 0` with fp16 and a dynamic loss scale.
+
+    Why: The window is divided by, and a scale that may fall to 0 turns every gradient into 0 or nan. DeepSpeed refuses
+    both while it reads the configuration (run on 0.19.8); older releases divide by zero in the middle of training
+    (read). With a fixed `loss_scale`, or without fp16, nothing reads them.
+
+    Example:
+        precision.fp16: true
+        precision.min_loss_scale: 0
+        zero.stage: 2
+    """
+    for name, default in (("loss_scale_window", 1000), ("min_loss_scale", 1)):
+        if getattr(ctx.run.spec.precision, name) == 0:
+            key = f"precision.{name}"
+            yield ctx.finding(
+                f"{ctx.key(key)} is 0, dynamic loss scaling needs at least 1",
+                key,
+                label="refused",
+                fix=Fix(f"set {ctx.key(key)} to {default}, DeepSpeed's default", {key: default}, safe=True),
+            )
+
+
+@gate(
+    "MD010",
+    "loss-scale-without-fp16",
+    upstream="silent",
+    severity="warning",
+    unread="only fp16 is scaled",
+    needs=("a run spec",),
+)
+def loss_scale_without_fp16(ctx: Context) -> Iterator[Finding]:
+    """Loss scaling where nothing is scaled.
+
+    `precision.loss_scale`, `initial_scale_power`, `loss_scale_window`, `hysteresis` and `min_loss_scale` without
+    `precision.fp16: true`.
+
+    Why: Only fp16 needs its loss scaled; bf16 and fp32 have the range. The values are not rendered.
+
+    Example:
+        precision.bf16: true
+        precision.initial_scale_power: 12
+        zero.stage: 1
+    """
+    precision = ctx.run.spec.precision
+    if precision.fp16:
+        return
+    for name in ("loss_scale", "initial_scale_power", "loss_scale_window", "hysteresis", "min_loss_scale"):
+        if name in precision.model_fields_set:
+            key = f"precision.{name}"
+            yield ctx.finding(
+                f"{ctx.key(key)} is read with `precision.fp16` only",
+                key,
+                label="has no effect",
+                fix=ctx.fix_to_remove(key, safe=True),
+            )
+
+
+@gate(
+    "PP007",
+    "fp16-pipeline-before-0-18-5",
+    upstream="raises",
+    since="0.18.3",
+    until="0.18.4",
+    unseen="needs an older DeepSpeed",
+)
+def fp16_in_a_pipeline(ctx: Context) -> Iterator[Finding]:
+    """fp16 through a pipeline on 0.18.3 and 0.18.4.
+
+    `fp16` with pipeline stages on these two releases.
+
+    Why: Backward was rewritten in 0.18.3, and the pipeline engine still called torch's own: "Direct calls to
+    tensor.backward() are not supported" at stage 0, "Loss scaling is required" at stage 1 (run on 0.18.3). 0.18.5
+    repaired it.
+
+    Example:
+        train.gradient_accumulation_steps: 8
+        precision.fp16: true
+        zero.stage: 1
+        parallel.pipeline_parallel_size: 2
+    """
+    if ctx.pipeline_parallel_size > 1 and ctx.is_enabled("fp16"):
+        yield ctx.finding(
+            f"DeepSpeed {ctx.target.text} cannot run an fp16 backward pass through a pipeline",
+            _FP16,
+            related=[("parallel.pipeline_parallel_size", "the pipeline is asked for here")],
+            notes=["it fails in the first step; 0.18.5 repaired it"],
+            fix=Fix(
+                f"use {ctx.key(_BF16)}, or another DeepSpeed",
+                {_FP16: None, _BF16: True},
+                effect="trains in bf16",
+            ),
+        )

@@ -1,0 +1,320 @@
+"""Hosts that ssh, the probe or a port does not reach."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from harness.findings import Finding, Fix
+from harness.gates.host_names import format_hosts, list_reachable_hosts
+from harness.gates.registry import Context, gate
+
+if TYPE_CHECKING:
+    from harness.hostinfo.host_survey import HostFacts, HostState
+
+_HOSTFILE = "launch.hostfile"
+
+
+def _list_hosts_in_state(ctx: Context, state: HostState) -> list[HostFacts]:
+    return [host for host in ctx.survey.hosts if host.state == state] if ctx.survey else []
+
+
+def _quote_ssh(hosts: Sequence[HostFacts]) -> list[str]:
+    return [f"`{host.name}`: {host.words or 'ssh said nothing'}" for host in hosts[:8]]
+
+
+@gate(
+    "HO012", "host-not-reached", upstream="hangs", needs=("the hosts' answers", "hosts"), unseen="needs several hosts"
+)
+def unreachable_hosts(ctx: Context) -> Iterator[Finding]:
+    """A host that ssh does not reach.
+
+    `ssh HOST` reaches every host of the hostfile from where the run is launched, without a question.
+
+    Why: DeepSpeed tests the first host of the file alone. With another one that is switched off or misspelt, pdsh
+    starts the ranks of all the others, and these wait half an hour for those that will never come.
+
+    Example:
+        zero.stage: 2
+    Probe:
+        worker-1: {state: unreachable, words: 'ssh: connect to host worker-1 port 22: No route to host'}
+    """
+    hosts = _list_hosts_in_state(ctx, "unreachable")
+    if hosts:
+        yield ctx.finding(
+            f"{format_hosts(hosts)} cannot be reached by ssh",
+            _HOSTFILE,
+            notes=_quote_ssh(hosts),
+            fix=Fix(
+                "see that the name is right and that the host runs and has an ssh server, "
+                "or take it out of the hostfile"
+            ),
+        )
+
+
+@gate("HO013", "ssh-key-refused", upstream="hangs", needs=("the hosts' answers", "hosts"), unseen="needs several hosts")
+def refused_ssh_key(ctx: Context) -> Iterator[Finding]:
+    """A host that refuses our ssh key.
+
+    Every host lets the user who launches in by key, without a password.
+
+    Why: DeepSpeed and pdsh cannot type a password: the ranks of this host never start and those of the others wait for
+    them.
+
+    Example:
+        zero.stage: 2
+    Probe:
+        worker-1: {state: key refused, words: 'root@worker-1: Permission denied (publickey)'}
+    """
+    hosts = _list_hosts_in_state(ctx, "key refused")
+    if hosts:
+        yield ctx.finding(
+            f"{format_hosts(hosts)} refuses the ssh key",
+            _HOSTFILE,
+            notes=_quote_ssh(hosts),
+            fix=Fix("put the public key into `~/.ssh/authorized_keys` there: ssh-copy-id HOST"),
+        )
+
+
+@gate(
+    "HO014",
+    "unknown-or-changed-host-key",
+    upstream="hangs",
+    needs=("the hosts' answers", "hosts"),
+    unseen="needs several hosts",
+)
+def unexpected_host_key(ctx: Context) -> Iterator[Finding]:
+    """A host whose own key is unknown or another one than before.
+
+    The key that each host shows is the one in `known_hosts`.
+
+    Why: ssh refuses to connect when it cannot ask. A key that changed is that of a machine that was set up anew under
+    an old name, or of somebody in between.
+
+    Example:
+        zero.stage: 2
+    Probe:
+        worker-1: {state: host key, words: Host key verification failed}
+    """
+    hosts = _list_hosts_in_state(ctx, "host key")
+    if hosts:
+        yield ctx.finding(
+            f"the host key of {format_hosts(hosts)} is not the known one",
+            _HOSTFILE,
+            notes=_quote_ssh(hosts),
+            fix=Fix(
+                "if the machine was set up anew: ssh-keygen -R HOST, then `ssh HOST` once and compare the fingerprint"
+            ),
+        )
+
+
+@gate(
+    "HO015", "no-answer-in-time", upstream="hangs", needs=("the hosts' answers", "hosts"), unseen="needs several hosts"
+)
+def no_answer_in_time(ctx: Context) -> Iterator[Finding]:
+    """A host that does not answer in time.
+
+    Every host answers the probe within its time limit.
+
+    Why: A host that is swapping, whose file server hangs or whose login scripts wait for something holds up all ranks
+    in every step, if its ranks start at all.
+
+    Example:
+        zero.stage: 2
+    Probe:
+        worker-1: {state: no answer in time, words: nothing within 20 s}
+    """
+    hosts = _list_hosts_in_state(ctx, "no answer in time")
+    if hosts:
+        yield ctx.finding(
+            f"{format_hosts(hosts)} does not answer in time",
+            _HOSTFILE,
+            notes=_quote_ssh(hosts),
+            fix=Fix(
+                "log in there and see what it waits for, take it out of the hostfile, "
+                "or give it longer with `--timeout`"
+            ),
+        )
+
+
+@gate(
+    "HO016",
+    "host-without-this-python",
+    upstream="hangs",
+    needs=("the hosts' answers", "hosts"),
+    unseen="needs several hosts",
+)
+def host_without_this_python(ctx: Context) -> Iterator[Finding]:
+    """A host where the probe does not run.
+
+    The Python that launches is at the same path on every host and runs the probe.
+
+    Why: DeepSpeed starts the ranks everywhere with the path of the Python that launches (`sys.executable`). Where it is
+    not, the shell there says `not found` and the other ranks wait.
+
+    Example:
+        zero.stage: 2
+    Probe:
+        worker-1: {state: no probe, words: 'bash: line 1: /opt/venv/bin/python: No such file or directory'}
+    """
+    hosts = _list_hosts_in_state(ctx, "no probe")
+    if hosts:
+        yield ctx.finding(
+            f"the probe does not run on {format_hosts(hosts)}",
+            _HOSTFILE,
+            notes=_quote_ssh(hosts),
+            fix=Fix("install the same environment at the same path on every host, or on a disk that they share"),
+        )
+
+
+@gate(
+    "HO018",
+    "rendezvous-port-taken",
+    upstream="raises",
+    needs=("the hosts' answers", "hosts"),
+    unseen="needs several hosts",
+)
+def taken_rendezvous_port(ctx: Context) -> Iterator[Finding]:
+    """A rendezvous port that is taken.
+
+    Nobody listens at the port of the rendezvous on the first host (`launch.master_port`, else 29500).
+
+    Why: Rank 0 cannot listen there: `Address already in use`. Where another run of the same user listens, the ranks of
+    this one may even join that one.
+
+    Example:
+        zero.stage: 2
+    Probe:
+        worker-0: {ports: {29500: taken}}
+    """
+    survey = ctx.survey
+    if survey is None or not survey.hosts:
+        return
+    first = survey.hosts[0]
+    state = first.ports.get(survey.port or 0, "free")
+    if first.ok and state != "free":
+        yield ctx.finding(
+            f"port {survey.port} of the first host, `{first.name}`, is not free: {state}",
+            "launch.master_port",
+            notes=["rank 0 listens there for all others"],
+            fix=Fix("set `launch.master_port` to another port, or end the run that has it"),
+        )
+
+
+@gate(
+    "HO019",
+    "port-not-reached",
+    upstream="hangs",
+    needs=("the hosts' answers", "hosts"),
+    unseen="needs several hosts",
+)
+def unreachable_port(ctx: Context) -> Iterator[Finding]:
+    """A port of the first host that another host does not reach.
+
+    A connection from every host to the port of the rendezvous on the first host, and to another port there, comes
+    about.
+
+    Why: ssh works, and a firewall lets nothing else through: ranks wait for the rendezvous until it times out after
+    half an hour. gloo and NCCL listen on ports that the kernel chooses, so that one open port is not enough.
+
+    Example:
+        zero.stage: 2
+    Probe:
+        links:
+        - {host: worker-1, address: 10.0.0.1, port: 29500, state: no answer}
+    """
+    survey = ctx.survey
+    if survey is None:
+        return
+    for is_rendezvous in (True, False):
+        links = [link for link in survey.links if (link.port == survey.port) is is_rendezvous]
+        connected = {link.host for link in links if link.ok}
+        failures = [link for link in links if link.host not in connected]
+        if failures:
+            names = dict.fromkeys(link.host for link in failures)
+            first_host = survey.hosts[0].name
+            port = f"port {survey.port}" if is_rendezvous else "a port that the kernel chose"
+            yield ctx.finding(
+                f"{format_hosts(names)} cannot reach {port} of the first host, `{first_host}`: {failures[0].state}",
+                _HOSTFILE,
+                notes=[
+                    f"tried {failures[0].address}",
+                    "gloo and NCCL use ports that the kernel chooses, on every host",
+                ],
+                fix=Fix("open all ports between the hosts of a run"),
+            )
+            return
+
+
+_INTERFACE_VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
+
+
+@gate(
+    "HO020",
+    "several-networks",
+    upstream="silent",
+    severity="warning",
+    needs=("the hosts' answers", "hosts"),
+    when=lambda ctx: not any(name in ctx.run.spec.launch.env for name in _INTERFACE_VARIABLES),
+    unseen="needs several hosts",
+)
+def several_networks(ctx: Context) -> Iterator[Finding]:
+    """Several networks between the hosts and no word which to use.
+
+    The hosts share one network, or `launch.env` says which interface is meant (`NCCL_SOCKET_IFNAME`,
+    `GLOO_SOCKET_IFNAME`).
+
+    Why: gloo takes the address that the host's own name resolves to, NCCL the first interface that it finds: on one
+    host the slow one, on another one that the others do not see. With one network that all share, the launch sets both
+    variables itself.
+
+    Example:
+        zero.stage: 2
+    Probe:
+        worker-0: {interfaces: [[eth0, 10.0.0.1/24], [ib0, 10.1.0.1/24]]}
+        worker-1: {interfaces: [[eth0, 10.0.0.2/24], [ib0, 10.1.0.2/24]]}
+    """
+    networks = ctx.survey.shared_networks if ctx.survey else {}
+    if len(networks) > 1:
+        listing = ", ".join(f"{name or 'by several names'} ({network})" for network, name in networks.items())
+        interfaces = sorted({name for name in networks.values() if name}) or ["eth0"]
+        yield ctx.finding(
+            f"the hosts share {len(networks)} networks: {listing}",
+            "launch.env",
+            notes=["gloo and NCCL each choose for themselves, on every host"],
+            fix=Fix(f"set `NCCL_SOCKET_IFNAME` and `GLOO_SOCKET_IFNAME` in `launch.env`, such as to {interfaces[-1]}"),
+        )
+
+
+@gate(
+    "HO023",
+    "clock-off",
+    upstream="silent",
+    severity="warning",
+    needs=("the hosts' answers", "hosts"),
+    unseen="needs several hosts",
+)
+def wrong_clock(ctx: Context) -> Iterator[Finding]:
+    """A host whose clock is off.
+
+    No host's clock differs from that of the launching machine by more than 5 seconds.
+
+    Why: Training does not mind. But which rank failed first is told by the time that each writes down, files on a
+    shared disk look new or old, and tokens and certificates are refused.
+
+    Example:
+        zero.stage: 2
+    Probe:
+        worker-1: {skew: [61.2, 61.4]}
+    """
+    limit = 5.0
+    for host in list_reachable_hosts(ctx):
+        low, high = host.skew
+        if low > limit or high < -limit:
+            difference = f"{low:.0f} s ahead" if low > 0 else f"{-high:.0f} s behind"
+            yield ctx.finding(
+                f"the clock of {format_hosts([host])} is {difference}",
+                _HOSTFILE,
+                notes=["which rank failed first is told by the time that each wrote down"],
+                fix=Fix("keep time on every host (chrony, systemd-timesyncd)"),
+            )

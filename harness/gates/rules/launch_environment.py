@@ -1,0 +1,128 @@
+"""Environment variables that belong to the launcher or to DeepSpeed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.findings import Finding, Fix
+from harness.gates.registry import Cite, Context, gate
+
+_LAUNCHER_VARIABLES = frozenset(
+    """RANK LOCAL_RANK WORLD_SIZE LOCAL_SIZE CROSS_RANK CROSS_SIZE MASTER_ADDR MASTER_PORT
+    HARNESS_RUN_DIR HARNESS_SUPERVISOR HARNESS_LEADER""".split()
+)
+
+
+@gate(
+    "SE002",
+    "environment-that-the-launcher-sets",
+    upstream="silent",
+    severity="warning",
+    unread="the launcher sets the variable for each rank",
+    cites=(Cite("launcher/launch.py", 'current_env["MASTER_PORT"] = str(args.master_port)'),),
+    needs=("a run spec",),
+)
+def launcher_variables(ctx: Context) -> Iterator[Finding]:
+    """A variable that the launcher sets itself.
+
+    `launch.env` has none of `RANK`, `LOCAL_RANK`, `WORLD_SIZE`, `LOCAL_SIZE`, `CROSS_RANK`, `CROSS_SIZE`,
+    `MASTER_ADDR`, `MASTER_PORT`, nor `HARNESS_RUN_DIR`, `HARNESS_SUPERVISOR` and `HARNESS_LEADER`.
+
+    Why: The `deepspeed` launcher sets these for each rank from the hostfile and its own options, over whatever was
+    there (read in 0.19.8). The value would be lost; the port has a field, `launch.master_port`. By the last three
+    `harness launch` tells ranks which run they are of and when to end, so it does not pass on others.
+
+    Example:
+        launch.env.MASTER_PORT: 29501
+
+    Use instead:
+        launch.master_port: 29501
+    """
+    for name in ctx.run.spec.launch.env:
+        if name in _LAUNCHER_VARIABLES:
+            key = f"launch.env.{name}"
+            yield ctx.finding(
+                f"{ctx.key(key)} is set by the launcher for each rank, so this value is lost",
+                key,
+                label="has no effect",
+                notes=[
+                    "set `launch.master_port` instead"
+                    if name == "MASTER_PORT"
+                    else "it follows from the hosts and their slots"
+                ],
+                fix=ctx.fix_to_remove(key, safe=True),
+            )
+
+
+@gate(
+    "HO010",
+    "assertions-off-in-launch-env",
+    upstream="silent",
+    cites=(Cite("runtime/config.py", 'assert (train_batch > 0), f"Train batch size: {train_batch}'),),
+    when=lambda ctx: "PYTHONOPTIMIZE" in ctx.run.spec.launch.env,
+)
+def switched_off_assertions(ctx: Context) -> Iterator[Finding]:
+    """Assertions switched off for the ranks.
+
+    `launch.env` does not set PYTHONOPTIMIZE.
+
+    Why: Most of DeepSpeed's refusals are `assert` statements, which PYTHONOPTIMIZE removes. Run on 0.19.8 without them:
+    a batch that does not work out trains on another, a micro-batch of 0 trains on nothing and reports NaN, a pipeline
+    at stage 3 hangs, tensor ranks with different samples train on, untested optimizers pass. PYTHON variables are among
+    those that DeepSpeed sends to all hosts.
+
+    Example:
+        launch.env.PYTHONOPTIMIZE: "1"
+
+    Use instead:
+        launch.env.PYTHONOPTIMIZE: ""
+    """
+    value = ctx.run.spec.launch.env["PYTHONOPTIMIZE"]
+    if value.strip() not in ("", "0"):
+        key = "launch.env.PYTHONOPTIMIZE"
+        yield ctx.finding(
+            f"PYTHONOPTIMIZE is `{value[:20]}`: the ranks run without DeepSpeed's assertions",
+            key,
+            label="removes most refusals",
+            notes=["what DeepSpeed would refuse trains something else, or hangs"],
+            fix=ctx.fix_to_remove(key, effect="assertions are checked, nothing is slower"),
+        )
+
+
+_DEVICES = "CUDA_VISIBLE_DEVICES"
+
+
+@gate(
+    "HO011",
+    "devices-chosen-in-launch-env",
+    upstream="silent",
+    severity="warning",
+    unread="the launcher sets the variable for each rank",
+    cites=(Cite("launcher/runner.py", "CUDA_VISIBLE_DEVICES"),),
+    when=lambda ctx: _DEVICES in ctx.run.spec.launch.env,
+    unseen="needs CUDA",
+)
+def devices_in_environment(ctx: Context) -> Iterator[Finding]:
+    """Devices chosen in the environment of the ranks.
+
+    `launch.env` does not set CUDA_VISIBLE_DEVICES.
+
+    Why: DeepSpeed's launcher writes CUDA_VISIBLE_DEVICES for each rank from the slots, over whatever is there, and
+    drops it where `--num_gpus` is given (run on 0.19.8): the ranks train on other devices than were named. The variable
+    counts where it is set in the shell that launches.
+
+    Example:
+        launch.num_gpus: 2
+        launch.env.CUDA_VISIBLE_DEVICES: "2,3"
+    """
+    key = f"launch.env.{_DEVICES}"
+    devices = ctx.run.spec.launch.env[_DEVICES]
+    yield ctx.finding(
+        f"the launcher chooses devices by slots, {ctx.key(key)} `{devices[:40]}` is lost",
+        key,
+        label="has no effect",
+        notes=["the ranks would train on other devices than these"],
+        fix=Fix(
+            f"remove it here, and export {_DEVICES} in the shell that launches", {key: None}, safe=True, effect="as now"
+        ),
+    )

@@ -1,0 +1,155 @@
+"""Options of the model: length, adapters and frozen parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from operator import attrgetter
+
+from harness.findings import Finding, Fix
+from harness.gates.registry import Context, gate
+
+_POSITION_TABLES = ("wpe.weight", "embed_positions.weight", "position_embeddings.weight")
+
+
+@gate(
+    "MD014",
+    "sequences-beyond-the-positions",
+    upstream="crashes",
+    severity=("error", "warning"),
+    needs=("a run spec", "model facts"),
+)
+def sequences_beyond_positions(ctx: Context) -> Iterator[Finding]:
+    """Sequences longer than the model's positions.
+
+    `data.max_length` against the rows of a learned table of positions (an error), and against `max_position_embeddings`
+    of a `model.config` that is written out (a warning).
+
+    Why: A model with learned positions, such as GPT-2 or OPT, has one row for each: beyond the table the look-up fails,
+    on a GPU as a device-side assertion. Rotary positions can be computed beyond what the model was made for, but mean
+    little there.
+
+    Example:
+        model.config.model_type: llama
+        model.config.vocab_size: 64
+        model.config.hidden_size: 32
+        model.config.intermediate_size: 64
+        model.config.num_hidden_layers: 1
+        model.config.num_attention_heads: 4
+        model.config.max_position_embeddings: 512
+        data.max_length: 1024
+
+    Use instead:
+        model.config.model_type: llama
+        model.config.vocab_size: 64
+        model.config.hidden_size: 32
+        model.config.intermediate_size: 64
+        model.config.num_hidden_layers: 1
+        model.config.num_attention_heads: 4
+        model.config.max_position_embeddings: 1024
+        data.max_length: 1024
+    """
+    length = ctx.run.spec.data.max_length
+    facts = ctx.model
+    tables = [p.shape[0] for p in facts.before if p.name.endswith(_POSITION_TABLES)] if facts else []
+    offset = 2 if facts and facts.family == "opt" else 0  # OPT's table has two more rows than it has positions
+    rows = tables[0] - offset if tables else None
+    positions = rows or (ctx.run.spec.model.config or {}).get("max_position_embeddings")
+    if isinstance(positions, int) and length > positions:
+        verb = "has" if rows else "was made for"
+        key = "data.max_length"
+        yield ctx.finding(
+            f"{ctx.key(key)} is {length:,}, the model {verb} {positions:,} positions",
+            key,
+            severity="error" if rows else "warning",
+            related=[("model.config.max_position_embeddings", "the model's positions")],
+            fix=Fix(f"set `data.max_length` to {positions}", {key: positions}, effect="shorter sequences"),
+        )
+
+
+@gate("MD032", "adapters-on-random-weights", upstream="silent", severity="warning", needs=("a run spec",))
+def adapters_on_random_weights(ctx: Context) -> Iterator[Finding]:
+    """Adapters beside weights that are random and stay so.
+
+    `model.lora` comes with pretrained weights: `model.name_or_path`, without `model.random_init`.
+
+    Why: The weights beside the adapters are frozen as they are. A model of frozen random weights learns next to
+    nothing.
+
+    Example:
+        model.config: {model_type: llama, vocab_size: 1000}
+        model.tokenizer: bytes
+        model.lora: {r: 8}
+
+    Use instead:
+        model.name_or_path: Qwen/Qwen2.5-0.5B
+        model.lora: {r: 8}
+    """
+    model = ctx.run.spec.model
+    if model.lora is not None and (model.random_init or (model.name_or_path is None and model.config is not None)):
+        key = "model.lora"
+        yield ctx.finding(
+            "`model.lora` freezes weights that start random, so that they never learn anything",
+            key,
+            label="adapts random weights",
+            fix=Fix("remove `model.lora`, or start from pretrained weights", {key: None}, effect="trains all weights"),
+        )
+
+
+@gate("MD030", "two-ways-to-freeze", upstream="silent", needs=("a run spec",))
+def two_ways_to_freeze(ctx: Context) -> Iterator[Finding]:
+    """Two lists that say which parameters are trained.
+
+    `model.freeze` and `model.train_only` are not both given, nor `model.train_only` beside `model.lora`.
+
+    Why: Each of the two lists says it all: what is frozen, or what is not. Adapters freeze everything else by
+    themselves, so that a list of the only parameters to train would have to name them.
+
+    Example:
+        model.freeze: ["*embed_tokens*"]
+        model.train_only: ["model.layers.*"]
+    """
+    model = ctx.run.spec.model
+    other = "model.freeze" if model.freeze else "model.lora" if model.lora else None
+    if model.train_only and other:
+        key = "model.train_only"
+        yield ctx.finding(
+            f"{ctx.key(key)} and `{other}` both say which parameters are trained",
+            key,
+            related=[(other, "the other")],
+            fix=ctx.fix_to_remove(key, effect="changes what is trained"),
+        )
+
+
+_WHOLE_MODEL_KEYS = {
+    "parallel.tensor_parallel_size": ("model.lora", "train.offload_activations", "plugins.file"),
+    "parallel.pipeline_parallel_size": ("plugins.file",),
+    "parallel.sequence_parallel_size": ("plugins.file",),
+}
+
+
+@gate("MD033", "not-with-model-parallelism", upstream="silent", needs=("a run spec", "a launch"))
+def conflicts_with_model_parallelism(ctx: Context) -> Iterator[Finding]:
+    """What is done to a whole model, asked of one that is cut.
+
+    On `harness launch`: `model.lora` and `train.offload_activations` are not given with `parallel.tensor_parallel_size`
+    above 1, and `plugins.file` with none of the degrees of `parallel`.
+
+    Why: Adapters under AutoTP were not run by this project: DeepSpeed cuts layers by their names, which adapters
+    change. A model of your own is not cut into stages or shards, and your own metrics would see a part of the logits.
+
+    Example:
+        parallel.tensor_parallel_size: 2
+        model.lora: {r: 8}
+    """
+    spec = ctx.run.spec
+    degree = next((key for key in _WHOLE_MODEL_KEYS if attrgetter(key)(spec) != 1), None)
+    if degree is None:
+        return
+    for key in _WHOLE_MODEL_KEYS[degree]:
+        if attrgetter(key)(spec):
+            yield ctx.finding(
+                f"`{key}` is not built for `{degree}` above 1",
+                key,
+                related=[(degree, "cuts the model")],
+                fix=Fix(f"set `{degree}: 1`", {degree: 1}, effect="uses ranks for data"),
+            )

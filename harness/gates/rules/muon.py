@@ -1,0 +1,139 @@
+"""Muon: clipping, precision and reduce-scatter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.findings import Finding, Fix
+from harness.gates.dtypes import grad_accum_dtype, model_dtype
+from harness.gates.registry import Cite, Context, gate
+
+_TYPE = "deepspeed.optimizer.type"
+
+
+@gate(
+    "OP018",
+    "muon-with-reduce-scatter",
+    upstream="raises",
+    cites=(Cite("runtime/zero/stage3.py", "Muon and reduce scatter cannot be used together"),),
+    since="0.17.6",
+    when=lambda ctx: ctx.optimizer.name == "muon" and ctx.stage == 3,
+)
+def muon_with_reduce_scatter(ctx: Context) -> Iterator[Finding]:
+    """Muon at stage 3 with reduce-scatter.
+
+    `optimizer.type: Muon` at ZeRO stage 3 with `reduce_scatter`, which is on unless it is switched off.
+
+    Why: Muon needs the whole gradient of a matrix. At stage 3 DeepSpeed refuses the pair when the engine is built:
+    `Muon and reduce scatter cannot be used together` (run on 0.19.8). From 0.17.6 to 0.18.8 it refused Muon at stage 3
+    in any case.
+
+    Example:
+        train.max_grad_norm: 0.0
+        zero.stage: 3
+        deepspeed.optimizer.type: Muon
+        deepspeed.optimizer.params.lr: 2.0e-2
+    """
+    switch = "zero.reduce_scatter"
+    if ctx.target.version < (0, 18, 9):
+        reason = "before DeepSpeed 0.18.9"
+        fix = ctx.fix_to_set("zero.stage", 2, effect="parameters are replicated")
+    elif ctx.ds("zero_optimization.reduce_scatter", True) is True:
+        reason = "with reduce-scatter, which is on by default"
+        fix = ctx.fix_to_set(switch, False, safe=True, effect="gradients are all-reduced")
+    else:
+        return
+    yield ctx.finding(
+        f"`Muon` does not run at ZeRO stage 3 {reason}",
+        _TYPE,
+        related=[("zero.stage", "the stage is set here"), (switch, "switched on here")],
+        notes=["DeepSpeed refuses it when it builds the engine"],
+        fix=fix,
+    )
+
+
+def _is_in_bf16_optimizer(ctx: Context) -> bool:
+    """Does DeepSpeed wrap the optimizer in BF16_Optimizer instead of a ZeRO optimizer?"""
+    if ctx.stage != 1 or ctx.offload_device("offload_optimizer") == "cpu":
+        return False
+    return model_dtype(ctx) == "bf16" and grad_accum_dtype(ctx) == "fp32"
+
+
+@gate(
+    "OP019",
+    "muon-clips-its-updates",
+    upstream="silent",
+    severity="warning",
+    cites=(
+        Cite(
+            "runtime/zero/stage_1_and_2.py", "Muon update runs before the norm and the clip covers the orthogonalized"
+        ),
+    ),
+    since="0.17.6",
+    when=lambda ctx: ctx.optimizer.name == "muon" and ctx.stage > 0,
+)
+def clipped_muon_updates(ctx: Context) -> Iterator[Finding]:
+    """Muon's updates clipped instead of its gradients.
+
+    `optimizer.type: Muon` at ZeRO stages 1 to 3 while gradients are clipped.
+
+    Why: Under ZeRO the gradient has become Muon's orthogonalised update before the norm is taken. Its norm grows with
+    the number of matrices (12.4 for a model of 7 thousand parameters), so that clipping at 1.0 divides every step by
+    it; the same file at stage 0 clips the gradient (run on 0.19.8: second loss 4.697 at stages 1 to 3, 4.577 at stage 0
+    and without clipping).
+
+    Example:
+        train.max_grad_norm: 1.0
+        zero.stage: 2
+        deepspeed.optimizer.type: Muon
+        deepspeed.optimizer.params.lr: 2.0e-2
+    """
+    max_norm = ctx.gradient_clipping
+    if max_norm <= 0 or _is_in_bf16_optimizer(ctx):
+        return
+    norm_key = "train.max_grad_norm"
+    yield ctx.finding(
+        f"at ZeRO stage {ctx.stage} Muon's updates are clipped at {max_norm:g}, not its gradients",
+        norm_key if ctx.source.has_key(norm_key) else _TYPE,
+        related=[("zero.stage", "the stage is set here")],
+        notes=["an orthogonalised update has a norm far above 1, so that every step is divided by it"],
+        fix=Fix(f"set {ctx.key(norm_key)} to 0", {norm_key: 0.0}, effect="nothing is clipped"),
+    )
+
+
+@gate(
+    "OP020",
+    "muon-in-another-wrapper",
+    upstream="silent",
+    severity=("error", "warning"),
+    cites=(Cite("runtime/bf16_optimizer.py", "BF16 Muon currently requires FP32 accumulation, dense DP and eager"),),
+    since="0.19.8",
+    when=lambda ctx: ctx.optimizer.name == "muon" and _is_in_bf16_optimizer(ctx),
+)
+def muon_in_bf16_optimizer(ctx: Context) -> Iterator[Finding]:
+    """Muon with fp32 accumulation at stage 1.
+
+    `optimizer.type: Muon` with bf16, `data_types.grad_accum_dtype: fp32` and ZeRO stage 1 without offload.
+
+    Why: This one combination takes BF16_Optimizer instead of ZeRO's: it clips gradients where the others clip updates,
+    gives other losses (run on 0.19.8), and refuses tensor parallelism and MoE: `BF16 Muon currently requires FP32
+    accumulation, dense DP and eager execution`.
+
+    Example:
+        train.max_grad_norm: 0.0
+        precision.bf16: true
+        zero.stage: 1
+        deepspeed.data_types.grad_accum_dtype: fp32
+        deepspeed.optimizer.type: Muon
+        deepspeed.optimizer.params.lr: 2.0e-2
+    """
+    is_refused = ctx.tensor_parallel_size > 1
+    problem = "refuses tensor parallelism" if is_refused else "trains unlike at any other stage"
+    yield ctx.finding(
+        f"`Muon` in bf16 with fp32 accumulation at ZeRO stage 1 {problem}",
+        "deepspeed.data_types.grad_accum_dtype",
+        severity="error" if is_refused else "warning",
+        related=[("zero.stage", "the stage is set here"), (_TYPE, "the optimizer")],
+        notes=["DeepSpeed wraps it in BF16_Optimizer instead of a ZeRO optimizer"],
+        fix=ctx.fix_to_set("zero.stage", 2, effect="ZeRO's own Muon, gradients sharded"),
+    )

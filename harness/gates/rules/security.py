@@ -1,0 +1,316 @@
+"""Code, secrets and shells in a run spec."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.facts.environment_variables import code_loading_reason
+from harness.findings import Finding, Fix
+from harness.gates.registry import Cite, Context, gate
+
+
+@gate(
+    "SE001",
+    "remote-code-allowed",
+    upstream="silent",
+    severity=("error", "warning"),
+    needs=("a run spec",),
+    policy="what `transformers` would run is not known beforehand",
+)
+def allowed_remote_code(ctx: Context) -> Iterator[Finding]:
+    """Code from a model repository is run on every rank.
+
+    `model.trust_remote_code: true`.
+
+    Why: `transformers` then imports Python files that the repository brings, on every rank and with the rights of the
+    job. Without a `model.revision` that is a full commit, what runs is whatever the repository holds at that moment: an
+    error. With a commit, or a folder on disk, what runs can be read beforehand: a warning.
+
+    Example:
+        model.name_or_path: some/model
+        model.trust_remote_code: true
+    """
+    model = ctx.run.spec.model
+    if not model.trust_remote_code:
+        return
+    name = model.name_or_path or ""
+    revision = model.revision or ""
+    is_commit = len(revision) == 40 and all(c in "0123456789abcdef" for c in revision.lower())
+    is_readable = is_commit or name.startswith(("/", "./", "../", "~"))
+    key = "model.trust_remote_code"
+    yield ctx.finding(
+        f"{ctx.key(key)} runs Python files that `{name[:60]}` brings, on every rank",
+        key,
+        severity="warning" if is_readable else "error",
+        related=[("model.revision", "the version is set here")],
+        notes=[
+            "the code can be read there before it runs"
+            if is_readable
+            else "pin `model.revision` to a full commit that was read"
+        ],
+        fix=ctx.fix_to_remove(key, effect="models that `transformers` does not know cannot be loaded"),
+    )
+
+
+_SECRET_NAME_ENDS = tuple("TOKEN SECRET PASSWORD PASSWD API_KEY ACCESS_KEY SECRET_KEY PRIVATE_KEY CREDENTIALS".split())
+_SECRET_PREFIXES = ("hf_", "sk-", "ghp_", "github_pat_", "glpat-", "AKIA", "xoxb-")
+
+
+@gate("SE003", "secret-in-the-file", upstream="silent", severity="warning", needs=("a run spec",))
+def secret_in_environment(ctx: Context) -> Iterator[Finding]:
+    """A secret written into the file.
+
+    `launch.env` has no variable that is named like a password, key or token, and none whose value looks like one.
+
+    Why: The file is copied into the run directory, the variable goes into `deepspeed.env`, and to other hosts it
+    travels on a command line that every user of the host can list.
+
+    Example:
+        launch.env.HF_TOKEN: hf_xxxxxxxxxxxxxxxx
+
+    Use instead:
+        launch.env.HF_HUB_OFFLINE: 1
+    """
+    for name, value in ctx.run.spec.launch.env.items():
+        if value and (name.upper().endswith(_SECRET_NAME_ENDS) or value.startswith(_SECRET_PREFIXES)):
+            key = f"launch.env.{name}"
+            yield ctx.finding(
+                f"{ctx.key(key)} puts a secret into the file, the run directory and a command line",
+                key,
+                notes=["log in on the hosts, or set it in their login environment"],
+                fix=ctx.fix_to_remove(key, effect="ranks take it from their own environment"),
+                of_key=True,
+            )
+
+
+@gate(
+    "SE004",
+    "api-key-in-the-json",
+    upstream="silent",
+    severity="warning",
+    cites=(
+        Cite(
+            "monitor/config.py",
+            "Comet API key. Can be set through .comet.config file or environment variable COMET_API_KEY",
+        ),
+    ),
+)
+def api_key_in_json(ctx: Context) -> Iterator[Finding]:
+    """The key of a monitoring service in the file.
+
+    `comet.api_key` is not written.
+
+    Why: A DeepSpeed JSON is checked in, copied into run directories and printed into the log of each run. Comet takes
+    the key from `COMET_API_KEY` or from its own configuration file as well.
+
+    Example:
+        deepspeed.comet.enabled: true
+        deepspeed.comet.api_key: abcdefgh
+
+    Use instead:
+        deepspeed.comet.enabled: true
+        deepspeed.comet.project: demo
+    """
+    if ctx.ds("comet.api_key"):
+        key = "deepspeed.comet.api_key"
+        yield ctx.finding(
+            f"{ctx.key(key)} puts a secret into the file and into the log of every run",
+            key,
+            fix=Fix(
+                f"remove {ctx.key(key)} and set COMET_API_KEY", {key: None}, effect="the key comes from the environment"
+            ),
+            of_key=True,
+        )
+
+
+_UNSAFE_TEXTS = ("$(", "${", "`", "\n", "\r", "\0")
+_UNSAFE_OVER_PDSH = ('"', "$", "\\")
+"""Characters that a shell interprets between double quotes."""
+
+
+@gate(
+    "SE005",
+    "shell-code-in-the-environment",
+    upstream="wrong",
+    cites=(Cite("launcher/multinode_runner.py", 'exports += "export {}={}; ".format(key, val)'),),
+    needs=("a run spec",),
+    policy="on one host the text would arrive as it is written",
+)
+def shell_code_in_environment(ctx: Context) -> Iterator[Finding]:
+    """A variable that a shell would run or tear apart.
+
+    Names in `launch.env` are names of variables, and values hold no command substitution, backtick or line break. Where
+    pdsh reaches other hosts, they hold no double quote, `$` or backslash either.
+
+    Why: For other hosts DeepSpeed writes each variable into a remote command as `export NAME="VALUE";`. It escapes
+    nothing in the value and does not quote the name, and the harness's file of them has one line each. A substitution
+    is run by the remote shell; a double quote ends the text, and what follows is run; a line break becomes a line of
+    its own. On this machine alone nothing runs a substitution, but then it is not what was meant either.
+
+    Example:
+        launch.env.RUN_TAG: $(date +%F)
+
+    Use instead:
+        launch.env.RUN_TAG: demo
+    """
+    launch = ctx.run.spec.launch
+    cluster = ctx.run.cluster
+    is_pdsh_used = cluster is not None and len(cluster.hosts) > 1 and launch.launcher == "pdsh"
+    unsafe_texts = (*_UNSAFE_TEXTS, *_UNSAFE_OVER_PDSH) if is_pdsh_used else _UNSAFE_TEXTS
+    for name, value in launch.env.items():
+        variable_key = f"launch.env.{name}"
+        shell_text = value.replace("$PATH", "") if name == "PATH" else value  # the launch itself replaces that
+        unsafe_text = next((text for text in unsafe_texts if text in shell_text), None)
+        if not (name.isascii() and name.isidentifier()):
+            message = f"`{name[:40]!a}` in `launch.env` is not the name of a variable"
+        elif unsafe_text is not None:
+            message = f"{ctx.key(variable_key)} holds {unsafe_text!a}, which a remote shell would not leave alone"
+        else:
+            continue
+        yield ctx.finding(
+            message,
+            "launch.env" if "." in name else variable_key,
+            notes=["nothing is expanded on this machine; on other hosts a shell reads it"],
+            fix=Fix("write out what was meant", {variable_key: None}, effect="the variable is not set"),
+        )
+
+
+_METACHARACTERS = frozenset(""";&|<>$`"'\\(){}[]*?!#""")
+
+
+@gate(
+    "SE006",
+    "shell-code-in-a-path",
+    upstream="wrong",
+    needs=("a run spec",),
+    policy="on one host the path would be taken as it is written",
+)
+def shell_code_in_path(ctx: Context) -> Iterator[Finding]:
+    """A path that a shell would run or tear apart.
+
+    `launch.output_dir` and `launch.hostfile` hold no shell metacharacter, quote, line break or control character.
+
+    Why: The run directory is an argument of the remote command, into which DeepSpeed writes it without quotes: `;` ends
+    the command and what follows is run on every host. Nothing expands `$NAME` in them on this machine.
+
+    Example:
+        launch.output_dir: runs;reboot
+
+    Use instead:
+        launch.output_dir: runs
+    """
+    launch = ctx.run.spec.launch
+    for key, path in (("launch.output_dir", launch.output_dir), ("launch.hostfile", launch.hostfile)):
+        unsafe_character = next((c for c in path or "" if c in _METACHARACTERS or not c.isprintable()), None)
+        if unsafe_character is not None:
+            yield ctx.finding(
+                f"{ctx.key(key)} holds {unsafe_character!a}, which a remote shell would not leave alone",
+                key,
+                notes=["DeepSpeed writes paths into the remote command without quoting them"],
+                fix=Fix("use letters, digits and `@+=:,./-_`", {key: None}, effect="the default is used"),
+            )
+
+
+@gate("SE007", "path-with-a-variable", upstream="wrong")
+def path_with_variable(ctx: Context) -> Iterator[Finding]:
+    """A path with a variable that nobody expands.
+
+    Model, tokenizer, data and monitor paths hold no `$NAME`, and no line break or control character.
+
+    Why: No shell ever reads these values: `$SCRATCH/data` is a folder called `$SCRATCH`. Monitors make it without a
+    word, in the folder where the ranks were started; the rest is not found once every rank has started.
+
+    Example:
+        data.train: $SCRATCH/corpus/*.txt
+
+    Use instead:
+        data.train: /scratch/corpus/*.txt
+    """
+    spec = ctx.run.spec
+    paths = [("model.name_or_path", spec.model.name_or_path), ("model.tokenizer", spec.model.tokenizer)]
+    paths += [("data.train", source.path) for source in spec.data.train or ()]
+    paths += [("data.eval", source.path) for source in spec.data.eval or ()]
+    paths += [(ctx.spec_key(f"{n}.output_path"), ctx.ds(f"{n}.output_path")) for n in ("csv_monitor", "tensorboard")]
+    for key, path in paths:
+        if not isinstance(path, str):
+            continue
+        has_dollar = "$" in path
+        if has_dollar or not path.isprintable():
+            yield ctx.finding(
+                f"{ctx.key(key)} holds {'`$`' if has_dollar else 'a control character'}: nobody expands it",
+                key,
+                notes=["the text is taken as it is written"],
+                fix=Fix("write the path out", {key: path.replace("$", "/")}, effect="another path is read"),
+            )
+
+
+@gate(
+    "SE008",
+    "code-in-the-environment",
+    upstream="silent",
+    needs=("a run spec",),
+    policy="a spec of somebody else's would run what it likes",
+    ignorable=False,
+)
+def code_in_environment(ctx: Context) -> Iterator[Finding]:
+    """A variable that chooses code which every rank runs.
+
+    `launch.env` sets no variable that tells Python, the loader, a shell, a compiler or a launcher what to run: such as
+    `PYTHONPATH`, `LD_PRELOAD`, `BASH_ENV`, `PATH`, `CXX`, `CUDA_HOME`, `PDSH_SSH_ARGS`, `TORCH_EXTENSIONS_DIR`.
+
+    Why: A spec is data, and it may come from somebody else; a `sitecustomize.py` in the folder of `PYTHONPATH` runs in
+    the launcher and in every rank, with all rights that you have. Only whoever starts the run can allow that, by
+    `--allow-local-code` of `harness launch`, `tune`, `rehearse` and `preflight`; `ignore` of the spec does not count. A
+    variable that `--set` sets is treated alike. `harness validate-config --ignore SE008` leaves the finding out.
+
+    Example:
+        launch.env.PYTHONPATH: ./lib
+
+    Use instead:
+        launch.env.PYTHONUNBUFFERED: 1
+    """
+    if ctx.allow_code:
+        return
+    for name, value in ctx.run.spec.launch.env.items():
+        reason = code_loading_reason(name, value)
+        if reason is not None:
+            key = f"launch.env.{name}"
+            yield ctx.finding(
+                f"{ctx.key(key)} chooses code that every rank would run: {reason}",
+                key,
+                notes=["it would run with all rights that you have, on every host"],
+                fix=Fix(
+                    "set it where the run is started; or look at what it names, then start with `--allow-local-code`",
+                    {key: None},
+                    effect="ranks have it from their own environment",
+                ),
+            )
+
+
+@gate(
+    "MD034",
+    "spec-that-allows-its-own-code",
+    upstream="silent",
+    unread="the harness refuses it",
+    needs=("a run spec",),
+    ignorable=False,
+)
+def spec_that_allows_its_own_code(ctx: Context) -> Iterator[Finding]:
+    """A spec that allows its own code.
+
+    `launch.env` does not set `HARNESS_ALLOWED_CODE`.
+
+    Why: The variable tells the ranks which file of yours they may run. A spec may come from somebody else: only whoever
+    starts the run can allow code, by `harness launch --allow-local-code`.
+
+    Example:
+        plugins.file: my_code.py
+        launch.env.HARNESS_ALLOWED_CODE: 0f3c
+    """
+    if "HARNESS_ALLOWED_CODE" in ctx.run.spec.launch.env:
+        key = "launch.env.HARNESS_ALLOWED_CODE"
+        yield ctx.finding(
+            f"{ctx.key(key)} would let the spec allow its own code",
+            key,
+            fix=Fix(f"remove {ctx.key(key)} and start with `--allow-local-code`", {key: None}, safe=True),
+        )

@@ -1,0 +1,391 @@
+"""Sequence parallelism: groups, heads, lengths and what it goes with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.findings import Finding, Fix
+from harness.gates.dtypes import grad_accum_dtype, model_dtype
+from harness.gates.registry import Cite, Context, gate
+
+_DEGREE = "parallel.sequence_parallel_size"
+_DATA_PARALLEL_SIZE = "deepspeed.data_parallel_size"
+
+
+@gate("SQ010", "sequence-parallelism-before-0-17", upstream="silent", until="0.16.9", unseen="needs an older DeepSpeed")
+def sequence_parallelism_before_0_17(ctx: Context) -> Iterator[Finding]:
+    """Sequence parallelism on a release without it.
+
+    `parallel.sequence_parallel_size` above 1 on DeepSpeed 0.16.9 and older.
+
+    Why: The attention for Hugging Face models and the data loader adapter came with 0.17.0. Older releases have none of
+    them and make no groups from this key alone: every rank trains data parallel.
+
+    Example:
+        parallel.sequence_parallel_size: 2
+
+    Use instead:
+        zero.stage: 3
+    """
+    if ctx.sequence_parallel_size > 1 and (ctx.run.kind == "spec" or not ctx.has_key("data_parallel_size")):
+        yield ctx.finding(
+            f"DeepSpeed {ctx.target.text} has no sequence parallelism for Hugging Face models",
+            _DEGREE,
+            label="needs 0.17.0",
+            fix=Fix(
+                f"upgrade to DeepSpeed 0.17.0 or newer, or set {ctx.key(_DEGREE)} to 1",
+                {_DEGREE: 1},
+                effect="whole sequences on every rank",
+            ),
+        )
+
+
+def _is_degree_of_json(ctx: Context) -> bool:
+    """Does a DeepSpeed JSON set a degree other than accelerate's?"""
+    return (
+        ctx.sequence_parallel_size > 1
+        and ctx.run.kind == "deepspeed-json"
+        # accelerate makes the groups of its degree, and wraps the attention
+        and not ctx.source.user_key(_DEGREE).startswith("parallelism_config")
+    )
+
+
+@gate(
+    "SQ001",
+    "sequence-degree-without-groups",
+    upstream="silent",
+    severity="warning",
+    cites=(Cite("__init__.py", 'if "sequence_parallel_size" in config and "data_parallel_size" in config:'),),
+    since="0.17.0",
+)
+def degree_without_groups(ctx: Context) -> Iterator[Finding]:
+    """A sequence degree that makes no sequence groups.
+
+    A DeepSpeed JSON with `sequence_parallel_size` above 1 and no `data_parallel_size`.
+
+    Why: DeepSpeed makes its mesh of data and sequence groups only where the JSON has both keys. With the first alone
+    there is no sequence group: every rank trains data parallel, but the batch triangle divides the ranks by the degree
+    all the same, so that `train_batch_size` becomes half (or a third, ...) of what is consumed (run on 0.19.8). It is
+    right only in a script that passes the `mpu` of `UlyssesSPAttentionHF` itself, which then needs no such key;
+    DeepSpeed's tutorial has it there all the same, so this is a warning. (For a run spec the harness renders it and
+    passes the `mpu`.)
+
+    Example: {
+      "train_micro_batch_size_per_gpu": 1,
+      "sequence_parallel_size": 2
+    }
+    """
+    if _is_degree_of_json(ctx) and not ctx.has_key("data_parallel_size"):
+        yield ctx.finding(
+            f"{ctx.key(_DEGREE)} {ctx.sequence_parallel_size} makes no sequence groups without `data_parallel_size`",
+            _DEGREE,
+            label="divides the batch, splits nothing",
+            notes=[
+                "every rank trains on whole sequences; the batch triangle divides the ranks by the degree all the same",
+                "a script that passes the mpu of `UlyssesSPAttentionHF` needs neither key",
+            ],
+            fix=ctx.fix_to_remove(_DEGREE, effect="the batch is counted as it is consumed"),
+        )
+
+
+@gate(
+    "SQ002",
+    "sequence-groups-alone-split-nothing",
+    upstream="silent",
+    severity="warning",
+    cites=(
+        Cite("runtime/sequence_parallel/ulysses_sp.py", "def register_with_transformers("),
+        Cite("utils/groups.py", 'return mesh_device.get_group(mesh_dim="data_parallel")'),
+    ),
+    since="0.17.0",
+    when=lambda ctx: _is_degree_of_json(ctx) and ctx.has_key("data_parallel_size"),
+)
+def groups_without_wrapper(ctx: Context) -> Iterator[Finding]:
+    """Sequence groups that only a script can use.
+
+    A DeepSpeed JSON with both `sequence_parallel_size` above 1 and `data_parallel_size`.
+
+    Why: The two keys make the groups, but nothing splits a sequence: that is done by the attention wrapper
+    (`UlyssesSPAttentionHF.register_with_transformers`) and `UlyssesSPDataLoaderAdapter`, or by the Trainer's and
+    accelerate's `parallelism_config`. Without them every rank of a group trains on the whole sequence it is handed, in
+    silence (run on 0.19.8: the losses of one rank).
+
+    Nor are the groups enough for a script that splits: at stages 0 to 2 gradients are reduced over the data ranks
+    alone, so that each rank of a sequence group keeps its own and their weights drift apart (run on 2 and 4 ranks;
+    stage 3 reduces over all). It takes the `mpu` that `register_with_transformers` returns, given to
+    `deepspeed.initialize`. With it, stages 0 to 2 add gradients up over a sequence group and stage 3 averages them
+    (run): with the usual mean over all shards, gradients and their norm come out as many times too large as the degree
+    at stages 0 to 2.
+
+    Example: {
+      "train_micro_batch_size_per_gpu": 1,
+      "sequence_parallel_size": 2,
+      "data_parallel_size": 2
+    }
+    """
+    notes = ["it takes `UlyssesSPAttentionHF.register_with_transformers` and `UlyssesSPDataLoaderAdapter`"]
+    if ctx.stage < 3:
+        notes.append(
+            "below stage 3 the groups of these keys leave gradients unreduced; `initialize` needs the `mpu` too"
+        )
+    yield ctx.finding(
+        f"{ctx.key(_DEGREE)} {ctx.sequence_parallel_size} splits no sequence by itself, the script must",
+        _DEGREE,
+        related=[(_DATA_PARALLEL_SIZE, "makes the groups, with the degree")],
+        notes=notes,
+        fix=Fix(
+            "remove both keys where the script has no wrapper",
+            {_DEGREE: None, _DATA_PARALLEL_SIZE: None},
+            effect="data parallel",
+        ),
+    )
+
+
+@gate(
+    "SQ003",
+    "mesh-is-not-the-world",
+    upstream="raises",
+    cites=(Cite("__init__.py", "config to Initialize mesh device"),),
+    since="0.15.0",
+    needs=("world size",),
+    when=lambda ctx: ctx.sequence_parallel_size > 1 and ctx.ds("data_parallel_size") is not None,
+)
+def mesh_of_another_size(ctx: Context) -> Iterator[Finding]:
+    """A mesh of another size than the world.
+
+    `data_parallel_size` x the sequence degree is the number of ranks.
+
+    Why: A larger product is refused: "Mesh should not be bigger than default world size"; with a smaller one the ranks
+    outside the mesh fail with an IndexError while the others train on (both run on 0.19.8).
+
+    Example:
+        parallel.sequence_parallel_size: 2
+        launch.num_gpus: 4
+        deepspeed.data_parallel_size: 4
+    """
+    size = ctx.ds("data_parallel_size")
+    if not isinstance(size, int):
+        return
+    degree = ctx.sequence_parallel_size
+    mesh_size = size * degree
+    world_size = ctx.world_size or 0
+    if mesh_size == world_size or world_size % degree:
+        return
+    quotient = world_size // degree
+    if mesh_size > world_size:
+        note = "torch refuses a mesh larger than the world"
+    else:
+        note = "ranks outside the mesh fail with an IndexError, the others train on"
+    yield ctx.finding(
+        f"a mesh of {size} x {degree} = {mesh_size} ranks in a world of {world_size}",
+        _DATA_PARALLEL_SIZE,
+        label=f"{quotient}?",
+        related=[(_DEGREE, "times this"), ("launch.num_gpus", "the ranks are set here")],
+        notes=[note],
+        fix=ctx.fix_to_set(_DATA_PARALLEL_SIZE, quotient, safe=True, effect="the mesh covers every rank"),
+    )
+
+
+@gate(
+    "SQ004",
+    "heads-not-divided-by-sequence-degree",
+    upstream="raises",
+    cites=(
+        Cite("runtime/sequence_parallel/ulysses_sp.py", "is not divisible by SP size {self.world_size}"),
+        Cite("runtime/sequence_parallel/ulysses_sp.py", "KV attention head count {self.global_kv_head_count}"),
+    ),
+    since="0.17.0",
+    needs=("model facts",),
+    when=lambda ctx: ctx.sequence_parallel_size > 1,
+)
+def indivisible_heads(ctx: Context) -> Iterator[Finding]:
+    """Attention heads that sequence parallelism cannot deal out.
+
+    The query heads are a multiple of the sequence degree, and of key-value heads and degree one divides the other.
+
+    Why: Ulysses gives each rank of a group whole heads of the whole sequence. "Attention head count 3 is not divisible
+    by SP size 2", "KV attention head count 3 is not divisible by SP size 2 or vice versa": a ValueError when the
+    attention is registered (run on 0.19.8; fewer key-value heads than ranks are copied, where they divide).
+
+    Example:
+        model.name_or_path: Qwen/Qwen2.5-0.5B
+        parallel.sequence_parallel_size: 4
+    """
+    model = ctx.model
+    if model is None:
+        return
+    degree = ctx.sequence_parallel_size
+    heads, kv_heads = model.heads, model.kv_heads
+    if _is_valid_degree(degree, heads, kv_heads):
+        return
+    candidates = range(min(degree - 1, heads), 0, -1)
+    smaller_degree = next(candidate for candidate in candidates if _is_valid_degree(candidate, heads, kv_heads))
+    yield ctx.finding(
+        f"{heads} query and {kv_heads} key-value heads cannot be dealt out to {degree} sequence ranks",
+        _DEGREE,
+        related=[("model.name_or_path", "the model"), ("model.config", "the model")],
+        notes=["DeepSpeed raises ValueError when the attention is registered"],
+        fix=ctx.fix_to_set(_DEGREE, smaller_degree, effect="other memory and speed"),
+    )
+
+
+def _is_valid_degree(degree: int, heads: int, kv_heads: int) -> bool:
+    """Can a group of this degree share the heads out?"""
+    return heads % degree == 0 and (kv_heads % degree == 0 or degree % kv_heads == 0)
+
+
+@gate(
+    "SQ009",
+    "length-not-divided-by-sequence-degree",
+    upstream="raises",
+    severity="warning",
+    cites=(Cite("runtime/sequence_parallel/ulysses_sp.py", "isn't divisible by sp-size={self.sp_world_size}"),),
+    since="0.17.0",
+    needs=("a run spec",),
+    when=lambda ctx: ctx.sequence_parallel_size > 1,
+    unseen="the harness does not use the adapter",
+)
+def indivisible_length(ctx: Context) -> Iterator[Finding]:
+    """Sequences that do not divide by the sequence degree.
+
+    `data.max_length` is a multiple of `parallel.sequence_parallel_size`.
+
+    Why: Each rank of a sequence group gets an equal part of every sequence: "batch's seqlen=1023 isn't divisible by
+    sp-size=2", a ValueError from DeepSpeed's data loader adapter at the first batch (read in 0.17.0 and 0.19.8). The
+    harness deals out the sequences itself and lengthens each by positions that count for nothing, so this is a warning:
+    the work on them is lost.
+
+    Example:
+        data.max_length: 1023
+        parallel.sequence_parallel_size: 2
+    """
+    length = ctx.run.spec.data.max_length
+    degree = ctx.sequence_parallel_size
+    if length % degree:
+        key = "data.max_length"
+        shorter_length = max(degree, length // degree * degree)
+        padded_length = -(-length // degree) * degree
+        yield ctx.finding(
+            f"sequences of {length} tokens do not divide over {degree} sequence ranks",
+            key,
+            related=[(_DEGREE, "the sequence degree")],
+            notes=[
+                f"each is lengthened to {padded_length} positions",
+                "DeepSpeed's own data loader adapter would raise ValueError at the first batch",
+            ],
+            fix=ctx.fix_to_set(key, shorter_length, effect="changes what is trained"),
+        )
+
+
+@gate(
+    "SQ005",
+    "eager-attention-with-sequence-parallelism",
+    upstream="raises",
+    cites=(Cite("runtime/sequence_parallel/ulysses_sp.py", "isn't currently supported by Ulysses"),),
+    since="0.17.0",
+)
+def eager_attention(ctx: Context) -> Iterator[Finding]:
+    """Eager attention under sequence parallelism.
+
+    `model.attn_implementation: eager` with a sequence degree above 1.
+
+    Why: Eager attention needs a mask of the whole sequence squared, which sequence parallelism throws away: "eager
+    attn_implementation isn't currently supported by Ulysses sequence parallelism", a ValueError (run on 0.19.8; up to
+    0.18.9 only `sdpa` and `flash_attention_2` are taken).
+
+    Example:
+        model.attn_implementation: eager
+        parallel.sequence_parallel_size: 2
+    """
+    if ctx.sequence_parallel_size > 1 and ctx.run.spec.model.attn_implementation == "eager":
+        key = "model.attn_implementation"
+        yield ctx.finding(
+            f"eager attention does not run over {ctx.sequence_parallel_size} sequence ranks",
+            key,
+            related=[(_DEGREE, "sequence parallelism is asked for here")],
+            notes=["DeepSpeed raises ValueError when the attention is registered"],
+            fix=ctx.fix_to_set(key, "sdpa", safe=True, effect="the same attention, other kernel"),
+        )
+
+
+@gate(
+    "SQ006",
+    "sequence-with-tensor-or-pipeline",
+    upstream="silent",
+    cites=(Cite("utils/groups.py", "def _get_sequence_parallel_world_size():"),),
+    since="0.17.0",
+    when=lambda ctx: (
+        ctx.sequence_parallel_size > 1 and (ctx.tensor_parallel_size > 1 or ctx.pipeline_parallel_size > 1)
+    ),
+)
+def sequence_with_tensor_or_pipeline(ctx: Context) -> Iterator[Finding]:
+    """Sequence parallelism together with tensor or pipeline parallelism.
+
+    A sequence degree above 1 with a tensor degree or pipeline stages above 1.
+
+    Why: The degrees do not multiply, they overlap: four ranks with a sequence and a tensor degree of 2 are told to be
+    two data ranks, two sequence ranks and two model ranks at once, and train with the losses of plain data parallelism
+    over two (run on 0.19.8, accepted without a word). A PipelineModule ignores the sequence keys. With the wrapper of
+    `UlyssesSPAttentionHF` and AutoTP it fails with an IndexError instead (run).
+
+    Example:
+        parallel.tensor_parallel_size: 2
+        parallel.sequence_parallel_size: 2
+
+    Use instead:
+        parallel.sequence_parallel_size: 4
+    """
+    if ctx.tensor_parallel_size > 1:
+        name, size = "tensor", ctx.tensor_parallel_size
+    else:
+        name, size = "pipeline", ctx.pipeline_parallel_size
+    yield ctx.finding(
+        f"a sequence degree of {ctx.sequence_parallel_size} and a {name} degree of {size} "
+        "overlap instead of multiplying",
+        _DEGREE,
+        related=[(f"parallel.{name}_parallel_size", f"the {name} degree")],
+        notes=["DeepSpeed accepts it in silence and puts the same ranks into both groups"],
+        fix=ctx.fix_to_set(_DEGREE, 1, effect="whole sequences on every rank"),
+    )
+
+
+@gate(
+    "SQ011",
+    "bf16-optimizer-with-sequence-parallelism",
+    upstream="raises",
+    cites=(
+        Cite("runtime/bf16_optimizer.py", "if not (tensor_mp_rank == 0 or is_model_parallel_parameter(lp)"),
+        Cite("runtime/utils.py", "norm_powers = torch.stack(all_norms).pow(norm_type)"),
+    ),
+    since="0.17.0",
+    needs=("a run spec",),
+    when=lambda ctx: ctx.sequence_parallel_size > 1 and ctx.stage == 1 and ctx.has_key("data_types.grad_accum_dtype"),
+)
+def bf16_optimizer(ctx: Context) -> Iterator[Finding]:
+    """Sequence parallelism with bf16 weights and fp32 accumulation at stage 1.
+
+    A sequence degree above 1 with bf16 and `data_types.grad_accum_dtype: fp32` at ZeRO stage 1, without optimizer
+    offload.
+
+    Why: That combination trains with another optimizer class, `BF16_Optimizer`. It takes the rank in the sequence group
+    for a tensor rank and leaves out the gradients of all ranks but the first as copies, so that those have none to take
+    the norm of: `RuntimeError: stack expects a non-empty TensorList` at the first step (run on 0.19.8, on 2 and 4
+    ranks).
+
+    Example:
+        precision.bf16: true
+        zero.stage: 1
+        parallel.sequence_parallel_size: 2
+        deepspeed.data_types.grad_accum_dtype: fp32
+    """
+    # DeepSpeed takes BF16_Optimizer at stage 1 for bf16 weights and fp32 accumulation, with no offloaded optimizer
+    if model_dtype(ctx) == "bf16" and grad_accum_dtype(ctx) == "fp32" and not ctx.is_optimizer_offloaded:
+        yield ctx.finding(
+            f"fp32 accumulation of bf16 at ZeRO stage 1 does not run over {ctx.sequence_parallel_size} sequence ranks",
+            "deepspeed.data_types.grad_accum_dtype",
+            related=[(_DEGREE, "sequence parallelism is asked for here")],
+            notes=["DeepSpeed takes another optimizer class for it, which fails at the first step"],
+            fix=ctx.fix_to_set(
+                "zero.stage", 2, safe=True, effect="ZeRO-2 accumulates in fp32 too, and shards the gradients"
+            ),
+        )

@@ -1,0 +1,356 @@
+"""`torch_autocast`: formats, clipping and loss scaling."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.findings import Finding, Fix
+from harness.gates.dtypes import dtype_of
+from harness.gates.registry import Cite, Context, gate
+
+_BLOCK = "deepspeed.torch_autocast"
+_ENABLED = "deepspeed.torch_autocast.enabled"
+_DTYPE = "deepspeed.torch_autocast.dtype"
+_STAGE = "zero.stage"
+
+
+def _get_autocast_dtype(ctx: Context) -> str | None:
+    """The format of `torch_autocast.dtype`; None where it is absent or no format at all."""
+    return dtype_of(ctx.ds("torch_autocast.dtype"))
+
+
+def _is_fp16_autocast_under_zero(ctx: Context) -> bool:
+    """Is it fp16 autocast of fp32 weights, at ZeRO stages 1 to 3?"""
+    return (
+        ctx.is_enabled("torch_autocast")
+        and ctx.stage > 0
+        and _get_autocast_dtype(ctx) == "fp16"
+        and not ctx.is_enabled("fp16")
+        and not ctx.is_enabled("bf16")
+    )
+
+
+@gate(
+    "PR008",
+    "autocast-without-format",
+    upstream="silent",
+    severity=("error", "warning"),
+    cites=(Cite("runtime/engine.py", "self.torch_autocast_dtype() == torch.float16"),),
+    since="0.17.2",
+    when=lambda ctx: ctx.is_enabled("torch_autocast"),
+    unseen="needs CUDA, where torch's default is fp16",
+)
+def autocast_without_format(ctx: Context) -> Iterator[Finding]:
+    """Autocast without a number format.
+
+    `torch_autocast.enabled` without `torch_autocast.dtype`.
+
+    Why: DeepSpeed hands `None` to `torch.autocast`, which takes the device's own default: bf16 on a CPU (run on
+    0.19.8), fp16 on CUDA (read in torch). DeepSpeed sets up loss scaling only where it was told fp16, so that on CUDA
+    this trains in fp16 without it and small gradients vanish.
+
+    Example:
+        deepspeed.torch_autocast.enabled: true
+    """
+    if ctx.ds("torch_autocast.dtype") is None:
+        is_cpu = ctx.accelerator == "cpu"
+        yield ctx.finding(
+            f"{ctx.key(_BLOCK)} names no `dtype`: "
+            + ("torch takes bf16 on a CPU" if is_cpu else "on CUDA that is fp16 without loss scaling"),
+            _ENABLED,
+            severity="warning" if is_cpu else "error",
+            label="in which format?",
+            fix=ctx.fix_to_set(_DTYPE, "bfloat16", safe=is_cpu, effect="computes in bf16"),
+        )
+
+
+@gate(
+    "PR009",
+    "autocast-to-full-precision",
+    upstream="silent",
+    severity="warning",
+    cites=(Cite("runtime/torch_autocast.py", "dtype=engine.torch_autocast_dtype()"),),
+    since="0.17.2",
+)
+def autocast_to_full_precision(ctx: Context) -> Iterator[Finding]:
+    """Autocast to a format that torch does not autocast to.
+
+    `torch_autocast.enabled` with a `dtype` of fp32 or int8.
+
+    Why: DeepSpeed knows both names and passes them on. `torch.autocast` takes 16-bit formats only: it prints a warning,
+    once, and switches itself off, and everything is computed in fp32 (run with torch 2.13 on a CPU).
+
+    Example:
+        deepspeed.torch_autocast.enabled: true
+        deepspeed.torch_autocast.dtype: float32
+    """
+    if ctx.is_enabled("torch_autocast") and _get_autocast_dtype(ctx) in ("fp32", "int8"):
+        yield ctx.finding(
+            f"torch does not autocast to {ctx.ds('torch_autocast.dtype')}: everything is computed in fp32",
+            _DTYPE,
+            label="no effect",
+            notes=["torch warns once and switches autocast off"],
+            fix=ctx.fix_to_set(_DTYPE, "bfloat16", effect="computes in bf16"),
+        )
+
+
+@gate(
+    "PR010",
+    "autocast-with-fp16",
+    upstream="silent",
+    severity=("error", "warning"),
+    cites=(Cite("runtime/engine.py", "self.torch_autocast_z0_gradscaler.step(self.optimizer)"),),
+    since="0.17.2",
+    when=lambda ctx: ctx.is_enabled("torch_autocast") and ctx.is_enabled("fp16"),
+)
+def autocast_with_fp16(ctx: Context) -> Iterator[Finding]:
+    """Autocast and fp16 weights at once.
+
+    `torch_autocast.enabled` together with `fp16.enabled`.
+
+    Why: Each has its own loss scaling. With autocast in fp16 the first step at stage 0 fails with `AssertionError: No
+    inf checks were recorded for this optimizer`. At stages 1 to 3 the loss is scaled once and the gradients are divided
+    twice: SGD moves the weights by less than a hundredth of what was asked, Adam is throttled by its epsilon, and
+    nothing is said (run on 0.19.8 at stages 0, 1 and 3). Autocast in bf16 computes in bf16 and leaves fp16's scaling
+    without a purpose.
+
+    Example:
+        optimizer.type: sgd
+        optimizer.learning_rate: 0.1
+        precision.fp16: true
+        zero.stage: 1
+        deepspeed.torch_autocast.enabled: true
+        deepspeed.torch_autocast.dtype: float16
+    """
+    fp16_key = "precision.fp16"
+    is_fp16_autocast = _get_autocast_dtype(ctx) == "fp16"
+    fp16_effect = "the first step fails" if ctx.stage == 0 else "gradients are divided by the loss scale twice"
+    yield ctx.finding(
+        f"{ctx.key(_ENABLED)} and {ctx.key(fp16_key)} are both on: "
+        + (fp16_effect if is_fp16_autocast else "what is computed is bf16"),
+        _ENABLED,
+        severity="error" if is_fp16_autocast else "warning",
+        related=[(fp16_key, "and here")],
+        notes=[
+            "both bring a loss scaling of their own" if is_fp16_autocast else "fp16's loss scaling has no purpose then"
+        ],
+        fix=ctx.fix_to_remove(_BLOCK, effect="trains in fp16 with DeepSpeed's own loss scaling"),
+    )
+
+
+@gate(
+    "PR011",
+    "autocast-with-bf16",
+    upstream="silent",
+    severity=("error", "warning"),
+    cites=(Cite("runtime/torch_autocast.py", "the engine will follow the settings in bf16/fp16 section"),),
+    since="0.17.2",
+    when=lambda ctx: ctx.is_enabled("torch_autocast") and ctx.is_enabled("bf16") and not ctx.is_enabled("fp16"),
+)
+def autocast_with_bf16(ctx: Context) -> Iterator[Finding]:
+    """Autocast and bf16 weights at once.
+
+    `torch_autocast.enabled` together with `bf16.enabled`.
+
+    Why: With bf16 weights there is nothing left to cast: autocast to bf16 changes no loss, and the fp32 parameters that
+    it promises to keep are gone (run on 0.19.8). With autocast to fp16 a gradient scaler comes on top and multiplies
+    the gradients by 65536, which clipping then sees.
+
+    Example:
+        precision.bf16: true
+        zero.stage: 2
+        deepspeed.torch_autocast.enabled: true
+        deepspeed.torch_autocast.dtype: bfloat16
+    """
+    bf16_key = "precision.bf16"
+    is_scaled = _get_autocast_dtype(ctx) == "fp16"
+    yield ctx.finding(
+        f"{ctx.key(_ENABLED)} beside {ctx.key(bf16_key)}: "
+        + ("bf16 gradients are scaled as if they were fp16" if is_scaled else "the weights are bf16 already"),
+        _ENABLED,
+        severity="error" if is_scaled else "warning",
+        label="wrong" if is_scaled else "has no effect",
+        related=[(bf16_key, "the weights are bf16")],
+        fix=ctx.fix_to_remove(
+            _BLOCK, effect=f"trains in bf16 without {'a gradient scaler' if is_scaled else 'autocast'}"
+        ),
+    )
+
+
+@gate(
+    "PR012",
+    "fp16-autocast-clips-scaled-gradients",
+    upstream="silent",
+    cites=(Cite("runtime/zero/stage_1_and_2.py", "self.torch_autocast_gradscaler.step(self.optimizer)"),),
+    since="0.17.2",
+)
+def clipping_of_scaled_gradients(ctx: Context) -> Iterator[Finding]:
+    """fp16 autocast with clipping under ZeRO.
+
+    `torch_autocast` with an fp16 `dtype` at ZeRO stages 1 to 3 while gradients are clipped.
+
+    Why: The gradient scaler multiplies the loss by 65536. ZeRO computes the norm and clips before the scaler divides
+    again, so that the gradients are cut to the norm and then divided by 65536: SGD trains nothing, Adam is throttled by
+    its epsilon, the reported norm is thousands of times too large. No error (run on 0.19.8 at stages 1, 2 and 3; stage
+    0 is right).
+
+    Example:
+        train.max_grad_norm: 1.0
+        zero.stage: 2
+        deepspeed.torch_autocast.enabled: true
+        deepspeed.torch_autocast.dtype: float16
+    """
+    if _is_fp16_autocast_under_zero(ctx) and ctx.gradient_clipping > 0:
+        yield ctx.finding(
+            f"fp16 autocast at ZeRO stage {ctx.stage} clips gradients that are still scaled by 65536",
+            _DTYPE,
+            label="trains next to nothing",
+            related=[("train.max_grad_norm", "the norm they are clipped at"), (_STAGE, "the stage is set here")],
+            notes=["ZeRO clips first and the gradient scaler divides afterwards"],
+            fix=ctx.fix_to_set(_DTYPE, "bfloat16", effect="computes in bf16, without scaling"),
+        )
+
+
+@gate(
+    "PR013",
+    "fp16-autocast-stuck-after-overflow",
+    upstream="silent",
+    severity="warning",
+    cites=(Cite("runtime/zero/stage_1_and_2.py", "self.torch_autocast_gradscaler.update()"),),
+    since="0.19.8",
+)
+def fp16_autocast_stuck_after_overflow(ctx: Context) -> Iterator[Finding]:
+    """fp16 autocast under ZeRO never recovers from an overflow.
+
+    `torch_autocast` with an fp16 `dtype` at ZeRO stages 1 to 3 without clipping. (With clipping see
+    `fp16-autocast-clips-scaled-gradients`.)
+
+    Why: ZeRO notices the overflow and skips the step, but does not tell the gradient scaler. The scale stays at 65536,
+    the next step overflows as well, and every later step is skipped (8 of 8 in a run on 0.19.8; at stage 0 the scale
+    came down).
+
+    Example:
+        train.max_grad_norm: 0.0
+        zero.stage: 2
+        deepspeed.torch_autocast.enabled: true
+        deepspeed.torch_autocast.dtype: float16
+    """
+    if _is_fp16_autocast_under_zero(ctx) and ctx.gradient_clipping <= 0:
+        yield ctx.finding(
+            f"after one overflow, fp16 autocast at ZeRO stage {ctx.stage} skips every step",
+            _DTYPE,
+            related=[(_STAGE, "the stage is set here")],
+            notes=["DeepSpeed skips the step without telling the gradient scaler, whose scale stays at 65536"],
+            fix=ctx.fix_to_set(_DTYPE, "bfloat16", effect="computes in bf16, without scaling"),
+        )
+
+
+@gate(
+    "PR015",
+    "autocast-modules-without-package",
+    upstream="raises",
+    cites=(Cite("runtime/torch_autocast.py", "package_name, class_name = module_name.rsplit('.', 1)"),),
+    since="0.17.2",
+    when=lambda ctx: ctx.is_enabled("torch_autocast"),
+)
+def autocast_modules_without_package(ctx: Context) -> Iterator[Finding]:
+    """Modules of autocast that are no full class path.
+
+    `torch_autocast.lower_precision_safe_modules`: each entry is a package and a class, such as `torch.nn.Linear`.
+
+    Why: DeepSpeed splits each entry at its last dot and imports the two parts. A bare class name has nothing to import
+    it from: `ValueError: Failed to import lower precision safe module` when the engine is built.
+
+    Example:
+        deepspeed.torch_autocast.enabled: true
+        deepspeed.torch_autocast.dtype: bfloat16
+        deepspeed.torch_autocast.lower_precision_safe_modules: [Linear]
+    """
+    names = ctx.ds("torch_autocast.lower_precision_safe_modules")
+    if not isinstance(names, (list, tuple)):
+        return
+    bare_names = [name for name in names if isinstance(name, str) and "." not in name.strip(".")]
+    if bare_names:
+        key = "deepspeed.torch_autocast.lower_precision_safe_modules"
+        first_name = bare_names[0][:40]
+        yield ctx.finding(
+            f"`{first_name}` in {ctx.key(key)} is no full path of a class",
+            key,
+            notes=["DeepSpeed imports each entry by its package"],
+            fix=Fix(
+                f"write `torch.nn.{first_name}`, or the package that it is in",
+                {key: [f"torch.nn.{name}" if name in bare_names else name for name in names]},
+                effect="takes the class of that name in torch.nn",
+            ),
+        )
+
+
+@gate(
+    "PR016",
+    "autocast-ignores-communication-format",
+    upstream="silent",
+    severity="warning",
+    unread="autocast reduces in its own format",
+    cites=(Cite("runtime/zero/stage_1_and_2.py", "comm_dtypes = get_all_comm_dtypes("),),
+    since="0.17.2",
+)
+def ignored_communication_format(ctx: Context) -> Iterator[Finding]:
+    """A communication format beside autocast.
+
+    `communication_data_type` with `torch_autocast.enabled` at ZeRO stages 1 to 3.
+
+    Why: Under autocast ZeRO reduces gradients in the format of autocast for the modules that it casts, and in the
+    parameter's own format for all others. `communication_data_type` is accepted and not looked at (read in 0.19.8).
+
+    Example:
+        zero.stage: 2
+        deepspeed.communication_data_type: fp32
+        deepspeed.torch_autocast.enabled: true
+        deepspeed.torch_autocast.dtype: bfloat16
+    """
+    if ctx.is_enabled("torch_autocast") and ctx.stage > 0 and ctx.ds("communication_data_type") is not None:
+        key = "deepspeed.communication_data_type"
+        yield ctx.finding(
+            f"{ctx.key(key)} has no effect beside {ctx.key(_ENABLED)}",
+            key,
+            label="not read",
+            notes=["ZeRO reduces gradients in autocast's format for the modules that it casts"],
+            fix=ctx.fix_to_remove(key, safe=True),
+        )
+
+
+@gate(
+    "PP011",
+    "fp16-autocast-in-a-pipeline",
+    upstream="crashes",
+    cites=(Cite("runtime/engine.py", "# grad scaler only for Z0 (no ZeRO) + fp16 + torch_autocast"),),
+    since="0.18.0",
+)
+def fp16_autocast_in_a_pipeline(ctx: Context) -> Iterator[Finding]:
+    """fp16 autocast in a pipeline.
+
+    `torch_autocast` with an fp16 `dtype` and pipeline stages at ZeRO stage 0.
+
+    Why: At stage 0 the engine steps through torch's gradient scaler, which the pipeline's backward pass never told of a
+    loss: the first step ends in "Attempted unscale_ but _scale is None" (run on 0.19.8).
+
+    Example:
+        train.gradient_accumulation_steps: 8
+        train.max_grad_norm: 0.0
+        parallel.pipeline_parallel_size: 2
+        deepspeed.torch_autocast.enabled: true
+        deepspeed.torch_autocast.dtype: float16
+    """
+    if (
+        ctx.pipeline_parallel_size > 1
+        and ctx.stage == 0
+        and ctx.is_enabled("torch_autocast")
+        and str(ctx.ds("torch_autocast.dtype")).lower().removeprefix("torch.") in ("fp16", "float16", "half")
+    ):
+        yield ctx.finding(
+            "fp16 autocast fails in the first step of a pipeline at ZeRO stage 0",
+            _DTYPE,
+            related=[("parallel.pipeline_parallel_size", "the pipeline is asked for here")],
+            notes=["torch's gradient scaler was never told of a loss"],
+            fix=ctx.fix_to_set(_DTYPE, "bfloat16", effect="computes in bf16, without scaling"),
+        )

@@ -1,0 +1,274 @@
+"""A DeepSpeed JSON for the Hugging Face Trainer or accelerate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from harness.findings import Finding, Fix, Severity
+from harness.gates.registry import Cite, Context, gate
+from harness.spec.auto_values import FROM_TRAINING_ARGUMENTS
+from harness.spec.parse.source import join_key
+
+
+@gate(
+    "HF006",
+    "clipping-that-never-arrives",
+    upstream="silent",
+    severity="warning",
+    unseen="needs the Hugging Face Trainer",
+)
+def missing_clipping(ctx: Context) -> Iterator[Finding]:
+    """A file for the Trainer without `gradient_clipping`.
+
+    A JSON for the Hugging Face Trainer that does not have the key `gradient_clipping`.
+
+    Why: Under DeepSpeed the Trainer leaves clipping to DeepSpeed, and it fills in only what the file has as "auto".
+    Without the key its `max_grad_norm` never arrives, and DeepSpeed's own default counts: 1.0 from 0.19.3 on, no
+    clipping before.
+
+    Example: {
+      "train_batch_size": "auto",
+      "train_micro_batch_size_per_gpu": "auto",
+      "gradient_accumulation_steps": "auto",
+      "zero_optimization": {"stage": 2}
+    }
+    """
+    if ctx.consumer == "hf" and not ctx.has_key("gradient_clipping"):
+        key = "train.max_grad_norm"
+        behavior = "clips at 1.0" if ctx.target.version >= (0, 19, 3) else "does not clip"
+        yield ctx.finding(
+            f"without {ctx.key(key)} the Trainer's `max_grad_norm` never arrives, DeepSpeed {behavior}",
+            key,
+            notes=["the Trainer leaves clipping to DeepSpeed and fills in only what the file leaves open"],
+            fix=Fix('write `"gradient_clipping": "auto"`', {key: "auto"}, effect="the Trainer's limit is used"),
+        )
+
+
+@gate(
+    "HF007",
+    "weights-not-gathered-on-save",
+    upstream="silent",
+    severity=("warning", "info"),
+    cites=(Cite("runtime/engine.py", "because stage3_gather_16bit_weights_on_model_save is False"),),
+    when=lambda ctx: ctx.consumer in ("hf", "accelerate") and ctx.stage == 3,
+    unseen="needs the Hugging Face Trainer or accelerate",
+)
+def ungathered_weights(ctx: Context) -> Iterator[Finding]:
+    """ZeRO stage 3 whose weights are not gathered on save, under the Trainer or accelerate.
+
+    A JSON for the Hugging Face Trainer or for accelerate with `zero_optimization.stage` 3, and without
+    `stage3_gather_16bit_weights_on_model_save: true`.
+
+    Why: `save_model` then finds no whole weights anywhere: DeepSpeed's `save_16bit_model` says so in the log and
+    returns False, and the Trainer writes a sharded checkpoint instead, which only `zero_to_fp32.py` makes a model of.
+
+    Example: {
+      "train_batch_size": "auto",
+      "train_micro_batch_size_per_gpu": "auto",
+      "gradient_clipping": "auto",
+      "zero_optimization": {"stage": 3}
+    }
+    """
+    if ctx.run.spec.zero.stage3_gather_16bit_weights_on_model_save:
+        return
+    switch = "zero.stage3_gather_16bit_weights_on_model_save"
+    if not ctx.source.has_key(switch):
+        key = "zero.stage"
+        subject = f"without {ctx.key(switch)}"
+        severity: Severity = "warning"
+    elif ctx.is_auto("zero_optimization.stage3_gather_16bit_weights_on_model_save"):
+        key = switch
+        subject = f'with {ctx.key(switch)} "auto", which becomes false,'
+        severity = "warning"
+    else:
+        key = switch
+        subject = f"with {ctx.key(switch)} false"
+        severity = "info"
+    yield ctx.finding(
+        f"{subject} no whole model is saved at ZeRO stage 3",
+        key,
+        severity=severity,
+        notes=["the Trainer and accelerate save shards instead, which `zero_to_fp32.py` makes a model of"],
+        fix=ctx.fix_to_set(switch, True, effect="rank 0 gathers all weights in host memory on save"),
+    )
+
+
+@gate(
+    "HF008",
+    "values-that-the-trainer-compares",
+    upstream="raises",
+    severity="info",
+    when=lambda ctx: ctx.consumer == "hf",
+    unseen="needs the Hugging Face Trainer",
+)
+def compared_values(ctx: Context) -> Iterator[Finding]:
+    """Values that the Trainer compares with its own.
+
+    A JSON for the Hugging Face Trainer that writes out a batch size, the clipping, a learning rate or another value
+    that TrainingArguments have, too.
+
+    Why: The Trainer refuses to start when one of them differs: "Please correct the following DeepSpeed config values
+    that mismatch TrainingArguments values" (run with transformers 5.23). Nothing is wrong while both say the same.
+
+    Example: {
+      "train_batch_size": "auto",
+      "train_micro_batch_size_per_gpu": 4,
+      "gradient_clipping": "auto",
+      "zero_optimization": {"stage": 2}
+    }
+    """
+    names = map(join_key, FROM_TRAINING_ARGUMENTS)
+    keys = [ctx.spec_key(name) for name in names if ctx.has_key(name) and not ctx.is_auto(name)]
+    if not keys:
+        return
+    keys.sort(key=lambda key: _get_position(ctx, key))
+    first, *others = keys
+    more = ""
+    if len(others) == 1:
+        more = f" and {ctx.key(others[0])}"
+    elif others:
+        more = f" and {len(others)} more"
+    yield ctx.finding(
+        f"{ctx.key(first)}{more} must say the same as TrainingArguments, or the Trainer does not start",
+        first,
+        related=[(key, "and this") for key in others],
+        fix=Fix('write "auto"', dict.fromkeys(keys, "auto"), effect="the values of TrainingArguments are used"),
+    )
+
+
+def _get_position(ctx: Context, key: str) -> tuple[int, int]:
+    place = ctx.source.place(key)
+    return place.line, place.column
+
+
+@gate("HF009", "no-zero-block", upstream="raises", unseen="needs the Hugging Face Trainer or accelerate")
+def no_zero_block(ctx: Context) -> Iterator[Finding]:
+    """A file for the Trainer or accelerate without `zero_optimization`.
+
+    A JSON for the Hugging Face Trainer or for accelerate that has no `zero_optimization` block.
+
+    Why: accelerate refuses it, under the Trainer too: "Please specify the ZeRO optimization config in the DeepSpeed
+    config" (run with accelerate 1.15). DeepSpeed itself would train at stage 0.
+
+    Example: {
+      "train_batch_size": "auto",
+      "train_micro_batch_size_per_gpu": "auto",
+      "gradient_clipping": "auto"
+    }
+    """
+    if ctx.consumer not in ("hf", "accelerate") or ctx.has_key("zero_optimization"):
+        return
+    if not ctx.is_enabled("autotuning"):  # the autotuner writes the block into each file that it tries
+        yield ctx.finding(
+            "there is no `zero_optimization` block, without which accelerate and the Trainer refuse the file",
+            "zero.stage",
+            notes=['accelerate ends with "Please specify the ZeRO optimization config in the DeepSpeed config"'],
+            fix=Fix('write `"zero_optimization": {"stage": 0}`', {"zero.stage": 0}, safe=True),
+        )
+
+
+_DUMMIES = {"optimizer": "DummyOptim", "scheduler": "DummyScheduler"}
+
+
+@gate(
+    "HF011",
+    "blocks-that-need-dummies",
+    upstream="raises",
+    severity="info",
+    when=lambda ctx: ctx.consumer == "accelerate",
+    unseen="needs accelerate",
+)
+def blocks_that_need_dummies(ctx: Context) -> Iterator[Finding]:
+    """An optimizer or scheduler in a file for accelerate.
+
+    A JSON for accelerate with an `optimizer` or `scheduler` block.
+
+    Why: accelerate wants the script to pass `DummyOptim` and `DummyScheduler` then, and refuses real ones: "You cannot
+    specify an optimizer in the config file and in the code at the same time" (read in accelerate 1.15,
+    `accelerator.py`). Without the blocks the script's own objects are used.
+
+    Example: {
+      "train_batch_size": "auto",
+      "train_micro_batch_size_per_gpu": "auto",
+      "gradient_clipping": 1.0,
+      "optimizer": {"type": "AdamW", "params": {"lr": "auto", "weight_decay": "auto"}},
+      "zero_optimization": {"stage": 2, "stage3_gather_16bit_weights_on_model_save": "auto"}
+    }
+    """
+    blocks = [name for name in _DUMMIES if ctx.has_key(name)]
+    if blocks:
+        keys = [f"deepspeed.{name}" for name in blocks]
+        names = " and ".join(f"`{name}`" for name in blocks)
+        dummies = " and ".join(_DUMMIES[name] for name in blocks)
+        yield ctx.finding(
+            f"{names} in the file: the script must pass accelerate's {dummies}",
+            keys[0],
+            notes=["accelerate refuses a real one beside the block"],
+            fix=Fix("pass them, or remove the blocks", dict.fromkeys(keys), effect="the script's own objects are used"),
+            of_key=True,
+        )
+
+
+@gate(
+    "HF012",
+    "gradients-divided-twice",
+    upstream="wrong",
+    severity=("error", "warning"),
+    since="0.18.3",
+    until="0.18.3",
+    when=lambda ctx: ctx.consumer == "hf",
+)
+def gradients_divided_twice(ctx: Context) -> Iterator[Finding]:
+    """Gradients that are divided twice under the Trainer.
+
+    A JSON for the Hugging Face Trainer with more than one accumulation step, on DeepSpeed 0.18.3. Where the number of
+    steps is left to the Trainer's arguments, it warns.
+
+    Why: The Trainer (transformers 4.49 and newer) divides the loss by the accumulation steps itself and calls
+    `engine.backward(loss, scale_wrt_gas=False)`. 0.18.3 divides the gradients all the same, so that they are too small
+    by the number of steps, and so is the norm that is logged and compared with the clipping limit. It is so at every
+    stage, with and without offload. SGD takes smaller steps; Adam with clipping clips too little; Adam without clipping
+    takes the same steps, only the norm is wrong. 0.18.2 and 0.18.4 are right (the Trainer's calls, run on all three
+    with 2 ranks). A script that calls `engine.backward(loss)` is not concerned (run), nor is accelerate without the
+    Trainer, which calls it so (read in accelerate 1.15).
+
+    Example: {
+      "train_batch_size": "auto",
+      "train_micro_batch_size_per_gpu": "auto",
+      "gradient_accumulation_steps": "auto",
+      "gradient_clipping": "auto",
+      "zero_optimization": {"stage": 1}
+    }
+
+    Use instead: The same file on DeepSpeed 0.18.4. On 0.18.3, one micro-batch a step, here and in TrainingArguments: {
+      "train_batch_size": "auto",
+      "train_micro_batch_size_per_gpu": "auto",
+      "gradient_clipping": "auto",
+      "zero_optimization": {"stage": 1}
+    }
+    """
+    steps = ctx.accumulation
+    if steps == 1:
+        return
+    is_unclipped = ctx.gradient_clipping == 0 and not ctx.is_auto("gradient_clipping")
+    is_norm_alone_wrong = is_unclipped and ctx.optimizer.name in ("adam", "adamw")
+    notes = []
+    if not steps:
+        notes.append("with one micro-batch a step it is right; the Trainer's arguments say how many there are")
+    if is_norm_alone_wrong:
+        notes.append("Adam without clipping takes nearly the same steps; the norm in the logs is too small")
+    else:
+        notes.append("the norm that is logged and clipped is too small as well")
+    key = "train.gradient_accumulation_steps"
+    yield ctx.finding(
+        f"DeepSpeed {ctx.target.text} divides the gradients of the Trainer by the accumulation steps a second time",
+        key,
+        severity="error" if steps and not is_norm_alone_wrong else "warning",
+        label=f"gradients are too small by a factor of {steps}" if steps else "not known here",
+        notes=notes,
+        fix=Fix(
+            f"upgrade to DeepSpeed 0.18.4, or remove {ctx.key(key)} here and set it to 1 in TrainingArguments",
+            {key: None},
+            effect="gradients are whole; a step sees fewer rows unless the micro-batch grows by as much",
+        ),
+    )

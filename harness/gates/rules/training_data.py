@@ -1,0 +1,283 @@
+"""Sources, mixtures, packing and evaluation data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from harness.facts.packing_support import MIXES_PACKED_DOCUMENTS
+from harness.findings import Finding, Fix, Severity
+from harness.gates.registry import Context, gate
+
+
+@gate(
+    "MD011",
+    "evaluation-without-data",
+    upstream="silent",
+    severity="warning",
+    unread="nothing is evaluated",
+    needs=("a run spec",),
+)
+def evaluation_without_data(ctx: Context) -> Iterator[Finding]:
+    """Evaluation of nothing.
+
+    A key of the `eval` section while `data.eval` is not given and `data.eval_fraction` is 0.
+
+    Why: Nothing is held out, so that nothing is evaluated, at the end either.
+
+    Example:
+        data.eval_fraction: 0.0
+        eval.eval_steps: 5
+
+    Use instead:
+        data.eval_fraction: 0.1
+        eval.eval_steps: 5
+    """
+    spec = ctx.run.spec
+    if spec.data.eval is not None or spec.data.eval_fraction > 0:
+        return
+    for name in ("eval_steps", "per_device_eval_batch_size", "max_batches"):
+        key = f"eval.{name}"
+        if name in spec.eval.model_fields_set:
+            yield ctx.finding(
+                f"{ctx.key(key)} has nothing to evaluate on: `data.eval_fraction` is 0 and `data.eval` is not given",
+                key,
+                label="has no effect",
+                related=[("data.eval_fraction", "nothing is held out")],
+                fix=Fix("give `data.eval`, or hold something out", {key: None}, safe=True),
+            )
+
+
+@gate(
+    "MD012",
+    "fraction-beside-evaluation-data",
+    upstream="silent",
+    severity="warning",
+    unread="`data.eval` decides",
+    needs=("a run spec",),
+)
+def fraction_with_evaluation_data(ctx: Context) -> Iterator[Finding]:
+    """A held-out share beside evaluation data.
+
+    `data.eval` and `data.eval_fraction` are not both written.
+
+    Why: With evaluation data of its own nothing is held out of the training text, whatever the share says.
+
+    Example:
+        data.eval: held_out/*.txt
+        data.eval_fraction: 0.2
+    """
+    data = ctx.run.spec.data
+    # 0 says the same as `data.eval`
+    has_fraction = "eval_fraction" in data.model_fields_set and data.eval_fraction != 0
+    if data.eval is not None and has_fraction:
+        key = "data.eval_fraction"
+        yield ctx.finding(
+            f"{ctx.key(key)} is not read, since `data.eval` names the text to evaluate on",
+            key,
+            label="has no effect",
+            related=[("data.eval", "this one decides")],
+            fix=Fix("remove one of the two", {key: None}, safe=True),
+        )
+
+
+@gate("MD018", "source-of-weight-0", upstream="silent", severity=("error", "warning"), needs=("a run spec",))
+def source_of_weight_0(ctx: Context) -> Iterator[Finding]:
+    """A source that gives nothing to the mixture.
+
+    No weight of `data.train` is 0.
+
+    Why: A source of weight 0 is left out: nothing of it is trained on.
+
+    Example:
+        data.train: [{path: chats.jsonl, weight: 1}, {path: code.jsonl, weight: 0}]
+    """
+    sources = ctx.run.spec.data.train or ()
+    others = [source.model_dump(exclude_unset=True) for source in sources if source.weight != 0]
+    severity: Severity = "warning" if others else "error"
+    sets = {"data.train": others} if others else {}
+    fix = Fix("remove the source, or set a weight above 0", sets, effect="trains on the same")
+    for i, source in enumerate(sources):
+        if source.weight == 0:
+            yield ctx.finding(
+                f"`{source.path}` has weight 0: nothing of it is trained on",
+                f"data.train.{i}.weight",
+                severity=severity,
+                fix=fix,
+            )
+
+
+@gate("MD019", "weights-of-some-sources", upstream="silent", needs=("a run spec",))
+def weights_of_some_sources(ctx: Context) -> Iterator[Finding]:
+    """A mixture in which only some sources have a weight.
+
+    Either all sources of `data.train` have a `weight`, or none has.
+
+    Why: Weights are shares relative to each other. A source without one has no share: it would have to be all or
+    nothing.
+
+    Example:
+        data.train: [{path: chats.jsonl, weight: 0.3}, {path: code.jsonl}]
+    """
+    sources = ctx.run.spec.data.train or ()
+    indices = [i for i, source in enumerate(sources) if source.weight is None]
+    if 0 < len(indices) < len(sources):
+        names = ", ".join(f"`{sources[i].path}`" for i in indices[:3])
+        verb = "has" if len(indices) == 1 else "have"
+        yield ctx.finding(
+            f"{names} {verb} no `weight`, other sources of `data.train` have one",
+            f"data.train.{indices[0]}",
+            fix=Fix(
+                "give every source a `weight`, or none",
+                {"data.train": [source.model_dump(exclude_unset=True, exclude={"weight"}) for source in sources]},
+                effect="trains on each record once an epoch",
+            ),
+        )
+
+
+@gate("MD020", "packing-across-documents", upstream="wrong", needs=("a run spec",))
+def packing_across_documents(ctx: Context) -> Iterator[Finding]:
+    """Packing with a model whose attention runs across the documents of a row.
+
+    With `data.packing`, the model keeps documents apart by position ids that restart: dense attention with rotary or
+    learnt positions, by `sdpa` or `eager`; or `flash_attention_2` with one row a rank at once.
+
+    Why: transformers makes a block-diagonal mask from position ids that restart. Models with ALiBi (Bloom, MPT), with
+    positions counted from the mask (OPT), and recurrent ones (Mamba, Qwen3-Next) take no such mask: each document would
+    see the ones before it, and the loss would look better than it is. transformers gives flash attention the borders of
+    documents only in batches of one row (`_is_packed_sequence`; read there, not run here).
+
+    Example:
+        model.config: {model_type: opt, vocab_size: 320, hidden_size: 64, num_hidden_layers: 2, num_attention_heads: 4}
+        data.packing: true
+    """
+    spec = ctx.run.spec
+    if not spec.data.packing:
+        return
+    key = "data.packing"
+    model_type = (spec.model.config or {}).get("model_type") or (ctx.model.family if ctx.model else None)
+    if model_type in MIXES_PACKED_DOCUMENTS:
+        yield ctx.finding(
+            f"models of type `{model_type}` attend across the documents of a packed row",
+            key,
+            notes=["the model is not told where a document ends, and predicts it from the one before"],
+            fix=Fix("set `data.packing: false`", {key: False}, effect="more padding, fewer tokens a step"),
+        )
+    attention = spec.model.attn_implementation
+    rows = spec.train.per_device_train_batch_size
+    if attention in ("flash_attention_2", "flash_attention_3") and rows and rows > 1:
+        yield ctx.finding(
+            f"`{attention}` keeps packed documents apart only in batches of one row, "
+            f"`train.per_device_train_batch_size` is {rows}",
+            key,
+            related=[("train.per_device_train_batch_size", "rows at once")],
+            fix=Fix("set `train.per_device_train_batch_size: 1` and a longer `data.max_length`"),
+        )
+
+
+_FORMATS_OF_LOSS = {
+    "assistant_only_loss": ("messages", "sharegpt"),
+    "completion_only_loss": ("prompt-completion", "alpaca"),
+}
+
+
+@gate(
+    "MD021",
+    "loss-of-another-format",
+    upstream="silent",
+    severity="warning",
+    unread="records of this format have one loss",
+    needs=("a run spec",),
+)
+def loss_of_another_format(ctx: Context) -> Iterator[Finding]:
+    """A choice of what is trained on that does not concern the format of the data.
+
+    `data.assistant_only_loss` is written only where `data.format` can be a chat, `data.completion_only_loss` only where
+    it can be prompts with completions.
+
+    Why: It would have no effect: other records are trained on by their own rule, and plain text on every token.
+
+    Example:
+        data.format: text
+        data.assistant_only_loss: true
+    """
+    data = ctx.run.spec.data
+    formats = {source.format or data.format for source in data.train or ()} or {data.format}
+    for field, loss_formats in _FORMATS_OF_LOSS.items():
+        if field in data.model_fields_set and not formats & {"auto", *loss_formats}:
+            key = f"data.{field}"
+            yield ctx.finding(
+                f"{ctx.key(key)} is not read: the format is {_format_names(sorted(formats))}",
+                key,
+                notes=[f"it is for {_format_names(loss_formats)}"],
+                fix=Fix("remove it", {key: None}, safe=True),
+            )
+
+
+def _format_names(names: Iterable[str]) -> str:
+    """The names in backticks, with `and` between them."""
+    return " and ".join(f"`{name}`" for name in names)
+
+
+@gate(
+    "MD022",
+    "limit-without-skipping",
+    upstream="silent",
+    severity="warning",
+    unread="no record is skipped",
+    needs=("a run spec",),
+)
+def limit_without_skipping(ctx: Context) -> Iterator[Finding]:
+    """A limit on bad records where none may be left out.
+
+    `data.max_bad_records` is written only with `data.on_bad_record: skip`.
+
+    Why: The first bad record ends the preparation, so that the limit is never reached.
+
+    Example:
+        data.max_bad_records: 20
+
+    Use instead:
+        data.on_bad_record: skip
+        data.max_bad_records: 20
+    """
+    data = ctx.run.spec.data
+    if "max_bad_records" in data.model_fields_set and data.on_bad_record != "skip":
+        key = "data.max_bad_records"
+        yield ctx.finding(
+            f"{ctx.key(key)} is not read, since `data.on_bad_record` is `stop`",
+            key,
+            fix=Fix("remove it, or set `data.on_bad_record: skip`", {key: None}, safe=True),
+        )
+
+
+@gate(
+    "MD023",
+    "grouping-without-effect",
+    upstream="silent",
+    severity="warning",
+    unread="rows of equal length have no groups",
+    needs=("a run spec",),
+)
+def grouping_without_effect(ctx: Context) -> Iterator[Finding]:
+    """Grouping by length where all sequences have the same length, or where the order is fixed.
+
+    `data.group_by_length: true` is not written beside `data.packing` or `data.shuffle: false`.
+
+    Why: Packed sequences are all filled up to `data.max_length`, and without shuffling the order is that of the files.
+    It would have no effect.
+
+    Example:
+        data.packing: true
+        data.group_by_length: true
+    """
+    data = ctx.run.spec.data
+    is_grouped = "group_by_length" in data.model_fields_set and data.group_by_length
+    if is_grouped and (data.packing or not data.shuffle):
+        key = "data.group_by_length"
+        other = "data.packing" if data.packing else "data.shuffle"
+        yield ctx.finding(
+            f"{ctx.key(key)} has no effect with `{other}: {str(data.packing).lower()}`",
+            key,
+            related=[(other, "this one decides")],
+            fix=Fix("remove it", {key: None}, safe=True),
+        )

@@ -1,0 +1,501 @@
+"""Warm-up, peak, decay and length of a learning-rate schedule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TypeGuard
+
+from harness.findings import Finding, Fix
+from harness.gates.optimizer_facts import (
+    get_parameter_key,
+    get_scheduler_name,
+    get_scheduler_params,
+    is_number,
+    read_number,
+)
+from harness.gates.registry import Cite, Context, gate
+
+_TYPE = "deepspeed.scheduler.type"
+_PARAMS = "deepspeed.scheduler.params"
+_TOTAL = f"{_PARAMS}.total_num_steps"
+_FINITE_SCHEDULES = ("WarmupDecayLR", "WarmupCosineLR")
+"""Schedulers with a last step."""
+
+
+@gate(
+    "OP027",
+    "peak-rate-by-default",
+    upstream="silent",
+    severity=("error", "warning"),
+    cites=(Cite("runtime/lr_schedules.py", "warmup_max_lr: float = 0.001,"),),
+    when=lambda ctx: get_scheduler_name(ctx) in ("WarmupDecayLR", "WarmupLR"),
+)
+def default_peak(ctx: Context) -> Iterator[Finding]:
+    """A schedule that peaks at its own default.
+
+    `WarmupDecayLR` without `warmup_max_lr`, and `WarmupLR` without it up to DeepSpeed 0.17.1.
+
+    Why: The peak is then 0.001, whatever `optimizer.params.lr` says (run on 0.19.8: 5e-4 asked, 0.001 trained).
+    WarmupLR takes the optimizer's rate from 0.17.2 on; WarmupDecayLR still does not.
+
+    Example:
+        zero.stage: 1
+        optimizer.learning_rate: 1.0e-5
+        deepspeed.scheduler.type: WarmupDecayLR
+        deepspeed.scheduler.params.total_num_steps: 100
+        deepspeed.scheduler.params.warmup_min_lr: 1.0e-6
+        deepspeed.scheduler.params.warmup_num_steps: 10
+    """
+    name = get_scheduler_name(ctx)
+    rate = ctx.optimizer.params.get("lr")
+    is_rate_inherited = name == "WarmupLR" and ctx.target.version >= (0, 17, 2)
+    if is_rate_inherited or ctx.has_key("scheduler.params.warmup_max_lr") or rate == 0.001:
+        return
+    has_rate = is_number(rate)
+    peak = rate if has_rate else 0.001
+    peak_key = f"{_PARAMS}.warmup_max_lr"
+    contrast = f"not at the optimizer's {rate:g}" if has_rate else "whatever the optimizer says"
+    yield ctx.finding(
+        f"`{name}` peaks at 0.001, {contrast}",
+        _TYPE,
+        severity="error" if has_rate else "warning",
+        related=[(get_parameter_key(ctx, "lr"), "replaced")],
+        notes=["without `warmup_max_lr` the peak is 0.001"],
+        fix=Fix(
+            f"set {ctx.key(peak_key)} to {peak:g}",
+            {peak_key: peak},
+            effect="peaks at the optimizer's rate" if has_rate else "the same, in writing",
+        ),
+    )
+
+
+_PEAK_NAMES = {"WarmupLR": "warmup_max_lr", "WarmupDecayLR": "warmup_max_lr", "OneCycle": "cycle_max_lr"}
+
+
+@gate(
+    "OP028",
+    "rate-replaced-by-the-scheduler",
+    upstream="silent",
+    severity="warning",
+    unread="the scheduler sets the rate",
+    cites=(Cite("runtime/lr_schedules.py", "param_group['lr'] = lr"),),
+    when=lambda ctx: get_scheduler_name(ctx) in _PEAK_NAMES,
+)
+def replaced_rate(ctx: Context) -> Iterator[Finding]:
+    """Two learning rates, one of them unused.
+
+    A rate in the scheduler (`warmup_max_lr`, `cycle_max_lr`) that is not the optimizer's.
+
+    Why: DeepSpeed's schedulers set the optimizer's rate; they do not scale it. With both written and different, the
+    scheduler's counts and `lr` is never used, not even in the first step (run on 0.19.8). WarmupCosineLR alone scales
+    `lr`.
+
+    Example:
+        zero.stage: 1
+        optimizer.learning_rate: 1.0e-5
+        deepspeed.scheduler.type: WarmupLR
+        deepspeed.scheduler.params.warmup_min_lr: 1.0e-6
+        deepspeed.scheduler.params.warmup_max_lr: 3.0e-4
+        deepspeed.scheduler.params.warmup_num_steps: 10
+    """
+    key = get_parameter_key(ctx, "lr")
+    peak_name = _PEAK_NAMES[get_scheduler_name(ctx)]
+    peak = get_scheduler_params(ctx).get(peak_name)
+    rate = ctx.optimizer.params.get("lr")
+    if not _is_rate(peak) or not _is_rate(rate) or abs(peak - rate) <= 1e-6 * rate or not ctx.source.has_key(key):
+        return
+    yield ctx.finding(
+        f"the optimizer's rate of {rate:g} is replaced by the scheduler's {peak:g}",
+        key,
+        label="never used",
+        related=[(f"{_PARAMS}.{peak_name}", "this one counts")],
+        fix=Fix(f"set {ctx.key(key)} to {peak:g} too", {key: peak}, safe=True),
+    )
+
+
+def _is_rate(value: object) -> TypeGuard[float]:
+    return is_number(value) and value > 0
+
+
+@gate(
+    "OP029",
+    "warm-up-from-above",
+    upstream="silent",
+    severity="warning",
+    cites=(Cite("runtime/lr_schedules.py", "self.delta_lrs = [big - small for big, small in zip("),),
+    when=lambda ctx: bool(get_scheduler_params(ctx)),
+)
+def downward_warmup(ctx: Context) -> Iterator[Finding]:
+    """A warm-up that goes down.
+
+    `warmup_min_lr` above `warmup_max_lr` (or above the optimizer's rate, where WarmupLR takes that), `cycle_min_lr`
+    above `cycle_max_lr`, and `warmup_min_ratio` above 1.
+
+    Why: DeepSpeed goes from the one to the other whichever is larger: training starts at the high rate and falls (run
+    on 0.19.8: 0.01, 0.0043, 0.001).
+
+    Example:
+        zero.stage: 1
+        optimizer.learning_rate: 1.0e-5
+        deepspeed.scheduler.type: WarmupLR
+        deepspeed.scheduler.params.warmup_min_lr: 1.0e-4
+        deepspeed.scheduler.params.warmup_max_lr: 1.0e-5
+        deepspeed.scheduler.params.warmup_num_steps: 10
+
+    Use instead:
+        zero.stage: 1
+        optimizer.learning_rate: 1.0e-5
+        deepspeed.scheduler.type: WarmupLR
+        deepspeed.scheduler.params.warmup_min_lr: 1.0e-6
+        deepspeed.scheduler.params.warmup_max_lr: 1.0e-5
+        deepspeed.scheduler.params.warmup_num_steps: 10
+    """
+    params = get_scheduler_params(ctx)
+    rate = ctx.optimizer.params.get("lr")
+    pairs = (
+        ("warmup_min_lr", "warmup_max_lr", params.get("warmup_max_lr", rate)),
+        ("cycle_min_lr", "cycle_max_lr", params.get("cycle_max_lr")),
+        ("warmup_min_ratio", None, 1.0),  # a ratio has its peak at 1
+    )
+    for low_name, peak_name, peak in pairs:
+        low = params.get(low_name)
+        if not is_number(low) or not is_number(peak) or low <= peak:
+            continue
+        key = f"{_PARAMS}.{low_name}"
+        yield ctx.finding(
+            f"{ctx.key(key)} is {low:g}, above the peak of {peak:g}: the rate starts high and falls",
+            key,
+            related=[(f"{_PARAMS}.{peak_name}", "the peak")] if peak_name else [],
+            fix=Fix(f"set {ctx.key(key)} to {peak / 10:g}", {key: peak / 10}, effect="the rate rises to its peak"),
+        )
+
+
+@gate(
+    "OP030",
+    "warm-up-longer-than-the-schedule",
+    upstream="silent",
+    severity=("error", "warning"),
+    cites=(Cite("runtime/lr_schedules.py", "total_num_steps {} is less than warmup_num_steps {}"),),
+    when=lambda ctx: get_scheduler_name(ctx) in _FINITE_SCHEDULES,
+)
+def warmup_longer_than_schedule(ctx: Context) -> Iterator[Finding]:
+    """A warm-up as long as the whole schedule.
+
+    `warmup_num_steps` (1000 when it is not given) not below `total_num_steps` of WarmupDecayLR and WarmupCosineLR.
+
+    Why: DeepSpeed warns and goes on. The rate is still rising when the schedule is over, and the step after the warm-up
+    is at 0 or at the cosine's floor (run on 0.19.8).
+
+    Example:
+        zero.stage: 1
+        deepspeed.scheduler.type: WarmupDecayLR
+        deepspeed.scheduler.params.total_num_steps: 100
+        deepspeed.scheduler.params.warmup_min_lr: 1.0e-6
+        deepspeed.scheduler.params.warmup_max_lr: 1.0e-5
+        deepspeed.scheduler.params.warmup_num_steps: 1000
+    """
+    name = "scheduler.params.warmup_num_steps"
+    if ctx.is_auto(name):
+        return
+    total = ctx.ds("scheduler.params.total_num_steps")
+    warmup = ctx.ds(name, 1000)
+    are_finite = all(is_number(steps) and read_number(steps) is not None for steps in (total, warmup))
+    if not are_finite or warmup < total:
+        return
+    is_default = ctx.ds(name) is None
+    origin = ", which is the default" if is_default else ""
+    warmup_key = f"{_PARAMS}.warmup_num_steps"
+    tenth = max(1, int(total) // 10)
+    yield ctx.finding(
+        f"the warm-up of {warmup} steps{origin} takes the whole schedule of {total}",
+        _TOTAL if is_default else warmup_key,
+        severity="error" if warmup > total else "warning",
+        related=[] if is_default else [(_TOTAL, "all steps")],
+        notes=["the peak is never trained at; afterwards the rate is 0 or the cosine's floor"],
+        fix=ctx.fix_to_set(warmup_key, tenth, effect="reaches the peak, then decays"),
+    )
+
+
+@gate(
+    "OP031",
+    "schedule-ends-before-training",
+    upstream="silent",
+    severity="warning",
+    cites=(Cite("runtime/lr_schedules.py", "float(self.total_num_steps - self.last_batch_iteration)"),),
+    when=lambda ctx: get_scheduler_name(ctx) in _FINITE_SCHEDULES,
+)
+def short_schedule(ctx: Context) -> Iterator[Finding]:
+    """Training that outlasts its schedule.
+
+    `total_num_steps` of WarmupDecayLR and WarmupCosineLR below `train.max_steps`.
+
+    Why: Scheduler steps are optimizer steps. After `total_num_steps` of them WarmupDecayLR is at 0 and stays there,
+    WarmupCosineLR at its floor of a ten-thousandth: the rest of the run trains nothing (run on 0.19.8).
+
+    Example:
+        train.max_steps: 1000
+        zero.stage: 1
+        deepspeed.scheduler.type: WarmupDecayLR
+        deepspeed.scheduler.params.total_num_steps: 100
+        deepspeed.scheduler.params.warmup_min_lr: 1.0e-6
+        deepspeed.scheduler.params.warmup_max_lr: 1.0e-5
+        deepspeed.scheduler.params.warmup_num_steps: 10
+    """
+    total = ctx.ds("scheduler.params.total_num_steps")
+    steps = ctx.run.spec.train.max_steps
+    if steps is None or not is_number(total) or total >= steps:
+        return
+    yield ctx.finding(
+        f"the schedule ends after {total} of {steps} steps; the rest trains at a rate of about 0",
+        _TOTAL,
+        related=[("train.max_steps", "so long is trained")],
+        fix=_fix_length(ctx, steps),
+    )
+
+
+def _fix_length(ctx: Context, steps: int) -> Fix:
+    """The fix that makes the schedule as long as the run."""
+    return ctx.fix_to_set(_TOTAL, steps, effect="decays over the whole run")
+
+
+@gate(
+    "OP032",
+    "unknown-warmup-type",
+    upstream="silent",
+    severity="warning",
+    cites=(Cite("runtime/lr_schedules.py", "Using unknown warmup_type: {warmup_type}."),),
+    when=lambda ctx: get_scheduler_name(ctx).startswith("Warmup"),
+)
+def unknown_warmup_type(ctx: Context) -> Iterator[Finding]:
+    """A kind of warm-up that there is not.
+
+    `warmup_type` of DeepSpeed's schedulers: `log` or `linear`.
+
+    Why: Anything else is taken for `log`, with a line in the log that nobody reads (run on 0.19.8).
+
+    Example:
+        zero.stage: 1
+        deepspeed.scheduler.type: WarmupLR
+        deepspeed.scheduler.params.warmup_min_lr: 1.0e-6
+        deepspeed.scheduler.params.warmup_num_steps: 10
+        deepspeed.scheduler.params.warmup_type: cosine
+    """
+    kind = ctx.ds("scheduler.params.warmup_type")
+    if kind not in (None, "log", "linear"):
+        key = f"{_PARAMS}.warmup_type"
+        better = "log" if str(kind).lower() == "log" else "linear"
+        yield ctx.finding(
+            f"{ctx.key(key)} is `{str(kind)[:30]}`, and DeepSpeed takes it for `log`",
+            key,
+            label="`log` or `linear`",
+            fix=ctx.fix_to_set(key, better, effect=f"the rate rises as {better}"),
+        )
+
+
+@gate(
+    "OP033",
+    "first-steps-at-zero",
+    upstream="silent",
+    severity="info",
+    cites=(Cite("runtime/lr_schedules.py", "self._last_lr = update_lr(self.optimizer.param_groups, self.get_lr())"),),
+    since="0.15.3",
+    when=lambda ctx: get_scheduler_name(ctx) in ("WarmupLR", *_FINITE_SCHEDULES),
+)
+def first_steps_at_zero(ctx: Context) -> Iterator[Finding]:
+    """Two first steps that train nothing.
+
+    WarmupLR, WarmupDecayLR and WarmupCosineLR that start at 0 (the default of `warmup_min_lr` and `warmup_min_ratio`),
+    for runs of at most 100 steps whose length is known.
+
+    Why: The rate is set to the minimum when the scheduler is made and once more for its index 0: the first two
+    optimizer steps run at it. At 0 they train nothing, which is a share of a short run (run on 0.19.8; before 0.15.3
+    the first step ran at the full rate).
+
+    Example:
+        train.max_steps: 20
+        zero.stage: 1
+        deepspeed.scheduler.type: WarmupLR
+        deepspeed.scheduler.params.warmup_num_steps: 5
+    """
+    steps = ctx.run.spec.train.max_steps
+    name, low = ("warmup_min_ratio", 0.1) if get_scheduler_name(ctx) == "WarmupCosineLR" else ("warmup_min_lr", 1e-6)
+    if steps is not None and steps <= 100 and ctx.ds(f"scheduler.params.{name}", 0) == 0:
+        low_key = f"{_PARAMS}.{name}"
+        yield ctx.finding(
+            f"the first 2 of {steps} steps run at a learning rate of 0",
+            low_key if ctx.has_key(f"scheduler.params.{name}") else _TYPE,
+            notes=[f"the scheduler starts at `{name}`, and its index 0 is there too"],
+            fix=ctx.fix_to_set(low_key, low, effect="the first steps train a little"),
+        )
+
+
+@gate(
+    "OP036",
+    "schedule-counted-in-micro-batches",
+    upstream="silent",
+    severity="warning",
+    cites=(Cite("runtime/engine.py", "self.lr_scheduler.step(**(lr_kwargs or {}))"),),
+    when=lambda ctx: get_scheduler_name(ctx) in _FINITE_SCHEDULES,
+)
+def schedule_in_micro_batches(ctx: Context) -> Iterator[Finding]:
+    """A schedule counted in micro-batches.
+
+    `total_num_steps` equal to `train.max_steps` times the accumulation steps.
+
+    Why: DeepSpeed steps a scheduler with the optimizer, once a global batch, not with every micro-batch. A schedule
+    that is as many times longer never comes to its end: the rate at the last step is still near the peak (read in
+    0.19.8).
+
+    Example:
+        train.max_steps: 500
+        train.per_device_train_batch_size: 1
+        train.gradient_accumulation_steps: 8
+        zero.stage: 1
+        deepspeed.scheduler.type: WarmupDecayLR
+        deepspeed.scheduler.params.total_num_steps: 4000
+        deepspeed.scheduler.params.warmup_min_lr: 1.0e-6
+        deepspeed.scheduler.params.warmup_max_lr: 1.0e-5
+        deepspeed.scheduler.params.warmup_num_steps: 10
+    """
+    steps = ctx.run.spec.train.max_steps
+    accumulation = ctx.run.batch.accumulation
+    total = ctx.ds("scheduler.params.total_num_steps")
+    if steps is None or accumulation is None or accumulation < 2 or total != steps * accumulation:
+        return
+    yield ctx.finding(
+        f"{total} is {steps} steps x {accumulation} micro-batches, and a scheduler counts optimizer steps",
+        _TOTAL,
+        related=[("train.max_steps", "so long is trained")],
+        notes=[f"the run ends after 1/{accumulation} of the schedule, with the rate still high"],
+        fix=_fix_length(ctx, steps),
+    )
+
+
+@gate("OP040", "decay-that-does-not-fit-the-run", upstream="silent", needs=("a run spec",))
+def decay_beyond_run(ctx: Context) -> Iterator[Finding]:
+    """A warm-up and a decay that do not fit into the run.
+
+    `scheduler.type: warmup_stable_decay`, where warm-up and decay take more steps than `train.max_steps`.
+
+    Why: `transformers` counts the decay back from the end: the rate would jump from the warm-up into the middle of the
+    decay. The run is refused when it starts (OP110), which is also told for a run whose steps follow from its epochs.
+
+    Example:
+        train.max_steps: 100
+        scheduler.type: warmup_stable_decay
+        scheduler.warmup_steps: 50
+        scheduler.decay_steps: 80
+    """
+    scheduler = ctx.run.spec.scheduler
+    steps = ctx.run.spec.train.max_steps
+    if scheduler.type != "warmup_stable_decay" or steps is None:
+        return
+    warmup = _count_steps(scheduler.warmup_steps, scheduler.warmup_ratio, steps)
+    decay = _count_steps(scheduler.decay_steps, scheduler.decay_ratio, steps)
+    if warmup + decay > steps:
+        decay_key = "scheduler.decay_steps"
+        yield ctx.finding(
+            f"a warm-up of {warmup} steps and a decay of {decay} do not fit into {steps} steps",
+            "scheduler.decay_ratio" if scheduler.decay_steps is None else decay_key,
+            related=[("train.max_steps", "so long is trained")],
+            fix=ctx.fix_to_set(decay_key, max(0, steps - warmup), effect="decays faster"),
+        )
+
+
+def _count_steps(count: int | None, ratio: float, steps: int) -> int:
+    """The steps of a part of the schedule: their count, else a share of all steps."""
+    return math.ceil(ratio * steps) if count is None else count
+
+
+@gate(
+    "MD007",
+    "two-lengths-of-warmup",
+    upstream="silent",
+    severity="warning",
+    unread="`warmup_steps` decides",
+    needs=("a run spec",),
+)
+def two_warmup_lengths(ctx: Context) -> Iterator[Finding]:
+    """Two lengths of the warm-up.
+
+    `scheduler.warmup_steps` and `scheduler.warmup_ratio` are not both written.
+
+    Why: `warmup_steps` wins, also when it is 0, and the ratio is not looked at.
+
+    Example:
+        scheduler.warmup_steps: 2
+        scheduler.warmup_ratio: 0.1
+    """
+    scheduler = ctx.run.spec.scheduler
+    if scheduler.warmup_steps is not None and "warmup_ratio" in scheduler.model_fields_set:
+        key = "scheduler.warmup_ratio"
+        yield ctx.finding(
+            f"{ctx.key(key)} is not read, since `scheduler.warmup_steps` is {scheduler.warmup_steps}",
+            key,
+            label="has no effect",
+            related=[("scheduler.warmup_steps", "this one decides")],
+            fix=Fix("remove one of the two", {key: None}, safe=True),
+        )
+
+
+@gate(
+    "MD008",
+    "minimum-rate-without-cosine",
+    upstream="silent",
+    severity="warning",
+    unread="the schedule has no minimum",
+    needs=("a run spec",),
+)
+def min_lr_without_cosine(ctx: Context) -> Iterator[Finding]:
+    """A minimum learning rate that the schedule does not have.
+
+    `scheduler.min_lr_ratio` above 0 with a `scheduler.type` other than `cosine`.
+
+    Why: Only the cosine ends at a share of the peak. A constant rate stays, a linear one falls to 0, whatever the ratio
+    says.
+
+    Example:
+        scheduler.type: linear
+        scheduler.min_lr_ratio: 0.1
+
+    Use instead:
+        scheduler.type: cosine
+        scheduler.min_lr_ratio: 0.1
+    """
+    scheduler = ctx.run.spec.scheduler
+    if scheduler.type != "cosine" and scheduler.min_lr_ratio:
+        key = "scheduler.min_lr_ratio"
+        yield ctx.finding(
+            f"{ctx.key(key)} is read by a cosine only; a {scheduler.type} schedule "
+            + ("falls to 0" if scheduler.type == "linear" else "stays at the peak"),
+            key,
+            label="has no effect",
+            related=[("scheduler.type", "the schedule is set here")],
+            fix=Fix("remove it, or set `scheduler.type` to cosine", {key: None}, safe=True),
+        )
+
+
+@gate("MD016", "warmup-longer-than-the-run", upstream="silent", severity="warning", needs=("a run spec",))
+def warmup_beyond_run(ctx: Context) -> Iterator[Finding]:
+    """A warm-up that the run does not outlive.
+
+    `scheduler.warmup_steps` against `train.max_steps`.
+
+    Why: The rate is still rising when the run ends: the peak in `optimizer.learning_rate` is never reached, and nothing
+    decays.
+
+    Example:
+        train.max_steps: 100
+        scheduler.warmup_steps: 500
+    """
+    warmup = ctx.run.spec.scheduler.warmup_steps
+    steps = ctx.run.spec.train.max_steps
+    if warmup is not None and steps is not None and warmup >= steps:
+        key = "scheduler.warmup_steps"
+        yield ctx.finding(
+            f"{ctx.key(key)} is {warmup} and the run ends after {steps} steps: the rate never reaches its peak",
+            key,
+            related=[("train.max_steps", "the run ends here")],
+            fix=ctx.fix_to_set(key, steps // 10, effect="the rate reaches its peak"),
+        )

@@ -1,1 +1,0 @@
-"""SE: what a file asks of the machine that runs it."""

@@ -1,1 +1,0 @@
-"""SQ: sequence parallelism."""

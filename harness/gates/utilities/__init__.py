@@ -1,1 +1,0 @@
-"""UT: monitors, profilers, activation checkpointing, data efficiency, autotuning."""

@@ -1,1 +1,0 @@
-"""ZR: ZeRO stages and their options, ZeRO++ and ZenFlow."""

@@ -56,6 +56,10 @@ lint: setup  ## ruff, the type checker and the import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+gates: setup  ## After a change of a gate: write the table of all gates, and their number in the README
+	$(BIN)/harness explain --table > harness/gates/TABLE.md
+	README_WRITE=1 $(BIN)/python -m pytest -q tests/test_readme.py
+
 bench: setup  ## The benchmarks that take a minute or two each on any machine
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/loading.py --rounds 1

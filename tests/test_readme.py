@@ -42,7 +42,7 @@ def test_the_outputs_shown_are_what_is_printed(examples):
         if os.environ.get("README_WRITE"):
             text = text.replace(f"$ harness {command}\n{shown}```", f"$ harness {command}\n{actual}```")
         else:
-            assert shown == actual, command
+            assert shown == actual, f"{command}: to write it, README_WRITE=1 pytest tests/test_readme.py"
     if os.environ.get("README_WRITE"):
         README.write_text(text)
     assert len(CONSOLE.findall(text)) >= 3

@@ -60,7 +60,7 @@ def _resolve_ids(option: str, words: Sequence[str]) -> list[str]:
     names = {row.name.upper(): row.id for row in list_rows()}
     ids = set(names.values())
     families = {id_[:2] for id_ in ids}
-    selected_ids, wrong = [], []
+    selected_ids, unknown = [], []
     for word in [part.strip() for text in words for part in text.split(",")]:
         plain = word.upper()
         if plain in ids or plain in families or plain in names:
@@ -73,7 +73,7 @@ def _resolve_ids(option: str, words: Sequence[str]) -> list[str]:
                 else "`harness explain` lists ids; a family is their first two letters"
             )
             message = f"`{option} {word}` names no finding and no family of findings"
-            wrong.append(Finding("SP011", "error", message, fix=Fix(fix)))
-    if wrong:
-        raise UserError(wrong, ExitCode.USAGE)
+            unknown.append(Finding("SP011", "error", message, fix=Fix(fix)))
+    if unknown:
+        raise UserError(unknown, ExitCode.USAGE)
     return selected_ids

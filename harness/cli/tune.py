@@ -99,9 +99,9 @@ def tune(
     settings = TrialSettings(spec, search.overrides, options, home, steps, skip, trial_timeout)
     series = run_trials(settings, search, TrialObserver(_print_start, _print_end))
     report = build_tune_report(search, series.trials, steps, skip, complete=series.exit_code is None)
-    written = _write_spec(search, report, target or home / Path(spec).name)
+    spec_file = _write_spec(search, report, target or home / Path(spec).name)
     _write_or_warn(home / "evidence.json", json.dumps(report.to_json(), indent=2) + "\n")
-    _print_report(report, format, written)
+    _print_report(report, format, spec_file)
     print(f"Trials and evidence: {format_path(home)}", file=sys.stderr)
     if series.exit_code is not None:
         exit_with(series.exit_code)
@@ -140,11 +140,11 @@ def _write_or_warn(file: Path, text: str) -> bool:
     return True
 
 
-def _print_report(report: TuneReport, format: OutputFormat, written: Path | None, *, only_plan: bool = False) -> None:
+def _print_report(report: TuneReport, format: OutputFormat, spec_file: Path | None, *, only_plan: bool = False) -> None:
     if format is OutputFormat.json:
-        print(json.dumps({**report.to_json(), "written": str(written) if written else None}, indent=2))
+        print(json.dumps({**report.to_json(), "written": str(spec_file) if spec_file else None}, indent=2))
         return
     style, width = style_for(sys.stdout), shutil.get_terminal_size((120, 24)).columns
     print(view.render_dry_run(report, style, width) if only_plan else view.render_tune_report(report, style, width))
-    if written is not None:
-        print(f"Wrote {format_path(written)}\nNext: harness launch {shlex.quote(format_path(written))}")
+    if spec_file is not None:
+        print(f"Wrote {format_path(spec_file)}\nNext: harness launch {shlex.quote(format_path(spec_file))}")

@@ -70,9 +70,9 @@ def render_summary(outcome: LaunchResult, record: RunRecord, sample: str, report
     figures = summarise_run(record)
     lines = [_format_headline(outcome, max(outcome.verdict.step, figures.step), style)]
     lines += [f"  note: {note}" for note in outcome.verdict.notes]
-    told = [*_loss_rows(record), *_speed_rows(record, figures), *_memory_rows(record)]
-    told += [*_slowness_rows(record, outcome.verdict), *_artifact_rows(outcome, report)]
-    lines += [f"  {left:<15} {right}" for left, right in told]
+    rows = [*_loss_rows(record), *_speed_rows(record, figures), *_memory_rows(record)]
+    rows += [*_slowness_rows(record, outcome.verdict), *_artifact_rows(outcome, report)]
+    lines += [f"  {left:<15} {right}" for left, right in rows]
     if sample:
         lines += [
             "",
@@ -109,7 +109,7 @@ def launch_as_json(
         "export": str(outcome.export) if outcome.export else None,
         "report": str(report) if report else None,
         "last": last,
-        "slow": [_cause_as_dict(told) for told in diagnose_slowness(record).slowdowns]
+        "slow": [_cause_as_dict(slowdown) for slowdown in diagnose_slowness(record).slowdowns]
         if verdict.state != "failed"
         else [],
         "notes": list(verdict.notes),
@@ -118,11 +118,11 @@ def launch_as_json(
     return json.dumps(body, indent=2)
 
 
-def _cause_as_dict(told: SlowdownReport) -> dict[str, Any]:
-    slow = told.slowdown
+def _cause_as_dict(report: SlowdownReport) -> dict[str, Any]:
+    slow = report.slowdown
     settings = [
         {"sets": dict(setting.sets), "planned_gain": None if prediction is None else prediction.gain}
-        for setting, prediction in told.settings
+        for setting, prediction in report.settings
     ]
     share = {"share": round(slow.share, 4), "planned": slow.is_planned}
     return {"cause": slow.name, **share, "evidence": list(slow.evidence), "settings": settings}
@@ -174,23 +174,23 @@ _STEP_PARTS = ("data", "forward", "backward", "optimizer", "pipeline")
 
 def _speed_rows(record: RunRecord, s: RunSummary) -> list[tuple[str, str]]:
     """Medians, and where the time of a step goes."""
-    found = []
+    rows = []
     if s.tokens_per_second is not None:
         mfu = f", MFU {100 * s.mfu:.1f}%" if s.mfu is not None else ""
-        found.append(("speed", f"{format_count(s.tokens_per_second)} tokens/s{mfu}"))
+        rows.append(("speed", f"{format_count(s.tokens_per_second)} tokens/s{mfu}"))
     if s.step_seconds:
         medians = [(name, median_or_none(record.values(f"seconds_{name}"))) for name in _STEP_PARTS]
         shares = [f"{name} {100 * value / s.step_seconds:.0f}%" for name, value in medians if value is not None]
-        found.append(("a step", format_seconds(s.step_seconds) + (f": {', '.join(shares)}" if shares else "")))
-    return found
+        rows.append(("a step", format_seconds(s.step_seconds) + (f": {', '.join(shares)}" if shares else "")))
+    return rows
 
 
 def _memory_rows(record: RunRecord) -> list[tuple[str, str]]:
     """What rank 0 had at most, beside what was planned."""
-    told = []
+    peaks = []
     for name, (planned, peak) in compare_memory(record):
-        told.append(f"{name} {format_bytes(peak)}" + (f" (planned {format_bytes(planned)})" if planned else ""))
-    return [("memory", ", ".join(told) + " on rank 0")] if told else []
+        peaks.append(f"{name} {format_bytes(peak)}" + (f" (planned {format_bytes(planned)})" if planned else ""))
+    return [("memory", ", ".join(peaks) + " on rank 0")] if peaks else []
 
 
 def _slowness_rows(record: RunRecord, verdict: Verdict) -> list[tuple[str, str]]:
@@ -204,13 +204,13 @@ def _artifact_rows(outcome: LaunchResult, report: Path | None) -> list[tuple[str
     run_dir = outcome.plan.run_dir
     if not outcome.ranks_started:
         return [("run directory", format_path(run_dir))]
-    kept = [("checkpoint", format_path(outcome.checkpoint) if outcome.checkpoint else "none was completed")]
+    rows = [("checkpoint", format_path(outcome.checkpoint) if outcome.checkpoint else "none was completed")]
     if outcome.export:
-        kept.append(("export", format_path(outcome.export)))
-    kept.append(("report", format_path(report)) if report else ("run directory", format_path(run_dir)))
+        rows.append(("export", format_path(outcome.export)))
+    rows.append(("report", format_path(report)) if report else ("run directory", format_path(run_dir)))
     if outcome.verdict.state == "failed":
-        kept.append(("log", format_path(run_dir / "logs" / "launcher.log")))
-    return kept
+        rows.append(("log", format_path(run_dir / "logs" / "launcher.log")))
+    return rows
 
 
 def _next_lines(outcome: LaunchResult) -> list[str]:

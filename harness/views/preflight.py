@@ -37,11 +37,11 @@ def render_survey(survey: Survey, style: Style) -> str:
     """
     rows = [_ssh_row(survey), *(_build_row(survey, *row) for row in _fact_rows(survey))]
     rows = [row for row in rows if set(row.cells) != {_EMPTY}]
-    shown = _select_columns(len(survey.hosts), set().union(*(row.outliers for row in rows)))
-    table = [["", *(survey.hosts[i].name for i in shown)]]
-    table += [[row.name, *(_truncate(row.cells[i]) for i in shown)] for row in rows]
-    marks = [[False] * len(table[0]), *([False, *(i in row.outliers for i in shown)] for row in rows)]
-    left = len(survey.hosts) - len(shown)
+    columns = _select_columns(len(survey.hosts), set().union(*(row.outliers for row in rows)))
+    table = [["", *(survey.hosts[i].name for i in columns)]]
+    table += [[row.name, *(_truncate(row.cells[i]) for i in columns)] for row in rows]
+    marks = [[False] * len(table[0]), *([False, *(i in row.outliers for i in columns)] for row in rows)]
+    left = len(survey.hosts) - len(columns)
     more = [f"{left} more host{'s' if left > 1 else ''} like most of these"] if left else []
     return "\n".join([*_align_lines(table, marks, style), *more, *_network_lines(survey)])
 

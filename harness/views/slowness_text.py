@@ -21,9 +21,9 @@ def format_headline(report: SlowdownReport) -> str:
 
 def format_settings(sets: Mapping[str, Any]) -> str:
     """The keys as a spec has them, and which are removed."""
-    written = [f"`{key}: {json.dumps(value)}`" for key, value in sets.items() if value is not None]
+    values = [f"`{key}: {json.dumps(value)}`" for key, value in sets.items() if value is not None]
     gone = [f"`{key}`" for key, value in sets.items() if value is None]
-    return ", ".join([*written, *([f"without {' and '.join(gone)}"] if gone else [])])
+    return ", ".join([*values, *([f"without {' and '.join(gone)}"] if gone else [])])
 
 
 def format_setting(setting: SettingChange) -> str:

@@ -39,12 +39,12 @@ class _HashingFile:
 
     def write(self, piece: Any) -> int:
         """Write all of it, or raise OSError. `error` keeps the error, which torch's writer hides."""
-        view, written = memoryview(piece).cast("B"), 0
+        view, offset = memoryview(piece).cast("B"), 0
         if self.error:
             raise self.error
         try:
-            while written < len(view):  # one call writes 2 GiB at most
-                written += self._file.write(view[written:])
+            while offset < len(view):  # one call writes 2 GiB at most
+                offset += self._file.write(view[offset:])
         except OSError as error:
             self.error = error
             raise

@@ -35,14 +35,14 @@ def write_shards(
     shards = list(plan_shards(tensors, dtype, shard_bytes))
     total = sum(output_bytes(tensors, name, dtype) for name in tensors.shapes)
     weight_map: dict[str, str] = {}
-    written, logged_at = 0, time.monotonic()
+    exported, logged_at = 0, time.monotonic()
     for i, names in enumerate(shards, start=1):
         file = f"{stem}.safetensors" if len(shards) == 1 else f"{stem}-{i:05d}-of-{len(shards):05d}.safetensors"
         _write_shard(tensors, names, folder / file, dtype)
         weight_map.update(dict.fromkeys(names, file))
-        written += sum(output_bytes(tensors, name, dtype) for name in names)
+        exported += sum(output_bytes(tensors, name, dtype) for name in names)
         if time.monotonic() - logged_at > _LOG_INTERVAL_SECONDS or i == len(shards):
-            log(f"exported {format_bytes(written)} of {format_bytes(total)}, file {i} of {len(shards)}")
+            log(f"exported {format_bytes(exported)} of {format_bytes(total)}, file {i} of {len(shards)}")
             logged_at = time.monotonic()
     if len(shards) > 1:
         index = {"metadata": {"total_size": total}, "weight_map": weight_map}

@@ -60,11 +60,11 @@ def _complete_and_release(self: Any, swap_out_type: str) -> None:
     Nothing reads them any more: they are written, the 16-bit weights were cast from them before the write began, and
     the prefetched sub-group is never the one whose write is completed.
     """
-    written = self.swap_ops[swap_out_type]
-    written.wait()
-    self.swap_buffer_manager.free(written.allocated_buffers)
+    swap_op = self.swap_ops[swap_out_type]
+    swap_op.wait()
+    self.swap_buffer_manager.free(swap_op.allocated_buffers)
     self.swap_ops[swap_out_type] = None
-    written.param_info.release_memory()
+    swap_op.param_info.release_memory()
 
 
 def _source_of(function: Any) -> str:

@@ -35,13 +35,13 @@ def render_sample(record: RunRecord, most: int) -> str:
 
 def _render_reasons(record: RunRecord) -> str:
     """Key, value and reason for what this harness would render the same; an older or edited JSON has fewer of them."""
-    written = parse_object(record.config_text)
-    if record.run is None or not written:
+    run_config = parse_object(record.config_text)
+    if record.run is None or not run_config:
         return ""
     config = render_ds_config(record.run)
     lines: list[list[str | Cell]] = []
     for key, reason in config.reasons.items():
-        value = _value_at(written, key)
+        value = _value_at(run_config, key)
         if value is _ABSENT or value != _value_at(config.config, key):
             continue
         lines.append([_code_cell(key), _code_cell(json.dumps(value)), note_cell(reason)])

@@ -16,7 +16,7 @@ def render_engine_checks(record: RunRecord) -> str:
     if not record.engine_checks:
         return ""
     by_state = {state: [c for c in record.engine_checks if c.get("state") == state] for state in _STATE_LABELS}
-    wrong = "".join(
+    differences = "".join(
         f'<li class="bad">{_escape_id(c)}: {format_code(str(c.get("text", "")))}</li>'
         for c in by_state["differs"]
         if "ignored" not in c
@@ -28,7 +28,7 @@ def render_engine_checks(record: RunRecord) -> str:
     table = f"<details><summary>all claims</summary><table>{rows}</table></details>"
     return (
         '<h2 id="engine-checks">What the run asked its engine</h2>'
-        f'<div class="card"><p>{counts}.</p>{f"<ul>{wrong}</ul>" if wrong else ""}{table}</div>'
+        f'<div class="card"><p>{counts}.</p>{f"<ul>{differences}</ul>" if differences else ""}{table}</div>'
     )
 
 

@@ -103,8 +103,8 @@ def serve_reports(folders: Sequence[Path], port: int) -> None:
     except OSError as error:
         fix = Fix("choose another with `--port`, or `--port 0` for a free one")
         reason = (error.strerror or str(error)).lower()
-        found = Finding("SP030", "error", f"port {port} of this machine cannot be had: {reason}", fix=fix)
-        raise UserError([found], ExitCode.USAGE) from None
+        finding = Finding("SP030", "error", f"port {port} of this machine cannot be had: {reason}", fix=fix)
+        raise UserError([finding], ExitCode.USAGE) from None
     print(f"http://{HOST}:{made.server_address[1]}/", flush=True)
     print("Ctrl-C ends it. From elsewhere: ssh -L with the same port.", file=sys.stderr)
     try:

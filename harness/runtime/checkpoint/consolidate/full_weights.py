@@ -85,8 +85,8 @@ def open_weights(folder: Path, stage: int, groups: list[list[str]] | None = None
         for n in first.frozen_and_buffers
         if n in layouts or n not in first.model_states["module"]
     }
-    dropped = [n for n in first.frozen_and_buffers if n not in others]
-    return _build_weights(trainable, others, first, dict.fromkeys(dropped, ""))
+    absent = [n for n in first.frozen_and_buffers if n not in others]
+    return _build_weights(trainable, others, first, dict.fromkeys(absent, ""))
 
 
 def _build_weights(

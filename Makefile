@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 # One command each: demo, test, test-hosts, conformance, lint, bench, clean. All of them set up .venv first, which is quick when nothing changed.
 #
 # Variables that may be given, such as `make demo TORCH='torch>=2.10'`:

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """For how long does a step wait for its rows, drawn when it begins or ahead of it?
 
     python benchmarks/batch_prefetch.py [--steps 40] [--rounds 5] [--write]

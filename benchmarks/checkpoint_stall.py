@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How long does a save keep training waiting: in line, in the background, by Hugging Face's Trainer? On one CPU rank.
 
     python benchmarks/checkpoint_stall.py [--megabytes 400] [--write]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a step of training moves, calls and allocates, counted and not timed. No benchmark."""
 
 from __future__ import annotations

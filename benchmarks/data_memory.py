@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Does preparing a large file take more memory than preparing a small one?
 
 Writes JSON Lines of chats into a temporary folder, small and large, prepares each in a process of its own, and reads

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Silent faults of DeepSpeed, provoked without gates: which engine check stops the run, and which gate would refuse it?
 
     python benchmarks/engine_checks.py [--only TEXT] [--launcher] [--write]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cost of the engine checks in the first 20 steps of a run, on a model whose steps take about 50 ms.
 
     python benchmarks/engine_checks_overhead.py [--ranks 2] [--rows N] [--stage 2] [--write]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Silent faults of DeepSpeed 0.19.8, each provoked: the spec asks for one thing, the JSON has another.
 
 `json` overrides what the spec renders to; None removes a key. Ids are those of the sheets: `z` for ZeRO, precision and

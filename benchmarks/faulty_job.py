@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A small training with bare DeepSpeed that goes wrong in the way named on its command line. Run by `log_causes.py`.
 
 It knows nothing of the harness: what it prints is what any DeepSpeed job prints.

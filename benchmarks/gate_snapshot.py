@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Everything that the gates say, as text to compare: has a change of their code changed what a user sees?
 
     python benchmarks/gate_snapshot.py --write FOLDER              # before a change

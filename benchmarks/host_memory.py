@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How much host memory does a node hold in each phase, against the plan, with a model of a billion parameters?
 
     python benchmarks/host_memory.py [--layers 17] [--ranks 2] [--folder DIR] [--write]

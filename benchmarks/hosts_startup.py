@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How long from the command to the first step on several hosts: `harness launch` against the bare `deepspeed` command?
 
 Hosts in a box (`launch/cluster-in-a-box`, so this needs root, sshd and pdsh), real ssh and pdsh, the same script, the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Does a run that is killed again and again end as one that nobody touched?
 
 Runs on 2 ranks are killed with SIGKILL at random moments (one rank, all ranks, DeepSpeed's launcher, its runner, the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What does loading a sharded model at ZeRO-3 read and hold, beside Trainer's way?
 
     python benchmarks/loading.py [--layers 12] [--ranks 2] [--rounds 3] [--write]

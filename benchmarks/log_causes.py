@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Does `harness explain --log` name the right cause? Provokes real faults and judges the answers.
 
 Each fault is a job of bare DeepSpeed (`faulty_job.py`) on the CPU accelerator that really goes wrong: a rank is killed,

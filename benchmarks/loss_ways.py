@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Head and loss at 128,256 words and 4,096 tokens, all at once and in chunks. No benchmark."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What do the settings that the harness chooses for NVMe change: host memory that is locked, the time of a step?
 
     python benchmarks/nvme_offload.py [--layers 4] [--ranks 2] [--rounds 3] [--aio FILE] [--folder DIR] [--write]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How many useful tokens a second does packing give against padding, on conversations of very unlike length?
 
     python benchmarks/packing.py [--rounds 5] [--steps 24] [--ranks 2] [--write]

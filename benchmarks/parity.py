@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Does every way to train agree with one plain PyTorch process?
 
 Tiny models of four families, every ZeRO stage, offload tier and number format, on 2 and 4 gloo ranks under the real

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Does the harness train as fast as what users would pick instead? The same model folder, shapes and DeepSpeed JSON.
 
     python benchmarks/peers.py [--short] [--runs 5] [--turns 6] [--ranks 2] [--only CASE] [--bf16] [--write]

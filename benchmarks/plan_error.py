@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How far is the plan from what DeepSpeed really allocates?
 
 On a machine with a GPU: trains a few steps of each case through `harness launch` and compares the plan's GPU peak with

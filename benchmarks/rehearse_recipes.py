@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Does every 70B recipe run end to end here, scaled down, and do the states it allocates carry over to its plan?
 
     python benchmarks/rehearse_recipes.py [--only NAME] [--write]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cases of `releases.py`, by name: DeepSpeed's JSON but for batch sizes, micro-batches a step, who calls."""
 
 from __future__ import annotations

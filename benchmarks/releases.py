@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which settings does each release of DeepSpeed train as plain torch does, with gradient accumulation?
 
     python benchmarks/releases.py 0.18.2 0.18.3 ... [--overlays FOLDER] [--only TEXT] [--ranks 2] [--jobs 1] [--write]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What benchmarks on forked ranks share: a small Llama, run directories as `harness launch` makes them, and a run in
 one by the harness's own loop. No benchmark."""
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The CPU time of `harness validate-config` on one file and on a thousand.
 
 Whole processes, user and system time as the kernel counts them (wait4), alternating, so that a busy machine hits all

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What does measuring cost a step? On this machine, on a model whose steps take about 50 ms.
 
     python benchmarks/telemetry_overhead.py [--ranks 2] [--pairs 300] [--write]

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Does `harness tune` find the fastest settings, in how many trials, and what does DeepSpeed's own autotuner find?
 
     python benchmarks/tune.py [--trials 6] [--steps 12] [--skip-autotuner] [--write FILE]

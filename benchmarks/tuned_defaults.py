@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What does each setting that the harness chooses change: time, bytes on the wire, Python calls, peak memory?
 
     python benchmarks/tuned_defaults.py [--short] [--ranks 2] [--rounds 7] [--bf16] [--length 256] [--only stage-3]

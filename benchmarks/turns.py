@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Jobs that are all there at once and take steps by turns, so that a machine whose speed drifts hits all of them alike.
 
 `Turns` is the side that deals turns out; each rank has a `Place`, whose `ended` stands where an optimizer step ends and

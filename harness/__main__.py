@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The console script, and `python -m harness`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Exit codes, and the one exception that carries findings to the command line.
 
 Exceptions are for control flow inside the harness; users always read findings.

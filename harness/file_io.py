@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bounded reads of untrusted files, and atomic writes.
 
 `read_regular` is for every file that somebody else may have written. `write_atomically` is for a user's files, whose

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Findings about a run spec, as plain values.
 
 Nothing here formats or prints; `harness.views` does that.

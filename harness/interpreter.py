@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command of this Python, for programs that the harness starts."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lock files that one process at a time may hold: `flock`, with the name of the holder inside for other processes.
 
 The kernel releases the lock when its holder dies, so a lock is never stale on file systems that have `flock`. On those

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A swap folder for each run below `nvme_path`, so that the harness can remove it: DeepSpeed removes nothing.
 
 The launcher writes its name into the run's DeepSpeed JSON; the first rank of each node holds a lock in it and removes

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The progress of a run, from a step's line in metrics.jsonl: for a terminal, a log or a program. Prints nothing.
 
 Below everything else, for ranks and supervisor alike.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bytes, counts and times as text for people: parsing, formatting, and the check that a value is a number.
 
 Variables everywhere else are in bytes, elements and seconds; GiB exist only in text.

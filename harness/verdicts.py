@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The verdict on a run by its supervisor: the value, and the file `verdict.json` in the run directory.
 
 The supervisor sees the signal that ends a rank. The ranks that outlive it only see a broken connection, and write that

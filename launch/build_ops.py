@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compiles DeepSpeed ops by hand, from a checkout. The program is `harness/workers/op_builder.py`."""
 
 import sys

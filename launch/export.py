@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Exports a checkpoint by hand, from a checkout. The program is `harness/workers/export_worker.py`."""
 
 import sys

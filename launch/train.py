@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Starts one rank by hand, from a checkout. The program is `harness/workers/train_worker.py`."""
 
 import sys

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What all tests share: the tiers, and the rule that in CI a tier which should have run and skipped is a failure.
 
 Tiers: everything outside `with_deepspeed/` and the modules that `NEEDS_TRAINING` names needs the base dependencies alone;

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files that nobody would write, put through all of `validate-config`: findings or a verdict, never a traceback or a hang.
 
 `python -m tests.fuzz --minutes 10 --seed 1`; `tests/test_fuzz.py` runs some seconds of it.

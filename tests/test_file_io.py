@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files that are read with a bound and replaced whole. Needs nothing."""
 
 from __future__ import annotations

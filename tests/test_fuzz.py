@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Some seconds of `tests/fuzz.py`; `python -m tests.fuzz --minutes 10` is the long run."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What other repositories use of this one: the pre-commit hook and the GitHub action, each really run in a scratch place.
 
 Both install the project from a copy of this tree into an environment of their own, which needs a package registry and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The search path of a worker."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Locks between real processes. A second."""
 
 import json

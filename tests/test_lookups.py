@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The look-ups of CONTRIBUTING.md: forty questions, and files that exist."""
 
 from __future__ import annotations

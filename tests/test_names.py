@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The glossary of CONTRIBUTING.md, held over the syntax trees: names of modules, classes and public functions."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A run swaps to a folder of its own, which goes when the run ends, and when it was killed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The README's examples are run, and its outputs are what the program prints. Rewrite them with README_WRITE=1."""
 
 from __future__ import annotations

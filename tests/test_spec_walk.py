@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How far the spec travels in `harness launch`: few files, and downwards."""
 
 from __future__ import annotations

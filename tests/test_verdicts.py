@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`verdict.json`: written, read back, and ignored where it is something else. Needs nothing; milliseconds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`harness plan` beyond one run: the search under the gates, the fewest GPUs, and a run from a few words."""
 
 from __future__ import annotations

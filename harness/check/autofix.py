@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`--fix`: safe fixes in the text of a file, one after the other. Each is checked before it is applied.
 
 Writes a file only where its findings become fewer; asks nobody.

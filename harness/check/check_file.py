@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The way from a file to a checked run: load, find the hosts, resolve, ask every gate. Prints nothing."""
 
 from __future__ import annotations

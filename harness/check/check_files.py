@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check all files that a command line names, and fix them where that is requested. Prints nothing.
 
 Every output format gets the same outcome, wrong usage included.

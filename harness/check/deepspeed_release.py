@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The DeepSpeed release to check against: parsed from `--deepspeed-version`, and whether the gates know it."""
 
 from __future__ import annotations

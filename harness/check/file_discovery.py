@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The files that a command line names: files, whole folders, standard input. Reads folders; checks nothing."""
 
 from __future__ import annotations

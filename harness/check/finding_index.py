@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every id that a finding can have: gates, findings that loading makes, causes that logs show. One row each."""
 
 from __future__ import annotations

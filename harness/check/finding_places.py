@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Findings of a plan with the places in the spec that they are about."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`--select` and `--ignore`: which findings count. Ids, whole families (`ZR`), or names."""
 
 from __future__ import annotations

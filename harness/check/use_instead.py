@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Use instead` of a gate's page: the example after the fix of its finding. The same on every machine."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The checkpoints that a path on the command line names: those of a run, or one.
 
 Functions raise UserError (CK113) where there is none.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The evaluations of a run, in `checkpoints/evaluations.json`.
 
 An evaluation comes after the save of its step, so that it cannot be in that checkpoint's manifest.

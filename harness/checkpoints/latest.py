@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The checkpoints of a folder, and the newest complete one. The pointer `latest` is for people: it is compared, never
 trusted.
 """

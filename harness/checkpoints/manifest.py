@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The manifest of a checkpoint: a JSON file, written last, that lists every other file and has a checksum of its own.
 
     step-00000100/manifest.json      every file that it lists exists; a folder without it is no checkpoint

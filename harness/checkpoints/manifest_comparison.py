@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two manifests, field by field."""
 
 from __future__ import annotations

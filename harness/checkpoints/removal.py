@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Remove a checkpoint that the user names. Raises UserError where it is none, the last one, or cannot be removed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compatibility of a resume: the changes between a checkpoint and the run that resumes from it, and their meaning.
 
 Pure comparison of plain values; loads nothing.

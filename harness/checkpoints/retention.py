@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The retention of checkpoints: selects those that may go and removes them. A removal renames first, so that nobody
 takes half a checkpoint for one.
 """

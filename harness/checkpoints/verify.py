@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Verifies that a checkpoint has the bytes that were written: names and sizes, or every byte. Unpickles nothing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Verify the checkpoints that paths name: of a run all of them, and its pointer `latest`."""
 
 from __future__ import annotations

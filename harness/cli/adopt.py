@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`harness adopt`: a run spec of a configuration that somebody has already."""
 
 from __future__ import annotations

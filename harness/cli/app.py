@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The list of commands. A call imports only the command that it names, so that every command starts fast."""
 
 from __future__ import annotations

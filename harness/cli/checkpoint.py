@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`harness checkpoint`: what checkpoints a run has, whether they are whole, what is in them; and removing one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The end of a command: findings on stderr, and the exit code."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`harness data`: what the model will see of the data of a run spec."""
 
 from __future__ import annotations

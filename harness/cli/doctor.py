@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`harness doctor`: what this machine has, what that makes possible, and how to fix what is missing."""
 
 from __future__ import annotations

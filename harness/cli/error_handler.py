@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ends of a command that cannot do its work: refused input, a full disk, a crash."""
 
 from __future__ import annotations

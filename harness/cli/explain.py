@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`harness explain`: what a finding means, at length."""
 
 from __future__ import annotations

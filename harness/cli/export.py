@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`harness export`: a Hugging Face folder from a run or a checkpoint."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`harness launch`: from a run spec to a trained model, by the real `deepspeed` launcher."""
 
 from __future__ import annotations

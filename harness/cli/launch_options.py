@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Options of `harness launch` alone, for typer, and the parsers of those that are more than a value."""
 
 from __future__ import annotations

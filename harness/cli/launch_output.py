@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The output of `harness launch`: a dry run, a submitted job, or the result of the run."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`--format`: in what form a command prints its result."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`harness plan`: memory, time and alternatives of a run, before anything is started."""
 
 from __future__ import annotations

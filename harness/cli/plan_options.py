@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Options of `harness plan` alone, for typer. Nothing here looks at a value."""
 
 from __future__ import annotations

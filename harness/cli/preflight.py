@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`harness preflight`: every host of the hostfile is asked what it has, before a job is started on it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`harness rehearse`: the same run made small, through all its phases, before a week-long one."""
 
 from __future__ import annotations

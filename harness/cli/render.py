@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`harness render`: the DeepSpeed JSON that a run spec stands for."""
 
 from __future__ import annotations

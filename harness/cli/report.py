@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`harness report`: the HTML report of one run, or of several side by side; with `--watch` while they run."""
 
 from __future__ import annotations

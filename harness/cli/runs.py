@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`harness runs`: which runs a folder holds, and how each is doing."""
 
 from __future__ import annotations

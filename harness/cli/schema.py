@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`harness schema`: the JSON Schema of run specs, for editors."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`harness tune`: short real runs of the planner's best settings, and the fastest as a spec."""
 
 from __future__ import annotations

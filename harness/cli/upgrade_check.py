@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`harness upgrade-check`: what a configuration means differently under another DeepSpeed release."""
 
 from __future__ import annotations

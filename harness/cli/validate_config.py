@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`harness validate-config`: is this run spec, or this DeepSpeed JSON, going to train what it says?"""
 
 from __future__ import annotations

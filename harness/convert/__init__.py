@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Configurations of other programs, converted to a run spec."""

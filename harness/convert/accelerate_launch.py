@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The launch settings of an accelerate YAML, for `harness adopt`. `spec.accelerate_config` has its DeepSpeed part."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`harness adopt`: a configuration of DeepSpeed, accelerate, axolotl or LLaMA-Factory as a run spec in YAML, with notes
 about keys that have no place in it.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The DeepSpeed part of a file as values of a run spec, with a note for each value that the spec cannot keep."""
 
 from __future__ import annotations

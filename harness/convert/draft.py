@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A run spec while it is built from another program's file: raw values by section, and notes about the rest."""
 
 from __future__ import annotations

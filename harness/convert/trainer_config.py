@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The YAML of axolotl, and the flat one of LLaMA-Factory and other users of the Hugging Face Trainer, for `harness
 adopt`; with the DeepSpeed JSON that they name.
 

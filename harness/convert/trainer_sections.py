@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The data sets and adapters of axolotl's and LLaMA-Factory's YAML as fields of a run spec, for `trainer_config`.
 
 Keys without a place in a run spec are left to the caller.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Training methods in the YAML of axolotl, LLaMA-Factory and TRL that a run spec does not have: other losses, quantised
 weights, other adapters and parts of a model. `harness adopt` refuses them: the run spec of such a file would train
 something else.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A run spec as YAML text that every YAML reader takes for the same values, with comments at the top.
 
 For people: sections on lines of their own, short maps and lists in brackets.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A job's log -> its first cause: the rank that failed first, its error, and what to change.
 
 Reads the output of any DeepSpeed job, with all ranks mixed. `deepspeed_messages` has the messages of gates, `causes/`

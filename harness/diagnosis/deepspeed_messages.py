@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """DeepSpeed's own messages -> the gate that finds the same fault before the job. One line a message.
 
 `ID pattern` or `ID * pattern`: the pattern is a regular expression, and `*` marks one that is not sure by itself. After

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From the streams of a log to its diagnosis: read, scan, select the first cause, explain it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The values of a diagnosis: causes, the events of a log, and the diagnosis itself."""
 
 from __future__ import annotations

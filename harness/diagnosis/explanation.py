@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The explanation of a cause: title, change, rank, the lines that matter and the notes."""
 
 from __future__ import annotations

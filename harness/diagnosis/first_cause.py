@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Events -> the first one. Pure functions of values."""
 
 from __future__ import annotations

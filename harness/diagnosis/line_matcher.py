@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A line -> its cause. Messages of gates are tried before the catalogue."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The prefixes of a line: host, rank and time, as launchers, schedulers and loggers write them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The name on the command line -> the logs to read: a file, a run directory, a folder of logs, standard input."""
 
 from __future__ import annotations

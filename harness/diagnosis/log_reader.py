@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bytes -> the few lines that may report a failure, in bounded memory and mostly at the speed of a memory search.
 
 A chunk is searched for words that every such line contains. Only the lines around a hit are read.

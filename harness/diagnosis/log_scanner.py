@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lines -> events, by writer. Of a thousand equal lines, one a rank becomes an event."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A collective that timed out -> the ranks that are missing in it."""
 
 from __future__ import annotations

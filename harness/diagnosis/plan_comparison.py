@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The numbers in a message about memory, compared with the plan."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cause of the end of a run directory: from its log, its supervisor and its ranks."""
 
 from __future__ import annotations

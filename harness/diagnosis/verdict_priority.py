@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The supervisor's verdict comes before the log: it names the rank that ended first, which the log may not show."""
 
 from __future__ import annotations

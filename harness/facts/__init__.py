@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Facts as data: DeepSpeed's keys, models, devices, environment variables."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Lists of cores as DeepSpeed's launcher reads them: `0-27,56-83`. Arithmetic on text."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The documented keys of DeepSpeed's JSON, block by block, a line a key: what decides how a model is trained.
 
 What serves training (checkpoints, monitors, profilers, data, autotuning) is in `deepspeed_key_tables_utilities`; both

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The documented keys of DeepSpeed's JSON, continued: blocks that serve training. The lines are explained in
 `deepspeed_key_tables`.
 """

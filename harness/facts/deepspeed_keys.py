@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every documented key of DeepSpeed's JSON: type, default, range, first and last release, successor.
 
 `harness.spec.deepspeed_json_checks` has the findings about wrong keys; tables are parsed block by block, on demand.

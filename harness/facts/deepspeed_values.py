@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """DeepSpeed's reading of one value under one key: as written, converted, or refused.
 
 Looks at a key alone; `harness.gates` checks combinations.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The DeepSpeed version that a spec is checked against: the one that the user names, else the installed one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Dense model families, parameter by parameter: one function a family, as `transformers` 5 builds it.
 
 `tests/with_deepspeed/test_model_families.py` compares every one of them with the real modules on the meta device. No

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Accelerator kinds: memory, peak arithmetic, links. Figures of data sheets, each with its source.
 
 No measurements.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Environment variables that choose code for a rank, its launcher or its compiler, each with the reason.
 
 A spec may come from somebody else, so the user must allow these before a run starts.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The fields of the long lines of `metrics.jsonl`. Data alone; the lines themselves are in `metrics_schema`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Well-known models as their published configurations. Parameter counts are never stored: they are computed.
 
 A folder or the local Hugging Face cache wins over this list, since a run trains that one.

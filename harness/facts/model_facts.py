@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The sizes of a causal language model, and the counts that follow: totals, active and multiplied parameters.
 
 `harness.facts.model_lookup` finds them.

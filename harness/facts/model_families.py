@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The model families by `model_type`: the function that builds each one, and the defaults of `transformers`.
 
 The functions are in `harness.facts.dense_model_families` and `harness.facts.moe_model_families`.

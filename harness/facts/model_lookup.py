@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The facts of a model from its configuration: parameters in order, layers, heads, vocabulary.
 
 Loads no weights and asks no network: a Hub name is known when the catalogue or the local Hugging Face cache has it.

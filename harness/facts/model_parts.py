@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The vocabulary of the model families: parameters, read access to a configuration, and parts that families share.
 
 Names no family and no model; those are in `harness.facts.dense_model_families` and `harness.facts.moe_model_families`.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parameters of mixtures of experts, by name and shape, in the order of `named_parameters()`.
 
 `transformers` 5 keeps all experts of a layer in two fused weights. Dense families: `dense_model_families`.

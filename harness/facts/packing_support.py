@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models that keep the documents of a packed row apart, and models that do not. Measured, not read."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Support for the stages of a DeepSpeed `PipelineModule`: families of `transformers` models, and partition methods."""
 
 from __future__ import annotations

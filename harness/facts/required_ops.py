@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The compiled DeepSpeed ops that ranks load for a configuration. Pure; `harness.launching.ops.local_build` compiles
 them.
 """

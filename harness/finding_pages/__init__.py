@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pages of findings from loading, comparing and launching. Gates carry their own pages."""
 
 from __future__ import annotations

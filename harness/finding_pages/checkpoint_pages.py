@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checkpoints: saving, resuming, converting, exporting. Pages of findings, read by `harness.finding_pages`."""
 
 TEXT = """

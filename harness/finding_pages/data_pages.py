@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Model, data, optimizer and schedule, as the ranks see them. Pages of findings, read by `harness.finding_pages`."""
 
 TEXT = """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The checks of a running engine. Pages of findings, read by `harness.finding_pages`; see `runtime/engine_checks/`."""
 
 TEXT = """

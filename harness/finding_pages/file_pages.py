@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pages of findings about files: run specs, DeepSpeed JSONs, hostfiles. Read by `harness.finding_pages`."""
 
 TEXT = """

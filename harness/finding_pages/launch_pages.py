@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The machine, the ranks and their start. Pages of findings, read by `harness.finding_pages`."""
 
 TEXT = """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A file under another DeepSpeed release. Pages of findings, read by `harness.finding_pages`."""
 
 TEXT = """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gates against settings that must not be combined: one module for each feature of DeepSpeed, in `rules`.
 
 Knows nothing of rendering or running.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The `expert_parallel` block of AutoEP, and its presets. No gate of its own."""
 
 from __future__ import annotations

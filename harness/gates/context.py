@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The input of a gate: the run, its file, and DeepSpeed's own keys wherever the user wrote them. Judges nothing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Divisors, for fixes that choose a size which fits."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Number formats as DeepSpeed names them, and the one that the model trains in. Judges nothing.
 
 Source: `DtypeEnum` in `runtime/config.py`, `get_data_types` in `runtime/engine.py`.

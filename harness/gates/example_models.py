@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models that several examples share, as the text that a page shows after `model.config:`."""
 
 from __future__ import annotations

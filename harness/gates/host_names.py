@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hosts of a survey: those that answered, and their names in a message."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Optimizers and schedulers as DeepSpeed reads them: names, parameters, and what ZeRO makes of them.
 
 Facts, judged by the gates in `rules`, and what several of these share. Read in `runtime/engine.py`

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The page of a gate, as its docstring has it: what the gate checks, why it fails, an example. Knows no gate.
 
     A title that ends in a full stop.

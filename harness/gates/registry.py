@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The type of a gate, and the list of all gates. Nothing here knows any rule.
 
 A gate is a function that yields findings, with its data in the decorator and its page in the docstring.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sizes that ZeRO-3 swaps to NVMe, in elements: shards of parameters and sub-groups of the optimizer.
 
 Arithmetic for the gates of offload; it judges nothing. Sources: `runtime/swap_tensor/partitioned_param_swapper.py`

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Presets and layer specs of AutoTP, and what they make of a model's weights. Judges nothing."""
 
 from __future__ import annotations

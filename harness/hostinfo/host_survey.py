@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The survey of a cluster's hosts: one value that gates look at. Contacts no host.
 
 `harness.launching.hosts.preflight_survey` makes it from the answers of `harness/workers/host_probe.py`.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The installed DeepSpeed: its version and its files. Never imports it."""
 
 from __future__ import annotations

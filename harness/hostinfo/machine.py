@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Facts of this machine, from the kernel and from the programs on PATH.
 
 Standard library only: torch and DeepSpeed are looked up by their metadata and never imported here.

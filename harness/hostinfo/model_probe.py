@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A model that `transformers` builds on the meta device, in a process of its own, for its sizes and parameters.
 
 Imports neither torch nor transformers into this process, loads no weights, runs no code of a repository.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torch's answer about a machine's accelerators, and the problem that keeps it from using them. Runs no probe.
 
 The answer is that of `torch_device_probe.py`. Without a device that torch can use, DeepSpeed trains on the CPU and

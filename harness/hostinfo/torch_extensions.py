@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The folder in which torch compiles DeepSpeed's ops: one for each environment and kind of machine.
 
 torch gives all environments of a user one folder by version of Python and CUDA (`torch/utils/cpp_extension.py`,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A probe of torch: the accelerators that it can use, from a process of its own and within a time limit."""
 
 from __future__ import annotations

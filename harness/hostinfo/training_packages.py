@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The packages that training needs and this Python lacks."""
 
 from __future__ import annotations

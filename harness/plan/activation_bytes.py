@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bytes that the forward pass keeps for the backward pass: layers, head, and their peaks. Per token of a micro-batch.
 
 The formulas are those of `transformers` 5 modules in eager PyTorch, counted with saved-tensor hooks

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory items of activations, logits and recomputation for one rank; their bytes are in `activation_bytes`."""
 
 from __future__ import annotations

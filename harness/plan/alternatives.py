@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The same run at other stages and offloads: which ones would fit, and the speed of each.
 
 Alternatives that the gates refuse (pipeline above stage 1) are left out. Other batch sizes and parallel sizes are in

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The model states of a bare count of parameters, as the ZeRO paper's table counts them."""
 
 from __future__ import annotations

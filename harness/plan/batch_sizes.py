@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Micro-batch, gradient accumulation and global batch: the missing one of the three from the other two."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bytes that one optimizer step moves: collectives, PCIe, disks, host memory. As DeepSpeed issues them; no time.
 
 Counted by hooks on torch.distributed under DeepSpeed, or read from its code. N: ranks that ZeRO divides over.

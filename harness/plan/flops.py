@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Floating-point operations of a model: those that a token or a step needs, and those that the hardware executes.
 
 A matrix product of a weight with a token is 2 operations an element: forward, for the gradient of its input, and for

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parameters that ZeRO-3 keeps gathered from the forward to the backward pass where it gathers a layer as one.
 
 DeepSpeed releases a module unless its next use is within `stage3_max_reuse_distance` elements of modules that run in

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Time and cost of a whole run: checkpoints, their best interval, hours and money. Arithmetic on a step's time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory of a run, as items: GPU a rank, host a node, NVMe a node; the peak of each and whether it fits.
 
 Arithmetic on settings and model facts; no probe of a machine.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Model states as memory items: parameters, gradients, master weights, optimizer states, and DeepSpeed's buffers.
 
 Every formula was counted on live engines (tests/with_deepspeed/test_plan_counts.py); activations are elsewhere. s12 =

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Model states of ZeRO-3 as memory items, with optimizer and parameters on the device, on the CPU or on NVMe.
 
 Stages 0 to 2 are in `harness.plan.model_states`. s3 = deepspeed/runtime/zero/stage3.py, swap =

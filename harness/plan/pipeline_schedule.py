@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pipeline schedules: the share of time that stages wait, as a formula and as a simulation.
 
 The order is that of DeepSpeed's `TrainSchedule` (runtime/pipe/schedule.py), 1F1B.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A plan as the content of `plan.json`. Formats nothing and counts nothing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A run without a spec, from the command line: its checks, and the values of its spec. No files, no gates."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The settings that memory and time depend on, with DeepSpeed's defaults. Reads a ResolvedRun; no arithmetic.
 
 Defaults: `deepspeed/runtime/zero/config.py` and `zero/offload_config.py` of 0.19.8.

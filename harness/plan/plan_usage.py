@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Options of `harness plan` that mean nothing: finding MM007."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The plan of a run: memory, time and alternatives as one value. Decides nothing and contacts no host."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Assumed rates where nobody measured: shares of data sheets, host memory, disks, failures.
 
 Every figure has a source and can be overridden in the spec's `cluster` section; `harness doctor --measure` gives some.

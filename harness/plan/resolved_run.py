@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A run spec with every derived number: ranks, parallel sizes and batch sizes. Arithmetic only: a number that does not
 work out stays None, and a gate says why.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All settings with the same global batch, ranked: fitting ones with headroom first, the fastest of them on top.
 
 Arithmetic only. The parallel sizes are those that DeepSpeed trains with; the caller runs the gates.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An alternative of the planner as changes to the keys of a spec: all of its keys, or as few as possible. No files."""
 
 from __future__ import annotations

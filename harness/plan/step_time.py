@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Time of one optimizer step on a known kind of GPU: compute, collectives, CPU Adam, PCIe and NVMe, with their overlap.
 
 The slowest part is the bottleneck. An estimate from stated rates, not a measurement; no figure for an unknown device.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory items of single phases: building a model, writing and reading a checkpoint, exporting; and assumptions.
 
 Model states are in `model_states` and `model_states_zero3`. s12 = deepspeed/runtime/zero/stage_1_and_2.py, s3 =

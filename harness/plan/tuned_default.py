@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A tuned default as a value. Decides nothing."""
 
 from __future__ import annotations

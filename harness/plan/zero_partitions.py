@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Partitions of a model's parameters over the ranks, as DeepSpeed makes them: padding, sub-groups, owned gradients.
 
 Elements only; bytes are in `harness.plan.model_states`.

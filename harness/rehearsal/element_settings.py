@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Settings in elements (buckets, sub-groups, thresholds), scaled with a narrower model to keep its code paths.
 
 A parameter that stays gathered in the whole model stays gathered in the small one. Several sub-groups stay several.

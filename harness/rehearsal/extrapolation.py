@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Extrapolates the measurements of a rehearsal to the whole run, by the plans of both.
 
 Arithmetic on two plans and the lines of metrics.jsonl; formats nothing. A figure is extrapolated by ratio (the plan is

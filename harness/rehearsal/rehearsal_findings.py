@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Findings about the whole run, from the figures of its rehearsal."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A model's configuration with fewer layers, or narrower, for a rehearsal.
 
 Has the key names of `transformers` configurations. Does not choose the size.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Shrinks a run spec to the machine at hand, and records the changed keys with the reasons.
 
 With accelerators the width, the sequence length and the settings of a rank stay; layers and ranks are fewer. On a CPU

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Is the DeepSpeed JSON of a file what its spec renders to?"""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The DeepSpeed JSON of a run. It has every key whose default moved between releases, and means the same on each of
 them.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The reader of `plan.json`. It accepts only files as `harness.plan.plan_json` writes them: no view checks types."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The status files of a run's ranks, `status/rank-NNNNN.json`. `harness.runtime.rank_status` writes them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tolerant readers of the files of a run directory, which may be missing, torn or foreign. They raise nothing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The run directories of a folder, and the one that a path or a name refers to."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads a run directory in any state: empty, torn, failed, still running. Renders nothing."""
 
 from __future__ import annotations

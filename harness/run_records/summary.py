@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The summary of a run: a few figures, the same for the list of runs, the report and the end of a launch."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds the fastest settings of DeepSpeed's asynchronous I/O on a disk: its own sweep and handle, in one process.
 
 A program (`python -m harness.runtime.aio_sweep FOLDER SECONDS BYTES`) that prints a JSON object a line: one for each

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Seconds in collectives: this rank's communication, most of it a wait for slower ranks.
 
 DeepSpeed's collectives all go through one object, whose methods are timed; `distributed.py` times the loop's own. A

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The process group: this rank's place, and the few collectives of the loop itself, for findings, flags and numbers.
 
 DeepSpeed calls its own collectives.

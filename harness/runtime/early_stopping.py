@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Early stopping: `eval.early_stopping_patience` evaluations in a row that are no better end the run."""
 
 from __future__ import annotations

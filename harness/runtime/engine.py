@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The engine: `deepspeed.initialize` with the JSON as it is, the model, its parameter groups and the schedule.
 
 Of the JSON only the keys that the client needs are read here.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Loss on the held-out data, over all ranks.
 
 It changes nothing in the engine but the mode, and restores that.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Python's garbage collector, kept out of the steps: a full collection walks all objects of the libraries, on each rank
 at another time, while the others wait.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measures this machine: host memory, CPU Adam, disks through DeepSpeed's aio, GPU copies and matrix products.
 
 A program (`python -m harness.runtime.hardware_benchmark [FOLDER]`) that prints one JSON object; it decides nothing.

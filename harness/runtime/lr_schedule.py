@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The learning rate over the steps, as `transformers` computes it.
 
 DeepSpeed's own schedulers are not used: they run the first two steps at rate 0. A `scheduler` block in a

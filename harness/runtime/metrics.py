@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`metrics.jsonl`: one JSON object a line, from rank 0, written at once, so that a killed run keeps its lines.
 
 The fields of a line are in `harness.facts.metrics_schema`; nothing is measured here.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Micro-batches and batches: the data side makes them, a stepper computes them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Mixtures of experts under ZeRO-3: modules that must be gathered as a whole.
 
 ZeRO-3 gathers a module's weights when its forward runs, on all ranks at once. Experts that are modules of their own run

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`train.on_nonfinite`: a run's answer to a step that DeepSpeed skipped for a NaN or an infinity in its gradient.
 
 DeepSpeed skips such steps on all ranks alike wherever it keeps masters or shards; at ZeRO stage 0 in fp32 the patch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The user's own code: one Python file, `plugins.file` of the run spec, with any of these functions.
 
 ```python

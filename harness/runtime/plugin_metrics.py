@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The plug-in's `metrics` during an evaluation: summed over batches and ranks, divided by the predicted tokens."""
 
 from __future__ import annotations

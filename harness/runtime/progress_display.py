@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Progress of a run on rank 0's stderr: a bar, plain lines, or nothing, as HARNESS_PROGRESS says.
 
 Only the supervisor knows if there is a terminal, since the launcher stands between it and the ranks.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The status of each rank, in `status/rank-NNNNN.json`: from these files the supervisor decides how a run ended, and
 from their age that it hangs.
 

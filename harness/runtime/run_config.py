@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The run directory as a rank sees it: the two files of its configuration, and the paths that it writes to.
 
 The launching side creates it; nothing here changes a decision.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Locks against a second writer: on the run directory, and on the folder that DeepSpeed swaps to.
 
 Under `harness launch` the supervisor holds the run directory; started by hand, rank 0 does.

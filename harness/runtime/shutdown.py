@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Early ends of a rank: on a signal, on the `stop` file, or when the process that started it is gone.
 
 A rank ends itself only; the supervisor ends the others.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One optimizer step and one evaluation batch on an engine: engines differ here, not in the loop.
 
 The loss is weighted by tokens: every predicted token of the global batch counts the same, however they are spread over

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The timer of a step and of its spans. Never makes the host wait for the device.
 
 On a CPU it reads the host's clock. On a device it records events, which are read one step later.

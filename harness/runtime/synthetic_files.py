@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files for a rehearsal: a sharded model folder with random weights, a small tokenizer, and synthetic records.
 
 The weights are drawn as the family itself initialises them, one parameter at a time; no model is built in memory.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A short text from an exported model, with plain `transformers`, as any user of the export would get it.
 
 No DeepSpeed here.

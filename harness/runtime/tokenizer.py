@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tokenizers: a byte-level one that needs no file, or one that `transformers` loads.
 
 Reading and tokenizing text is in `dataset/`.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """This rank's place: its part of the batch, of each layer, of the stack of layers and of each sequence.
 
 Arithmetic on the degrees; no process group is needed here.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The training loop, in one screen: no callbacks and no flags. Runs differ in the DeepSpeed JSON and `build_context`.
 
 `worker.py` starts and ends the process.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The state of training: with the engine and the random states, all that a resume needs.
 
 It is frozen; a step makes the next one.

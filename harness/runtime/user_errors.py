@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Errors in a user's input, raised and printed by a rank.
 
 The rules themselves are where the input is read.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes the stacks of this rank when it hangs: on the supervisor's SIGUSR2, and by a timer of its own on hosts that
 the supervisor cannot reach. It ends no process; the supervisor does.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One rank, from start to exit: join the process group, read the run config, build, train, write the status.
 
 The loop itself is in `train.py`; the supervisor decides the exit code of the run, from the status files.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The values that a cause reads: the run's medians and its plan, as plain numbers."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All causes of one run, the costliest first, each with the plan's predictions for its settings. Formats nothing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """accelerate's YAML as the DeepSpeed JSON that accelerate 1.15 makes of it: from its own few fields, or from the file
 that `deepspeed_config_file` names.
 

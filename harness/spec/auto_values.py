@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The reader of a DeepSpeed JSON: DeepSpeed itself, the Hugging Face Trainer, or accelerate; and the meaning of "auto"
 to each of them (transformers 5.23, accelerate 1.15).
 

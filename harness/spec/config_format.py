@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The kind of configuration in a file: a run spec, a DeepSpeed JSON, or that of another program.
 
 `detect_format` takes a file that the user named, `looks_like_config` one of a folder full of other things. Both decide

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks of keys and values of a DeepSpeed JSON (or of a spec's `deepspeed` section) against the documented keys.
 
 One key at a time, and two names for one thing; `harness.gates` checks combinations.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A DeepSpeed JSON as a run spec, key by key, so that one set of gates serves both.
 
 Values with a field of their own move there, old names to their new ones; everything else stays in `deepspeed`. Each

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The spec's optimizer under DeepSpeed's names: its class, and the parameters of that class.
 
 Source: `_configure_basic_optimizer` and `_muon_param_groups` in `runtime/engine.py`, and the classes' signatures.

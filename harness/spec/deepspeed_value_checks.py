@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Findings about values of a DeepSpeed JSON that are of another kind than their keys take.
 
 `harness.facts.deepspeed_values` has DeepSpeed's reading of a value.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Selection of hosts: `--include`, `--exclude`, `--num-nodes`, `--num-gpus` with DeepSpeed's meaning, and hosts without
 a file: `--hosts a:8,b:8`, or those of a Slurm job. Contacts no host.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The hosts of a run, from a hostfile in DeepSpeed's grammar: `NAME slots=N`, `#` comments, one host a line.
 
 Strict where DeepSpeed is not: it reads `slots=8x` as 8 and `slots=0` as nothing to do. Contacts no host.

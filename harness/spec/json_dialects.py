@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Dialects of JSON: DeepSpeed reads hjson, the Hugging Face Trainer and accelerate strict JSON. And templates, which
 are no JSON until somebody fills them in.
 

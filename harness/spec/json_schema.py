@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The JSON Schema of the run spec, with the docstring below each field as its description.
 
 The docstrings are read from the source, and only here: at import time that would cost more than everything else.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`--set key=value`: values in place of those of a file, with places that point at the command line.
 
 Knows no key's meaning.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """pydantic's errors about one field as findings, under the user's own keys and at their places in the file."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files that a configuration names: looked up from the current folder or from above the file that names them, and read.
 
 Checks no key of theirs.

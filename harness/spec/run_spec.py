@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The run spec, version 1: every field that a user may set. Its sections are in `sections/`.
 
 Shapes and ranges only. `harness.gates` checks combinations of fields. Names are those that users of the Hugging Face

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files to a run spec, or to findings: syntax, unknown keys, wrong types and ranges. Raises nothing at a user.
 
 `harness.gates` checks combinations.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Edits of single values in the text of a YAML or JSON file; comments, order and layout stay.
 
 The result is parsed again and compared with the intended values: a layout that the editor does not understand is

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A run spec as YAML text."""
 
 from __future__ import annotations

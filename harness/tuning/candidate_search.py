@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The search of `harness tune` before anything runs: the spec, this machine, the planner's settings under the gates."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The planner's alternatives that are worth a short run: the fastest by plan, of several kinds, none without hope."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measurements of short runs, the fastest of them, and its gain over the spec as it is.
 
 Steps are compared one with one: step n of every trial computes the same rows.

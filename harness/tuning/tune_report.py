@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The result of `harness tune`, as one value and as JSON. Decides nothing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The result of a tuning: its report, and the fastest candidate as a spec. Writes no file."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The fastest candidate as a spec: the user's own text with only the changed keys edited, and the evidence above it.
 Writes no file.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Differences of a configuration between two DeepSpeed releases: refused keys, other defaults, fixed bugs, new keys.
 
 `release_comparison` compares the findings of the gates and typed keys under both releases. `behavior_changes` has the

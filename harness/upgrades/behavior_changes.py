@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Changes between releases that depend on the configuration alone, and that neither a gate nor a row of a key has.
 
 Each row: the first release with the change, the behavior before and after, the source, and the fix that keeps the old

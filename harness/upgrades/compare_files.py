@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Check files under two DeepSpeed releases; the findings of a file are what differs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Defaults that differ between two releases, for keys that the file leaves out."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compares the findings on one file under two releases."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The notes of `harness adopt` on the run spec that it prints. Knows no format."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checkpoints as text and as JSON: a table of a run's, what a manifest says, two of them side by side."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The output of `harness data`: text for a person, JSON for a program. Looks at no data itself."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The rows of `harness doctor` as text and as JSON. Looks at nothing itself."""
 
 from __future__ import annotations

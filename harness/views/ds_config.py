@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A rendered DeepSpeed JSON: its keys with their reasons, and how a file differs from it."""
 
 from __future__ import annotations

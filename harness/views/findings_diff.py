@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fixes of a file as a unified diff."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Findings for programs: JSON of our own, GitHub workflow annotations, and SARIF 2.1.0 (in `sarif`)."""
 
 from __future__ import annotations

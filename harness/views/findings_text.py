@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Findings as text for a person: the message, the line it is on, what else belongs to it, how to fix it.
 
 Here findings become text, and here what others wrote (keys, values, file names, lines) loses its control characters.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pages of gates and of the findings that loading makes: one at a time, a family, and all as a table."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bars as HTML: shares of one whole, and sizes below each other. Colours are those of the page's own style sheet.
 
 Curves are drawn by uPlot (`harness.views.report.charts`); for a bar a style sheet is enough.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A launch as text: what would be done (`--dry-run`) and what came of it. Does nothing itself."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The diagnosis of a log: the cause, its rank, how sure that is, what to change, the lines that matter."""
 
 from __future__ import annotations

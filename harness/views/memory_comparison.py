@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Planned and measured memory, tier by tier: for the report and the end of a launch."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A plan as text: ranks, batch, memory, time, what else would fit, and the command that comes next.
 
 Counts nothing itself.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command line with which a plan ends."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory of a plan by alternative as SVG: stacked bars of GPU, host and NVMe, with what there is as a line.
 
 No script and no library; colours are in the file, for light and dark pages. Reads `plan.json`; counts nothing itself.

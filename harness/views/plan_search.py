@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The result of a search, the fewest GPUs, and a bare count: as text and as JSON. Counts nothing itself."""
 
 from __future__ import annotations

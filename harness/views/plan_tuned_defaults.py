@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tuned defaults of a run, as a table of the plan. Decides nothing."""
 
 from __future__ import annotations

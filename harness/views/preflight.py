@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The answers of the hosts, as a table of one column a host, and as JSON. Judges nothing; gates do."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A rehearsal as text and as JSON: the changes, each phase, and measurements against the plan, extrapolated."""
 
 from __future__ import annotations

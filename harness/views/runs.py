@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The list of runs, as a table for people and as JSON for programs. Reads nothing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Findings as SARIF 2.1.0 for code scanning. One run; findings about the call itself are notifications of it."""
 
 from __future__ import annotations

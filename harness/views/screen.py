@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The progress of a run on stderr: a bar on a terminal, plain lines elsewhere, JSON for programs.
 
 Draws what `harness.launching` tells; the log keeps everything that is not shown here.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A diagnosis in words, for the report and for the end of a launch. Judges nothing itself."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A launch as a job of Slurm, as text: the job that would be submitted, and the one that was."""
 
 from __future__ import annotations

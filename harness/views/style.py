@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Text for a terminal: colour or none, decided once from the stream and the environment, and no control characters."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Tracebacks of ranks, kept from the screen until it is known whose it was that ended the run.
 
 A rank that lost another one says so at length, before anybody knows that the other one was killed. Prints nothing.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A tuning as text: the plan and the measurements of each candidate, and the result."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The outcome of `harness validate-config` and `harness upgrade-check`, as text or in a format for programs."""
 
 from __future__ import annotations

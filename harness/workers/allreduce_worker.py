@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One rank of an all-reduce over tensors of several sizes; rank 0 prints the times: one line `HARNESS-ALLREDUCE {...}`.
 
 Started by the `deepspeed` launcher for `harness preflight --allreduce`. It needs torch alone, trains nothing, writes no

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Turns a checkpoint into a Hugging Face folder, and may print a sample from it. One process, no launcher, no GPU."""
 
 from __future__ import annotations

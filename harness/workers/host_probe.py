@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prints the facts of one host as one line of JSON on stdout. `harness preflight` sends it to every host through ssh.
 
 Standard library only, and it runs from stdin (`python - REQUEST`), so that a host needs nothing but Python: the harness

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reports to the supervisor which ranks of this host are alive, and ends them when they must end.
 
 `harness launch` starts one on each host over ssh. It ends all processes of the run there when it reads `end`, when the

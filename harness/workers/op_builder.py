@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compiles DeepSpeed ops for this Python and records the files in a stamp; one JSON event a line on stdout.
 
 `harness launch` runs it before the ranks, here and over ssh on every other host. It decides nothing: its command line

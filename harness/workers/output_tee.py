@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Copies the output of one rank to the launcher, in whole lines, and to a file of the rank.
 
 Lines of ranks other than the first get the rank in front, as torch marks its own: `[rank3]: `.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prepares a run's data, or finds it prepared, and prints what the model will see as one JSON object."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Imports DeepSpeed while the launch plan is still being made, and then becomes the `deepspeed` command.
 
 One line of JSON on stdin is the command: {"argv": [program, word...], "environment": {...}, "folder": DIR}. Without it

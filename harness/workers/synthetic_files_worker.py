@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Makes the files that `harness rehearse` trains on: a model folder of random weights, made-up records. No launcher."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prints torch's view of this machine's accelerators as one line of JSON on stdout. Trains nothing.
 
 Run by itself (`harness doctor`, and before a launch), or sent as text to hosts where the harness may be missing, where

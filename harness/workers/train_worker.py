@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One rank of the run in `--run DIR`: the `deepspeed` launcher starts this file on every node. It decides nothing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A file is loaded once and checked once, with the number of ranks known."""
 
 from __future__ import annotations

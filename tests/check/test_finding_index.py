@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The rows of all findings: names, families, and the id that was probably meant."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`Use instead` of a page: the fix of the example, or what is written."""
 
 from __future__ import annotations

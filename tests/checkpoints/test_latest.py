@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The newest complete checkpoint of a folder: one answer, as far as it is verified. Needs nothing; milliseconds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The manifest of a checkpoint, read and written. Needs nothing; milliseconds."""
 
 from __future__ import annotations

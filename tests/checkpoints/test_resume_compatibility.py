@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a change between save and resume means."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which checkpoints go, and that half of one is never left under its name."""
 
 from __future__ import annotations

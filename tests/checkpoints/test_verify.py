@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a damaged checkpoint looks like to whoever reads it: each fault is found, named, and harmless to the reader."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`harness adopt FILE > spec.yaml`: the spec on stdout, notes on stderr, exit codes."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`harness data`: the view alone needs the base dependencies; the command itself needs the training extra, seconds each."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`harness doctor` on this machine, whatever it is. Needs the base dependencies alone; seconds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ends of a command: a reader of the output that went away. Needs nothing; seconds."""
 
 from __future__ import annotations

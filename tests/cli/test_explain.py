@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`harness explain` from the command line. Needs nothing; a second."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Commands that read a run directory which somebody else made: each file of it as a pipe, a device, a link, and with
 values that nobody would write. Never a hang, never a crash, and the other files are read. Needs nothing; seconds.
 """

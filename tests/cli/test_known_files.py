@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Configurations as they circulate: the good ones have no error under the reader that is guessed, typical faults are
 found. All of them are written for this test.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`harness launch` up to the moment where ranks would start. Needs the base dependencies alone; seconds."""
 
 from __future__ import annotations

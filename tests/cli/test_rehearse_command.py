@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`harness rehearse` before anything runs: what is refused and where. Needs the base dependencies alone; seconds."""
 
 from __future__ import annotations

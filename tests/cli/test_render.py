@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`harness render`: print, compare, write."""
 
 from __future__ import annotations

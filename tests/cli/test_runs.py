@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`harness runs`: the list as text and as JSON. Needs nothing; seconds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`harness tune` around its trials: what is tried, what is written, how it ends. Trials are made up here; real ones are
 in `with_deepspeed/test_tune.py`. Needs the base dependencies alone; seconds.
 """

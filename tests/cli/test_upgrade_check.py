@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`harness upgrade-check` from the command line. Needs nothing; seconds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The contract that other people script against: files in, findings out, exit codes."""
 
 from __future__ import annotations

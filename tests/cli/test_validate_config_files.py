@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`harness validate-config`: which files, which findings, who reads them. Needs nothing; seconds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`harness validate-config --fix`: the files get better or stay as they are. Needs nothing; under a minute."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The suite by hand: `python -m tests.conformance --cases 500 --seed 1`. Exit code 1 when anything disagrees.
 
 Progress and the time that is left go to stderr; `--write` puts the report into benchmarks/results.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs one file on the real DeepSpeed and prints what happened: `python -m tests.conformance.ask FILE --world-size 2`.
 
 The file is a run spec (YAML) or a DeepSpeed JSON. It is not checked first: what DeepSpeed does is the point.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the engine says of itself once it has been initialised. Asks, records, and judges nothing."""
 
 from __future__ import annotations

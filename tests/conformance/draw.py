@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Draws cases: a configuration that should be good, and then, in most of them, one thing made odd or wrong.
 
 Everything follows from the seed and the number: `draw(seed, number)`. Which family a fault comes from goes round, so that

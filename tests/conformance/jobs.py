@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From a file to the job that `server.py` runs: the JSON that DeepSpeed gets, the ranks, the model and the degrees.
 
 Renders leniently: no gate is asked here.

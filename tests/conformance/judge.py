@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The client of `server.py`: `with Judge() as judge: judge.run(job)`. Imports no torch; decides nothing."""
 
 from __future__ import annotations

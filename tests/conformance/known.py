@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Disagreements that are right as they are, each with the reason. Narrow: a predicate on the case and on what was said.
 
 An entry that matches nothing in a long run is stale, and the report says so. Nothing that a gate could tell belongs here.

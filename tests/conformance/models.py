@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The small models that jobs train, and their data: both follow from the job alone, on every rank the same."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Our side: what the loader and the gates say of a file, and the job that stands for it. Imports no torch."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Puts both sides together: agree-good, agree-bad, told, missed, false alarm. Imports no torch."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every gate's page as cases: the Example must go wrong as the gate says, Use instead must run. Imports no torch."""
 
 from __future__ import annotations

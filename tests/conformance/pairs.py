@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Features that should, or may, not go together: each a change of a good configuration. Data, and the way to apply it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One rank of a job: build the model, `deepspeed.initialize`, some steps, save, and a report of what was seen.
 
 Plain DeepSpeed as a training script uses it; nothing of the harness.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The same training in plain torch, one process, fp32: what the losses and the change of the weights should be.
 
 Knows element-wise optimizers only; says None where it cannot tell.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The report of a run: counts, by family, and each disagreement with its file and how to run it again."""
 
 from __future__ import annotations

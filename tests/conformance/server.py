@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs jobs on the real DeepSpeed: imports torch, DeepSpeed and transformers once, then forks the ranks of each job.
 
 Started by `judge.py`, as `python -m tests.conformance.server`: one JSON job a line on stdin, one JSON answer a line on

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which small model stands for a model of a spec. Imports no torch."""
 
 from __future__ import annotations

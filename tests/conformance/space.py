@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The space that configurations are drawn from: for each key good values and odd or wrong ones. Data only.
 
 Which of them DeepSpeed takes is not said here: that is what the suite finds out.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The fixed sample, each case on the real DeepSpeed: about a second a case on 2 idle cores once the ops are compiled.
 `make conformance` gives the same cases as a report.
 """

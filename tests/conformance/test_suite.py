@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The suite's own parts, without DeepSpeed: draws, files, and how answers are judged."""
 
 from __future__ import annotations

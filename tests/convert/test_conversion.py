@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`harness adopt`: what comes out is a valid run spec, and rendering it gives the same configuration back.
 
 The same: every value that DeepSpeed would use is the same. It does not count how a thing is said (old names, an offload

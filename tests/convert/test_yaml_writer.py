@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """YAML that is written is read back as the same values, by our reader and by PyYAML."""
 
 from __future__ import annotations

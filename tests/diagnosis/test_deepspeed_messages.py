@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """DeepSpeed's own messages, as logs of 2 to 4 interleaved ranks, lead to the gate or the cause that they belong to.
 
 `deepspeed_messages.tsv` holds what DeepSpeed 0.14.5 to 0.19.8 said when it was run with configurations that it refuses;

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Logs in the forms that clusters print them. Needs nothing; a second."""
 
 from __future__ import annotations

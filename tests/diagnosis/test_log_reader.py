@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Streams of any kind and size are read, in bounded memory. Needs nothing; seconds."""
 
 from __future__ import annotations

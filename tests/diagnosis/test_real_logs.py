@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Logs of jobs that really went wrong, as `benchmarks/log_causes.py` provokes them. Needs nothing; a second.
 
 `logs/answers.tsv` says of each what is right: the cause (several where more than one would be), and the rank.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The supervisor's verdict comes before the log. Needs nothing; milliseconds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The table of DeepSpeed's keys: its lines are well-formed, and releases are told apart."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """GPU kinds: names and sanity of the figures. Needs nothing; milliseconds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which variables choose code: those that do, and the settings of every day that do not."""
 
 from __future__ import annotations

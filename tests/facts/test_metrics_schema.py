@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The schema of metrics.jsonl: its page is up to date, and lines are judged by it."""
 
 from __future__ import annotations

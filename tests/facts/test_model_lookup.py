@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Model facts from configurations, folders, the local cache and the catalogue. Needs nothing; milliseconds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The machinery of gates: order, suppression, a gate that fails, and both kinds of file."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The gate that CONTRIBUTING.md adds works as it is printed."""
 
 from __future__ import annotations

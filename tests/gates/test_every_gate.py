@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Walks the registry: each gate's own page is its test."""
 
 from __future__ import annotations

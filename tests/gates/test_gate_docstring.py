@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The notation of a page, and the text that it stands for."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Releases that lose micro-batches or divide twice: the gates say what the trials of `benchmarks/releases.py` saw, of each
 case on each release, and know which files leave the number of micro-batches open. Needs nothing; seconds.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Buffers of what is swapped to NVMe: how many sub-groups are in flight, and what is chosen where nothing is written."""
 
 from __future__ import annotations

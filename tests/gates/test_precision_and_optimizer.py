@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What the PR and OP gates say where their pages' examples do not reach: other stages, releases, consumers, leftovers."""
 
 from __future__ import annotations

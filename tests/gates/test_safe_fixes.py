@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a safe fix may change, over every gate: `--fix` runs unattended, as in a pre-commit hook.
 
 A safe fix moves no tier of offload, touches no path, and replaces no written value that works: only values that

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One set of gates serves both kinds of file: what a run spec is told, its rendered DeepSpeed JSON is told as well."""
 
 from __future__ import annotations

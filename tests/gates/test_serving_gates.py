@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gates of checkpoints, compiling, utilities, security, model and data: the branches that their pages do not show."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What follows from the answers of hosts. Needs nothing; milliseconds."""
 
 from __future__ import annotations

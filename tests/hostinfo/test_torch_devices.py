@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What keeps torch from a machine's devices. Needs nothing; milliseconds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The process that asks torch, with made-up torches: what it tells, what it never does. Needs nothing; seconds."""
 
 from __future__ import annotations

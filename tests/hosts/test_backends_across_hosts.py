@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ranks on two hosts that pdsh does not start: mpirun does, or each host its own. Needs root, sshd, pdsh and the training
 extra, for mpirun Open MPI (`apt install openmpi-bin`); two minutes.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hosts on one machine: whether they are apart, and whether nothing of them is left. Needs root and sshd; 10 seconds."""
 
 from __future__ import annotations

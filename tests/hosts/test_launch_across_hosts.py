@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Real launches on hosts in a box, by pdsh and ssh. Needs root, sshd, pdsh and the training extra; two minutes.
 
 One run has all the trouble, a killed rank and then a host that is cut off; what the others do is compared with its steps.

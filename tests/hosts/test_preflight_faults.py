@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Preflight on four hosts in a box, with everything wrong that it must find. Needs root, sshd; half a minute."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A launch as a job of a real Slurm on two hosts in a box. Needs root, sshd, pdsh, slurmctld, slurmd, munged; two minutes.
 
 CI does not install Slurm; `apt install slurmctld slurmd slurm-client munge` makes this run.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One start of a run that is then killed: who, when, and what is true of what is left. No tests here.
 
 Two ways to start: `harness launch` as a user does, with DeepSpeed's launcher; and forked ranks without a launcher, which

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Chains of killed runs: each start goes on from the newest complete checkpoint of the last, until the training is over;
 then every step's loss and the final state must be those of a run that nobody touched. No tests here.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The run that is killed: 2 ranks, a checkpoint at every step, dropout and shuffled data, so that every state matters."""
 
 # ruff: noqa: S311  (seeded on purpose)

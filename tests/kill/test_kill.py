@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """8 kills of a run on 2 ranks, a quarter of them under the real launcher: about a minute on 2 idle cores."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ranks that mpirun, srun or each host itself starts: what they are told. Needs nothing; a second."""
 
 from __future__ import annotations

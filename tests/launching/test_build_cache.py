@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cache of compiled ops on a real file system. Needs nothing; milliseconds."""
 
 from harness.launching.ops.build_cache import find_stale_locks

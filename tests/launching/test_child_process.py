@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Children of this package: what they import, what they answer, and when they end. Needs nothing; seconds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ranks with cores of their own: the words of the command, what stops it, and a real run under numactl."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`--profile` and `--debug-distributed`: what they change in the spec, the DeepSpeed JSON and the environment."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """No program that a command starts imports a module of the current folder. A real launch in such a folder is in
 `test_launch_to_end.py`. Needs the base dependencies; with torch it sees more. Seconds.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hostfiles, options and environments that somebody wrote to have a shell run something. Needs a shell; seconds.
 
 What is let through must arrive as it is, in the very command that DeepSpeed makes of it; everything else is refused.

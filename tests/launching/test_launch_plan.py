@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a launch will do, on values alone. Needs nothing; milliseconds."""
 
 import json

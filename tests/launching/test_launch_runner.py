@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Watching over a launcher and what comes after it, with small real processes. Needs nothing; seconds."""
 
 from __future__ import annotations

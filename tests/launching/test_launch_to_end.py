@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A real run under the real launcher from its spec to its export, and once more. Needs the training extra; a minute.
 
 Compiles DeepSpeed's CPU ops where that was never done.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Findings about ops that do not compile. Needs nothing; milliseconds."""
 
 from pathlib import Path

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The lines of the log that the screen leaves out. Needs nothing; milliseconds."""
 
 import pytest

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The rows of a metrics file while another process writes it. Needs nothing; milliseconds."""
 
 from harness.launching.supervise.log_streams import JsonlTail

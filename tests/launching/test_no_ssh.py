@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hosts that start their own ranks: who is which, and whether they mean the same run. Needs nothing; seconds."""
 
 from __future__ import annotations

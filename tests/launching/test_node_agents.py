@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`node_agent.py` alone, as ssh would start it: who it counts, when it ends them, whom it spares. Needs nothing; seconds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Output of several hosts told apart, and what a host's exit code says of its ranks. Needs nothing; milliseconds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`harness launch` and the user's own code: refused unless allowed, then with the sha256 of the file in the plan."""
 
 from __future__ import annotations

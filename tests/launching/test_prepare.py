@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`prepare`: a launch request becomes a launch setup or a rejection. It prints nothing and writes nothing. Seconds."""
 
 from __future__ import annotations

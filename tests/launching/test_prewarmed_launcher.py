@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The launcher that is started before its orders are known does what the same program does when started with them."""
 
 from __future__ import annotations

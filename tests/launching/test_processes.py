@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finding and ending processes, on real ones. Needs Linux; a few seconds."""
 
 import os

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One real run that loses a rank, hangs, and is asked to stop, in this order: it goes on by itself each time.
 
 Needs the training extra; three starts of the ranks, about half a minute on 2 idle cores.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ops of other hosts: asked for before ranks start, awaited, refused by name; with a stand-in for ssh. Needs nothing; seconds."""
 
 from __future__ import annotations

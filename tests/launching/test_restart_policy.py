@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whether a failed run starts again. Needs nothing; milliseconds."""
 
 from harness.launching.supervise.restart_policy import Attempt, decide_restart

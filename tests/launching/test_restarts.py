@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Starting again after a failure and ending what hangs, with real processes that pretend to be ranks. A second or three each."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`--resume` on checkpoints that are real to their manifests, with a file of a few bytes each. Milliseconds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The run directory on a real file system. Needs nothing; milliseconds."""
 
 import json

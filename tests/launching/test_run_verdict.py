@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """How a run ended, from what the ranks wrote. Needs nothing; milliseconds."""
 
 import signal

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The names of signals in the file `stop`, written and read. Needs nothing; milliseconds."""
 
 import signal

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A real run under the real launcher, broken off in every way. Needs the training extra; about half a minute a case.
 
 No process of the run may be left, the exit code must tell what happened, and what is kept must be said.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A launch as a Slurm job: the script that is handed in, and what it does, with stand-ins for `sbatch` and `scontrol`.
 
 That Slurm itself takes such a script is tested in `tests/hosts/test_slurm_across_hosts.py`, where Slurm is installed. Needs bash; seconds.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What ssh's end means, and that hosts are asked at once and in time, with a stand-in for ssh. Needs nothing; seconds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The missing one of micro-batch, accumulation and global batch."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bytes that move in a step, against volumes that were counted under DeepSpeed. Needs nothing; milliseconds."""
 
 from __future__ import annotations

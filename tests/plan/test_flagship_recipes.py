@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The recipes for 70B on one node fit the node that they name, and are what they promise. Needs nothing, seconds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What stays gathered of layers gathered as one, as it was counted on two ranks. Needs nothing; milliseconds."""
 
 from __future__ import annotations

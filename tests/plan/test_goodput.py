@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checkpoint intervals, hours and money, against worked examples. Needs nothing; milliseconds."""
 
 from __future__ import annotations

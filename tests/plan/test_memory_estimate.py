@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory of real models, against the figures that were worked out from DeepSpeed's source. Needs nothing; a second."""
 
 from __future__ import annotations

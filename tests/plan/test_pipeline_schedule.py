@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The pipeline's schedule played through against its closed forms. Needs nothing; milliseconds."""
 
 from __future__ import annotations

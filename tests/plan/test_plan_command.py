@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`harness plan` from the command line: what it prints, where, and its exit codes. Needs nothing; a second."""
 
 from __future__ import annotations

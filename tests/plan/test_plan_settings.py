@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Settings from a run: DeepSpeed's defaults, the spec's values, the raw section. Needs nothing; milliseconds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The plan as a value: its JSON, its alternatives, what is unknown. Needs nothing; a second."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rates and sizes of the cluster section: what is assumed, what overrides it, what cannot be read. Milliseconds."""
 
 from __future__ import annotations

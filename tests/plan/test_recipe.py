@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tables of the literature out of the planner's own code. Needs nothing; milliseconds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ranks and degrees; and the file that ranks re-read."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What a search finds, in which order, and how a choice becomes a spec again. Needs nothing; seconds."""
 
 from __future__ import annotations

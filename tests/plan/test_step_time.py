@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Step time: FLOPs against counted ones, and which part limits. Needs nothing; milliseconds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What is chosen where the spec is silent: each rule, and that nothing a user wrote is overridden."""
 
 from __future__ import annotations

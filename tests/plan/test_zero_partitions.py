@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Partitions, padding, sub-groups and ownership on numbers that can be followed by hand. Needs nothing; milliseconds."""
 
 from __future__ import annotations

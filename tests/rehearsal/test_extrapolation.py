@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Estimates of the whole run from its rehearsal: exact where the plan is exact, else a range. Needs nothing."""
 
 from __future__ import annotations

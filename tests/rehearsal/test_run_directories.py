@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The run directories of a rehearsal: the newest comes last, whatever its name."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A run made small: what stays, what is changed, what fits. Needs nothing, seconds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run -> DeepSpeed JSON: what is rendered, what is left out, and why."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The status files of ranks, also those that are torn or foreign. Needs nothing; milliseconds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Run directories read back, in every state. Needs nothing; a second."""
 
 from __future__ import annotations

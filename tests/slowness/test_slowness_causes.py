@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Each cause is named by the numbers that speak for it, and by no others. Made-up metrics; needs nothing; seconds."""
 
 from __future__ import annotations

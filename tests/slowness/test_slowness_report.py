@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The diagnosis of run directories, and its texts. Needs nothing; seconds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """accelerate's YAML: the JSON that it stands for, with places in the YAML or in the file that it names."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who reads a JSON, what each reader makes of "auto" and of loose JSON."""
 
 from __future__ import annotations

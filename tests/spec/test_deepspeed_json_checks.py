@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Keys and values of a DeepSpeed JSON: what is told, how bad it is, what helps."""
 
 from __future__ import annotations

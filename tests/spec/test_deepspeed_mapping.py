@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A DeepSpeed JSON, adopted and rendered again, is the same configuration."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """JSON with the liberties that DeepSpeed's reader takes: values, places, and what is noted."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Who takes part, of a hostfile, a command line or a Slurm job. Needs nothing; a second."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hostfiles: DeepSpeed's grammar, read strictly."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The JSON Schema: every field documented, every shipped spec accepted, wrong ones refused."""
 
 from __future__ import annotations

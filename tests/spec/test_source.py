@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Syntax: values, places, and refusals that name line and column."""
 
 from __future__ import annotations

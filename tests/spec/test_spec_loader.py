@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files to specs: unknown keys with did-you-mean, wrong types, ranges, overrides; both kinds of file."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fixes in the text of a file: only the one value changes. Needs nothing; a few seconds."""
 
 from __future__ import annotations

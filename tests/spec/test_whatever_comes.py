@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whatever stands in a configuration: findings or a run spec, never a traceback."""
 
 from __future__ import annotations

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Programs and helpers that several test folders share."""

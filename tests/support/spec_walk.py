@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Follow the parameter `spec` of `harness launch` through the package:
 
     python -m tests.support.spec_walk

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stragglers are named in time and with their cause, and even noise names nobody: simulated, up to 1,024 ranks. 2 s."""
 
 from __future__ import annotations

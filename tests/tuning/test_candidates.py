@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which choices are tried, and the keys that make them. Needs nothing, seconds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Which trial is the fastest, and what a launch's own words make of one. Needs nothing, no time."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The fastest as a spec, and the tuning as text and JSON. Needs nothing, no time."""
 
 from __future__ import annotations

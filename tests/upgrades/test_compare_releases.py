@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every change is reported for the pairs of releases that it lies between, and for no others. Needs nothing; seconds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The section of the report about what a run asked its engine."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """JSON, GitHub annotations and SARIF of the same findings."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Findings as text: excerpts, marks below what they mean, colour only when asked."""
 
 from __future__ import annotations

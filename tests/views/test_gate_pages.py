@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Every id that the source can print has a page, and the table of gates is up to date."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bars as HTML. Needs nothing; milliseconds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The end of a launch in ten lines. Needs nothing; seconds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The plan as text: what must be on it, and that it keeps to the width. Needs nothing; a second."""
 
 from __future__ import annotations

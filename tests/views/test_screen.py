@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """What people see while a run goes on, mode by mode. Needs nothing; a second."""
 
 from __future__ import annotations

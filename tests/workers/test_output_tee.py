@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`output_tee.py` between a rank and the launcher. Needs nothing; seconds."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The variables that a rank sets before torch is imported: its number, and its share of the host's cores."""
 
 from __future__ import annotations

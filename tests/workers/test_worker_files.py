@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The files of `harness.workers` as programs: started by path from anywhere, and named like no other module."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The catalogue of known causes, one module a family. `harness.diagnosis.deepspeed_messages` has those of gates."""
 
 from __future__ import annotations

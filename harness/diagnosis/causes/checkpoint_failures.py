@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checkpoints that do not load, or could not be saved."""
 
 from __future__ import annotations

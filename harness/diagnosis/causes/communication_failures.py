@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Collectives: most of their errors are echoes of a failure on another rank."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """GPUs, drivers and kernels on them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Disks, files and rights."""
 
 from __future__ import annotations

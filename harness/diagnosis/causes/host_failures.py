@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hosts, the launcher and the scheduler."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory that ran out: on the device, on the host, in shared memory."""
 
 from __future__ import annotations

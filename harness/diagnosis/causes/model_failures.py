@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Models, tokenizers and data that are not there or cannot be read."""
 
 from __future__ import annotations

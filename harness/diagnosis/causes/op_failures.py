@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ops that DeepSpeed compiles when they are first used."""
 
 from __future__ import annotations

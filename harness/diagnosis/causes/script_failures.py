@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Faults of the training script, and misuse of DeepSpeed. Tried last."""
 
 from __future__ import annotations

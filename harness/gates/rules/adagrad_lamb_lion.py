@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Adagrad, Lamb and Lion."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Adam and AdamW: decay, AMSGrad and kernels."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Asynchronous I/O and GPUDirect Storage, which read and write NVMe."""
 
 from __future__ import annotations

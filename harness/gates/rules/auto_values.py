@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ "auto" in a DeepSpeed JSON, and who fills it in."""
 
 from __future__ import annotations

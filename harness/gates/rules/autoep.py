@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """AutoEP: models, presets and groups of experts."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """AutoEP together with other features."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """AutoTP: degrees, releases, heads and shards."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """AutoTP's partition plans: models, presets and layer specs."""
 
 from __future__ import annotations

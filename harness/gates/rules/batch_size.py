@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The batch: micro-batch, accumulation steps, global batch and the ranks that share it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Training in bf16, and 16-bit master weights and optimizer states."""
 
 from __future__ import annotations

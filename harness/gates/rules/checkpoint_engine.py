@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """DeepSpeed's `checkpoint` block and its checkpoint engines."""
 
 from __future__ import annotations

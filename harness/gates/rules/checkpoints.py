@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Saves, exports, limits and restarts of a run."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compile passes for tensor and sequence parallelism."""
 
 from __future__ import annotations

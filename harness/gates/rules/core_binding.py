@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ranks bound to CPU cores."""
 
 from __future__ import annotations

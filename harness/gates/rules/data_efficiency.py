@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Data efficiency and DeepSpeed's data loader."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Number formats: the blocks that switch one on, and those of parameters, of buffers and of communication."""
 
 from __future__ import annotations

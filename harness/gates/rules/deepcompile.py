@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """DeepCompile and `torch.compile`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Training in fp16, and its loss scale."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gradient accumulation that DeepSpeed loses, refuses or does not count."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Gradient clipping and the norm that it needs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reduction of gradients between ranks: scale, sum, order and buckets."""
 
 from __future__ import annotations

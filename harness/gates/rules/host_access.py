@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hosts that ssh, the probe or a port does not reach."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Memory, disks and limits of the hosts."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Software on the hosts."""
 
 from __future__ import annotations

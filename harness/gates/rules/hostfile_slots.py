@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Hosts and slots of a hostfile."""
 
 from __future__ import annotations

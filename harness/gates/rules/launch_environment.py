@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Environment variables that belong to the launcher or to DeepSpeed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Options of the model: length, adapters and frozen parameters."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Monitors, profilers and print-outs."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Muon: clipping, precision and reduce-scatter."""
 
 from __future__ import annotations

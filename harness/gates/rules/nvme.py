@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Offload to NVMe: paths, keys and the buffers of the optimizer's states."""
 
 from __future__ import annotations

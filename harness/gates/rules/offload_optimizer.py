@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Offload of the optimizer to host memory."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Offload of parameters, and the buffers that they are swapped through."""
 
 from __future__ import annotations

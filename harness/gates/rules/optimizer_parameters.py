@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Parameters of an optimizer: names, values and what is left out."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The choice of an optimizer: names, and where DeepSpeed refuses one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Blocks for other uses of DeepSpeed, which a training run does not have."""
 
 from __future__ import annotations

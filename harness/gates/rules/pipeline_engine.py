@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """DeepSpeed's pipeline engine: what it refuses, computes wrong or does not read."""
 
 from __future__ import annotations

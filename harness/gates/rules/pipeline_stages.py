@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Layers and micro-batches on the stages of a pipeline."""
 
 from __future__ import annotations

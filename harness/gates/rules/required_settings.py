@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Settings that every run spec needs, once."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The choice of a learning-rate schedule, and its parameters."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Code, secrets and shells in a run spec."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sequence parallelism: groups, heads, lengths and what it goes with."""
 
 from __future__ import annotations

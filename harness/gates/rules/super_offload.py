@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """SuperOffload and its share of the CPU cores."""
 
 from __future__ import annotations

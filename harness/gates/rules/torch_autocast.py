@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`torch_autocast`: formats, clipping and loss scaling."""
 
 from __future__ import annotations

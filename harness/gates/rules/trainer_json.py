@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A DeepSpeed JSON for the Hugging Face Trainer or accelerate."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sources, mixtures, packing and evaluation data."""
 
 from __future__ import annotations

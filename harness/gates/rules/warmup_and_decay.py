@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Warm-up, peak, decay and length of a learning-rate schedule."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ZenFlow: where it works, and what its block needs."""
 
 from __future__ import annotations

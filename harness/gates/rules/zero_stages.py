@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ZeRO stages, and the keys that belong to some of them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """ZeRO++: hpZ, quantized weights and quantized gradients."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The machine that launches: its programs, scripts, cores, devices and names, gathered once. Decides nothing."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The output of pdsh, separated by host again: the lines of each host, and the exit code of its launcher.
 
 Judges nothing. A host's launcher (`launcher/launch.py`) ends with its first failed rank's code, 256 - N for signal N.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The survey of the hosts before a launch: their facts and connections, from `host_probe.py`. Judges nothing.
 
 Two rounds: facts of all hosts at once, then connections from all to the first host's rendezvous port.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs one Python script on many hosts at once through ssh. No local shell sees anything that a user wrote.
 
 ssh joins its arguments into a line for the remote shell, so that line has quoted words only; the script goes through

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cache of compiled ops: stale locks, truncated libraries, and the stamp of ops that are ready.
 
 The stamp lets the second launch start without importing torch. Compiles nothing; torch makes the folders.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The events that `op_builder.py` prints, a JSON object a line: parses them and passes them to the observer."""
 
 from __future__ import annotations

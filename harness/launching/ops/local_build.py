@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compiles the ops that the ranks will load, in one process before any rank starts, so that no rank waits or races.
 
 `harness.facts.required_ops` says which ops are needed, `build_cache` which of them are ready.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Compiles the ops on every other host, once and before its ranks start: `op_builder.py` through ssh.
 
 All hosts work at once; one that has every op ready answers without importing torch.

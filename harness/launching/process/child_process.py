@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Child processes that run this package: their command, environment, output and end.
 
 A child is a `harness` command, a module or a file of `harness.workers`. This module does not know what it computes.

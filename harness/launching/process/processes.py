@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Finds and ends the processes of a run, also those that lost their parents. Linux: reads /proc.
 
 Knows nothing of ranks: session, descent or the variable HARNESS_RUN_DIR make a process part of a run.

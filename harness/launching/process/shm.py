@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The buffers that DeepSpeed's CPU all-reduce leaves in /dev/shm: 66 MiB a rank, never removed by DeepSpeed.
 
 Named `deepspeed_allreduce_buffer_UID_ADDRESS_PORT_RANK` (`csrc/cpu/comm/shm.cpp`). Other shared memory is not touched.

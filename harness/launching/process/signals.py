@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Signals of this process (Ctrl-C, SIGTERM, SIGHUP, SIGUSR1), recorded for the code that stops a launch. Sends none."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs the search for settings of asynchronous I/O and turns the best ones into a fragment of a run spec."""
 
 from __future__ import annotations

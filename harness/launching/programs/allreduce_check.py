@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An all-reduce over all ranks before any training: `allreduce_worker.py` under the `deepspeed` launcher, as in a run.
 
 ssh and a connection to one port cannot show whether the collectives find each other, nor how fast they are.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs the measuring program and turns its figures into rows and a `cluster` section. Measures nothing itself."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs `preview_worker.py`, which prepares a run's data, and reads its answer. Knows nothing of tokens."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The facts of this machine that decide what can be trained on it, each with its meaning and its fix.
 
 It reads only; it installs and removes nothing.

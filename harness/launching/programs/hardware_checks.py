@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The hardware of this machine: accelerators, processor and memory, as rows of `harness doctor`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Export a checkpoint as a Hugging Face folder, for `harness export`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`harness preflight`: ask every host of a run what it has, check the answers, and sum over all ranks if requested."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Plan a rehearsal of a run on this machine, and run it: files, training, comparison with the plan."""
 
 from __future__ import annotations

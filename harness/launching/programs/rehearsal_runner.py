@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs a rehearsal: makes its files, trains, kills, resumes and exports, each by the command that a user would type.
 
 `harness.rehearsal` decides the sizes. Everything that this module starts has ended when it returns.

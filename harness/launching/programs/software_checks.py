@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The software of this machine that training needs: packages and compilers, as rows of `harness doctor`."""
 
 from __future__ import annotations

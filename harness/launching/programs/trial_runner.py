@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs one candidate of `harness tune` by the command that a user would type, and monitors its steps.
 
 `harness.tuning` decides which candidates run and what their steps mean.

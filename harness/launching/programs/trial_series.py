@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All trials of `harness tune`, one after the other, until the last or a signal."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The launchers that DeepSpeed has for several hosts (`launch.launcher`): the arguments that each needs in DeepSpeed's
 command, and the variables that a rank needs where the launcher sets none. Starts nothing.
 

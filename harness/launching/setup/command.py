@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The command of a launch: the arguments of DeepSpeed's launcher and of the worker, and `launch.sh`. Starts nothing."""
 
 from __future__ import annotations

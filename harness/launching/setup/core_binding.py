@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Core binding of the ranks (`launch.bind_cores_to_rank`): the options of DeepSpeed's launcher, which uses numactl."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Debugging aids of `telemetry`: variables that make torch and NCCL log more, and a file for DeepSpeed's FLOPs profile.
 
 The ranks themselves run torch's profiler.

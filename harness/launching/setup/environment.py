@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Environment variables of the ranks: the harness's own, those of `launch.env`, those of this shell that reach others.
 
 Plain values, except for the search for files that DeepSpeed does not read.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks before a launch writes anything: the environment of this machine and of the ranks.
 
 Not gates: they judge where and how a run starts, not what it trains.

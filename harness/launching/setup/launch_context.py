@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The observer of a launch, and the context that its stages share. Prints nothing."""
 
 from __future__ import annotations

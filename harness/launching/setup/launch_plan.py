@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Everything a launch does, as one value: files of the run directory, environment of every host, the exact command.
 
 Arithmetic on plain values: it reads no file, asks no host and starts nothing. `run_dir` writes the plan,

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The question and the two answers of `prepare`: a launch request, a launch setup, or a rejection with its findings."""
 
 from __future__ import annotations

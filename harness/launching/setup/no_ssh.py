@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A launch without ssh (`--no-ssh`): each host starts its own ranks, by the same command.
 
 The first host makes the run directory, on a file system that all share; the others wait for it and take its resume.

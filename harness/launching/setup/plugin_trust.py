@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Trust in the user's own code (`plugins.file`): a launch may run it only when allowed, and only these bytes.
 
 Gate SE008 judges code that `launch.env` chooses.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """From a launch request to a launch setup: check the spec, inspect this machine, ask the hosts, make the plan.
 
 Returns values. It prints nothing and ends no program; only a new plan for the hosts that are left is written.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """DeepSpeed's launcher, started before there is a plan: its imports take as long as the survey of the hosts.
 
 It imports and waits for the plan; no other process depends on it, and it ends with this process.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Resolves `--resume`: the checkpoint that a launch resumes from, or the reason why it cannot resume.
 
 Reads checkpoints' manifests and bytes, never their tensors; writes nothing.

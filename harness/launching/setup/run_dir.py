@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Writes the run directory, all of it or nothing, and finds earlier ones. Decides no content."""
 
 from __future__ import annotations

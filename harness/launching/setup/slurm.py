@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A launch as a job of Slurm: the batch script, and `sbatch`. The job runs `harness launch --slurm` again.
 
 `prepare` checks the spec before the job waits in a queue; this module does not read it.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """One attempt: starts the ranks, waits for their end or ends them, and decides the verdict on them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Removal of what ranks that were killed have left: shared memory, NVMe swap folders, unfinished saves, empty files.
 
 Touches nothing that a living process holds.

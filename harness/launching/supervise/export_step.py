@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The export of a checkpoint: as the last step of a run (`export.at_end`), and for `harness export`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Detects hangs: no status of any rank has changed for longer than its phase may take.
 
 Reads statuses and the process table; ends nobody.

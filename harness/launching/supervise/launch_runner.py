@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs a launch plan: ops, ranks, verdict, export. Everything that it starts has ended when it returns.
 
 The run directory must exist (`harness.launching.setup.run_dir` writes it).

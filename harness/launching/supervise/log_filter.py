@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A filter of the log for the screen: lines that DeepSpeed, torch and ninja print at every start are noise.
 
 Never drops a line of the harness, of a traceback or of an error.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Streams of a running launch: the launcher's output, and the rows that ranks append to metrics.jsonl."""
 
 from __future__ import annotations

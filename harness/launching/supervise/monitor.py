@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Starts the launcher of one attempt and monitors it and its ranks: output, statuses, exits, hangs, lost hosts.
 
 Ends nobody (`termination` does) and judges nothing (`run_verdict` does).

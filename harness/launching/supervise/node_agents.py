@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The supervisor's side of the node agents (`node_agent.py`), one a host: living processes, hosts that fell silent.
 
 One ssh a host, held for as long as the ranks run. Its silence, not the launcher's, means that a host was cut off.

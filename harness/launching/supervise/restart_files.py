@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files of a run directory that record its restarts: `restarts.json`, the logs and statuses of each attempt, and the
 line `restart` of metrics.jsonl.
 """

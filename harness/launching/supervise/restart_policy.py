@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The policy of restarts: decides from the attempts so far whether a failed run starts again. Starts nothing."""
 
 from __future__ import annotations

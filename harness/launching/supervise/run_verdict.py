@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The verdict on a run, decided from the statuses of the ranks; the launcher's exit code only fills gaps.
 
 DeepSpeed's launcher ends with 0 when its own child was killed, and an exit-time abort can follow a completed training:

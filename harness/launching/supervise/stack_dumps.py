@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stack dumps of the ranks of a hung run. A rank writes its stacks to `logs/stacks-NNNNN.txt` on SIGUSR2 (by
 `faulthandler`, which needs neither the interpreter's lock nor a living event loop); on other hosts by its own clock.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The ranks from the first start to the last: one attempt after the other, in one run directory.
 
 `attempt_runner` runs one attempt, `restart_policy` decides whether there is another.

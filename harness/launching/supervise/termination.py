@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The end of an attempt's ranks: a stop that lets them finish their step and save (Ctrl-C, SIGTERM, SIGUSR1), and the
 kill of every process that is left.
 """

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The verdict of a run as files: where this launch writes its own, and those of the other hosts that it waits for."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Settings that the harness chooses where the spec leaves them out, instead of DeepSpeed's defaults: one file a
 setting.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The inputs of a tuned default: the run, its settings before any choice, the model's sizes. No probe of a machine."""
 
 from __future__ import annotations

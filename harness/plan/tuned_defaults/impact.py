@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The effect of each tuned default on the plan: the same run without it. Arithmetic only."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stage 3: DeepSpeed gathers a decoder layer as one, with one set of hooks instead of one for each module in it."""
 
 from __future__ import annotations

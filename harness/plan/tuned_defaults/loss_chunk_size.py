@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Head and loss in chunks of tokens, so that logits of a whole micro-batch never exist."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stage 3 with layers gathered as one: room for the next layer next to the gathered ones."""
 
 from __future__ import annotations

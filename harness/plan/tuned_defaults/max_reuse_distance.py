@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stage 3 with gradient checkpointing: a recomputed layer stays gathered for its own backward pass."""
 
 from __future__ import annotations

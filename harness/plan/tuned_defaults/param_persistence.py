@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stage 3 with layers gathered as one: no parameter stays whole on every rank, however small."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stage 3 with parameters on NVMe: one swap buffer for each parameter in use, each of the largest shard's size."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stage 3 with the optimizer on NVMe: reads and writes of other sub-groups overlap with the step of one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stage 3: the size of the prefetch, one layer."""
 
 from __future__ import annotations

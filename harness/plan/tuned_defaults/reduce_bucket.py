@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The size of a gradient bucket: that of a layer, not 500 million elements."""
 
 from __future__ import annotations

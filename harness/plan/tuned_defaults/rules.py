@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All tuned defaults of a run: applies every rule of this folder."""
 
 from __future__ import annotations

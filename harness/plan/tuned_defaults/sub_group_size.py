@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stage 3 with states on NVMe: small sub-groups, since a buffer is as large as the largest sub-group."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checkpoints: DeepSpeed's shards, each rank's random states and a manifest, committed by one rename.
 
     saver.py             save: the engine's files and metadata of one step, in line or in a background thread

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The write of a pending save, and the agreement of all ranks on it.
 
 It runs on the training thread or a background thread: it touches no engine, and reaches other ranks through `gather`.

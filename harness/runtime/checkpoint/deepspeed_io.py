@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """DeepSpeed's own reading and writing of shards, through a checkpoint engine of the harness.
 
 A client may set `engine.checkpoint_engine`. For a save, ours collects the files and DeepSpeed writes none, so that no

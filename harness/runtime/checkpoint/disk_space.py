@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Free space for a checkpoint, and the finding of a save that failed."""
 
 from __future__ import annotations

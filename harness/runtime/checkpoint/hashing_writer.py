@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Files hashed while they are written, then flushed: the manifest records the bytes that the save meant to write."""
 
 from __future__ import annotations

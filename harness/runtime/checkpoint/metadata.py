@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The manifest's fields, and the small Hugging Face files that an export needs. No weights."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Optimizer states on NVMe: into an ordinary shard and back, one sub-group at a time.
 
 DeepSpeed writes empty tensors for swapped-out states, copies its swap files next to them, and on load leaves the

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Work divided over the ranks, so that all have about the same to read or to write."""
 
 from __future__ import annotations

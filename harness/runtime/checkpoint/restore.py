@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Restore a checkpoint: verify it, compare it with the run, load it safely; all ranks agree before and after."""
 
 from __future__ import annotations

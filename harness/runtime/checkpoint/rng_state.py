@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The random states of a rank: Python's, numpy's, torch's and the accelerator's, as plain values and tensors."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """torch files read without running code from them: tensors, plain values and the few classes that DeepSpeed writes.
 
 `load_file` refuses a file with code in it and leaves other errors to its caller. `load_shard` memory-maps a shard of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Save a checkpoint: every rank collects its files and writes them to a temporary folder; one rename publishes it.
 
     checkpoints/step-00000100/manifest.json      written last: it lists every file

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The check that all ranks see one folder of checkpoints: a checkpoint is one folder with the shards of all ranks."""
 
 from __future__ import annotations

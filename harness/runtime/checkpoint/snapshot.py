@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A copy of the training state in host memory: training continues while a thread writes the copy.
 
 Tensors that share memory share it in the copy too, so that the file equals that of a write without a copy. The next

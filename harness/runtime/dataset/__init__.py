@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The path of the data: sources, records, tokens, rows in a cache that ranks map, batches of a step.
 
     data_sources.py        files, Hub data sets and builtins (file_readers, json_readers, hub, builtin_sources)

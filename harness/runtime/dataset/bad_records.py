@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The policy for records that cannot be used: the first ends the run, or they are counted and listed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prefetch of the next step's batch: a thread loads it while this step computes.
 
 The batch of a step is a pure function of its position, so the prefetch changes nothing but the time of the load: no

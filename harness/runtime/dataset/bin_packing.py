@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Packing of documents into rows: best fit decreasing, in windows, so that memory does not grow with the corpus.
 
 Each document goes, longest first, into the row with the least room that still takes it (Johnson 1973; Ding et al.

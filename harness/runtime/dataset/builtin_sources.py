@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Built-in data of every Python: its language reference, and chats from the docstrings of its standard library."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The cache of prepared data: folders named by a hash of everything that they depend on, shared by a user's runs.
 
 A folder appears whole or not at all. When two runs need the same data at once, the second waits and reuses it.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Chats as text, by the tokenizer's template, and the character spans of the assistant's turns.
 
 A template with `{% generation %}` marks the spans itself. Any other renders the prefixes of the chat: the text that an

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The plan of a preparation: sources, formats and groups. Reads the first record of each source only."""
 
 from __future__ import annotations

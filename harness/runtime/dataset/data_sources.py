@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The files and data sets of a source of `data.train` or `data.eval`. Opens them; `ingestion.py` reads them."""
 
 from __future__ import annotations

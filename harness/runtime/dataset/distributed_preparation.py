@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Prepare the data of a distributed run: one rank a node does the work, and all ranks map the same files."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The documents held out for evaluation, a function of their sizes alone: the texts are not needed."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Readers of text, CSV, Parquet and Arrow files, in constant memory. `record_formats.py` interprets the records."""
 
 from __future__ import annotations

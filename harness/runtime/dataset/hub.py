@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Data sets through the `datasets` library: of the Hub by name, or in a local folder with the same layout."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Reads the records of a group and stores their token ids; bad ones go to the log of bad records."""
 
 from __future__ import annotations

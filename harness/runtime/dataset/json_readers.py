@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Readers of JSON and JSON Lines files, in constant memory."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Arrays on disk that grow by appends and are memory-mapped afterwards. Never a whole corpus in memory."""
 
 from __future__ import annotations

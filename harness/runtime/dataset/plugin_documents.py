@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The plug-in's `load_documents`: its records become a JSONL file, prepared like any other."""
 
 from __future__ import annotations

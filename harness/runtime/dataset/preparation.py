@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sources into token files that every rank maps: read, tokenize, hold out, write rows. Once a node."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The preview of `harness data`: counts, lengths, the fill of sequences, and a few of them as text. Plain values."""
 
 from __future__ import annotations

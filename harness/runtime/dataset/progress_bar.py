@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The progress of a preparation, on stderr: a bar or plain lines, by HARNESS_PROGRESS."""
 
 from __future__ import annotations

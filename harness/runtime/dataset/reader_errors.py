@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Limits and errors that all readers of local files share."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A raw record, or the reason that it cannot be used. `bad_records.py` has the policy for the latter."""
 
 from __future__ import annotations

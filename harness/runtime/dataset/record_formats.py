@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Record formats: detection by columns, and columns into texts, pairs and chats. No tokens here."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sampling: the rows of the token files that this rank computes in each step.
 
 The batch of a step is a pure function of the position in the data and has no state, so that a resume continues with the

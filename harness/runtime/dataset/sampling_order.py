@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The order of the rows of an epoch: pure functions of sizes, seed and epoch. `sampler.py` slices it into batches."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Rows of the token files as tensors. `sampler.py` decides the rows of each step."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stored records into the rows of training: a stream of text, later cut in blocks, or rows of whole documents.
 
 A group of rows is a few mapped files: `NAME.npy` has the ids; where documents are rows, `NAME.docs.npy` has the first

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Records into token ids and the mask of those to train on, in batches, in this process or in several."""
 
 from __future__ import annotations

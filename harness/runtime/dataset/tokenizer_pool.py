@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A pool of tokenizer processes. Small data uses none: this process is done before a pool has started."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A run checks that its own engine has what the spec asks for, in the first minute instead of after a week.
 
 One file a check in `checks/`. A check observes a few plain values on each rank. One small all-gather brings them

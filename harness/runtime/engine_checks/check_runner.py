@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Runs the engine checks at their moments, and stops the run when one fails.
 
 The training loop calls `EngineChecks` at each moment; nothing else knows the checks.

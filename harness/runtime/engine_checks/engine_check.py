@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """An engine check, its result, and the texts that checks share."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The settings that spec and launch expect of the engine. The DeepSpeed JSON is never read: it may be wrong.
 
 The section `deepspeed` of a spec overrides what is rendered, so it overrides here too.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The standard deviation of initial weights, and that of the model's own initialisation."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """This rank's shards of the model's weights and of the master weights, wherever ZeRO, AutoTP and a pipeline put them.
 
 Reads only, and gathers nothing.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The values on this rank that a check may read."""
 
 from __future__ import annotations

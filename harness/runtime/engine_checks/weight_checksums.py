@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checksums of tensors that add up: the checksums of the ranks' shards sum to that of the whole weight.
 
 So nothing is gathered, whatever cut the weight. A checksum has two sums over the bits of the values: a plain one, and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A Hugging Face folder from a checkpoint of any ZeRO stage, offload, tensor or pipeline degree.
 
     hf_export.py           the order of the steps

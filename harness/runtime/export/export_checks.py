@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Checks of an export before the folder gets its name: free space, names and shapes, the architecture, logits."""
 
 from __future__ import annotations

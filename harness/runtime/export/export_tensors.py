@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The tensors of an export, read lazily: the writer reads each of them once."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Export a checkpoint to a Hugging Face folder. A temporary folder gets the final name after all checks."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The small files of an exported model: configuration, the model's own Python code, adapter configuration."""
 
 from __future__ import annotations

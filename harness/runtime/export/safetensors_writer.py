@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Safetensors files of a bounded size, and their index, under the names that `transformers` and `peft` look for."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The model: a `transformers` causal language model, new or pretrained, set up for training.
 
 | Module | Does |

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Activation checkpointing: a layer keeps only its input and is recomputed in the backward pass.
 
 `transformers` hands each decoder layer to a function `checkpoint(layer, *inputs)`: torch's, reentrant or not, or

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """LoRA through `peft`: small trained matrices next to frozen weights.
 
 The model keeps its class: the adapters are put into its modules, so that the loss, evaluation, checkpoints and export

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The names of the tensors of a model with LoRA adapters, and merging an adapter into its weight.
 
 Pure functions over names and tensors: export uses them on a checkpoint, without building the model. The names are

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Builds the model for the engine: new or pretrained weights, in shards at ZeRO stage 3.
 
 A new model of stages 0-2 is built whole, in fp32, on every rank, and so is one that AutoTP shards. Stage 3 builds it

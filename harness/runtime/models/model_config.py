@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The model's `transformers` configuration: written out in the spec, or from a folder or the Hub."""
 
 from __future__ import annotations

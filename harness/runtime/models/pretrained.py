@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pretrained weights, loaded and checked for completeness.
 
 Stages 0-2: `from_pretrained` on every rank, in the training format. Where that is the format of the files the weights

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Safetensors files on disk, mapped only while one tensor is copied out of them.
 
 Mapped pages that were read count as memory of the process, and `transformers` keeps all files mapped until the whole

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`torch.compile` through DeepSpeed's engine, and DeepCompile where the JSON has it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Frozen and trained parameters: `model.freeze` and `model.train_only`, globs over parameter names.
 
 A frozen parameter has no gradient, no optimizer state and no master copy, at any ZeRO stage. Stages 0-2 keep it whole

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """User errors about a folder of weights, one for all tensors."""
 
 from __future__ import annotations

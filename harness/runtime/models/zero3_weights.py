@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Stage 3: pretrained weights go from the file into the shards of all ranks, one tensor at a time.
 
 The model is created without memory for its parameters. Then `deepspeed.zero.Init` walks over them: rank 0 reads the

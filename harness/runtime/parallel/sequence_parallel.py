@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Ulysses sequence parallelism: each rank of a sequence group has a part of every row, and of every attention's heads.
 
 The exchange between the two is DeepSpeed's `UlyssesSPAttentionHF`, in place of the model's attention function. Its

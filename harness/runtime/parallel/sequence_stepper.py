@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Steps and evaluation under sequence parallelism: each rank computes its part of every row."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """AutoTP: the part of each weight on each tensor rank, and joining the parts to the whole.
 
 DeepSpeed shards the layers itself at `deepspeed.initialize`, from `tensor_parallel.autotp_size` in the JSON. Its

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A model created with the random numbers of the plain way, of which only this stage's weights take memory.
 
 `transformers` builds and initialises as always, under a mode that makes every new weight an empty (meta) tensor and

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The module names of each model family whose forward is known to be a plain stack of layers.
 
 A family is in the table once a test has compared its pipeline with the whole model

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pretrained weights of the layers of one stage: a rank reads its own tensors and no others.
 
 Every rank checks from the headers that the files hold the whole model, so that all raise alike.

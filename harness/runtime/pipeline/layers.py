@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The layers of a pipeline: thin wrappers around the modules of `transformers`, which keep all their own code.
 
 Layers pass on (hidden states, positions). `positions` is int64 (rows, length): the position ids, which

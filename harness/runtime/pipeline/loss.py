@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The loss of the last stage: that of `transformers`, weighted by tokens, and its sum in float64."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The names in `transformers` of a pipeline's weights, by the configuration alone.
 
 A pipeline of N decoder layers has these layers, counted from 0 (GPT-2 has one more, its position embeddings):

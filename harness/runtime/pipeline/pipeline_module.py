@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The `PipelineModule`: every rank creates or reads the layers of its own stage only.
 
 Partition methods are DeepSpeed's own; the loss is that of `transformers`.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Steps and evaluation of a pipeline: the engine takes the micro-batches itself and steps after the last.
 
 All stages of a pipeline take the same micro-batches, so that each knows their number and shapes.

@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Measurements of a run: time, memory, FLOPs, stragglers; and the trackers that log them."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The floating-point operations of a step: those that its rows need, and those that are executed.
 
 A pure function of the rows' lengths, so that every rank has the figures of the whole step without communication.

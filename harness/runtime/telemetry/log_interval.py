@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Sums over the steps between two lines of metrics.jsonl, and their means for the line. Measures nothing."""
 
 from __future__ import annotations

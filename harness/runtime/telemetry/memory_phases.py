@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Peak memory of each phase of a run, and the bytes of its states: one line `memory` a phase, with all ranks.
 
 Phases are those of the plan: `load`, `resume`, `step` (the first one, forward and backward in it), `save` (the first).

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The NVMe fields of a line: bytes of the swap files, and the traffic of a step."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The device and its peak FLOPS, the reference of MFU. None where no peak is known."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Steps that have ended on the host and whose line is not written yet."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Some steps under torch's profiler: a trace file, and a table of the time by kind of work.
 
 DeepSpeed's own FLOPs profiler and communication logger are switched on in its JSON. `write_comms_summary` writes the

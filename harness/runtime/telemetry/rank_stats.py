@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Statistics of all ranks: every few steps each rank sends a dozen numbers to rank 0, which compares them a step later,
 so that no rank waits for them.
 

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Fields of the line `run` about ranks, device and model: the reference of later figures."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The telemetry of a run, as the training loop calls it: a step starts, a step ends, a pause, a flush.
 
 The figures of a `step` line come together here. The modules of this package measure them.

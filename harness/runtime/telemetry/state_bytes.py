@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bytes of the model states of a live engine, by tier and kind, named as the planner's rows. Reads only.
 
 Counted after a step, without states that exist only within a micro-batch (gathered parameters, buckets).

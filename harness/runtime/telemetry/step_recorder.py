@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Traces of steps, as the host knows them: marks, spans, collectives, pauses and NVMe traffic."""
 
 from __future__ import annotations

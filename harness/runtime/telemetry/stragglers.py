@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Detects ranks, or hosts, that are slower than their peers for some time, and their likely cause. Measures nothing.
 
 Ranks that wait for each other all take as long as the slowest one. So the detector compares *busy* time: the step

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The causes. The function `detect` of each module returns None where its cause does not apply."""
 
 from collections.abc import Callable

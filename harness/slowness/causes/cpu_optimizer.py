@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Offload-bound by CPU Adam: the optimizer's step runs in host memory, which every rank of a host shares."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Data-bound: steps wait for their data. The plan has no data time: the measured share bounds the gain."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Communication-bound: ranks wait for collectives, or for each other in them."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Offload-bound by NVMe: ranks are blocked by reads and writes of what is swapped."""
 
 from __future__ import annotations

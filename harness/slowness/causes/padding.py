@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Padding: computed positions without a token."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Offload-bound by PCIe: copies between device and host memory that computing does not hide."""
 
 from __future__ import annotations

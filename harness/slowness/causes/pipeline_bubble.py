@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Pipeline bubble: stages wait at the start and the end of each batch, (p - 1) / (m + p - 1) of it under 1F1B."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Recomputation: gradient checkpointing runs the layers' forward pass a second time."""
 
 from __future__ import annotations

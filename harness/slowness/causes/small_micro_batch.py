@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Small micro-batch: too few tokens to keep the device busy, and more of everything that each micro-batch costs."""
 
 from __future__ import annotations

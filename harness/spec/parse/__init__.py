@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """YAML, JSON and hjson with the place of every key."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The syntax that DeepSpeed's reader (hjson 3.1) takes and strict JSON does not: comments, trailing and missing commas,
 single quotes, keys and texts without quotes, no outer braces. Each use is recorded with its place; nothing is checked.
 """

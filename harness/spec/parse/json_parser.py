@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """JSON into values with their places. (The standard library parses JSON without places; DeepSpeed's hjson does too.)
 
 Strict by itself; `hjson_parser` has the syntax of DeepSpeed's reader, `json_dialects` the programs that refuse it.

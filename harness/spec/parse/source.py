@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A YAML or JSON file as plain values with the place of each key and value.
 
 Knows syntax only: no key has a meaning here.

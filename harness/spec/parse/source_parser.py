@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """A file or a text as a Source: by the YAML parser, by strict JSON, or by hjson where strict JSON fails."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The layout of a YAML or JSON text: where every key and value begins and ends, as a tree of character offsets.
 
 For edits in place. Knows no meaning of a value, and no rule about edits.

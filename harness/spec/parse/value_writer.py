@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Values in the syntax of YAML or JSON, and new keys at the place and with the indentation of a file.
 
 Returns texts; `harness.spec.text_editor` checks that they mean the intended values.

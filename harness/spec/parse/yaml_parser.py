@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """YAML into values with their places. YAML 1.2's numbers, no tags, no merge keys; bounded in size and depth."""
 
 from __future__ import annotations

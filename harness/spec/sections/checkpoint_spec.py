@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`checkpoint`: when the training state is saved, and how much of it is kept."""
 
 from typing import Literal

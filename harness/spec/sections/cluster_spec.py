@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`cluster`: what the machines are like, for the plan."""
 
 from typing import Annotated

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`data`: what is trained on, and how records become sequences."""
 
 from typing import Annotated, Any, Literal

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`eval`: the loss on held-out data, and early stopping."""
 
 from typing import Annotated

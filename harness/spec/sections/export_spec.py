@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`export`: a Hugging Face folder at the end of a run."""
 
 from typing import Annotated, Literal

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`launch`: where and how the ranks are started, stopped and restarted."""
 
 from typing import Annotated, Literal

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`logging`: lines of metrics.jsonl, and DeepSpeed's own log."""
 
 from typing import Literal

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`model`: which causal language model, from which weights, and which of them are trained."""
 
 from typing import Annotated, Any, Literal

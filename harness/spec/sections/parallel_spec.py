@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`parallel`: ranks that share a layer, the stages or a sequence."""
 
 from typing import Annotated

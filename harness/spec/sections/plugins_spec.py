@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`plugins`: the user's own code."""
 
 from harness.spec.sections.section import Section

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The base of all sections: strict values, no unknown keys, nothing changes after loading; and types of fields.
 
 No section is here. The files of sections do not postpone their annotations: pydantic would have to evaluate hundreds of

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`telemetry`: what a run measures of itself beyond its loss, and where else that is told."""
 
 from typing import Annotated, Literal

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`train`, `optimizer`, `scheduler`, `precision`: how long, how fast, in which number format."""
 
 from typing import Annotated, Literal

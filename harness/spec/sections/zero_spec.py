@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`zero`: sharding and offload, in DeepSpeed's own words."""
 
 from typing import Annotated, Literal

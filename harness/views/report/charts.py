@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Charts of the report: what uPlot (in `views/assets`) draws, as JSON, with a sentence and a table of the same numbers.
 
 The sentence and the table are what there is without script, for screen readers, and in print.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Two or more runs side by side: a row a figure, a row a key of the spec that is not the same. Reads records."""
 
 from __future__ import annotations

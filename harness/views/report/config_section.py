@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The configuration of the run: the spec as written, the DeepSpeed JSON with a reason for each key."""
 
 from __future__ import annotations

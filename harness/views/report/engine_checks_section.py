@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The checks of the run's own engine, and their results."""
 
 from __future__ import annotations

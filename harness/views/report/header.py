@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The head of the report: which run, how it ended, the figures that people ask for first. Reads a record."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """`harness report --watch`: the report over HTTP on this machine alone, rendered again when a run has new files.
 
 Nothing is written. Whoever may open a local port may read the runs, as with the files themselves.

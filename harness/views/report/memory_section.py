@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Planned and measured memory, tier by tier, and the rows of the plan. Counts nothing itself."""
 
 from __future__ import annotations

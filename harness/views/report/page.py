@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The report: one HTML file with everything in it, for a browser, a mail or an archive. Needs no network.
 
 Reads run directories alone and changes nothing in them but `report.html`.

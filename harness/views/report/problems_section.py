@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The problems of a run: failures, findings of the gates, and findings that the spec ignores."""
 
 from __future__ import annotations

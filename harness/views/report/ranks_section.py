@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The heat map: how busy each rank was, over the run, against its peers. Slow cells carry their figure.
 
 One row a rank, or a group of them where there are more than fit; one column a stretch of the run. Reads a record.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The end of the report: why a step takes as long as it does, what to try, and what the plan expects of it."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The time of the median step, part by part, and between the steps. Reads a record, draws bars."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The time line: attempts as bars, checkpoints, evaluations and restarts on them, by the clock. Reads a record.
 
 Runs whose lines have no time (format 1) are drawn by steps instead.

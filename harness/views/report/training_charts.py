@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The curves of one run, or of several side by side: loss, rate, norm, speed, MFU. Reads records, draws charts."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Charts as data: nothing is lost in thinning, areas lie on each other. Needs nothing; milliseconds."""
 
 from __future__ import annotations

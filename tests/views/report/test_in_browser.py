@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The report in a real browser: charts are drawn, nothing is wider than a phone, nothing is loaded. Needs chromium; 8 s."""
 
 from __future__ import annotations

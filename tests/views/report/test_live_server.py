@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The report over HTTP: what it answers, and to whom. Needs nothing; a second."""
 
 from __future__ import annotations

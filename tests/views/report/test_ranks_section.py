@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The heat map of ranks, from two to a thousand. Needs nothing; a second."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Whole tensors out of a sharded DeepSpeed checkpoint, one at a time, whatever its ZeRO stage and degrees.
 
     shard_files.py   the files of a tag folder by rank

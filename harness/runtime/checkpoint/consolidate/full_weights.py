@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The whole parameters of a checkpoint: shards of tensor ranks joined, stages of a pipeline in one map."""
 
 from __future__ import annotations

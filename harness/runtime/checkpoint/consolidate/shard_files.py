@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The files of a DeepSpeed checkpoint's tag folder, by rank and by layer."""
 
 from __future__ import annotations

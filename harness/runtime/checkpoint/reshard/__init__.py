@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Resume in another layout: other ranks, ZeRO stage, offload, dtype, tensor or pipeline degree.
 
     layout_signature.py  the layout of an engine's shards, and its changes since a checkpoint

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Load the universal layout into an engine of any layout.
 
 Stages 1 and 2: DeepSpeed's own functions for a parameter (`load_hp_checkpoint_state`, `map_to_flat_opt_states`). The

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The layout of an engine's shards. The manifest records it, and a resume compares it with its own."""
 
 from __future__ import annotations

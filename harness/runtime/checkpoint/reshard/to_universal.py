@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Convert a checkpoint of any layout into DeepSpeed's universal layout, tensor by tensor.
 
     zero/NAME/fp32.pt        {"param": the whole tensor}, and so for each of the optimizer's states

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """All engine checks, in the order of their ids."""
 
 from harness.runtime.engine_checks.checks import (

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """AT018: the type of the ranks' device."""
 
 from __future__ import annotations

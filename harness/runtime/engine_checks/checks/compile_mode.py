@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """AT015: compilation of the model."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """AT007: micro-batch, accumulation and global batch."""
 
 from __future__ import annotations

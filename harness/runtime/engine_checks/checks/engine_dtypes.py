@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """AT005: number formats of parameters, masters, accumulated gradients and communication."""
 
 from __future__ import annotations

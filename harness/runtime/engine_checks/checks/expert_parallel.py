@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """AT016: the degree of expert parallelism."""
 
 from __future__ import annotations

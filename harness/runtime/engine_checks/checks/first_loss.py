@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """AT020: the first loss of a new model is near the logarithm of the vocabulary."""
 
 from __future__ import annotations

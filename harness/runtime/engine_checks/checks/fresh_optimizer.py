@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """AT013: the optimizer takes no step before the first one."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """AT006: the gradient norm to clip at."""
 
 from __future__ import annotations

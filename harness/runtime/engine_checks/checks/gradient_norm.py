@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """AT022: gradient norms are finite and plausible."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """AT012: new weights have the standard deviation of the model's own initialisation."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """AT011: `deepspeed.initialize` does not change the weights."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """AT021: the learning rate of the first steps is that of the schedule."""
 
 from __future__ import annotations

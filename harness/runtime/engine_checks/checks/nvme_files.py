@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """AT017: swap files below the NVMe path."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """AT002: the class of the optimizer and of DeepSpeed's wrapper."""
 
 from __future__ import annotations

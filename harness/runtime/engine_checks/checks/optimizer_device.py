@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """AT003: the device of optimizer states and master weights."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """AT014: the optimizer's hyperparameters, also after a resume."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """AT008: the degrees of parallelism."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """AT004: the device of ZeRO-3's parameter shards."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """AT010: every trained parameter is in exactly one group, and the shards add up to the model."""
 
 from __future__ import annotations

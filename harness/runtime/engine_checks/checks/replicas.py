@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """AT026: replicated parameters are equal, at the first step and later."""
 
 from __future__ import annotations

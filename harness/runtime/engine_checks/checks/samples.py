@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """AT025: ranks of one group share their samples, and data-parallel ranks do not."""
 
 from __future__ import annotations

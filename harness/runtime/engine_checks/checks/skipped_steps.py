@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """AT024: skipped steps stop, or at least the loss scale falls."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """AT027: the engine counts one step for each step of the loop, with the expected micro-batches."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """AT009: weights are cut under tensor parallelism, and only there."""
 
 from __future__ import annotations

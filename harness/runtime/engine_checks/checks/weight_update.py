@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """AT023: the first step with a learning rate moves weights by about that rate."""
 
 from __future__ import annotations

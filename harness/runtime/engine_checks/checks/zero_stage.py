@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """AT001: the ZeRO stage."""
 
 from __future__ import annotations

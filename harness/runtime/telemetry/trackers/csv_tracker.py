@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """CSV files: one for each type of line that has curves."""
 
 from __future__ import annotations

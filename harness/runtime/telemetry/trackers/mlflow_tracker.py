@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """MLflow, through its client."""
 
 from __future__ import annotations

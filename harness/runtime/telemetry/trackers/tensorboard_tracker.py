@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Event files of TensorBoard, written by torch's `SummaryWriter`."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """The trackers of a run, one thread each, which imports, opens and feeds its tracker.
 
 A tracker that is missing, fails or hangs is given up and reported. Training neither stops nor waits for it.

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Weights & Biases, through its own library."""
 
 from __future__ import annotations

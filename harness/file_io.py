@@ -79,7 +79,7 @@ def write_atomically(path: Path, text: str) -> None:
 
     path = path.resolve()
     if path.exists() and not path.is_file():
-        raise OSError(errno.EEXIST, "it is there and is not a regular file")
+        raise OSError(errno.EEXIST, "it exists and is not a regular file")
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as stream:

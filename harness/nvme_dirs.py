@@ -73,7 +73,7 @@ def remove_stale_swap_dirs(parent: Path) -> list[RemovedSwapDir]:
                 continue
             if not (folder / LOCK).exists() and time.time() - folder.stat().st_mtime < _MIN_AGE_SECONDS:
                 continue
-            lock = Lock.acquire(folder / LOCK, "removing what a killed run left")
+            lock = Lock.acquire(folder / LOCK, "removing the files of a killed run")
             size = sum(f.stat().st_size for f in (folder / "zero_stage_3").rglob("*") if f.is_file())
             clear_swap_dir(folder)
             lock.release()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The progress of a run, from a step's line in metrics.jsonl: for a terminal, a log or a program. Prints nothing.
 
-Below everything else, for ranks and supervisor alike.
+Imports no other layer, since ranks and supervisor use it.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def find_best_plan(run: ResolvedRun, raw: Mapping[str, Any], file: str, hostfile
         return None
     if base.time is None:
         fix = Fix("set `cluster.gpu` to a kind that `harness plan` knows, such as `H100-80GB`")
-        message = "a search needs a GPU whose speed is known"
+        message = "a search needs a GPU of known speed"
         raise UserError([Finding("MM007", "error", message, "cluster.gpu", fix=fix)], ExitCode.USAGE)
     alternatives = search_settings(base.model, base.settings, base.device, base.capacity, base.rates)
     refused: list[tuple[Alternative, Finding]] = []

@@ -102,7 +102,7 @@ class _FixSession:
                 continue
             for path, value in edits_of_fix(finding.fix, after.source).items():
                 if path in sets and sets[path] != value and value_at(self.checked.source.data, path) == value:
-                    raise EditError(f"{finding.gate} would then want `{join_key(path)}` as it is now")
+                    raise EditError(f"{finding.gate} would then require the current `{join_key(path)}`")
 
 
 def _finding_key(finding: Finding) -> tuple[str, str, str]:
@@ -119,7 +119,7 @@ def _require_improvement(before: CheckedFile, after: CheckedFile, finding: Findi
     old = {(f.gate, f.key) for f in _all_findings(before)}
     new = [f for f in _all_findings(after) if f.is_error and (f.gate, f.key) not in old]
     if new and before.run is not None:
-        raise EditError(f"it would bring an error: {new[0].gate}, {new[0].message}")
+        raise EditError(f"it would cause an error: {new[0].gate}, {new[0].message}")
 
 
 def _all_findings(checked: CheckedFile) -> tuple[Finding, ...]:
@@ -156,9 +156,9 @@ def write_fixed(file: str, original: OriginalFile, text: str) -> str | None:
         return "its line ends are mixed"
     try:
         if read_regular(Path(file), MAX_BYTES) != original.content:
-            return "it was changed meanwhile"
+            return "it was changed at the same time"
         if not os.access(file, os.W_OK):
-            return "it may not be written"
+            return "it is not writable"
         write_atomically(Path(file), encoded)
     except OSError as error:
         return (error.strerror or str(error)).lower()

@@ -194,7 +194,7 @@ def _resolve_cluster(
         from harness.spec.host_selection import parse_hosts, slurm_hosts
 
         if hostfile is not None or (selection.slurm and selection.hosts is not None):
-            message = "`--hostfile`, `--hosts` and `--slurm` all say which hosts there are"
+            message = "`--hostfile`, `--hosts` and `--slurm` exclude each other"
             return None, [Finding("HO024", "error", message, fix=Fix("give one of them"))]
         cluster, findings = parse_hosts(selection.hosts) if selection.hosts is not None else slurm_hosts(os.environ)
     elif hostfile is not None:
@@ -214,8 +214,8 @@ def _resolve_cluster(
 def _check_filters_without_hosts(selection: HostSelection | None) -> list[Finding]:
     if selection is None or not (selection.include or selection.exclude or selection.num_nodes not in (None, 1)):
         return []
-    message = "`--include`, `--exclude` and `--num-nodes` choose among hosts, and there is no hostfile"
-    notes = ("on this machine alone, CUDA_VISIBLE_DEVICES chooses devices",)
+    message = "`--include`, `--exclude` and `--num-nodes` select hosts, and there is no hostfile"
+    notes = ("on this machine alone, CUDA_VISIBLE_DEVICES selects devices",)
     return [Finding("HO024", "error", message, notes=notes, fix=Fix("give `--hostfile` or `--hosts`"))]
 
 

@@ -168,6 +168,6 @@ def _fix_file(file: str, name: str, stdin_text: str | None, check: _CheckText, o
         return FileResult(before, result)
     reason = autofix.write_fixed(file, original, result.after) if original else None
     if reason is not None:
-        refused = (*result.refused, f"the file was left alone: {reason}")
+        refused = (*result.refused, f"the file was not changed: {reason}")
         return FileResult(before, result._replace(after=text, applied=(), refused=refused))
     return FileResult(result.checked._replace(report=result.checked.report._replace(fixed=result.applied)), result)

@@ -93,8 +93,8 @@ def _empty_folder_finding(folder: str) -> Finding:
     return Finding(
         "SP001",
         "error",
-        f"no run spec and no DeepSpeed configuration is below `{folder}`",
+        f"there is no run spec and no DeepSpeed configuration below `{folder}`",
         place=Place(folder, 1, 1),
-        notes=("files that end in .yaml, .yml or .json are looked at; hidden folders are not entered",),
-        fix=Fix("name the file itself, which is then checked whatever it looks like"),
+        notes=("only .yaml, .yml and .json files are read; hidden folders are skipped",),
+        fix=Fix("name the file itself, which is then checked whatever its content"),
     )

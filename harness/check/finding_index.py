@@ -28,13 +28,13 @@ FAMILIES = {
     "HF": 'the Hugging Face Trainer and "auto"',
     "HO": "hosts",
     "SP": "files and their keys",
-    "AD": "files of other trainers that are adopted",
+    "AD": "converted files of other trainers",
     "MM": "memory and time",
     "EN": "the environment",
-    "AT": "what a run asks of its own engine",
+    "AT": "engine checks",
     "GT": "gates themselves",
-    "LG": "causes that are found in logs",
-    "UP": "what another release makes of a file",
+    "LG": "causes in logs",
+    "UP": "changes under another release",
     "RN": "rendered files",
 }
 

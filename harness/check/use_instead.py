@@ -47,7 +47,7 @@ def newest_release(gate: Gate) -> str:
 
 def _check_example(gate: Gate, example: Example, file: str) -> tuple[list[Finding], Source]:
     """The findings of the gate on its example, as on a launch on GPUs unless the example names another device."""
-    target = DeepSpeedTarget(newest_release(gate), "asked for")
+    target = DeepSpeedTarget(newest_release(gate), "requested")
     loaded = load_spec(file, (), target, text=example.text)
     if loaded.spec is None or loaded.source is None:
         raise ValueError(f"the example of {gate.id} cannot be read: {[f.message for f in loaded.findings]}")

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The evaluations of a run, in `checkpoints/evaluations.json`.
 
-An evaluation comes after the save of its step, so that it cannot be in that checkpoint's manifest.
+An evaluation comes after the save of its step, so that it cannot be in that checkpoint's manifest. A resume from the
+checkpoint reads it here.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +28,9 @@ class Evaluations:
 
     @staticmethod
     def read(folder: Path) -> Evaluations:
-        """The evaluations of a folder of checkpoints. An unusable file counts as none: only retention depends on it."""
+        """The evaluations of a folder of checkpoints. An unusable file counts as none: then no checkpoint is the
+        best, and a resume runs the evaluation of its step again.
+        """
         try:
             body = parse_json(read_regular(folder / EVALUATIONS, _MAX_BYTES, follow=False).decode())
             return Evaluations({int(k): dict(v) for k, v in body.items() if isinstance(v["loss"], float)})
@@ -42,18 +46,19 @@ class Evaluations:
         return Evaluations({**self.by_step, step: dict(values)})
 
     def best_step(self, steps: Collection[int]) -> int | None:
-        """The step with the lowest loss of these, the later one of two equals; None when none was evaluated."""
+        """The step with the lowest finite loss of these, the later one of two equals; None when none has one."""
         losses = [(float(self.by_step[s]["loss"]), -s) for s in steps if s in self.by_step]
+        losses = [(loss, step) for loss, step in losses if math.isfinite(loss)]
         return -min(losses)[1] if losses else None
 
     def to_manifest(self) -> dict[str, Any]:
         """The last and the best, for a manifest."""
         if not self.by_step:
             return {"last": None, "best": None}
-        last, best = max(self.by_step), self.best_step(list(self.by_step)) or 0
+        last, best = max(self.by_step), self.best_step(list(self.by_step))
         return {
             "last": {"step": last, **self.by_step[last]},
-            "best": {"step": best, **self.by_step[best]},
+            "best": None if best is None else {"step": best, **self.by_step[best]},
         }
 
     def write(self, folder: Path) -> None:

@@ -135,7 +135,7 @@ def verify_with_name(
     except UserError as error:  # removed meanwhile by another process
         return [*findings, *error.findings]
     if name_step is not None and name_step != step:
-        message = f"`{path}` holds step {step}, its name says {name_step}"
+        message = f"`{path}` is of step {step}, but its name has {name_step}"
         findings.append(Finding("CK101", "error", message, fix=Fix(f"rename it to `{checkpoint_name(step)}`")))
     return findings
 

@@ -29,7 +29,9 @@ _REQUIRED = {"state": dict, "tag": str, "world": int, "zero_stage": int, "dtype"
 _OPTIONAL = {
     **dict.fromkeys(("name", "run", "run_id", "layout", "saved_at"), str),
     **dict.fromkeys(("bytes", "node"), int),
-    **dict.fromkeys(("degrees", "offload", "optimizer", "versions", "spec", "sha256", "shape", "evaluations"), dict),
+    **dict.fromkeys(
+        ("degrees", "offload", "optimizer", "versions", "patches", "spec", "sha256", "shape", "evaluations"), dict
+    ),
 }
 _COUNTS = ("samples", "tokens")
 """Counts in `state`, apart from `step`."""
@@ -115,7 +117,7 @@ def read_manifest(folder: Path) -> Manifest:
     """
     body = _parse_body(folder)
     if body.get("checksum") != checksum(body):
-        raise damage_error("CK108", folder, f"`{folder / MANIFEST}` is not as it was written: its checksum differs")
+        raise damage_error("CK108", folder, f"`{folder / MANIFEST}` was changed: its checksum differs")
     field_name = _invalid_field(body)
     if field_name is not None:
         raise damage_error("CK101", folder, f"`{folder / MANIFEST}` has no usable `{field_name}`")
@@ -174,7 +176,7 @@ def _parse_files(folder: Path, listed: Mapping[str, Any]) -> dict[str, FileRecor
     for name, record in listed.items():
         if not is_safe_path(name):
             raise damage_error(
-                "CK112", folder, f"`{folder / MANIFEST}` lists the path {name!r}, which leaves the checkpoint"
+                "CK112", folder, f"`{folder / MANIFEST}` lists the path {name!r}, which is outside the checkpoint"
             )
         try:
             file_record = FileRecord(record["bytes"], record["sha256"], record["rank"], record["node"])
@@ -215,5 +217,5 @@ def damage_error(gate: str, folder: Path, message: str) -> UserError:
 
 def damage_finding(gate: str, folder: Path, message: str) -> Finding:
     """The finding of a damaged checkpoint; the next command looks at all of them."""
-    fix = Fix(f"name another checkpoint; `harness checkpoint verify {folder.parent}` tells which are whole")
+    fix = Fix(f"name another checkpoint; `harness checkpoint verify {folder.parent}` lists the intact ones")
     return Finding(gate, "error", message, fix=fix)

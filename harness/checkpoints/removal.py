@@ -26,9 +26,7 @@ def require_another_complete(path: Path) -> None:
     others = [m for m in list_complete_manifests(path.parent) if m.folder.name != path.name]
     if not others and (path / MANIFEST).is_file():
         message = f"`{path}` is the only complete checkpoint of its run"
-        raise UserError(
-            [Finding("CK114", "error", message, fix=Fix("give `--force` when it is meant"))], ExitCode.USAGE
-        )
+        raise UserError([Finding("CK114", "error", message, fix=Fix("`--force` removes it"))], ExitCode.USAGE)
 
 
 def remove_and_update_latest(path: Path) -> None:
@@ -38,5 +36,5 @@ def remove_and_update_latest(path: Path) -> None:
         update_latest_pointer(path.parent)
     except OSError as error:
         message = f"`{path}` cannot be removed: {(error.strerror or str(error)).lower()}"
-        fix = Fix("see to it that the folder can be written")
+        fix = Fix("make the folder writable")
         raise UserError([Finding("CK113", "error", message, fix=fix)], ExitCode.USAGE) from None

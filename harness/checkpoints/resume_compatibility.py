@@ -61,7 +61,7 @@ _CONTENT_HASHES = {
     "data": (
         "data.train",
         "CK103",
-        "was trained on other text than this run, in which its place means nothing",
+        "was trained on other data than this run, in which its position is meaningless",
     ),
     "tokenizer": ("model.tokenizer", "CK107", "was trained with another tokenizer"),
     "chat_template": ("model.tokenizer", "CK107", "was trained with another chat template"),
@@ -126,13 +126,13 @@ class Comparison:
         for name in self.content_changes:
             key, gate, meaning = _CONTENT_HASHES[name]
             if not is_allowed(self.allowed, key):
-                fix = Fix(f"give the same, start from that run's export, or say that it is meant: --allow-change {key}")
+                fix = Fix(f"use the same, start from that run's export, or allow the change: --allow-change {key}")
                 findings.append(Finding(gate, "error", f"`{checkpoint}` {meaning}", key, fix=fix))
         if self.blocking_changes:
             findings.append(_blocking_finding(checkpoint, self.blocking_changes))
         if self.notable_changes:
             message = f"`{checkpoint}` was saved with other settings: {format_changes(self.notable_changes)}"
-            fix = Fix("nothing, when this is meant: what was learnt is kept")
+            fix = Fix("nothing, if this is intended: the trained state is kept")
             findings.append(Finding("CK109", "info", message, self.notable_changes[0].key, fix=fix))
         return findings
 
@@ -230,5 +230,5 @@ def _blocking_finding(checkpoint: str, changes: tuple[SettingChange, ...]) -> Fi
         f"this run has {format_value(first.now)}",
         first.key,
         notes=(f"changed since: {format_changes(changes)}",) if len(changes) > 1 else (),
-        fix=Fix(f"set `{first.key}` back, start from that run's export, or say that it is meant: {keys}"),
+        fix=Fix(f"set `{first.key}` back, start from that run's export, or allow the change: {keys}"),
     )

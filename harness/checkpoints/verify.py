@@ -57,7 +57,7 @@ def _check_entry(folder: Path, name: str, record: FileRecord) -> Finding | None:
             path = path / part
             status = path.lstat()
             if stat.S_ISLNK(status.st_mode):
-                return damage_finding("CK112", folder, f"`{name}` of `{folder}` is a link, which may lead anywhere")
+                return damage_finding("CK112", folder, f"`{name}` of `{folder}` is a link, which may point anywhere")
     except (FileNotFoundError, NotADirectoryError):
         return damage_finding("CK101", folder, f"`{folder}` is not complete: `{name}` is missing")
     except OSError as error:
@@ -85,7 +85,7 @@ def _check_digests(folder: Path, files: dict[str, FileRecord], progress: Progres
             findings.append(_unreadable_finding(folder, name, error))
             continue
         if digest.hexdigest() != record.sha256:
-            message = f"`{folder}` is damaged: `{name}` has other bytes than were written (its sha256 differs)"
+            message = f"`{folder}` is damaged: `{name}` is damaged (its sha256 differs)"
             findings.append(damage_finding("CK101", folder, message))
     return findings
 
@@ -106,4 +106,4 @@ def _check_unlisted(manifest: Manifest) -> list[Finding]:
         return []
     more = f" and {len(unlisted) - 1} more" if len(unlisted) > 1 else ""
     message = f"`{manifest.folder}` has `{unlisted[0]}`{more}, which its manifest does not list"
-    return [Finding("CK101", "warning", message, fix=Fix("move what does not belong there away"))]
+    return [Finding("CK101", "warning", message, fix=Fix("move foreign files out of the folder"))]

@@ -42,7 +42,7 @@ def _verify_run(path: Path, *, deep: bool, progress: ProgressCallback | None) ->
     newest = next((result.path for result in results if not result.is_damaged), None)
     stale = describe_stale_latest(folder, newest)
     if stale:
-        fix = Fix("nothing, for a resume: it looks for itself; the next save writes it anew")
+        fix = Fix("nothing for a resume, which does not use it; the next save rewrites it")
         finding = Finding("CK115", "error", f"`{folder / LATEST}`: {stale}", fix=fix)
         results.append(VerifiedPath(folder / LATEST, [finding]))
     return results

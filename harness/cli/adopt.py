@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`harness adopt`: a run spec of a configuration that somebody has already."""
+"""`harness adopt`: convert a configuration of another program to a run spec."""
 
 from __future__ import annotations
 
@@ -23,9 +23,11 @@ def adopt(
     ],
     deepspeed_version: VersionOption = None,
 ) -> None:
-    """Print a run spec in YAML that says the same; what it cannot say is listed on stderr and in comments.
+    """Convert a configuration of another program to a run spec in YAML, on stdout.
 
-    Exit codes: 0 fine, 1 the file has errors that must be mended first, 2 it cannot be read.
+    Keys that have no place in a run spec are listed on stderr and in comments.
+
+    Exit codes: 0 converted, 1 the file has errors to fix first, 2 it cannot be read.
 
     Example: harness adopt ds_config.json > spec.yaml
     """
@@ -37,7 +39,7 @@ def adopt(
         adopted = convert_file(file, target)
     except UserError as refused:
         print_findings(refused.findings, getattr(refused, "lines_of", None))
-        print("Nothing was adopted.", file=sys.stderr)
+        print("Nothing was converted.", file=sys.stderr)
         exit_with(refused.code)
     print(adopted.text, end="")
     print(render_conversion_notes(adopted, file), file=sys.stderr)

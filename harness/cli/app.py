@@ -14,22 +14,22 @@ from harness.errors import ExitCode, UserError
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "validate-config": ("validate_config", "Check run specs and DeepSpeed JSONs"),
-    "plan": ("plan", "Memory, step time, and what else would fit"),
-    "render": ("render", "The DeepSpeed JSON of a run spec"),
-    "adopt": ("adopt", "A run spec of what you have already"),
-    "data": ("data", "What the model will see of its data"),
-    "preflight": ("preflight", "Ask every host what it has, before a launch"),
-    "rehearse": ("rehearse", "The same run made small, through all its phases, before a long one"),
-    "tune": ("tune", "Short runs of the planner's best settings; the fastest as a spec"),
+    "plan": ("plan", "Estimate memory and step time; list alternatives"),
+    "render": ("render", "Print the DeepSpeed JSON of a run spec"),
+    "adopt": ("adopt", "Convert a DeepSpeed, accelerate, axolotl or LLaMA-Factory config"),
+    "data": ("data", "Preview the tokenized training data"),
+    "preflight": ("preflight", "Check every host before a launch"),
+    "rehearse": ("rehearse", "Run all phases of a run in small, before a long one"),
+    "tune": ("tune", "Time the planner's best settings; write the fastest as a spec"),
     "launch": ("launch", "Train a run spec under the deepspeed launcher"),
-    "runs": ("runs", "Which runs there are, and how each is doing"),
-    "report": ("report", "One HTML page about a run, or about several beside each other"),
-    "export": ("export", "A Hugging Face folder from a checkpoint"),
+    "runs": ("runs", "List runs with their state, step and speed"),
+    "report": ("report", "Write an HTML report of a run, or a comparison of several"),
+    "export": ("export", "Export a checkpoint as a Hugging Face folder"),
     "checkpoint": ("checkpoint", "List, verify, show, compare, remove checkpoints"),
-    "explain": ("explain", "What a finding means"),
-    "schema": ("schema", "The JSON Schema of run specs, for editors"),
-    "upgrade-check": ("upgrade_check", "What another DeepSpeed release makes of a file"),
-    "doctor": ("doctor", "What this machine has and makes possible"),
+    "explain": ("explain", "Explain a finding, or the log of a failed job"),
+    "schema": ("schema", "Print the JSON Schema of run specs, for editors"),
+    "upgrade-check": ("upgrade_check", "Show what changes for a file under a newer DeepSpeed"),
+    "doctor": ("doctor", "Check this machine: versions, compilers, GPUs, memory"),
 }
 """Command -> the module below `harness.cli` whose function of the same name it is, and a few words for the list."""
 
@@ -57,7 +57,8 @@ def build_app(arguments: list[str]) -> typer.Typer:
     app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
     app.callback()(root)
     command = next((a for a in arguments if not a.startswith("-")), None)
-    for name in [command] if command in COMMANDS else COMMANDS:
+    names = [] if arguments == ["--version"] else [command] if command in COMMANDS else COMMANDS
+    for name in names:
         function, summary = COMMANDS[name]
         module = importlib.import_module(f"harness.cli.{function}")
         no_args_is_help = getattr(module, "NO_ARGS_IS_HELP", False)
@@ -69,15 +70,26 @@ def build_app(arguments: list[str]) -> typer.Typer:
 
 def _print_version(is_given: bool) -> None:
     if is_given:
-        from importlib.metadata import version
+        import platform
 
-        print(f"harness {version('deepspeed-harness')}")
+        from harness import __version__
+        from harness.hostinfo.installed_deepspeed import installed_version
+
+        deepspeed = installed_version()
+        print(f"harness {__version__}")
+        print(f"Python {platform.python_version()}, " + (f"DeepSpeed {deepspeed}" if deepspeed else "no DeepSpeed"))
         raise typer.Exit
 
 
 def root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option(
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            help="Print the versions of harness, Python and DeepSpeed.",
+        ),
     ] = False,
 ) -> None:
     """Validate, plan, render, launch and report DeepSpeed training runs from one YAML run spec."""

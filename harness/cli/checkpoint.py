@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`harness checkpoint`: what checkpoints a run has, whether they are whole, what is in them; and removing one."""
+"""`harness checkpoint`: list, verify, show, compare and remove the checkpoints of a run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NO_ARGS_IS_HELP = True
 
 
 class Action(StrEnum):
-    """What to do."""
+    """Actions on checkpoints."""
 
     ls = "ls"
     verify = "verify"
@@ -41,16 +41,16 @@ def checkpoint(
     paths: Annotated[
         list[str], typer.Argument(metavar="RUN_OR_CHECKPOINT", help="A run directory or a checkpoint; two for diff.")
     ],
-    format: Annotated[OutputFormat, typer.Option("--format", help="How it is printed.")] = OutputFormat.text,
-    quick: Annotated[bool, typer.Option("--quick", help="verify: names and sizes alone, not every byte.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="rm: do not ask.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="rm: also the only complete one.")] = False,
+    format: Annotated[OutputFormat, typer.Option("--format", help="Output format.")] = OutputFormat.text,
+    quick: Annotated[bool, typer.Option("--quick", help="verify: check names and sizes only, not every byte.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="rm: do not ask for confirmation.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="rm: remove even the only complete checkpoint.")] = False,
 ) -> None:
-    """List, verify, show, compare and remove checkpoints. Nothing in them is unpickled or run.
+    """List, verify, show, compare and remove checkpoints, without unpickling or running anything in them.
 
-    Of a run directory, `ls` and `verify` look at all checkpoints, the others at the newest that is complete.
+    In a run directory `ls` and `verify` take all checkpoints, the other actions the newest complete one.
 
-    Exit codes: 0 fine, 1 something is damaged, 2 there is no such checkpoint.
+    Exit codes: 0 fine, 1 a checkpoint is damaged, 2 no such checkpoint.
 
     Example: harness checkpoint verify runs/latest
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`harness data`: what the model will see of the data of a run spec."""
+"""`harness data`: preview the tokenized training data of a run spec."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ def data(
     examples: Annotated[
         int, typer.Option("--examples", min=0, max=1000, metavar="N", help="Decoded sequences to show.")
     ] = 3,
-    format: Annotated[OutputFormat, typer.Option("--format", help="How it is printed.")] = OutputFormat.text,
+    format: Annotated[OutputFormat, typer.Option("--format", help="Output format.")] = OutputFormat.text,
 ) -> None:
-    """Read, tokenise and lay out the data of a run spec as a run would, and show the result. The run finds it prepared.
+    """Prepare the data of a run spec as a run does, and preview it. A later run reuses the prepared data.
 
-    Counts, records left out by kind, lengths, how full sequences are, and examples with what is not trained on marked.
+    Shows counts, skipped records by kind, lengths, the fill of sequences, and decoded examples with the tokens marked
+    that the loss masks.
 
     Exit codes: 0 fine, 1 the spec or the data has errors, 4 torch or transformers is missing.
 
@@ -58,7 +59,7 @@ def data(
 
 
 def _require_data_ok(checked: CheckedFile) -> ResolvedRun:
-    """The run, if nothing that concerns the data is wrong with it; what else is wrong is for `validate-config`."""
+    """The run, if no finding about the data is an error. Other findings are left to `validate-config`."""
     ours = [f for f in checked.report.findings if checked.run is None or f.key.startswith(_DATA_KEYS)]
     if ours:
         print_findings(ours, checked.lines_of)
@@ -69,7 +70,7 @@ def _require_data_ok(checked: CheckedFile) -> ResolvedRun:
 
 
 def _with_place(finding: Finding, checked: CheckedFile) -> Finding:
-    """With the line of the spec that it is about."""
+    """The finding with the place of its key in the spec."""
     if checked.source is None or not finding.key or not checked.source.has_key(finding.key):
         return finding
     return finding._replace(place=checked.source.place(finding.key))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`harness doctor`: what this machine has, what that makes possible, and how to fix what is missing."""
+"""`harness doctor`: checks of this machine, each with its meaning for training and its fix."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from harness.views.style import style_for
 
 
 def doctor(
-    format: Annotated[OutputFormat, typer.Option("--format", help="How the rows are printed.")] = OutputFormat.text,
-    measure: Annotated[bool, typer.Option("--measure", help="Also measure how fast it is; minutes.")] = False,
+    format: Annotated[OutputFormat, typer.Option("--format", help="Output format.")] = OutputFormat.text,
+    measure: Annotated[bool, typer.Option("--measure", help="Also benchmark this machine; takes minutes.")] = False,
     disk: Annotated[
         str | None, typer.Option("--disk", metavar="FOLDER", help="With --measure: a folder on the disk to measure.")
     ] = None,
@@ -31,16 +31,16 @@ def doctor(
         typer.Option("--tune-nvme", metavar="FOLDER", help="Find fast I/O settings for NVMe offload on this disk."),
     ] = None,
     seconds: Annotated[
-        float, typer.Option("--seconds", min=1.0, max=3600.0, help="With --tune-nvme: how long to try settings.")
+        float, typer.Option("--seconds", min=1.0, max=3600.0, help="With --tune-nvme: duration of the search.")
     ] = aio_tuning.SEARCH_SECONDS,
 ) -> None:
-    """Look at this machine: versions, compilers, accelerators, memory, left-overs. Where it has NVIDIA devices, torch
-    is asked in a process of its own whether it can use them.
+    """Check this machine: versions, compilers, accelerators, memory, left-overs of earlier runs. With NVIDIA GPUs a
+    child process checks that torch can use them.
 
-    `--measure` starts a program that does: host memory, CPU Adam, the disk by DeepSpeed's aio, GPU copies and products.
-    `--tune-nvme` tries DeepSpeed's own range of aio settings and prints the best as a piece of a run spec.
+    `--measure` benchmarks host memory, CPU Adam, the disk through DeepSpeed's aio, GPU copies and matrix products.
+    `--tune-nvme` searches DeepSpeed's own range of aio settings and prints the best as a fragment of a run spec.
 
-    Exit codes: 0 training can start here, 1 something that every training needs is missing.
+    Exit codes: 0 training can start here, 1 a requirement of every training is missing.
 
     Example: harness doctor --format json
     """
@@ -61,7 +61,7 @@ def doctor(
 
 
 def _tune_nvme(folder: Path, seconds: float, format: OutputFormat) -> None:
-    """Progress goes to stderr, the piece of a run spec to stdout."""
+    """Print progress to stderr, the fragment of a run spec to stdout."""
 
     def print_trial(trial: dict[str, object]) -> None:
         print(view.format_aio_trial(trial), file=sys.stderr, flush=True)

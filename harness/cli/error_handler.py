@@ -15,7 +15,7 @@ from harness.findings import LinesOf
 
 
 def exit_refused(refused: UserError, what_did_not_happen: str, lines_of: LinesOf | None = None) -> NoReturn:
-    """Print why the input was refused and what therefore did not happen, then end the command."""
+    """Print the findings and what therefore did not happen, then end the command."""
     from harness.cli.console import exit_with, print_findings
 
     print_findings(refused.findings, lines_of)
@@ -44,7 +44,7 @@ def exit_broken_pipe() -> NoReturn:
 
 
 def report_full_disk(error: Exception) -> ExitCode | None:
-    """A full disk under stdout is not our fault."""
+    """Report a full disk under stdout; None for any other error."""
     if isinstance(error, OSError) and error.errno == errno.ENOSPC:
         print(f"error: the output could not be written: {error.strerror}", file=sys.stderr)
         return ExitCode.USAGE
@@ -52,7 +52,7 @@ def report_full_disk(error: Exception) -> ExitCode | None:
 
 
 def report_crash() -> ExitCode:
-    """Write the traceback of the current exception to a log that the user can send us."""
+    """Write the traceback of the current exception to a log that the user can attach to a bug report."""
     import tempfile
     import traceback
 
@@ -63,5 +63,5 @@ def report_crash() -> ExitCode:
         log.write(text)
     last_line = traceback.format_exc().strip().splitlines()[-1]
     print(f"error: the harness itself failed: {last_line}", file=sys.stderr)
-    print(f"help: this is our fault, please report it with the log {log.name}", file=sys.stderr)
+    print(f"help: this is a bug in harness; please report it and attach {log.name}", file=sys.stderr)
     return ExitCode.BUG

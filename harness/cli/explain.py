@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`harness explain`: what a finding means, at length."""
+"""`harness explain`: the page of a finding, or the diagnosis of a job's log."""
 
 from __future__ import annotations
 
@@ -20,29 +20,28 @@ def explain(
         list[str] | None,
         typer.Argument(metavar="ID...", help="Ids such as PP001, names, or families such as ZR; none lists them all."),
     ] = None,
-    all_: Annotated[bool, typer.Option("--all", help="Every page, one after the other.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Print every page.")] = False,
     table: Annotated[
         bool,
-        typer.Option("--table", help="The table of all gates in Markdown, as it stands in harness/gates/TABLE.md."),
+        typer.Option("--table", help="Print the table of all gates in Markdown, as in harness/gates/TABLE.md."),
     ] = False,
     log: Annotated[
         str | None,
         typer.Option(
             "--log",
             metavar="FILE|RUN|-",
-            help="Find the first cause of a failed job in what it printed: a log of any DeepSpeed job, a run "
-            "directory, a folder of logs, or `-` for standard input.",
+            help="Find the first cause of a failed job in its log: a log of any DeepSpeed job, a run directory, a "
+            "folder of logs, or `-` for standard input.",
         ),
     ] = None,
-    format: Annotated[
-        OutputFormat, typer.Option("--format", help="How the answer to `--log` is printed.")
-    ] = OutputFormat.text,
+    format: Annotated[OutputFormat, typer.Option("--format", help="Output format of `--log`.")] = OutputFormat.text,
 ) -> None:
-    """Explain a finding: what is checked, what DeepSpeed would have done, an example, what to use instead.
+    """Explain a finding: the check, DeepSpeed's own behavior, an example, and the settings to use instead.
 
-    With `--log`, explain a failed job: which rank failed first and why, what only came of it, and what to change.
+    With `--log`, explain a failed job: the rank that failed first, its error, the errors that followed, and the fix.
 
-    Exit codes with `--log`: 0 the cause is known or the job ended well, 1 the cause is unknown, 2 not a log.
+    Exit codes with `--log`: 0 the cause is known or the job ended well, 1 the cause is unknown, 2 no file, an empty
+    or a compressed one.
 
     Example: harness explain PP001
     """

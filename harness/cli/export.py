@@ -21,7 +21,7 @@ NO_ARGS_IS_HELP = True
 
 
 class LoraMode(StrEnum):
-    """What becomes of LoRA adapters."""
+    """Exports of LoRA adapters."""
 
     merge = "merge"
     adapter = "adapter"
@@ -43,23 +43,26 @@ def export(
     ] = None,
     max_shard_size: Annotated[
         str | None,
-        typer.Option("--max-shard-size", metavar="SIZE", help="Size of a file at most, such as 5GB. Default: 2GiB."),
+        typer.Option("--max-shard-size", metavar="SIZE", help="Largest size of a file, such as 5GB. Default: 2GiB."),
     ] = None,
     lora: Annotated[
-        LoraMode, typer.Option("--lora", help="Adapters: merged into the weights, or a folder of adapters for peft.")
+        LoraMode, typer.Option("--lora", help="Merge adapters into the weights, or write them alone for peft.")
     ] = LoraMode.merge,
     verify: Annotated[
         bool,
         typer.Option(
-            "--verify", help="Load the folder with transformers and compare its logits; needs memory for two models."
+            "--verify",
+            help="Load the folder with transformers and compare its logits. Needs memory for two models.",
         ),
     ] = False,
     allow_local_code: Annotated[
         bool,
-        typer.Option("--allow-local-code", help="Run the Python code that the model of this checkpoint brings."),
+        typer.Option(
+            "--allow-local-code", help="Run the Python code that is stored with the model of this checkpoint."
+        ),
     ] = False,
 ) -> None:
-    """Write weights (safetensors), configuration and tokenizer so that plain `transformers` loads them.
+    """Export a checkpoint as a Hugging Face folder (safetensors, configuration, tokenizer) for plain `transformers`.
 
     Example: harness export runs/latest exported-model
     """

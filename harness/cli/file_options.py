@@ -10,7 +10,7 @@ import typer
 
 
 class ConsumerName(StrEnum):
-    """Who reads a DeepSpeed JSON."""
+    """Readers of a DeepSpeed JSON."""
 
     hf = "hf"
     accelerate = "accelerate"
@@ -25,6 +25,8 @@ FilesArgument = Annotated[
 ]
 ConsumerOption = Annotated[
     ConsumerName | None,
-    typer.Option("--consumer", help='Who reads the DeepSpeed JSON and fills its "auto" values. Default: guessed.'),
+    typer.Option(
+        "--consumer", help='The program that reads the DeepSpeed JSON and fills its "auto" values. Default: guessed.'
+    ),
 ]
-StrictOption = Annotated[bool, typer.Option("--strict", help="Exit with 1 for warnings, too.")]
+StrictOption = Annotated[bool, typer.Option("--strict", help="Exit with 1 for warnings too.")]

@@ -64,26 +64,26 @@ def launch(
     quiet: options.QuietOption = False,
     tee: options.TeeOption = False,
 ) -> None:
-    """Check, plan and render a run spec, then train it with the `deepspeed` launcher and watch over the ranks.
+    """Check, plan and render a run spec, then train it with the `deepspeed` launcher and supervise the ranks.
 
-    Ctrl-C, SIGTERM and SIGUSR1 let the ranks finish their step and save; a second signal ends them at once. After
-    SIGUSR1, a scheduler's notice of a pre-emption, they may take as long as the scheduler lets them. A signal to a rank
-    or to the `deepspeed` launcher asks for the same.
+    Ctrl-C, SIGTERM and SIGUSR1 let the ranks finish their step and save; a second signal kills them. After SIGUSR1, a
+    scheduler's notice of pre-emption, there is no time limit but the scheduler's. A signal to a rank or to the
+    `deepspeed` launcher has the same effect.
 
-    Exit codes: 0 completed, 1 errors in the spec, 4 this machine cannot run it, 5 the engine has not what the spec asks
-    for (`launch.engine_checks`), 124 hung, 130 stopped by Ctrl-C or the file `stop`, 138 by SIGUSR1, 143 by SIGTERM,
+    Exit codes: 0 completed, 1 errors in the spec, 4 this machine cannot run it, 5 engine does not match the spec
+    (`launch.engine_checks`), 124 hung, 130 stopped by Ctrl-C or the file `stop`, 138 by SIGUSR1, 143 by SIGTERM,
     else that of the first rank that failed.
 
     Example: harness launch ds_configs/demo.yaml --dry-run
     """
     if allow_change and resume == "never":
-        message = "goes with `--resume`: a run that starts anew may change anything"
+        message = "needs `--resume`: a run from step 0 may change anything"
         raise typer.BadParameter(message, param_hint="--allow-change")
     changes = [*(overrides or ()), *([] if max_restarts is None else [f"launch.max_restarts={max_restarts}"])]
     changes += [*options.parse_profile(profile), *(["telemetry.debug_distributed=true"] if debug_distributed else [])]
     submits = slurm and is_outside_job(os.environ)
     if sbatch and not submits:
-        raise typer.BadParameter("goes with `--slurm`, where no job has begun yet", param_hint="--sbatch")
+        raise typer.BadParameter("needs `--slurm` outside a Slurm job", param_hint="--sbatch")
     request = LaunchRequest(
         spec=spec,
         overrides=tuple(changes),

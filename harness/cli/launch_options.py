@@ -20,70 +20,73 @@ ResumeOption = Annotated[
     str,
     typer.Option(
         metavar="auto|never|PATH",
-        help="Go on from the newest complete checkpoint of this spec (`auto`; from the start if there is none) or "
-        "from a run directory or checkpoint. Every byte is verified first; a new run directory is made.",
+        help="Resume from the newest complete checkpoint of this spec (`auto`; from step 0 if there is none), or from "
+        "a run directory or checkpoint. Verifies every byte first, and makes a new run directory.",
     ),
 ]
 AllowChangeOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="KEY",
-        help="Go on although this key of the spec, or section, is not what the checkpoint was trained with.",
+        help="Allow resume although KEY (or section) differs from the checkpoint. Repeatable.",
     ),
 ]
 MaxRestartsOption = Annotated[
     _Number,
     typer.Option(
         min=0,
-        help="Start again from the last complete checkpoint so many times when a rank, a node or the launcher died "
-        "or the run hung (`launch.max_restarts`).",
+        help="Restarts at most, each from the last complete checkpoint, when a rank, a node or the launcher dies or "
+        "the run hangs (`launch.max_restarts`).",
     ),
 ]
 ProfileOption = Annotated[
     _Text,
     typer.Option(
         metavar="steps=A-B[,flops][,comms][,ranks=R+R]",
-        help="Record these steps with torch's profiler: a trace and a table of time by kind, in the run's folder "
-        "`profile`. `flops`, `comms`: DeepSpeed's FLOPs profiler and communication log too, which slow the run.",
+        help="Profile these steps with torch's profiler: a trace and a table of time by kind, in the run's folder "
+        "`profile`. `flops` and `comms` add DeepSpeed's FLOPs profiler and communication log, which slow the run.",
     ),
 ]
 DebugDistributedOption = Annotated[
-    bool, typer.Option("--debug-distributed", help="Have torch and NCCL check and tell each collective; slow.")
+    bool,
+    typer.Option(
+        "--debug-distributed", help="Verify and log every collective (TORCH_DISTRIBUTED_DEBUG, NCCL_DEBUG). Slow."
+    ),
 ]
-FormatOption = Annotated[OutputFormat, typer.Option("--format", help="How the plan or the result is printed.")]
+FormatOption = Annotated[OutputFormat, typer.Option("--format", help="Output format of the plan or the result.")]
 SbatchOption = Annotated[
     list[str] | None,
     typer.Option(metavar="OPTION", help="With `--slurm` outside a job: an option of sbatch, such as `--nodes=2`."),
 ]
 NoPreflightOption = Annotated[
-    bool, typer.Option("--no-preflight", help="Do not ask the hosts of a hostfile first what they have.")
+    bool, typer.Option("--no-preflight", help="Skip the check of the hosts before the launch.")
 ]
 NoSshOption = Annotated[
     bool,
     typer.Option(
         "--no-ssh",
-        help="Start the ranks of this host alone: the same command runs on every host of the hostfile, such as in "
-        "the pods of a job, with the same `--run-id` and a run directory that all see.",
+        help="Start the ranks of this host only. Run the same command on every host of the hostfile, such as in the "
+        "pods of a job, with the same `--run-id` and a run directory that all hosts share.",
     ),
 ]
 RunIdOption = Annotated[
-    _Text, typer.Option("--run-id", metavar="ID", help="With `--no-ssh`: what this job is called on all hosts.")
+    _Text, typer.Option("--run-id", metavar="ID", help="With `--no-ssh`: name of the job, the same on all hosts.")
 ]
 NodeRankOption = Annotated[
     _Number,
-    typer.Option(min=0, metavar="N", help="With `--no-ssh`: which host this is, from 0, where its name does not tell."),
+    typer.Option(min=0, metavar="N", help="With `--no-ssh`: index of this host. Default: found by its hostname."),
 ]
 MasterAddrOption = Annotated[
     _Text,
-    typer.Option(metavar="ADDRESS", help="With `--no-ssh`: how all reach the first host, if not by its name."),
+    typer.Option(metavar="ADDRESS", help="With `--no-ssh`: address of node 0. Default: its hostname."),
 ]
 ProgressOption = Annotated[
     ProgressMode,
-    typer.Option(help="What is shown meanwhile, on stderr: a bar, lines, JSON lines, or trouble alone (`quiet`)."),
+    typer.Option(help="Progress style on stderr; `quiet` shows warnings and errors only."),
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="The same as `--progress quiet`.")]
 TeeOption = Annotated[
-    bool, typer.Option("--tee", help="Show what every rank prints, marked by its rank, not only rank 0's.")
+    bool, typer.Option("--tee", help="Show the output of all ranks, prefixed by rank, not only rank 0's.")
 ]
 
 
@@ -95,10 +98,10 @@ def parse_no_ssh(
     if not no_ssh:
         odd = next((name for name, value in values.items() if value is not None), None)
         if odd:
-            raise typer.BadParameter("goes with `--no-ssh`", param_hint=odd)
+            raise typer.BadParameter("needs `--no-ssh`", param_hint=odd)
         return None
     if run_id is None:
-        message = "is needed with `--no-ssh`: one name for the job on all hosts, such as the scheduler's number of it"
+        message = "is required with `--no-ssh`: one name for the job on all hosts, such as the scheduler's job number"
         raise typer.BadParameter(message, param_hint="--run-id")
     return PerNodeLaunch(run_id, node_rank, master_addr)
 

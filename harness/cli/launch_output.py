@@ -38,7 +38,7 @@ def submit_and_print(job: SlurmJob) -> None:
 
 
 def print_dry_run(plan: LaunchPlan, zero: ZeroSpec, environ: Mapping[str, str], format: OutputFormat) -> None:
-    """The plan of a launch that does not happen; `environ` is that of this shell."""
+    """Print the plan of a dry run; `environ` is that of this shell."""
     if format is OutputFormat.json:
         print(json.dumps(plan.to_json(), indent=2))
         print(f"{NOTHING_WRITTEN}.", file=sys.stderr)
@@ -49,7 +49,7 @@ def print_dry_run(plan: LaunchPlan, zero: ZeroSpec, environ: Mapping[str, str], 
 
 
 def print_result(result: LaunchResult, format: OutputFormat, last_lines: Sequence[str]) -> None:
-    """How the run ended. `last_lines` of the ranks go to stderr where it failed."""
+    """Print the result of the run. Where it failed, `last_lines` of the ranks go to stderr."""
     style, run_dir = style_for(sys.stdout), result.plan.run_dir
     if not result.plan.is_leader:
         print(view.render_node_summary(result, style))
@@ -66,5 +66,5 @@ def print_result(result: LaunchResult, format: OutputFormat, last_lines: Sequenc
     print(view.render_summary(result, record, read_sample(run_dir), report, style))
     if diagnosis:
         width = min(shutil.get_terminal_size((120, 24)).columns, 120)
-        print(f"\nWhat the log tells (harness explain --log {view.format_path(run_dir)})")
+        print(f"\nDiagnosis of the log (harness explain --log {view.format_path(run_dir)})")
         print(log_diagnosis.render_diagnosis(diagnosis, style, width))

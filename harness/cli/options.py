@@ -36,7 +36,7 @@ AllowCodeOption = Annotated[
 ]
 SlurmOption = Annotated[
     bool,
-    typer.Option("--slurm", help="The hosts of the Slurm job that this is in; outside a job, `launch` submits one."),
+    typer.Option("--slurm", help="Use the hosts of the current Slurm job; outside a job, `launch` submits one."),
 ]
 IncludeOption = Annotated[str, typer.Option("--include", metavar="A@B:0,2", help="Only these hosts, or slots of them.")]
 ExcludeOption = Annotated[
@@ -45,12 +45,13 @@ ExcludeOption = Annotated[
 ]
 NumNodesOption = Annotated[int | None, typer.Option("--num-nodes", metavar="N", help="The first N hosts.")]
 NumGpusOption = Annotated[
-    int | None, typer.Option("--num-gpus", metavar="N", help="The first slots of each host; without hosts, ranks here.")
+    int | None,
+    typer.Option("--num-gpus", metavar="N", help="The first N slots of each host; without hosts, ranks here."),
 ]
 
 
 class ProgressMode(StrEnum):
-    """What is shown while a run trains."""
+    """Progress styles of a run."""
 
     auto = "auto"
     bar = "bar"

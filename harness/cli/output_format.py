@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`--format`: in what form a command prints its result."""
+"""`--format`: the output formats of commands."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import typer
 
 
 class OutputFormat(StrEnum):
-    """Output formats."""
+    """Output formats of a result."""
 
     text = "text"
     json = "json"
 
 
 class FindingsFormat(StrEnum):
-    """Output formats."""
+    """Output formats of findings."""
 
     text = "text"
     json = "json"
@@ -25,5 +25,5 @@ class FindingsFormat(StrEnum):
     sarif = "sarif"
 
 
-FormatOption = Annotated[OutputFormat, typer.Option("--format", help="How the result is printed.")]
-FindingsFormatOption = Annotated[FindingsFormat, typer.Option("--format", help="How findings are printed.")]
+FormatOption = Annotated[OutputFormat, typer.Option("--format", help="Output format.")]
+FindingsFormatOption = Annotated[FindingsFormat, typer.Option("--format", help="Output format.")]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`harness plan`: memory, time and alternatives of a run, before anything is started."""
+"""`harness plan`: estimated memory, time and alternatives of a run, before a launch."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def plan(
     hostfile: HostfileOption = None,
     world_size: WorldSizeOption = None,
     overrides: SetOption = None,
-    format: Annotated[OutputFormat, typer.Option("--format", help="How the plan is printed.")] = OutputFormat.text,
+    format: Annotated[OutputFormat, typer.Option("--format", help="Output format.")] = OutputFormat.text,
     model: options.ModelOption = None,
     params: options.ParamsOption = None,
     gpus: options.GpusOption = None,
@@ -59,9 +59,9 @@ def plan(
     write: options.WriteOption = None,
     plot: options.PlotOption = None,
 ) -> None:
-    """Count memory and time of a run and of its alternatives; starts nothing and asks no host.
+    """Estimate memory and time of a run and of its alternatives. Starts nothing and contacts no host.
 
-    Without a spec: give `--model`, `--gpus` and `--gpu`, or a bare `--params`.
+    Without a spec, give `--model`, `--gpus` and `--gpu`, or a bare `--params`.
 
     Example: harness plan ds_configs/demo.yaml --world-size 2
     """
@@ -133,7 +133,7 @@ def _write_files(planned: Plan, searched: SearchResult | None, write: str | None
     if plot is not None:
         if not planned.alternatives:
             raise usage_error(
-                "there is nothing to draw: the plan has no memory", "tell it the model, the ranks and the batch"
+                "there is nothing to draw: the plan has no memory", "give the model, the ranks and the batch"
             )
         _write_text(plot, render_memory_svg(plan_json(planned)))
         print(f"Wrote {plot}", file=sys.stderr)

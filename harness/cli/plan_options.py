@@ -16,31 +16,39 @@ ModelOption = Annotated[
 ParamsOption = Annotated[
     _Text, typer.Option("--params", metavar="COUNT", help="Without a model: a bare count of parameters, such as 70e9.")
 ]
-GpusOption = Annotated[_Number, typer.Option("--gpus", metavar="N", help="Without a spec: how many GPUs.")]
-GpuOption = Annotated[_Text, typer.Option("--gpu", metavar="KIND", help="Without a spec: such as H100-80GB.")]
+GpusOption = Annotated[_Number, typer.Option("--gpus", metavar="N", help="Without a spec: number of GPUs.")]
+GpuOption = Annotated[
+    _Text, typer.Option("--gpu", metavar="KIND", help="Without a spec: kind of GPU, such as H100-80GB.")
+]
 GpusPerNodeOption = Annotated[
-    _Number, typer.Option("--gpus-per-node", metavar="N", help="Without a spec: GPUs a host. Default: 8.")
+    _Number, typer.Option("--gpus-per-node", metavar="N", help="Without a spec: GPUs per host. Default: 8.")
 ]
 HostMemoryOption = Annotated[
-    _Text, typer.Option("--host-memory", metavar="SIZE", help="Without a spec: memory a host, such as 2TB.")
+    _Text, typer.Option("--host-memory", metavar="SIZE", help="Without a spec: memory per host, such as 2TB.")
 ]
 NvmeOption = Annotated[
-    _Text, typer.Option("--nvme", metavar="SIZE", help="Without a spec: local disks a host, such as 8x3.5TB.")
+    _Text, typer.Option("--nvme", metavar="SIZE", help="Without a spec: local disks per host, such as 8x3.5TB.")
 ]
 ZeroStageOption = Annotated[
-    _Number, typer.Option("--zero-stage", metavar="0-3", help="Without a spec. Default: what is fastest.")
+    _Number, typer.Option("--zero-stage", metavar="0-3", help="Without a spec: ZeRO stage. Default: the fastest.")
 ]
 MaxLengthOption = Annotated[
-    int, typer.Option("--max-length", metavar="N", help="Without a spec: tokens a sequence.", show_default=True)
+    int, typer.Option("--max-length", metavar="N", help="Without a spec: tokens per sequence.", show_default=True)
 ]
 BatchTokensOption = Annotated[
-    str, typer.Option("--batch-tokens", metavar="COUNT", help="Without a spec: tokens a step.", show_default=True)
+    str, typer.Option("--batch-tokens", metavar="COUNT", help="Without a spec: tokens per step.", show_default=True)
 ]
 TokensOption = Annotated[
-    _Text, typer.Option("--tokens", metavar="COUNT", help="Tokens of the whole run, for hours and money.")
+    _Text, typer.Option("--tokens", metavar="COUNT", help="Tokens of the whole run, to estimate hours and cost.")
 ]
-PriceOption = Annotated[float | None, typer.Option("--price", metavar="X", help="Money a GPU and hour.")]
+PriceOption = Annotated[float | None, typer.Option("--price", metavar="X", help="Price of a GPU hour, for the cost.")]
 SearchOption = Annotated[bool, typer.Option("--search", help="Find the fastest settings that fit and pass the gates.")]
-MinGpusOption = Annotated[bool, typer.Option("--min-gpus", help="Find the fewest GPUs on which it fits.")]
-WriteOption = Annotated[_Text, typer.Option("--write", metavar="FILE", help="Write what was found as a run spec.")]
-PlotOption = Annotated[_Text, typer.Option("--plot", metavar="FILE", help="Write memory by alternative as an SVG.")]
+MinGpusOption = Annotated[
+    bool, typer.Option("--min-gpus", help="Find the smallest number of GPUs on which the run fits.")
+]
+WriteOption = Annotated[
+    _Text, typer.Option("--write", metavar="FILE", help="Write the settings of --search as a run spec.")
+]
+PlotOption = Annotated[
+    _Text, typer.Option("--plot", metavar="FILE", help="Write a chart of memory by alternative as SVG.")
+]

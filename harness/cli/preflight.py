@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`harness preflight`: every host of the hostfile is asked what it has, before a job is started on it."""
+"""`harness preflight`: check every host of the hostfile before a launch."""
 
 from __future__ import annotations
 
@@ -43,22 +43,22 @@ def preflight(
     num_nodes: NumNodesOption = None,
     num_gpus: NumGpusOption = None,
     timeout: Annotated[
-        float, typer.Option("--timeout", min=1.0, max=600.0, help="Seconds that one host may take to answer.")
+        float, typer.Option("--timeout", min=1.0, max=600.0, help="Time limit of one host, in seconds.")
     ] = ssh.HOST_TIMEOUT_SECONDS,
     fan_out: Annotated[
-        int, typer.Option("--fan-out", min=1, max=1024, help="Hosts that are asked at the same time.")
+        int, typer.Option("--fan-out", min=1, max=1024, help="Hosts contacted at the same time.")
     ] = ssh.FAN_OUT,
     allow_local_code: AllowCodeOption = False,
     allreduce: Annotated[
         bool,
-        typer.Option("--allreduce", help="When all is well, start the ranks for a sum over all of them, and time it."),
+        typer.Option("--allreduce", help="Then start the ranks and time an all-reduce over all of them."),
     ] = False,
-    format: Annotated[OutputFormat, typer.Option("--format", help="How the answers are printed.")] = OutputFormat.text,
+    format: Annotated[OutputFormat, typer.Option("--format", help="Output format.")] = OutputFormat.text,
 ) -> None:
-    """Ask every host over ssh what it has: versions, devices, memory, disks, clock, network. Trains nothing.
+    """Check every host over ssh: versions, devices, memory, disks, clock, network. Trains nothing.
 
-    One script of the standard library runs on all hosts at once; nothing is left there. What it finds out is judged by
-    gates, against the spec and its plan.
+    A script that needs only Python's standard library runs on all hosts at once and leaves nothing there. Gates compare
+    its answers with the spec and its plan.
 
     Exit codes: 0 the run can start, 1 errors in the spec, 4 a host cannot run it.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`harness rehearse`: the same run made small, through all its phases, before a week-long one."""
+"""`harness rehearse`: a small version of a run, through all its phases, before a week-long one."""
 
 from __future__ import annotations
 
@@ -36,24 +36,27 @@ def rehearse(
     hostfile: HostfileOption = None,
     world_size: WorldSizeOption = None,
     folder: Annotated[
-        str, typer.Option("--folder", metavar="FOLDER", help="Where the rehearsal's files go; memory and disk are its.")
+        str,
+        typer.Option(
+            "--folder", metavar="FOLDER", help="Folder for the rehearsal's files; its disk is the one that is checked."
+        ),
     ] = "rehearsals",
     allow_local_code: AllowCodeOption = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be changed and what that run would need; do nothing.")
+        bool, typer.Option("--dry-run", help="Show the changed keys and the plan of the small run; do nothing.")
     ] = False,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Keep model, checkpoints and export; otherwise logs and figures alone.")
+        bool, typer.Option("--keep", help="Keep model, checkpoints and export. Default: keep logs and figures only.")
     ] = False,
     format: FormatOption = OutputFormat.text,
 ) -> None:
-    """Run the same recipe small enough for this machine: load, train, save, kill, resume, export, and carry over.
+    """Shrink a run to this machine and run all its phases: load, train, save, kill, resume, export.
 
-    With accelerators the width, the sequence length and the settings of a rank stay, and layers and ranks are fewer;
-    on a CPU the width is scaled too. What is changed is listed. Weights are random, records made up. Measured memory
-    and time are compared with the small run's plan and carried over to the whole run by its plan.
+    With accelerators the width, the sequence length and the settings of a rank stay; there are fewer layers and ranks.
+    On a CPU the width shrinks too. All changed keys are listed. Weights are random, records synthetic. Measured memory
+    and time are compared with the plan of the small run, and extrapolated to the whole run.
 
-    Exit codes: 0 all phases ran and the whole run fits as far as can be told, 1 errors in the spec, or it does not fit,
+    Exit codes: 0 all phases ran and the whole run fits by this estimate, 1 errors in the spec, or it does not fit,
     2 wrong usage, 4 this machine cannot run it, else the code of the phase that failed.
 
     Example: harness rehearse ds_configs/llama-3.1-70b-zero3-cpu-offload.yaml

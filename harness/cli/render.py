@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`harness render`: the DeepSpeed JSON that a run spec stands for."""
+"""`harness render`: the DeepSpeed JSON of a run spec."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ def render(
     world_size: WorldSizeOption = None,
     overrides: SetOption = None,
     check: Annotated[
-        bool, typer.Option("--check", help="Compare with the JSON beside the spec; exit 1 when it differs.")
+        bool, typer.Option("--check", help="Compare with the JSON next to the spec; exit 1 if it differs.")
     ] = False,
-    write: Annotated[bool, typer.Option("--write", help="Write the JSON beside the spec.")] = False,
+    write: Annotated[bool, typer.Option("--write", help="Write the JSON next to the spec.")] = False,
     output: Annotated[
         str | None,
         typer.Option(
             "--output",
             "-o",
             metavar="FILE",
-            help="Write the JSON there; with --check, compare with it.",
+            help="Write this JSON file; with --check, compare with it.",
         ),
     ] = None,
     reasons: Annotated[bool, typer.Option("--reasons", help="Print each key with the reason for its value.")] = False,
 ) -> None:
-    """Print the DeepSpeed JSON of a run spec, or keep a checked-in one in step with it.
+    """Print the DeepSpeed JSON of a run spec, or compare a checked-in JSON with it.
 
     Example: harness render ds_configs/demo.yaml --check
     """
@@ -71,7 +71,9 @@ def _check_output_options(spec: str, target: Path, *, both: bool, named: bool) -
     if both:
         finding = Finding("SP011", "error", "`--check` and `--write` exclude each other", fix=Fix("give one of them"))
     elif spec == "-" and not named:
-        finding = Finding("RN003", "error", "standard input has no file beside it", fix=Fix("name one with `--output`"))
+        finding = Finding(
+            "RN003", "error", "standard input has no JSON next to it", fix=Fix("name one with `--output`")
+        )
     elif spec != "-" and target.resolve() == Path(spec).resolve():
         fix = Fix("name another file with `--output`")
         finding = Finding("RN003", "error", f"`{target}` is the spec itself, which stays as it is", fix=fix)

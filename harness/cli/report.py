@@ -33,15 +33,18 @@ def report(
             "--output",
             "-o",
             metavar="FILE",
-            help="Where to write it. Default: `report.html` in the run directory, `comparison.html` for several.",
+            help="File to write. Default: `report.html` in the run directory, `comparison.html` for several runs.",
         ),
     ] = None,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Serve it on this machine alone, fresh as the run goes on, until Ctrl-C.")
+        bool,
+        typer.Option("--watch", help="Serve the report on localhost and update it while the run trains, until Ctrl-C."),
     ] = False,
-    port: Annotated[int, typer.Option("--port", min=0, max=65535, help="With --watch; 0 takes a free one.")] = 8042,
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="With --watch: port of the server; 0 picks a free one.")
+    ] = 8042,
 ) -> None:
-    """Write one self-contained HTML file about a run: curves, speed, memory planned and measured, why it is slow.
+    """Write a self-contained HTML report of a run: curves, speed, planned and measured memory, causes of slowness.
 
     Works on finished, failed and running runs.
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`harness runs`: which runs a folder holds, and how each is doing."""
+"""`harness runs`: the runs of a folder, with their state, step and speed."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def runs(
     folder: Annotated[
         str, typer.Argument(metavar="[FOLDER]", help="The folder that `launch.output_dir` names.", show_default=False)
     ] = OUTPUT_DIR,
-    format: Annotated[OutputFormat, typer.Option("--format", help="How they are printed.")] = OutputFormat.text,
+    format: Annotated[OutputFormat, typer.Option("--format", help="Output format.")] = OutputFormat.text,
 ) -> None:
-    """List the runs of a folder, the newest first: state, step, loss, speed, when it was started, attempts.
+    """List the runs of a folder, newest first: state, step, loss, speed, start time, attempts.
 
-    Reads only the ends of each `metrics.jsonl`, so that long runs cost nothing.
+    Reads only the beginning and end of each `metrics.jsonl`, so that long runs take no longer.
 
     Example: harness runs runs
     """

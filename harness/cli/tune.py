@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`harness tune`: short real runs of the planner's best settings, and the fastest as a spec."""
+"""`harness tune`: time the planner's best settings in short runs, and write the fastest as a spec."""
 
 from __future__ import annotations
 
@@ -42,42 +42,42 @@ def tune(
     overrides: SetOption = None,
     hostfile: HostfileOption = None,
     trials: Annotated[
-        int, typer.Option("--trials", min=2, max=64, metavar="N", help="Candidates at most, with the spec as it is.")
+        int,
+        typer.Option("--trials", min=2, max=64, metavar="N", help="Candidates at most, the unchanged spec included."),
     ] = 6,
-    steps: Annotated[int, typer.Option("--steps", min=5, metavar="N", help="Steps of a trial.")] = 12,
+    steps: Annotated[int, typer.Option("--steps", min=5, metavar="N", help="Steps per trial.")] = 12,
     trial_timeout: Annotated[
-        float, typer.Option("--trial-timeout", min=1.0, metavar="SECONDS", help="End a trial that takes longer.")
+        float, typer.Option("--trial-timeout", min=1.0, metavar="SECONDS", help="Time limit of one trial.")
     ] = 1800.0,
     out: Annotated[
         str | None,
-        typer.Option("--out", metavar="FILE", help="Where the fastest spec goes. Default: into the tuning's folder."),
+        typer.Option("--out", metavar="FILE", help="File for the fastest spec. Default: in the tuning's folder."),
     ] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Let `--out` name a file that is there, such as the spec itself.")
+        bool, typer.Option("--overwrite", help="Let `--out` replace an existing file, such as the spec itself.")
     ] = False,
     folder: Annotated[
-        str, typer.Option("--folder", metavar="FOLDER", help="Where trials and evidence go; every host must see it.")
+        str, typer.Option("--folder", metavar="FOLDER", help="Folder for trials and evidence, shared by all hosts.")
     ] = "tuning",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be tried; do nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the candidates; do nothing.")] = False,
     allow_local_code: AllowCodeOption = False,
     format: FormatOption = OutputFormat.text,
 ) -> None:
     """Run the planner's best settings for a few steps each under the `deepspeed` launcher; write the fastest as a spec.
 
-    Tried are ZeRO stages, offload, micro-batch against accumulation and activation checkpointing: the global batch, the
-    degrees and everything else that is trained stay. The spec as it is comes first. A candidate that runs out of
-    memory, fails or hangs is noted with its cause, and the others go on. Ctrl-C ends with what is known so far.
+    Candidates differ in ZeRO stage, offload, micro-batch against accumulation, and activation checkpointing; they train
+    the same model. The unchanged spec runs first. A candidate that fails or hangs is reported with its cause.
 
-    Exit codes: 0 measured (also where the spec as it is stays), 1 errors in the spec, or no candidate could be
+    Exit codes: 0 measured (also if the unchanged spec is the fastest), 1 errors in the spec, or no candidate could be
     measured, 2 wrong usage, 4 this machine cannot run it, 130 Ctrl-C.
 
     Example: harness tune ds_configs/demo.yaml --dry-run
     """
     target = Path(out).absolute() if out is not None else None
     if target is not None and target.exists() and not overwrite:
-        raise typer.BadParameter(f"`{out}` is there already; `--overwrite` replaces it", param_hint="--out")
+        raise typer.BadParameter(f"`{out}` exists; `--overwrite` replaces it", param_hint="--out")
     if spec == "-":
-        raise typer.BadParameter("every trial reads the spec anew: name a file", param_hint="SPEC")
+        raise typer.BadParameter("every trial reads the spec: name a file, not standard input", param_hint="SPEC")
     request = TuneRequest(spec, list(overrides or ()), hostfile, trials, allow_local_code)
     checked, num_accelerators = check_request(request)
     run = exit_on_errors(checked, _NOTHING_WRITTEN)
@@ -85,12 +85,11 @@ def tune(
     try:
         search = find_candidates(request, checked, run, num_accelerators)
         if dry_run:
-            planned = [Trial(candidate) for candidate in search.candidates]
-            _print_report(build_tune_report(search, planned, steps, skip), format, None, only_plan=True)
+            report = build_tune_report(search, [Trial(c) for c in search.candidates], steps, skip)
+            _print_report(report, format, None, only_plan=True)
             print(f"{_NOTHING_WRITTEN}.", file=sys.stderr)
             return
-        missing = missing_packages_finding()
-        if missing is not None:
+        if (missing := missing_packages_finding()) is not None:
             raise UserError([missing], ExitCode.PREFLIGHT)
         home = make_output_folder(Path(folder) / f"{run.name}-{time.strftime('%Y%m%d-%H%M%S')}", "trials")
     except UserError as refused:

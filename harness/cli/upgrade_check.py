@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`harness upgrade-check`: what a configuration means differently under another DeepSpeed release."""
+"""`harness upgrade-check`: differences of a configuration under another DeepSpeed release."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ NO_ARGS_IS_HELP = True
 
 def upgrade_check(
     files: FilesArgument,
-    from_: Annotated[str, typer.Option("--from", metavar="V", help="The DeepSpeed that is used today.")],
+    from_: Annotated[str, typer.Option("--from", metavar="V", help="The DeepSpeed release in use today.")],
     to: Annotated[
-        str | None, typer.Option("--to", metavar="V", help="The newer one. Default: the installed one.")
+        str | None, typer.Option("--to", metavar="V", help="The newer release. Default: the installed one.")
     ] = None,
     hostfile: HostfileOption = None,
     world_size: WorldSizeOption = None,
@@ -31,12 +31,11 @@ def upgrade_check(
     strict: StrictOption = False,
     format: FindingsFormatOption = FindingsFormat.text,
 ) -> None:
-    """Tell what a newer DeepSpeed refuses in a file, means by it, has as default, and has mended under it.
+    """Show what changes for a file under a newer DeepSpeed: refused keys, changed meanings, new defaults, fixed bugs.
 
-    What both releases say alike is left to `validate-config`. Nothing is imported but the file.
+    Findings that both releases share are left to `validate-config`. Imports neither release.
 
-    Exit codes: 0 nothing that changes what is trained, 1 something does or is refused, 2 wrong usage or an unreadable
-    file.
+    Exit codes: 0 no change of what is trained, 1 a change, or a refused key, 2 wrong usage or an unreadable file.
 
     Example: harness upgrade-check ds_configs/demo.json --from 0.19.2 --to 0.19.8
     """

@@ -30,25 +30,25 @@ def validate_config(
     select: Annotated[
         list[str] | None,
         typer.Option(
-            "--select", metavar="IDS", help="Only these findings or families, such as `ZR,OF001`. Repeatable."
+            "--select", metavar="IDS", help="Report only these findings or families, such as `ZR,OF001`. Repeatable."
         ),
     ] = None,
     ignore: Annotated[
         list[str] | None,
-        typer.Option("--ignore", metavar="IDS", help="Not these findings or families, such as `SP015`. Repeatable."),
+        typer.Option(
+            "--ignore", metavar="IDS", help="Leave out these findings or families, such as `SP015`. Repeatable."
+        ),
     ] = None,
     strict: StrictOption = False,
-    fix: Annotated[
-        bool, typer.Option("--fix", help="Mend the files where that is safe, and show what changed.")
-    ] = False,
+    fix: Annotated[bool, typer.Option("--fix", help="Apply safe fixes to the files, and show what changed.")] = False,
     diff: Annotated[
-        bool, typer.Option("--diff", "--dry-run", help="Show what --fix would change, and change nothing.")
+        bool, typer.Option("--diff", "--dry-run", help="Show what --fix would change; write nothing.")
     ] = False,
     unsafe_fixes: Annotated[
-        bool, typer.Option("--unsafe-fixes", help="With --fix or --diff: also fixes that change a value that works.")
+        bool, typer.Option("--unsafe-fixes", help="With --fix or --diff: also apply fixes that change a working value.")
     ] = False,
     stdin_filename: Annotated[
-        str | None, typer.Option("--stdin-filename", metavar="NAME", help="The name that standard input goes by.")
+        str | None, typer.Option("--stdin-filename", metavar="NAME", help="File name to report for standard input.")
     ] = None,
     format: FindingsFormatOption = FindingsFormat.text,
 ) -> None:

@@ -71,10 +71,10 @@ def _add_missing_fields(draft: Draft, source: Source, loaded: LoadedSpec) -> Non
     if draft.get("train.per_device_train_batch_size") is None and draft.get("train.global_batch_size") is None:
         by_trainer = loaded.consumer == "hf"
         draft.put("train.per_device_train_batch_size", 8 if by_trainer else 1)
-        reason = "8 is the Trainer's default" if by_trainer else "1 stands for what the script says"
+        reason = "8 is the Trainer's default" if by_trainer else "1 stands for the script's value"
         draft.add_note(Place(source.file, 1, 1), f"no micro-batch in the file: {reason}")
     if draft.get("optimizer.type") is None and draft.get("deepspeed.optimizer") is None:
-        draft.add_note(Place(source.file, 1, 1), "the script brings the optimizer: set `optimizer`")
+        draft.add_note(Place(source.file, 1, 1), "the script creates the optimizer: set `optimizer`")
 
 
 def _validate_draft(draft: Draft, file: str, target: DeepSpeedTarget, loaded: LoadedSpec) -> ConvertedSpec:
@@ -85,7 +85,7 @@ def _validate_draft(draft: Draft, file: str, target: DeepSpeedTarget, loaded: Lo
         if draft.get(key) is None and not by_epochs:
             steps = draft.get("deepspeed.scheduler.params.total_num_steps") if key == "train.max_steps" else None
             draft.put(key, steps if isinstance(steps, int) and steps > 0 else value)
-            remarks[key] = "the file does not say: put yours here"
+            remarks[key] = "not in the file: set your own"
     errors: list[Finding] = []
     for _ in range(20):
         text = yaml_writer.format_document(_in_section_order(draft.spec), _comment_lines(draft, file), remarks)
@@ -108,6 +108,6 @@ def _comment_lines(draft: Draft, file: str) -> Iterator[str]:
     yield f"A run spec of {'standard input' if file == '-' else Path(file).name}, made by `harness adopt`."
     if draft.notes:
         yield ""
-        yield "Not mapped, or chosen here:"
+        yield "Not mapped, or set to a default:"
         for note in draft.notes:
             yield f"  {Path(note.place.file).name}:{note.place.line}: {note.message}"

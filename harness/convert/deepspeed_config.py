@@ -110,11 +110,11 @@ def _add_auto_notes(draft: Draft, source: Source, paths: list[KeyPath], filled: 
             continue
         group = buckets if path in buckets else schedule if path in schedule else []
         count_note = f" and {len(group) - 1} more are" if len(group) > 1 else " is"
-        consequence = f"set `{spec_key}`" if spec_key else "DeepSpeed's default counts"
+        consequence = f"set `{spec_key}`" if spec_key else "DeepSpeed's default applies"
         if key in filled:
             value = _TRAINER_DEFAULTS[key]
             consequence = (
-                "values of our choice stand for the Trainer's" if path in schedule else f"{value} is its default"
+                "the harness's values replace the Trainer's" if path in schedule else f"{value} is its default"
             )
         draft.add_note(source.place(path), f'`{key}`{count_note} "auto", which the Trainer fills in: {consequence}')
 

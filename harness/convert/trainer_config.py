@@ -194,9 +194,7 @@ def _add_notes(draft: Draft, loaded: LoadedSpec, data: dict[str, Any], table: di
     for name, value in data.items():
         if name == "deepspeed" and isinstance(value, str):
             if loaded.source.spots == source.spots or not loaded.source.data:
-                draft.add_note(
-                    source.place((name,)), f"`{value}` is not found from here: set `zero.stage` and the rest"
-                )
+                draft.add_note(source.place((name,)), f"`{value}` is not found: set `zero.stage` and the rest")
         elif not _is_mapped(draft, data, name):
             message = _describe_unmapped_key(draft, name, value, known=name in table or name in _SPECIAL_KEYS)
             if message:

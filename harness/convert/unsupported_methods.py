@@ -93,7 +93,7 @@ def _first_finding(method: _TrainingMethod, source: Source) -> Iterator[Finding]
         change = (
             f"with {' or '.join(f'`{key}: {option}`' for option in supported)}" if supported else f"without `{key}`"
         )
-        fix = Fix(f"train it with the program that it is for; a file {change} trains something else and can be adopted")
+        fix = Fix(f"train it with its own program; a file {change} trains something else and can be converted")
         yield Finding("SP040", "error", message, key, source.place(path), fix=fix)
         return
 

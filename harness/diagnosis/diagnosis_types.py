@@ -10,7 +10,7 @@ from typing import Literal
 Confidence = Literal["certain", "likely", "unknown"]
 DiagnosisState = Literal["failed", "completed", "stopped", "no failure seen", "empty", "not text"]
 EventLevel = Literal["root", "echo", "end", "hint"]
-"""`root`: the beginning of the failure. `echo`: other ranks lost a peer. `end`: the launcher reports the end. `hint`:
+"""`root`: the first failure. `echo`: other ranks lost a peer. `end`: the launcher reports the end. `hint`:
 explains nothing by itself, and adds to another cause."""
 
 
@@ -84,7 +84,7 @@ class LogEvent:
 class Diagnosis:
     """The diagnosis. `cause` is the id of a gate, a finding or a known cause; empty where it is unknown.
 
-    `lines` are the lines that matter, with their numbers; `notes` are other observations.
+    `lines` are the relevant lines with their numbers; `notes` are other observations.
     """
 
     state: DiagnosisState

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The explanation of a cause: title, change, rank, the lines that matter and the notes."""
+"""The explanation of a cause: title, change, rank, relevant lines and notes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def explain_selection(
             return op_load
         if is_completed:
             return Diagnosis("completed", "certain", title="the job ended well", notes=notes)
-        title = "nothing in the log tells of a failure"
+        title = "the log shows no failure"
         return Diagnosis("no failure seen", title=title, lines=_last_lines(readers, 10), notes=notes)
     missing_ranks, evidence = (
         find_missing_ranks(selection.others, scanner.ranks, scanner.world_size) if first.cause == "LG070" else ([], "")
@@ -77,15 +77,15 @@ def describe_cause(cause: str) -> tuple[str, str]:
     from harness.finding_pages import load_pages
     from harness.gates.registry import all_gates
 
-    change = f"`harness explain {cause}` says what to write instead; `harness validate-config` finds it before the job"
+    change = f"`harness explain {cause}` shows the settings to use instead; `harness validate-config` finds it too"
     gate = next((gate for gate in all_gates() if gate.id == cause), None)
     if gate is not None:
         return gate.page.title[0].lower() + gate.page.title[1:], change
     page = load_pages().get(cause)
     if page is None:
-        return cause, f"`harness explain {cause}` says what it means"
+        return cause, f"`harness explain {cause}` explains it"
     sentence = " ".join(page.text.partition("\n\n")[0].split()).partition(". ")[0].rstrip(".")
-    return sentence[0].lower() + sentence[1:], f"`harness explain {cause}` says what it means"
+    return sentence[0].lower() + sentence[1:], f"`harness explain {cause}` explains it"
 
 
 def _confidence_of(selection: CauseSelection, first: LogEvent) -> Confidence:
@@ -137,18 +137,18 @@ def collect_notes(selection: CauseSelection, scanner: LogScanner) -> tuple[str, 
     if first is not None:
         same_ranks = sorted({e.rank for e in selection.others if e.cause == first.cause and e.rank is not None})
         if first.cause and first.cause not in _LOST_PEER_CAUSES and len(same_ranks) > 1:
-            notes.append(f"{len(same_ranks)} ranks say the same: {_format_numbers(same_ranks)}")
+            notes.append(f"{len(same_ranks)} ranks have the same error: {_format_numbers(same_ranks)}")
         echoes = {e.rank for e in selection.others if e.level == "echo" and e.cause != first.cause}
         if echoes and first.level != "echo":
             count = len(echoes - {None})
             ranks = f"of {count} other rank{'s' if count > 1 else ''} " if count else ""
-            notes.append(f"the lost connections and time-outs {ranks}came of it")
+            notes.append(f"the lost connections and timeouts {ranks}followed from it")
         if selection.is_contested:
             notes.append("another error in the log may have come first; see the lines")
     survived_errors = [e for e in selection.survived_errors if e.level != "hint"]
     if survived_errors:
         notes.append(
-            f"the job went on after {len(survived_errors)} earlier error line{'s' if len(survived_errors) > 1 else ''}"
+            f"the job survived {len(survived_errors)} earlier error line{'s' if len(survived_errors) > 1 else ''}"
         )
     hints = {e.cause for e in scanner.events if e.level == "hint"}
     notes += [

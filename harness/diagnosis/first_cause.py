@@ -74,7 +74,7 @@ def _pick_first(events: Sequence[LogEvent]) -> tuple[LogEvent, bool]:
 
 
 def _find_killed_rank(events: Sequence[LogEvent]) -> LogEvent | None:
-    """The launcher's message about a rank that a signal ended. A launcher that sends the signal says so before."""
+    """The launcher's message about a rank that a signal ended. A launcher that sends the signal logs that first."""
     return min((e for e in events if e.cause in ("LG003", "LG018")), key=lambda e: e.line_number, default=None)
 
 

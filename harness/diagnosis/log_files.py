@@ -60,7 +60,7 @@ def _find_in_folder(path: Path) -> LogFiles:
     paths = (file for file in path.rglob("*") if file.suffix in _LOG_SUFFIXES and file.is_file())
     files = sorted(file for file in paths if not (in_run_dir and file.is_symlink()))
     if not files:
-        message = f"the folder `{path}` holds no logs"
+        message = f"the folder `{path}` has no logs"
         fix = Fix(f"logs are files that end in {', '.join(_LOG_SUFFIXES)}, or those of a run directory")
         raise UserError([Finding("SP001", "error", message, fix=fix)], ExitCode.USAGE)
     return LogFiles(tuple(files[:_MAX_FILES]), path if (path / PLAN).is_file() else None, read_plan(path)[0])

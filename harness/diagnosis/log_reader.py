@@ -17,7 +17,7 @@ _SINGLE_WORDS = """rror raceback xception xit ail illed imeout NaN nan denied re
 _PHRASES = (
     *("NCCL WARN", "imed out", "Warning: ", "not found", "No s", "No module", "o route", "in use", "Root Cause"),
     *("n fault", "Out Of", "fallen off", "Could not", "REMOTE HOST", "roken pipe", "Stale file", "low on", "Illegal i"),
-    *("thing moved for", "thing is heard of"),
+    "ending the run",
 )
 FAILURE_WORDS = tuple(word.encode() for word in (*_SINGLE_WORDS.split(), *_PHRASES))
 """Every line that reports a failure contains one of these, or follows a line that does."""

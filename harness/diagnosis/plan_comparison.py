@@ -14,7 +14,7 @@ def compare_with_plan(details: Mapping[str, str], plan: Mapping[str, Any]) -> tu
     peak, capacity = plan.get("gpu_peak_bytes"), plan.get("gpu_capacity_bytes")
     if not isinstance(peak, int) or not peak:
         return ()
-    notes = [f"the plan counted {format_bytes(peak)} per GPU at the peak, in {plan.get('gpu_peak_phase') or 'a step'}"]
+    notes = [f"the plan has {format_bytes(peak)} per GPU at the peak, in {plan.get('gpu_peak_phase') or 'a step'}"]
     total = _parse_detail(details, "total")
     usage = _parse_detail(details, "allocated") or _parse_detail(details, "used")
     request = _parse_detail(details, "wanted")
@@ -24,7 +24,7 @@ def compare_with_plan(details: Mapping[str, str], plan: Mapping[str, Any]) -> tu
         need = usage + request
         comparison = "more" if need > peak else "less"
         notes.append(
-            f"torch held {format_bytes(usage)} and wanted {format_bytes(request)} more, {comparison} than the plan"
+            f"torch held {format_bytes(usage)} and requested {format_bytes(request)} more, {comparison} than the plan"
         )
     free, reserved = _parse_detail(details, "free"), _parse_detail(details, "reserved")
     if reserved and request and reserved >= request:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cause of the end of a run directory: from its log, its supervisor and its ranks."""
+"""The cause of a run's end: from its log, its supervisor and its ranks."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from harness.verdicts import Verdict, read_verdict
 
 
 def diagnose_run(name: str | Path) -> Diagnosis:
-    """The first cause that a log, or a run directory's newest log, tells; of a run directory, what its supervisor saw
-    comes first. Raises UserError where there is no log to read, OSError where reading it fails.
+    """The first cause in a log, or in a run directory after the verdict of its supervisor. Raises UserError where
+    there is no log to read, OSError where reading it fails.
     """
     logs = find_logs(str(name))
     verdict = read_verdict(logs.run_dir) if logs.run_dir else None
@@ -23,7 +23,7 @@ def diagnose_run(name: str | Path) -> Diagnosis:
 
 
 def diagnose_failure(run_dir: Path, verdict: Verdict) -> Diagnosis | None:
-    """The diagnosis of a failed run; None where a rank has named its own mistake, or the log shows nothing."""
+    """The diagnosis of a failed run; None where a rank reported a user error, or the log shows nothing."""
     if verdict.state != "failed" or verdict.refused:
         return None
     try:

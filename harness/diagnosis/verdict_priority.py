@@ -10,7 +10,7 @@ from harness.verdicts import VERDICT, Verdict
 _COMPARED_CHARS = 60
 """Characters of an error that are compared with the verdict's; the log may have its first line alone."""
 _LOST_PEER_CAUSE = "LG073"
-VERDICT_NOTE = f"`{VERDICT}` of the run says so: its supervisor saw the ranks end"
+VERDICT_NOTE = f"`{VERDICT}` of the run has this cause: its supervisor saw the ranks end"
 """A note on a diagnosis that no line of the log supports."""
 
 

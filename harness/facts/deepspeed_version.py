@@ -46,7 +46,7 @@ def resolve_target(requested: str | None = None) -> DeepSpeedTarget:
     """
     if requested is not None:
         parse_version(requested)
-        return DeepSpeedTarget(requested.strip().removeprefix("v"), "asked for")
+        return DeepSpeedTarget(requested.strip().removeprefix("v"), "requested")
     installed = installed_version()
     try:
         parse_version(installed or "")

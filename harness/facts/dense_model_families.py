@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Dense model families, parameter by parameter: one function a family, as `transformers` 5 builds it.
 
-`tests/with_deepspeed/test_model_families.py` compares every one of them with the real modules on the meta device. No
+`tests/training/facts/test_model_families.py` compares every one of them with the real modules on the meta device. No
 weights and no torch here. Families with experts: `harness.facts.moe_model_families`.
 """
 

@@ -86,6 +86,7 @@ RUN = (
         "offload_to_device_bytes", "number", "bytes", "a rank, a step, from host memory to device, as the plan counts"
     ),
     since_v2("attempt", "count", "", "which start of this run, from 1"),
+    since_v2("patches", "map", "", "by name: applied, not needed, switched off, or skipped or refused and why"),
 )
 
 STEP = (
@@ -157,7 +158,7 @@ STEP = (
 RANKS = (
     required("step", "count", "", "the last step of the interval"),
     required("steps", "count", "", "steps of the interval; figures are medians over them unless said otherwise"),
-    required("seconds", "numbers", "s", "the step, which is alike on all ranks that wait for each other"),
+    required("seconds", "numbers", "s", "the step, which is the same on all ranks that wait for each other"),
     required("busy", "numbers", "s", "the step without waiting for other ranks: by this a slow rank is known"),
     required("data", "numbers", "s", "of the busy time: waiting for data"),
     required("compute", "numbers", "s", "of the busy time: forward, backward, update"),

@@ -61,7 +61,7 @@ LINES: Mapping[str, MetricsLine] = {
         MetricsLine("step", "One line every `logging.logging_steps` steps.", STEP),
         MetricsLine(
             "ranks",
-            "All ranks beside each other, in rank order, every `telemetry.gather_steps` steps (with more than 64 ranks "
+            "Figures of all ranks, in rank order, every `telemetry.gather_steps` steps (with more than 64 ranks "
             "every so many times that the file grows no faster than with 64).",
             RANKS,
         ),
@@ -115,7 +115,7 @@ LINES: Mapping[str, MetricsLine] = {
             "restart",
             "The attempt before has died. Lines above with a later step were lost and are taken again.",
             (
-                required("step", "count", "", "of the checkpoint that the next attempt goes on from; 0 without one"),
+                required("step", "count", "", "of the checkpoint that the next attempt resumes from; 0 without one"),
                 required("attempt", "count", "", "the next attempt, from 2"),
                 required("cause", "text", "", "why the one before died"),
                 required("lost_step", "count", "", "how far it had come"),
@@ -125,7 +125,7 @@ LINES: Mapping[str, MetricsLine] = {
         ),
         MetricsLine(
             "tracker_failed",
-            "A tracker is given up; training goes on.",
+            "A tracker is disabled; training continues.",
             (
                 MetricsField("step", "count", "", "when", always=True, since=2),
                 MetricsField("tracker", "text", "", "which", always=True, since=2),

@@ -29,7 +29,7 @@ class Parameter(NamedTuple):
 
 Parameters = tuple[Parameter, ...]
 Layers = tuple[Parameters, ...]
-"""One entry a layer; layers that are alike are one object."""
+"""One entry per layer; equal layers are one object."""
 Parts = tuple[Parameters, Layers, Parameters]
 """The parameters before the layers, the layers, and the parameters after them, in the order of `named_parameters()`."""
 

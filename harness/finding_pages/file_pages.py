@@ -3,23 +3,23 @@
 
 TEXT = """
 ## SP001 unreadable-file
-The file is not there, is a directory, or is not UTF-8 text.
+The file does not exist, is a directory, or is not UTF-8 text.
 
-A hostfile or a folder given by mistake ends here too.
+This is also the finding for a hostfile or a folder given by mistake.
 
 ## SP002 not-yaml-or-json
 The syntax is wrong at the place named.
 
-YAML allows no tabs for indentation. A run spec in JSON is read strictly; a DeepSpeed JSON may have what hjson takes,
-which findings SP018 and SP019 tell.
+YAML allows no tabs for indentation. A run spec in JSON is read strictly; a DeepSpeed JSON may use the syntax of hjson,
+which findings SP018 and SP019 report.
 
 ## SP003 not-a-map
-The file is empty, or holds a list or a single value, where a map of keys belongs.
+The file is empty, or has a list or a single value instead of a map of keys.
 
 ## SP004 key-written-twice
-The same key stands twice in one section.
+A section has the same key twice.
 
-DeepSpeed refuses this; YAML readers, the Trainer and accelerate keep the last one in silence.
+DeepSpeed refuses this; YAML readers, the Trainer and accelerate silently keep the last one.
 
 ## SP005 unknown-key
 The key is not one that a run spec, or DeepSpeed, knows.
@@ -29,25 +29,25 @@ with ZeRO stage 0. The finding names the nearest known key; names from DeepSpeed
 recognised.
 
 ## SP006 wrong-type
-The value is of another kind than the key takes, such as a text where a number belongs.
+The value has another type than the key, such as a text instead of a number.
 
 An error where DeepSpeed refuses the value or reads something else: blocks without types take any text as true, even
-"false", count `true` as 1 and compute with half a micro-batch. A warning where it converts the value to what was
-meant, as blocks with types do with "5", "true" and 1.
+"false", count `true` as 1 and compute with half a micro-batch. A warning where it converts the value as
+intended, as blocks with types do with "5", "true" and 1.
 
 ## SP007 out-of-range
-The value is of the right kind but none that is allowed.
+The value has the right type but is not allowed.
 
 ## SP008 missing-key
 A section needs this key.
 
-`zero` without `stage` is stage 0 to DeepSpeed, which is hardly what is meant.
+`zero` without `stage` is stage 0 to DeepSpeed, which is rarely intended.
 
 ## SP010 key-in-two-places
-The `deepspeed` section sets something that has a field of its own in the run spec.
+The `deepspeed` section sets a key that has its own field in the run spec.
 
 ## SP011 wrong-option
-An option of the command line has a value that cannot be used.
+An option of the command line has an invalid value.
 
 ## SP012 key-that-is-gone
 This DeepSpeed no longer knows the key. From 0.19.7 and 0.19.8 on it refuses leftovers such as `amp` and
@@ -57,21 +57,21 @@ This DeepSpeed no longer knows the key. From 0.19.7 and 0.19.8 on it refuses lef
 The key came with a later DeepSpeed than the one checked against.
 
 ## SP014 deprecated-key
-DeepSpeed has a better name for the key. It still reads the old one, but for `aio.thread_count`, which it passes over
-from 0.16.4 on: the same steps, with one I/O thread.
+DeepSpeed has a newer name for the key. It still reads the old one, except `aio.thread_count`, which it ignores from
+0.16.4 on: the same steps, with one I/O thread.
 
 ## SP015 auto-values
-The JSON leaves values to whoever reads it, and nobody said who that is.
+The JSON leaves values to the program that reads it, and that program is not named.
 
 The Hugging Face Trainer fills batch sizes, optimizer, scheduler, precision and three bucket sizes; accelerate fills
 others. DeepSpeed itself takes the default in typed blocks, takes the text as true for some switches, and fails on
-the rest. The reader is guessed by the keys that are "auto"; `--consumer hf`, `accelerate` or `deepspeed` says it.
+the rest. The reader is guessed by the keys that are "auto"; `--consumer hf`, `accelerate` or `deepspeed` names it.
 
 ## SP017 template
 The file holds placeholders such as `$BATCH`, `{{ stage }}` or `CONFIG_BATCH_SIZE`, which a script or a template engine
 fills in.
 
-Nothing else in it is looked at: check what comes out of the template.
+Nothing else in it is checked: check the rendered file instead.
 
 ## SP018 not-strict-json
 Comments, trailing or missing commas, single quotes, keys or texts without quotes, no outer braces, or a byte order
@@ -81,21 +81,21 @@ DeepSpeed reads its configuration with hjson, which takes all of these; the Hugg
 with Python's `json`, which takes none. So this is a warning where DeepSpeed reads the file, else an error.
 
 ## SP019 text-without-quotes
-What was meant as a number, a switch or nothing is no JSON: `True`, `None`, `.001`, `NaN`, `1_000`.
+A number, boolean or null is written in a form that is no JSON: `True`, `None`, `.001`, `NaN`, `1_000`.
 
-DeepSpeed's reader makes a text of it, with everything up to the end of the line: `False,` with its comma. A text counts
+DeepSpeed's reader takes it as text, with everything up to the end of the line: `False,` with its comma. A text counts
 as true in blocks without types, and as a number nowhere; a learning rate of `.001` fails in the first optimizer step.
 
 ## SP021 named-file-not-found
-A configuration names another file that is not there, seen from here. Nothing in that file was checked.
+A configuration names another file that does not exist on this machine. That file was not checked.
 
 ## HO001 unreadable-hostfile
-The hostfile is not there or is not text.
+The hostfile does not exist or is not text.
 
 DeepSpeed only warns and then trains on this machine alone, with exit code 0.
 
 ## HO002 hostfile-without-hosts
-The hostfile holds nothing but comments.
+The hostfile has only comments.
 
 ## HO003 hostfile-line
 A line is not `NAME slots=N`.
@@ -103,80 +103,80 @@ A line is not `NAME slots=N`.
 DeepSpeed reads `slots=8x` as 8 and starts nothing for `slots=0`.
 
 ## HO004 host-listed-twice
-A host stands twice in the hostfile.
+The hostfile has a host twice.
 
 ## HO024 host-selection
 `--include`, `--exclude`, `--num-nodes` or `--num-gpus` does not fit the hostfile.
 
-They mean what they mean to DeepSpeed: hosts are separated by `@`, slots by commas, as in `--include a@b:0,2`. DeepSpeed
-takes the hosts that there are when more are asked for, starts ranks without a device when `--num_gpus` is above the
-slots, and trains on the machine at hand when one host is left, whatever it is called.
+They have DeepSpeed's meaning: `@` separates hosts, commas separate slots, as in `--include a@b:0,2`. DeepSpeed takes
+all hosts when more are requested, starts ranks without a device when `--num_gpus` is above the slots, and trains on
+this machine when one host is left, whatever its name.
 
 ## HO025 hosts-on-the-command-line
 `--hosts` is not `NAME:SLOTS,NAME:SLOTS`.
 
 ## HO026 not-a-slurm-job
-`--slurm` takes the hosts from the variables of the job, and these are not there or cannot be read.
+`--slurm` takes the hosts from the variables of the job, which are missing or unreadable.
 
 ## HO027 all-reduce-failed
-`harness preflight --allreduce` started the ranks as a run would and had them add up tensors. Ssh and a connection to
-one port worked before; what did not is what training needs: that all ranks find each other and that sums are right.
+`harness preflight --allreduce` started the ranks as a run does and ran an all-reduce. ssh and a connection to one
+port worked before, but the ranks did not connect to each other, or a sum was wrong.
 
 ## HO028 not-submitted
-`harness launch --slurm` outside a job writes a batch script and hands it to `sbatch`, which is not there or refused it.
+`harness launch --slurm` outside a job writes a batch script and hands it to `sbatch`, which is missing or refused it.
 
 ## HO005 ranks-said-twice
-The hostfile and another place say how many ranks there are, and differ.
+The hostfile and another setting give different numbers of ranks.
 
 ## GT001 gate-that-failed
-A gate itself crashed, which is a fault of the harness. The other gates looked all the same.
+A gate crashed, which is a bug in harness. All other gates were checked.
 
 ## GT002 ignore-without-effect
-The spec ignores a gate that found nothing, or that does not exist.
+The spec ignores a gate that has no finding, or that does not exist.
 
 ## SP016 other-format
-The file is a configuration of another program, or of none.
+The file is a configuration of another program, or no configuration.
 
-Run specs, DeepSpeed's JSON and accelerate's YAML are read; `harness adopt` makes a run spec of a file for axolotl,
+Run specs, DeepSpeed's JSON and accelerate's YAML are read; `harness adopt` converts a file for axolotl,
 LLaMA-Factory or the Trainer.
 
 ## SP040 training-of-another-kind
-A YAML for axolotl, LLaMA-Factory or the Trainer trains in a way that a run spec does not have.
+A YAML for axolotl, LLaMA-Factory or the Trainer trains by a method that run specs do not have.
 
 Run specs train by the loss of the next token (pre-training and supervised fine-tuning), all parameters or plain LoRA,
-over weights of 16 or 32 bit. What `harness adopt` could make of DPO, KTO, PPO, a reward model, QLoRA, 8-bit weights,
-DoRA or frozen layers would train something else, so it writes nothing.
+over weights of 16 or 32 bit. A run spec made from DPO, KTO, PPO, a reward model, QLoRA, 8-bit weights,
+DoRA or frozen layers would train something else, so `harness adopt` writes nothing.
 
 ## SP022 two-names-for-one-key
-A key is written together with its old name, or with another name of it.
+A key is set together with its old name, or with an alias.
 
-DeepSpeed refuses the pair once every rank has started, even where both say the same.
+DeepSpeed refuses the pair once every rank has started, even where both have the same value.
 
 ## SP020 deepspeed-json-for-a-run
 A DeepSpeed JSON was given where a run spec is needed.
 
-A JSON says nothing about model, data or length; `validate-config` takes both kinds, `launch` only a run spec.
+A JSON has no model, data or length. `validate-config` takes both kinds, `launch` only a run spec.
 
 ## HF101 field-beside-config-file
-An accelerate YAML says something beside `deepspeed_config_file` that belongs into the file named there.
+An accelerate YAML sets `deepspeed_config_file` and another field that belongs into that file.
 
-accelerate refuses such a pair, `mixed_precision` included: the JSON alone decides.
+accelerate refuses both together, `mixed_precision` included: only the JSON counts.
 
 ## HF102 field-passed-over
-accelerate reads its own few names in `deepspeed_config` and passes over all others in silence, whole blocks of
-DeepSpeed's JSON included. They belong into a JSON that `deepspeed_config_file` names.
+accelerate reads its own few names in `deepspeed_config` and silently ignores all others, whole blocks of DeepSpeed's
+JSON included. They belong into a JSON that `deepspeed_config_file` names.
 
 ## HF103 stage-by-default
 An accelerate YAML without `zero_stage` trains at ZeRO stage 2.
 
 ## SP030 report-not-written
-The report cannot be written where it was asked for.
+The report cannot be written to the given path.
 
 ## SP031 no-run-directory
-What `report` names is no run directory: it has no `spec.resolved.json`.
+The path given to `report` is no run directory: it has no `spec.resolved.json`.
 
 ## BT101 started-on-other-ranks
-The ranks that were started are not those that the DeepSpeed JSON was rendered for.
+The started ranks are not those that the DeepSpeed JSON was rendered for.
 
-The global batch in `ds_config.json` would come out otherwise; render and launch again for these ranks.
+The global batch would differ from `ds_config.json`; render and launch again for these ranks.
 """

@@ -38,9 +38,9 @@ def check_run(
     """Run every gate. A gate that lacks a fact which it needs is skipped and reported as skipped.
 
     `consumer` is who reads a DeepSpeed JSON. `accelerator` is torch's name of the device; where it is not given,
-    `cluster.gpu` tells it, or this machine when a run is launched on it. `survey` is the facts that the hosts report.
+    `cluster.gpu` names it, or this machine when a run is launched on it. `survey` is the facts that the hosts report.
     `allow_code`: whoever runs it allows code that the spec chooses, or nothing of the spec's is run.
-    A gate that raises is our fault: it becomes finding GT001, and the others still run.
+    A gate that raises is a bug in harness: it becomes finding GT001, and the others still run.
     """
     device = accelerator or _detect_accelerator(run, launching)
     context = Context(run, source, deepspeed or resolve_target(), consumer, device, survey, allow_code)

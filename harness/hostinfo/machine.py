@@ -99,7 +99,7 @@ def host_memory() -> HostMemory:
 
 
 def cpu_model() -> str:
-    """The processor's name of itself."""
+    """The processor's model name."""
     return _read_cpuinfo_field("model name") or platform.processor() or platform.machine()
 
 

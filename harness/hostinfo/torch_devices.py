@@ -98,9 +98,9 @@ def find_torch_problem(torch: TorchDevices, num_ranks: int = 1) -> TorchProblem 
     if not torch.answered:
         return TorchProblem(
             f"torch gave {torch.words}",
-            "see whether `nvidia-smi` and `python -c 'import torch; torch.cuda.init()'` end there: a driver that hangs "
+            "check if `nvidia-smi` and `python -c 'import torch; torch.cuda.init()'` end there: a driver that hangs "
             "needs a restart of the machine",
-            "ranks would wait for torch in the same way",
+            "ranks would hang in torch too",
             certain=False,
         )
     if torch.version is None:
@@ -129,9 +129,9 @@ def _check_device_count(torch: TorchDevices, num_ranks: int) -> TorchProblem | N
     if torch.count < num_ranks:
         hidden = f" (CUDA_VISIBLE_DEVICES is {torch.visible})" if torch.visible else ""
         return TorchProblem(
-            f"{num_ranks} ranks are asked for, and {torch.build} can use {torch.count} of the devices{hidden}",
-            "start fewer ranks, or look at what hides the others: the container, the scheduler, CUDA_VISIBLE_DEVICES",
-            "the ranks beyond them would fail once CUDA is touched, and the others wait for them",
+            f"{num_ranks} ranks are requested, and {torch.build} can use {torch.count} of the devices{hidden}",
+            "start fewer ranks, or check what hides the others: the container, the scheduler, CUDA_VISIBLE_DEVICES",
+            "the ranks beyond them would fail at their first use of CUDA, and the others would wait for them",
         )
     return None
 

@@ -19,4 +19,4 @@ def missing_packages_finding(packages: Iterable[str] = PACKAGES, notes: tuple[st
         return None
     names = " and ".join(f"`{name}`" for name in missing)
     fix = Fix("install the training extra there: pip install 'deepspeed-harness[train]'")
-    return Finding("EN002", "error", f"{names} cannot be found by {sys.executable}", notes=notes, fix=fix)
+    return Finding("EN002", "error", f"{names} are not installed for {sys.executable}", notes=notes, fix=fix)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a run that is allowed to ranks that run, and to how they ended."""
+"""The launch of a checked run: hosts, setup, compiled ops, supervision of the ranks, and the verdict."""

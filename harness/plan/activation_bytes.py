@@ -2,7 +2,7 @@
 """Bytes that the forward pass keeps for the backward pass: layers, head, and their peaks. Per token of a micro-batch.
 
 The formulas are those of `transformers` 5 modules in eager PyTorch, counted with saved-tensor hooks
-(tests/with_deepspeed/test_plan_activations.py); other kernels and compiled models keep less. Latent attention, and
+(tests/training/plan/test_plan_activations.py); other kernels and compiled models keep less. Latent attention, and
 models known from their built parameters alone, are estimates. The rows that use these bytes are in
 `harness.plan.activation_items`.
 """

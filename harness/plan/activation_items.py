@@ -113,11 +113,11 @@ def _head_items(model: ModelFacts, settings: PlanSettings, micro_batch: MicroBat
     weight, width = 4 * local_vocab * model.hidden, 4 if micro_batch.element_bytes == 4 else 6
     forward = saved_bytes + width * local_vocab * chunk + weight
     backward = saved_bytes + (0 if micro_batch.element_bytes == 4 else weight)
-    formula = f"{width} x {local_vocab:,} words x {chunk} tokens, the gradient of the head in fp32, and the final norm"
+    formula = f"{width} x {local_vocab:,} vocab x {chunk} tokens, the gradient of the head in fp32, and the final norm"
     after = (
         "the gradient of the head in fp32, and the final norm" if micro_batch.element_bytes == 2 else "the final norm"
     )
-    source = "runtime/chunked_loss.py of the harness"
+    source = "patches/chunked_loss.py of the harness"
     return [
         MemoryItem("gpu", "logits", "head and loss", backward, after, source, BACKWARD),
         MemoryItem(
@@ -138,11 +138,11 @@ def _full_logits_item(model: ModelFacts, micro_batch: MicroBatchShape, phases: t
     size = norm + (backward_logits_bytes(model, micro_batch) if backward else forward_logits_bytes(model, micro_batch))
     width = 12 if backward else 8 + (2 if micro_batch.element_bytes == 2 else 0)
     description = "logits and loss" if backward else "logits and loss at the end of the forward pass"
-    formula = f"{width} x {model.vocab:,} words x {micro_batch.tokens} tokens, and the final norm"
+    formula = f"{width} x {model.vocab:,} vocab x {micro_batch.tokens} tokens, and the final norm"
     return MemoryItem("gpu", "logits", description, size, formula, _LOSS_SOURCE, phases)
 
 
 def _layer_formula(model: ModelFacts, micro_batch: MicroBatchShape) -> str:
     shared = f" (tensor degree {micro_batch.tensor_parallel_size})" if micro_batch.tensor_parallel_size > 1 else ""
     tokens = micro_batch.tokens
-    return f"{layer_bytes(model, micro_batch) // tokens:,} bytes a token and layer, {tokens} tokens{shared}"
+    return f"{layer_bytes(model, micro_batch) // tokens:,} bytes per token and layer, {tokens} tokens{shared}"

@@ -3,7 +3,7 @@
 
 DeepSpeed releases a module unless its next use is within `stage3_max_reuse_distance` elements of modules that run in
 between (`partitioned_param_coordinator.py` `__params_to_release`). What it counts in between depends on the module that
-it would release. Counted on two ranks: `tests/with_deepspeed/test_gathers_ahead.py`.
+it would release. Counted on two ranks: `tests/training/plan/test_gathers_ahead.py`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Model states as memory items: parameters, gradients, master weights, optimizer states, and DeepSpeed's buffers.
 
-Every formula was counted on live engines (tests/with_deepspeed/test_plan_counts.py); activations are elsewhere. s12 =
+Every formula was counted on live engines (tests/training/plan/test_plan_counts.py); activations are elsewhere. s12 =
 deepspeed/runtime/zero/stage_1_and_2.py, f16 = deepspeed/runtime/fp16/fused_optimizer.py.
 """
 

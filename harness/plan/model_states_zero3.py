@@ -167,7 +167,7 @@ def _host_optimizer_items(
                 "host",
                 label,
                 ElementBytes(master_bytes, largest, "largest sub-group / N"),
-                "harness/runtime/patches/cpu_offload_single_grad.py",
+                "harness/patches/cpu_offload_single_grad.py",
             )
         return
     label = ("master_gradients", "gradients of the master weights")

@@ -86,7 +86,7 @@ def _validate_sizes(request: PlanRequest) -> list[Finding]:
     ):
         try:
             if text is not None and parse(text) <= 0:
-                raise ValueError(f"`{text}` is nothing")
+                raise ValueError(f"`{text}` is zero")
         except ValueError as error:
             fix = Fix("write a size such as `2TB`" + (" or `8x3.5TB`" if option == "--nvme" else ""))
             findings.append(Finding("MM004", "error", f"`{option}`: {error}", fix=fix))

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from harness.patches.patch_registry import is_planned
+from harness.plan.patch_facts import patch_facts
 from harness.plan.resolved_run import ResolvedRun
 from harness.spec.run_spec import RunSpec
 
@@ -42,7 +44,7 @@ class BytesPerParameter:
     def __str__(self) -> str:
         parts = (self.parameters, "parameters"), (self.gradients, "gradients"), (self.master, "master weights")
         terms = " + ".join(f"{width} {name}" for width, name in (*parts, (self.states, "optimizer states")) if width)
-        return f"{terms} = {self.total} bytes a parameter"
+        return f"{terms} = {self.total} bytes per parameter"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +59,9 @@ class PlanSettings:
     is the embedding.
 
     `separate_offload_grads`: an optimizer on the CPU or on NVMe has fp32 gradients of its own, as in DeepSpeed without
-    the harness (`runtime/patches/cpu_offload_single_grad.py`, `nvme_offload_no_grad_swap.py`).
+    the harness (`patches/cpu_offload_single_grad.py`, `nvme_offload_no_grad_swap.py`).
     `keeps_first_step_states`: the states of the first step stay in host memory where swapping is pipelined, as in
-    DeepSpeed without the harness (`runtime/patches/nvme_release.py`).
+    DeepSpeed without the harness (`patches/nvme_release.py`).
     """
 
     stage: int
@@ -252,39 +254,26 @@ def settings_of(run: ResolvedRun) -> PlanSettings | None:
             default.key == "zero_optimization.leaf_module.classes" for default in run.tuned_defaults or ()
         ),
         packing=spec.data.packing,
-        loss_chunk_size=loss_chunk_size_of(run),
+        loss_chunk_size=run.loss_chunk_size if _is_patched(run, "chunked-loss") else 0,
         unsharded_head=any(
             _raw_value(spec, "tensor_parallel", key) is not None for key in ("preset_model", "partition_config")
         ),
         unsharded_tied_head=_raw_value(spec, "tensor_parallel", "vocab_parallel_lm_head") is False,
-        separate_offload_grads=_has_separate_offload_grads(run, optimizer_device),
-        keeps_first_step_states=run.kind != "spec",
+        separate_offload_grads=optimizer_device != "none"
+        and not (_is_patched(run, "cpu-offload-single-grad") or _is_patched(run, "nvme-offload-no-grad-swap")),
+        keeps_first_step_states=not _is_patched(run, "nvme-release", stage=3, optimizer_device="nvme"),
     )
 
 
-def _has_separate_offload_grads(run: ResolvedRun, optimizer_device: OffloadDevice) -> bool:
-    spec, offload = run.spec, run.spec.zero.offload_optimizer
-    if optimizer_device == "none" or offload is None:
-        return False
-    muon = "muon" in (spec.optimizer.type, str(_raw_value(spec, "optimizer", "type")).lower())
-    zenflow = _raw_value(spec, "zero_optimization", "zenflow") is not None
-    if run.kind != "spec" or spec.zero.stage < 3 or muon or zenflow:
-        return True
-    if optimizer_device == "nvme":
-        return False
-    raw_offload = _raw_value(spec, "zero_optimization", "offload_optimizer")
-    is_super_offload = isinstance(raw_offload, Mapping) and raw_offload.get("super_offload") is True
-    compiled = _raw_flag(spec, "compile", "deepcompile")
-    return is_super_offload or compiled or offload.ratio < 1 or spec.plugins.file is not None
+def _is_patched(run: ResolvedRun, name: str, **alternative: Any) -> bool:
+    """Will the harness change DeepSpeed so? It does nothing to a run that a DeepSpeed JSON stands for.
 
-
-def loss_chunk_size_of(run: ResolvedRun) -> int:
-    """Tokens whose logits exist at once: the spec's, else the tuned default; 0 for all of a micro-batch."""
-    spec_size = run.spec.train.loss_chunk_size
-    default_sizes = (
-        int(default.value) for default in run.tuned_defaults or () if default.key == "train.loss_chunk_size"
-    )
-    return next(default_sizes, 0) if spec_size is None else spec_size
+    `alternative`: facts of other settings of this run, which the plan compares; swapping is pipelined in them.
+    """
+    facts = patch_facts(run)
+    if alternative:
+        facts = facts._replace(is_swapping_pipelined=True, **alternative)
+    return run.kind == "spec" and is_planned(name, facts, run.spec.launch.patches)
 
 
 def _num_states(spec: RunSpec) -> int:

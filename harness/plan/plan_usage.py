@@ -28,7 +28,7 @@ def check_stage_and_price(stage: int | None, price: float | None) -> None:
         message = f"`--zero-stage {stage}` is not a stage"
         findings.append(Finding("MM007", "error", message, fix=Fix("choose 0, 1, 2 or 3")))
     if price is not None and not 0 <= price < 1e9:
-        fix = Fix("give money a GPU and hour, such as `2.5`")
+        fix = Fix("give the price of a GPU hour, such as `2.5`")
         findings.append(Finding("MM007", "error", f"`--price {price:g}` is no price", fix=fix))
     if findings:
         raise UserError(findings, ExitCode.USAGE)

@@ -160,7 +160,7 @@ def _check_capacity(memory: MemoryEstimate, capacity: Capacity, fit: Fit) -> tup
         f"the plan needs {format_bytes(required)} {fit.binding} for {owner}, "
         f"and there are {format_bytes(available or 0)}"
     )
-    fix = Fix("choose a row of `What else would fit` that fits, or more ranks")
+    fix = Fix("choose a row of `Alternatives` that fits, or more ranks")
     return (Finding("MM005", "warning", message, f"cluster.{key}", fix=fix),)
 
 
@@ -182,7 +182,7 @@ def _check_inputs(
     findings = []
     if lookup.facts is None:
         key = "model.config" if run.spec.model.config is not None else "model.name_or_path"
-        notes = ("memory and time are not planned; the run itself is not affected",)
+        notes = ("memory and time are not planned; the run is not affected",)
         fix = Fix("name a folder that has a `config.json`, or write `model.config` out")
         findings.append(
             Finding("MM001", "info", f"the model's size is not known: {lookup.why_not}", key, notes=notes, fix=fix)

@@ -22,7 +22,7 @@ CPU_STEP_BYTES = 42
 @dataclass(frozen=True, slots=True)
 class Rates:
     """Shares of the data sheet, and bytes a second: a host's memory, its disks, its network to other hosts (0: the
-    share of each of its GPUs, `Device.network`, together); hours between failures of one GPU.
+    share of each of its GPUs, `Device.network`, summed); hours between failures of one GPU.
     """
 
     efficiency: float = 0.45
@@ -40,12 +40,12 @@ class Rates:
         return (
             f"compute at {self.efficiency:.0%} of the dense peak, causal attention at half",
             f"links, network and PCIe at {self.link_efficiency:.0%} of their data sheet",
-            "between hosts: all network cards of a host together"
-            + (f", {self.network / 1e9:g} GB/s in each direction" if self.network else ", one a GPU"),
-            f"host memory {self.host_memory / 1e9:.0f} GB/s a node; CPU Adam moves {CPU_ADAM_BYTES} bytes a parameter,"
-            f" with unscaling and the cast {CPU_STEP_BYTES}, 6 more where its gradients are cast in the step",
-            f"NVMe {self.nvme_read / 1e9:.0f} GB/s read and {self.nvme_write / 1e9:.0f} GB/s written a node",
-            f"checkpoints written at {self.checkpoint_write / 1e9:.0f} GB/s a node",
+            "between hosts: the sum of a host's network cards"
+            + (f", {self.network / 1e9:g} GB/s in each direction" if self.network else ", one per GPU"),
+            f"host memory {self.host_memory / 1e9:.0f} GB/s per node; CPU Adam moves {CPU_ADAM_BYTES} bytes per"
+            f" parameter, {CPU_STEP_BYTES} with unscaling and the cast, 6 more if the step casts its gradients",
+            f"NVMe {self.nvme_read / 1e9:.0f} GB/s read and {self.nvme_write / 1e9:.0f} GB/s written per node",
+            f"checkpoints written at {self.checkpoint_write / 1e9:.0f} GB/s per node",
             f"one failure in {self.failure_hours:,.0f} hours a GPU (Llama 3 paper, section 3.3.4),"
             f" {self.restart_seconds:.0f} s to restart",
         )

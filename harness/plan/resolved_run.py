@@ -14,6 +14,7 @@ from harness.spec.hostfile import Cluster
 from harness.spec.run_spec import InputKind, RunSpec
 
 FORMAT_VERSION = 2
+_LOSS_CHUNK_SIZE = "train.loss_chunk_size"
 
 
 class ParallelDims(NamedTuple):
@@ -55,6 +56,13 @@ class ResolvedRun(NamedTuple):
     tuned_defaults: tuple[TunedDefault, ...] | None = None
     """Values for keys that the spec leaves out; None until `plan.tuned_defaults` fills them in."""
 
+    @property
+    def loss_chunk_size(self) -> int:
+        """Tokens whose logits exist at once: the spec's, else the tuned default; 0 for all of a micro-batch."""
+        spec_size = self.spec.train.loss_chunk_size
+        defaults = (int(default.value) for default in self.tuned_defaults or () if default.key == _LOSS_CHUNK_SIZE)
+        return next(defaults, 0) if spec_size is None else spec_size
+
     def to_json(self) -> dict[str, Any]:
         """The content of `spec.resolved.json`, which every rank reads and nobody derives again."""
         body: dict[str, Any] = {
@@ -83,16 +91,24 @@ class ResolvedRun(NamedTuple):
         return body
 
     @staticmethod
-    def from_json(body: dict[str, Any]) -> ResolvedRun:
-        """The inverse of `to_json`. Raises ValueError for a text of another format and for an edited one."""
+    def from_json(body: dict[str, Any], *, any_version: bool = False) -> ResolvedRun:
+        """The inverse of `to_json`. Raises ValueError for a text of another format and for an edited one.
+
+        A run of another version of the harness is an error too, since its ranks would train with other defaults; with
+        `any_version`, for reports, it is read with the defaults that it had.
+        """
         if body.get("format_version") != FORMAT_VERSION:
             raise ValueError(f"format_version {body.get('format_version')!r}, this harness reads {FORMAT_VERSION}")
         content = {name: value for name, value in body.items() if name != "sha256"}
         if _content_digest(content) != body.get("sha256"):
             raise ValueError("its sha256 does not match its content: it was edited or torn")
         spec = RunSpec.model_validate(body["written"])  # the rendered JSON depends on which keys the user wrote
-        if spec.model_dump(mode="json") != body["spec"]:
-            raise ValueError("its defaults are not those of this harness: it was written by another version")
+        defaults_now = spec.model_dump(mode="json")
+        if defaults_now != body["spec"]:
+            if not any_version:
+                raise ValueError("its defaults are not those of this harness: it was written by another version")
+            if not _has_values(defaults_now, body["spec"]):
+                spec = RunSpec.model_validate(body["spec"])
         degrees, batch = body["degrees"], body["batch"]
         defaults = body["tuned_defaults"]
         return ResolvedRun(
@@ -103,6 +119,13 @@ class ResolvedRun(NamedTuple):
             batch=BatchSizes(batch["per_device"], batch["accumulation"], batch["global"]),
             tuned_defaults=None if defaults is None else tuple(TunedDefault.from_json(default) for default in defaults),
         )
+
+
+def _has_values(new: Any, old: Any) -> bool:
+    """Whether every key of `old` has the same value in `new`, which may have more keys."""
+    if isinstance(new, dict) and isinstance(old, dict):
+        return all(key in new and _has_values(new[key], value) for key, value in old.items())
+    return bool(new == old)
 
 
 def _content_digest(body: dict[str, Any]) -> str:

@@ -42,7 +42,7 @@ def transient_items(settings: PlanSettings, partitions: ZeroPartitions) -> Itera
     yield from _save_items(settings, partitions)
     yield from _resume_items(settings, partitions)
     size = min(EXPORT_SHARD, settings.param_bytes * partitions.total)
-    formula, source = "min(2 GiB, P), one a host", "harness/runtime/export/safetensors_writer.py SHARD_BYTES"
+    formula, source = "min(2 GiB, P), one per host", "harness/runtime/export/safetensors_writer.py SHARD_BYTES"
     yield MemoryItem("host", "export", "one file of the exported folder", size, formula, source, EXPORT, shared=True)
 
 

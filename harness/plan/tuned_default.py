@@ -22,7 +22,7 @@ class TunedDefault(NamedTuple):
     @property
     def provenance(self) -> str:
         """The reason, as the provenance of the rendered JSON has it."""
-        return f"chosen: {self.reason}; the default is `{_format_value(self.default)}`"
+        return f"tuned default: {self.reason}; DeepSpeed's default is `{_format_value(self.default)}`"
 
     def to_json(self) -> dict[str, Any]:
         """For `spec.resolved.json` and `plan.json`."""

@@ -189,7 +189,7 @@ def _extrapolate_step(seconds: Sequence[float], small: Plan, whole: Plan) -> lis
         return []
     median_seconds, full = median(seconds), whole.time.seconds if whole.time else None
     if small.time is None or full is None:
-        reason = "the plan has no rates of a CPU: no time is carried over"
+        reason = "the plan has no rates of a CPU: no time is extrapolated"
         return [Quantity("a step", "seconds", median_seconds, None, full, None, None, why=reason)]
     planned = small.time.seconds
     low, high = (full * value / planned for value in (min(seconds), max(seconds)))

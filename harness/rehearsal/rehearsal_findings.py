@@ -22,9 +22,9 @@ def _check_states(quantities: Iterable[Quantity]) -> list[Finding]:
     if not inexact:
         return []
     parts = [f"`{q.name}` {int(q.measured):,} bytes, planned {int(q.planned or 0):,}" for q in inexact]
-    notes = ("of the rank with most, counted on its engine after the first step", *parts)
-    message = f"{len(inexact)} kinds of model states are not as large as planned"
-    fix = Fix("take the larger figure for the whole run, and report it: the plan should be exact")
+    notes = ("of the largest rank, counted on its engine after the first step", *parts)
+    message = f"{len(inexact)} kinds of model states differ from the plan"
+    fix = Fix("use the larger figure for the whole run, and report it: the plan should be exact")
     return [Finding("MM010", "warning", message, "zero", notes=notes, fix=fix)]
 
 
@@ -38,7 +38,7 @@ def _check_capacity(quantities: Iterable[Quantity], whole: Plan) -> list[Finding
             continue
         severity = "error" if q.low > capacity else "warning"
         low, high, available = (format_bytes(n) for n in (q.low, q.high, capacity))
-        message = f"{q.name}: the whole run would need {low} to {high}, and there are {available}"
+        message = f"{q.name}: the whole run would need {low} to {high}, and {available} are available"
         fix = Fix("choose a row of `harness plan` that needs less, or more memory")
         findings.append(Finding("MM011", severity, message, key, fix=fix))  # type: ignore[arg-type]
     return findings

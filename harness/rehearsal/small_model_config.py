@@ -43,13 +43,13 @@ def find_value(config: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
 def unsupported_reason(config: Mapping[str, Any], *, narrow: bool) -> str | None:
     """The reason why this model cannot be made smaller; None where it can."""
     if any(isinstance(config.get(key), Mapping) for key in _NESTED_KEYS):
-        return "its configuration has parts for text and images, which are not made smaller"
+        return "its configuration has parts for text and images, which cannot be shrunk"
     if find_key(config, LAYER_KEYS) is None:
         return f"its configuration has none of {', '.join(f'`{name}`' for name in LAYER_KEYS)}"
     if narrow and (find_key(config, HIDDEN_SIZE_KEYS) is None or find_key(config, HEAD_KEYS) is None):
-        return "its configuration does not say its width and its heads by a name that is known"
+        return "its configuration has no known name for width and heads"
     if narrow and _LATENT_KEY in config:
-        return "latent attention has widths that are not made smaller"
+        return "the widths of latent attention cannot be shrunk"
     return None
 
 

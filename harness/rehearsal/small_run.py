@@ -187,8 +187,8 @@ def _plan_small_run(
 
 def _set_model_and_data(draft: _SpecDraft, run: ResolvedRun, files: Mapping[str, str]) -> None:
     draft.set_key("model.config", None, "read from the folder")
-    draft.set_key("model.random_init", None, "loaded like a real one")
-    draft.set_key("model.revision", None, "a local folder has none")
+    draft.set_key("model.random_init", None, "loaded like real weights")
+    draft.set_key("model.revision", None, "not needed for a local folder")
     draft.set_key("model.tokenizer", None, "the folder's own")
     draft.set_key("model.name_or_path", files["model"], "a synthetic sharded folder, random weights")
     draft.set_key("data.train", files["data"], "synthetic records in the same format")
@@ -199,12 +199,12 @@ def _set_model_and_data(draft: _SpecDraft, run: ResolvedRun, files: Mapping[str,
 
 
 def _set_length(draft: _SpecDraft, run: ResolvedRun, sequence: int, *, narrow: bool) -> None:
-    """Set the sequence length: as many tokens a rank as in the run; few on the CPU."""
+    """Set the sequence length: as many tokens per rank as in the run; few on the CPU."""
     length = run.spec.data.max_length * sequence // run.parallel_dims.sequence
     if narrow:
         draft.set_key("data.max_length", min(length, LENGTH_ON_CPU * sequence), "shorter for the CPU")
     elif sequence != run.parallel_dims.sequence:
-        draft.set_key("data.max_length", length, "as many tokens a rank")
+        draft.set_key("data.max_length", length, "as many tokens per rank")
 
 
 def _set_batch(draft: _SpecDraft, run: ResolvedRun, *, narrow: bool) -> None:
@@ -221,14 +221,14 @@ def _set_steps(draft: _SpecDraft) -> None:
     for key in ("warmup_steps", "decay_steps"):
         if draft.raw.get("scheduler", {}).get(key) is not None:
             draft.set_key(f"scheduler.{key}", 1, "a few steps")
-    draft.set_key("checkpoint.save_steps", SAVE_STEPS, "to be killed after one")
+    draft.set_key("checkpoint.save_steps", SAVE_STEPS, "to kill a rank after one")
     draft.set_key("checkpoint.save_total_limit", 1, "a few steps")
     draft.set_key("checkpoint.keep_every_steps", None, "a few steps")
     draft.set_key("checkpoint.keep_best", None, "a few steps")
     draft.set_key("eval", None, "not rehearsed")
     draft.set_key("logging.logging_steps", None, "every step is timed")
-    draft.set_key("export.at_end", None, "rehearsed by itself")
-    draft.set_key("launch.max_restarts", None, "the kill is the end of the first run")
+    draft.set_key("export.at_end", None, "a phase of its own")
+    draft.set_key("launch.max_restarts", None, "the kill ends the first run")
     draft.set_key("launch.output_dir", "runs", "in the rehearsal's own folder")
     draft.set_key("launch.hostfile", None, "on this machine")
     draft.set_key("launch.min_hosts", None, "on this machine")
@@ -238,7 +238,7 @@ def _set_nvme_paths(draft: _SpecDraft, run: ResolvedRun, files: Mapping[str, str
     for name in ("offload_optimizer", "offload_param"):
         section = getattr(run.spec.zero, name)
         if section is not None and section.device == "nvme":
-            draft.set_key(f"zero.{name}.nvme_path", files["nvme"], "the disk at hand")
+            draft.set_key(f"zero.{name}.nvme_path", files["nvme"], "the local disk")
 
 
 def _set_machine(draft: _SpecDraft, ranks: int, resources: AvailableResources) -> None:
@@ -246,7 +246,7 @@ def _set_machine(draft: _SpecDraft, ranks: int, resources: AvailableResources) -
     cluster = draft.raw.get("cluster", {})
     draft.raw["cluster"] = {key: value for key, value in cluster.items() if key.endswith("bandwidth")}
     draft.set_key("cluster.gpu", (resources.gpu or None) if resources.num_devices else "cpu", "this machine")
-    draft.set_key("cluster.host_memory", resources.host_memory, "this machine, what is free")
+    draft.set_key("cluster.host_memory", resources.host_memory, "free memory of this machine")
 
 
 def _fits(small: SmallRun, resources: AvailableResources) -> bool:
@@ -262,7 +262,7 @@ def _unsupported_finding(message: str) -> Finding:
 
 
 def _too_large_finding(smallest: SmallRun | None, resources: AvailableResources) -> Finding:
-    message = "no size of this run fits here, not even the smallest"
+    message = "not even the smallest version of this run fits this machine"
     notes = []
     if smallest is not None and smallest.plan.memory is not None and smallest.plan.model is not None:
         memory, count = smallest.plan.memory, smallest.plan.model.num_parameters

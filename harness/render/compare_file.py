@@ -25,14 +25,14 @@ def compare_with_file(config: DSConfig, file: Path, spec: str) -> FileComparison
         text = read_regular(file, MAX_BYTES).decode().replace("\r\n", "\n")
     except (OSError, UnicodeDecodeError) as error:
         message = f"`{file}` cannot be compared: {getattr(error, 'strerror', None) or 'not UTF-8 text'}"
-        fix = Fix(f"make it with `harness render {spec} --write`")
+        fix = Fix(f"write it with `harness render {spec} --write`")
         return FileComparison(None, Finding("RN001", "error", message, place=Place(str(file), 1, 1), fix=fix))
     if text == config.json_text:
         return FileComparison(text, None)
     finding = Finding(
         "RN002",
         "error",
-        f"`{file}` is not what `{spec}` renders to",
+        f"`{file}` differs from what `{spec}` renders to",
         place=Place(str(file), _first_differing_line(text, config.json_text), 1),
         label="differs from here on",
         fix=Fix(f"run `harness render {spec} --write`"),

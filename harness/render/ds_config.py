@@ -77,7 +77,7 @@ def _batch_reason(run: ResolvedRun) -> str:
     if run.parallel_dims.data is None or not run.batch.is_complete:
         return "`train.global_batch_size`"
     micro, ranks, steps = run.batch.micro_batch, run.parallel_dims.data, run.batch.accumulation
-    return f"{micro} a rank x {ranks} data-parallel ranks x {steps} accumulation steps"
+    return f"{micro} per rank x {ranks} data-parallel ranks x {steps} accumulation steps"
 
 
 def _reason_for(value: object, key: str) -> str:
@@ -117,7 +117,7 @@ _REASONS = {
     "lr": "`optimizer.learning_rate`",
     "adam_lr": "`optimizer.adam_learning_rate`",
     "weight_decay": "`optimizer.weight_decay`, always written: the default differs between implementations",
-    "adam_w_mode": "DeepSpeed's Adam decays like AdamW unless told not to",
+    "adam_w_mode": "DeepSpeed's Adam decays like AdamW by default",
 }
 
 
@@ -180,7 +180,7 @@ def _telemetry_entries(run: ResolvedRun) -> Iterator[ConfigEntry]:
         # DeepSpeed counts finished steps: the tenth step begins when nine are done.
         first = int((telemetry.profile_steps or "5").partition("-")[0])
         yield "flops_profiler.enabled", True, "`telemetry.flops_profiler`"
-        yield "flops_profiler.profile_step", max(1, first - 1), "`telemetry.profile_steps`: steps that are done by then"
+        yield "flops_profiler.profile_step", max(1, first - 1), "`telemetry.profile_steps`: finished steps before it"
     if telemetry.comms_logger:
         yield "comms_logger.enabled", True, "`telemetry.comms_logger`"
         yield "comms_logger.prof_all", True, "every collective"

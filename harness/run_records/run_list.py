@@ -29,7 +29,7 @@ def list_run_summaries(folder: Path) -> list[RunSummary]:
         run_dirs = [p for p in folder.iterdir() if p.is_dir() and not p.is_symlink() and not p.name.startswith(".")]
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
-        fix = Fix("name the folder that `launch.output_dir` says, such as `runs`")
+        fix = Fix("name the folder of `launch.output_dir`, such as `runs`")
         raise UserError(
             [Finding("SP031", "error", f"`{folder}` cannot be read: {reason}", fix=fix)], ExitCode.USAGE
         ) from None
@@ -51,7 +51,7 @@ def find_run_dir(path_or_name: str) -> Path:
     reason = "is not a run directory" if path.is_dir() else "is not a folder" if path.exists() else "does not exist"
     names = _known_run_names(Path(OUTPUT_DIR))
     notes = (f"runs below `{OUTPUT_DIR}`: {', '.join(names)}",) if names else ()
-    fix = Fix("name a folder that `harness launch` made, such as `runs/latest`; `harness runs` lists them")
+    fix = Fix("name a run directory of `harness launch`, such as `runs/latest`; `harness runs` lists them")
     raise UserError([Finding("SP031", "error", f"`{path_or_name}` {reason}", notes=notes, fix=fix)], ExitCode.USAGE)
 
 

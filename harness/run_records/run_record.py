@@ -236,9 +236,9 @@ class _RunFiles:
         if not body:
             return None
         try:
-            return ResolvedRun.from_json(body)
+            return ResolvedRun.from_json(body, any_version=True)
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
-            self.add_unusable(name, "it is not a run as this release writes it")
+            self.add_unusable(name, "it is not a run that this release can read")
             return None
 
 

@@ -105,14 +105,14 @@ def pick_best(trials: list[dict[str, Any]]) -> dict[str, Any]:
 def main() -> None:
     """argv: folder, seconds, bytes a transfer."""
     folder, seconds, size = Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
-    trials = []
+    trials, output = [], sys.stdout
     set_torch_extensions_dir(os.environ)
     try:
         with contextlib.redirect_stdout(sys.stderr):
             for trial in run_trials(folder, seconds, size):
                 trials.append(trial)
-                sys.__stdout__.write(json.dumps(trial) + "\n")
-                sys.__stdout__.flush()
+                output.write(json.dumps(trial) + "\n")
+                output.flush()
     except Exception as error:  # a missing op or a full disk is a fact about this machine
         first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
         sys.stdout.write(json.dumps({"failed": f"{type(error).__name__}: {first_line}"}) + "\n")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Seconds in collectives: this rank's communication, most of it a wait for slower ranks.
 
-DeepSpeed's collectives all go through one object, whose methods are timed; `distributed.py` times the loop's own. A
+`patches/timed_collectives.py` hands it DeepSpeed's collectives, `distributed.py` the loop's own. A
 CPU is timed by the host's clock, since a collective blocks there. A device is timed by two events on the calling
 stream, read when the device has passed them; a collective that overlaps with computation counts there too.
 """
@@ -13,42 +13,18 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import wraps
 from typing import Any
 
-import torch
 from deepspeed.accelerator import get_accelerator
 
-_COLLECTIVES = (
-    "all_gather",
-    "all_gather_base",
-    "all_gather_coalesced",
-    "all_gather_into_tensor",
-    "all_gather_object",
-    "all_reduce",
-    "all_reduce_coalesced",
-    "all_to_all",
-    "all_to_all_single",
-    "barrier",
-    "batch_isend_irecv",
-    "broadcast",
-    "broadcast_object_list",
-    "gather",
-    "inference_all_reduce",
-    "irecv",
-    "isend",
-    "monitored_barrier",
-    "recv",
-    "reduce",
-    "reduce_scatter",
-    "reduce_scatter_tensor",
-    "scatter",
-    "send",
-)
 LOOP_SPAN = "loop"
 """The span of a step outside the stepper's spans."""
 SecondsBySpan = defaultdict[str, float]
 """By the name of a span."""
+Mark = Any
+"""A point in time: seconds of the host's clock on a CPU, else an event on the device. Only a timer looks into it."""
+Span = tuple[str, Mark, Mark]
+"""The name of a span, and its two marks."""
 
 
 class CommTimer:
@@ -58,12 +34,12 @@ class CommTimer:
         self.enabled, self.current_span = False, LOOP_SPAN
         self.host_seconds: SecondsBySpan = defaultdict(float)
         """Seconds by the host's clock of collectives that block it: all on a CPU, the loop's own on a device."""
-        self.device_spans: list[tuple[str, Any, Any]] = []
+        self.device_spans: list[Span] = []
         """(span, event before, event after) of a device's collectives."""
         self._is_nested = False
         self._use_events = get_accelerator().device_name() != "cpu"
 
-    def pop_times(self) -> tuple[SecondsBySpan, list[tuple[str, Any, Any]]]:
+    def pop_times(self) -> tuple[SecondsBySpan, list[Span]]:
         """The counts since the last call."""
         times = self.host_seconds, self.device_spans
         self.host_seconds, self.device_spans = defaultdict(float), []
@@ -94,14 +70,14 @@ class CommTimer:
             self._add_span(start)
         return _TimedHandle(result, self) if hasattr(result, "wait") else result
 
-    def _mark(self) -> Any:
+    def _mark(self) -> Mark:
         if not self._use_events:
             return time.perf_counter()
         event = get_accelerator().Event(enable_timing=True)
         event.record()
         return event
 
-    def _add_span(self, start: Any) -> None:
+    def _add_span(self, start: Mark) -> None:
         if self._use_events:
             self.device_spans.append((self.current_span, start, self._mark()))
         else:
@@ -123,25 +99,3 @@ class _TimedHandle:
 
 COMM_TIMER = CommTimer()
 """One for the process, as DeepSpeed has one communication backend for it."""
-
-
-def instrument_collectives() -> None:
-    """Time DeepSpeed's collectives from now on, while the timer is enabled. A second call does nothing."""
-    from deepspeed.comm import comm
-
-    backend = comm.cdb
-    for name in _COLLECTIVES:
-        function = getattr(backend, name, None)
-        if function is not None and not hasattr(function, "timed_by_harness"):
-            setattr(backend, name, _with_timing(function))
-
-
-def _with_timing(function: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(function)
-    def timed(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():  # a graph gets the collective itself, without a timer
-            return function(*args, **kwargs)
-        return COMM_TIMER.time_call(function, *args, **kwargs)
-
-    timed.timed_by_harness = True  # type: ignore[attr-defined]
-    return timed

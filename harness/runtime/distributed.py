@@ -11,7 +11,7 @@ import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import deepspeed
 import numpy as np
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class AgreedUserError(UserError):
-    """Raised on every rank alike, so that the main process alone prints it."""
+    """Raised on every rank, and printed by the main process alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +45,8 @@ class Distributed:
     world_size: int
     local_rank: int
     device: torch.device
-    control_group: Any
-    long_timeout_group: Any
+    control_group: dist.ProcessGroup
+    long_timeout_group: dist.ProcessGroup
 
     @property
     def is_main_process(self) -> bool:
@@ -67,7 +67,7 @@ class Distributed:
         """Wait for all ranks, for up to a day."""
         dist.barrier(group=self.long_timeout_group)
 
-    def all_gather_object(self, value: Any) -> list[Any]:
+    def all_gather_object(self, value: T) -> list[T]:
         """`value` of every rank, in rank order, on every rank. One collective for small ones, where torch's own
         `all_gather_object` takes two.
         """
@@ -93,8 +93,8 @@ class Distributed:
         return [rank_row.numpy() for rank_row in rows]
 
     def gather_to_main_async(self, values: Sequence[float]) -> Callable[[], list[list[float]]]:
-        """The values of every rank, in rank order, on rank 0; nothing on the others. One small collective, which the
-        returned function waits for.
+        """Gather a fixed number of floats to rank 0 without waiting. The returned function waits, and returns the rows
+        in rank order on rank 0, an empty list on the others.
         """
         tensor = torch.tensor(values, dtype=torch.float64)
         rows = [torch.empty_like(tensor) for _ in range(self.world_size)] if self.is_main_process else None

@@ -10,24 +10,20 @@ from harness.runtime.train_state import TrainState
 from harness.spec.sections.eval_spec import EvalSpec
 
 
-def update_early_stopping(spec: EvalSpec, state: TrainState, loss: float) -> tuple[TrainState, str | None]:
-    """The state with this evaluation's loss counted, and the reason to end the run once patience is used up.
-
-    A loss is better when it is lower than the best by more than the threshold.
+def count_evaluation(spec: EvalSpec, state: TrainState, loss: float) -> TrainState:
+    """The state with the held-out loss of its step counted. A loss is better when it is lower than the best by more
+    than the threshold.
     """
-    improved = math.isfinite(loss) and (
-        state.best_loss is None or loss < state.best_loss - spec.early_stopping_threshold
-    )
-    if improved:
-        return replace(state, best_loss=loss, best_step=state.step, evaluations_without_gain=0), None
-    state = replace(state, evaluations_without_gain=state.evaluations_without_gain + 1)
-    if not should_stop_early(spec, state):
-        return state, None
-    best = "none" if state.best_loss is None else f"{state.best_loss:.4f} of step {state.best_step}"
+    state = replace(state, last_eval_step=state.step)
+    if math.isfinite(loss) and (state.best_loss is None or loss < state.best_loss - spec.early_stopping_threshold):
+        return replace(state, best_loss=loss, best_step=state.step, evaluations_without_gain=0)
+    return replace(state, evaluations_without_gain=state.evaluations_without_gain + 1)
+
+
+def early_stop_reason(spec: EvalSpec, state: TrainState) -> str | None:
+    """The reason to end the run once patience is used up; None before."""
     count = state.evaluations_without_gain
-    return state, f"{count} evaluation{'s' * (count > 1)} in a row no better than the best, {best}"
-
-
-def should_stop_early(spec: EvalSpec, state: TrainState) -> bool:
-    """Is patience used up?"""
-    return spec.early_stopping_patience is not None and state.evaluations_without_gain >= spec.early_stopping_patience
+    if spec.early_stopping_patience is None or count < spec.early_stopping_patience:
+        return None
+    best = "none" if state.best_loss is None else f"{state.best_loss:.4f} of step {state.best_step}"
+    return f"{count} evaluation{'s' * (count > 1)} in a row no better than the best, {best}"

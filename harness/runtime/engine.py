@@ -12,23 +12,17 @@ from typing import Any
 import deepspeed
 import torch
 
+from harness.patches.chunked_loss import ChunkedHead, install_chunked_loss
+from harness.patches.patch_registry import PatchStates
 from harness.plan.resolved_run import ResolvedRun
+from harness.runtime.chunked_cross_entropy import chunked_cross_entropy
 from harness.runtime.distributed import Distributed
+from harness.runtime.engine_protocol import Engine
 from harness.runtime.lr_schedule import scheduler_factory
 from harness.runtime.micro_batch import BatchGeometry
 from harness.runtime.models.torch_compile import compile_engine
 from harness.runtime.moe_leaf_modules import mark_moe_leaf_modules
 from harness.runtime.parallel.sequence_parallel import init_sequence_groups
-from harness.runtime.patches import nvme_release
-from harness.runtime.patches.cpu_offload_single_grad import cast_grads_on_step, skip_cpu_grad_copies
-from harness.runtime.patches.muon_embeddings import exclude_embeddings_from_muon
-from harness.runtime.patches.muon_lazy_compile import import_muon_without_compile
-from harness.runtime.patches.nvme_offload_no_grad_swap import keep_grads_in_host_memory
-from harness.runtime.patches.nvme_prefetch_duplicate import drop_duplicate_prefetches
-from harness.runtime.patches.nvtx_ranges import disable_nvtx_without_profiler
-from harness.runtime.patches.stage0_hidden_step import undo_hidden_step
-from harness.runtime.patches.stage0_nonfinite_guard import skip_nonfinite_steps
-from harness.runtime.patches.zero3_leaf_params import cache_leaf_parameters
 from harness.runtime.topology import Topology
 from harness.runtime.user_errors import user_error
 
@@ -88,48 +82,49 @@ def weight_decay_groups(model: torch.nn.Module, weight_decay: float) -> list[dic
     return [g for g in groups if g["params"]]
 
 
-def build_engine(run: ResolvedRun, ds_config: dict[str, Any], model: torch.nn.Module, steps: int) -> Any:
-    """`deepspeed.initialize`; `.lr_scheduler` is that of the spec's `scheduler`, unless the JSON has its own."""
+def build_engine(
+    run: ResolvedRun,
+    ds_config: dict[str, Any],
+    model: torch.nn.Module,
+    steps: int,
+    patches: PatchStates,
+    distributed: Distributed,
+) -> Engine:
+    """`deepspeed.initialize` with the patches of the run. A collective.
+
+    `.lr_scheduler` is that of the spec's `scheduler`, unless the JSON has its own. Ranks of one replica agree where a
+    patch depends on gradients that may differ between them.
+    """
     decay = ds_config["optimizer"].get("params", {}).get("weight_decay", 0.0)
-    import_muon_without_compile()
-    with exclude_embeddings_from_muon():
-        engine = _initialize_deepspeed(run, ds_config, model, decay, steps)
-    compile_engine(engine, run.spec.train)
-    return engine
-
-
-def _initialize_deepspeed(
-    run: ResolvedRun, ds_config: dict[str, Any], model: torch.nn.Module, decay: float, steps: int
-) -> Any:
     if ds_config.get("zero_optimization", {}).get("stage") == 3:
         mark_moe_leaf_modules(model)
-        cache_leaf_parameters()
-        disable_nvtx_without_profiler()
-        _report_patch_not_installed(nvme_release.PATCH_NAME, nvme_release.release_written_states(ds_config))
-    # A plug-in may read gradients through DeepSpeed; DeepCompile calls no hook when they are complete.
-    compiled = (ds_config.get("compile") or {}).get("deepcompile", False)
-    with skip_cpu_grad_copies(enabled=run.spec.plugins.file is None and not compiled):
-        engine, *_ = deepspeed.initialize(
+    with patches.around_initialize():
+        engine: Engine = deepspeed.initialize(
             model=model,
             model_parameters=weight_decay_groups(model, decay),
             config=ds_config,
             mpu=init_sequence_groups(run.parallel_dims.sequence),
             lr_scheduler=None if "scheduler" in ds_config else scheduler_factory(run.spec.scheduler, steps),
-        )
-    cast_grads_on_step(engine)
+        )[0]
+    compile_engine(engine, run.spec.train)
+    has_same_gradients = resolve_topology(run, distributed).model_parallel_size == 1
+    patches.change_engine(engine, (lambda flag: flag) if has_same_gradients else distributed.any_rank)
     return engine
 
 
-def _report_patch_not_installed(patch: str, reason: str | None) -> None:
-    if reason is not None and deepspeed.comm.get_rank() == 0:
-        print(f"patch {patch}: not installed, {reason}", file=sys.stderr, flush=True)  # noqa: T201
+def install_loss(
+    engine: Engine, run: ResolvedRun, patches: PatchStates, *, is_main_process: bool
+) -> tuple[ChunkedHead | None, PatchStates]:
+    """Make the model compute its loss in chunks of tokens, where the patch `chunked-loss` is applied.
 
-
-def apply_engine_patches(engine: Any, distributed: Distributed, topology: Topology) -> None:
-    """Patches of this engine: at ZeRO stage 0 the hidden first step in 16 bit and nonfinite gradients, on NVMe
-    parameters that are prefetched twice and gradients that are written though they are in memory.
+    Returns the head that does it, and the patches: this one is skipped, with a line, for a model that it does not fit.
     """
-    undo_hidden_step(engine)
-    drop_duplicate_prefetches(engine.module)
-    keep_grads_in_host_memory(engine)
-    skip_nonfinite_steps(engine, distributed, same_gradients=topology.model_parallel_size == 1)
+    if not patches.is_applied("chunked-loss"):
+        return None, patches
+    chunk = run.loss_chunk_size
+    head = install_chunked_loss(engine, chunk, chunked_cross_entropy)
+    if isinstance(head, ChunkedHead):
+        return head, patches
+    if is_main_process:
+        print(f"loss: computed at once, not in chunks of {chunk} tokens: {head}", file=sys.stderr, flush=True)  # noqa: T201
+    return None, patches.with_skipped("chunked-loss", head)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
 
 from harness.runtime.dataset.sampler import EvalData
 from harness.runtime.distributed import Distributed
+from harness.runtime.engine_protocol import Engine
 from harness.runtime.plugin_metrics import MetricsFunction, PluginMetrics
 from harness.runtime.step import Stepper
 
@@ -35,7 +35,7 @@ class Evaluation:
 
 
 def evaluate(
-    engine: Any,
+    engine: Engine,
     stepper: Stepper,
     eval_data: EvalData,
     distributed: Distributed,

@@ -25,7 +25,7 @@ MATRIX = 8192
 _REPEATS = 5
 
 
-def time_fastest(work: Callable[[], Any], repeats: int = _REPEATS) -> float:
+def time_fastest(work: Callable[[], object], repeats: int = _REPEATS) -> float:
     """Seconds of the fastest of some repetitions, after one that warms up."""
     work()
     times = []
@@ -77,7 +77,7 @@ def bench_gpu() -> dict[str, float]:
     device = torch.empty_like(host, device="cuda")
     a = torch.ones(MATRIX, MATRIX, dtype=torch.bfloat16, device="cuda")
 
-    def timed(work: Callable[[], Any]) -> float:
+    def timed(work: Callable[[], object]) -> float:
         def run() -> None:
             work()
             torch.cuda.synchronize()
@@ -96,7 +96,7 @@ def main() -> None:
     result: dict[str, Any] = {"failed": {}}
     set_torch_extensions_dir(os.environ)
 
-    def measure(name: str, work: Callable[[], Any]) -> None:
+    def measure(name: str, work: Callable[[], object]) -> None:
         try:
             with contextlib.redirect_stdout(sys.stderr):
                 value = work()

@@ -11,9 +11,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from torch.optim.lr_scheduler import LambdaLR
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from transformers import get_scheduler
 
+from harness.runtime.engine_protocol import Engine
 from harness.runtime.user_errors import user_error
 from harness.spec.run_spec import RunSpec, SchedulerSpec
 
@@ -50,15 +52,16 @@ def check_schedule(spec: SchedulerSpec, steps: int) -> None:
         )
 
 
-def scheduler_factory(spec: SchedulerSpec, steps: int) -> Callable[[Any], Any]:
+def scheduler_factory(spec: SchedulerSpec, steps: int) -> Callable[[Optimizer], LRScheduler]:
     """The `lr_scheduler` for `deepspeed.initialize`, which calls it with the optimizer."""
     warmup = warmup_steps(spec, steps)
 
-    def build(optimizer: Any) -> Any:
+    def build(optimizer: Optimizer) -> LRScheduler:
         name, options = _transformers_scheduler(spec, warmup, steps, float(optimizer.param_groups[0]["lr"]))
         if spec.type == "polynomial":  # the one that reads the peak there, where Muon has none
             optimizer.defaults["lr"] = float(optimizer.param_groups[0]["lr"])
-        return get_scheduler(name, optimizer, warmup, steps, scheduler_specific_kwargs=options)
+        scheduler: LRScheduler = get_scheduler(name, optimizer, warmup, steps, scheduler_specific_kwargs=options)
+        return scheduler
 
     return build
 
@@ -82,7 +85,7 @@ def _transformers_scheduler(spec: SchedulerSpec, warmup: int, steps: int, peak: 
             return spec.type, {}
 
 
-def restore_scheduled_lr(engine: Any) -> None:
+def restore_scheduled_lr(engine: Engine) -> None:
     """After a checkpoint was loaded: set the rate of this run's schedule at its step.
 
     The checkpoint has the rate of the run that saved it, which may have had another number of steps; the schedule would

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic_core import PydanticSerializationError, to_json
 
@@ -20,15 +20,22 @@ from harness.facts.metrics_schema import SCHEMA_VERSION as FORMAT_VERSION
 __all__ = ["FORMAT_VERSION", "MetricsWriter"]
 
 
+class RowListener(Protocol):
+    """Gets each row of a run: the trackers."""
+
+    def enqueue(self, row: Mapping[str, Any]) -> None:
+        """A row that was written, with None for values that are not finite. Neither raises nor takes long."""
+
+    def close(self) -> None:
+        """The last row was written; rows about the listener itself may follow."""
+
+
 class MetricsWriter:
     """The file. On ranks other than 0 (`path` None) `write` does nothing."""
 
     def __init__(self, path: Path | None) -> None:
         self._file = path.open("ab", buffering=0) if path else None
-        self.listeners: list[Callable[[Mapping[str, Any]], None]] = []
-        """Called with each row once it is written. None of them may raise or take long."""
-        self.close_callbacks: list[Callable[[], None]] = []
-        """Called by `close`, before the file is closed: they may still write."""
+        self.listener: RowListener | None = None
         self._started_at = time.monotonic()
 
     @property
@@ -45,10 +52,8 @@ class MetricsWriter:
         if self._file:
             row = {"type": kind, **{k: v for k, v in fields.items() if v is not None}, "time": round(time.time(), 3)}
             self._file.write(_encode_line(row) + b"\n")
-            if self.listeners:
-                row = {k: _finite_or_none(v) for k, v in row.items()}
-            for listener in self.listeners:
-                listener(row)
+            if self.listener is not None:
+                self.listener.enqueue({k: _finite_or_none(v) for k, v in row.items()})
 
     @property
     def elapsed_seconds(self) -> float:
@@ -56,10 +61,10 @@ class MetricsWriter:
         return round(time.monotonic() - self._started_at, 3)
 
     def close(self) -> None:
-        """Call the callbacks and close the file."""
-        for callback in self.close_callbacks:
-            callback()
-        self.close_callbacks.clear()
+        """Close the listener, then the file."""
+        if self.listener is not None:
+            self.listener.close()
+            self.listener = None
         if self._file:
             self._file.close()
 

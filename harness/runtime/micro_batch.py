@@ -44,7 +44,7 @@ class MicroBatch:
         return {name: t.to(device, non_blocking=True) for name, t in inputs.items() if t is not None}
 
     def pin_memory(self) -> MicroBatch:
-        """The same in pinned memory, from which a device copies while the host goes on."""
+        """The same in pinned memory, from which a device copies asynchronously."""
         ids = self.input_ids.pin_memory()
         labels = ids if self.labels is self.input_ids else self.labels.pin_memory()
         others = (None if t is None else t.pin_memory() for t in (self.position_ids, self.attention_mask))

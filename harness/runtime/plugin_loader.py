@@ -33,10 +33,14 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.runtime.user_errors import user_error
 from harness.spec.run_spec import RunSpec
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedConfig
 
 ALLOWED_CODE_VARIABLE = "HARNESS_ALLOWED_CODE"
 """The environment variable that holds the sha256 of the file that may be run."""
@@ -49,9 +53,9 @@ class Plugin:
 
     path: Path
     sha256: str
-    build_model: Callable[[Any, RunSpec], Any] | None
+    build_model: Callable[[PreTrainedConfig, RunSpec], object] | None
     load_documents: Callable[[RunSpec], Iterable[Mapping[str, Any]]] | None
-    metrics: Callable[[Any, Any], Mapping[str, float]] | None
+    metrics: Callable[[torch.Tensor, torch.Tensor], Mapping[str, float]] | None
 
 
 def load_plugin(spec: RunSpec) -> Plugin | None:
@@ -85,7 +89,7 @@ def _load_file(path: Path, allowed_sha256: str) -> Plugin:
         reason = (
             "is not the file that was allowed: its bytes differ"
             if allowed_sha256
-            else "is code, and nobody allowed to run it"
+            else "is code, and running it was not allowed"
         )
         raise user_error(
             "MD157",
@@ -107,7 +111,7 @@ def _execute_file(path: Path, code: bytes) -> dict[str, Any]:
         exec(compile(code, str(path), "exec"), module.__dict__)  # noqa: S102 - allowed by the user, see above
     except Exception as error:
         raise user_error(
-            "MD158", f"`{path}` fails: {type(error).__name__}: {error}", key="plugins.file", fix="mend the file"
+            "MD158", f"`{path}` fails: {type(error).__name__}: {error}", key="plugins.file", fix="fix the file"
         ) from error
     functions = {name: getattr(module, name, None) for name in PLUGIN_FUNCTIONS}
     if not any(callable(function) for function in functions.values()):

@@ -7,11 +7,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+
 from harness.runtime.distributed import Distributed
+from harness.runtime.engine_protocol import ModelOutput
 from harness.runtime.micro_batch import IGNORE_INDEX
 from harness.runtime.user_errors import user_error
 
-MetricsFunction = Callable[[Any, Any], Mapping[str, float]]
+MetricsFunction = Callable[[torch.Tensor, torch.Tensor], Mapping[str, float]]
 
 
 class PluginMetrics:
@@ -22,7 +25,7 @@ class PluginMetrics:
         self._sums: dict[str, float] = {}
 
     @contextmanager
-    def collect_from(self, model: Any) -> Iterator[None]:
+    def collect_from(self, model: torch.nn.Module) -> Iterator[None]:
         """In this context, count every forward of `model` with `labels`."""
         if self._function is None:
             yield
@@ -33,7 +36,9 @@ class PluginMetrics:
         finally:
             hook.remove()
 
-    def _collect_batch(self, _model: Any, _inputs: Any, kwargs: Mapping[str, Any], output: Any) -> None:
+    def _collect_batch(
+        self, _model: torch.nn.Module, _inputs: tuple[Any, ...], kwargs: Mapping[str, Any], output: ModelOutput
+    ) -> None:
         labels = kwargs.get("labels")
         if self._function is None or labels is None or not bool((labels[:, 1:] != IGNORE_INDEX).any()):
             return
@@ -44,8 +49,8 @@ class PluginMetrics:
                 "MD158",
                 f"`metrics` of the plug-in fails: {type(error).__name__}: {error}",
                 key="plugins.file",
-                notes=("it is given logits (rows, length, vocabulary) and labels (rows, length)",),
-                fix="mend the function; it returns a map of names to numbers",
+                notes=("it takes logits (rows, length, vocabulary) and labels (rows, length)",),
+                fix="fix the function; it returns a map of names to numbers",
             ) from error
         for name, value in values.items():
             self._sums[name] = self._sums.get(name, 0.0) + value

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from rich.console import Console
@@ -37,7 +37,8 @@ class ProgressDisplay(Protocol):
 def make_progress_display(total: int, start: int, *, is_visible: bool) -> ProgressDisplay:
     """The display that HARNESS_PROGRESS names; none on ranks that are not visible."""
     kind = os.environ.get("HARNESS_PROGRESS", "bar" if sys.stderr.isatty() else "plain") if is_visible else "none"
-    return {"bar": ProgressBar, "plain": ProgressLines}.get(kind, NoProgress)(total, start)
+    displays: dict[str, Callable[[int, int], ProgressDisplay]] = {"bar": ProgressBar, "plain": ProgressLines}
+    return displays.get(kind, NoProgress)(total, start)
 
 
 class NoProgress:
@@ -70,7 +71,7 @@ class ProgressBar:
             console=Console(file=sys.stderr, force_terminal=True),
             refresh_per_second=4,
         )
-        self._task: Any = self._progress.add_task("train", total=total, completed=start, numbers="")
+        self._task = self._progress.add_task("train", total=total, completed=start, numbers="")
         self._progress.start()
 
     def show_step(self, line: Mapping[str, Any]) -> None:

@@ -8,17 +8,16 @@ ranks and micro-batches.
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol, cast
 
 import torch
 
-from harness.plan.plan_settings import loss_chunk_size_of
-from harness.plan.resolved_run import ResolvedRun
-from harness.runtime.chunked_loss import ChunkedHead, install_chunked_loss
+from harness.patches.chunked_loss import ChunkedHead
 from harness.runtime.distributed import Distributed
-from harness.runtime.micro_batch import MicroBatch
+from harness.runtime.engine_protocol import Engine, PipelineEngine
+from harness.runtime.micro_batch import BatchGeometry, MicroBatch
+from harness.runtime.parallel.sequence_parallel import UlyssesAttention
 from harness.runtime.parallel.sequence_stepper import SequenceParallelStepper
 from harness.runtime.pipeline.pipeline_stepper import PipelineStepper
 from harness.runtime.step_timer import StepTimer
@@ -40,24 +39,25 @@ class Stepper(Protocol):
 
 
 class DataParallelStepper:
-    """A model that sees whole rows on every rank, sharded by ZeRO or AutoTP. `head` computes the loss in chunks."""
+    """A model that sees whole rows on every rank, sharded by ZeRO or AutoTP.
 
-    use_chunked_eval_loss = True
-    """False where an evaluation needs logits."""
+    `head` computes the loss in chunks; `eval_needs_logits`: not in an evaluation.
+    """
 
     def __init__(
-        self, engine: Any, distributed: Distributed, topology: Topology, head: ChunkedHead | None = None
+        self,
+        engine: Engine,
+        distributed: Distributed,
+        topology: Topology,
+        head: ChunkedHead | None = None,
+        *,
+        eval_needs_logits: bool = False,
     ) -> None:
-        self._engine, self._device, self._data_size, self._head = (
-            engine,
-            distributed.device,
-            topology.data_parallel_size,
-            head,
-        )
-        self._tensor_parallel_size, self._counts_loss = (
-            topology.tensor_parallel_size,
-            topology.tensor_parallel_rank == 0,
-        )  # a tensor group has one loss
+        self._engine, self._device, self._data_size = engine, distributed.device, topology.data_parallel_size
+        self._head, self._eval_head = head, None if eval_needs_logits else head
+        # A tensor group has one loss.
+        self._tensor_parallel_size = topology.tensor_parallel_size
+        self._counts_loss = topology.tensor_parallel_rank == 0
         self._accepts_num_items = accepts_num_items(engine.module)
 
     def train_step(self, micro_batches: Sequence[MicroBatch], num_targets: int, timer: StepTimer) -> torch.Tensor:
@@ -77,40 +77,62 @@ class DataParallelStepper:
     def _compute_loss(self, batch: MicroBatch, share: float) -> torch.Tensor:
         """Sum of the token losses over `share`, the mean number of predicted tokens of a micro-batch."""
         inputs, labels = batch.to_model_inputs(self._device), batch.labels.to(self._device, non_blocking=True)
+        loss: torch.Tensor
         if self._head is not None:
             self._head.set_labels(labels, share)
-            return self._engine(**inputs, labels=labels, use_cache=False).loss
-        if self._accepts_num_items:
-            return self._engine(**inputs, labels=labels, use_cache=False, num_items_in_batch=share).loss
-        return self._engine(**inputs, labels=labels, use_cache=False).loss * (batch.num_targets / share)
+            loss = self._engine(**inputs, labels=labels, use_cache=False).loss
+        elif self._accepts_num_items:
+            loss = self._engine(**inputs, labels=labels, use_cache=False, num_items_in_batch=share).loss
+        else:
+            loss = self._engine(**inputs, labels=labels, use_cache=False).loss * (batch.num_targets / share)
+        return loss
 
     def eval_step(self, batch: MicroBatch) -> tuple[torch.Tensor, int]:
         """A forward; a batch without targets is computed too, since other ranks gather in it (ZeRO-3)."""
         predicted = batch.num_targets
         inputs, labels = batch.to_model_inputs(self._device), batch.labels.to(self._device)
-        if self._head is not None and self.use_chunked_eval_loss:
-            self._head.set_labels(labels, None)
+        if self._eval_head is not None:
+            self._eval_head.set_labels(labels, None)
         loss = self._engine(**inputs, labels=labels, use_cache=False).loss.detach().double()
         if not predicted or not self._counts_loss:
             return torch.zeros_like(loss), 0
         return loss * predicted, predicted
 
 
-def accepts_num_items(model: Any) -> bool:
+def accepts_num_items(model: torch.nn.Module) -> bool:
     """True when the model's forward hands `num_items_in_batch` on to its loss, as `transformers` models do."""
     parameters = inspect.signature(model.forward).parameters.values()
     return any(p.kind is p.VAR_KEYWORD or p.name == "num_items_in_batch" for p in parameters)
 
 
-def make_stepper(engine: Any, distributed: Distributed, topology: Topology, run: ResolvedRun | None = None) -> Stepper:
-    """The stepper of this engine. `run` has the chunk size of the loss; without it the loss is not in chunks."""
+def make_stepper(
+    engine: Engine,
+    distributed: Distributed,
+    topology: Topology,
+    head: ChunkedHead | None = None,
+    attention: UlyssesAttention | None = None,
+    *,
+    eval_needs_logits: bool = False,
+) -> Stepper:
+    """The stepper of this engine. `head` and `attention` are what was installed in its model: a loss in chunks, and
+    attention over a sequence group, without which there is no sequence parallelism. Changes nothing.
+    """
     if topology.pipeline_parallel_size > 1:
-        return PipelineStepper(engine, distributed, topology)
-    chunk = loss_chunk_size_of(run) if run is not None else 0
-    head = install_chunked_loss(engine, chunk) if chunk else None
-    if isinstance(head, str) and distributed.is_main_process:
-        print(f"loss: computed at once, not in chunks of {chunk} tokens: {head}", file=sys.stderr, flush=True)  # noqa: T201
-    kind = SequenceParallelStepper if topology.sequence_parallel_size > 1 else DataParallelStepper
-    stepper = kind(engine, distributed, topology, None if isinstance(head, str) else head)
-    stepper.use_chunked_eval_loss = run is None or run.spec.plugins.file is None
-    return stepper
+        return PipelineStepper(cast("PipelineEngine", engine), distributed, topology)
+    if attention is not None:
+        return SequenceParallelStepper(
+            engine, distributed, topology, attention, head, eval_needs_logits=eval_needs_logits
+        )
+    return DataParallelStepper(engine, distributed, topology, head, eval_needs_logits=eval_needs_logits)
+
+
+class MeanLoss:
+    """The mean loss of all predicted tokens of a step. Its sum over the ranks starts here; nothing waits for it."""
+
+    def __init__(self, losses: torch.Tensor, distributed: Distributed, geometry: BatchGeometry) -> None:
+        self._read_sum = distributed.all_reduce_sum_async(losses)
+        self._divisor = geometry.accumulation_steps * geometry.data_parallel_size
+
+    def read(self) -> float:
+        """The loss in nats, the same on every rank. Waits until the device has passed the step."""
+        return self._read_sum()[0] / self._divisor

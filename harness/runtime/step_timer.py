@@ -9,14 +9,10 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import Any
 
 from deepspeed.accelerator import get_accelerator
 
-from harness.runtime.comm_timer import COMM_TIMER, LOOP_SPAN, SecondsBySpan
-
-Span = tuple[str, Any, Any]
-"""The name of a span, and its two marks."""
+from harness.runtime.comm_timer import COMM_TIMER, LOOP_SPAN, Mark, SecondsBySpan, Span
 
 
 class _SpanContext:
@@ -47,11 +43,11 @@ class StepTimer:
         """Time a span under this name: `with timer.span("forward"): ...`."""
         return _SpanContext(self, name)
 
-    def add_span(self, name: str, start: Any, end: Any) -> None:
+    def add_span(self, name: str, start: Mark, end: Mark) -> None:
         """Add a span of this step, between two marks."""
         self._spans.append((name, start, end))
 
-    def mark(self) -> Any:
+    def mark(self) -> Mark:
         """A point in time."""
         if not self.on_device:
             return time.perf_counter()
@@ -59,11 +55,11 @@ class StepTimer:
         event.record()
         return event
 
-    def seconds_between(self, start: Any, end: Any) -> float:
+    def seconds_between(self, start: Mark, end: Mark) -> float:
         """Seconds between two marks, which the device has passed."""
         return float(start.elapsed_time(end) / 1000 if self.on_device else end - start)
 
-    def wait_for(self, mark: Any) -> None:
+    def wait_for(self, mark: Mark) -> None:
         """Wait until the device has passed it."""
         if self.on_device:
             mark.synchronize()
@@ -79,8 +75,8 @@ class StepTrace:
     """A step that the device may not have passed yet: its marks, and the host's measurements."""
 
     step: int
-    start_mark: Any
-    end_mark: Any
+    start_mark: Mark
+    end_mark: Mark
     pause_seconds: float
     """Seconds of saves and evaluations between the two marks."""
     spans: list[Span]

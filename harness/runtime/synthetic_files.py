@@ -43,11 +43,12 @@ def write_model(folder: Path, config: Mapping[str, Any], dtype: torch.dtype, see
     tokenizer.save_pretrained(folder)
     tied = set(getattr(model, "_tied_weights_keys", None) or {}) if config_object.tie_word_embeddings else set()
     parameters = [(name, p) for name, p in model.named_parameters() if name not in tied]
-    total = sum(p.numel() * dtype.itemsize for _, p in parameters)
+    total = sum(int(p.numel()) * dtype.itemsize for _, p in parameters)
     limit = min(SHARD_BYTES, -(-total // _MIN_SHARDS))
     generator = torch.Generator().manual_seed(seed)
     std = float(getattr(config_object, "initializer_range", 0.02) or 0.02)
-    files, index = _split_into_shards(parameters, limit), {}
+    files = _split_into_shards(parameters, limit)
+    index: dict[str, str] = {}
     for number, group in enumerate(files, 1):
         name = f"model-{number:05d}-of-{len(files):05d}.safetensors"
         save_file(
@@ -61,8 +62,8 @@ def write_model(folder: Path, config: Mapping[str, Any], dtype: torch.dtype, see
     return total
 
 
-def _split_into_shards(parameters: list[tuple[str, Any]], limit: int) -> list[list[tuple[str, Any]]]:
-    files: list[list[tuple[str, Any]]] = [[]]
+def _split_into_shards(parameters: list[tuple[str, torch.Tensor]], limit: int) -> list[list[tuple[str, torch.Tensor]]]:
+    files: list[list[tuple[str, torch.Tensor]]] = [[]]
     shard_bytes = 0
     for name, parameter in parameters:
         size = parameter.numel() * parameter.element_size()
@@ -75,7 +76,7 @@ def _split_into_shards(parameters: list[tuple[str, Any]], limit: int) -> list[li
 
 
 def _random_weight(
-    name: str, parameter: Any, dtype: torch.dtype, std: float, generator: torch.Generator
+    name: str, parameter: torch.Tensor, dtype: torch.dtype, std: float, generator: torch.Generator
 ) -> torch.Tensor:
     """Matrices from a normal distribution, norms one, biases zero: most families do so, and all can train from it."""
     if parameter.dim() > 1:

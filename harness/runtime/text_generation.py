@@ -32,5 +32,4 @@ def generate_sample(
             pad_token_id=tokenizer.pad_token_id or tokenizer.eos_token_id,
             **options,
         )
-    text: str = tokenizer.decode(out[0], skip_special_tokens=True)
-    return text
+    return str(tokenizer.decode(out[0], skip_special_tokens=True))

@@ -7,11 +7,10 @@ Reading and tokenizing text is in `dataset/`.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
+from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from harness.runtime.user_errors import first_error_line, user_error
 from harness.spec.run_spec import ModelSpec
@@ -29,7 +28,7 @@ _CHATML = (
 )
 
 
-def byte_tokenizer() -> Any:
+def byte_tokenizer() -> PreTrainedTokenizerFast:
     """256 tokens, id = value of the byte, then end of text (256) and padding (257); any UTF-8 text decodes exactly.
 
     Saved, it is an ordinary Hugging Face tokenizer folder: byte-level BPE (GPT-2's alphabet) without a single merge.
@@ -57,7 +56,7 @@ def _byte_alphabet() -> list[str]:
     return [chr(byte) if byte in printable else chr(next(substitutes)) for byte in range(256)]
 
 
-def load_tokenizer(spec: ModelSpec, chat_template: str | None = None) -> Any:
+def load_tokenizer(spec: ModelSpec, chat_template: str | None = None) -> PreTrainedTokenizerBase:
     """The tokenizer that `model.tokenizer` names, else the one of `model.name_or_path`; `chat_template`: with this one.
 
     Raises UserError (MD103, MD127).
@@ -67,7 +66,7 @@ def load_tokenizer(spec: ModelSpec, chat_template: str | None = None) -> Any:
     return tokenizer
 
 
-def _load_by_name(spec: ModelSpec) -> Any:
+def _load_by_name(spec: ModelSpec) -> PreTrainedTokenizerBase:
     name = spec.tokenizer or spec.name_or_path
     if name == "bytes":
         return byte_tokenizer()
@@ -89,7 +88,7 @@ def _load_by_name(spec: ModelSpec) -> Any:
         ) from None
 
 
-def _set_template(tokenizer: Any, name: str | None) -> None:
+def _set_template(tokenizer: PreTrainedTokenizerBase, name: str | None) -> None:
     """Give the tokenizer the template of `data.chat_template`; the export keeps it. Raises UserError (MD127)."""
     if name is None:
         return
@@ -108,7 +107,7 @@ def _set_template(tokenizer: Any, name: str | None) -> None:
         ) from None
 
 
-def check_vocabulary(tokenizer: Any, vocab_size: int) -> None:
+def check_vocabulary(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> None:
     """Refuse (MD101) a tokenizer that can give ids which the model has no embedding for."""
     if len(tokenizer) > vocab_size:
         raise user_error(

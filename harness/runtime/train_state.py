@@ -33,6 +33,9 @@ class TrainState:
     """The lowest held-out loss, and the step of that evaluation."""
     best_step: int | None = None
     evaluations_without_gain: int = 0
+    last_eval_step: int | None = None
+    """The step of the last evaluation that counts in these three. A checkpoint is saved before the evaluation of its
+    step, which is therefore not in it."""
 
     def advance(self, *, samples: int, tokens: int, position: DataPosition) -> TrainState:
         """The state after one more step of so many sequences and tokens."""
@@ -55,4 +58,5 @@ class TrainState:
         is_complete = {"step", "samples", "tokens", "position"} <= set(body) <= known_fields
         if not is_complete or not isinstance(position, dict) or set(position) != position_fields:
             raise ValueError(f"it has the fields {sorted(body)} and the position {position}")
-        return TrainState(**{**body, "position": DataPosition(**position)})
+        # A version that wrote no `last_eval_step` evaluated before it saved, where these counters mattered.
+        return TrainState(**{"last_eval_step": body["step"], **body, "position": DataPosition(**position)})

@@ -19,13 +19,14 @@ from deepspeed.utils import logger
 from transformers.utils import logging as transformers_logging
 
 from harness.errors import ExitCode, UserError
-from harness.runtime import train
 from harness.runtime.distributed import AgreedUserError, Distributed, destroy_process_group, init_process_group
-from harness.runtime.early_stopping import should_stop_early
-from harness.runtime.rank_status import RankStatusWriter
+from harness.runtime.early_stopping import early_stop_reason
+from harness.runtime.rank_status import RankState, RankStatusWriter
 from harness.runtime.run_config import RunConfig, RunDir, load_run_config
 from harness.runtime.run_lock import acquire_locks, check_unlocked, release_locks
 from harness.runtime.shutdown import exit_with_parent, install_signal_handlers
+from harness.runtime.train import train
+from harness.runtime.train_context import build_context
 from harness.runtime.user_errors import print_findings, user_error
 from harness.runtime.watchdog import Watchdog
 
@@ -60,16 +61,16 @@ def run_rank(args: WorkerArgs, rank: int) -> int:
         watchdog.set_timeout(run_config.run.spec.launch.hang_timeout_seconds)
         locks = acquire_locks(run_dir, distributed, run_config)
         _set_log_levels(run_config.run.spec.logging.deepspeed_level)
-        ctx = train.build_context(run_config, run_dir, distributed, status)
+        ctx = build_context(run_config, run_dir, distributed, status, is_resumed=args.resume is not None)
         install_signal_handlers()
         try:
-            state = train.train(ctx, args.resume, args.allowed_changes, args.attempt)
-            stopped_early = should_stop_early(run_config.run.spec.eval, state)
-            final_state = "completed" if stopped_early or state.step >= ctx.total_steps else "stopped"
+            state = train(ctx, args.resume, args.allowed_changes, args.attempt)
+            stopped_early = early_stop_reason(run_config.run.spec.eval, state) is not None
+            final_state: RankState = "completed" if stopped_early or state.step >= ctx.total_steps else "stopped"
             ctx.metrics.write("end", step=state.step, state=final_state, seconds=ctx.metrics.elapsed_seconds)
         finally:
             ctx.metrics.close()
-        status.update(final_state, step=state.step)  # type: ignore[arg-type]
+        status.update(final_state, step=state.step)
         destroy_process_group()
         watchdog.close()
         release_locks(locks)

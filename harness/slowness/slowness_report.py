@@ -16,7 +16,7 @@ from harness.slowness.run_measurements import RunMeasurements, SettingChange, Sl
 
 _MAX_SETTINGS = 3
 _NEGLIGIBLE_GAIN = 0.005
-"""Share of a planned step below which two plans are alike."""
+"""Share of a planned step below which two plans count as equal."""
 Predictor = Callable[[Plan, SettingChange], PlanPrediction]
 
 

@@ -125,10 +125,10 @@ def _ignored_key_finding(source: Source, name: str, value: Any, suggestions: Sug
     return Finding(
         "HF102",
         "error" if is_misspelt or whole_block else "warning",
-        f"`{key}` is nothing that accelerate reads",
+        f"accelerate does not read `{key}`",
         key,
         source.place((_SECTION, name), of_key=True),
-        notes=("accelerate passes it over in silence, and DeepSpeed never sees it",),
+        notes=("accelerate silently ignores it, and DeepSpeed never sees it",),
         fix=Fix(title),
     )
 
@@ -176,7 +176,7 @@ def _default_stage_finding(source: Source) -> Finding:
     return Finding(
         "HF103",
         "info",
-        "`deepspeed_config.zero_stage` is not there, so accelerate takes ZeRO stage 2",
+        "`deepspeed_config.zero_stage` is missing, so accelerate takes ZeRO stage 2",
         f"{_SECTION}.zero_stage",
         source.place((_SECTION,), of_key=True),
         fix=Fix("write `zero_stage`", {f"{_SECTION}.zero_stage": 2}, safe=True),
@@ -228,9 +228,9 @@ def _check_conflicting_fields(source: Source, fields: dict[str, Any]) -> Iterato
         yield Finding(
             "HF101",
             "error",
-            f"`{key}` stands beside `{_FILE}`, which accelerate refuses",
+            f"`{key}` is set together with `{_FILE}`, which accelerate refuses",
             key,
             source.place(path, of_key=True),
             notes=('accelerate ends with "the following accelerate config variables will be ignored"',),
-            fix=Fix("say it in the JSON, and remove it here", {key: None}, effect="the JSON alone decides"),
+            fix=Fix("set it in the JSON, and remove it here", {key: None}, effect="only the JSON counts"),
         )

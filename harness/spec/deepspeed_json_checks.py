@@ -90,7 +90,7 @@ def _unknown_key_finding(
     fix = _rename_fix(similar, value, key_path) if similar else _move_fix(name, other_block, value, key_path)
     message, severity = f"`{join_key(key_path)}` is not a key of {block}", _ERROR
     if _is_comment(name) and not is_typed_block(path, target.version):
-        note, severity, fix = "DeepSpeed does not read it, as befits a comment", _INFO, Fix("keep it as a comment")
+        note, severity, fix = "DeepSpeed does not read it", _INFO, Fix("keep it as a comment")
     return Finding(
         "SP005", severity, message, join_key(key_path), source.place(key_path, of_key=True), notes=(note,), fix=fix
     )
@@ -140,7 +140,7 @@ def _move_fix(name: str, block: str | None, value: Any, key_path: KeyPath) -> Fi
     """Move it to the block that has a key of this name, or remove it."""
     removal = {spec_key(key_path): None}
     if block is None:
-        return Fix("remove it, or look the name up in DeepSpeed's documentation", removal, effect="nothing changes")
+        return Fix("remove it, or look up the name in DeepSpeed's documentation", removal, effect="nothing changes")
     block_path = split_key(block) if block else ()
     new_key = spec_key((*(("deepspeed",) if key_path[0] == "deepspeed" else ()), *block_path, name))
     title = f"`{name}` belongs in `{block}`" if block else f"`{name}` belongs at the top level"
@@ -261,5 +261,5 @@ def _check_duplicate_names(
         key_path, full_name = (*prefix, name), join_key((*prefix, name))
         note = "DeepSpeed refuses them together once every rank has started, whatever their values"
         fix = Fix(f"remove `{full_name}`", {spec_key(key_path): None}, effect=f"`{other}` decides")
-        message = f"`{full_name}` and `{join_key((*prefix, str(other)))}` are two names for one thing"
+        message = f"`{full_name}` and `{join_key((*prefix, str(other)))}` are two names of one key"
         yield Finding("SP022", "error", message, full_name, source.place(key_path, of_key=True), notes=(note,), fix=fix)

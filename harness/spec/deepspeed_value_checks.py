@@ -56,7 +56,7 @@ def check_value(
     if reading.out_of_range:
         yield _out_of_range_finding(key, value, key_path, place, target)
     elif key.type == "python":
-        message = f"`{join_key(key_path)}` takes an object of Python's, which JSON cannot say"
+        message = f"`{join_key(key_path)}` takes a Python object, which JSON cannot express"
         fix = Fix("remove it", {spec_key(key_path): None}, safe=True)
         yield Finding("SP006", "error", message, join_key(key_path), place, notes=(_REFUSED,), fix=fix)
     else:
@@ -124,8 +124,8 @@ def _wrong_type_finding(
 
 _REFUSED = "DeepSpeed refuses it once every rank has started"
 _LATE_FAILURES = {
-    "gradient_clipping": "DeepSpeed reads it without a look and fails at the first step",
-    "steps_per_print": "DeepSpeed reads it without a look and fails at the first step",
+    "gradient_clipping": "DeepSpeed reads it unchecked and fails at the first step",
+    "steps_per_print": "DeepSpeed reads it unchecked and fails at the first step",
     "autotp_size": "DeepSpeed compares it with 0 before it converts anything, and names no key",
     "activation_checkpoint_interval": "DeepSpeed fails on it while the engine is built and names no key",
 }
@@ -156,7 +156,7 @@ def _describe_failure(key: Key, value: Any, path: str) -> str:
         return "DeepSpeed fails on it once every rank has started, and names no key"
     if key.name in _LATE_FAILURES:
         return _LATE_FAILURES[key.name]
-    return "DeepSpeed looks at no types in this block: it fails later on, or the value has no effect"
+    return "DeepSpeed checks no types in this block: it fails later, or the value has no effect"
 
 
 def _out_of_range_finding(key: Key, value: Any, key_path: KeyPath, place: Place, target: DeepSpeedTarget) -> Finding:

@@ -51,7 +51,7 @@ def select_hosts(cluster: Cluster, selection: HostSelection) -> tuple[Cluster | 
             selection.num_nodes is not None or selection.num_gpus is not None
         ):
             raise _SelectionError(
-                "`--num-nodes` and `--num-gpus` do not go with `--include` or `--exclude`", "give one kind"
+                "`--num-nodes` and `--num-gpus` cannot be combined with `--include` or `--exclude`", "give one kind"
             )
         by_name = selection.include or selection.exclude
         hosts = _select_by_name(cluster, selection) if by_name else _select_by_count(cluster, selection)
@@ -111,19 +111,17 @@ def _select_by_count(cluster: Cluster, selection: HostSelection) -> list[Host]:
     hosts = list(cluster.hosts)
     if selection.num_nodes is not None:
         if not 1 <= selection.num_nodes <= len(hosts):
-            message = f"`--num-nodes {selection.num_nodes}` is asked for, and the hostfile has {len(hosts)} hosts"
-            raise _SelectionError(
-                message, f"ask for 1 to {len(hosts)}", "DeepSpeed takes those that there are and says nothing"
-            )
+            message = f"`--num-nodes {selection.num_nodes}` is requested, and the hostfile has {len(hosts)} hosts"
+            raise _SelectionError(message, f"give 1 to {len(hosts)}", "DeepSpeed silently takes all of them")
         hosts = hosts[: selection.num_nodes]
     if selection.num_gpus is not None:
         smallest = min(hosts, key=lambda host: host.slots)
         if not 1 <= selection.num_gpus <= smallest.slots:
             message = (
-                f"`--num-gpus {selection.num_gpus}` is asked for, and `{smallest.name}` has {smallest.slots} slots"
+                f"`--num-gpus {selection.num_gpus}` is requested, and `{smallest.name}` has {smallest.slots} slots"
             )
-            note = "DeepSpeed starts so many ranks all the same, or with 0 one for each slot"
-            raise _SelectionError(message, f"ask for 1 to {smallest.slots}", note)
+            note = "DeepSpeed still starts so many ranks, or with 0 one for each slot"
+            raise _SelectionError(message, f"give 1 to {smallest.slots}", note)
         hosts = [_with_devices(host, list(range(selection.num_gpus))) for host in hosts]
     return hosts
 

@@ -78,7 +78,7 @@ def parse_hostfile(text: str, file: str) -> tuple[Cluster | None, list[Finding]]
                 "the hostfile names no host",
                 place=Place(file, 1, 1),
                 notes=("DeepSpeed stops with `Hostfile is empty` once the job has been scheduled",),
-                fix=Fix("write one line a host, such as `worker-0 slots=8`"),
+                fix=Fix("write one line per host, such as `worker-0 slots=8`"),
             )
         )
     return (None if findings else Cluster(tuple(hosts), file)), findings
@@ -128,7 +128,7 @@ def _parse_line(line: str, place: Place, hosts: list[Host], first_places: dict[s
             label="again here",
             related=(Label(first_places[name], "first here"),),
             notes=("DeepSpeed refuses it: `Hostfile contains multiple entries`",),
-            fix=Fix("keep one line and add its slots up"),
+            fix=Fix("keep one line with the sum of the slots"),
         )
     first_places[name] = Place(place.file, place.line, place.column, len(name))
     hosts.append(Host(name, int(count)))
@@ -223,5 +223,5 @@ def _not_a_hostfile_finding(text: str, path: str) -> Finding:
         f"`{path}` is no hostfile: none of its {len(lines)} lines is `NAME slots=N`",
         place=Place(path, first, 1),
         notes=("its lines are not shown, because the spec names it; with `--hostfile` they are",),
-        fix=Fix("write one line a host, such as `worker-0 slots=8`"),
+        fix=Fix("write one line per host, such as `worker-0 slots=8`"),
     )

@@ -14,11 +14,12 @@ from typing import Any
 from harness.spec import run_spec, sections
 
 SCHEMA_URI = "https://json-schema.org/draft/2020-12/schema"
+_BOUNDS = {"ge": "minimum", "gt": "exclusiveMinimum", "le": "maximum", "lt": "exclusiveMaximum"}
 
 
 def run_spec_schema() -> dict[str, Any]:
     """The schema as a plain dict, for `json.dumps`."""
-    schema: dict[str, Any] = {"$schema": SCHEMA_URI, **run_spec.RunSpec.model_json_schema()}
+    schema: dict[str, Any] = {"$schema": SCHEMA_URI, **_use_schema_keywords(run_spec.RunSpec.model_json_schema())}
     docs = field_docs()
     for name, definition in {"RunSpec": schema, **schema.get("$defs", {})}.items():
         for key, field in definition.get("properties", {}).items():
@@ -31,6 +32,16 @@ def run_spec_schema() -> dict[str, Any]:
             field.setdefault("description", schema["$defs"][reference].get("description", ""))
     schema["title"] = "harness run spec"
     return schema
+
+
+def _use_schema_keywords(value: Any) -> Any:
+    """Bounds by JSON Schema's names: pydantic leaves its own, which editors ignore, where a validator runs first."""
+    if isinstance(value, list):
+        return [_use_schema_keywords(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    is_type = isinstance(value.get("type"), str)  # a map of fields may have one that is called `ge`
+    return {(_BOUNDS.get(key, key) if is_type else key): _use_schema_keywords(item) for key, item in value.items()}
 
 
 def field_docs() -> dict[tuple[str, str], str]:

@@ -41,11 +41,11 @@ def missing_file_finding(name: str, path: KeyPath, place: Place) -> Finding:
     return Finding(
         "SP021",
         "warning",
-        f"`{name}` is not found from here, so nothing in it was checked",
+        f"`{name}` is not found on this machine, so it was not checked",
         join_key(path),
         place,
-        notes=("looked for from the current folder, and from every folder above this file",),
-        fix=Fix("run it where the path leads to the file, or check that file by itself"),
+        notes=("searched in the current folder, and in every folder above this file",),
+        fix=Fix("run it where the path exists, or check that file by itself"),
     )
 
 
@@ -58,9 +58,7 @@ def _deepspeed_keys() -> frozenset[str]:
 def _not_a_config_error(file: str) -> UserError:
     """A file without DeepSpeed's keys may be any file of this machine: it is not quoted."""
     message = f"`{file}` is no DeepSpeed configuration: it has none of DeepSpeed's keys"
-    return input_error(
-        "SP016", message, Place(file, 1, 1), "name a DeepSpeed JSON; `harness validate-config` tells what it is"
-    )
+    return input_error("SP016", message, Place(file, 1, 1), "name a DeepSpeed JSON")
 
 
 def read_deepspeed_json(file: str) -> DeepSpeedJson:

@@ -64,7 +64,7 @@ class RunSpec(Section):
     plugins: PluginsSpec = Field(default_factory=PluginsSpec)
     cluster: ClusterSpec = Field(default_factory=ClusterSpec)
     ignore: dict[str, str] = Field(default_factory=dict)
-    """Findings to put up with, by the id of a gate or of a claim of the running engine, each with the reason."""
+    """Findings to ignore, by the id of a gate or of an engine check, each with the reason."""
     allow_undocumented: Strings = ()
     """Gates whose combination works on this DeepSpeed although its documentation does not promise it. There is none at
     present: specs that name `TP001` are still read."""

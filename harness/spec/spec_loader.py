@@ -256,6 +256,6 @@ def _duplicate_field_findings(extra: dict[str, Any], source: Source) -> Iterable
             f"`{join_key(key_path)}` has a field of its own, `{join_key(field)}`",
             join_key(key_path),
             source.place(key_path, of_key=True),
-            notes=("two places for one setting would disagree some day",),
+            notes=("two places for one setting can disagree",),
             fix=Fix(f"set `{join_key(field)}` and remove it here"),
         )

@@ -52,7 +52,7 @@ def apply_edits(text: str, file: str, sets: Mapping[KeyPath, Any]) -> str:
     if expected == values:
         raise EditError("nothing would change")
     if not expected:
-        raise EditError("nothing would be left of the file")
+        raise EditError("the file would be empty")
     from yaml import YAMLError
 
     edited = text
@@ -171,7 +171,7 @@ def _remove_item(text: str, parent: Node, entry: Entry) -> str:
 
 def _require_no_comment(between: str, entry: Entry) -> None:
     if any(mark in between for mark in ("#", "//", "/*")):
-        raise EditError(f"a comment stands beside `{entry.name}`")
+        raise EditError(f"a comment is next to `{entry.name}`")
 
 
 def _parse_values(text: str, file: str) -> dict[str, Any]:

@@ -55,5 +55,5 @@ def build_tuned_spec(search: TuneSearch, report: TuneReport, file: Path) -> Tune
     mismatch = find_mismatch(search, text, best.candidate, file)
     if mismatch is not None:
         return TunedSpec(None, (f"The fastest could not be written as a spec: {mismatch}",))
-    note = "note: the spec's layout could not be edited; it was written anew, without comments"
+    note = "note: the spec's layout could not be edited; it was written again, without comments"
     return TunedSpec(add_header(text, str(file), report), () if has_comments else (note,))

@@ -46,7 +46,7 @@ def _new_findings(before: Sequence[Finding], after: Sequence[Finding], new: Deep
             or _SEVERITY_ORDER[finding.severity] < _SEVERITY_ORDER[earlier.severity]
             or _is_now_rejected(earlier, finding)
         ):
-            yield finding._replace(notes=(*finding.notes, f"so it is with DeepSpeed {new.text}, and was not before"))
+            yield finding._replace(notes=(*finding.notes, f"new in DeepSpeed {new.text}"))
 
 
 def _removed_findings(

@@ -8,9 +8,11 @@ from harness.views.style import escape_unprintable
 
 
 def render_conversion_notes(adopted: ConvertedSpec, file: str) -> str:
-    """A line a note, `file:line: words`, and how many."""
+    """One line per note, `file:line: text`, and their number."""
     count = len(adopted.notes)
     end = (
-        f"{count} {'thing' if count == 1 else 'things'} not mapped or chosen here" if count else "everything is mapped"
+        f"{count} {'thing' if count == 1 else 'things'} not mapped, or set to a default"
+        if count
+        else "every key is mapped"
     )
-    return "\n".join(escape_unprintable(line) for line in (*map(str, adopted.notes), f"Adopted {file}: {end}."))
+    return "\n".join(escape_unprintable(line) for line in (*map(str, adopted.notes), f"Converted {file}: {end}."))

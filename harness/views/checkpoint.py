@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checkpoints as text and as JSON: a table of a run's, what a manifest says, two of them side by side."""
+"""Checkpoints as text and as JSON: the table of a run's checkpoints, a manifest, a comparison of two manifests."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def _newest_complete(rows: Sequence[CheckpointRow]) -> str | None:
 
 
 def render_verification(results: Sequence[VerifiedPath], style: Style, *, deep: bool) -> str:
-    """A line for each, and a summary."""
+    """One line per checkpoint, and a summary."""
     lines = []
     for result in results:
         state = style.paint("damaged", "red", bold=True) if result.is_damaged else style.paint("whole", "green")
         lines.append(f"{escape_unprintable(str(result.path))}  {state}")
     num_whole = sum(not result.is_damaged for result in results)
-    how = "every byte was read" if deep else "names and sizes were looked at"
-    return "\n".join([*lines, f"{num_whole} of {len(results)} in order; {how}"])
+    how = "every byte was read" if deep else "names and sizes were checked"
+    return "\n".join([*lines, f"{num_whole} of {len(results)} intact; {how}"])
 
 
 def verification_as_json(results: Sequence[VerifiedPath], *, deep: bool) -> str:
@@ -81,7 +81,7 @@ def verification_as_json(results: Sequence[VerifiedPath], *, deep: bool) -> str:
 
 
 def render_manifest(manifest: Manifest, style: Style) -> str:
-    """The manifest's fields as a table; of the files only the number and the largest."""
+    """The manifest's fields as a table, with the number of files and the largest ones."""
     rows = []
     for key, value in flatten({k: v for k, v in manifest.body.items() if k not in {"files", "shape"}}).items():
         text = json.dumps(value) if isinstance(value, list | dict) else format_value(value)
@@ -100,11 +100,11 @@ def render_manifest(manifest: Manifest, style: Style) -> str:
 
 
 def render_manifest_diff(one: Manifest, other: Manifest, style: Style) -> str:
-    """One line a field."""
+    """One line per field that differs."""
     changes = compare_manifests(one, other)
     head = f"{escape_unprintable(str(one.folder))}\n{escape_unprintable(str(other.folder))}"
     if not changes:
-        return f"{head}\nThe manifests say the same of both; files are not compared."
+        return f"{head}\nThe manifests are equal; files are not compared."
     cells = [
         (
             escape_unprintable(c.key),
@@ -126,7 +126,7 @@ def manifest_diff_as_json(one: Manifest, other: Manifest) -> str:
 
 
 def format_read_progress(done: int, total: int) -> str:
-    """The bytes read so far, of how many."""
+    """The progress of a verification: bytes read, and their total."""
     return f"read {format_bytes(done)} of {format_bytes(total)} ({100 * done // max(total, 1)} %)"
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The output of `harness data`: text for a person, JSON for a program. Looks at no data itself."""
+"""The output of `harness data`: text for a person, JSON for a program. Reads no data."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _MAX_EXAMPLE_CHARS = 1200
 
 
 def data_as_json(body: Mapping[str, Any]) -> str:
-    """Everything, tokens and records as numbers."""
+    """The whole preview, with tokens and records as numbers."""
     return json.dumps({"format_version": 1, **body}, indent=2)
 
 
 def render_data(name: str, body: Mapping[str, Any], style: Style) -> str:
-    """A block a subject; the last line says where the tokens are."""
+    """One block per subject; the last line names the folder of the tokens."""
     blocks = [
         _render_head(name, body, style),
         _render_sources(body),
@@ -70,7 +70,7 @@ def _render_skipped_records(body: Mapping[str, Any], style: Style) -> str:
         lines.append(f"    {entry['source']}{', ' if place else ''}{place}: {entry['why']}")
     if body["skipped_list"]:
         lines.append(f"  all of them are in {body['skipped_list']}")
-    return "\n".join(["Records with trouble", *lines]) if lines else ""
+    return "\n".join(["Skipped or cut records", *lines]) if lines else ""
 
 
 def _render_length_histogram(body: Mapping[str, Any], style: Style) -> str:
@@ -89,7 +89,7 @@ def _render_length_histogram(body: Mapping[str, Any], style: Style) -> str:
 
 
 def _render_example(number: int, example: Mapping[str, Any], style: Style) -> str:
-    """The text with what is not trained on between `[[` and `]]`, which a terminal dims as well."""
+    """The text with masked tokens between `[[` and `]]`, which a terminal dims as well."""
     head = (
         f"Example {number}: sequence {example['sequence']:,}, {example['trained_on']:,} of {example['tokens']:,} tokens"
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rows of `harness doctor` as text and as JSON. Looks at nothing itself."""
+"""The rows of `harness doctor` as text and as JSON. Runs no check."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def checks_as_json(
 
 
 def format_aio_trial(trial: Mapping[str, Any]) -> str:
-    """One setting of the I/O that was tried."""
+    """One setting of the I/O search."""
     setting = (
         f"{trial['block_size'] >> 20} MiB blocks, {trial['queue_depth']} deep, {trial['intra_op_parallelism']} threads"
     )

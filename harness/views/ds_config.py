@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rendered DeepSpeed JSON: its keys with their reasons, and how a file differs from it."""
+"""A rendered DeepSpeed JSON: its keys with their reasons, and the diff of a file against it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.render import DSConfig
 
 
 def render_reasons(config: DSConfig) -> str:
-    """A line a key: its value, and the reason for it."""
+    """One line per key: its value, and the reason for it."""
     values = {key: json.dumps(_value_at(config.config, key)) for key in config.reasons}
     key_width = max(map(len, values), default=0)
     value_width = max(map(len, values.values()), default=0)

@@ -47,7 +47,7 @@ def _iter_findings(outcome: CheckOutcome) -> Iterable[Finding]:
 
 
 def findings_as_github(outcome: CheckOutcome) -> str:
-    """A workflow command a finding, which GitHub shows at the line in the pull request. Of one kind in one file the
+    """One workflow command per finding, which GitHub shows at the line in the pull request. Of one kind in one file the
     first are written, as in text.
     """
     groups = [outcome.general, *(report.findings for report in outcome.reports)]

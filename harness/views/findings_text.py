@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Findings as text for a person: the message, the line it is on, what else belongs to it, how to fix it.
+"""Findings as text for a person: the message, an excerpt of the file, related places, notes and the fix.
 
-Here findings become text, and here what others wrote (keys, values, file names, lines) loses its control characters.
+This module alone turns findings into text, and escapes the control characters in keys, values, file names and lines.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def limit_per_gate(items: Sequence[Finding]) -> tuple[list[Finding], list[tuple[
 def format_summary(
     reports: Sequence[Report], style: Style, *, against: str = "", general: Sequence[Finding] = ()
 ) -> str:
-    """One or two lines: how much was found, how much was looked at, what was not and why."""
+    """One or two lines: the numbers of findings and of checked gates, and the skipped gates with the reason."""
     counts = _format_counts([*general, *(f for r in reports for f in r.findings)])
     ignored = sum(len(r.ignored) for r in reports)
     left_out = sum(len(r.left_out) for r in reports)
@@ -66,7 +66,7 @@ def format_summary(
 
 
 def render_file_table(reports: Sequence[Report], style: Style) -> str:
-    """A line for each file with errors or warnings, where there are several files; empty for good news."""
+    """One line per file with errors or warnings, where there are several files; empty without any."""
     rows = [(_format_counts(r.findings), r) for r in reports if r.errors or r.warnings]
     width = max((len(counts) for counts, _ in rows), default=0)
     return "\n".join(
@@ -82,7 +82,7 @@ def _format_counts(items: Sequence[Finding]) -> str:
 
 
 def _format_skipped_gates(reports: Sequence[Report]) -> str:
-    """The gates that could not look and what they lack; those about launching are only counted."""
+    """The skipped gates and the facts that they lack; those about launching are only counted."""
     by_need: dict[str, list[str]] = {}
     for item in dict.fromkeys(item for report in reports for item in report.skipped):
         by_need.setdefault(item.needs, []).append(item.gate)
@@ -100,7 +100,7 @@ def _format_skipped_gates(reports: Sequence[Report]) -> str:
 _NEED_HINTS = {
     "world size": "no --hostfile or --world-size",
     "hosts": "no --hostfile",
-    "model facts": "the shape of the model is not known",
+    "model facts": "the model's sizes are not known",
     "the accelerator": "no `cluster.gpu`",
 }
 
@@ -199,6 +199,6 @@ def _escape_line(line: str) -> str:
 
 
 def _padding_to(line: str, column: int) -> str:
-    """Blanks up to the column, tabs kept, so that the mark stands below what it means."""
+    """Blanks up to the column, tabs kept, so that the mark stands below its text."""
     before = line[: column - 1].ljust(column - 1)
     return "".join("\t" if char == "\t" else " " for char in _escape_line(before))

@@ -39,7 +39,7 @@ def render_family(word: str, width: int = 120) -> str | None:
 
 
 def unknown_id_finding(word: str) -> Finding:
-    """SP011: a word that is no id and no family, with the one that was probably meant."""
+    """SP011: a word that is no id and no family, with the nearest known one."""
     nearest = find_nearest_id(word)
     fix = f"did you mean `{nearest}`?" if nearest else "`harness explain` lists them all"
     return Finding("SP011", "error", f"`{word}` is no id of a finding and no family of them", fix=Fix(fix))
@@ -54,18 +54,18 @@ def _render_gate_page(gate: Gate, width: int) -> str:
         f"Without this gate, DeepSpeed {UPSTREAM[gate.upstream]}. DeepSpeed versions: {gate.versions}.",
     ]
     if gate.needs:
-        lines.append(f"Looks only where it knows: {', '.join(gate.needs)}.")
+        lines.append(f"Needs: {', '.join(gate.needs)}.")
     if gate.policy:
         lines += ["", wrap_text(f"DeepSpeed itself would run this: {gate.policy}", width)]
     if gate.unseen:
         lines += ["", wrap_text(f"Read in the source, not seen happening: {gate.unseen}", width)]
     lines += [f'Seen in: deepspeed/{cite.file}, "{cite.quote}"' for cite in gate.cites]
-    lines += [f'To put up with it, write in the spec: `ignore: {{{gate.id}: "why"}}`.']
+    lines += [f'To ignore it, write in the spec: `ignore: {{{gate.id}: "why"}}`.']
     return "\n".join(lines)
 
 
 def page_text(gate: Gate) -> str:
-    """The page in Markdown: the gate's own sections, and the example as it should be."""
+    """The page in Markdown: the gate's own sections, and the corrected example."""
     from harness.check.use_instead import use_instead  # the loader and all gates: only where a page is shown
 
     page = gate.page
@@ -111,7 +111,7 @@ def _wrap_block(block: str, width: int) -> str:
 
 
 def render_table(items: Sequence[PageRow], width: int = 120) -> str:
-    """The list for a terminal; long titles go on below themselves."""
+    """The list for a terminal, with long titles wrapped."""
     names = max((len(row.name) for row in items), default=0)
     names = names if names + 40 <= width else 0  # on a narrow terminal the title has its own line
     lines = []
@@ -125,7 +125,7 @@ def render_table(items: Sequence[PageRow], width: int = 120) -> str:
 
 
 def render_table_markdown() -> str:
-    """`harness/gates/TABLE.md`: all gates by family, then the findings that are made elsewhere."""
+    """`harness/gates/TABLE.md`: all gates by family, then the findings that no gate makes."""
     items = list_rows()
     rules = [row for row in items if row.gate is not None]
     lines = [

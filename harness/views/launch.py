@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A launch as text: what would be done (`--dry-run`) and what came of it. Does nothing itself."""
+"""A launch as text: the plan of a dry run, and the summary of a run."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from harness.views.slowness_text import summary_lines
 from harness.views.style import Style, escape_unprintable
 
 _FILE_DESCRIPTIONS = {
-    "spec.yaml": "the spec as it was written",
+    "spec.yaml": "the spec as written",
     "overrides.txt": "the `--set` options",
-    "spec.resolved.json": "the spec with every derived number; what each rank reads",
-    "ds_config.json": "the DeepSpeed JSON; what the engine gets",
+    "spec.resolved.json": "the spec with every derived number, as each rank reads it",
+    "ds_config.json": "the DeepSpeed JSON, as the engine gets it",
     "hostfile": "hosts and slots",
-    "findings.json": "what the gates had to say",
+    "findings.json": "findings of the gates",
     "deepspeed.env": "variables that DeepSpeed sends to the hosts",
-    "plan.json": "memory and time as `harness plan` has them",
-    "launch.json": "what is shown here",
+    "plan.json": "memory and time as in `harness plan`",
+    "launch.json": "this dry run as JSON",
     "launch.sh": "the command below, for a shell",
 }
 _NOTHING_WRITTEN = "Nothing was written or started"
 
 
 def render_dry_run(plan: LaunchPlan, zero: ZeroSpec, ready: bool, style: Style) -> str:
-    """Files, environment, command and ranks of a launch that is not going to happen."""
+    """Files, environment, command and ranks of a dry run."""
     offload = f", optimizer on {zero.offload_optimizer.device}" if zero.offload_optimizer else ""
     where = "on this machine" if plan.local else f"on {len(plan.hosts)} host{'s' if len(plan.hosts) > 1 else ''}"
     ranks = f"{plan.world_size} rank{'s' if plan.world_size > 1 else ''}"
@@ -50,17 +50,17 @@ def render_dry_run(plan: LaunchPlan, zero: ZeroSpec, ready: bool, style: Style) 
             f"Run directory  {format_path(plan.run_dir)}",
             _align_columns([(name, _FILE_DESCRIPTIONS.get(name, "")) for name in plan.to_json()["files"]]),
         ),
-        _render_block("Environment of every host beyond the shell's own", _environment_lines(plan)),
+        _render_block("Environment of every host, in addition to the shell's", _environment_lines(plan)),
         _render_block(f"Compiled ops  {', '.join(plan.ops) or 'none'}", [_format_ops_state(plan, ready)]),
         _render_block(f"Command, in {escape_unprintable(str(plan.cwd))}", _command_lines(plan.argv)),
         _render_block("Ranks by host", _align_columns([(h.name, _format_rank_range(h.ranks)) for h in plan.hosts])),
     ]
     if plan.resume:
-        blocks.insert(1, f"Goes on from {plan.resume}")
+        blocks.insert(1, f"Resumes from {plan.resume}")
     if plan.node_rank is not None:
         blocks.append(f"This is {plan.hosts[plan.node_rank].name}; the same command runs on every host.")
     if not plan.local:
-        blocks.append("The run directory must be on a file system that every host sees under the same path.")
+        blocks.append("The run directory must be on a file system that every host mounts under the same path.")
     return "\n\n".join([*blocks, _NOTHING_WRITTEN])
 
 
@@ -91,7 +91,7 @@ def launch_as_json(
     report: Path | None,
     diagnosis: Mapping[str, object] | None = None,
 ) -> str:
-    """The same for programs. `diagnosis` is what the log of a failed run tells."""
+    """The summary for programs. `diagnosis` is that of a failed run's log."""
     verdict = outcome.verdict
     last = {kind: record.lines_of(kind)[-1] for kind in ("step", "eval") if record.lines_of(kind)}
     body = {
@@ -130,12 +130,12 @@ def _cause_as_dict(report: SlowdownReport) -> dict[str, Any]:
 
 
 def format_path(path: Path) -> str:
-    """A path for people: as seen from the current folder where it is below it."""
+    """A path for people: relative where it is below the current folder."""
     return escape_unprintable(str(relative_to_cwd(path)))
 
 
 def render_node_summary(outcome: LaunchResult, style: Style) -> str:
-    """How a job ended whose hosts start their own ranks, on one that is not the first: the first tells the rest."""
+    """The end of a job on one of its hosts, with `--no-ssh`. The first host prints the whole summary."""
     plan = outcome.plan
     host = plan.hosts[plan.node_rank or 0].name
     return (
@@ -158,15 +158,15 @@ def _format_headline(outcome: LaunchResult, step: int, style: Style) -> str:
 
 
 def _loss_rows(record: RunRecord) -> list[tuple[str, str]]:
-    """One line: the training loss from first to last, and what the held-out part says."""
+    """One line: the first and last training loss, and the held-out loss."""
     parts = []
     losses, evals = record.points("step", "loss"), record.points("eval", "loss")
     if losses:
         parts.append(f"{losses[0][1]:.3f} at step {losses[0][0]:g}, {losses[-1][1]:.3f} at step {losses[-1][0]:g}")
     if evals:
         entropy = record.points("eval", "unigram_entropy")
-        beside = f" (unigram entropy {entropy[-1][1]:.3f}: what frequencies alone give)" if entropy else ""
-        parts.append(f"held-out loss {evals[-1][1]:.3f}{beside}")
+        reference = f" (unigram entropy {entropy[-1][1]:.3f}: token frequencies alone)" if entropy else ""
+        parts.append(f"held-out loss {evals[-1][1]:.3f}{reference}")
     return [("loss", "; ".join(parts))] if parts else []
 
 
@@ -174,7 +174,7 @@ _STEP_PARTS = ("data", "forward", "backward", "optimizer", "pipeline")
 
 
 def _speed_rows(record: RunRecord, s: RunSummary) -> list[tuple[str, str]]:
-    """Medians, and where the time of a step goes."""
+    """Medians of speed and step time, and the parts of a step."""
     rows = []
     if s.tokens_per_second is not None:
         mfu = f", MFU {100 * s.mfu:.1f}%" if s.mfu is not None else ""
@@ -187,7 +187,7 @@ def _speed_rows(record: RunRecord, s: RunSummary) -> list[tuple[str, str]]:
 
 
 def _memory_rows(record: RunRecord) -> list[tuple[str, str]]:
-    """What rank 0 had at most, beside what was planned."""
+    """Peak memory of rank 0, with the planned peak."""
     peaks = []
     for name, (planned, peak) in compare_memory(record):
         peaks.append(f"{name} {format_bytes(peak)}" + (f" (planned {format_bytes(planned)})" if planned else ""))
@@ -195,13 +195,13 @@ def _memory_rows(record: RunRecord) -> list[tuple[str, str]]:
 
 
 def _slowness_rows(record: RunRecord, verdict: Verdict) -> list[tuple[str, str]]:
-    """Nothing of a run that failed: how to make it quicker is not what somebody asks then."""
+    """Causes of slowness; none for a run that failed."""
     lines = summary_lines(diagnose_slowness(record)) if verdict.state != "failed" else []
     return [("slow", "; ".join(lines))] if lines else []
 
 
 def _artifact_rows(outcome: LaunchResult, report: Path | None) -> list[tuple[str, str]]:
-    """The run directory itself where nothing below it is named."""
+    """Checkpoint, export, report and log; the run directory where there is no report."""
     run_dir = outcome.plan.run_dir
     if not outcome.ranks_started:
         return [("run directory", format_path(run_dir))]
@@ -220,8 +220,8 @@ def _next_lines(outcome: LaunchResult) -> list[str]:
         done = [f"harness report {run_dir}"] if outcome.export else [f"harness export {run_dir} OUT"]
         return [f"Next: {done[0]}"]
     if outcome.checkpoint:
-        return [f"To go on: the same command with `--resume {run_dir}`"]
-    return ["To start anew: the same command"] if outcome.verdict.state == "stopped" else []
+        return [f"To resume: the same command with `--resume {run_dir}`"]
+    return ["To start again: the same command"] if outcome.verdict.state == "stopped" else []
 
 
 def _environment_lines(plan: LaunchPlan) -> list[str]:
@@ -231,7 +231,7 @@ def _environment_lines(plan: LaunchPlan) -> list[str]:
 def _format_ops_state(plan: LaunchPlan, ready: bool) -> str:
     if not plan.ops:
         return "  nothing to compile"
-    elsewhere = "on each host, in one process there, before any rank starts"
+    elsewhere = "on each host, in one process, before any rank starts"
     if not plan.has_local_ranks:
         return f"  this machine has no ranks; would be compiled {elsewhere}"
     first = "compiled already" if ready else "would be compiled first, in one process"
@@ -239,7 +239,7 @@ def _format_ops_state(plan: LaunchPlan, ready: bool) -> str:
 
 
 def _command_lines(argv: tuple[str, ...]) -> list[str]:
-    """One option a line, so that a long command can be read."""
+    """One option per line, so that a long command can be read."""
     lines, current = [], shlex.quote(argv[0])
     for word in argv[1:]:
         if word.startswith("--") or word.endswith(".py"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The diagnosis of a log: the cause, its rank, how sure that is, what to change, the lines that matter."""
+"""The diagnosis of a log: the cause, its rank and certainty, the fix, and the relevant lines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _STATE_COLOURS = {"failed": "red", "completed": "green"}
 
 
 def render_diagnosis(diagnosis: Diagnosis, style: Style, width: int = 120) -> str:
-    """A dozen lines for a person."""
+    """A dozen lines for a terminal."""
     head = style.paint(diagnosis.state, _STATE_COLOURS.get(diagnosis.state, "yellow"), bold=True)
     lines = [f"{head}{escape_unprintable(_format_rank(diagnosis))}: {escape_unprintable(diagnosis.title)}"]
     if diagnosis.state == "failed":
@@ -30,7 +30,7 @@ def render_diagnosis(diagnosis: Diagnosis, style: Style, width: int = 120) -> st
     if diagnosis.change:
         lines += _wrap_lines("  change     ", diagnosis.change, width)
     if diagnosis.lines:
-        lines += ["", "  The lines that matter"]
+        lines += ["", "  Relevant lines"]
         digits = max(len(str(number)) for number, _ in diagnosis.lines)
         text_width = max(width - digits - 5, 40)
         lines += [

@@ -27,7 +27,7 @@ def compare_memory(record: RunRecord) -> list[tuple[str, PlannedMeasured]]:
 
 
 def planned_host_bytes(record: RunRecord) -> float | None:
-    """A rank's share of what was planned for its host; on the CPU accelerator with what would lie on a GPU."""
+    """A rank's share of its host's planned memory; on the CPU accelerator with the planned GPU memory."""
     plan = record.plan
     host, gpu = finite_number(plan.get("host_peak_bytes")), finite_number(plan.get("gpu_peak_bytes"))
     ranks = finite_number(plan.get("ranks_per_host")) or 1

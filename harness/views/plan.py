@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plan as text: ranks, batch, memory, time, what else would fit, and the command that comes next.
+"""A plan as text: ranks, batch, memory, time, alternatives, and the next command.
 
 Counts nothing itself.
 """
@@ -28,7 +28,7 @@ _PHASE_LABELS = {
     "resume": "while a checkpoint is read",
     "export": "while a folder is exported",
 }
-_NOTHING_WRITTEN = "Nothing was written and no host was contacted."
+_NOTHING_STARTED = "Nothing was started and no host was contacted."
 _MIN_FORMULA_WIDTH = 24
 
 
@@ -43,7 +43,7 @@ def render_plan(plan: Plan, findings: Sequence[Finding], next_command: str, styl
             _format_fit(plan, plan.memory, style),
             _render_time(plan, style, width),
             render_tuned_defaults(plan.tuned_defaults_impact, style, width),
-            _render_alternatives("What else would fit", plan.alternatives, style, width),
+            _render_alternatives("Alternatives", plan.alternatives, style, width),
             _render_alternatives("Fastest that fits, same batch", plan.fastest_fitting, style, width),
         ]
     blocks.append(_format_footer(plan, findings, next_command))
@@ -68,7 +68,7 @@ def _render_ranks_and_batch(plan: Plan) -> str:
     lines = [f"Ranks    {ranks}"]
     if batch.is_complete and degrees.data is not None and settings is not None:
         product = f"{batch.micro_batch} per rank x {degrees.data} x {batch.accumulation} accumulation steps"
-        lines.append(f"Batch    {batch.global_batch} = {product}, at most {settings.tokens_per_step:,} tokens a step")
+        lines.append(f"Batch    {batch.global_batch} = {product}, at most {settings.tokens_per_step:,} tokens per step")
     if settings is not None:
         lines.append(f"States   {settings.bytes_per_parameter}")
     return "\n".join(lines)
@@ -98,7 +98,7 @@ def _render_memory(plan: Plan, memory: MemoryEstimate, tier: Tier, style: Style,
         (row.description + (" (assumed)" if row.assumed else ""), row.bytes * times, _format_formula(row, times))
         for row in rows
     ]
-    table = _render_table(heads[tier], names[tier], [*lines, ("together", total, "")], style, width)
+    table = _render_table(heads[tier], names[tier], [*lines, ("total", total, "")], style, width)
     parts = [table, _format_phases(memory, tier, width), _format_pooled_note(plan, memory) if tier == "gpu" else ""]
     return "\n".join(part for part in parts if part)
 
@@ -108,7 +108,7 @@ def _format_formula(row: MemoryItem, times: int) -> str:
 
 
 def _format_phases(memory: MemoryEstimate, tier: Tier, width: int) -> str:
-    """The sum of every phase, so that it is seen how far the peak stands out."""
+    """The memory of every phase, to compare with the peak."""
     if tier == "nvme":
         return ""
     sizes = {phase: memory.bytes_at(tier, phase) if tier == "gpu" else memory.host_bytes_at(phase) for phase in PHASES}
@@ -119,7 +119,7 @@ def _format_phases(memory: MemoryEstimate, tier: Tier, width: int) -> str:
 def _format_pooled_note(plan: Plan, memory: MemoryEstimate) -> str:
     if memory.pooled:
         peak = format_bytes(memory.host_peak)
-        return f"On the CPU accelerator this is host memory too: {peak} per host with what follows."
+        return f"On the CPU accelerator this is host memory too: {peak} per host with the rows below."
     if plan.device is None:
         return "The kind of GPU is not known: set `cluster.gpu`, such as `H100-80GB`, or `cpu` where there is none."
     return ""
@@ -149,7 +149,7 @@ def _format_fit(plan: Plan, memory: MemoryEstimate, style: Style) -> str:
     if not parts:
         missing = "`cluster.host_memory`" if memory.pooled else "`cluster.gpu` and `cluster.host_memory`"
         return f"Whether it fits is not known: set {missing}."
-    verdict = {True: ("Fits", "green"), False: ("Does not fit", "red"), None: ("As far as is known it fits", "yellow")}
+    verdict = {True: ("Fits", "green"), False: ("Does not fit", "red"), None: ("Fits, as far as known", "yellow")}
     word, colour = verdict[plan.fit.fits]
     return f"{style.paint(word, colour, bold=True)}: {', '.join(parts)}"
 
@@ -165,8 +165,8 @@ def _render_time(plan: Plan, style: Style, width: int) -> str:
     if time.fixed_seconds > 0.01 * time.seconds:
         share, half = time.fixed_seconds / time.seconds, format_count(time.break_even_tokens)
         lines.append(
-            f"{format_seconds(time.fixed_seconds)} of it do not depend on the batch: {share:.0%} at "
-            f"{time.tokens_per_step:,} tokens a step, half at {half}"
+            f"{format_seconds(time.fixed_seconds)} of it are independent of the batch: {share:.0%} at "
+            f"{time.tokens_per_step:,} tokens per step, half at {half}"
         )
     lines += _long_run_lines(plan)
     lines.append("estimates from assumed rates; `--format json` lists them, `cluster` overrides them")
@@ -179,18 +179,18 @@ def _format_time_part(part: TimePart) -> str:
 
 
 def _long_run_lines(plan: Plan) -> list[str]:
-    """Checkpoints, hours and money."""
+    """Cost of a checkpoint; hours and cost of the whole run."""
     lines = []
     if plan.checkpoint_cost is not None:
         size, cost = format_bytes(plan.checkpoint_cost.bytes), format_seconds(plan.checkpoint_cost.seconds)
         lines.append(
             f"a checkpoint is {size} and takes {cost}; one every {format_seconds(plan.checkpoint_cost.interval)} "
-            f"loses least ({plan.checkpoint_cost.lost:.1%} with failures)"
+            f"costs least ({plan.checkpoint_cost.lost:.1%} of the time, failures included)"
         )
     if plan.cost is not None:
-        money = "" if plan.cost.money is None else f", {plan.cost.money:,.0f} in money"
+        cost = "" if plan.cost.money is None else f", cost {plan.cost.money:,.0f}"
         hours = format_seconds(plan.cost.hours * 3600)
-        lines.append(f"{format_count(plan.cost.tokens)} tokens: {hours}, {plan.cost.gpu_hours:,.0f} GPU hours{money}")
+        lines.append(f"{format_count(plan.cost.tokens)} tokens: {hours}, {plan.cost.gpu_hours:,.0f} GPU hours{cost}")
     return lines
 
 
@@ -222,7 +222,7 @@ def _format_footer(plan: Plan, findings: Sequence[Finding], next_command: str) -
     warnings = sum(f.severity == "warning" for f in findings)
     world = plan.run.parallel_dims.world_size
     ranks = "unknown ranks" if world is None else _pluralize(world, "rank")
-    summary = f"Plan: {ranks}, {_pluralize(errors, 'error')}, {_pluralize(warnings, 'warning')}. {_NOTHING_WRITTEN}"
+    summary = f"Plan: {ranks}, {_pluralize(errors, 'error')}, {_pluralize(warnings, 'warning')}. {_NOTHING_STARTED}"
     return f"{summary}\nNext: {next_command}" if next_command else summary
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory of a plan by alternative as SVG: stacked bars of GPU, host and NVMe, with what there is as a line.
+"""Memory of a plan by alternative as SVG: stacked bars of GPU, host and NVMe, with the available memory as a line.
 
 No script and no library; colours are in the file, for light and dark pages. Reads `plan.json`; counts nothing itself.
 """
@@ -29,11 +29,11 @@ _STYLE = (
     ".have{stroke:#c33;stroke-dasharray:4 3}"
     "@media(prefers-color-scheme:dark){text{fill:#ddd}.q{fill:#999}}"
 )
-_TIERS = (("gpu", "GPU, a rank"), ("host", "host memory, a node"), ("nvme", "NVMe, a node"))
+_TIERS = (("gpu", "GPU per rank"), ("host", "host memory per node"), ("nvme", "NVMe per node"))
 
 
 def render_memory_svg(plan: Mapping[str, Any]) -> str:
-    """The whole picture of a plan's JSON: one group of bars a tier, one bar an alternative, the run itself marked.
+    """The chart of a plan's JSON: one group of bars per tier, one bar per alternative, the run itself marked.
 
     Nothing where the plan has no alternatives, or was written before they had kinds.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The result of a search, the fewest GPUs, and a bare count: as text and as JSON. Counts nothing itself."""
+"""The result of a search, the fewest GPUs, and a bare parameter count: as text and as JSON. Counts nothing itself."""
 
 from __future__ import annotations
 
@@ -33,9 +33,7 @@ def render_search(result: SearchResult, style: Style, width: int) -> str:
         gate = style.paint(finding.gate, "yellow")
         lines.append(f"  refused by {gate}: {alternative.title} ({finding.message})"[: max(width, 60)])
     if result.best is not None and not result.launchable:
-        lines.append(
-            "`harness launch` of this version refuses the choice too: it is valid, planned and can be rendered."
-        )
+        lines.append("`harness launch` of this version refuses it; it can be validated, planned and rendered.")
     return "\n".join(lines)
 
 
@@ -72,7 +70,7 @@ def search_as_dict(result: SearchResult) -> dict[str, Any]:
 
 
 def alternative_as_dict(alternative: Alternative | None) -> dict[str, Any]:
-    """One choice."""
+    """One alternative as values of JSON."""
     if alternative is None:
         return {"title": None}
     s = alternative.settings
@@ -108,17 +106,15 @@ def min_gpus_as_json(result: MinGpusResult) -> str:
 
 
 def render_min_gpus(model: str, gpu: str, result: MinGpusResult) -> str:
-    """The smallest number of GPUs, and the raw floor."""
+    """The smallest number of GPUs, and the number that would hold the states alone."""
     states = f"{result.state_bytes / 1e9:,.1f} GB"
-    raw = (
-        f"The states alone are {states}, which {result.raw_floor_gpus:,} x {gpu} would hold with nothing else on them."
-    )
+    raw = f"The states alone are {states}, which {result.raw_floor_gpus:,} x {gpu} would hold without anything else."
     best = result.best
     if best is None:
         return f"{model} does not fit on up to {result.gpus:,} x {gpu}.\n{raw}"
-    time = f", {format_seconds(best.time.seconds)} a step" if best.time else ""
-    where = f"{format_bytes(best.gpu_peak)} a GPU, {format_bytes(best.host_peak)} a host"
-    where += f", {format_bytes(best.nvme_bytes)} NVMe a host" if best.nvme_bytes else ""
+    time = f", {format_seconds(best.time.seconds)} per step" if best.time else ""
+    where = f"{format_bytes(best.gpu_peak)} per GPU, {format_bytes(best.host_peak)} per host"
+    where += f", {format_bytes(best.nvme_bytes)} NVMe per host" if best.nvme_bytes else ""
     s = best.settings
     batch = f"micro-batch {s.micro_batch}, {'checkpointing' if s.checkpointing else 'no checkpointing'}"
     name = best.title.split(", micro-batch")[0].removesuffix(", no checkpointing")
@@ -150,8 +146,8 @@ def render_model_states(states: ModelStates) -> str:
     ]
     for stage, size in states.by_stage.items():
         mark = ">" if stage == states.stage else " "
-        lines.append(f"{mark} ZeRO-{stage}  {size / 1e9:>12,.2f} GB a rank")
+        lines.append(f"{mark} ZeRO-{stage}  {size / 1e9:>12,.2f} GB per rank")
     if states.raw_floor_gpus is not None:
-        lines += ["", f"{states.raw_floor_gpus:,} x {states.gpu} would hold the states with nothing else on them."]
+        lines += ["", f"{states.raw_floor_gpus:,} x {states.gpu} would hold the states without anything else."]
     lines += ["", "No buffers, activations or offload: `harness plan --model NAME` counts those."]
     return "\n".join(lines)

@@ -14,10 +14,10 @@ _MIN_SECONDS = 1e-4
 
 
 def render_tuned_defaults(impacts: Sequence[DefaultImpact], style: Style, width: int) -> str:
-    """Each tuned default, DeepSpeed's own default, and the difference by the plan."""
+    """Each tuned default, DeepSpeed's own default, and the planned difference."""
     if not impacts:
         return ""
-    heads = ("Chosen, as the spec is silent", "value", "default")
+    heads = ("Tuned defaults", "value", "default")
     rows = [
         (
             d.tuned_default.key.removeprefix("zero_optimization."),
@@ -33,7 +33,7 @@ def render_tuned_defaults(impacts: Sequence[DefaultImpact], style: Style, width:
         room = max(width - len(start), 30)
         parts = textwrap.wrap("; ".join(filter(None, (_format_impact(d), d.tuned_default.reason))), room)
         lines += [start + parts[0], *(" " * len(start) + part for part in parts[1:])]
-    return "\n".join(line.rstrip() for line in [*lines, "`tuned_defaults: false` leaves all of them to DeepSpeed"])
+    return "\n".join(line.rstrip() for line in [*lines, "`tuned_defaults: false` keeps DeepSpeed's defaults"])
 
 
 def _format_value(value: object) -> str:
@@ -43,7 +43,7 @@ def _format_value(value: object) -> str:
 
 
 def _format_impact(d: DefaultImpact) -> str:
-    sizes = (("GPU", d.gpu_bytes), ("host", d.host_bytes), ("wire a step", round(d.wire_bytes)))
+    sizes = (("GPU", d.gpu_bytes), ("host", d.host_bytes), ("wire/step", round(d.wire_bytes)))
     effects = [f"{name} {'+' if size > 0 else '-'}{format_bytes(abs(size))}" for name, size in sizes if size]
     if d.step_seconds is not None and abs(d.step_seconds) >= _MIN_SECONDS:
         effects.append(f"step {'+' if d.step_seconds > 0 else '-'}{format_seconds(abs(d.step_seconds))}")

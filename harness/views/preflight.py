@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The answers of the hosts, as a table of one column a host, and as JSON. Judges nothing; gates do."""
+"""The answers of the hosts, as a table with one column per host, and as JSON. Judges nothing; gates do."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _STATE_LABELS = {"unreachable": "not reached", "no answer in time": "too slow", 
 
 @dataclass(frozen=True, slots=True)
 class _FactRow:
-    """One fact: what stands in the cell of each host, and which of them are odd ones."""
+    """One fact: the cell of each host, and the hosts that differ from most."""
 
     name: str
     cells: tuple[str, ...]
@@ -33,8 +33,8 @@ class _FactRow:
 
 
 def render_survey(survey: Survey, style: Style) -> str:
-    """A row a fact, a column a host; a cell that differs from most of the others is marked. Many hosts: the odd ones
-    and the first are shown, the others are counted.
+    """One row per fact, one column per host; a cell that differs from most of the others is marked. Of many
+    hosts those that differ and the first ones are shown, the others are counted.
     """
     rows = [_ssh_row(survey), *(_build_row(survey, *row) for row in _fact_rows(survey))]
     rows = [row for row in rows if set(row.cells) != {_EMPTY}]
@@ -43,7 +43,7 @@ def render_survey(survey: Survey, style: Style) -> str:
     table += [[row.name, *(_truncate(row.cells[i]) for i in columns)] for row in rows]
     marks = [[False] * len(table[0]), *([False, *(i in row.outliers for i in columns)] for row in rows)]
     left = len(survey.hosts) - len(columns)
-    more = [f"{left} more host{'s' if left > 1 else ''} like most of these"] if left else []
+    more = [f"{left} more host{'s' if left > 1 else ''} with the majority's values"] if left else []
     return "\n".join([*_align_lines(table, marks, style), *more, *_network_lines(survey)])
 
 
@@ -60,7 +60,7 @@ def _build_row(survey: Survey, name: str, cell: Callable[[HostFacts], str], same
 
 
 def _select_columns(count: int, odd: set[int]) -> list[int]:
-    """Which hosts get a column: all where they are few, else the first and the odd ones."""
+    """The hosts with a column: all where they are few, else the first and those that differ."""
     if count <= _MAX_COLUMNS:
         return list(range(count))
     first = [i for i in range(count) if i not in odd][:1]
@@ -68,7 +68,7 @@ def _select_columns(count: int, odd: set[int]) -> list[int]:
 
 
 def _align_lines(table: Sequence[Sequence[str]], marks: Sequence[Sequence[bool]], style: Style) -> list[str]:
-    """A star behind what is odd, in every row of its column, so that columns stay straight without colour."""
+    """A star after a cell that differs; other cells of its column get a blank, so that columns align without colour."""
     widths = [max(len(row[column]) for row in table) + 2 for column in range(len(table[0]))]
     lines = []
     for row, odd in zip(table, marks, strict=True):
@@ -85,7 +85,7 @@ def _format_reachability(host: HostFacts) -> str:
 
 
 def _fact_rows(survey: Survey) -> list[tuple[str, Callable[[HostFacts], str], bool]]:
-    """Name, what stands in a cell, and whether all hosts should have the same."""
+    """Name, text of a cell, and whether all hosts should have the same."""
     rows: list[tuple[str, Callable[[HostFacts], str], bool]] = [
         ("python", lambda h: h.python, True),
         ("harness", lambda h: (h.code or "none")[:8], True),
@@ -146,7 +146,7 @@ def _network_lines(survey: Survey) -> list[str]:
         lines.append(f"Port {survey.port} of {survey.hosts[0].name}: reached from {reached} of {tried} hosts")
     if survey.shared_interface:
         lines.append(
-            f"Network: {survey.shared_interface} is the only one that all share; a launch sets it for gloo and NCCL"
+            f"Network: {survey.shared_interface} is the only shared interface; a launch sets it for gloo and NCCL"
         )
     return lines if len(lines) > 1 else []
 
@@ -156,7 +156,7 @@ def _truncate(cell: str) -> str:
 
 
 def allreduce_lines(summed: AllReduceResult | None) -> list[str]:
-    """What an all-reduce over all ranks came to, a line for each size."""
+    """The result of an all-reduce over all ranks, one line per size."""
     if summed is None or not summed.sizes:
         return []
     hosts = len(set(summed.hosts))
@@ -168,7 +168,7 @@ def allreduce_lines(summed: AllReduceResult | None) -> list[str]:
 
 
 def format_totals(survey: Survey, report: Report, summed: AllReduceResult | None, style: Style) -> str:
-    """The last line: how many findings, how many hosts answered, and that nothing was trained."""
+    """The last line: the numbers of findings and of hosts that answered, and that nothing was trained."""
     hosts = len(survey.hosts)
     answers = f"{len(survey.reachable_hosts)} of {hosts} host{'s' if hosts > 1 else ''} answered"
     tail = "No rank was started" if summed is None else "Nothing was trained"
@@ -178,7 +178,7 @@ def format_totals(survey: Survey, report: Report, summed: AllReduceResult | None
 def survey_as_json(
     survey: Survey, findings: Sequence[Finding], code: int, summed: AllReduceResult | None = None
 ) -> str:
-    """The same for programs, with everything that each host said."""
+    """The survey for programs, with the full answer of each host."""
     body: dict[str, Any] = {
         "format_version": 1,
         "exit_code": code,

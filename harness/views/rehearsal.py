@@ -15,7 +15,7 @@ from harness.rehearsal.small_run import KeyChange, SmallRun
 from harness.units import format_bytes, format_count, format_seconds
 
 FORMAT_VERSION = 1
-_COLUMNS = ("", "measured", "planned", "ratio", "carried to the whole run", "its plan", "how sure")
+_COLUMNS = ("", "measured", "planned", "ratio", "extrapolated to the whole run", "its plan", "how sure")
 _MAX_LINES = 10
 
 
@@ -39,10 +39,10 @@ def _format_title(small: SmallRun, whole: Plan) -> str:
 
 
 def render_changes(changes: Sequence[KeyChange]) -> str:
-    """Each key that is not the spec's, one a line."""
+    """The changed keys, one per line."""
     width = max((len(change.key) for change in changes), default=0)
     lines = [f"  {c.key:<{width}}  {_format_value(c.was)} -> {_format_value(c.now)}  ({c.why})" for c in changes]
-    return "\n".join(["Changed, and nothing else:", *lines])
+    return "\n".join(["Changed keys:", *lines])
 
 
 def _format_value(value: Any) -> str:
@@ -53,7 +53,7 @@ def _format_value(value: Any) -> str:
 
 
 def render_quantities(quantities: Sequence[Quantity]) -> str:
-    """Ten lines at most: the states of a tier together, then phases, a checkpoint, a step."""
+    """Ten lines at most: the states of each tier, then phases, a checkpoint, a step."""
     others = [q for q in quantities if not _is_state(q)]
     lines = [*sum_by_tier([q for q in quantities if _is_state(q)]), *others][:_MAX_LINES]
     rows = [_COLUMNS, *map(_format_cells, lines)]
@@ -72,7 +72,7 @@ def _format_cells(q: Quantity) -> tuple[str, ...]:
     show = format_bytes if q.unit == "bytes" else format_seconds
     ratio = "-" if q.ratio is None else f"{q.ratio:.3f}"
     if q.low is None or q.high is None:
-        carried, sure = "-", q.why or "not carried over"
+        carried, sure = "-", q.why or "not extrapolated"
     elif q.exact:
         carried, sure = show(q.low), "exact to the byte"
     else:
@@ -84,7 +84,7 @@ def _format_cells(q: Quantity) -> tuple[str, ...]:
 
 
 def rehearsal_as_json(plan: RehearsalPlan, result: RehearsalResult) -> str:
-    """The same for programs. Bytes and seconds."""
+    """The report for programs, in bytes and seconds."""
     small, whole, quantities = plan.small, plan.whole, result.quantities
     body = {
         "format_version": FORMAT_VERSION,

@@ -19,11 +19,11 @@ _COLOURS = {"completed": "green", "running": "cyan", "failed": "red", "broken of
 _COLUMNS = ("run", "state", "step", "loss", "held-out", "tokens/s", "MFU", "started", "attempts")
 _MAX_BROKEN = 10
 _LEFT_ALIGNED = {0, 1, 7}
-"""Columns of words; the others are figures and end at the right."""
+"""Columns of text; the others are figures and right-aligned."""
 
 
 def render_runs(folder: str, runs: Sequence[RunSummary], style: Style) -> str:
-    """One line a run, and how many there are."""
+    """One line per run, and the number of runs."""
     if not runs:
         return f"no runs in {folder}"
     now = time.time()
@@ -43,7 +43,7 @@ def render_runs(folder: str, runs: Sequence[RunSummary], style: Style) -> str:
         lines.append("  ".join(cells).rstrip())
     broken = [f"{escape_unprintable(run.name)}: {escape_unprintable(text)}" for run in runs for text in run.unusable]
     lines += broken[:_MAX_BROKEN]
-    lines += [f"and {len(broken) - _MAX_BROKEN} more files that cannot be used"] if broken[_MAX_BROKEN:] else []
+    lines += [f"and {len(broken) - _MAX_BROKEN} more unusable files"] if broken[_MAX_BROKEN:] else []
     count = f"{len(runs)} run{'s' if len(runs) > 1 else ''}"
     going = sum(run.state == "running" for run in runs)
     return "\n".join([*lines, "", f"{count} in {folder}" + (f", {going} running" if going else "")])

@@ -6,13 +6,14 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from harness import __version__
 from harness.findings import CheckOutcome, Finding, Place
 
 _LEVEL = {"error": "error", "warning": "warning", "info": "note"}
 
 
 def findings_as_sarif(outcome: CheckOutcome) -> str:
-    """The log, with the rules that it mentions."""
+    """The SARIF log, with the rules that its results name."""
     from harness.check.finding_index import list_rows
 
     pages = {row.id: row for row in list_rows()}
@@ -20,6 +21,7 @@ def findings_as_sarif(outcome: CheckOutcome) -> str:
     used = sorted({finding.gate for finding in (*findings, *outcome.general)})
     driver = {
         "name": "harness",
+        "version": __version__,
         "rules": [_rule_as_dict(id_, pages.get(id_)) for id_ in used],
         "properties": {"deepspeedVersion": outcome.deepspeed, "deepspeedVersionOrigin": outcome.origin},
     }
@@ -37,7 +39,7 @@ def findings_as_sarif(outcome: CheckOutcome) -> str:
 
 
 def _rule_as_dict(id_: str, row: Any) -> dict[str, Any]:
-    """The metadata of a finding's kind: title, page, and where it is true."""
+    """The metadata of a kind of finding: title, page, and versions."""
     if row is None:
         return {"id": id_, "shortDescription": {"text": id_}}
     from harness.views.gate_pages import render_page

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The progress of a run on stderr: a bar on a terminal, plain lines elsewhere, JSON for programs.
 
-Draws what `harness.launching` tells; the log keeps everything that is not shown here.
+Shows the events of `harness.launching`; the log has everything that is not shown here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from harness.views.traceback_buffer import TracebackBuffer
 ScreenMode = Literal["bar", "plain", "json", "quiet"]
 _REPEAT_SECONDS = 15.0
 _OP_LOAD_SECONDS = 3.0
-"""An op that is compiled already is loaded in less."""
+"""A compiled op loads in less."""
 _BAR_WIDTH = 20
 _BAR_MARGIN = 34
 """Columns of a line that the bar, the count and the gaps take."""
@@ -41,8 +41,8 @@ def resolve_mode(mode: str) -> ScreenMode:
 
 
 class Screen:
-    """The onlooker of `harness launch`. `quiet` shows trouble only, `json` one object a line; of the ranks' output what
-    rank 0 prints is shown, with `tee` that of all.
+    """The observer of `harness launch`. `quiet` shows warnings and errors only, `json` one object per
+    line. Of the ranks' output it shows that of rank 0, with `tee` that of all.
     """
 
     def __init__(
@@ -58,14 +58,14 @@ class Screen:
         self._current_op = ""
         self._tracebacks = TracebackBuffer()
         self.last_lines: deque[str] = deque(maxlen=40)
-        """The last lines that are no noise, for whoever has to say why a run failed."""
+        """The last lines that are no noise, shown when a run failed."""
 
     def on_ops_check(self, ops: Sequence[str]) -> None:
-        """Torch is imported for it, which takes seconds."""
+        """Print the ops; the check imports torch, which takes seconds."""
         self._print_note(f"checking that these ops are compiled: {', '.join(ops)}")
 
     def on_op_build(self, op: str, seconds: float, expected: float) -> None:
-        """Said once it is clear that it takes time, and then now and again."""
+        """Print progress of a build that takes longer than a load, at intervals."""
         now = time.monotonic()
         if seconds < _OP_LOAD_SECONDS or (op == self._current_op and now - self._last_build_note < _REPEAT_SECONDS):
             return
@@ -78,32 +78,28 @@ class Screen:
         self._current_op, self._last_build_note = op, now
 
     def on_op_built(self, op: str, seconds: float) -> None:
-        """The end of that."""
+        """Print the time of a build."""
         self._print_note(f"compiled {op} in {format_seconds(seconds)}")
 
     def on_lock_removed(self, lock: Path, host: str) -> None:
-        """Every later process would have waited for it for ever."""
+        """Print that a stale lock was removed: later processes would wait for it forever."""
         self._print_note(
-            f"removed {lock}{_format_host_suffix(host)}: a compilation was killed there and nobody holds it"
+            f"removed {lock}{_format_host_suffix(host)}: a compilation was killed there and no process holds it"
         )
 
     def on_lock_kept(self, lock: Path, host: str) -> None:
-        """Not ours to remove."""
-        nobody = f"nobody on {host or 'this machine'}"
+        """Print that a lock was kept: a process of another machine may hold it."""
+        nobody = f"no process on {host or 'this machine'}"
         self._print_note(f"{lock} is held by {nobody}; if no other machine compiles there, remove it", always=True)
 
     def on_op_unloadable(self, op: str, error: str, host: str) -> None:
-        """Half of a compilation, or another system's."""
-        self._print_note(
-            f"{op} as it was compiled{_format_host_suffix(host)} does not load ({error}); compiling it again"
-        )
+        """Print that an op does not load: a truncated library, or one of another system."""
+        self._print_note(f"the compiled {op}{_format_host_suffix(host)} does not load ({error}); compiling it again")
 
     def on_start(self, world: int, hosts: int, log: Path) -> None:
-        """From here on the ranks have the word."""
+        """Print the number of ranks and the folder of their logs."""
         where = "on this machine" if hosts == 1 else f"on {hosts} hosts"
-        ranks = (
-            f"{world} ranks {where}; what each prints is in" if world > 1 else f"1 rank {where}; what it prints is in"
-        )
+        ranks = f"{world} ranks {where}; their output is in" if world > 1 else f"1 rank {where}; its output is in"
         self._print_note(f"starting {ranks} {log.parent}")
 
     def on_output(self, line: str) -> None:
@@ -121,7 +117,7 @@ class Screen:
             self._print(line)
 
     def on_metrics(self, row: dict[str, Any]) -> None:
-        """Moves the bar, or makes a line."""
+        """Update the bar, or print a line."""
         kind = row.get("type")
         if kind == "run":
             start = int(finite_number(row.get("start_step")) or 0)
@@ -147,40 +143,38 @@ class Screen:
             self._print(format_plain(row, pace))
 
     def on_stop(self, why: str, grace: float | None, waiting: bool) -> None:
-        """What happens now, and how to have it quicker."""
+        """Print what a stop waits for."""
         if waiting:
             may = "the ranks finish" if grace is None else f"the ranks have {format_seconds(grace)} to finish"
-            text = f"stopping after {why}: {may} their step and save (again: kill now)"
+            text = f"stopping after {why}: {may} their step and save (a second signal kills them)"
         else:
             text = f"stopping after {why}: no rank is training yet"
         self._print_note(text, always=True)
 
     def on_kill(self, count: int) -> None:
-        """Not gone by themselves."""
-        self._print_note(f"ending {count} process{'es' if count > 1 else ''} of the run")
+        """Print the number of processes that are killed."""
+        self._print_note(f"killing {count} process{'es' if count > 1 else ''} of the run")
 
     def on_end(self, verdict: Verdict) -> None:
-        """Now it is known whose traceback tells why; those of ranks that lost that one stay in the log."""
+        """Print the traceback of the rank that failed first; those of ranks that lost that one stay in the log."""
         lines, others = self._tracebacks.pop_for_verdict(verdict)
         self._print_lines(lines)
         if verdict.state == "failed" and verdict.rank is not None and not (verdict.crashed or verdict.refused):
             self.last_lines.clear()
         if others and verdict.state == "failed":
             who = f"rank {others[0]}" if len(others) == 1 else f"{len(others)} other ranks"
-            self._print_note(
-                f"{who} failed after that; what {'it' if len(others) == 1 else 'they'} printed is in the log"
-            )
+            self._print_note(f"{who} failed after that; {'its' if len(others) == 1 else 'their'} output is in the log")
 
     def _print_lines(self, lines: Sequence[str]) -> None:
         for line in lines if not self._quiet else ():
             self._print(line)
 
     def on_note(self, text: str) -> None:
-        """As it is, but for control characters: it may name what somebody else's checkpoint says."""
+        """Print a note with control characters escaped: it may quote another user's checkpoint."""
         self._print_note(escape_unprintable(text, keep="\n"))
 
     def close(self) -> None:
-        """The bar stays as it was last."""
+        """Stop the bar."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
@@ -210,7 +204,7 @@ class Screen:
         self._print(json.dumps({"time": round(time.time(), 3), **body}))
 
     def _print(self, text: str) -> None:
-        """A screen that is gone (a closed terminal, a broken pipe) must not end a training."""
+        """Print; a closed terminal or a broken pipe must not end a training."""
         with contextlib.suppress(OSError, ValueError):
             if self._bar is not None:
                 from rich.text import Text

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A diagnosis in words, for the report and for the end of a launch. Judges nothing itself."""
+"""Causes of slowness as text, for the report and for the end of a launch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def format_headline(report: SlowdownReport) -> str:
 
 
 def format_settings(sets: Mapping[str, Any]) -> str:
-    """The keys as a spec has them, and which are removed."""
+    """The keys in the spec's notation, and the removed ones."""
     values = [f"`{key}: {json.dumps(value)}`" for key, value in sets.items() if value is not None]
     gone = [f"`{key}`" for key, value in sets.items() if value is None]
     return ", ".join([*values, *([f"without {' and '.join(gone)}"] if gone else [])])
@@ -36,7 +36,7 @@ def format_setting(setting: SettingChange) -> str:
 def format_prediction(prediction: PlanPrediction | None) -> str:
     """The setting's plan: time where it plans time, memory, and whether it fits."""
     if prediction is None or prediction.after is None:
-        return "no plan could be made of this run"
+        return "this run has no plan"
     before, after = prediction.before, prediction.after
     parts = [_format_time_change(before, after), *_memory_changes(before, after)]
     fits = {True: "fits", False: "does not fit, as before", None: ""}[after.fit.fits]
@@ -45,13 +45,13 @@ def format_prediction(prediction: PlanPrediction | None) -> str:
 
 def _format_time_change(before: Plan, after: Plan) -> str:
     if before.time is None or after.time is None:
-        return "no time is planned for this device"
+        return "the plan has no time for this device"
     old, new = before.time, after.time
     if before.settings and after.settings and before.settings.tokens_per_step != after.settings.tokens_per_step:
         faster = new.tokens_per_second / old.tokens_per_second - 1
         return f"{old.tokens_per_second:,.0f} tokens/s become {new.tokens_per_second:,.0f} ({100 * faster:+.0f}%)"
     if abs(new.seconds / old.seconds - 1) < 0.005:
-        return f"a step stays at {format_seconds(old.seconds)}, so it expects nothing of this"
+        return f"a step stays at {format_seconds(old.seconds)}, no gain expected"
     change = 100 * (new.seconds / old.seconds - 1)
     return f"a step of {format_seconds(old.seconds)} becomes {format_seconds(new.seconds)} ({change:+.0f}%)"
 

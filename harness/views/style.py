@@ -10,7 +10,7 @@ _CODES = {"": "", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cya
 
 
 class Style(NamedTuple):
-    """Paints text, or leaves it as it is."""
+    """Paints text on a terminal with colour; leaves it unchanged elsewhere."""
 
     colour: bool = False
 

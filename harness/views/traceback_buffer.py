@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tracebacks of ranks, kept from the screen until it is known whose it was that ended the run.
+"""Tracebacks of ranks, kept from the screen until the rank that failed first is known.
 
-A rank that lost another one says so at length, before anybody knows that the other one was killed. Prints nothing.
+A rank that lost a peer prints a long traceback before the supervisor knows that the peer was killed. Prints nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from harness.verdicts import Verdict
 
 _FIRST_LINE = "Traceback (most recent call last):"
 _MAX_LINES = 200
-"""Of a rank's first lines, and of its last: a traceback that it outlived may come long before the one that ended it."""
+"""Kept of a rank's first lines and of its last: a caught traceback may come long before the fatal one."""
 
 
 class TracebackBuffer:
@@ -23,7 +23,7 @@ class TracebackBuffer:
         self._by_rank: dict[int, tuple[list[str], deque[str]]] = {}
 
     def feed(self, line: str) -> bool:
-        """Keep a line that is part of one; False for any other."""
+        """Keep a line of a traceback; False for any other line."""
         rank = rank_of(line)
         if rank not in self._by_rank and not strip_rank_prefix(line).startswith(_FIRST_LINE):
             return False
@@ -32,14 +32,13 @@ class TracebackBuffer:
         return True
 
     def pop_lines(self, rank: int) -> list[str]:
-        """The lines of a rank that went on after all."""
+        """The kept lines of a rank that continued to train."""
         first, last = self._by_rank.pop(rank, ([], ()))
         return [*first, *last]
 
     def pop_for_verdict(self, verdict: Verdict) -> tuple[list[str], list[int]]:
-        """(the lines that tell why the ranks ended so, which other ranks had said something); none are kept after that.
-
-        Where no rank is named, it is the first one's, which is shown while a run goes on.
+        """(the traceback that explains the end, the other ranks with tracebacks); none are kept after that. Where no
+        rank is named, it is that of rank 0, which is shown during a run.
         """
         whose = 0 if verdict.rank is None else verdict.rank if verdict.crashed or verdict.refused else None
         lines = [] if whose is None else self.pop_lines(whose)

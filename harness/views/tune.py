@@ -16,7 +16,7 @@ _COLOURS = {"measured": "", "dropped": "yellow", "not tried": ""}
 
 
 def render_tune_report(evidence: TuneReport, style: Style, width: int) -> str:
-    """The table, why some have no figure, and the verdict."""
+    """The table, the reasons for missing figures, and the result."""
     parts = [
         _format_title(evidence),
         render_trials(evidence, style, width),
@@ -35,7 +35,7 @@ def _format_title(e: TuneReport) -> str:
 
 
 def render_trials(e: TuneReport, style: Style, width: int) -> str:
-    """One line a trial."""
+    """One line per trial."""
     rows = [_COLUMNS, *(_format_cells(trial) for trial in e.trials)]
     widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]
     widths[0] = min(widths[0], max(24, width - sum(widths[1:]) - 2 * len(widths)))
@@ -81,29 +81,29 @@ def _render_notes(e: TuneReport, width: int) -> str:
             f"  dropped: its first measured steps each took over {EARLY_STOP_RATIO} times as long as the best one's"
         )
     if e.reference_gpu:
-        lines.append(
-            f"  the plan does not know the speed of this machine: candidates are in order as on {e.reference_gpu}"
-        )
+        lines.append(f"  the plan has no speed of this machine: candidates are ordered as for {e.reference_gpu}")
     if any(t.candidate.alternative.fit.fits is False for t in e.trials):
         lines.append(
-            f"  by plan some are up to {MEMORY_TOLERANCE:.0%} short of memory, which is as far as the plan may be wrong"
+            f"  some candidates lack up to {MEMORY_TOLERANCE:.0%} of memory by the plan, which is within its error"
         )
     return "\n".join(lines)
 
 
 def format_result(e: TuneReport, style: Style) -> str:
-    """The fastest candidate, its speed-up, and whether that is more than chance."""
+    """The fastest candidate, its speed-up, and whether that is more than noise."""
     ranking, best = e.ranking, e.ranking.best
-    ended = "" if e.complete else "Broken off; of what is known: "
+    ended = "" if e.complete else "Interrupted; so far: "
     if best is None:
         return f"{ended}No candidate could be measured."
     if not best.candidate.changes:
-        return f"{ended}The spec as it is was the fastest; it is kept."
+        return f"{ended}The unchanged spec was the fastest; it is kept."
     if not ranking.is_faster:
-        gain = "" if ranking.gain is None else f" ({ranking.gain:.1%} a step)"
-        return f"{ended}Nothing was faster than the spec as it is by more than steps scatter{gain}; it is kept."
+        gain = "" if ranking.gain is None else f" ({ranking.gain:.1%} per step)"
+        return f"{ended}No candidate beat the unchanged spec by more than the noise of its steps{gain}; it is kept."
     speed = (
-        "the spec as it is could not be measured" if ranking.speedup is None else f"{ranking.speedup:.2f} times as fast"
+        "the unchanged spec could not be measured"
+        if ranking.speedup is None
+        else f"{ranking.speedup:.2f} times as fast"
     )
     sets = ", ".join(f"`{join_key(path)}: {format_value(value)}`" for path, value in best.candidate.changes.items())
     return f"{ended}{style.paint('Fastest', 'green', bold=True)}: {best.candidate.title}, {speed}\n  by {sets}"
@@ -114,7 +114,7 @@ def format_progress(trial: Trial, number: int, of: int) -> str:
     duration = format_seconds(trial.wall_seconds)
     if trial.median_step_seconds is not None:
         rate = "" if trial.tokens_per_second is None else f", {format_count(trial.tokens_per_second)} tokens/s"
-        result = f"{format_seconds(trial.median_step_seconds)} a step{rate}" + (
+        result = f"{format_seconds(trial.median_step_seconds)} per step{rate}" + (
             "" if trial.state == "measured" else f", {trial.state}"
         )
     else:
@@ -123,7 +123,7 @@ def format_progress(trial: Trial, number: int, of: int) -> str:
 
 
 def render_dry_run(e: TuneReport, style: Style, width: int) -> str:
-    """The candidates that would be tried."""
+    """The candidates of a dry run."""
     return "\n\n".join(
         part for part in (_format_title(e), render_trials(e, style, width), _render_notes(e, width)) if part
     )

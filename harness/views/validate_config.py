@@ -15,7 +15,7 @@ from harness.views.style import Style, escape_unprintable
 def render_validation(
     outcome: CheckOutcome, results: Sequence[FileResult], options: ValidateOptions, style: Style
 ) -> str:
-    """All of it as text. Diffs are left out where the fixed text itself is printed."""
+    """The outcome as text. Diffs are left out where the fixed text itself is printed."""
     diffs = [] if options.prints_fixed_text else [_render_diff(result, style) for result in results]
     against = f" against DeepSpeed {outcome.deepspeed} ({outcome.origin})"
     summary = findings_text.format_summary(outcome.reports, style, against=against, general=outcome.general)
@@ -55,7 +55,7 @@ def render_for_programs(outcome: CheckOutcome, format: str) -> str:  # noqa: A00
 
 
 def unapplied_fix_lines(results: Sequence[FileResult]) -> list[str]:
-    """A line for each reason why something was not fixed."""
+    """One line per fix that was not applied, with the reason."""
     return [
         escape_unprintable(f"not fixed in {result.checked.report.file}: {reason}")
         for result in results
@@ -81,11 +81,11 @@ def _colour_diff(diff: str, style: Style) -> str:
 
 def _format_passed_over(outcome: CheckOutcome) -> str:
     count = len(outcome.passed_over)
-    return f". {count} other file{'' if count == 1 else 's'} passed over" if count else ""
+    return f". {count} other file{'' if count == 1 else 's'} skipped" if count else ""
 
 
 def _format_fix_hint(results: Sequence[FileResult], options: ValidateOptions) -> str:
-    """The number of findings that `--fix` could fix, or has left."""
+    """The number of findings that `--fix` can fix, or did not."""
     findings = [finding for result in results for finding in result.checked.report.findings]
     if options.diff:
         count = sum(len(result.fix_result.applied) for result in results if result.fix_result is not None)

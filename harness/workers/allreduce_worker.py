@@ -15,6 +15,10 @@ import sys
 import threading
 import time
 from datetime import timedelta
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
 
 MARK = "HARNESS-ALLREDUCE "
 SIZES = (2**20, 2**24, 2**27)
@@ -59,7 +63,7 @@ def main() -> int:
     return 0 if right else 1
 
 
-def measure_all_reduce(size: int, device: object) -> tuple[dict[str, float], bool]:
+def measure_all_reduce(size: int, device: torch.device) -> tuple[dict[str, float], bool]:
     """All-reduces of one size: bytes, mean seconds, bus bandwidth in bytes a second; and whether all sums are right.
 
     Bus bandwidth is nccl-tests' (doc/PERFORMANCE.md): bytes / seconds x 2 (n - 1) / n, what the slowest link carries.
@@ -92,7 +96,7 @@ def measure_all_reduce(size: int, device: object) -> tuple[dict[str, float], boo
     return {"bytes": size, "seconds": seconds, "bus": size / seconds * 2 * (world - 1) / world}, bool(verdict.item())
 
 
-def synchronize(tensor: object) -> None:
+def synchronize(tensor: torch.Tensor) -> None:
     """Wait until the device of this tensor has finished its work."""
     import torch
 

@@ -16,10 +16,10 @@ def main() -> int:
     # An export needs no accelerator, and DeepSpeed would print on stdout which one it uses.
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
     from harness.interpreter import remove_repeated_root
-    from harness.runtime.patches.no_mlflow import import_deepspeed
+    from harness.patches.no_mlflow import import_deepspeed, read_switches
 
     remove_repeated_root()
-    import_deepspeed()
+    import_deepspeed(read_switches(arguments.checkpoint / "manifest.json"))
     from harness.errors import UserError
     from harness.runtime.export import SHARD_BYTES, export_checkpoint
     from harness.runtime.text_generation import generate_sample
@@ -70,7 +70,7 @@ def _parse_arguments() -> argparse.Namespace:
         "--sample-prompt", metavar="TEXT", help="print a sample that starts like this, and keep it in --sample-file"
     )
     parser.add_argument("--sample-tokens", type=int, default=128, metavar="N")
-    parser.add_argument("--sample-file", type=Path, metavar="FILE", help="default: sample.txt beside --out")
+    parser.add_argument("--sample-file", type=Path, metavar="FILE", help="default: sample.txt next to --out")
     parser.add_argument(
         "--sample-seed",
         type=int,

@@ -25,6 +25,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # an old Python on a host could not evaluate them
+    from collections.abc import Callable
+    from typing import Any
+
+    Request = dict[str, Any]
+    Answer = dict[str, Any]
 
 MARK = "HARNESS-PROBE "
 """Begins our one line; a login shell may print others before it."""
@@ -33,11 +41,12 @@ IFF_UP, IFF_LOOPBACK = 0x1, 0x8  # linux/if.h
 AIO_PROGRAM = "#include <libaio.h>\nint main(void) { return io_submit(0, 0, 0); }\n"
 
 
-def read_facts(request):
+def read_facts(request: Request) -> Answer:
     """All facts of this host that a gate may use. Bytes and seconds; null where they are not known."""
     sys.path[:0] = request.get("path", [])
-    facts = {
-        "time": time.time(),
+    start = time.time()
+    facts: Answer = {
+        "time": start,
         "hostname": socket.gethostname(),
         "machine": read_identity(),
         "python": platform.python_version(),
@@ -62,12 +71,12 @@ def read_facts(request):
     if request.get("libaio"):
         facts["libaio"] = can_link_libaio()
     if request.get("torch") and facts["accelerators"]:
-        facts["torch"] = probe_torch(request["torch"], time.time() - facts["time"])
-    facts["took"] = time.time() - facts["time"]
+        facts["torch"] = probe_torch(request["torch"], time.time() - start)
+    facts["took"] = time.time() - start
     return facts
 
 
-def read_identity():
+def read_identity() -> str:
     """Tells machines apart whatever they are called: the boot id, and the network that this process sees."""
     boot = read_text("/proc/sys/kernel/random/boot_id").strip()
     try:
@@ -76,7 +85,7 @@ def read_identity():
         return boot
 
 
-def package_version(name):
+def package_version(name: str) -> str | None:
     """Version of an installed distribution, not imported."""
     try:
         return importlib.metadata.version(name)
@@ -84,7 +93,7 @@ def package_version(name):
         return None
 
 
-def hash_code(folder_name):
+def hash_code(folder_name: str) -> str | None:
     """One sha256 over names and contents of the Python files below a folder; None when there are none."""
     root, digest, count = Path(folder_name), hashlib.sha256(), 0
     for file in sorted(root.rglob("*.py")):
@@ -97,7 +106,7 @@ def hash_code(folder_name):
     return digest.hexdigest() if count else None
 
 
-def list_accelerators():
+def list_accelerators() -> list[dict[str, str | int | None]]:
     """NVIDIA devices as nvidia-smi lists them: name and bytes of memory."""
     program = shutil.which("nvidia-smi")
     if program is None:
@@ -111,7 +120,7 @@ def list_accelerators():
     return [{"name": n.strip(), "memory": int(m) * 2**20 if m.strip().isdigit() else None} for n, _, m in rows]
 
 
-def probe_torch(torch_request, spent):
+def probe_torch(torch_request: Request, spent: float) -> Answer:
     """Ask torch about these devices: `source`, the text of `torch_device_probe.py`, is run by this Python, within
     `seconds` less those `spent`, with the variables and the PYTHONPATH that ranks have. `answer` is null where none
     came in time.
@@ -141,7 +150,7 @@ def probe_torch(torch_request, spent):
     return result
 
 
-def read_driver_version():
+def read_driver_version() -> str | None:
     """The version of NVIDIA's driver, from the kernel's module; else from nvidia-smi, which may take seconds."""
     version = r"\b\d{3,}\.\d+(\.\d+)?\b"
     match = re.search(version, read_text("/proc/driver/nvidia/version"))
@@ -155,7 +164,7 @@ def read_driver_version():
     return match.group(0) if match else None
 
 
-def read_memory():
+def read_memory() -> dict[str, int]:
     """Total and available bytes, capped by the control group's limit (cgroup v2)."""
     rows = dict(line.split(":", 1) for line in read_text("/proc/meminfo").splitlines() if ":" in line)
     total, available = (int(rows.get(n, "0 kB").split()[0]) * 1024 for n in ("MemTotal", "MemAvailable"))
@@ -166,13 +175,13 @@ def read_memory():
     return {"total": total, "available": available}
 
 
-def read_limit(kind):
+def read_limit(kind: int) -> int | None:
     """A soft limit; None is no limit."""
     soft = resource.getrlimit(kind)[0]
     return None if soft == resource.RLIM_INFINITY else soft
 
 
-def free_bytes(path):
+def free_bytes(path: Path) -> int | None:
     """Free bytes for this user below a folder that exists."""
     try:
         return shutil.disk_usage(str(path)).free
@@ -180,7 +189,7 @@ def free_bytes(path):
         return None
 
 
-def describe_folder(path):
+def describe_folder(path: Path) -> Answer:
     """The nearest folder that exists at or above a path, whether it can be written, and its file system."""
     parent = next((p for p in (path, *path.parents) if p.is_dir()), Path("/"))
     return {
@@ -192,7 +201,7 @@ def describe_folder(path):
     }
 
 
-def read_filesystem(path):
+def read_filesystem(path: Path) -> str:
     """The type of the file system that holds a path."""
     best, kind, target = "", "", str(path.resolve())
     for line in read_text("/proc/mounts").splitlines():
@@ -202,7 +211,7 @@ def read_filesystem(path):
     return kind
 
 
-def list_interfaces():
+def list_interfaces() -> list[Answer]:
     """Every interface that is up, with its first IPv4 address and the length of its prefix."""
     rows = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -222,15 +231,15 @@ def list_interfaces():
     return rows
 
 
-def resolve_addresses(name):
+def resolve_addresses(name: str) -> list[str]:
     """The addresses of a name, as gloo looks up its own host's."""
     try:
-        return sorted({row[4][0] for row in socket.getaddrinfo(name, None)})
+        return sorted({str(row[4][0]) for row in socket.getaddrinfo(name, None)})
     except OSError:
         return []
 
 
-def check_port(port):
+def check_port(port: int) -> str:
     """`free`, or why a rendezvous cannot listen there."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -241,21 +250,28 @@ def check_port(port):
     return "free"
 
 
-def can_link_libaio():
+def can_link_libaio() -> bool:
     """Whether a C program that calls io_submit compiles and links, which DeepSpeed's async_io op needs."""
     cc = shutil.which(os.environ.get("CC") or "cc")
     if cc is None:
         return False
     flags = (os.environ.get("CFLAGS", "") + " " + os.environ.get("LDFLAGS", "")).split()
     command = [cc, *flags, "-x", "c", "-", "-o", os.devnull, "-laio"]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     try:
-        return subprocess.run(command, input=AIO_PROGRAM.encode(), timeout=30, check=False, **quiet).returncode == 0  # noqa: S603
+        done = subprocess.run(  # noqa: S603
+            command,
+            input=AIO_PROGRAM.encode(),
+            timeout=30,
+            check=False,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
     except (OSError, subprocess.TimeoutExpired):
         return False
+    return done.returncode == 0
 
 
-def listen(request):
+def listen(request: Request) -> Answer:
     """Accept connections on the ports of the request (0: any) for `seconds`; prints the ports first."""
     sockets = []
     for port in request["ports"]:
@@ -276,7 +292,7 @@ def listen(request):
     return {"listened": True}
 
 
-def connect(request):
+def connect(request: Request) -> Answer:
     """For each address and port: `ok`, or why no connection was made. And the address that this host used."""
     links = []
     for address, port in request["targets"]:
@@ -291,7 +307,7 @@ def connect(request):
     return {"links": links}
 
 
-def read_text(path):
+def read_text(path: str) -> str:
     """A file's content, or nothing."""
     try:
         return Path(path).read_text(encoding="utf-8", errors="replace")
@@ -299,7 +315,7 @@ def read_text(path):
         return ""
 
 
-def write_answer(answer):
+def write_answer(answer: Answer) -> None:
     """Print one line that the other side recognises."""
     sys.stdout.write(MARK + json.dumps(answer) + "\n")
     sys.stdout.flush()
@@ -307,4 +323,5 @@ def write_answer(answer):
 
 if __name__ == "__main__":
     request = json.loads(base64.urlsafe_b64decode(sys.argv[1]))
-    write_answer({"facts": read_facts, "listen": listen, "connect": connect}[request["job"]](request))
+    jobs: dict[str, Callable[[Request], Answer]] = {"facts": read_facts, "listen": listen, "connect": connect}
+    write_answer(jobs[request["job"]](request))

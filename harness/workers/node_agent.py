@@ -15,6 +15,10 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from harness.launching.process.processes import Process
 
 _POLL_SECONDS = 0.5
 
@@ -46,7 +50,10 @@ def main() -> int:
     run_dir = Path(request["run_dir"])
     # On the machine that launches, the launcher and its ssh are the supervisor's to end.
     spared_session = request["session"] if request["supervisor"] == host_identity() else -1
-    find_ranks = lambda: [p for p in find_run_processes(run_dir, -1) if p.session_id != spared_session]  # noqa: E731
+
+    def find_ranks() -> list[Process]:
+        return [p for p in find_run_processes(run_dir, -1) if p.session_id != spared_session]
+
     listener = Listener()
     listener.start()
     known_pids: set[int] = set()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Imports DeepSpeed while the launch plan is still being made, and then becomes the `deepspeed` command.
 
-One line of JSON on stdin is the command: {"argv": [program, word...], "environment": {...}, "folder": DIR}. Without it
-the process ends and has done nothing.
+Its argument is `launch.patches` of the run spec, as JSON. One line of JSON on stdin is the command: {"argv": [program,
+word...], "environment": {...}, "folder": DIR}. Without it the process ends and has done nothing.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from pathlib import Path
 def main() -> None:
     """Import, wait for the command, run it in this process."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
-    from harness.runtime.patches.no_mlflow import import_deepspeed
+    from harness.patches.no_mlflow import import_deepspeed
 
     del sys.path[0]
-    import_deepspeed()  # but not its launcher, which reads the environment (DS_ENV_FILE) while it is imported
+    # Not its launcher, which reads the environment (DS_ENV_FILE) while it is imported.
+    import_deepspeed(json.loads(sys.argv[1]))
     line = sys.stdin.readline()
     if not line:
         return

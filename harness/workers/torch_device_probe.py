@@ -6,6 +6,8 @@ Run by itself (`harness doctor`, and before a launch), or sent as text to hosts 
 (`accelerator/real_accelerator.py`).
 """
 
+from __future__ import annotations
+
 import json
 import sys
 
@@ -13,9 +15,17 @@ MARK = "HARNESS-TORCH "
 """Begins the one line that is ours."""
 
 
-def probe_torch_devices():
+def probe_torch_devices() -> dict[str, object]:
     """Version, devices and, in `words`, why torch cannot be imported or used; `version` is None where it is missing."""
-    answer = {"version": None, "cuda": None, "hip": None, "count": 0, "capabilities": [], "built_for": [], "words": ""}
+    answer: dict[str, object] = {
+        "version": None,
+        "cuda": None,
+        "hip": None,
+        "count": 0,
+        "capabilities": [],
+        "built_for": [],
+        "words": "",
+    }
     try:
         import torch
     except Exception as error:  # a broken installation says in many ways that it is one
@@ -23,8 +33,8 @@ def probe_torch_devices():
     answer |= {"version": torch.__version__, "cuda": torch.version.cuda, "hip": torch.version.hip}
     try:
         if torch.cuda.is_available():
-            answer["count"] = torch.cuda.device_count()
-            answer["capabilities"] = [list(torch.cuda.get_device_capability(i)) for i in range(answer["count"])]
+            count = answer["count"] = torch.cuda.device_count()
+            answer["capabilities"] = [list(torch.cuda.get_device_capability(i)) for i in range(count)]
             answer["built_for"] = torch.cuda.get_arch_list()
         elif torch.version.cuda is not None:
             torch.cuda.init()  # raises, with the driver's reason

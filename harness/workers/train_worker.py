@@ -22,7 +22,7 @@ def main() -> int:
     """Train as one rank; returns the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--run", type=Path, required=True, metavar="DIR", help="the run directory")
-    parser.add_argument("--resume", type=Path, metavar="CHECKPOINT", help="a checkpoint folder to go on from")
+    parser.add_argument("--resume", type=Path, metavar="CHECKPOINT", help="a checkpoint folder to resume from")
     parser.add_argument(
         "--allow-change", action="append", default=[], metavar="KEY", help="what may differ from the checkpoint's spec"
     )
@@ -35,10 +35,10 @@ def main() -> int:
     redirect_output(arguments.run, rank, arguments.attempt)
     sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
     from harness.interpreter import remove_repeated_root
-    from harness.runtime.patches.no_mlflow import import_deepspeed
+    from harness.patches.no_mlflow import import_deepspeed, read_switches
 
     remove_repeated_root()
-    import_deepspeed()
+    import_deepspeed(read_switches(arguments.run / "spec.resolved.json"))
     from harness.runtime.worker import WorkerArgs, run_rank
 
     return run_rank(WorkerArgs(arguments.run, arguments.resume, tuple(arguments.allow_change), arguments.attempt), rank)

@@ -25,7 +25,7 @@ CAUSES = (
     FailureCause(
         "LG031",
         "checkpoint-of-another-model",
-        "the checkpoint's tensors are not those of this model",
+        "the checkpoint's tensors do not match this model",
         "compare the model's configuration with that of the run that saved: layers, widths, vocabulary, tied weights, "
         "adapters",
         (
@@ -43,7 +43,7 @@ CAUSES = (
     FailureCause(
         "LG032",
         "checkpoint-of-another-optimizer",
-        "the checkpoint's optimizer states are not those of this optimizer, precision or ZeRO setting",
+        "the checkpoint's optimizer states do not match this optimizer, precision or ZeRO setting",
         "resume with the optimizer, the precision, the ZeRO stage and the scheduler that it was saved with, "
         "or load the "
         "weights alone (`load_module_only=True`)",
@@ -73,9 +73,9 @@ CAUSES = (
     FailureCause(
         "LG033",
         "torn-checkpoint",
-        "a file of the checkpoint or of the weights is torn: not written to its end, or damaged since",
-        "go on from an older checkpoint (`harness checkpoint verify` finds the newest that is whole); fetch "
-        "weights again",
+        "a file of the checkpoint or of the weights is truncated or damaged",
+        "resume from an older checkpoint (`harness checkpoint verify` finds the newest intact one); download weights "
+        "again",
         (
             FailureSignature(r"PytorchStreamReader failed (?:reading|locating|finding|getting)"),
             FailureSignature(
@@ -104,7 +104,7 @@ CAUSES = (
     FailureCause(
         "LG034",
         "checkpoint-files-missing",
-        "files of the checkpoint are not where the rank looks for them",
+        "files of the checkpoint are missing at the rank's path",
         "check the path and the tag, that every host sees the folder, and that the run that saved it had "
         "ended its save",
         (
@@ -126,7 +126,7 @@ CAUSES = (
     FailureCause(
         "LG035",
         "checkpoint-refused-by-unpickling",
-        "torch will not unpickle what is in the checkpoint (`weights_only` is on by default from torch 2.6)",
+        "torch refuses to unpickle the checkpoint (`weights_only` is on by default from torch 2.6)",
         "use the DeepSpeed and torch that saved it, or newer ones of both; load it with "
         "`weights_only=False` only if you "
         "trust whoever wrote it",

@@ -5,18 +5,16 @@ from __future__ import annotations
 
 from harness.diagnosis.diagnosis_types import FailureCause, FailureSignature
 
-_TIMED_OUT = (
-    "look at what the rank named was doing: a longer data, checkpoint or evaluation step, a batch more or less "
-)
+_TIMED_OUT = "check what the rank named was doing: a longer data, checkpoint or evaluation step, a batch more or less "
 
 CAUSES = (
     FailureCause(
         "LG070",
         "collective-timed-out",
-        "ranks waited in a collective for one that did not come",
+        "ranks waited in a collective for one that did not join",
         _TIMED_OUT
-        + "than the others, a lock, a dead host; `py-spy dump` there shows it; a longer time-out only where the "
-        "wait is meant",
+        + "than the others, a lock, a dead host; `py-spy dump` there shows it; set a longer timeout only where such a "
+        "wait is normal",
         (
             FailureSignature(
                 r"Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(?P<seq>\d+), OpType=(?P<op>\w+)",
@@ -47,7 +45,7 @@ CAUSES = (
     FailureCause(
         "LG071",
         "ranks-disagree",
-        "the ranks did not do the same collective: another operation, another shape, or another order",
+        "the ranks called different collectives: another operation, shape or order",
         "look for a branch that only some ranks take (saving, evaluation, an empty batch, an expert without "
         "tokens), and "
         "for shapes that differ; TORCH_DISTRIBUTED_DEBUG=DETAIL names the first one",
@@ -63,7 +61,7 @@ CAUSES = (
         "LG072",
         "network-failed",
         "the network between ranks failed",
-        "look at the interface that NCCL took (NCCL_DEBUG=INFO, NCCL_SOCKET_IFNAME, NCCL_IB_HCA), at links "
+        "check the interface that NCCL uses (NCCL_DEBUG=INFO, NCCL_SOCKET_IFNAME, NCCL_IB_HCA), at links "
         "and switches "
         "(`ibstat`), and at memlock limits for InfiniBand (`ulimit -l`)",
         (
@@ -82,9 +80,9 @@ CAUSES = (
     FailureCause(
         "LG073",
         "peer-was-lost",
-        "a rank lost another one, which had ended or was cut off",
-        "look for the rank that ended first: its host's log, `dmesg`, the scheduler; what is here only says "
-        "that it is gone",
+        "a rank lost its connection to another one, which had ended or was cut off",
+        "look for the rank that ended first: its host's log, `dmesg`, the scheduler; this log only shows that it is "
+        "gone",
         (
             FailureSignature(
                 r"Connection closed by peer|Connection reset by peer|[Bb]roken pipe|Errno (?:32|104)\b", sure=False
@@ -109,8 +107,8 @@ CAUSES = (
     FailureCause(
         "LG074",
         "launcher-says-it-failed",
-        "a rank ended with an error that this log does not hold",
-        "look into the log of that rank or host; with torchrun, `@record` or `--redirects 3` keeps what it said",
+        "a rank ended with an error that is not in this log",
+        "read the log of that rank or host; with torchrun, `@record` or `--redirects 3` keeps its output",
         (
             FailureSignature(r"exits with return code = (?P<code>-?\d+)", sure=False),
             FailureSignature(r"ChildFailedError|failed \(exitcode: (?P<exit>-?\d+)\)", sure=False),
@@ -125,18 +123,24 @@ CAUSES = (
     FailureCause(
         "LG076",
         "run-hung",
-        "nothing moved for longer than `launch.hang_timeout_seconds`, so the run was ended",
-        "read the stacks of the ranks in the run's `logs/stacks-*.txt`: the rank named, or the one that is not in the "
-        "collective of the others, holds them up; a longer `launch.hang_timeout_seconds` only where the wait is meant",
-        (FailureSignature(r"^harness hung in .*nothing moved for .*; ending the run"),),
+        "no rank made progress within `launch.hang_timeout_seconds`, so the run was ended",
+        "read the stacks of the ranks in the run's `logs/stacks-*.txt`: the others wait for the rank named, or for the "
+        "one outside their collective; set a longer `launch.hang_timeout_seconds` only where such a wait is normal",
+        (
+            FailureSignature(r"^harness hung in .*no progress for .*; ending the run"),
+            FailureSignature(r"^harness hung in .*nothing moved for .*; ending the run"),
+        ),
     ),
     FailureCause(
         "LG077",
         "host-cut-off",
-        "nothing was heard of a host any more: it was switched off, or cut off from the network",
-        "look whether it is up, and at its link and its log (`last -x`, `dmesg`); `launch.max_restarts` with "
-        "`launch.min_hosts` goes on without it",
-        (FailureSignature(r"^harness nothing is heard of host (?P<host>\S+) any more; ending the run"),),
+        "a host sent no more heartbeats: it was switched off, or cut off from the network",
+        "check that the host is up, its link and its logs (`last -x`, `dmesg`); `launch.max_restarts` with "
+        "`launch.min_hosts` continues without it",
+        (
+            FailureSignature(r"^harness no heartbeat from host (?P<host>\S+); ending the run"),
+            FailureSignature(r"^harness nothing is heard of host (?P<host>\S+) any more; ending the run"),
+        ),
     ),
     FailureCause(
         "LG075",

@@ -20,10 +20,9 @@ CAUSES = (
     FailureCause(
         "LG011",
         "no-kernel-for-this-gpu",
-        "the binaries hold no kernels for this kind of GPU",
-        "install a torch that was built for this GPU; for DeepSpeed's or other ops set "
-        "`TORCH_CUDA_ARCH_LIST` and build "
-        "them anew",
+        "the binaries have no kernels for this kind of GPU",
+        "install a torch that was built for this GPU; for DeepSpeed's or other ops set `TORCH_CUDA_ARCH_LIST` and "
+        "rebuild them",
         (
             FailureSignature(r"no kernel image is available for execution on the device"),
             FailureSignature(r"CUDA capability sm_\d+ is not compatible with the current PyTorch", sure=False),
@@ -48,8 +47,8 @@ CAUSES = (
     FailureCause(
         "LG013",
         "more-ranks-than-gpus",
-        "a rank was started for a GPU that is not there",
-        "start no more ranks a host than it has GPUs: `--num_gpus`, the hostfile's `slots`, CUDA_VISIBLE_DEVICES",
+        "a rank was started for a GPU that does not exist",
+        "start no more ranks per host than it has GPUs: `--num_gpus`, the hostfile's `slots`, CUDA_VISIBLE_DEVICES",
         (
             FailureSignature(r"CUDA error: invalid device ordinal"),
             FailureSignature(r"Duplicate GPU detected ?: ?rank (?P<rank>\d+)"),
@@ -76,15 +75,15 @@ CAUSES = (
     FailureCause(
         "LG015",
         "device-side-assert",
-        "a kernel on the GPU met a value that it refuses, most often an index out of range",
+        "an assertion of a GPU kernel failed, most often an index out of range",
         "run again with CUDA_LAUNCH_BLOCKING=1, which names the operation; compare token ids with the vocabulary",
         (FailureSignature(r"device-side assert(?:ion)? triggered|hipErrorAssert", sure=False),),
     ),
     FailureCause(
         "LG016",
         "gpu-broke",
-        "a GPU reported a fault of its hardware",
-        "take that host out of the hostfile (`--exclude`), go on from the last checkpoint, and have the GPU looked at "
+        "a GPU reported a hardware error",
+        "take that host out of the hostfile (`--exclude`), resume from the last checkpoint, and have the GPU checked "
         "(`nvidia-smi -q`, `dmesg | grep Xid`)",
         (
             FailureSignature(r"uncorrectable ECC error|ECC error encountered"),
@@ -99,8 +98,8 @@ CAUSES = (
     FailureCause(
         "LG017",
         "illegal-memory-access",
-        "a kernel touched memory that is not its own: a fault of a kernel, or of the GPU",
-        "run again with CUDA_LAUNCH_BLOCKING=1 to see which; try without custom kernels (flash attention, fused "
+        "a kernel accessed invalid memory: a bug in a kernel, or a broken GPU",
+        "run again with CUDA_LAUNCH_BLOCKING=1 to find it; try without custom kernels (flash attention, fused "
         "optimizers); if it is always the same host, suspect the GPU",
         (
             FailureSignature(r"an illegal memory access was encountered", sure=False),
@@ -114,7 +113,7 @@ CAUSES = (
         "LG018",
         "segmentation-fault",
         "native code of a rank crashed",
-        "look for what differs from the last run that worked: driver, NCCL, a compiled op built for another torch "
+        "check what differs from the last run that worked: driver, NCCL, a compiled op built for another torch "
         "(remove its folder below TORCH_EXTENSIONS_DIR); `python -X faulthandler` names the line",
         (
             FailureSignature(r"exits with return code = (?:-11|139)\b"),
@@ -127,7 +126,7 @@ CAUSES = (
     FailureCause(
         "LG019",
         "number-format-not-on-this-device",
-        "this device does not compute in the number format that was asked for",
+        "this device does not support the requested number format",
         "use bf16 or fp32 there, or another device",
         (
             FailureSignature(r"Type (?:fp16|bf16) is not supported"),

@@ -10,7 +10,7 @@ CAUSES = (
         "LG050",
         "disk-full",
         "a disk is full, or a quota used up",
-        "make room (old checkpoints, ~/.cache), or write elsewhere; `harness plan` counts a checkpoint's bytes",
+        "free space (old checkpoints, ~/.cache), or write elsewhere; `harness plan` counts a checkpoint's bytes",
         (
             FailureSignature(r"No space left on device|Errno 28\b|ENOSPC"),
             FailureSignature(r"Disk quota exceeded|Errno 122\b|EDQUOT"),
@@ -23,13 +23,13 @@ CAUSES = (
     FailureCause(
         "LG051",
         "permission-denied",
-        "a rank may not read or write a file",
-        "give the user of the job the right, on every host, or name another place",
+        "a rank has no permission to read or write a file",
+        "give the user of the job the permission, on every host, or set another path",
         (
             FailureSignature(r"PermissionError: \[Errno 1?3?\] ?.*|\[Errno 13\] Permission denied"),
             FailureSignature(r"^(?:bash|sh|/\S+): (?:line \d+: )?\S+: Permission denied"),
             FailureSignature(r"Read-only file system|Errno 30\b"),
-            # DeepSpeed goes on where the folder of a checkpoint could not be made, and then torch cannot open the file.
+            # DeepSpeed continues where a checkpoint folder could not be made, and then torch cannot open the file.
             FailureSignature(r"RuntimeError: Parent directory (?P<path>\S+) does not exist", sure=False),
         ),
     ),
@@ -37,7 +37,7 @@ CAUSES = (
         "LG052",
         "file-system-failed",
         "the file system failed under a rank",
-        "look at the disk or the network file system of that host; go on from the last checkpoint",
+        "check the disk or the network file system of that host; resume from the last checkpoint",
         (
             FailureSignature(r"Stale file handle|Errno 116\b"),
             FailureSignature(r"\[Errno 5\] Input/output error|Remote I/O error|Errno 121\b"),
@@ -47,7 +47,7 @@ CAUSES = (
     FailureCause(
         "LG053",
         "too-many-open-files",
-        "a rank may not open more files",
+        "a rank reached its limit of open files",
         "raise `ulimit -n` on that host, use fewer data loader workers, or "
         "`torch.multiprocessing.set_sharing_strategy('file_system')`",
         (FailureSignature(r"Too many open files|Errno 24\b"), FailureSignature(r"received 0 items of ancdata")),
@@ -55,7 +55,7 @@ CAUSES = (
     FailureCause(
         "LG054",
         "file-not-found",
-        "a file that a rank needs is not there",
+        "a file that a rank needs does not exist",
         "check the path on the host of that rank: all hosts must see it under the same name",
         (
             FailureSignature(r"can't open file '(?P<path>[^']+)': \[Errno 2\]"),
@@ -70,7 +70,7 @@ CAUSES = (
         "LG055",
         "nvme-io-failed",
         "reading or writing swapped tensors on NVMe failed",
-        "look at free space, the disk and `aio` of the configuration; `harness doctor --tune-nvme` measures the disk",
+        "check free space, the disk and `aio` in the configuration; `harness doctor --tune-nvme` measures the disk",
         (
             FailureSignature(
                 r"(?:async_io|aio|deepspeed_aio|swap\w*).*(?:Input/output error|failed|Invalid argument)", sure=False

@@ -14,7 +14,7 @@ CAUSES = (
         "a host could not be reached by ssh",
         "log in by hand from the host that launches (`ssh HOST hostname`): keys without a passphrase in "
         "every direction, "
-        "host keys known (`ssh-keyscan`), names that resolve; `harness doctor` tries it",
+        "host keys known (`ssh-keyscan`), names that resolve; `harness doctor` tests it",
         (
             FailureSignature(r"Host key verification failed"),
             FailureSignature(r"REMOTE HOST IDENTIFICATION HAS CHANGED"),
@@ -32,8 +32,8 @@ CAUSES = (
     FailureCause(
         "LG061",
         "hostfile-refused",
-        "the hostfile, or what was asked of it, was refused by the launcher",
-        "mend the line named: `NAME slots=N`, each host once; `--include` and `--exclude` take "
+        "the launcher refused the hostfile, or the hosts selected from it",
+        "fix the line named: `NAME slots=N`, each host once; `--include` and `--exclude` take "
         "`HOST:0,1@HOST` with names of "
         "the hostfile; `harness validate-config --hostfile` checks it",
         (
@@ -53,7 +53,7 @@ CAUSES = (
     FailureCause(
         "LG062",
         "launcher-not-there",
-        "the launcher that was asked for is not there",
+        "the requested launcher is not installed",
         "install it on the host that launches (`pdsh`, `mpirun`, `srun`), or name another with `--launcher`",
         (
             FailureSignature(r"launcher '(?P<name>[^']*)' not installed|Unknown launcher \S+"),
@@ -65,7 +65,7 @@ CAUSES = (
         "LG063",
         "environment-file-refused",
         "a line of `.deepspeed_env` is not NAME=VALUE",
-        "write one `NAME=VALUE` a line, without `export`, comments or quotes",
+        "write one `NAME=VALUE` per line, without `export`, comments or quotes",
         (FailureSignature(r"not enough values to unpack \(expected 2, got 1\)", sure=False, frames=_LAUNCHER_FRAMES),),
     ),
     FailureCause(
@@ -111,8 +111,8 @@ CAUSES = (
     FailureCause(
         "LG067",
         "rendezvous-failed",
-        "ranks did not find each other at the start",
-        "look whether all hosts were started; MASTER_ADDR must be a name or address that all of them reach, "
+        "ranks did not connect to each other at the start",
+        "check that all hosts were started; MASTER_ADDR must be a name or address that all of them reach, "
         "the port open "
         "in firewalls, and the number of nodes right",
         (
@@ -135,7 +135,7 @@ CAUSES = (
         "LG068",
         "ended-by-the-scheduler",
         "the scheduler ended the job",
-        "ask for more time, or save more often and resume; `harness launch` saves when SIGUSR1 or SIGTERM comes",
+        "ask for more time, or save more often and resume; `harness launch` saves on SIGUSR1 or SIGTERM",
         (
             FailureSignature(r"CANCELLED AT .*DUE TO (?P<why>TIME LIMIT|PREEMPTION|NODE FAILURE)"),
             FailureSignature(
@@ -149,8 +149,7 @@ CAUSES = (
         "LG069",
         "asked-to-stop",
         "the job was asked to stop: SIGTERM, or Ctrl-C",
-        "nothing is wrong with the job; if nobody asked, look into the scheduler's log for a time limit or "
-        "a pre-emption",
+        "the job has no error; if nobody stopped it, check the scheduler's log for a time limit or a pre-emption",
         (
             FailureSignature(r"^KeyboardInterrupt\b"),
             FailureSignature(r"Process \d+ got signal: (?:15|2|1)\b|SignalException"),

@@ -10,9 +10,8 @@ CAUSES = (
         "LG001",
         "gpu-out-of-memory",
         "the GPU ran out of memory",
-        "lower `train_micro_batch_size_per_gpu` and raise `gradient_accumulation_steps`, recompute "
-        "activations, or take a "
-        "higher ZeRO stage or offload; `harness plan` counts what each would save",
+        "lower `train_micro_batch_size_per_gpu` and raise `gradient_accumulation_steps`, recompute activations, or "
+        "use a higher ZeRO stage or offload; `harness plan` counts the savings of each",
         (
             FailureSignature(
                 r"(?:CUDA|HIP|XPU|NPU) out of memory\. Tried to allocate (?P<wanted>[\d.]+ [KMGT]iB)"
@@ -26,15 +25,15 @@ CAUSES = (
             FailureSignature(r"NCCL WARN.*Cuda failure.*out of memory"),
             FailureSignature(r"CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED", sure=False),
         ),
-        page="The numbers in the message are set against the plan where a run directory is given. Memory that is "
+        page="Given a run directory, the numbers in the message are compared with the plan. Memory that is "
         "reserved and not allocated is fragmentation: `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`.",
     ),
     FailureCause(
         "LG002",
         "host-out-of-memory",
         "the kernel killed a rank because the host's memory had run out",
-        "give the job more host memory, or need less: fewer ranks a host, no `pin_memory`, optimizer on "
-        "NVMe, fewer data "
+        "give the job more host memory, or reduce the need: fewer ranks per host, no `pin_memory`, optimizer on NVMe, "
+        "fewer data "
         "loader workers; `harness plan` counts the bytes per host",
         (
             FailureSignature(r"[Oo]ut of memory: Kill(?:ed)? process (?P<pid>\d+)"),
@@ -47,15 +46,14 @@ CAUSES = (
             FailureSignature(r"DataLoader worker \(pid\(?s?\)? \d+\) is killed by signal: Killed", sure=False),
         ),
         page="Linux ends the process that uses most memory with SIGKILL: no message and no traceback, exit code -9 or "
-        "137. `dmesg` on that host, or the scheduler's log, says so for certain.",
+        "137. `dmesg` on that host, or the scheduler's log, confirms it.",
     ),
     FailureCause(
         "LG003",
         "killed",
         "a rank was killed from outside (SIGKILL), most often by the kernel because the host's memory had run out",
-        "look at `dmesg` on that host for `Killed process`; if it is there, need less host memory (`harness "
-        "plan` counts "
-        "it), else ask who killed it: a limit of the scheduler, a person",
+        "check `dmesg` on that host for `Killed process`; if it is there, reduce host memory (`harness plan` counts "
+        "it), else find out who killed it: a limit of the scheduler, a user",
         (
             FailureSignature(r"exits with return code = (?:-9|137)\b", sure=False),
             FailureSignature(r"failed \(exitcode: -9\) local_rank: (?P<local>\d+)", sure=False),
@@ -73,8 +71,8 @@ CAUSES = (
         "LG004",
         "host-allocation-refused",
         "the host refused memory to a rank",
-        "raise the limit (`ulimit -v`, `ulimit -l` for pinned memory, the container's), or need less: fewer ranks a "
-        "host, no `pin_memory`, a smaller batch; `harness plan` counts the bytes per host",
+        "raise the limit (`ulimit -v`, `ulimit -l` for pinned memory, the container's), or reduce the need: fewer "
+        "ranks per host, no `pin_memory`, a smaller batch; `harness plan` counts the bytes per host",
         (
             FailureSignature(
                 r"DefaultCPUAllocator: (?:can't allocate memory|not enough memory).*?(?P<bytes>\d+) bytes"

@@ -9,8 +9,8 @@ CAUSES = (
     FailureCause(
         "LG040",
         "hub-not-reachable",
-        "a model, tokenizer or data set is to be fetched from the Hub, which cannot be reached from here",
-        "fetch it beforehand where there is a network and give the folder's path, or put it into HF_HOME on "
+        "a model, tokenizer or data set must be downloaded from the Hub, which cannot be reached",
+        "download it beforehand where there is a network and give the folder's path, or put it into HF_HOME on "
         "every host and "
         "set HF_HUB_OFFLINE=1",
         (
@@ -28,7 +28,7 @@ CAUSES = (
     FailureCause(
         "LG041",
         "model-not-found",
-        "the model, tokenizer or data set that is named is not there, or this account may not read it",
+        "the model, tokenizer or data set does not exist, or this account may not read it",
         "check the name or path on every host; for a gated or private one accept its terms and give HF_TOKEN",
         (
             FailureSignature(r"is not a local folder and is not a valid model identifier"),
@@ -55,7 +55,7 @@ CAUSES = (
         "LG042",
         "weight-files-missing",
         "the folder of the model lacks weights",
-        "fetch the folder again: every file that its index (`*.index.json`) lists must be there, and no "
+        "download the folder again: every file that its index (`*.index.json`) lists must be there, and no "
         "git-lfs pointer",
         (
             FailureSignature(
@@ -86,7 +86,7 @@ CAUSES = (
         "LG044",
         "data-not-readable",
         "the data could not be read",
-        "look at the file and the record named; `harness data` shows what would be trained on",
+        "check the file and the record named; `harness data` shows the prepared data",
         (
             FailureSignature(
                 r"DatasetGenerationError|DataFilesNotFoundError|EmptyDatasetError|DatasetGenerationCastError"
@@ -104,7 +104,7 @@ CAUSES = (
     FailureCause(
         "LG045",
         "data-ran-out",
-        "the data ran out on a rank while the others went on",
+        "the data of a rank ended while the others continued",
         "give every rank the same number of batches: `drop_last`, a `DistributedSampler`, or stop all ranks at the "
         "shortest; a rank that has no batch leaves the others waiting in a collective",
         (

@@ -10,9 +10,8 @@ CAUSES = (
         "LG020",
         "cuda-versions-differ",
         "the CUDA toolkit that compiles is not the one that torch was built with",
-        "install the toolkit of torch's CUDA version and point CUDA_HOME at it, or take a torch for the "
-        "toolkit that is "
-        "there; DS_SKIP_CUDA_CHECK=1 only where the two are known to go together",
+        "install the toolkit of torch's CUDA version and point CUDA_HOME at it, or a torch for the installed toolkit; "
+        "set DS_SKIP_CUDA_CHECK=1 only where the two are known to be compatible",
         (
             FailureSignature(
                 r"Installed CUDA version (?P<have>[\d.]+) does not match the version torch was compiled with"
@@ -68,7 +67,7 @@ CAUSES = (
         "LG024",
         "op-does-not-build",
         "one of DeepSpeed's ops does not compile here",
-        "read the compiler's first error below; `ds_report` and `harness doctor` say what is missing; build it alone, "
+        "read the compiler's first error below; `ds_report` and `harness doctor` list what is missing; build it alone, "
         "before the job, with MAX_JOBS set where memory is short",
         (
             FailureSignature(r"Error building extension '(?P<op>\w+)'"),
@@ -81,10 +80,9 @@ CAUSES = (
     FailureCause(
         "LG025",
         "op-of-another-build",
-        "a compiled op does not go with this Python, torch or C library",
-        "remove the op's folder below TORCH_EXTENSIONS_DIR (~/.cache/torch_extensions) so that it is built "
-        "anew; do not "
-        "share that folder between machines that differ",
+        "a compiled op does not match this Python, torch or C library",
+        "remove the op's folder below TORCH_EXTENSIONS_DIR (~/.cache/torch_extensions) to rebuild it; do not share "
+        "that folder between different machines",
         (
             FailureSignature(r"ImportError: \S+\.so: (?:undefined symbol|cannot open shared object file)"),
             FailureSignature(r"(?:GLIBCXX|GLIBC|CXXABI)_[\d.]+' not found"),
@@ -94,14 +92,13 @@ CAUSES = (
     FailureCause(
         "LG026",
         "stale-lock-of-an-op",
-        "ranks wait for a compiled op's lock that nobody holds any more",
+        "ranks wait for a compiled op's lock that no process holds any more",
         "remove the file `lock` in the folder named, with no job running that builds it; `harness launch` "
         "builds ops in "
         "one process beforehand",
         (FailureSignature(r"(?:[Ww]aiting for|stale|held).*torch_extensions\S*/lock"),),
         page="torch makes a file `lock` in the op's folder below TORCH_EXTENSIONS_DIR while it builds. A "
-        "build that was "
-        "killed leaves it there, and every later run waits for it for ever and without a word: the last thing said is "
+        "build that was killed leaves it there, and every later run waits for it forever, silently: the last line is "
         "`Using ... as PyTorch extensions root`.",
     ),
 )

@@ -11,7 +11,7 @@ CAUSES = (
     FailureCause(
         "LG080",
         "backward-twice",
-        "the loss has no graph to go back through, or it was gone through already",
+        "the loss has no graph for a backward pass, or its graph was freed by an earlier one",
         "compute a new loss for every `backward`, do not detach what is trained, and leave at least one "
         "parameter trainable",
         (
@@ -42,8 +42,8 @@ CAUSES = (
     FailureCause(
         "LG082",
         "shapes-do-not-fit",
-        "the shapes of two tensors do not fit in an operation of the model",
-        "look at the frame named: batch, length or width is not what the layer expects; under tensor "
+        "the shapes of two tensors do not match in an operation of the model",
+        "check the frame named: batch, length or width is not what the layer expects; under tensor "
         "parallelism, a layer "
         "that was split on one side only",
         (
@@ -57,8 +57,8 @@ CAUSES = (
     FailureCause(
         "LG083",
         "parameter-is-partitioned",
-        "code read a parameter that ZeRO-3 keeps in pieces",
-        "read it inside `deepspeed.zero.GatheredParameters`, or load weights through what knows ZeRO-3 "
+        "code read a parameter that ZeRO-3 has partitioned",
+        "read it inside `deepspeed.zero.GatheredParameters`, or load weights with support for ZeRO-3 "
         "(`from_pretrained` with the HfDeepSpeedConfig alive)",
         (
             FailureSignature(r"'weight' must be 2-D"),
@@ -80,7 +80,7 @@ CAUSES = (
     FailureCause(
         "LG085",
         "optimizer-of-the-script-offloaded",
-        "an optimizer made by the script is to be offloaded",
+        "the offloaded optimizer was made by the script",
         "use `deepspeed.ops.adam.DeepSpeedCPUAdam`, put `optimizer` into the DeepSpeed JSON, or set "
         "`zero_force_ds_cpu_optimizer: false`",
         (FailureSignature(r"You are using ZeRO-Offload with a client provided optimizer"),),
@@ -88,7 +88,7 @@ CAUSES = (
     FailureCause(
         "LG086",
         "apex-missing",
-        "`amp` needs NVIDIA Apex, or was combined with what it does not go with",
+        "`amp` needs NVIDIA Apex, or was combined with an incompatible setting",
         "write `bf16` or `fp16` instead; DeepSpeed 0.19.8 has no `amp` any more",
         (
             FailureSignature(r"Unable to import apex/amp"),
@@ -98,7 +98,7 @@ CAUSES = (
     FailureCause(
         "LG087",
         "elastic-batch-for-no-such-world",
-        "the number of ranks is none that the `elasticity` block allows",
+        "the `elasticity` block does not allow this number of ranks",
         "start a number of ranks that it lists, or write the batch sizes without `elasticity` (gone from 0.19.8)",
         (FailureSignature(r"ElasticityIncompatibleWorldSize|ElasticityError|ElasticityConfigError"),),
     ),
@@ -106,14 +106,14 @@ CAUSES = (
         "LG088",
         "backend-lacks-a-collective",
         "the communication backend does not have an operation that this configuration needs",
-        "use NCCL, or leave out what needs it (MiCS, hpZ, quantized communication)",
+        "use NCCL, or leave out the features that need it (MiCS, hpZ, quantized communication)",
         (FailureSignature(r"Backend \w+ does not (?:implement|support) \w+"),),
     ),
     FailureCause(
         "LG089",
         "fault-between-packages",
-        "DeepSpeed does not go with the release of torch or transformers that is installed",
-        "install a transformers or torch of the time of this DeepSpeed, or a newer DeepSpeed",
+        "DeepSpeed is incompatible with the installed torch or transformers",
+        "install a transformers or torch from the time of this DeepSpeed, or a newer DeepSpeed",
         (
             FailureSignature(r"_CanRecordRegistry\.get\(\) takes \d positional arguments"),
             FailureSignature(r"'DeepSpeedEngine' object has no attribute '_\w+'"),
@@ -126,7 +126,7 @@ CAUSES = (
     FailureCause(
         "LG090",
         "attention-that-sequence-parallelism-lacks",
-        "an attention implementation is not there",
+        "an attention implementation is missing",
         "use one that the message lists",
         (
             FailureSignature(r"is not a valid attn_implementation"),
@@ -136,7 +136,7 @@ CAUSES = (
     FailureCause(
         "LG091",
         "deepcompile-backend",
-        "DeepCompile does not have the compiler backend that was asked for",
+        "DeepCompile does not have the requested compiler backend",
         "use `inductor` or `eager`",
         (FailureSignature(r"Backend \S+ is not supported for DeepCompile"),),
     ),
@@ -153,7 +153,7 @@ CAUSES = (
     FailureCause(
         "LG093",
         "pipeline-used-otherwise",
-        "the pipeline engine was asked for what it does not do",
+        "the pipeline engine does not support the called function",
         "save through `save_checkpoint`, train with `train_batch`; `save_16bit_model` is not for pipelines",
         (
             FailureSignature(r"PipelineEngine expects module_state_dict\(\) to be called from save_checkpoint"),
@@ -165,22 +165,22 @@ CAUSES = (
     FailureCause(
         "LG094",
         "recursion-too-deep",
-        "a rank called itself without end",
-        "look at the frames that repeat",
+        "a function of a rank recursed without end",
+        "check the frames that repeat",
         (FailureSignature(r"RecursionError: maximum recursion depth exceeded"),),
     ),
     FailureCause(
         "LG095",
         "syntax-of-the-script",
-        "the script is not Python that can be read",
-        "mend the line named",
+        "the script has a syntax error",
+        "fix the line named",
         (FailureSignature(r"^(?:SyntaxError|IndentationError|TabError): "),),
     ),
     FailureCause(
         "LG096",
         "fault-of-the-script",
-        "the training script, or what it called, used a name, a function or a value wrongly",
-        "look at the frame named; the last one of your own files is where it began",
+        "the training script, or its callees, used a name, a function or a value wrongly",
+        "check the frame named; it started in the last one of your own files",
         (
             FailureSignature(r"^(?:NameError|UnboundLocalError): "),
             FailureSignature(r"^TypeError: The only supported seed types are"),

@@ -19,9 +19,9 @@ from harness.interpreter import python_command
 
 DISTRIBUTION = "deepspeed-harness"
 DEFAULT_PORT = 29500
-"""DeepSpeed's own, used with several hosts, where no one can know which port is free on the first of them."""
+"""DeepSpeed's own default, used with several hosts, where a free port of the first host is not known."""
 DEFAULT_HOSTFILE = Path("/job/hostfile")
-"""DeepSpeed reads this one when none is named (`launcher/runner.py`, DLTS_HOSTFILE)."""
+"""The hostfile that DeepSpeed reads when none is named (`launcher/runner.py`, DLTS_HOSTFILE)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,9 @@ class LocalHost:
     local_names: frozenset[str]
     has_default_hostfile: bool
     mlflow_stub_dir: Path | None = None
-    """A folder for the launcher's PYTHONPATH, where mlflow is installed, which DeepSpeed would import for nothing."""
+    """A folder for the launcher's PYTHONPATH, where mlflow is installed: DeepSpeed would import it without using it."""
     is_root: bool = False
-    """Whether this user is root."""
+    """True if this user is root."""
     unresolved_names: tuple[str, ...] = ()
     """Names of the hostfile that no name server resolved in time: they count as other machines."""
     device_names: tuple[str, ...] = ()
@@ -109,13 +109,13 @@ def visible_devices(environ: Mapping[str, str]) -> list[str]:
 
 
 def unresolved_names_note(local_host: LocalHost) -> str | None:
-    """One line for all names that no name server answered for in time; None where all were answered."""
+    """One line about all names that no name server resolved in time; None where all were resolved."""
     names = local_host.unresolved_names
     if not names:
         return None
     more = f" and {len(names) - 1:,} more" if names[1:] else ""
     failure = f"could not be looked up within {machine.NAME_LOOKUP_SECONDS:.0f} s"
-    return f"note: `{names[0]}`{more} {failure}: taken for other machines than {local_host.hostname}"
+    return f"note: `{names[0]}`{more} {failure}: treated as other machines than {local_host.hostname}"
 
 
 def find_program(program: str) -> str | None:

@@ -16,7 +16,7 @@ _EXIT_LINE = re.compile(r"pdsh@[^\s:]+: (?P<host>\S+): ssh exited with exit code
 
 
 class PdshDemux:
-    """Lines go to `logs/host-NAME.log`, each host's exit code is kept. Use: `feed` each line, then `close`."""
+    """Writes lines to `logs/host-NAME.log` and keeps each host's exit code. Use: `feed` each line, then `close`."""
 
     def __init__(self, hosts: Iterable[str], logs: Path) -> None:
         self._hosts, self._logs = frozenset(hosts), logs
@@ -25,7 +25,7 @@ class PdshDemux:
         """Host -> exit code of its launcher, where it is not 0."""
 
     def feed(self, line: str) -> str:
-        """The line without the host that pdsh has put before it."""
+        """The line without pdsh's host prefix."""
         match = _EXIT_LINE.match(line)
         if match and match["host"] in self._hosts:
             self.exit_codes[match["host"]] = int(match["code"])

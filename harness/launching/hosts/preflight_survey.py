@@ -35,7 +35,7 @@ OUTPUT_KEY, OPTIMIZER_KEY, PARAMETERS_KEY = (
 _CONNECT_SECONDS = 3.0
 _MAX_ADDRESSES = 4
 _TORCH_TIME_SHARE = 0.6
-"""The share of a host's time that torch may take, so that the host answers even when torch does not."""
+"""The share of a host's time limit for torch, so that the host answers even when torch does not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def survey_hosts(
     script = local_host.scripts / "host_probe.py"
     names = [host.name for host in cluster.hosts]
     options.log(
-        f"asking {len(names)} host{'s' if len(names) != 1 else ''}, within {options.timeout_seconds:.0f} s each"
+        f"checking {len(names)} host{'s' if len(names) != 1 else ''}, within {options.timeout_seconds:.0f} s each"
     )
     with _shared_fs_marker(local_host.cwd / launch.output_dir) as marker:
         request = _facts_request(launch, zero, local_host, port, marker)
@@ -115,7 +115,7 @@ def _facts_request(
 
 @contextlib.contextmanager
 def _shared_fs_marker(output_dir: Path) -> Iterator[Path | None]:
-    """A file that all hosts see if they share the folder of the run directories; None where none can be made."""
+    """A file that all hosts see if they share the folder of the run directories; None where it cannot be made."""
     existing = next((p for p in (output_dir, *output_dir.parents) if p.is_dir()), None)
     try:
         handle, name = tempfile.mkstemp(prefix=".harness-seen-by-", dir=existing)
@@ -138,7 +138,7 @@ def _to_host_facts(host: Host, answer: HostResult) -> HostFacts:
         skew = (host_time - (answer.ended_at - duration), host_time - answer.started_at)
         return parse_host_facts(host.name, host.slots, answer.body, seconds, skew)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        message = f"its answer is not what the probe says: {type(error).__name__} {error}"
+        message = f"its answer is not the probe's: {type(error).__name__} {error}"
         return HostFacts(host.name, host.slots, "no probe", message[:200], seconds)
 
 
@@ -163,7 +163,7 @@ def _probe_links(survey: Survey, script: Path, options: SurveyOptions) -> Iterat
 
 
 def _shared_addresses(first: HostFacts, other: HostFacts) -> list[str]:
-    """The first host's addresses in the networks that the other is in too; where there are none, all of its own."""
+    """The first host's addresses in the networks that it shares with the other; without any, all of its addresses."""
     networks = first.networks
     shared: list[IPv4Network] = [
         n for n in networks if n in other.networks and other.networks[n].address != networks[n].address

@@ -74,8 +74,8 @@ def remote_python_path(environ: Mapping[str, str]) -> list[str]:
 
 
 def probe_command(host: str, python: str, request: Mapping[str, Any]) -> list[str]:
-    """The command that runs the probe script from its stdin. A variable, not `-P`: the remote Python may be one that
-    does not know the option, and the probe is to report that.
+    """The command that runs the probe script from its stdin. A variable, not `-P`: an old remote Python may not
+    know the option, and the probe must report that.
     """
     return ssh_command(host, ["env", f"{SAFE_PATH}=1", python, "-", encode_request(request)])
 
@@ -154,7 +154,7 @@ def parse_result(host: str, code: int, out: bytes, err: bytes, when: tuple[float
     if code == 255:  # ssh's own
         state: HostState = next((state for text, state in _SSH_ERRORS if text in error_text), "unreachable")
         return HostResult(host, state, {}, _last_line(error_text), *when)
-    message = _last_line(error_text) or f"it ended with code {code} and printed {len(out)} bytes"
+    message = _last_line(error_text) or f"exit code {code} and {len(out)} bytes of output"
     return HostResult(host, "no probe", {}, message, *when)
 
 
@@ -191,7 +191,7 @@ def _read_ports(child: subprocess.Popen[bytes], script: Path) -> list[int]:
 
 
 def _ssh_environ() -> dict[str, str]:
-    """ssh's messages are recognised in English only."""
+    """The environment of ssh with English messages, since only those are recognised."""
     return dict(os.environ) | {"LC_ALL": "C"}
 
 

@@ -22,7 +22,7 @@ from harness.launching.process.processes import pids_with_open_file
 _ELF_HEADER = struct.Struct("=40xQ10xHH2x")
 """Of 64-bit ELF: `e_shoff`, `e_shentsize` and `e_shnum`."""
 LOCK_IDLE_SECONDS = 900.0
-"""On a network file system a lock counts as abandoned when nothing in its folder was written for so long."""
+"""On a network file system a lock is stale after this many seconds without a write to its folder."""
 
 
 def find_op_folders(root: Path, ops: Sequence[str] | None = None) -> list[Path]:
@@ -55,7 +55,7 @@ def remove_stale_locks(root: Path, ops: Sequence[str]) -> Iterator[tuple[Path, b
 
 def remove_truncated_libraries(root: Path, ops: Sequence[str]) -> Iterator[str]:
     """Remove the libraries that end too early, as after a full disk, and name each op. ninja would take them for
-    compiled, and loading one is a crash. One that is being linked now is left alone.
+    compiled, and loading one crashes. One that is being linked is left alone.
     """
     for folder in find_op_folders(root, ops):
         library = folder / f"{folder.name}.so"
@@ -75,7 +75,7 @@ def _is_complete_elf(library: Path) -> bool:
 
 
 def remove_op(root: Path, op: str) -> None:
-    """Remove all that was compiled of an op."""
+    """Remove the compiled files of an op."""
     for folder in find_op_folders(root, [op]):
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The events that `op_builder.py` prints, a JSON object a line: parses them and passes them to the observer."""
+"""The events that `op_builder.py` prints, one JSON object per line: parses them and passes them to the observer."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class BuildProgress:
                 self._handle(json.loads(line), observer)
 
     def report(self, observer: LaunchObserver) -> None:
-        """Tell the observer for how long the op has been compiling."""
+        """Report to the observer how long the op has been compiling."""
         if self.op:
             expected = COMPILE_SECONDS.get(self.op, _DEFAULT_COMPILE_SECONDS)
             observer.on_op_build(self._label, time.monotonic() - self._start, expected)

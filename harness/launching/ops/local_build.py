@@ -29,7 +29,7 @@ from harness.launching.setup.launch_context import LaunchContext
 def ensure_ops(ops: Sequence[str], environ: Mapping[str, str], log: Path, context: LaunchContext) -> None:
     """Make every op ready for this Python, compiling those that are not.
 
-    Raises UserError (exit code 4) when one cannot be compiled, SignalInterrupt when a signal came meanwhile.
+    Raises UserError (exit code 4) when one cannot be compiled, SignalInterrupt when a signal arrives.
     """
     if not ops or ops_are_built(ops, torch_extensions_dir(environ), environ):
         return
@@ -107,6 +107,6 @@ def _build_failure_finding(op: str, code: int, log: Path, *, accelerated: bool) 
         "EN010",
         "error",
         f"DeepSpeed's op `{op}` cannot be compiled on this machine{ending}",
-        notes=(f"the compiler's words are in {log}",),
+        notes=(f"the compiler's output is in {log}",),
         fix=Fix(hints.get(op, "see `harness doctor` for what is missing; most often a C++ compiler (apt install g++)")),
     )

@@ -26,7 +26,7 @@ from harness.launching.setup.launch_context import LaunchContext
 from harness.launching.setup.launch_plan import LaunchPlan
 
 _SILENCE_SECONDS = 1800.0
-"""An op that takes longer to compile is not compiling any more."""
+"""Limit for one op; a longer compilation hangs."""
 _MAX_ERROR_CHARS = 4000
 
 
@@ -42,7 +42,7 @@ class _RemoteBuilder:
 def build_on_hosts(plan: LaunchPlan, context: LaunchContext) -> Iterator[None]:
     """While entered the hosts other than this machine make their ops ready; leaving it waits for all of them.
 
-    Raises UserError (EN010, exit code 4) when one cannot, SignalInterrupt when a signal came meanwhile.
+    Raises UserError (EN010, exit code 4) when one cannot, SignalInterrupt when a signal arrives.
     """
     builders = (
         _start_builders(plan, context.scripts, plan.run_dir / "logs") if plan.ops and plan.starts_remote_ranks else []
@@ -129,6 +129,6 @@ def _builder_findings(builder: _RemoteBuilder, plan: LaunchPlan) -> Iterator[Fin
         "EN010",
         "error",
         f"DeepSpeed's op `{op}` cannot be compiled on {host}",
-        notes=(*([error_lines[-1][:200].rstrip(".")] if error_lines else []), f"all its words are in {log}"),
+        notes=(*([error_lines[-1][:200].rstrip(".")] if error_lines else []), f"its output is in {log}"),
         fix=Fix("see `harness preflight` for what is missing there; most often a C++ compiler or CUDA's"),
     )

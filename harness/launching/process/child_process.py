@@ -16,16 +16,17 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import harness
-from harness.launching.process.processes import find_run_processes, kill_all
+from harness.launching.process.processes import die_with_parent, find_run_processes, kill_all
 
 _EXIT_TIMEOUT_SECONDS = 60.0
 _SECOND_SIGNAL_SECONDS = 0.5
 _NO_RUN = Path("/nonexistent")
-"""Not a run directory: the child's processes are those of its session."""
+"""No run directory: only the session identifies the child's processes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,9 @@ def own_programs_path() -> str:
 def spawn_child(
     command: Sequence[str], folder: Path, stdout: Any, stderr: Any = subprocess.STDOUT
 ) -> subprocess.Popen[bytes]:
-    """Start it in `folder`, in a session of its own: Ctrl-C in this terminal does not reach it."""
+    """Start the child in `folder`, in its own session: Ctrl-C in this terminal does not reach it. It gets SIGTERM when
+    the calling thread ends, also by SIGKILL: an export dies of it, a launch ends its ranks.
+    """
     return subprocess.Popen(  # noqa: S603
         command,
         cwd=folder,
@@ -64,12 +67,13 @@ def spawn_child(
         stdout=stdout,
         stderr=stderr,
         start_new_session=True,
+        preexec_fn=partial(die_with_parent, signal.SIGTERM),  # noqa: PLW1509  (only prctl is called)
     )
 
 
 def terminate_child(child: subprocess.Popen[bytes], *, immediately: bool = False) -> None:
     """Ask a child to stop, and kill what is left of its session after a minute. A launch ends its ranks;
-    `immediately`: without letting them finish a step.
+    `immediately`: do not let them finish a step.
     """
     if child.returncode is None and child.poll() is None:
         child.terminate()
@@ -121,7 +125,7 @@ def read_child_lines(
     *,
     timeout: float,
 ) -> list[dict[str, Any]]:
-    """Run a child to its end, or kill it after `timeout`; `on_line` gets each JSON object of its stdout as it comes."""
+    """Run a child to its end, or kill it after `timeout`; `on_line` gets each JSON object of its stdout at once."""
     objects: list[dict[str, Any]] = []
     with subprocess.Popen(  # noqa: S603
         command,

@@ -22,7 +22,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One line of the process table. `start_ticks` is its start time: with the pid it names a process for good."""
+    """One line of the process table. `start_ticks` is its start time: with the pid it identifies a process."""
 
     pid: int
     parent_pid: int
@@ -33,17 +33,17 @@ class Process:
 
     @property
     def has_exited(self) -> bool:
-        """Ended, though its parent may not have asked for its exit code yet."""
+        """True for a zombie too: ended, but not reaped yet."""
         return self.state in _EXITED_STATES
 
     @property
     def exit_signal(self) -> int | None:
-        """The signal that ended it, as long as it is a zombie; None when it exited by itself."""
+        """The signal that killed it, as long as it is a zombie; None when it exited by itself."""
         return os.WTERMSIG(self.wait_status) if self.has_exited and os.WIFSIGNALED(self.wait_status) else None
 
 
 def read_process(pid: int) -> Process | None:
-    """One process, or None when there is none of that number."""
+    """The process with this pid, or None."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -85,7 +85,7 @@ def kill_all(find: Callable[[], list[Process]], grace_seconds: float, limit_seco
 
 
 def send_signal(processes: Iterable[Process], signum: int) -> None:
-    """Send a signal to each, except those that ended meanwhile or whose pid belongs to another process now."""
+    """Send a signal to each process that still runs under its pid."""
     for process in processes:
         current = read_process(process.pid)
         if current is not None and current.start_ticks == process.start_ticks:
@@ -95,13 +95,13 @@ def send_signal(processes: Iterable[Process], signum: int) -> None:
                 continue
 
 
-def die_with_parent() -> None:
-    """Run in a child between fork and exec: the kernel kills it when the thread that started it ends."""
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+def die_with_parent(signum: int = signal.SIGKILL) -> None:
+    """Run in a child between fork and exec: the kernel sends it the signal when the thread that started it ends."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signum, 0, 0, 0)
 
 
 def set_up_child() -> None:
-    """Run in a child between fork and exec: it dies with this process, and SIGUSR1 stays pending in it.
+    """Run in a child between fork and exec: the kernel kills it with this process, and SIGUSR1 stays pending in it.
 
     DeepSpeed's launcher would die of SIGUSR1 and take the ranks with it; `is_signal_pending` finds the blocked signal.
     """
@@ -120,13 +120,13 @@ def is_signal_pending(pid: int, signum: int) -> bool:
 
 
 def pids_with_open_file(file: Path) -> list[int]:
-    """Processes of this machine that hold a file open, as far as this user may look."""
+    """Processes of this machine that have a file open, as far as this user can see them."""
     target = str(file.resolve())
     return [pid for pid in _list_pids() if target in _list_open_files(pid)]
 
 
 def find_mapped_files(prefix: str) -> set[str]:
-    """Files whose path starts with `prefix` and that some process has mapped, as far as this user may look."""
+    """Files whose path starts with `prefix` and that some process has mapped, as far as this user can see."""
     files: set[str] = set()
     for pid in _list_pids():
         try:

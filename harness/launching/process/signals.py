@@ -9,7 +9,7 @@ from typing import Any
 
 
 class SignalInterrupt(Exception):
-    """A signal interrupted a stage; `signum` is its number."""
+    """Raised when a signal interrupts a stage; `signum` is its number."""
 
     def __init__(self, signum: int) -> None:
         self.signum = signum
@@ -19,7 +19,7 @@ class SignalInterrupt(Exception):
 class Signals:
     """While entered, SIGINT, SIGTERM, SIGHUP and SIGUSR1 are recorded in `received` and do nothing else.
 
-    With SIGUSR1 a scheduler announces a pre-emption: it kills later, by itself.
+    With SIGUSR1 a scheduler announces a pre-emption; it sends SIGKILL later.
 
     SIGHUP stays ignored where it was (nohup). Must be entered in the main thread.
     """
@@ -48,11 +48,11 @@ class Signals:
 
     @property
     def is_repeated(self) -> bool:
-        """A second signal came: no more waiting."""
+        """True after a second signal: stop waiting."""
         return len(self.received) > 1
 
     def raise_if_received(self) -> None:
-        """Raise SignalInterrupt when a signal has come."""
+        """Raise SignalInterrupt if a signal was received."""
         if self.received:
             raise SignalInterrupt(self.received[0])
 
@@ -63,7 +63,7 @@ class Signals:
 def signal_name(signum: int) -> str:
     """The signal's name for people."""
     if signum == signal.SIGUSR1:
-        return "SIGUSR1 (notice of a pre-emption)"
+        return "SIGUSR1 (notice of pre-emption)"
     return "Ctrl-C" if signum == signal.SIGINT else signal.Signals(signum).name
 
 

@@ -18,14 +18,14 @@ from harness.launching.process.child_process import own_programs_path, read_chil
 SEARCH_SECONDS = 120.0
 FILE_BYTES = 256 << 20
 _STARTUP_SECONDS = 900.0
-"""Compiling the op takes minutes the first time."""
+"""Seconds for compiling the op, which takes minutes the first time."""
 _PROGRAM = "harness.runtime.aio_sweep"
 _AIO_KEYS = ("block_size", "queue_depth", "intra_op_parallelism", "single_submit", "overlap_events")
 
 
 @dataclass(frozen=True, slots=True)
 class AioResult:
-    """The best settings, in bytes a second, and the first trial's, which are the cheapest ones."""
+    """The best settings, in bytes per second, and those of the first trial, the cheapest ones."""
 
     aio: dict[str, Any]
     read: float
@@ -36,7 +36,7 @@ class AioResult:
     first_write: float
 
     def to_spec_fragment(self) -> str:
-        """What goes into a run spec."""
+        """The settings as a fragment of a run spec, in YAML."""
         lines = [f"    {key}: {json.dumps(value)}" for key, value in self.aio.items()]
         return "\n".join(["deepspeed:", "  aio:", *lines]) + "\n"
 
@@ -49,7 +49,7 @@ def tune_aio(folder: Path, on_trial: Callable[[dict[str, Any]], None], seconds: 
     free = machine.free_bytes(folder) or 0
     size = min(FILE_BYTES, free // 4 >> 20 << 20)
     if size < 16 << 20:
-        raise _disk_error(f"`{folder}` has {free >> 20} MiB free, too little to measure", "make room, 1 GiB is enough")
+        raise _disk_error(f"`{folder}` has {free >> 20} MiB free, too little to measure", "free at least 1 GiB")
     lines = _run_search(folder, seconds, size, on_trial)
     last = lines[-1] if lines else {}
     if "best" not in last:
@@ -69,7 +69,7 @@ def tune_aio(folder: Path, on_trial: Callable[[dict[str, Any]], None], seconds: 
 def _run_search(
     folder: Path, seconds: float, size: int, on_trial: Callable[[dict[str, Any]], None]
 ) -> list[dict[str, Any]]:
-    """The program's lines. It is ended when it takes longer than compiling and measuring may."""
+    """The program's lines. Kills it after the time limit for compiling and measuring."""
 
     def pass_on(line: dict[str, Any]) -> None:
         if "trial" in line:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """An all-reduce over all ranks before any training: `allreduce_worker.py` under the `deepspeed` launcher, as in a run.
 
-ssh and a connection to one port cannot show whether the collectives find each other, nor how fast they are.
+ssh and a connection to one port show neither that collectives work nor how fast they are.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from harness.spec.hostfile import hostfile_text
 MARK = "HARNESS-ALLREDUCE "
 RANK_TIMEOUT_SECONDS = 90.0
 _STARTUP_SECONDS = 60.0
-"""The limit for launcher, Python and torch to come up, on top of the time of the ranks."""
+"""The limit for launcher, Python and torch to start, in addition to the time of the ranks."""
 _MAX_LINES = 3
 
 
 @dataclass(frozen=True, slots=True)
 class AllReduceTiming:
-    """One size of tensor: bytes, seconds a sum, bytes a second over the slowest link."""
+    """One tensor size: bytes, seconds per all-reduce, bytes per second over the slowest link."""
 
     bytes: int
     seconds: float
@@ -42,7 +42,7 @@ class AllReduceTiming:
 
 @dataclass(frozen=True, slots=True)
 class AllReduceResult:
-    """The result; without `sizes` there was no sum, and `words` has the last lines of the output instead."""
+    """The result; without `sizes` the all-reduce failed, and `words` has the last lines of the output."""
 
     world: int = 0
     backend: str = ""
@@ -55,7 +55,7 @@ class AllReduceResult:
 def run_allreduce(
     run: ResolvedRun, config: Mapping[str, Any], here: LocalHost, network: Network | None
 ) -> AllReduceResult:
-    """Start the ranks, wait, end whatever is left. It leaves no file here, and no process on another host for long."""
+    """Start the ranks, wait, and kill those that are left. Leaves no file, and no process on other hosts for long."""
     with tempfile.TemporaryDirectory(prefix="harness-allreduce-") as scratch:
         folder = Path(scratch)
         program = (str(here.scripts / "allreduce_worker.py"), "--seconds", str(RANK_TIMEOUT_SECONDS))
@@ -111,14 +111,14 @@ def _last_error_lines(lines: Sequence[str]) -> str:
 
 
 def allreduce_findings(result: AllReduceResult) -> list[Finding]:
-    """HO027 when there was no sum, or a wrong one."""
+    """HO027 when the all-reduce failed or gave a wrong sum."""
     if result.sizes and result.right:
         return []
     if result.sizes:
         message = f"an all-reduce over {result.world} ranks gave a wrong sum"
         note = "a device, its memory or a network card is broken"
     else:
-        message = f"an all-reduce over {result.world} ranks did not come to its end"
+        message = f"an all-reduce over {result.world} ranks did not finish"
         note = result.words
     fix = Fix("set NCCL_DEBUG=INFO in `launch.env` and try again; leave hosts out with `--exclude` until it works")
     return [Finding("HO027", "error", message, notes=(note,), fix=fix)]

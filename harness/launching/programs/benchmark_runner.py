@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the measuring program and turns its figures into rows and a `cluster` section. Measures nothing itself."""
+"""Runs the hardware benchmark and turns its figures into rows and a `cluster` section."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _ADAM_BYTES_PER_PARAMETER = 28
 
 
 def benchmark_host(folder: Path | None) -> dict[str, Any]:
-    """The program's figures, or `failed` alone. `folder`: where the disk is measured."""
+    """The program's figures, or `failed` alone. `folder`: on the disk to measure."""
     missing = [name for name in ("torch", "deepspeed") if machine.package_version(name) is None]
     if missing:
         return {"failed": {"all": f"{' and '.join(missing)} not installed"}}
     command = python_command("-m", _PROGRAM, *([str(folder)] if folder else []))
     answer = read_child_answer(command, {"PATH": own_programs_path()}, timeout=_TIMEOUT_SECONDS)
     if answer.code or answer.body is None:
-        return {"failed": {"all": "the measuring program did not end well"}}
+        return {"failed": {"all": "the benchmark failed"}}
     return answer.body
 
 
 def to_doctor_checks(figures: Mapping[str, Any]) -> tuple[DoctorCheck, ...]:
-    """One row a figure, and one for each that could not be measured."""
+    """One row per figure, measured or not."""
     rows = [DoctorCheck(_AREA, name, text) for key, name, text in _measurement_texts(figures) if key in figures]
     for name, reason in (figures.get("failed") or {}).items():
         rows.append(DoctorCheck(_AREA, name.replace("_", " "), "could not be measured", "note", str(reason)[:160]))

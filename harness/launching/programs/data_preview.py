@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs `preview_worker.py`, which prepares a run's data, and reads its answer. Knows nothing of tokens."""
+"""Runs `preview_worker.py`, which prepares a run's data, and reads its answer. Does no tokenization itself."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _REQUIRED_PACKAGES = ("torch", "transformers", "datasets", "numpy")
 
 
 def preview_data(run: ResolvedRun, examples: int) -> dict[str, Any]:
-    """The preview of a run's data. Raises UserError with its findings, or where it cannot be started."""
+    """The preview of a run's data. Raises UserError with its findings, or where the worker cannot be started."""
     missing = missing_packages_finding(_REQUIRED_PACKAGES)
     if missing is not None:
         raise UserError([missing], ExitCode.PREFLIGHT)
@@ -33,7 +33,7 @@ def preview_data(run: ResolvedRun, examples: int) -> dict[str, Any]:
         progress = "bar" if sys.stderr.isatty() else "plain"
         answer = read_child_answer(command, {"HARNESS_PROGRESS": progress}, stderr=None)
     if answer.code or answer.body is None:
-        raise RuntimeError(f"the program that prepares data ended with code {answer.code}")
+        raise RuntimeError(f"data preparation ended with code {answer.code}")
     if "refused" in answer.body:
         raise UserError([_to_finding(entry) for entry in answer.body["refused"]], ExitCode.FINDINGS)
     return answer.body

@@ -11,7 +11,7 @@ CheckState = Literal["ok", "note", "missing"]
 
 @dataclass(frozen=True, slots=True)
 class DoctorCheck:
-    """One fact. `note`: something will not work or is worth knowing; `missing`: no training can start without it."""
+    """One fact. `note`: a feature will not work, or a hint; `missing`: no training can start without it."""
 
     area: str
     name: str

@@ -23,7 +23,7 @@ _FP16_PROBE = "import torch; print(torch.ops.mkldnn._is_mkldnn_fp16_supported())
 
 
 def check_devices(devices: tuple[machine.Accelerator, ...], *, used: bool) -> Iterator[DoctorCheck]:
-    """The accelerators, and whether torch can use them; `used`: ranks would."""
+    """The accelerators, and whether torch can use them; `used`: ranks would use them."""
     for device in devices:
         size = format_bytes(device.memory) if device.memory else "memory unknown"
         yield DoctorCheck("accelerators", f"device {device.index}", f"{device.name}, {size}")
@@ -33,7 +33,7 @@ def check_devices(devices: tuple[machine.Accelerator, ...], *, used: bool) -> It
             "devices",
             "none",
             "note",
-            "training runs on the processor: right for small models and for tests",
+            "training runs on the CPU: good for small models and tests",
         )
     elif not used:
         yield DoctorCheck(
@@ -46,7 +46,7 @@ def check_devices(devices: tuple[machine.Accelerator, ...], *, used: bool) -> It
 def _check_torch(torch: TorchDevices) -> DoctorCheck:
     problem = find_torch_problem(torch)
     if problem is not None:
-        means = f"{problem.consequence}; `DS_ACCELERATOR=cpu` says that the CPU is meant"
+        means = f"{problem.consequence}; set `DS_ACCELERATOR=cpu` to train on the CPU on purpose"
         return DoctorCheck("accelerators", "torch's devices", problem.reason, "missing", means, problem.fix)
     capabilities = ", ".join(sorted({f"{major}.{minor}" for major, minor in torch.capabilities}))
     driver = f", driver {torch.driver}" if torch.driver else ""
@@ -73,24 +73,24 @@ def check_processor(*, cpu_only: bool) -> Iterator[DoctorCheck]:
     yield _check_numa()
     if cpu_only and machine.package_version("torch"):
         fp16 = _probe_cpu_fp16()
-        value = "yes" if fp16 else "no" if fp16 is not None else "torch did not say"
-        mend = "" if fp16 else "set `precision.bf16: true`"
+        value = "yes" if fp16 else "no" if fp16 is not None else "torch gave no answer"
+        fix = "" if fp16 else "set `precision.bf16: true`"
         means = "" if fp16 else "DeepSpeed refuses `precision.fp16` here: it needs AVX512-FP16"
-        yield DoctorCheck("processor", "fp16 on the CPU", value, "ok" if fp16 else "note", means, mend)
+        yield DoctorCheck("processor", "fp16 on the CPU", value, "ok" if fp16 else "note", means, fix)
 
 
 def _check_numa() -> DoctorCheck:
-    """Only where there are several is it worth binding ranks to cores."""
+    """NUMA nodes; binding ranks to cores helps only where there are several."""
     nodes, numactl = machine.count_numa_nodes(), shutil.which("numactl")
     if nodes == 1:
         return DoctorCheck("processor", "NUMA nodes", "1")
     means = "with the optimizer on the CPU, try `launch.bind_cores_to_rank: true`"
-    mend = "" if numactl else "apt install numactl"
-    return DoctorCheck("processor", "NUMA nodes", f"{nodes}, numactl {numactl or 'missing'}", "note", means, mend)
+    fix = "" if numactl else "apt install numactl"
+    return DoctorCheck("processor", "NUMA nodes", f"{nodes}, numactl {numactl or 'missing'}", "note", means, fix)
 
 
 def _probe_cpu_fp16() -> bool | None:
-    """What `is_fp16_supported` of DeepSpeed's `accelerator/cpu_accelerator.py` asks torch; None: no answer."""
+    """torch's fp16 support on this CPU, as DeepSpeed asks (`accelerator/cpu_accelerator.py`); None: no answer."""
     try:
         process = subprocess.run(  # noqa: S603
             python_command("-c", _FP16_PROBE), text=True, capture_output=True, timeout=60, check=False

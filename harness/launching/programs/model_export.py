@@ -29,7 +29,7 @@ class ExportOptions:
     allow_code: bool = False
 
     def to_args(self) -> list[str]:
-        """The arguments for `export_worker.py`. Raises UserError for a size that is none."""
+        """The arguments for `export_worker.py`. Raises UserError for an invalid size."""
         args = ["--dtype", self.dtype] if self.dtype else []
         if self.max_shard_size is not None:
             args += ["--max-shard-bytes", str(_parse_size(self.max_shard_size))]
@@ -48,7 +48,7 @@ class ExportPlan:
 
 
 def plan_export(run: Path, out: Path, options: ExportOptions) -> ExportPlan:
-    """Check everything that can be checked before anything starts. Raises UserError."""
+    """Check the request before the export starts. Raises UserError."""
     checkpoint = _find_checkpoint(run)
     _check_output_folder(out)
     missing = missing_packages_finding((*PACKAGES, "safetensors"))
@@ -58,7 +58,7 @@ def plan_export(run: Path, out: Path, options: ExportOptions) -> ExportPlan:
 
 
 def export_checkpoint(plan: ExportPlan, observer: LaunchObserver) -> int:
-    """The exit code of the program that exports. Raises SignalInterrupt when a signal stopped it."""
+    """Run the export; returns its exit code. Raises SignalInterrupt when a signal stopped it."""
     with Signals() as signals:
         ctx = LaunchContext(workers_folder(), observer, signals)
         code = run_export(plan.checkpoint, plan.out, plan.args, ctx, None)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The folder in which a command leaves its files."""
+"""The output folder of a command."""
 
 from __future__ import annotations
 
@@ -16,6 +16,6 @@ def make_output_folder(path: Path, owner: str) -> Path:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         message = f"the folder `{path}` of the {owner} cannot be made: {(error.strerror or str(error)).lower()}"
-        fix = Fix("give `--folder` a folder that can be written")
+        fix = Fix("name a writable folder with `--folder`")
         raise UserError([Finding("EN011", "error", message, fix=fix)], ExitCode.USAGE) from None
     return path

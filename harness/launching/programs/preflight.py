@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`harness preflight`: ask every host of a run what it has, check the answers, and sum over all ranks if requested."""
+"""`harness preflight`: survey every host of a run, check the answers, and all-reduce over all ranks if requested."""
 
 from __future__ import annotations
 
@@ -50,13 +50,13 @@ def run_preflight(
     run, source = checked.run, checked.source
     if run is None or source is None or not checked.report.ok:
         return LaunchRejected(
-            checked.report.findings, checked.lines_of, checked.code, "No host was asked", checked.report
+            checked.report.findings, checked.lines_of, checked.code, "No host was contacted", checked.report
         )
     if checked.report.findings:
         log.on_findings(checked.report.findings, checked.lines_of)
     if run.cluster is None:
         fix = Fix("give `--hostfile FILE`, or set `launch.hostfile`; for this machine alone: harness doctor")
-        message = "no hostfile is given, so there is nobody to ask"
+        message = "no hostfile is given, so there is no host to check"
         raise UserError([Finding("HO005", "error", message, fix=fix)], ExitCode.USAGE)
     cluster = run.cluster
     local_host = inspect_local_host((host.name for host in cluster.hosts), run.spec.launch.env)

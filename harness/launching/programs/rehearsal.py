@@ -40,7 +40,7 @@ class RehearsalPlan:
 
 @dataclass(frozen=True, slots=True)
 class RehearsalResult:
-    """The stages that ran, what they measured beside the plan, and what follows."""
+    """The stages that ran, their measurements against the plan, and findings about the whole run."""
 
     stages: tuple[RehearsalStage, ...] = ()
     quantities: tuple[Quantity, ...] = ()
@@ -48,14 +48,14 @@ class RehearsalResult:
 
     @property
     def exit_code(self) -> int:
-        """That of the stage that failed, else whether there are errors."""
+        """The exit code of the stage that failed, else that of the findings."""
         failed = [stage.code for stage in self.stages if stage.code]
         has_errors = any(finding.is_error for finding in self.findings)
         return failed[0] if failed else ExitCode.FINDINGS if has_errors else ExitCode.OK
 
 
 def plan_rehearsal(checked: CheckedFile, run: ResolvedRun, folder: Path) -> RehearsalPlan:
-    """The rehearsal that this machine has room for. Raises UserError where there is none."""
+    """The rehearsal that fits this machine. Raises UserError where none does."""
     local_host = inspect_local_host(variables=run.spec.launch.env)
     small = _shrink_run(run, local_host, folder)
     if isinstance(small, Finding):
@@ -72,7 +72,7 @@ def prepare_rehearsal(plan: RehearsalPlan) -> None:
         raise UserError([missing], ExitCode.PREFLIGHT)
     folder = make_output_folder(plan.folder, "rehearsal")
     (folder / "nvme").mkdir(exist_ok=True)
-    head = f"# {plan.run.name}, made small by `harness rehearse`: what was changed is in rehearsal.json.\n"
+    head = f"# {plan.run.name}, shrunk by `harness rehearse`: rehearsal.json lists the changed keys.\n"
     raw = {"name": plan.run.name, **json.loads(json.dumps(plan.small.raw_spec))}
     (folder / "spec.yaml").write_text(spec_as_yaml(raw, head), encoding="utf-8")
 
@@ -98,7 +98,7 @@ def remove_large_files(folder: Path) -> None:
 def _shrink_run(run: ResolvedRun, local_host: LocalHost, folder: Path) -> SmallRun | Finding:
     config = find_configuration(run.spec.model.name_or_path, run.spec.model.config, Path.cwd(), run.spec.model.revision)
     if config is None:
-        message = "the model's configuration is not at hand: nothing can be made smaller"
+        message = "the model's configuration is not available, so the run cannot be shrunk"
         fix = Fix("name a folder with a `config.json`, or a model of the catalogue such as `llama-3.1-70b`")
         return Finding("MM008", "error", message, "model.name_or_path", fix=fix)
     return shrink_run(run, config, _inspect_resources(local_host, folder), _synthetic_paths(folder))
@@ -117,7 +117,7 @@ def _synthetic_paths(folder: Path) -> dict[str, str]:
 
 
 def _synthetic_files_config(plan: RehearsalPlan) -> dict[str, Any]:
-    """The request for `synthetic_files_worker.py`: tokens for all steps, and a third more to hold out and to waste."""
+    """The request for `synthetic_files_worker.py`: tokens for all steps, a third more for evaluation and padding."""
     spec, settings = plan.run.spec, plan.small.plan.settings
     data = spec.data
     tokens = (settings.tokens_per_step if settings else 1 << 14) * STEPS

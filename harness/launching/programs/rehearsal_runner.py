@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs a rehearsal: makes its files, trains, kills, resumes and exports, each by the command that a user would type.
 
-`harness.rehearsal` decides the sizes. Everything that this module starts has ended when it returns.
+`harness.rehearsal` decides the sizes. No process of its own is left when it returns.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Log = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class RehearsalStage:
-    """One command of the rehearsal, or the making of its files."""
+    """One command of the rehearsal, or the creation of its files."""
 
     name: str
     seconds: float
@@ -91,7 +91,7 @@ def _make_files(rehearsal: RehearsalRun, config: Mapping[str, Any]) -> None:
         rehearsal, RehearsalStage("files", seconds, code, "a sharded model folder of random weights, and records")
     )
     if code:
-        _add_failure(rehearsal, "files", code, "the model folder could not be made")
+        _add_failure(rehearsal, "files", code, "the model folder could not be written")
 
 
 def _train_and_kill(rehearsal: RehearsalRun, save_at: int) -> None:
@@ -117,7 +117,7 @@ def _train_and_kill(rehearsal: RehearsalRun, save_at: int) -> None:
         return
     _add_stage(rehearsal, RehearsalStage("train", seconds, 0, f"load, train, save; a rank killed after step {save_at}"))
     if code == 0:
-        _add_failure(rehearsal, "train", 1, "a rank was killed, and the launch says that all is well")
+        _add_failure(rehearsal, "train", 1, "a rank was killed, but the launch reports success")
 
 
 def _resume_training(rehearsal: RehearsalRun, save_at: int) -> None:
@@ -125,12 +125,14 @@ def _resume_training(rehearsal: RehearsalRun, save_at: int) -> None:
     record = rehearsal.resumed_record = _read_newest_record(rehearsal)
     first_step = int(record.header.get("start_step", 0)) if record else 0
     _add_stage(
-        rehearsal, RehearsalStage("resume", seconds, code, f"went on from step {first_step}, trained to the end")
+        rehearsal, RehearsalStage("resume", seconds, code, f"resumed from step {first_step}, trained to the end")
     )
     if code:
-        _add_failure(rehearsal, "resume", code, "it did not go on to the end")
+        _add_failure(rehearsal, "resume", code, "it did not train to the end")
     elif first_step < save_at:
-        _add_failure(rehearsal, "resume", 1, f"it went on from step {first_step}, the checkpoint was of step {save_at}")
+        _add_failure(
+            rehearsal, "resume", 1, f"it resumed from step {first_step}, but the checkpoint is of step {save_at}"
+        )
 
 
 def _export_model(rehearsal: RehearsalRun) -> None:

@@ -24,7 +24,7 @@ def check_software() -> Iterator[DoctorCheck]:
         "python",
         f"{platform.python_version()} ({sys.executable})",
         "missing" if optimised else "ok",
-        "assertions are off, DeepSpeed would train what it should refuse" if optimised else "",
+        "assertions are off, so DeepSpeed would train configurations that it refuses otherwise" if optimised else "",
         "unset PYTHONOPTIMIZE and start Python without -O" if optimised else "",
     )
     yield DoctorCheck(
@@ -65,8 +65,8 @@ def check_compilers(*, accelerated: bool) -> Iterator[DoctorCheck]:
         "" if compiler else "DeepSpeed compiles its optimizers on first use",
         "" if compiler else "apt install g++",
     )
-    beside = Path(sys.executable).parent
-    ninja = shutil.which("ninja", path=f"{beside}{os.pathsep}{os.environ.get('PATH', os.defpath)}")
+    bin_dir = Path(sys.executable).parent
+    ninja = shutil.which("ninja", path=f"{bin_dir}{os.pathsep}{os.environ.get('PATH', os.defpath)}")
     yield DoctorCheck(
         "compiling",
         "ninja",

@@ -66,8 +66,8 @@ class TrialSettings:
 
 
 def run_trial(plan: TrialSettings, run: ResolvedRun, candidate: Candidate, number: int, best: Trial | None) -> Trial:
-    """One trial, `number` from 0. Ended early when it is far behind `best`, or out of time. Raises nothing of its own;
-    at a KeyboardInterrupt everything that was started has ended.
+    """One trial, `number` from 0. Ended early when it is far behind `best`, or out of time. Passes on
+    KeyboardInterrupt after its child processes have ended.
     """
     output = plan.folder / f"trial-{number}"
     output.mkdir(parents=True, exist_ok=True)
@@ -119,9 +119,9 @@ def _with_measurements(trial: Trial, plan: TrialSettings, output: Path) -> Trial
         )
     trial = replace(trial, run_dir=str(run_dir), **measurements_of(read_run_record(run_dir), plan.skip))
     if trial.state == "measured" and not trial.seconds:
-        return replace(trial, state="failed", cause="it ended before a step was measured")
+        return replace(trial, state="failed", cause="it ended before a measured step")
     if trial.state == "timed out":
-        return replace(trial, cause=f"not done after {plan.timeout:.0f} s" + _diagnose_failure(run_dir))
+        return replace(trial, cause=f"not finished after {plan.timeout:.0f} s" + _diagnose_failure(run_dir))
     if trial.state == "dropped":
         return replace(trial, cause="its first steps were far behind the best so far")
     return trial
@@ -146,7 +146,9 @@ def _diagnose_failure(run_dir: Path) -> str:
 
 
 def _read_launch_error(log: Path) -> str:
-    """The first error of a launch that began no run, else its last line."""
+    """The first error of a launch that started no run, else its last line."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
     texts = [line.strip() for line in lines if line.strip()]
-    return next((line for line in texts if line.startswith("error")), texts[-1] if texts else "it began nothing")[:300]
+    return next((line for line in texts if line.startswith("error")), texts[-1] if texts else "no run was started")[
+        :300
+    ]

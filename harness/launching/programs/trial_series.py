@@ -44,7 +44,7 @@ def check_request(request: TuneRequest) -> tuple[CheckedFile, int]:
 
 
 def run_trials(settings: TrialSettings, search: TuneSearch, observer: TrialObserver) -> TrialSeries:
-    """Each candidate in turn; where one is faster than the spec as it is, the spec once more at the end."""
+    """Run each candidate; where one is faster than the unchanged spec, run the spec once more at the end."""
     trials = [Trial(candidate) for candidate in search.candidates]
     try:
         with _sigterm_as_interrupt():
@@ -61,8 +61,8 @@ def run_trials(settings: TrialSettings, search: TuneSearch, observer: TrialObser
 
 
 def _rerun_baseline(settings: TrialSettings, search: TuneSearch, trials: list[Trial], observer: TrialObserver) -> None:
-    """The spec as it is once more at the end: a machine that others use too may have become faster meanwhile."""
-    candidate = replace(search.candidates[0], title="the spec as it is, again")
+    """Run the unchanged spec once more: the speed of a shared machine may have changed during the trials."""
+    candidate = replace(search.candidates[0], title="the unchanged spec, again")
     trials.append(Trial(candidate))
     observer.on_start(candidate, len(trials), len(trials))
     trials[-1] = run_trial(settings, search.run, candidate, len(trials) - 1, None)
@@ -71,7 +71,7 @@ def _rerun_baseline(settings: TrialSettings, search: TuneSearch, trials: list[Tr
 
 @contextmanager
 def _sigterm_as_interrupt() -> Iterator[None]:
-    """A scheduler's SIGTERM ends the trials as Ctrl-C does: their ranks are in sessions of their own."""
+    """Turn a scheduler's SIGTERM into Ctrl-C: the ranks of trials are in sessions of their own."""
 
     def interrupt(signum: int, _: object) -> NoReturn:
         raise KeyboardInterrupt(128 + signum)

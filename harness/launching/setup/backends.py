@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The launchers that DeepSpeed has for several hosts (`launch.launcher`): the arguments that each needs in DeepSpeed's
-command, and the variables that a rank needs where the launcher sets none. Starts nothing.
+"""DeepSpeed's launchers for several hosts (`launch.launcher`): their arguments in DeepSpeed's command, and variables
+that a rank needs where the launcher sets none. Starts nothing.
 
 From DeepSpeed's `launcher/multinode_runner.py` (0.19.8): only pdsh runs `launcher/launch.py` on the hosts, which gives
 every rank its number and the address of rank 0. mpirun and srun start the ranks themselves; `train_worker.py` then
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 VariableEntry = tuple[str, str, str]
-"""A variable, its value and where that comes from."""
+"""A variable, its value and its origin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class LauncherBackend:
     program: str
     package: str
     literal: bool
-    """Variables reach the ranks as they are written: no shell replaces `$PATH`, and DeepSpeed puts a value
+    """Variables reach the ranks unexpanded: no shell replaces `$PATH`, and DeepSpeed puts a value
     with special characters between quotes that stay."""
 
 
@@ -58,8 +58,8 @@ def backend_env(backend: LauncherBackend, master: str, port: int, *, is_root: bo
     if not backend.literal:
         return []
     entries = [
-        ("MASTER_ADDR", master, f"harness, {backend.program} does not tell the ranks"),
-        ("MASTER_PORT", str(port), f"harness, {backend.program} does not tell the ranks"),
+        ("MASTER_ADDR", master, f"harness, {backend.program} does not set it"),
+        ("MASTER_PORT", str(port), f"harness, {backend.program} does not set it"),
     ]
     if backend.name == "openmpi" and is_root:
         origin = "harness, mpirun refuses root without"

@@ -16,7 +16,7 @@ def local_args(slots: int, local_host: LocalHost) -> list[str]:
     """Options that keep DeepSpeed on this machine.
 
     `--num_gpus` counts from device 0 and drops CUDA_VISIBLE_DEVICES, so a choice made there is passed as `--include`.
-    A hostfile at DeepSpeed's default place would be obeyed unasked; naming what is no regular file turns that off.
+    DeepSpeed would read a hostfile at its default place; naming a file that is no regular one prevents that.
     """
     devices = visible_devices(local_host.environ) if local_host.accelerated else []
     options = ["--include", "localhost:" + ",".join(devices[:slots])] if devices else ["--num_gpus", str(slots)]
@@ -62,11 +62,11 @@ def launch_script(argv: Sequence[str], cwd: Path, variables: Sequence[Variable],
     ]
     if env_file is not None:
         exports.append(f"export DS_ENV_FILE={shlex.quote(str(env_file))}")
-    head = ["#!/bin/sh", "# The command that `harness launch` ran. Run by hand, nobody watches over the ranks."]
+    head = ["#!/bin/sh", "# The command that `harness launch` ran. Run by hand, it has no supervisor."]
     return "\n".join([*head, f"cd {shlex.quote(str(cwd))} || exit 2", *exports, f"exec {shlex.join(argv)}"]) + "\n"
 
 
 def _quote_for_shell(value: str) -> str:
-    """For a shell; `:$PATH` at the end stays a reference to the shell's own."""
+    """Quote a value for a shell; `:$PATH` at the end still refers to the shell's own PATH."""
     head = value.removesuffix(":$PATH")
     return shlex.quote(value) if head == value else f'{shlex.quote(head)}:"$PATH"'

@@ -19,7 +19,7 @@ def core_binding_args(launch: LaunchSpec) -> list[str]:
 
 
 def check_core_binding(launch: LaunchSpec, local_host: LocalHost, local_ranks: int | None) -> Iterator[Finding]:
-    """Findings about what this machine lacks to bind the ranks that it starts itself."""
+    """Findings about programs and cores that this machine lacks to bind its own ranks."""
     if not launch.bind_cores_to_rank or local_ranks is None:
         return
     key = "launch.bind_cores_to_rank"
@@ -27,9 +27,9 @@ def check_core_binding(launch: LaunchSpec, local_host: LocalHost, local_ranks: i
         yield Finding(
             "EN014",
             "error",
-            "ranks are to be bound to cores, and `numactl` is not on PATH",
+            "`launch.bind_cores_to_rank` needs `numactl`, which is not on PATH",
             key=key,
-            notes=("DeepSpeed starts each rank through it, and would fail to",),
+            notes=("DeepSpeed starts each rank through it",),
             fix=Fix("install it (apt install numactl), or leave the key out"),
         )
     cores = _count_physical_cores()
@@ -37,7 +37,7 @@ def check_core_binding(launch: LaunchSpec, local_host: LocalHost, local_ranks: i
         yield Finding(
             "EN014",
             "error",
-            f"{local_ranks} ranks are to have cores of their own, and this machine has {cores} physical ones",
+            f"{local_ranks} ranks need cores of their own, and this machine has {cores} physical ones",
             key=key,
             fix=Fix("leave the key out"),
         )
@@ -45,14 +45,14 @@ def check_core_binding(launch: LaunchSpec, local_host: LocalHost, local_ranks: i
         yield Finding(
             "EN014",
             "error",
-            "KMP_AFFINITY is set, and DeepSpeed binds no rank to cores where it is",
+            "KMP_AFFINITY is set, and DeepSpeed then binds no rank to cores",
             key=key,
             fix=Fix("unset KMP_AFFINITY in the shell that launches"),
         )
 
 
 def _count_physical_cores() -> int | None:
-    """Cores as DeepSpeed counts them: two threads of one core are one."""
+    """Physical cores, as DeepSpeed counts them: two threads of one core are one."""
     try:
         psutil = import_module("psutil")
     except ImportError:  # then DeepSpeed is missing too, which is another finding

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Environment variables of the ranks: the harness's own, those of `launch.env`, those of this shell that reach others.
+"""Environment variables of the ranks: the harness's own, those of `launch.env`, and forwarded ones of this shell.
 
 Plain values, except for the search for files that DeepSpeed does not read.
 """
@@ -15,6 +15,7 @@ from harness.interpreter import SAFE_PATH
 from harness.launching.hosts.local_host import LocalHost
 from harness.launching.setup.backends import BACKENDS
 from harness.launching.setup.debug_env import distributed_debug_env
+from harness.patches.patch_registry import PatchFacts, find_patch, select_patch
 from harness.spec.sections.launch_spec import LaunchSpec
 from harness.spec.sections.telemetry_spec import TelemetrySpec
 
@@ -23,22 +24,21 @@ ALLOWED_CODE_VARIABLE = "HARNESS_ALLOWED_CODE"
 LEADER_VARIABLE = "HARNESS_LEADER"
 """With per-node launches: the first host's supervisor, which holds the run directory."""
 RESERVED_VARIABLES = ("PATH", "HARNESS_RUN_DIR", "HARNESS_SUPERVISOR", LEADER_VARIABLE)
-"""Variables of the plan's own; `launch.env` can say what PATH is, and nothing of the others (gate SE002)."""
+"""The plan's own variables; of these `launch.env` can set PATH alone (gate SE002)."""
 SSH_OPTIONS = "-o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=4"
-"""For pdsh: no questions, and a connection to a host that was cut off ends by itself."""
+"""For pdsh: no prompts, and a connection to an unreachable host ends by itself."""
 _FORWARDED_BY_DEEPSPEED = ("MLFLOW", "PYTHON", "MV2", "UCX")
 """Prefixes of the variables that DeepSpeed sends to every host (`launcher/runner.py`, EXPORT_ENVS); CUDA adds NCCL."""
 _FORWARDED_BY_HARNESS = (
     "DS_ACCELERATOR",
     "TORCH_EXTENSIONS_DIR",
-    "HARNESS_NO_PATCH",
     "OMP_NUM_THREADS",
     "HF_HOME",
     "HF_HUB_CACHE",
     "HF_HUB_OFFLINE",
     "HF_ENDPOINT",
 )
-"""Settings of the shell that ranks on this machine obey, and so ranks on other hosts have to. No secrets among them."""
+"""Settings of the shell that ranks on this machine see, so that ranks on other hosts need them too. No secrets."""
 _BY_DEEPSPEED = "forwarded by DeepSpeed"
 
 
@@ -63,11 +63,11 @@ def build_variables(
     path = env.get("PATH", f"{Path(local_host.python).parent}:{inherited_path}")
     variables = [
         Variable("HARNESS_RUN_DIR", str(run_dir), "harness, to find its processes"),
-        Variable("PATH", path, "harness, this Python's own ninja first"),
-        Variable("HARNESS_SUPERVISOR", local_host.supervisor_id, "harness, ranks end when it is gone"),
+        Variable("PATH", path, "harness, for this Python's own ninja"),
+        Variable("HARNESS_SUPERVISOR", local_host.supervisor_id, "harness, ranks exit without it"),
     ]
     if SAFE_PATH not in env:  # DeepSpeed starts its launcher on each host with `-m`, in the current folder
-        variables.append(Variable(SAFE_PATH, "1", "harness, no module of the current folder is imported"))
+        variables.append(Variable(SAFE_PATH, "1", "harness, against imports from the current folder"))
     is_bound = launch.bind_cores_to_rank  # then DeepSpeed chooses the number of threads
     if local_slots is not None and not is_bound and "OMP_NUM_THREADS" not in {*env, *local_host.environ}:
         origin = f"harness, {local_host.cores} cores / {local_slots} ranks"
@@ -75,10 +75,14 @@ def build_variables(
     debug_variables = distributed_debug_env(telemetry, run_dir)
     variables += [Variable(n, v, "telemetry.debug_distributed") for n, v in debug_variables.items() if n not in env]
     variables += [Variable(n, v, "launch.env") for n, v in env.items() if n not in RESERVED_VARIABLES]
-    has_stub = local_host.mlflow_stub_dir is not None and "PYTHONPATH" not in env
+    has_stub = (
+        local_host.mlflow_stub_dir is not None
+        and "PYTHONPATH" not in env
+        and select_patch(find_patch("no-mlflow"), PatchFacts(), launch.patches).state == "applied"
+    )
     if has_stub:
         folders = (str(local_host.mlflow_stub_dir), local_host.environ.get("PYTHONPATH", ""))
-        origin = "harness, mlflow is kept from DeepSpeed's autotuner"
+        origin = "harness, so that DeepSpeed's autotuner does not import mlflow"
         variables.append(Variable("PYTHONPATH", os.pathsep.join(filter(None, folders)), origin))
     if local_slots is None:
         own_names = {SAFE_PATH, "PYTHONPATH"} if has_stub else {SAFE_PATH}
@@ -98,8 +102,8 @@ def forwarded_variables(env: Mapping[str, str], local_host: LocalHost) -> list[V
 
 
 def interface_variables(env: Mapping[str, str], name: str) -> tuple[Variable, ...]:
-    """The interface that all hosts share, for the libraries that would guess."""
-    origin = "preflight, the one network that all hosts share"
+    """The interface that all hosts share, for libraries that would guess it."""
+    origin = "preflight, the only network that all hosts share"
     names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
     return tuple(Variable(variable, name, origin) for variable in names if variable not in env)
 
@@ -131,7 +135,7 @@ def launcher_environment(
 
 
 def redacted_value(variable: Variable) -> str:
-    """A variable's value for people and files: what looks like a secret and does not stand in the spec is withheld."""
+    """A variable's value for people and files: withheld if it looks like a secret and is not in the spec."""
     secret = any(word in variable.name.upper() for word in ("TOKEN", "SECRET", "PASSWORD", "API_KEY", "CREDENTIAL"))
     return "(withheld)" if secret and variable.origin != "launch.env" else variable.value
 

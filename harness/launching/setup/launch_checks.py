@@ -28,14 +28,14 @@ INSTALLABLE = {"EN002", "EN009", "EN014", "MD154"}
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _UNQUOTABLE = re.compile(r"""["`$\\%\n\r]|^\s|\s$""")
 _UNQUOTABLE_BY_BACKEND = {"openmpi": re.compile(r"[^\w@%+=:,./-]"), "slurm": re.compile(r"[^\w@%+=:./-]")}
-"""Characters that DeepSpeed quotes for these (`add_export`); a comma ends a value of srun's `--export`."""
+"""Characters that DeepSpeed quotes for mpirun and srun (`add_export`); a comma ends a value of srun's `--export`."""
 _SAFE_PATH_TEXT = re.compile(r"[A-Za-z0-9_@+=:,./-]+")
 
 
 def check_launch(
     run: ResolvedRun, local_host: LocalHost, run_dir: Path, node_rank: int | None = None
 ) -> tuple[Finding, ...]:
-    """Every reason why this machine must not start this launch; empty when there is none. `node_rank`: this host of a
+    """The errors that keep this machine from starting this launch. `node_rank`: this host of a
     job whose hosts start their own ranks.
     """
     findings = [
@@ -92,7 +92,7 @@ def _check_python_optimize(run: ResolvedRun, local_host: LocalHost) -> Iterator[
 
 
 def _check_installed(local_host: LocalHost) -> Iterator[Finding]:
-    note = "validating, planning and rendering do without; training does not"
+    note = "training needs it; validating, planning and rendering do not"
     missing = missing_packages_finding(notes=(note,))
     if missing is not None:
         yield missing
@@ -101,7 +101,7 @@ def _check_installed(local_host: LocalHost) -> Iterator[Finding]:
             "EN003",
             "error",
             f"the launch scripts are not in {local_host.scripts}",
-            fix=Fix("install the project anew"),
+            fix=Fix("reinstall the project"),
         )
 
 
@@ -117,8 +117,8 @@ def _check_peft(run: ResolvedRun, local_host: LocalHost) -> Iterator[Finding]:
 
 
 def _check_torch_devices(run: ResolvedRun, local_host: LocalHost, num_ranks: int | None) -> list[Finding]:
-    """Where torch can use no device, DeepSpeed trains on the CPU. The check runs only where devices are counted: it
-    takes seconds.
+    """Check that torch can use the devices; DeepSpeed trains on the CPU otherwise. The check takes seconds, and runs
+    only where devices are counted.
     """
     if not local_host.accelerated or num_ranks is None or machine.package_version("torch") is None:
         return []
@@ -146,13 +146,13 @@ def _check_device_ids(local_host: LocalHost, num_ranks: int | None) -> Iterator[
         yield Finding(
             "EN005",
             "error",
-            f"{num_ranks} ranks are asked for and this machine has {local_host.num_accelerators} accelerators",
+            f"{num_ranks} ranks are requested and this machine has {local_host.num_accelerators} accelerators",
             key="launch.num_gpus",
-            notes=("DeepSpeed starts all the ranks; those without a device fail once CUDA is touched",),
+            notes=("DeepSpeed starts all the ranks; those without a device fail at their first use of CUDA",),
             fix=Fix(
                 f"set `launch.num_gpus: {local_host.num_accelerators}`",
                 {"launch.num_gpus": local_host.num_accelerators},
-                effect="the batch is spread otherwise",
+                effect="the batch is divided differently",
             ),
         )
 
@@ -183,7 +183,7 @@ def _check_quoting(run: ResolvedRun, backend: LauncherBackend) -> Iterator[Findi
                 "error",
                 f"the value of `{name}` would reach the ranks changed, because of {match[0]!r}",
                 key=f"launch.env.{name}",
-                notes=(f"for {backend.program} DeepSpeed puts it between quotes that nobody takes off",),
+                notes=(f"for {backend.program} DeepSpeed puts it between quotes that stay",),
                 fix=Fix("set it in the login environment of the hosts, or start the ranks by pdsh"),
             )
         elif match:
@@ -202,18 +202,18 @@ def _check_quoting(run: ResolvedRun, backend: LauncherBackend) -> Iterator[Findi
 
 
 def _find_unquotable(value: str, backend: LauncherBackend) -> re.Match[str] | None:
-    """The first character that would not arrive."""
+    """The first character that would be changed on the way."""
     return (_UNQUOTABLE_BY_BACKEND[backend.name] if backend.literal else _UNQUOTABLE).search(value)
 
 
 def _check_forwarded_variables(run: ResolvedRun, local_host: LocalHost, backend: LauncherBackend) -> Iterator[Finding]:
-    """The shell's own variables that are sent along, into the same kind of remote command."""
+    """Check the shell's own variables, which DeepSpeed puts into the same kind of remote command."""
     for variable in sorted(forwarded_variables(run.spec.launch.env, local_host), key=lambda v: v.name):
         if _find_unquotable(variable.value, backend) or not _VARIABLE_NAME.fullmatch(variable.name):
             yield Finding(
                 "EN007",
                 "error",
-                f"`{variable.name[:60]}` of the environment would be sent to the other hosts changed, or run there "
+                f"`{variable.name[:60]}` of the environment would be changed on the way to other hosts, or run there "
                 "as a command",
                 notes=(
                     "DeepSpeed sends it along and puts its value into a remote shell command between double quotes",
@@ -232,7 +232,7 @@ def _check_paths(local_host: LocalHost, run_dir: Path) -> Iterator[Finding]:
             yield Finding(
                 "EN008",
                 "error",
-                f"{label} `{path}` has a character that a remote shell would not leave alone",
+                f"{label} `{path}` has a character that a remote shell would interpret",
                 notes=("DeepSpeed writes paths into the remote command without quoting them",),
                 fix=Fix("use paths of letters, digits and `@+=:,./-_` when there is more than one host"),
             )
@@ -250,7 +250,7 @@ def _check_backend_program(run: ResolvedRun, backend: LauncherBackend) -> Iterat
             notes=(f"DeepSpeed starts ranks on other hosts through {over}",),
             fix=Fix(
                 f"install {backend.package} (apt install {backend.package}), or use a hostfile of this machine alone; "
-                "without any such program each host starts its own ranks by `harness launch --no-ssh`"
+                "without any such program start each host by `harness launch --no-ssh`"
             ),
         )
 
@@ -260,11 +260,11 @@ def _check_rank_placement(run: ResolvedRun, local_host: LocalHost, backend: Laun
     hosts = run.cluster.hosts if run.cluster else ()
     why = ""
     if backend.literal and any(tuple(host.device_ids) != tuple(range(host.slots)) for host in hosts):
-        why = "it takes the first devices of a host, and others were chosen"
+        why = "it takes the first devices of a host, but other devices are selected"
     elif backend.name == "slurm" and len({host.slots for host in hosts}) > 1:
         why = "it starts as many ranks on each host, and the hosts have different numbers of slots"
     elif backend.name == "slurm" and "SLURM_JOB_ID" not in local_host.environ:
-        why = "this is no job of Slurm, so srun would ask for other hosts, and wait for them"
+        why = "this is no Slurm job, so srun would request other hosts and wait for them"
     if why:
         yield Finding(
             "EN012",
@@ -280,8 +280,8 @@ def _check_no_ssh(run: ResolvedRun) -> Iterator[Finding]:
         yield Finding(
             "EN012",
             "error",
-            "a run whose hosts start their own ranks cannot be started again by one of them",
+            "`launch.max_restarts` does not work with `--no-ssh`",
             key="launch.max_restarts",
-            notes=("no host can tell another to start its ranks once more",),
-            fix=Fix("let what starts the hosts start all of them again, with `--resume auto` on the first"),
+            notes=("no host can restart the ranks of another",),
+            fix=Fix("let the scheduler restart all hosts, with `--resume auto` on the first"),
         )

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 class LaunchObserver(Protocol):
-    """Receives every event of a launch, in the order of the events, from one thread at a time."""
+    """Receives every event of a launch in order, from one thread at a time."""
 
     def on_ops_check(self, ops: Sequence[str]) -> None:
-        """The stamp does not say whether these ops are compiled; the builder loads torch to find out."""
+        """The stamp has no entry for these ops; the builder imports torch to check them."""
 
     def on_op_build(self, op: str, seconds: float, expected: float) -> None:
-        """An op has been compiling for `seconds`; called again and again. `expected` is what it took elsewhere."""
+        """An op has been compiling for `seconds`; called repeatedly. `expected`: usual seconds."""
 
     def on_op_built(self, op: str, seconds: float) -> None:
         """An op is ready."""
@@ -31,13 +31,13 @@ class LaunchObserver(Protocol):
         """A stale lock that blocked the build is removed. `host` is empty for this machine."""
 
     def on_lock_kept(self, lock: Path, host: str) -> None:
-        """A lock that nobody on its host holds is on a network file system; another machine may hold it."""
+        """A lock without holder on its host is on a network file system; another machine may hold it."""
 
     def on_op_unloadable(self, op: str, error: str, host: str) -> None:
         """A compiled op does not load; it is removed and compiled again."""
 
     def on_start(self, world: int, hosts: int, log: Path) -> None:
-        """The launcher runs."""
+        """The launcher has started."""
 
     def on_output(self, line: str) -> None:
         """A line of the launcher or of a rank."""
@@ -52,10 +52,10 @@ class LaunchObserver(Protocol):
         """This many processes are being killed."""
 
     def on_end(self, verdict: Verdict) -> None:
-        """The ranks of one attempt have ended so."""
+        """The ranks of one attempt have ended with this verdict."""
 
     def on_note(self, text: str) -> None:
-        """Anything else that is worth a line."""
+        """Any other message."""
 
 
 @dataclass(frozen=True, slots=True)

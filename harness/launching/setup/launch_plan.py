@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Everything a launch does, as one value: files of the run directory, environment of every host, the exact command.
 
-Arithmetic on plain values: it reads no file, asks no host and starts nothing. `run_dir` writes the plan,
+Arithmetic on plain values: it reads no file, contacts no host and starts nothing. `run_dir` writes the plan,
 `harness.launching.supervise.launch_runner` runs it.
 """
 
@@ -33,7 +33,7 @@ class HostPlan:
     ranks: tuple[int, ...]
     variables: tuple[Variable, ...]
     is_local: bool = False
-    """It is the machine that launches."""
+    """True for the machine that launches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class RunTarget:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """Facts that preflight gathered about the hosts and their network; None: unknown, or not the same everywhere."""
+    """Facts of the survey about the hosts and their network; None: unknown, or different between hosts."""
 
     interface: str | None = None
     master_address: str | None = None
@@ -59,13 +59,13 @@ class Network:
 
     @classmethod
     def from_survey(cls, survey: Survey) -> Network:
-        """The answers of the hosts that a plan depends on."""
+        """The facts of a survey that a plan depends on."""
         return cls(survey.shared_interface, survey.master_address, survey.has_accelerators)
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """Everything a launch does, before any of it is done."""
+    """Everything that a launch will do."""
 
     name: str
     run_dir: Path
@@ -78,26 +78,26 @@ class LaunchPlan:
     documents: Mapping[str, str]
     resume: Path | None = None
     has_local_ranks: bool = True
-    """The machine that launches has ranks too."""
+    """True if the machine that launches has ranks."""
     attempt: int = 1
     node_rank: int | None = None
     """The index of this host, where each host starts its own ranks (`--no-ssh`)."""
     accelerated: bool | None = None
-    """Ranks have accelerators, as far as devices were counted; None where nobody asked the hosts."""
+    """True if ranks have accelerators; None where the hosts were not surveyed."""
 
     def for_attempt(self, attempt: int, resume: Path | None, port: int) -> LaunchPlan:
-        """The same run in the same run directory, started for the `attempt`-th time; it resumes from `resume`."""
+        """The plan of attempt number `attempt` in the same run directory; it resumes from `resume`."""
         argv = command.with_attempt(self.argv, attempt, resume, port)
         return replace(self, argv=argv, resume=resume, port=port, attempt=attempt)
 
     @property
     def starts_remote_ranks(self) -> bool:
-        """This launch starts and monitors ranks on other hosts."""
+        """True if this launch starts and monitors ranks on other hosts."""
         return not self.local and self.node_rank is None
 
     @property
     def is_leader(self) -> bool:
-        """This launch owns the run directory: it makes it, holds its lock, exports and reports."""
+        """True if this launch owns the run directory: it makes it, holds its lock, exports and reports."""
         return self.node_rank in (None, 0)
 
     @property
@@ -175,9 +175,10 @@ def build_launch_plan(
     node_rank: int | None = None,
     program: Sequence[str] | None = None,
 ) -> LaunchPlan:
-    """The plan of one launch. `run` must have a known world size; `config` is the rendered DeepSpeed JSON. With
-    `network` every host was asked already, and DeepSpeed need not ask the first one again. With `node_rank` it is the
-    plan of that host alone, in a job whose hosts start their own ranks. `program`: what every rank runs instead of
+    """The plan of one launch. `run` must have a known world size; `config` is the rendered DeepSpeed JSON.
+
+    `network`: the result of preflight; DeepSpeed then gets `--no_ssh_check` and `--master_addr`. `node_rank`: the plan
+    of that host alone, in a job whose hosts start their own ranks. `program`: the command of every rank instead of
     training.
     """
     network = network or Network()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The question and the two answers of `prepare`: a launch request, a launch setup, or a rejection with its findings."""
+"""Input and results of `prepare`: a launch request, a launch setup, or a rejection with its findings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOTHING_WRITTEN = "Nothing was written or started"
 
 @dataclass(frozen=True, slots=True)
 class SlurmSubmission:
-    """A launch that waits as a job of Slurm: the arguments of the command line, and options of sbatch."""
+    """A launch to submit as a Slurm job: the arguments of the command line, and options of sbatch."""
 
     arguments: tuple[str, ...]
     sbatch_options: tuple[str, ...] = ()
@@ -28,9 +28,9 @@ class SlurmSubmission:
 
 @dataclass(frozen=True, slots=True)
 class LaunchRequest:
-    """The options of one launch. With `per_node` this host starts its own ranks alone; with `survey` other hosts are
-    asked first what they have; a dry run needs no program that could be installed. With `submission` the launch is a
-    job, which finds out its hosts when it starts.
+    """The options of one launch. With `per_node` this host starts only its own ranks; with `survey` all hosts are
+    surveyed first; in a dry run missing programs are warnings. With `submission` the launch is a Slurm job, which
+    knows its hosts when it starts.
     """
 
     spec: str
@@ -48,7 +48,7 @@ class LaunchRequest:
 
 @dataclass(frozen=True, slots=True)
 class LaunchSetup:
-    """A launch that passed every check, before anything of it is written."""
+    """A validated launch; nothing of it is written yet."""
 
     request: LaunchRequest
     run: ResolvedRun
@@ -61,7 +61,7 @@ class LaunchSetup:
 
 @dataclass(frozen=True, slots=True)
 class LaunchRejected:
-    """A launch that does not happen: its findings, the exit code, and the last line of the output. `report` has the
+    """A rejected launch: its findings, the exit code, and the last line of the output. `report` has the
     totals where the check of the spec failed.
     """
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A launch without ssh (`--no-ssh`): each host starts its own ranks, by the same command.
 
-The first host makes the run directory, on a file system that all share; the others wait for it and take its resume.
+The first host makes the run directory on a shared file system; the others wait for it and resume as it does.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def resolve_node_rank(options: PerNodeLaunch, cluster: Cluster | None, local_hos
     """The index of this host among the hosts of the run. Raises UserError (EN013)."""
     hosts = cluster.hosts if cluster else ()
     if len(hosts) < 2:
-        raise _no_ssh_error("`--no-ssh` is for several hosts, and there are not two", "give `--hostfile` or `--hosts`")
+        raise _no_ssh_error("`--no-ssh` is for several hosts, and only one is given", "give `--hostfile` or `--hosts`")
     if not _RUN_ID.fullmatch(options.run_id):
-        message = f"`--run-id {options.run_id[:70]}` cannot be a part of a folder's name"
+        message = f"`--run-id {options.run_id[:70]}` cannot be part of a folder name"
         raise _no_ssh_error(message, "use up to 64 letters, digits and `._-`, such as the number of the job")
     if options.node_rank is not None:
         if options.node_rank >= len(hosts):
@@ -57,18 +57,16 @@ def resolve_node_rank(options: PerNodeLaunch, cluster: Cluster | None, local_hos
     matches = [index for index, host in enumerate(hosts) if host.name in local_host.local_names]
     if len(matches) != 1:
         count = "none" if not matches else "more than one"
-        raise _no_ssh_error(
-            f"this machine, {local_host.hostname}, is {count} of the hosts that are named", "give `--node-rank`"
-        )
+        raise _no_ssh_error(f"this machine, {local_host.hostname}, is {count} of the given hosts", "give `--node-rank`")
     return matches[0]
 
 
 def shared_run_dir(options: PerNodeLaunch, output_dir: Path, name: str, node: int) -> Path:
-    """The run directory of this job. Raises UserError (EN013) on the first host when it exists already."""
+    """The run directory of this job. Raises UserError (EN013) on the first host when it exists."""
     run_dir = output_dir / f"{name}-{options.run_id}"
     if node == 0 and run_dir.exists():
-        message = f"`{run_dir}` is there already: another job had this `--run-id`"
-        raise _no_ssh_error(message, "give each job, also one that goes on from another, a name of its own")
+        message = f"`{run_dir}` exists: another job had this `--run-id`"
+        raise _no_ssh_error(message, "give each job its own name, also one that resumes another")
     return run_dir
 
 
@@ -94,11 +92,11 @@ def wait_for_leader(plan: LaunchPlan, seconds: float, log: Callable[[str], None]
         raise _no_ssh_error(f"the run in `{plan.run_dir}` has ended", "give each job a `--run-id` of its own")
     for name in _IDENTICAL_FILES:
         if text_of(plan.run_dir / name) != plan.documents.get(name):
-            message = f"`{name}` of {plan.hosts[0].name} is not what this host makes of the spec"
+            message = f"this host renders a different `{name}` than {plan.hosts[0].name}"
             raise _no_ssh_error(message, "give the same command, spec and harness on every host")
     first = json.loads(text_of(plan.run_dir / "launch.json") or "{}")
     supervisor = next((v["value"] for v in first.get("environment", ()) if v["name"] == "HARNESS_SUPERVISOR"), "")
-    leader = Variable(LEADER_VARIABLE, str(supervisor), "the first host, whose supervisor holds the run directory")
+    leader = Variable(LEADER_VARIABLE, str(supervisor), "the first host, which holds the run directory")
     plan = replace(plan, hosts=tuple(replace(host, variables=(*host.variables, leader)) for host in plan.hosts))
     if first.get("resume") is None:
         return plan

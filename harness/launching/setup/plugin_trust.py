@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trust in the user's own code (`plugins.file`): a launch may run it only when allowed, and only these bytes.
+"""Trust in the user's own code (`plugins.file`): a launch runs it only if allowed, and only these bytes.
 
 Gate SE008 judges code that `launch.env` chooses.
 """
@@ -16,7 +16,7 @@ from harness.spec.parse.source import MAX_BYTES
 
 
 def verify_plugin_allowed(file: str | None, folder: Path, *, allow_local_code: bool) -> str | None:
-    """The sha256 of `plugins.file`, seen from `folder`; None where the spec names no code.
+    """The sha256 of `plugins.file`, relative to `folder`; None where the spec names no code.
 
     Raises UserError (MD157 not allowed, MD158 unreadable).
     """
@@ -34,9 +34,9 @@ def verify_plugin_allowed(file: str | None, folder: Path, *, allow_local_code: b
         finding = Finding(
             "MD157",
             "error",
-            f"`{file}` is code, and nobody allowed to run it",
+            f"`{file}` is code, and running it was not allowed",
             key="plugins.file",
-            notes=("it would run with all rights that you have, on every host",),
+            notes=("it would run with all your rights, on every host",),
             fix=Fix("read the file, then start with `harness launch --allow-local-code`"),
         )
         raise UserError([finding], ExitCode.FINDINGS)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a launch request to a launch setup: check the spec, inspect this machine, ask the hosts, make the plan.
+"""Builds a launch (spec, checks, survey, plan, run-directory files), initially and again after losing hosts.
 
-Returns values. It prints nothing and ends no program; only a new plan for the hosts that are left is written.
+Prints nothing. Writes nothing but the plan for the remaining hosts.
 """
 
 from __future__ import annotations
@@ -14,7 +14,10 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from harness.check.check_file import check_file, check_loaded_run, check_survey, load_run
+from harness.check.deepspeed_release import untested_release_note
 from harness.errors import ExitCode, UserError
+from harness.facts.deepspeed_version import resolve_target
+from harness.facts.devices import find_device
 from harness.facts.required_ops import required_ops
 from harness.file_io import relative_to_cwd
 from harness.findings import Finding, Fix, LinesOf, Report
@@ -51,13 +54,13 @@ _UNHEALTHY_HOSTS = "No rank was started and nothing was written. `harness prefli
 
 
 class LaunchLog(Protocol):
-    """Receives what people should read while a launch is prepared, in the order in which it happens."""
+    """Receives notes and warnings while a launch is prepared, in order."""
 
     def on_note(self, text: str) -> None:
-        """A line."""
+        """Log a line."""
 
     def on_findings(self, findings: Sequence[Finding], lines_of: LinesOf | None) -> None:
-        """Warnings: they stop nothing."""
+        """Log warnings."""
 
 
 class RunFiles(NamedTuple):
@@ -79,7 +82,7 @@ class _RunLocation(NamedTuple):
 
 
 def prepare(request: LaunchRequest, log: LaunchLog) -> LaunchSetup | SlurmJob | LaunchRejected:
-    """Everything that a launch needs, before any of it is written; or why it cannot be."""
+    """The setup of a launch, before anything is written; or the rejection with its findings."""
     submission = request.submission
     loaded = load_run(
         request.spec,
@@ -106,8 +109,9 @@ def prepare(request: LaunchRequest, log: LaunchLog) -> LaunchSetup | SlurmJob | 
         command, stamp = job_command(submission.arguments), time.strftime("%Y%m%d-%H%M%S")
         options = submission.sbatch_options
         return build_job(run.name, local_host.cwd, output_dir, command, request.resume, options, stamp)
-    if note := unresolved_names_note(local_host):
-        log.on_note(note)
+    for note in (untested_release_note(resolve_target()), unresolved_names_note(local_host)):
+        if note:
+            log.on_note(note)
     try:
         location = _locate(request, run, local_host)
         _check_startable(request, run, local_host, location, log)
@@ -117,12 +121,12 @@ def prepare(request: LaunchRequest, log: LaunchLog) -> LaunchSetup | SlurmJob | 
         checkpoint = _find_resume_checkpoint(request, run, local_host, location, log)
     except UserError as error:
         return LaunchRejected(error.findings, checked.lines_of, error.code, NOTHING_WRITTEN)
-    _log_environment_notes(local_host, log, reaches_hosts=location.reaches_hosts)
+    _log_environment_notes(run, local_host, log, reaches_hosts=location.reaches_hosts)
     files = _build_run_files(run, source, checked.report, local_host, location.run_dir, loaded.overrides)
     target = RunTarget(location.run_dir, files.documents, checkpoint, request.allow_change, code_sha256)
     survey = prewarmed_launcher = None
     if request.survey and location.reaches_hosts:
-        prewarmed_launcher = PrewarmedLauncher.start(local_host, run.spec.launch.env)
+        prewarmed_launcher = PrewarmedLauncher.start(local_host, run.spec.launch)
         survey = _survey_hosts(files, local_host, log)
         report = check_survey(files.run, source, survey)
         if not report.ok:
@@ -137,14 +141,14 @@ def prepare(request: LaunchRequest, log: LaunchLog) -> LaunchSetup | SlurmJob | 
 
 
 def replan_without_hosts(setup: LaunchSetup, lost: Collection[str]) -> LaunchPlan | str:
-    """The same run on the hosts that are left, written to its run directory; or why that cannot be.
+    """The same run on the remaining hosts, written to its run directory; or the reason why it cannot run there.
 
-    The global batch stays the same: more accumulation steps replace the ranks that are gone.
+    The global batch stays the same: more accumulation steps replace the lost ranks.
     """
     old, run_dir = setup.run, setup.plan.run_dir
     hosts = [host for host in (old.cluster.hosts if old.cluster else ()) if host.name not in lost]
     if any(host.devices is not None for host in hosts):
-        return "its devices were chosen one by one"
+        return "its devices were selected one by one"
     overrides = [
         *setup.request.overrides,
         f"train.global_batch_size={old.batch.global_batch}",
@@ -159,7 +163,7 @@ def replan_without_hosts(setup: LaunchSetup, lost: Collection[str]) -> LaunchPla
     )
     hostfile.unlink()
     if checked.run is None or checked.source is None or not checked.report.ok:
-        return next((f.message for f in checked.report.findings if f.is_error), "the spec cannot be read any more")
+        return next((f.message for f in checked.report.findings if f.is_error), "the spec is no longer readable")
     files = _build_run_files(checked.run, checked.source, checked.report, setup.local_host, run_dir, overrides)
     # The spec gives the batch in another way, but the batch is the same.
     allowed = (*setup.target.allowed_changes, *(f"train.{key}" for key in _BATCH_KEYS))
@@ -193,7 +197,7 @@ def _build_run_files(
 
 
 def _locate(request: LaunchRequest, run: ResolvedRun, local_host: LocalHost) -> _RunLocation:
-    """Raises UserError where this is none of the hosts that start their own ranks."""
+    """The index of this host with `--no-ssh`. Raises UserError where it is none of the hosts."""
     output_dir = local_host.cwd / run.spec.launch.output_dir
     if request.per_node is None:
         return _RunLocation(new_run_dir(output_dir, run.name), None, reaches_hosts=not is_local(run, local_host))
@@ -205,10 +209,10 @@ def _locate(request: LaunchRequest, run: ResolvedRun, local_host: LocalHost) -> 
 def _check_startable(
     request: LaunchRequest, run: ResolvedRun, local_host: LocalHost, location: _RunLocation, log: LaunchLog
 ) -> None:
-    """Raises UserError where the run cannot be started here. A dry run only warns of programs that are missing."""
+    """Check that the run can start here. Raises UserError. In a dry run missing programs are warnings."""
     findings = list(check_launch(run, local_host, location.run_dir, location.node_rank))
     if run.kind != "spec":
-        message = f"`{request.spec}` is a DeepSpeed JSON, which says nothing about model and data"
+        message = f"`{request.spec}` is a DeepSpeed JSON, which has no model and no data"
         fix = Fix("write a run spec; `harness schema` and `ds_configs/` show how")
         findings.insert(0, Finding("SP020", "error", message, fix=fix))
     missing = [f for f in findings if request.dry_run and f.gate in INSTALLABLE]
@@ -231,19 +235,24 @@ def _find_resume_checkpoint(
         request.resume, output_dir, run.name, spec, request.allow_change, log.on_note
     ).checkpoint
     log.on_note(
-        f"going on from {relative_to_cwd(checkpoint)}" if checkpoint else "no earlier checkpoint, starting anew"
+        f"resuming from {relative_to_cwd(checkpoint)}" if checkpoint else "no earlier checkpoint, starting from step 0"
     )
     return checkpoint
 
 
-def _log_environment_notes(local_host: LocalHost, log: LaunchLog, *, reaches_hosts: bool) -> None:
-    """Files of variables that DeepSpeed does not read, and devices that the ranks do not use."""
+def _log_environment_notes(run: ResolvedRun, local_host: LocalHost, log: LaunchLog, *, reaches_hosts: bool) -> None:
+    """Files of variables that DeepSpeed does not read, and devices that the ranks do not use or do not find."""
     if reaches_hosts:
         for file in ignored_env_files(local_host.cwd):
-            log.on_note(f"note: {file} is not read: its variables do not reach the hosts, put them into `launch.env`")
+            log.on_note(f"note: {file} is ignored: its variables do not reach the hosts; put them into `launch.env`")
     elif local_host.device_names and not local_host.accelerated:
         devices = format_device_names(local_host.device_names)
         log.on_note(f"note: DS_ACCELERATOR=cpu: the ranks run on the CPU, not on {devices}")
+    elif not local_host.device_names:
+        gpu = find_device(run.spec.cluster.gpu or "cpu")
+        if gpu is not None and not gpu.is_cpu:
+            message = f"the spec is for {gpu.name} (`cluster.gpu`), and no GPU was found on this machine"
+            log.on_note(f"note: {message}: the ranks would run on its CPU")
 
 
 def _log_findings(log: LaunchLog, report: Report, lines_of: LinesOf | None) -> None:

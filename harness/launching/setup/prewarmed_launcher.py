@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DeepSpeed's launcher, started before there is a plan: its imports take as long as the survey of the hosts.
+"""DeepSpeed's launcher, started before the plan is ready: its imports take as long as the survey of the hosts.
 
 It imports and waits for the plan; no other process depends on it, and it ends with this process.
 """
@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from harness.interpreter import python_command
 from harness.launching.hosts.local_host import LocalHost
 from harness.launching.process.processes import set_up_child
 from harness.launching.setup.launch_plan import LaunchPlan
+from harness.spec.sections.launch_spec import LaunchSpec
 
 
 @dataclass(slots=True)
@@ -28,16 +28,16 @@ class PrewarmedLauncher:
     program: str
 
     @classmethod
-    def start(cls, local_host: LocalHost, variables: Mapping[str, str]) -> PrewarmedLauncher | None:
-        """`variables` are those of the spec, which may decide what is imported. None where the launcher is no script of
-        this Python.
+    def start(cls, local_host: LocalHost, launch: LaunchSpec) -> PrewarmedLauncher | None:
+        """Start the imports, which the variables and the patches of the spec may change. None where the launcher is no
+        script of this Python.
         """
         if len(local_host.deepspeed) != 1 or not _is_script_of_this_python(Path(local_host.deepspeed[0])):
             return None
         child = subprocess.Popen(  # noqa: S603
-            python_command(str(local_host.scripts / "prewarmed_deepspeed.py")),
+            python_command(str(local_host.scripts / "prewarmed_deepspeed.py"), json.dumps(launch.patches)),
             cwd=local_host.cwd,
-            env={**local_host.environ, **variables},
+            env={**local_host.environ, **launch.env},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -47,7 +47,7 @@ class PrewarmedLauncher:
         return cls(child, local_host.deepspeed[0])
 
     def run(self, plan: LaunchPlan) -> subprocess.Popen[bytes] | None:
-        """Run this plan in it; returns its process. None when it has ended before."""
+        """Run this plan in the prewarmed process and return that. None when it has ended."""
         body = {"argv": list(plan.argv), "environment": plan.environment(os.environ), "folder": str(plan.cwd)}
         if plan.argv[0] != self.program or self.child.poll() is not None or self.child.stdin is None:
             self.discard()
@@ -62,7 +62,7 @@ class PrewarmedLauncher:
         return self.child
 
     def discard(self) -> None:
-        """End it without a plan."""
+        """End the process without a plan."""
         self.child.kill()
         self.child.wait()
         for pipe in (self.child.stdin, self.child.stdout):
@@ -71,7 +71,7 @@ class PrewarmedLauncher:
 
 
 def _is_script_of_this_python(program: Path) -> bool:
-    """Whether pip made the script for this Python, so that `runpy` in this Python does the same."""
+    """True if pip made the script for this Python, so that `runpy` in this Python runs the same code."""
     try:
         first = program.read_bytes()[:256].split(b"\n", 1)[0].decode()
     except (OSError, UnicodeDecodeError):

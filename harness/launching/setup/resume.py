@@ -63,12 +63,12 @@ def find_resumable_checkpoint(run_dir: Path, log: Log) -> Path | None:
 def _find_latest_and_log_skipped(folder: Path, log: Log) -> Path | None:
     latest = find_latest(folder, verify="bytes")
     for path, reason in latest.skipped:
-        log(f"passed over {path}: {reason}")
+        log(f"skipped {path}: {reason}")
     return latest.checkpoint
 
 
 def _resume_newest_run(output_dir: Path, name: str, log: Log) -> ResumeSource:
-    """The newest run that has a complete checkpoint wins; one that still runs is in the way."""
+    """The newest run that has a complete checkpoint. Raises UserError where a newer one still runs."""
     for run_dir in list_runs(output_dir, name):
         holder = current_holder(run_dir / RUN_LOCK)
         if holder is not None:
@@ -96,16 +96,18 @@ def _resume_named(requested: str, log: Log) -> ResumeSource:
             "CK001",
             "error",
             f"`{requested}` is not a complete checkpoint",
-            fix=Fix(f"go on from the newest complete one beside it: --resume {others[0]}")
+            fix=Fix(f"resume from the newest complete one next to it: --resume {others[0]}")
             if others
-            else Fix("no complete one is beside it; name another run directory, or leave `--resume` out to start anew"),
+            else Fix(
+                "no complete one is next to it; name another run directory, or start from step 0 without `--resume`"
+            ),
         )
         raise UserError([*errors, hint])
     return ResumeSource(folder.resolve(), folder)
 
 
 def _check_continuity(checkpoint: Path, spec: Mapping[str, Any], allowed: tuple[str, ...], log: Log) -> None:
-    """The rank compares again, with the hashes of what it loads; it reshards or refuses another layout."""
+    """Compare the manifest with the run. The rank compares again, with hashes, and reshards another layout."""
     findings = compare_with_run(read_manifest(checkpoint), spec, allowed=allowed).to_findings(
         str(checkpoint), can_reshard=True
     )
@@ -126,8 +128,6 @@ def _still_running_finding(run_dir: Path, holder: str) -> Finding:
         "EN122",
         "error",
         f"the newest run of this spec, `{run_dir}`, still runs: {holder}",
-        notes=(
-            "two runs from one checkpoint would train the same twice, and the older one prunes what the other reads",
-        ),
-        fix=Fix("wait for it or stop it; `--resume never` starts another run from the beginning"),
+        notes=("both runs would train the same steps, and the older one prunes checkpoints that the other reads",),
+        fix=Fix("wait for it or stop it; `--resume never` starts another run from step 0"),
     )

@@ -32,7 +32,7 @@ def new_run_dir(output_dir: Path, name: str) -> Path:
 def write_run_dir(plan: LaunchPlan) -> None:
     """Write all files into a temporary folder, then rename it: a run directory that exists is complete.
 
-    The link `latest` in the parent folder then means it. Raises UserError when the file system does not let it.
+    The link `latest` in the parent folder then points to it. Raises UserError when it cannot be written.
     """
     parent = plan.run_dir.parent
     scratch: Path | None = None
@@ -54,13 +54,13 @@ def write_run_dir(plan: LaunchPlan) -> None:
 
 
 def replace_files(plan: LaunchPlan) -> None:
-    """Write the files of another plan into its run directory, which exists. Raises OSError."""
+    """Replace the files of a plan in its existing run directory. Raises OSError."""
     for name, text in plan.files().items():
         write_atomically(plan.run_dir / name, text)
 
 
 def update_latest_link(run_dir: Path) -> None:
-    """Let the link `latest` in the parent folder mean this run directory; anything else of that name stays."""
+    """Point the link `latest` in the parent folder to this run directory; a file of that name stays."""
     link = run_dir.parent / "latest"
     if link.exists() and not link.is_symlink():
         return
@@ -119,7 +119,7 @@ def _write_error_finding(run_dir: Path, error: OSError) -> Finding:
         "error",
         f"the run directory `{run_dir}` cannot be made: {reason}",
         key="launch.output_dir",
-        fix=Fix("set `launch.output_dir` to a folder that can be written"),
+        fix=Fix("set `launch.output_dir` to a writable folder"),
     )
 
 

@@ -21,7 +21,7 @@ from harness.interpreter import python_command
 from harness.launching.hosts.local_host import DISTRIBUTION
 
 NOTICE_SECONDS = 120
-"""The job gets a signal so long before the end of its time, or a pre-emption. A save has to fit."""
+"""Seconds between the signal to the job and the end of its time, or a pre-emption. A save has to fit."""
 _SUBMIT_SECONDS = 60.0
 _SCRIPT = """\
 #!/bin/bash
@@ -29,8 +29,8 @@ _SCRIPT = """\
 #SBATCH --requeue
 #SBATCH --open-mode=append
 #SBATCH --signal=B:USR1@{notice}
-# Made by `harness launch --slurm`. {notice} s before its time is over, or when it has to make room, the job is told:
-# the ranks finish their step and save, and Slurm starts it again, to go on from there.
+# Made by `harness launch --slurm`. {notice} s before its time limit, or at a pre-emption, the job gets SIGUSR1:
+# the ranks finish their step and save, and Slurm requeues the job, which resumes.
 cd {folder} || exit 2
 resume={resume}
 if [ "${{SLURM_RESTART_COUNT:-0}}" -gt 0 ]; then resume=auto; fi
@@ -54,7 +54,7 @@ PREEMPTED_EXIT_CODE = 138
 
 @dataclass(frozen=True, slots=True)
 class SlurmJob:
-    """A job as it would be submitted: its script, where that is written, and the command that submits it."""
+    """A job before its submission: the batch script, its path, and the command that submits it."""
 
     script: str
     file: Path
@@ -62,17 +62,17 @@ class SlurmJob:
 
 
 def is_outside_job(environ: Mapping[str, str]) -> bool:
-    """Whether this process is not part of a Slurm job."""
+    """True if this process is not part of a Slurm job."""
     return not any(environ.get(name) for name in ("SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_NODELIST"))
 
 
 def job_command(arguments: Sequence[str]) -> list[str]:
-    """The command line of the launch inside the job, without the options that are for the submission alone."""
+    """The command line of the launch inside the job, without the options of the submission."""
     return [*_harness_argv(), *_drop_options(arguments, {"--sbatch", "--resume"})]
 
 
 def _harness_argv() -> list[str]:
-    """This program. One that is not installed can only be found in the current folder."""
+    """The command of this program. Without an installation it runs from the current folder."""
     words = ("-m", "harness")
     return python_command(*words) if machine.package_version(DISTRIBUTION) else [sys.executable, *words]
 
@@ -113,7 +113,7 @@ def build_job(
 
 
 def submit_job(job: SlurmJob) -> str:
-    """Write the script and hand it in; returns the number of the job. Raises UserError (exit code 4)."""
+    """Write the script and submit it; returns the number of the job. Raises UserError (exit code 4)."""
     try:
         job.file.parent.mkdir(parents=True, exist_ok=True)
         job.file.write_text(job.script, encoding="utf-8")
@@ -133,12 +133,12 @@ def submit_job(job: SlurmJob) -> str:
         raise _submit_error("HO028", f"`sbatch` did not answer within {_SUBMIT_SECONDS:.0f} s") from None
     if result.returncode:
         error_text = " / ".join((result.stderr or result.stdout).strip().splitlines()[-2:]).removeprefix("sbatch: ")
-        raise _submit_error("HO028", f"`sbatch` has refused the job: {error_text[:300].rstrip('.')}")
+        raise _submit_error("HO028", f"`sbatch` refused the job: {error_text[:300].rstrip('.')}")
     return result.stdout.strip().partition(";")[0]
 
 
 def _submit_error(gate: str, message: str) -> UserError:
-    fix = Fix("give what the cluster asks for, such as `--sbatch=--partition=gpu --sbatch=--nodes=2`; `sinfo` lists it")
+    fix = Fix("give the options of the cluster, such as `--sbatch=--partition=gpu --sbatch=--nodes=2`; see `sinfo`")
     if gate == "EN011":
-        fix = Fix("set `launch.output_dir` to a folder that can be written")
+        fix = Fix("set `launch.output_dir` to a writable folder")
     return UserError([Finding(gate, "error", message, fix=fix)], ExitCode.PREFLIGHT)

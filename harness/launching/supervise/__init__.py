@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A started run until its verdict: monitor, restarts, hangs, logs."""
+"""Supervision of a started run until its verdict: monitor, restarts, hangs, logs."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One attempt: starts the ranks, waits for their end or ends them, and decides the verdict on them."""
+"""One attempt: starts the ranks, waits for their end or kills them, and decides the verdict."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class AttemptResult:
 def run_attempt(
     plan: LaunchPlan, launch: LaunchSpec, context: LaunchContext, heartbeat: Callable[[], None]
 ) -> AttemptResult:
-    """Run the ranks of one attempt to their end. `heartbeat` is called again and again meanwhile."""
+    """Run the ranks of one attempt to their end. `heartbeat` is called repeatedly."""
     remove_buffers(plan)
     log = log_name(plan.attempt) if plan.is_leader else f"host-{plan.hosts[plan.node_rank or 0].name}.log"
     monitor = RankMonitor(plan, launch, context, log, heartbeat)
@@ -55,7 +55,7 @@ def run_attempt(
 
 
 def _wait_for_end(monitor: RankMonitor, termination: RankTermination) -> None:
-    """Return when the launcher has ended and none of its processes is left on this machine."""
+    """Wait until the launcher has ended and none of its processes is left on this machine."""
     while monitor.child.poll() is None:
         signum = monitor.signals.first or monitor.find_launcher_signal()
         if signum:
@@ -63,7 +63,7 @@ def _wait_for_end(monitor: RankMonitor, termination: RankTermination) -> None:
             break
         monitor.poll()
         if monitor.is_hung_at_exit():
-            monitor.observer.on_note("every rank is done and something does not exit")
+            monitor.observer.on_note("all ranks finished but the launcher did not exit; killing it")
             break
         if monitor.is_broken():
             break
@@ -108,8 +108,8 @@ def _result_of(
 
 
 def _lost_host_verdict(host: HostPlan, verdict: Verdict) -> Verdict:
-    """Ranks that say that they lost a peer are not who failed."""
-    reason = f"host {host.name} was cut off or switched off: nothing was heard of it for {HOST_SILENCE_SECONDS:.0f} s"
+    """The verdict for a lost host; errors about a lost peer follow from it."""
+    reason = f"host {host.name} was cut off or switched off: no heartbeat for {HOST_SILENCE_SECONDS:.0f} s"
     return Verdict("failed", ExitCode.FINDINGS, reason, host.ranks[0], host.name, verdict.step, cause=_LOST_HOST_CAUSE)
 
 

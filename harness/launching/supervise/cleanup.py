@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Removal of what ranks that were killed have left: shared memory, NVMe swap folders, unfinished saves, empty files.
+"""Removal of the files that killed ranks left: shared memory, NVMe swap folders, unfinished saves, empty files.
 
 Touches nothing that a living process holds.
 """
@@ -24,7 +24,7 @@ has not mapped it yet."""
 
 
 def remove_buffers_of_other_runs(output_dir: Path) -> None:
-    """Remove the shared memory that runs of this folder have left and no process has mapped."""
+    """Remove the shared memory of runs of this folder that no process has mapped."""
     shm.remove_unused_buffers(read_ports(output_dir), older_than=_NEW_BUFFER_SECONDS)
 
 
@@ -40,9 +40,9 @@ def remove_partial_files(run_dir: Path) -> None:
 
 
 def remove_swap_folders(plan: LaunchPlan, context: LaunchContext) -> None:
-    """Remove what killed ranks have left on this machine's NVMe; other hosts do so at the next start there."""
+    """Remove the swap folders of killed ranks on this machine's NVMe; other hosts do so at the next start there."""
     config = json.loads(plan.documents.get("ds_config.json", "{}"))
     for parent in {folder.parent for folder in swap_dirs_of(config)}:
         for removed in remove_stale_swap_dirs(parent):
             size = format_bytes(removed.size)
-            context.observer.on_note(f"removed {removed.folder}, {size} that a killed run had swapped")
+            context.observer.on_note(f"removed {removed.folder}, {size} of a killed run's swap files")

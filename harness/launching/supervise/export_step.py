@@ -28,7 +28,7 @@ def export_at_end(
     *,
     trust_remote_code: bool,
 ) -> tuple[Verdict, Path | None]:
-    """Export what the run ended with. `trust_remote_code` is what the spec allows its model.
+    """Export the last checkpoint of the run. `trust_remote_code` is that of the spec.
 
     Returns the verdict of the whole run and the folder of the export: when the export fails, the run has failed, though
     its checkpoints stay.
@@ -46,7 +46,7 @@ def export_at_end(
     try:
         code = run_export(source, target, _export_args(export, trust_remote_code and is_own), context, log)
     except SignalInterrupt as interrupt:
-        reason = "training is complete and saved; the export was broken off"
+        reason = "training is complete and saved; the export was interrupted"
         return _with_reason(verdict, "stopped", 128 + interrupt.signum, reason), None
     if code:
         reason = f"training is complete and saved; the export ended with code {code}, see {log}"
@@ -78,7 +78,7 @@ def run_export(checkpoint: Path, target: Path, options: list[str], context: Laun
 
 
 def read_sample(run_dir: Path) -> str:
-    """The text that was generated from the export; empty when there is none."""
+    """The text that the export generated; empty when there is none."""
     try:
         return (run_dir / "sample.txt").read_text(encoding="utf-8")
     except OSError:
@@ -98,10 +98,10 @@ def _export_args(export: ExportSpec, allow_code: bool) -> list[str]:
 
 
 def _with_reason(verdict: Verdict, state: State, code: int, reason: str) -> Verdict:
-    """The verdict with another end than that of the ranks, who completed."""
+    """The verdict on a run whose ranks completed, changed by its export."""
     return replace(verdict, state=state, code=code, reason=reason, time=time.time())
 
 
 def _resumed_final_checkpoint(plan: LaunchPlan, verdict: Verdict) -> Path | None:
-    """The checkpoint that the run resumed from, when no step was left to train: it is what this run ended with."""
+    """The checkpoint that the run resumed from, where no step was left to train."""
     return plan.resume if plan.resume is not None and saved_step(plan.resume) == verdict.step else None

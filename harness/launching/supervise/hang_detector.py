@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Detects hangs: no status of any rank has changed for longer than its phase may take.
 
-Reads statuses and the process table; ends nobody.
+Reads statuses and the process table; kills nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from harness.run_records.rank_statuses import RankStatus
 from harness.units import format_seconds
 
 MIN_PHASE_SECONDS = {"start": 1800.0, "save": 1800.0, "end": 1800.0}
-"""The least that a phase may take, however short `launch.hang_timeout_seconds`: large models build and save slowly."""
+"""Lower bounds of the timeout by phase, since large models build and save slowly."""
 UNTIMED_PHASES = {"data"}
 """Preparing a large corpus may take any time."""
 _STOPPED_STATES = {"T", "t"}
@@ -25,7 +25,7 @@ _PHASE_NAMES = {"start": "start-up", "step": "a step", "save": "a save", "eval":
 
 @dataclass(frozen=True, slots=True)
 class Hang:
-    """A hang, for which the run is ended. `rank` is the one that holds up the others, where there is such a one."""
+    """A hang, which ends the run. `rank` is the one that the others wait for, where it is known."""
 
     phase: str
     seconds: float
@@ -35,8 +35,8 @@ class Hang:
 
     @property
     def reason(self) -> str:
-        """For people."""
-        phase = f"hung in {_PHASE_NAMES.get(self.phase, self.phase)}, nothing moved for {format_seconds(self.seconds)}"
+        """One sentence for the verdict."""
+        phase = f"hung in {_PHASE_NAMES.get(self.phase, self.phase)}, no progress for {format_seconds(self.seconds)}"
         stacks = f", the stacks of the ranks are in {self.stacks[0].parent}" if self.stacks else ""
         return f"{phase}{self.detail}{stacks}"
 
@@ -52,7 +52,7 @@ class HangDetector:
         self._last_change = time.monotonic()
 
     def stalled_seconds(self, statuses: Mapping[int, RankStatus]) -> float | None:
-        """The seconds since the last change, once they are too many; else None."""
+        """The seconds since the last change, once they exceed the timeout; else None."""
         now = time.monotonic()
         snapshot = sorted((s.rank, s.state, s.phase, s.step, s.time) for s in statuses.values())
         if snapshot != self._last_snapshot:
@@ -77,7 +77,7 @@ def _is_stopped(pid: int) -> bool:
 
 
 def describe_hang(statuses: Mapping[int, RankStatus], seconds: float, *, local: bool) -> Hang:
-    """The hang, with the rank that holds up the others: one that a signal has stopped, else the furthest behind."""
+    """The hang, with the rank that the others wait for: one that a signal has stopped, else the furthest behind."""
     unfinished = [s for s in statuses.values() if not s.is_final]
     if not unfinished:
         return Hang("start", seconds, None, "")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs a launch plan: ops, ranks, verdict, export. Everything that it starts has ended when it returns.
+"""Runs a launch plan: ops, ranks, verdict, export. No process of its own is left when it returns.
 
 The run directory must exist (`harness.launching.setup.run_dir` writes it).
 """
@@ -37,7 +37,7 @@ from harness.verdicts import Verdict
 
 @dataclass(frozen=True, slots=True)
 class LaunchResult:
-    """The verdict on a launch and what it left: the newest complete checkpoint and the export, if there are any."""
+    """The verdict on a launch, its newest complete checkpoint and its export, if there are any."""
 
     plan: LaunchPlan
     verdict: Verdict
@@ -76,7 +76,7 @@ def run_launch(
     replan_without_hosts: ReplanWithoutHosts | None = None,
     prewarmed_launcher: PrewarmedLauncher | None = None,
 ) -> LaunchResult:
-    """Run the plan to its end, whatever that is.
+    """Run the plan to its end.
 
     SIGINT, SIGTERM and SIGHUP stop it in two phases: first the file `stop` and `launch.stop_grace_seconds`, then, or at
     the second signal, everything is killed. SIGUSR1 does without the second phase. While ops compile, before any rank
@@ -89,7 +89,7 @@ def run_launch(
         try:
             _build_ops(plan, context)
         except SignalInterrupt as interrupt:
-            name, reason = signal.Signals(interrupt.signum).name, "nothing was started, compiling was broken off"
+            name, reason = signal.Signals(interrupt.signum).name, "nothing was started, compiling was interrupted"
             verdict = Verdict("stopped", 128 + interrupt.signum, reason, signal=name, time=time.time())
             save_verdict(plan, verdict, context)
             return LaunchResult(plan, verdict, time.monotonic() - start, ranks_started=False)
@@ -121,7 +121,7 @@ def run_launch(
 
 
 def _build_ops(plan: LaunchPlan, context: LaunchContext) -> None:
-    """Every host has its ops before any rank starts, so that ranks neither wait for the compiler nor race for it."""
+    """Make the ops of every host ready before any rank starts, so that no rank waits for a compiler or races."""
     with build_on_hosts(plan, context):
         if plan.has_local_ranks:
             ensure_ops(plan.ops, plan.environment(os.environ), plan.run_dir / "logs" / "ops.log", context)

@@ -37,7 +37,7 @@ _PROGRESS_LINE = re.compile(r"^step \d+/\d+  loss ")
 
 
 def is_noise(line: str) -> bool:
-    """Whether a line has no information about this run."""
+    """True for a line without information about this run."""
     text = strip_rank_prefix(line).rstrip()
     return not text or bool(_NOISE.match(text))
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starts the launcher of one attempt and monitors it and its ranks: output, statuses, exits, hangs, lost hosts.
 
-Ends nobody (`termination` does) and judges nothing (`run_verdict` does).
+`termination` kills the ranks, `run_verdict` decides the verdict.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _EXIT_HANG_SECONDS = 60.0
 """The limit for processes to exit once every rank has a final status. Freeing the memory of a large model takes
 seconds; a minute means that one hangs in a library's exit handler, and more time would not help."""
 _PEER_REPORT_SECONDS = 3.0
-"""After one rank is lost, how long the others may take to write why they fail. DeepSpeed's launcher sends them SIGTERM
+"""Time for the other ranks to write their errors after one rank is lost. DeepSpeed's launcher sends them SIGTERM
 and waits for half a minute; a rank that waits in a collective for the lost one cannot end by itself."""
 
 
 class RankMonitor:
-    """One attempt while it runs. Use: `start`, then `poll` until `child` has ended or one of the questions is a yes."""
+    """One attempt while it runs. Use: `start`, then `poll` until `child` has ended or a predicate is true."""
 
     def __init__(
         self, plan: LaunchPlan, launch: LaunchSpec, context: LaunchContext, log: str, heartbeat: Callable[[], None]
@@ -56,9 +56,9 @@ class RankMonitor:
         self.lost_host: HostPlan | None = None
         """The first host that fell silent."""
         self.first_loss_at: float | None = None
-        """When the first rank was seen to have failed or exited, by the monotonic clock."""
+        """Monotonic time of the first rank that failed or exited."""
         self.is_terminating = False
-        """Ranks exit because they are killed from here: their exits are no cause."""
+        """Set once the supervisor starts to kill ranks; later exits are not failures."""
         self.pdsh_output = PdshDemux((host.name for host in plan.hosts), plan.run_dir / "logs")
         self.node_agents = (
             NodeAgents(plan, context.scripts, context.observer.on_note) if plan.starts_remote_ranks else None
@@ -92,7 +92,7 @@ class RankMonitor:
         self.observer.on_start(self.plan.world_size, len(self.plan.hosts), self._log)
 
     def is_training(self) -> bool:
-        """Whether a living rank trains, as far as it can be seen from here."""
+        """True if a live rank has entered the training loop (best effort for remote hosts)."""
         self.statuses = {**self.statuses, **read_statuses(self.plan.run_dir)}
         running = [s for s in self.statuses.values() if s.state == "running"]
         if self.plan.starts_remote_ranks:
@@ -100,7 +100,7 @@ class RankMonitor:
         return any(not _has_exited(s.pid) for s in running if s.rank in self.plan.local_ranks)
 
     def find_launcher_signal(self) -> int | None:
-        """SIGUSR1 to one of DeepSpeed's launcher processes, which know nothing of it: it is blocked there, and seen."""
+        """SIGUSR1 that is pending at one of DeepSpeed's launcher processes, where it is blocked; None without one."""
         local_statuses = [s for s in self.statuses.values() if s.rank in self.plan.local_ranks]
         if not local_statuses or not any(s.state == "running" for s in self.statuses.values()):
             return None
@@ -109,11 +109,11 @@ class RankMonitor:
         return signal.SIGUSR1 if any(is_signal_pending(pid, signal.SIGUSR1) for pid in launchers) else None
 
     def all_ranks_final(self) -> bool:
-        """Whether every rank has a final status."""
+        """True if every rank has a final status."""
         return len(self.statuses) == self.plan.world_size and all(s.is_final for s in self.statuses.values())
 
     def is_hung_at_exit(self) -> bool:
-        """Whether the launcher still runs long after all ranks have a final status; after a stop it gets less time."""
+        """True if the launcher still runs long after all ranks have a final status; after a stop it gets less time."""
         if not self.all_ranks_final():
             return False
         if self._all_final_since is None:
@@ -122,28 +122,28 @@ class RankMonitor:
         return time.monotonic() - self._all_final_since > (LAUNCHER_EXIT_SECONDS if stopped else _EXIT_HANG_SECONDS)
 
     def is_broken(self) -> bool:
-        """Whether a host or a rank is lost, or the run hangs: it cannot go on."""
+        """True if a host or a rank is lost or the run hangs, so that it cannot continue."""
         return self._has_lost_host() or self._has_lost_rank() or self._is_hung()
 
     def _has_lost_host(self) -> bool:
-        """Whether a host has fallen silent: it is switched off or cut off, and its ranks with it."""
+        """True if a host sends no heartbeat: it is switched off or cut off, and its ranks with it."""
         hosts = (
             self.node_agents.unreachable_hosts() if self.node_agents is not None and not self.all_ranks_final() else []
         )
         if hosts and self.lost_host is None:
             self.lost_host = hosts[0]
-            self.observer.on_note(f"nothing is heard of host {self.lost_host.name} any more; ending the run")
+            self.observer.on_note(f"no heartbeat from host {self.lost_host.name}; ending the run")
         return self.lost_host is not None
 
     def _has_lost_rank(self) -> bool:
-        """Whether a rank was lost so long ago that the others have written their errors by now."""
+        """True if a rank was lost so long ago that the others have written their errors."""
         failed = any(s.state == "failed" for s in self.statuses.values())
         if self.first_loss_at is None and (failed or self.rank_exits):
             self.first_loss_at = time.monotonic()
         return self.first_loss_at is not None and time.monotonic() - self.first_loss_at > _PEER_REPORT_SECONDS
 
     def _is_hung(self) -> bool:
-        """Whether the run hangs; if so, asks every rank for its stack first."""
+        """True if the run hangs; requests a stack dump of every rank first."""
         seconds = self._hang_detector.stalled_seconds(self.statuses)
         if seconds is None:
             return False
@@ -153,7 +153,7 @@ class RankMonitor:
         return True
 
     def wait_for_other_hosts(self) -> None:
-        """Where each host starts its own ranks, those of this host may end first: wait for the others."""
+        """With `--no-ssh` the ranks of this host may end first: wait for the others."""
         deadline = time.monotonic() + _EXIT_HANG_SECONDS
         while self.plan.node_rank is not None and time.monotonic() < deadline and not self.signals.is_repeated:
             states = {s.rank: s.state for s in self.statuses.values()}
@@ -167,14 +167,14 @@ class RankMonitor:
             self.poll()
 
     def wait_for_launcher(self, seconds: float) -> None:
-        """Poll until the launcher has ended, the seconds are over or a second signal came."""
+        """Poll until the launcher has ended, the time is over or a second signal arrives."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and self.child.poll() is None and not self.signals.is_repeated:
             self.poll()
             time.sleep(TICK_SECONDS)
 
     def finish_output(self) -> None:
-        """Pass on what the launcher, which has ended, printed last."""
+        """Pass on the last output of the launcher, which has ended."""
         self._output.wait(2.0)
         self.poll(force=True)
         self.pdsh_output.close()

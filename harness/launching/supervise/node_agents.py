@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The supervisor's side of the node agents (`node_agent.py`), one a host: living processes, hosts that fell silent.
+"""The supervisor's side of the node agents (`node_agent.py`), one per host: live processes, heartbeats, lost hosts.
 
-One ssh a host, held for as long as the ranks run. Its silence, not the launcher's, means that a host was cut off.
+One ssh per host stays open while the ranks run. Without its heartbeats a host counts as cut off.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from harness.launching.supervise.run_verdict import RankExit
 from harness.run_records.rank_statuses import RankStatus
 
 HOST_SILENCE_SECONDS = 20.0
-"""After so long without a heartbeat, a host that has sent one is lost."""
+"""Seconds without a heartbeat after which a host is lost."""
 SUPERVISOR_SILENCE_SECONDS = 30.0
-"""After so long without a heartbeat of the supervisor, an agent ends the ranks of its host."""
+"""Seconds without a heartbeat of the supervisor after which an agent kills the ranks of its host."""
 _HEARTBEAT_SECONDS = 1.0
 _KILL_TIMEOUT_SECONDS = 8.0
 _MAX_BYTES = 65536
@@ -41,7 +41,7 @@ class NodeAgent:
     last_heartbeat: float | None = None
     alive_pids: frozenset[int] = frozenset()
     exit_signals: dict[int, int] = field(default_factory=dict)
-    """Pid -> the signal that ended it, as far as the agent saw it."""
+    """Pid -> the signal that killed it, as far as the agent saw it."""
     unkilled_pids: tuple[int, ...] | None = None
     is_closed: bool = False
     is_warned: bool = False
@@ -55,7 +55,7 @@ class NodeAgent:
 
 @dataclass(slots=True)
 class NodeAgents:
-    """The agents of all hosts in one attempt. Use: `start`, `poll` again and again, `kill_all`."""
+    """The agents of all hosts in one attempt. Use: `start`, `poll` repeatedly, `kill_all`."""
 
     plan: LaunchPlan
     scripts: Path
@@ -66,7 +66,7 @@ class NodeAgents:
     _first_seen: dict[tuple[int, int], float] = field(default_factory=dict)
 
     def start(self, session: int) -> None:
-        """Start one ssh a host, without waiting for it. `session` is the launcher's."""
+        """Start one ssh per host, without waiting for it. `session` is the launcher's."""
         request = {
             "run_dir": str(self.plan.run_dir),
             "port": self.plan.port,
@@ -90,7 +90,7 @@ class NodeAgents:
             self.agents.append(NodeAgent(host, child))
 
     def poll(self) -> None:
-        """Send a heartbeat, read theirs."""
+        """Send a heartbeat, read those of the agents."""
         now = time.monotonic()
         if now - self._last_beat_sent >= _HEARTBEAT_SECONDS:
             self._last_beat_sent = now
@@ -99,10 +99,10 @@ class NodeAgents:
             self._read_agent(agent)
             if agent.is_closed and agent.last_heartbeat is None and not _is_ssh_failure(agent) and not agent.is_warned:
                 agent.is_warned = True
-                self.log(f"no guard runs on {agent.host.name}: if it is cut off, nobody ends its ranks")
+                self.log(f"no node agent runs on {agent.host.name}: if it is cut off, its ranks keep running")
 
     def unreachable_hosts(self) -> list[HostPlan]:
-        """Hosts that fell silent, and those that ssh does not reach."""
+        """Hosts without heartbeat, and those that ssh does not reach."""
         started = [a for a in self.agents if a.last_heartbeat is not None and a.unkilled_pids is None]
         silent = [a for a in started if a.is_closed or a.seconds_since_heartbeat > HOST_SILENCE_SECONDS]
         return [a.host for a in (*silent, *filter(_is_ssh_failure, self.agents))]
@@ -133,7 +133,7 @@ class NodeAgents:
         return rank_exits
 
     def kill_all(self) -> list[str]:
-        """Have the agents end every process of the run on every host; returns those left, for people to read."""
+        """Let the agents kill every process of the run on every host; returns the survivors, as text."""
         self._broadcast(b"end\n")
         reachable = [
             a
@@ -190,5 +190,5 @@ def _handle_line(agent: NodeAgent, line: bytes) -> None:
 
 
 def _is_ssh_failure(agent: NodeAgent) -> bool:
-    """Whether ssh itself failed; any other end before the first heartbeat is the agent's own failure."""
+    """True if ssh itself failed; any other end before the first heartbeat is the agent's own failure."""
     return agent.last_heartbeat is None and agent.is_closed and agent.child.poll() == 255

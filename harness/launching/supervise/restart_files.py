@@ -27,7 +27,7 @@ def write_restarts(run_dir: Path, attempts: Sequence[Attempt]) -> None:
 
 
 def read_restarts(run_dir: Path) -> list[dict[str, Any]]:
-    """The attempts in `restarts.json`; empty when the run was never started again."""
+    """The attempts in `restarts.json`; empty when the run was never restarted."""
     try:
         return list(json.loads((run_dir / RESTARTS).read_text(encoding="utf-8"))["attempts"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -35,7 +35,7 @@ def read_restarts(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def log_name(attempt: int) -> str:
-    """The file below `logs/` for everything that this attempt prints."""
+    """The file below `logs/` for the output of this attempt."""
     return "launcher.log" if attempt == 1 else f"launcher-{attempt}.log"
 
 
@@ -56,7 +56,7 @@ def append_restart_event(run_dir: Path, attempt: Attempt, resume: Path | None, s
     """Append a line `restart` to metrics.jsonl: the steps after `step` in the lines above are lost and are trained
     again.
 
-    A rank that was killed may have left half a line, which gets an end first.
+    A killed rank may have left half a line, which is ended first.
     """
     row = {
         "type": "restart",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The policy of restarts: decides from the attempts so far whether a failed run starts again. Starts nothing."""
+"""The restart policy: decides from the attempts so far whether a failed run starts again. Starts nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from harness.verdicts import Verdict
 
 MAX_ATTEMPTS_WITHOUT_PROGRESS = 3
-"""Attempts in a row without progress after which there are no more."""
+"""Attempts in a row without progress after which the run ends."""
 MAX_DELAY_SECONDS = 300.0
 
 
@@ -37,7 +37,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class RestartDecision:
-    """To start again after `delay` seconds, or not to (`delay` None) and why."""
+    """Restart after `delay` seconds; with `delay` None do not restart, for the reason given."""
 
     delay: float | None
     reason: str
@@ -57,28 +57,28 @@ def decide_restart(attempts: Sequence[Attempt], verdict: Verdict, max_restarts: 
 
 
 def _reason_against_restart(attempts: Sequence[Attempt], verdict: Verdict, max_restarts: int, idle: int) -> str | None:
-    """Why there is no further attempt, after `idle` without progress; None when there is one."""
+    """The reason why there is no further attempt, after `idle` without progress; None when there is one."""
     last, before = attempts[-1], attempts[-2] if len(attempts) > 1 else None
     if verdict.state != "failed" or not max_restarts:
         return ""
     if verdict.refused:
-        return "not started again: the same would be refused again"
+        return "not restarted: the same would be refused again"
     if len(attempts) > max_restarts:
-        return f"not started again: that was restart {len(attempts) - 1} of {max_restarts}"
+        return f"not restarted: that was restart {len(attempts) - 1} of {max_restarts}"
     if before and verdict.crashed and idle and before.step == last.step and _is_same_error(before.cause, last.cause):
-        return f"not started again: it fails the same way at step {last.step} each time"
+        return f"not restarted: it fails the same way at step {last.step} each time"
     if idle >= MAX_ATTEMPTS_WITHOUT_PROGRESS:
-        return f"not started again: {idle} attempts in a row made no progress beyond step {last.step}"
+        return f"not restarted: {idle} attempts in a row made no progress beyond step {last.step}"
     return None
 
 
 def _is_same_error(one: str, other: str) -> bool:
-    """Whether two errors say the same, apart from ports, addresses and process numbers."""
+    """True if two errors are the same, apart from ports, addresses and process numbers."""
     return re.sub(r"(0x[0-9a-f]+|\d+)", "#", one) == re.sub(r"(0x[0-9a-f]+|\d+)", "#", other)
 
 
 def _count_attempts_without_progress(attempts: Sequence[Attempt]) -> int:
-    """How many attempts at the end neither saved a newer checkpoint nor got further than any before."""
+    """The number of last attempts that neither saved a newer checkpoint nor got further than any before."""
     count = 0
     for index in range(len(attempts) - 1, -1, -1):
         attempt, earlier = attempts[index], attempts[:index]

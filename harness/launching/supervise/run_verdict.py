@@ -19,7 +19,7 @@ from harness.verdicts import Verdict
 
 _PEER_GONE = re.compile(r"connection (closed|reset) by peer|broken pipe|remote process exited|ncclRemoteError", re.I)
 _PEER_REPORT_SECONDS = 3.0
-"""By how much clocks and polling may date a lost rank later than the errors of its peers."""
+"""Tolerance in seconds: clocks and polling may date a lost rank later than the errors of its peers."""
 _ROOT_CAUSE_SIGNALS = {signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
 """Signals that no launcher or peer sends in the first second; SIGTERM and SIGABRT may be consequences."""
 _CAUSE_OF_SIGNAL = {
@@ -41,7 +41,7 @@ class RankExit:
     time: float
     signum: int | None
     reported_by_launcher: bool = False
-    """The launcher of its host reported the signal: this rank was not lost because of others."""
+    """True if the launcher of its host reported the signal: this rank did not fail because of others."""
 
 
 def decide_verdict(
@@ -78,7 +78,7 @@ def decide_verdict(
     if first is None and early and "running" not in states:
         reason = f"a rank got {signal.Signals(early).name} before training began"
         return Verdict("stopped", 128 + early, reason, step=step, signal=signal.Signals(early).name)
-    notes = (f"it was being stopped, as {signal.Signals(stopped_by).name} asked",) if stopped_by is not None else ()
+    notes = (f"it was being stopped by {signal.Signals(stopped_by).name}",) if stopped_by is not None else ()
     return replace(
         _failure_verdict(first, statuses, states, launcher_code, starts_remote_ranks=starts_remote_ranks),
         step=step,
@@ -87,10 +87,10 @@ def decide_verdict(
 
 
 def _stopped_verdict(stop_text: str, step: int) -> Verdict:
-    """Every rank has stopped, though the harness got no signal."""
+    """The verdict where every rank has stopped, though the harness got no signal."""
     signum = parse_signal_name(stop_text)
     if signum is None:
-        return Verdict("stopped", ExitCode.INTERRUPTED, "asked to by the file `stop`", step=step)
+        return Verdict("stopped", ExitCode.INTERRUPTED, "the file `stop` was found", step=step)
     reason = f"every rank finished its step ({stop_text.strip()})"
     return Verdict("stopped", 128 + signum, reason, step=step, signal=signal.Signals(signum).name)
 
@@ -121,7 +121,7 @@ def _failure_verdict(
         return Verdict("failed", ExitCode.FINDINGS, "DeepSpeed's launch process was killed, and its ranks with it")
     host = statuses[first.rank].host if first.rank in statuses else ""
     if first.signum is None:
-        return Verdict("failed", _to_exit_code(launcher_code), "it ended without a word", first.rank, host)
+        return Verdict("failed", _to_exit_code(launcher_code), "it ended without an error message", first.rank, host)
     hint = ", as the kernel does when memory runs out" if first.signum == signal.SIGKILL else ""
     name, cause = signal.Signals(first.signum).name, _CAUSE_OF_SIGNAL.get(signal.Signals(first.signum), "")
     code = 128 + first.signum
@@ -154,7 +154,7 @@ def _find_first_failure(
 
 
 def is_lost_peer_error(error: str) -> bool:
-    """Whether a rank failed because the connection to another one broke."""
+    """True if a rank failed because the connection to another one broke."""
     return bool(_PEER_GONE.search(error))
 
 

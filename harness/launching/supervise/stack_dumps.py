@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Stack dumps of the ranks of a hung run. A rank writes its stacks to `logs/stacks-NNNNN.txt` on SIGUSR2 (by
-`faulthandler`, which needs neither the interpreter's lock nor a living event loop); on other hosts by its own clock.
+"""Stack dumps of the ranks of a hung run. A rank writes its stacks to `logs/stacks-NNNNN.txt` on SIGUSR2, with
+`faulthandler`, which needs neither the interpreter's lock nor an event loop; on other hosts by its own timer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _DUMP_SECONDS = 3.0
 
 
 def dump_stacks(plan: LaunchPlan, statuses: Mapping[int, RankStatus], hang: Hang) -> Hang:
-    """The hang, with the files that have stacks now. A rank that a signal had stopped continues for it."""
+    """The hang, with the files of stacks. A rank that a signal had stopped is continued to write them."""
     logs = plan.run_dir / "logs"
     files = {s.rank: logs / stacks_file_name(s.rank, plan.attempt) for s in statuses.values()}
     before = {rank: _file_size(file) for rank, file in files.items()}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ranks from the first start to the last: one attempt after the other, in one run directory.
+"""The attempts of a run, one after the other, in one run directory.
 
 `attempt_runner` runs one attempt, `restart_policy` decides whether there is another.
 """
@@ -34,10 +34,10 @@ from harness.units import format_seconds
 from harness.verdicts import Verdict
 
 _OTHER_HOST_SECONDS = 10.0
-"""The limit for another host's supervisor to write how a rank of its own ended."""
+"""The limit for another host's supervisor to write the verdict on its ranks."""
 
 ReplanWithoutHosts = Callable[[Collection[str]], LaunchPlan | str]
-"""The plan without these hosts, written to the run directory; or why there can be none."""
+"""The plan without these hosts, written to the run directory; or the reason why there is none."""
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class _Supervisor:
     attempts: list[Attempt] = field(default_factory=list)
 
     def log(self, text: str) -> None:
-        """A line for whoever observes the launch."""
+        """A line for the observer of the launch."""
         self.context.observer.on_note(text)
 
 
@@ -63,7 +63,7 @@ def supervise_run(
     replan_without_hosts: ReplanWithoutHosts | None = None,
 ) -> tuple[Verdict, Sequence[Attempt]]:
     """Run the ranks to their end, again where `launch.max_restarts` lets it; the verdict on the last attempt, and all
-    attempts. `heartbeat` is called again and again meanwhile; `replan_without_hosts` fits the run to fewer hosts.
+    attempts. `heartbeat` is called repeatedly; `replan_without_hosts` fits the run to fewer hosts.
     """
     supervisor = _Supervisor(launch, context, heartbeat, replan_without_hosts)
     remove_buffers_of_other_runs(plan.run_dir.parent)
@@ -132,7 +132,7 @@ def _describe_restart(verdict: Verdict, delay: float, restarts_left: int) -> str
     host = f" ({verdict.host})" if verdict.host else ""
     rank = f" on rank {verdict.rank}{host}" if verdict.rank is not None else ""
     failure = f"failed{rank} at step {verdict.step}: {verdict.reason}"
-    return f"{failure}; starting again in {format_seconds(delay)}, {restarts_left} left"
+    return f"{failure}; restarting in {format_seconds(delay)}, {restarts_left} left"
 
 
 def _stopped_while_waiting_verdict(verdict: Verdict, attempt: Attempt, signum: int | None) -> Verdict:
@@ -150,7 +150,7 @@ def _stopped_while_waiting_verdict(verdict: Verdict, attempt: Attempt, signum: i
 
 
 def _drop_lost_hosts(plan: LaunchPlan, supervisor: _Supervisor) -> LaunchPlan:
-    """The plan without the hosts that were lost, where the spec lets it; else the same: they may return."""
+    """The plan without the lost hosts, where the spec allows it; else the same plan, since they may return."""
     min_hosts = supervisor.launch.min_hosts
     hosts = {host.name for host in plan.hosts}
     lost = hosts & set(supervisor.lost_hosts)
@@ -159,10 +159,10 @@ def _drop_lost_hosts(plan: LaunchPlan, supervisor: _Supervisor) -> LaunchPlan:
     names = ", ".join(sorted(lost))
     replanned = supervisor.replan_without_hosts(supervisor.lost_hosts)
     if isinstance(replanned, str):
-        supervisor.log(f"it cannot go on without {names}: {replanned}")
+        supervisor.log(f"it cannot continue without {names}: {replanned}")
         return plan
     plan = replanned
-    supervisor.log(f"going on without {names}: {plan.world_size} ranks on {len(plan.hosts)} of the hosts")
+    supervisor.log(f"continuing without {names}: {plan.world_size} ranks on {len(plan.hosts)} of the hosts")
     return plan
 
 
@@ -177,7 +177,9 @@ def _plan_next_attempt(plan: LaunchPlan, supervisor: _Supervisor) -> LaunchPlan:
         append_restart_event(plan.run_dir, last, resume, (saved_step(resume) or 0) if resume else 0)
     _write_restarts(plan.run_dir, supervisor)
     next_number = last.number + 1
-    supervisor.log(f"attempt {next_number} goes on from {resume}" if resume else f"attempt {next_number} starts anew")
+    supervisor.log(
+        f"attempt {next_number} resumes from {resume}" if resume else f"attempt {next_number} starts from step 0"
+    )
     is_port_fixed = supervisor.launch.master_port is not None or not plan.local
     return plan.for_attempt(next_number, resume, plan.port if is_port_fixed else find_free_port())
 
@@ -197,4 +199,4 @@ def _write_restarts(run_dir: Path, supervisor: _Supervisor) -> None:
 def _describe_history(attempts: Sequence[Attempt]) -> str:
     causes = "; ".join(f"attempt {a.number} ended at step {a.step}: {a.cause}" for a in attempts[:-1])
     count = len(attempts) - 1
-    return f"started again {count} time{'s' if count > 1 else ''}: {causes}"
+    return f"restarted {count} time{'s' if count > 1 else ''}: {causes}"

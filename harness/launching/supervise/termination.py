@@ -24,17 +24,17 @@ class RankTermination:
     def __init__(self, monitor: RankMonitor, grace_seconds: float) -> None:
         self._monitor, self._grace_seconds = monitor, grace_seconds
         self.ranks_killed = False
-        """A rank that had no final status had to be killed."""
+        """True if a rank without final status had to be killed."""
         self.exit_code = 0
-        """The launcher's."""
+        """The launcher's exit code."""
         self.unkilled_processes: list[Process] = []
         self.unkilled_on_hosts: list[str] = []
-        """Processes that other hosts could not end."""
+        """Processes that other hosts could not kill."""
 
     def stop_ranks(self, signum: int) -> None:
         """Ask the ranks to stop and wait for them. There is no wait while none trains, nor after a second signal.
 
-        After the notice of a pre-emption nobody is killed here: the scheduler does that, when it has to.
+        After the notice of a pre-emption nothing is killed here: the scheduler does that.
         """
         monitor = self._monitor
         is_training = monitor.is_training()
@@ -53,7 +53,7 @@ class RankTermination:
             time.sleep(TICK_SECONDS)
 
     def terminate_ranks(self) -> None:
-        """End whatever is left of the run on this machine, and pass on the output that remains.
+        """Kill the remaining processes of the run on this machine, and pass on the remaining output.
 
         Ranks are killed, since SIGTERM would only ask them to save; the launcher then says how they ended.
         """
@@ -80,11 +80,11 @@ class RankTermination:
         self.exit_code = monitor.child.wait()
         monitor.finish_output()
         if is_first_call and monitor.plan.starts_remote_ranks:
-            # What a host's launcher says once its ranks were ended from here is of no account.
+            # Exit codes of a host's launcher are ignored once its ranks were killed from here.
             _apply_host_exit_codes(monitor, monitor.pdsh_output.exit_codes if exited_alone else exit_codes)
 
     def _kill_on_other_hosts(self) -> None:
-        """Have the node agents end what is left of the run on the other hosts; done once."""
+        """Let the node agents kill the remaining processes on the other hosts; done once."""
         monitor = self._monitor
         if monitor.node_agents is not None:
             self.ranks_killed = self.ranks_killed or not monitor.all_ranks_final()

@@ -43,6 +43,6 @@ def choose_default(inputs: DefaultInputs) -> TunedDefault | None:
         return None
     if not inputs.is_unset("leaf_module") or not inputs.is_unset("stage3_module_granularity_threshold"):
         return None
-    reason = "a layer is gathered as one, with one set of hooks that run in Python instead of one for each module"
+    reason = "each layer is gathered as one leaf module, with one set of Python hooks instead of one per module"
     key = "zero_optimization.leaf_module.classes"
     return TunedDefault("layers as one", key, [_LAYER_CLASSES[model.family]], "experts only", reason)

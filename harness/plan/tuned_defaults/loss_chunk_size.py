@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from harness.patches.patch_registry import PatchFacts, is_planned
 from harness.plan.tuned_default import TunedDefault
 from harness.plan.tuned_defaults.default_inputs import DefaultInputs
 from harness.plan.zero_partitions import local_vocab_size
@@ -18,7 +19,7 @@ _UNSUPPORTED_FAMILIES = ("gemma2", "gemma3", "gemma3_text", "phi")
 def choose_default(inputs: DefaultInputs) -> TunedDefault | None:
     """Chunks of 256 MiB of logits are large enough for the products to run at full speed. fp16 scales the loss before
     gradients are rounded; compiled models and those of a pipeline have a head of their own. Where AutoTP divides the
-    head, a rank has the logits of its own words.
+    head, a rank has the logits of its vocabulary shard.
     """
     spec, model, settings = inputs.run.spec, inputs.model, inputs.settings
     if (
@@ -37,12 +38,13 @@ def choose_default(inputs: DefaultInputs) -> TunedDefault | None:
         return None
     vocab_size = local_vocab_size(model, settings)
     value = chunk_size_for(vocab_size)
-    if settings.tokens_per_micro_batch <= value:
+    is_patched = is_planned("chunked-loss", PatchFacts(loss_chunk_size=value), spec.launch.patches)
+    if settings.tokens_per_micro_batch <= value or not is_patched:
         return None
-    reason = f"logits of {value} tokens exist at once, of {vocab_size:,} words each"
+    reason = f"logits of {value} x {vocab_size:,} (tokens x vocab) exist at once"
     return TunedDefault("loss in chunks", KEY, value, 0, reason, ours=True)
 
 
 def chunk_size_for(vocab_size: int) -> int:
-    """Tokens of a chunk for a vocabulary of so many words."""
+    """Tokens of a chunk for a vocabulary of this size."""
     return max(_CHUNK_MULTIPLE, _CHUNK_LOGITS_BYTES // (4 * vocab_size) // _CHUNK_MULTIPLE * _CHUNK_MULTIPLE)

@@ -17,5 +17,5 @@ def choose_default(inputs: DefaultInputs) -> TunedDefault | None:
     """
     if leaf_modules.choose_default(inputs) is None or not inputs.is_unset(_KEY):
         return None
-    reason = "small parameters are gathered with their layer, not by a collective each after every step"
+    reason = "small parameters are gathered with their layer, not one by one after each step"
     return TunedDefault("persistence", f"zero_optimization.{_KEY}", 0, _DEFAULT, reason)

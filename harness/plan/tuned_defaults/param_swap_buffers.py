@@ -34,7 +34,7 @@ def choose_default(inputs: DefaultInputs) -> tuple[TunedDefault, ...]:
     )
     values = (
         ("buffer_size", size, _DEFAULT_SIZE, f"the largest shard has {max(swapped_shares):,} elements"),
-        ("buffer_count", count, _DEFAULT_COUNT, "each parameter that is gathered or on its way holds one"),
+        ("buffer_count", count, _DEFAULT_COUNT, "each gathered or prefetched parameter holds one"),
     )
     return tuple(
         TunedDefault(f"parameter swap {key}", f"zero_optimization.{_SECTION}.{key}", value, default, reason)

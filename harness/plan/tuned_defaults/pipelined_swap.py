@@ -25,7 +25,7 @@ def choose_default(inputs: DefaultInputs) -> tuple[TunedDefault, ...]:
         return ()
     if not inputs.is_unset("sub_group_size") and settings.sub_group_size > SMALL:
         return ()
-    overlap = "the next sub-group is read, the last one written, while one is computed"
+    overlap = "reads of the next sub-group and writes of the last one overlap with compute"
     count = SUB_GROUPS_IN_FLIGHT * settings.swap_buffers_per_sub_group
     values = {
         "pipeline_read": (True, overlap),

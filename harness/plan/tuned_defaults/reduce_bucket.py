@@ -23,5 +23,5 @@ def choose_default(inputs: DefaultInputs) -> TunedDefault | None:
     ):
         return None
     value = min(MAX_BUCKET, max(MIN_BUCKET, inputs.model.largest_layer_parameters))
-    reason = f"reduced as layers finish, in a buffer that no layer needs larger than {value:,} elements"
+    reason = f"gradients are reduced layer by layer; no layer needs more than {value:,} elements"
     return TunedDefault("gradient bucket", "zero_optimization.reduce_bucket_size", value, _DEFAULT, reason)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from harness.checkpoints import manifest
 from harness.checkpoints.evaluations import Evaluations
@@ -26,7 +26,16 @@ from harness.runtime.checkpoint.hashing_writer import CheckpointFile, fsync_tree
 from harness.runtime.distributed import Distributed
 from harness.spec.sections.checkpoint_spec import CheckpointSpec
 
-Gather = Callable[[Any], list[Any]]
+T = TypeVar("T")
+WriteError = tuple[int | None, str]
+"""`errno` and the reason, as plain values: a rank that fails still answers the others."""
+
+
+class Gather(Protocol):
+    """`Distributed.all_gather_object`, or the same on another process group."""
+
+    def __call__(self, value: T, /) -> list[T]:
+        """`value` of every rank, in rank order, on every rank."""
 
 
 @dataclass
@@ -69,12 +78,12 @@ def commit_save(pending: PendingSave, gather: Gather) -> Finding | None:
     results = gather((records, error))
     failure = _first_error(results)
     if failure is None and distributed.is_main_process:
-        files = {name: record for records_of_rank, _ in results for name, record in records_of_rank.items()}
+        files = {name: record for records_of_rank, _ in results for name, record in (records_of_rank or {}).items()}
         _, error = _call_catching_io_errors(lambda: _publish(pending, files))
         failure = None if error is None else (0, error)
+    finding: Finding | None = None
     if not distributed.is_main_process:
-        return gather(None)[0]
-    finding = None
+        return gather(finding)[0]
     if failure is not None:
         rank, (number, reason) = failure
         discard_folder(pending.temporary)  # first: its bytes count as free in the finding
@@ -84,17 +93,17 @@ def commit_save(pending: PendingSave, gather: Gather) -> Finding | None:
     return gather(finding)[0]
 
 
-def _call_catching_io_errors(work: Callable[[], Any]) -> tuple[Any, tuple[int | None, str] | None]:
-    """The result of `work`, or its error as plain values: a rank that fails still answers the others."""
+def _call_catching_io_errors(work: Callable[[], T]) -> tuple[T | None, WriteError | None]:
+    """The result of `work`, or its error."""
     try:
         return work(), None
     except OSError as error:
-        return {}, (error.errno, error.strerror or str(error))
+        return None, (error.errno, error.strerror or str(error))
     except MemoryError:
-        return {}, (None, "there is not enough host memory")
+        return None, (None, "there is not enough host memory")
 
 
-def _first_error(results: list[Any]) -> tuple[int, tuple[int | None, str]] | None:
+def _first_error(results: Sequence[tuple[object, WriteError | None]]) -> tuple[int, WriteError] | None:
     return next(((rank, error) for rank, (_, error) in enumerate(results) if error is not None), None)
 
 

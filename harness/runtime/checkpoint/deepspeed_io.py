@@ -14,18 +14,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
 from deepspeed.runtime.checkpoint_engine.torch_checkpoint_engine import TorchCheckpointEngine
 
 from harness.runtime.checkpoint import nvme_states
 from harness.runtime.checkpoint.hashing_writer import CheckpointFile
 from harness.runtime.checkpoint.safe_load import load_file
+from harness.runtime.engine_protocol import Engine, EngineOptimizer
 
 
-class _SaveCollector(TorchCheckpointEngine):
+class _SaveCollector(TorchCheckpointEngine):  # type: ignore[misc]  # DeepSpeed has no types
     """Collects the files of a save. Creates no folder and no file."""
 
-    def __init__(self, root: Path, optimizer: Any) -> None:
+    def __init__(self, root: Path, optimizer: EngineOptimizer) -> None:
         self.name = "harness"
         self.zipfile_serialization = True
         self.files: list[CheckpointFile] = []
@@ -40,7 +40,7 @@ class _SaveCollector(TorchCheckpointEngine):
         """Create nothing: the writer creates folders."""
 
 
-class _SafeLoader(TorchCheckpointEngine):
+class _SafeLoader(TorchCheckpointEngine):  # type: ignore[misc]  # as above
     """Reads tensors and plain values only."""
 
     def __init__(self, *, mmap: bool) -> None:
@@ -54,7 +54,7 @@ class _SafeLoader(TorchCheckpointEngine):
 
 
 @contextmanager
-def _override_attributes(engine: Any, **attributes: Any) -> Iterator[None]:
+def _override_attributes(engine: Engine, **attributes: Any) -> Iterator[None]:
     """Set attributes of the engine object for a while. Methods of its class come back when these are removed."""
     missing = object()
     previous = {name: vars(engine).get(name, missing) for name in attributes}
@@ -70,7 +70,7 @@ def _override_attributes(engine: Any, **attributes: Any) -> Iterator[None]:
                 setattr(engine, name, value)
 
 
-def collect_files(engine: Any, folder: Path, tag: str) -> list[CheckpointFile]:
+def collect_files(engine: Engine, folder: Path, tag: str) -> list[CheckpointFile]:
     """This rank's files for `folder`, by reference: valid until the next step. A collective."""
     collector = _SaveCollector(folder, engine.optimizer)
     with _override_attributes(
@@ -83,7 +83,7 @@ def collect_files(engine: Any, folder: Path, tag: str) -> list[CheckpointFile]:
     return collector.files
 
 
-def load_engine(engine: Any, folder: Path, tag: str) -> bool:
+def load_engine(engine: Engine, folder: Path, tag: str) -> bool:
     """`engine.load_checkpoint`, reading safely; False when DeepSpeed loaded nothing. A collective."""
     on_nvme = nvme_states.uses_nvme(engine.optimizer)
     with (
@@ -99,8 +99,10 @@ def load_engine(engine: Any, folder: Path, tag: str) -> bool:
     return path is not None
 
 
-def _zero_override_at_stage_0(engine: Any) -> dict[str, Any]:
+def _zero_override_at_stage_0(engine: Engine) -> dict[str, Any]:
     """A bf16 pipeline of stage 0 has a sharded optimizer too: DeepSpeed saves its shards, but loads them only where
     `zero_optimization` is true; else data rank 0's state raises a KeyError.
     """
+    from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
+
     return {"zero_optimization": lambda: True} if isinstance(engine.optimizer, BF16_Optimizer) else {}

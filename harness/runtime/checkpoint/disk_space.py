@@ -34,17 +34,17 @@ def save_failed_finding(step: int, folder: Path, rank: int, error: OSError, need
     try:
         free = f"{format_bytes(free_bytes(folder))} are free in `{folder}`"
     except OSError as disk_error:
-        free = f"`{folder}` cannot be looked at: {(disk_error.strerror or str(disk_error)).lower()}"
+        free = f"`{folder}` cannot be checked: {(disk_error.strerror or str(disk_error)).lower()}"
     disk_full = error.errno in _DISK_FULL_ERRNOS
     return Finding(
         "CK110",
         "error",
         f"the checkpoint of step {step} could not be saved{where}: {reason}; it needs {format_bytes(needed)}, {free}",
         "checkpoint.on_save_error",
-        notes=("earlier checkpoints and `latest` are as they were",),
+        notes=("earlier checkpoints and `latest` are unchanged",),
         fix=Fix(
-            "make room there, or keep fewer checkpoints with `checkpoint.save_total_limit`"
+            "free space there, or keep fewer checkpoints with `checkpoint.save_total_limit`"
             if disk_full
-            else "see to it that every rank can write there"
+            else "make it writable for every rank"
         ),
     )

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, cast
 
 import torch
 
@@ -21,7 +21,7 @@ class CheckpointFile:
     """One file of a save: its path below the checkpoint, and its bytes or an object for `torch.save`."""
 
     name: str
-    content: Any
+    content: object
 
     @property
     def bytes(self) -> int:
@@ -38,7 +38,7 @@ class _HashingFile:
         self._size = 0
         self.error: OSError | None = None
 
-    def write(self, piece: Any) -> int:
+    def write(self, piece: bytes | memoryview) -> int:
         """Write all of it, or raise OSError. `error` keeps the error, which torch's writer hides."""
         view, offset = memoryview(piece).cast("B"), 0
         if self.error:
@@ -71,14 +71,14 @@ def write_files(folder: Path, files: Iterable[CheckpointFile], rank: int, node: 
     return {file.name: _write_file(folder / file.name, file.content, rank, node) for file in files}
 
 
-def _write_file(path: Path, content: Any, rank: int, node: int) -> FileRecord:
+def _write_file(path: Path, content: object, rank: int, node: int) -> FileRecord:
     path.parent.mkdir(parents=True, exist_ok=True)
     file = _HashingFile(path)
     try:
         if isinstance(content, bytes):
             file.write(content)
         else:
-            torch.save(content, file)
+            torch.save(content, cast("IO[bytes]", file))  # it calls `write` and `flush` alone
         return file.to_record(rank, node)
     except RuntimeError as error:  # torch's zip writer turns what the file raised into its own
         if file.error is not None:
@@ -94,7 +94,7 @@ def fsync_tree(folder: Path) -> None:
         fsync_folder(path)
 
 
-def tensor_bytes(content: Any) -> int:
+def tensor_bytes(content: object) -> int:
     """Bytes of the storages of all tensors in nested maps and lists; a shared one counts once, as in `torch.save`."""
     storage_bytes: dict[tuple[str, int], int] = {}
     for tensor in iter_tensors(content):
@@ -103,7 +103,7 @@ def tensor_bytes(content: Any) -> int:
     return sum(storage_bytes.values())
 
 
-def iter_tensors(content: Any) -> Iterable[torch.Tensor]:
+def iter_tensors(content: object) -> Iterable[torch.Tensor]:
     """All tensors in nested maps, lists and tuples."""
     if isinstance(content, torch.Tensor):
         yield content

@@ -9,14 +9,16 @@ import platform
 import tempfile
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from transformers import AutoModelForCausalLM, GenerationConfig
+from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, GenerationConfig, PreTrainedTokenizerBase
 
+from harness import __version__
 from harness.runtime import plugin_loader
+from harness.runtime.engine_protocol import Engine
 from harness.runtime.models import adapter_files
 from harness.runtime.run_config import RunConfig, RunDir
-from harness.runtime.run_context import RunContext
+from harness.runtime.train_context import TrainContext
 from harness.runtime.train_state import TrainState
 
 HUGGING_FACE = "huggingface"
@@ -40,7 +42,7 @@ def tag_of(state: TrainState) -> str:
     return f"global_step{state.step}"
 
 
-def manifest_fields(ctx: RunContext, state: TrainState) -> dict[str, Any]:
+def manifest_fields(ctx: TrainContext, state: TrainState) -> dict[str, Any]:
     """The manifest without its list of files."""
     engine, topology, zero = ctx.engine, ctx.topology, ctx.run_config.run.spec.zero
     return {
@@ -63,6 +65,7 @@ def manifest_fields(ctx: RunContext, state: TrainState) -> dict[str, Any]:
         },
         "optimizer": {"type": type(engine.basic_optimizer).__name__, "groups": _param_groups(engine)},
         "versions": package_versions(),
+        "patches": ctx.patches.to_json(),
         "spec": spec_of(ctx.run_config),
         "sha256": content_hashes(ctx),
     }
@@ -80,7 +83,7 @@ def spec_of(run_config: RunConfig) -> dict[str, Any]:
     return dict(run_config.run.spec.model_dump(mode="json", exclude={"launch"}))
 
 
-def content_hashes(ctx: RunContext) -> dict[str, str | None]:
+def content_hashes(ctx: TrainContext) -> dict[str, str | None]:
     """sha256 of all that a resume must find unchanged: data, tokenizer, chat template, model configuration."""
     template = getattr(ctx.tokenizer, "chat_template", None)
     config = {k: v for k, v in ctx.config.to_dict().items() if k not in _VOLATILE}
@@ -95,7 +98,7 @@ def content_hashes(ctx: RunContext) -> dict[str, str | None]:
     }
 
 
-def dtype_of(engine: Any) -> str:
+def dtype_of(engine: Engine) -> str:
     """Number format of the trainable weights."""
     param = next((p for p in engine.module.parameters() if p.requires_grad), None)
     return str(param.dtype if param is not None else "float32").removeprefix("torch.")
@@ -103,8 +106,8 @@ def dtype_of(engine: Any) -> str:
 
 def package_versions() -> dict[str, str]:
     """Versions of the software that writes the checkpoint."""
-    versions = {"python": platform.python_version()}
-    for package in ("deepspeed-harness", *_PACKAGES):
+    versions = {"python": platform.python_version(), "deepspeed-harness": __version__}
+    for package in _PACKAGES:
         try:
             versions[package] = version(package)
         except PackageNotFoundError:
@@ -112,12 +115,13 @@ def package_versions() -> dict[str, str]:
     return versions
 
 
-def hugging_face_files(ctx: RunContext) -> dict[str, bytes]:
+def hugging_face_files(ctx: TrainContext) -> dict[str, bytes]:
     """Configuration, generation configuration and tokenizer as `transformers` writes them, by name below the folder."""
     # transformers writes the class only in its own `save_pretrained` of a model; servers look for it.
-    classes = AutoModelForCausalLM._model_mapping
+    classes = MODEL_FOR_CAUSAL_LM_MAPPING
     known = type(ctx.config) in classes
-    ctx.config.architectures = [classes[type(ctx.config)].__name__ if known else "LlamaForCausalLM"]
+    model_class = cast("type", classes[type(ctx.config)]) if known else None
+    ctx.config.architectures = ["LlamaForCausalLM" if model_class is None else model_class.__name__]
     generation = getattr(ctx.engine.module, "generation_config", None) or GenerationConfig.from_model_config(ctx.config)
     with tempfile.TemporaryDirectory(prefix="harness-huggingface-") as scratch:
         for item in (ctx.config, generation, ctx.tokenizer):
@@ -127,7 +131,7 @@ def hugging_face_files(ctx: RunContext) -> dict[str, bytes]:
     return contents | adapter_files(ctx.engine.module)
 
 
-def _param_groups(engine: Any) -> list[dict[str, Any]]:
+def _param_groups(engine: Engine) -> list[dict[str, Any]]:
     """Hyper-parameters of each parameter group: plain values only."""
     plain = (str, int, float, bool, list, tuple, type(None))
     return [
@@ -136,12 +140,12 @@ def _param_groups(engine: Any) -> list[dict[str, Any]]:
     ]
 
 
-def _tokenizer_digest(tokenizer: Any) -> str:
+def _tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
     """Of its tokens and, for a fast tokenizer, of its rules."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     rules = backend.to_str() if backend is not None else None
     return _digest([sorted(tokenizer.get_vocab().items()), rules, sorted(map(str, tokenizer.all_special_tokens))])
 
 
-def _digest(value: Any) -> str:
+def _digest(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()

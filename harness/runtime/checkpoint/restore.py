@@ -11,26 +11,28 @@ from harness.checkpoints.resume_compatibility import compare_with_run
 from harness.checkpoints.verify import verify_checkpoint
 from harness.errors import UserError
 from harness.findings import Finding
-from harness.runtime.checkpoint import deepspeed_io, metadata, reshard, rng_state
+from harness.patches.cpu_adam_resume import replay_cpu_adam
+from harness.runtime.checkpoint import metadata, reshard, rng_state
 from harness.runtime.checkpoint.rank_shares import divide_over_ranks
 from harness.runtime.checkpoint.safe_load import find_unsafe_globals, load_file, unsafe_file_error
 from harness.runtime.distributed import Distributed
 from harness.runtime.lr_schedule import restore_scheduled_lr
-from harness.runtime.patches.cpu_adam_resume import replay_cpu_adam
-from harness.runtime.run_context import RunContext
+from harness.runtime.train_context import TrainContext
 from harness.runtime.train_state import TrainState
 from harness.runtime.user_errors import print_findings, user_error
 
 PICKLED_SUFFIXES = (".pt", ".pth", ".bin", ".pkl")
 
 
-def restore_checkpoint(ctx: RunContext, folder: Path, allowed: Collection[str] = ()) -> TrainState:
+def restore_checkpoint(ctx: TrainContext, folder: Path, allowed: Collection[str] = ()) -> TrainState:
     """Put engine, optimizer, schedule and random states back as they were when `folder` was saved. A collective.
 
     `allowed` are keys or sections of the spec that may have changed since the save. Raises UserError on all ranks:
     CK101 damaged, CK102 another layout, CK103 other data, CK104 nothing loaded, CK107 settings that must not change,
     CK108 edited manifest, CK111 a shard with code in it, CK112 a path that leads elsewhere.
     """
+    from harness.runtime.checkpoint import deepspeed_io  # a run that saves and resumes nothing does without it
+
     distributed = ctx.distributed
     manifest = distributed.call_or_fail_everywhere(lambda: read_checked_manifest(folder))
     _verify_files(ctx, manifest)
@@ -43,7 +45,8 @@ def restore_checkpoint(ctx: RunContext, folder: Path, allowed: Collection[str] =
         reshard.load_universal(ctx, manifest.folder, manifest)
     elif distributed.any_rank(not deepspeed_io.load_engine(ctx.engine, folder, manifest.tag)):
         raise user_error("CK104", f"DeepSpeed loaded nothing from `{folder}`", fix="name another checkpoint")
-    replay_cpu_adam(ctx.engine)
+    if ctx.patches.is_applied("cpu-adam-resume"):
+        replay_cpu_adam(ctx.engine)
     restore_scheduled_lr(ctx.engine)
     rng_file = folder / f"rank-{distributed.rank:05d}.pt"
     if manifest.world_size == distributed.world_size:  # with another world size, ranks keep their fresh random states
@@ -62,7 +65,7 @@ def read_checked_manifest(folder: Path) -> Manifest:
     return read_manifest(folder)
 
 
-def _verify_files(ctx: RunContext, manifest: Manifest) -> None:
+def _verify_files(ctx: TrainContext, manifest: Manifest) -> None:
     """Check every byte and every pickle, each rank its share; `checkpoint.verify: sizes` leaves the bytes out."""
     distributed, deep = ctx.distributed, ctx.run_config.run.spec.checkpoint.verify == "full"
     names = files_of_rank(manifest, distributed)
@@ -86,7 +89,7 @@ def files_of_rank(manifest: Manifest, distributed: Distributed) -> list[str]:
     return divide_over_ranks(loads, distributed.world_size)[distributed.rank]
 
 
-def _check_compatibility(ctx: RunContext, manifest: Manifest, allowed: Collection[str]) -> list[Finding]:
+def _check_compatibility(ctx: TrainContext, manifest: Manifest, allowed: Collection[str]) -> list[Finding]:
     """Findings about changed settings. Raises UserError when this run must not resume from the checkpoint. A changed
     layout is no finding: the checkpoint is resharded.
     """
@@ -110,5 +113,5 @@ def _parse_state(manifest: Manifest) -> TrainState:
         return TrainState.from_json(manifest["state"])
     except (KeyError, TypeError, ValueError) as error:
         raise user_error(
-            "CK101", f"`{manifest.folder}` holds a state of training that this version cannot read: {error}"
+            "CK101", f"`{manifest.folder}` has a training state that this version cannot read: {error}"
         ) from None

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -13,8 +13,9 @@ from deepspeed.accelerator import get_accelerator
 
 def get_rng_state() -> dict[str, Any]:
     """All random states, in a form that loads without pickled code."""
-    kind, keys, position, has_gauss, gauss = np.random.get_state()
-    states = {
+    legacy_state = cast("tuple[str, np.ndarray, int, int, float]", np.random.get_state())  # no dict by default
+    kind, keys, position, has_gauss, gauss = legacy_state
+    states: dict[str, Any] = {
         "python": random.getstate(),
         "numpy": (kind, keys.tolist(), position, has_gauss, gauss),
         "torch": torch.get_rng_state(),

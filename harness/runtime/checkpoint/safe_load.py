@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.serialization import MAP_LOCATION
 
 from harness.errors import UserError
-from harness.runtime.patches.torch_safe_globals import allow_deepspeed_globals
+from harness.patches.torch_safe_globals import allow_deepspeed_globals
 from harness.runtime.user_errors import user_error
 
 
-def load_file(file: Path, *, map_location: Any = "cpu", mmap: bool = False) -> Any:
+def load_file(file: Path, *, map_location: MAP_LOCATION = "cpu", mmap: bool = False) -> Any:
     """The content of one file. Raises UserError (CK111) for a file that would run code."""
     try:
         return _load(file, map_location=map_location, mmap=mmap)
@@ -55,12 +56,12 @@ def unsafe_file_error(file: Path, names: list[str]) -> UserError:
     """The refusal of a file that would run code."""
     return user_error(
         "CK111",
-        f"`{file}` holds {', '.join(f'`{name}`' for name in names[:3])}, which a shard has no need of",
+        f"`{file}` holds {', '.join(f'`{name}`' for name in names[:3])}, which no shard needs",
         notes=("reading it would run code from the file; nothing of it was run",),
         fix="name a checkpoint from a source that you trust",
     )
 
 
-def _load(file: Path, *, map_location: Any, mmap: bool) -> Any:
+def _load(file: Path, *, map_location: MAP_LOCATION, mmap: bool) -> Any:
     with allow_deepspeed_globals():
         return torch.load(file, map_location=map_location, mmap=mmap, weights_only=True)

@@ -19,7 +19,7 @@ import time
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 
@@ -29,17 +29,17 @@ from harness.checkpoints.retention import remove_leftovers
 from harness.findings import Finding
 from harness.runtime.checkpoint import metadata, nvme_states, reshard, rng_state
 from harness.runtime.checkpoint.commit import PendingSave, commit_save, create_empty_folder, discard_folder
-from harness.runtime.checkpoint.deepspeed_io import collect_files
 from harness.runtime.checkpoint.disk_space import disk_full_error, save_failed_finding
 from harness.runtime.checkpoint.hashing_writer import CheckpointFile
 from harness.runtime.checkpoint.shared_fs import check_shared_folder
 from harness.runtime.checkpoint.snapshot import HostSnapshot, available_host_bytes
 from harness.runtime.distributed import Distributed
 from harness.runtime.run_config import RunDir
-from harness.runtime.run_context import RunContext
+from harness.runtime.train_context import TrainContext
 from harness.runtime.train_state import TrainState
 from harness.spec.sections.checkpoint_spec import CheckpointSpec
 
+T = TypeVar("T")
 _GROUP_TIMEOUT = timedelta(hours=24)
 _SPARE_BYTES = 2**30
 """Host memory that a copy leaves free."""
@@ -83,7 +83,7 @@ class CheckpointSaver:
     spec: CheckpointSpec
     protected: Path | None = None
     """The checkpoint that the run resumed from: never removed, never overwritten."""
-    _group: Any = None
+    _group: dist.ProcessGroup | None = None
     _snapshot: HostSnapshot = field(default_factory=HostSnapshot)
     _background_save: _BackgroundSave | None = None
     _hugging_face: dict[str, bytes] | None = None
@@ -100,9 +100,9 @@ class CheckpointSaver:
         distributed.barrier()
         return CheckpointSaver(run_dir, distributed, spec, _group=group)
 
-    def save(self, ctx: RunContext, state: TrainState, *, background: bool | None = None) -> list[SaveOutcome]:
-        """Save, and return the finished saves: the pending one, and this one unless a thread writes it (`background`;
-        default: `checkpoint.async_save`). An error is in the outcome, not raised.
+    def save(self, ctx: TrainContext, state: TrainState, *, background: bool) -> list[SaveOutcome]:
+        """Save, and return the finished saves: the pending one, and this one unless a thread writes it (`background`).
+        An error is in the outcome, not raised.
         """
         start_time = time.perf_counter()
         outcomes = self.wait_for_pending_save()
@@ -113,7 +113,7 @@ class CheckpointSaver:
         error = self._check_folder(pending)
         if error is not None:
             return [*outcomes, self._make_outcome(pending, start_time, error)]
-        if self._copy_to_host(pending, self.spec.async_save if background is None else background, ctx):
+        if self._copy_to_host(pending, background, ctx):
             self._start_background(pending, start_time)
             return outcomes
         error = commit_save(pending, self.distributed.all_gather_object)
@@ -121,14 +121,26 @@ class CheckpointSaver:
         return [*outcomes, self._make_outcome(pending, start_time, error)]
 
     def record_eval(self, step: int, **metrics: Any) -> None:
-        """Record the metrics of an evaluation for manifests and for `keep_best`. A full disk records none: only the
-        choice of the best checkpoint depends on them.
+        """Record the metrics of an evaluation: for manifests, `keep_best`, and a resume from this step. A full disk
+        records none.
         """
         if not self.distributed.is_main_process:
             return
         folder = self.run_dir.checkpoints
         with contextlib.suppress(OSError):
             Evaluations.read(folder).up_to(step).with_evaluation(step, metrics).write(folder)
+
+    def drop_evals_after(self, step: int) -> None:
+        """Remove the evaluations of later steps, of an earlier start of this run: else `keep_best` keeps a checkpoint
+        for a loss that it does not have, and a later resume counts it. A full disk leaves them.
+        """
+        if not self.distributed.is_main_process:
+            return
+        folder = self.run_dir.checkpoints
+        evaluations = Evaluations.read(folder)
+        if evaluations.up_to(step) != evaluations:
+            with contextlib.suppress(OSError):
+                evaluations.up_to(step).write(folder)
 
     def poll_pending_save(self) -> list[SaveOutcome]:
         """At the end of a step: the pending save, once its threads are done on all ranks."""
@@ -159,8 +171,10 @@ class CheckpointSaver:
             )
         ]
 
-    def _prepare_save(self, ctx: RunContext, state: TrainState, final: Path) -> PendingSave:
+    def _prepare_save(self, ctx: TrainContext, state: TrainState, final: Path) -> PendingSave:
         """This rank's files, by reference, and the manifest's fields without the list of files."""
+        from harness.runtime.checkpoint.deepspeed_io import collect_files
+
         temporary = final.with_name(f".tmp-{final.name}")
         files = collect_files(ctx.engine, temporary, metadata.tag_of(state))
         files.append(CheckpointFile(f"rank-{self.distributed.rank:05d}.pt", rng_state.get_rng_state()))
@@ -196,7 +210,7 @@ class CheckpointSaver:
             discard_folder(pending.temporary)
         return next(f for f in self.distributed.all_gather_object(finding) if f is not None)
 
-    def _copy_to_host(self, pending: PendingSave, background: bool, ctx: RunContext) -> bool:
+    def _copy_to_host(self, pending: PendingSave, background: bool, ctx: TrainContext) -> bool:
         """Replace the references by a copy, for a background write, where all ranks have host memory for it."""
         if not background or self._group is None:
             return False
@@ -226,9 +240,9 @@ class CheckpointSaver:
             save.exception = error
         save.end_time = time.perf_counter()
 
-    def _all_gather_object(self, value: Any) -> list[Any]:
+    def _all_gather_object(self, value: T) -> list[T]:
         """On the process group of the background thread."""
-        values: list[Any] = [None] * self.distributed.world_size
+        values: list[T] = [value] * self.distributed.world_size  # torch replaces every entry
         dist.all_gather_object(values, value, group=self._group)
         return values
 

@@ -34,15 +34,13 @@ def check_shared_folder(folder: Path, distributed: Distributed) -> None:
         with contextlib.suppress(OSError):
             marker.unlink()
     if reason is not None:
-        fix = "see to it that rank 0 can write there"
+        fix = "make it writable for rank 0"
         raise user_error("CK110", f"checkpoints cannot be written to `{folder}`: {reason}", fix=fix)
     if not visible:
         raise user_error(
             "CK116",
             f"rank {distributed.rank} does not see the `{folder}` that rank 0 sees",
-            notes=(
-                "a checkpoint is one folder with the shards of all ranks; those of single hosts are not put together",
-            ),
+            notes=("a checkpoint is one folder with the shards of all ranks; folders of single hosts are not merged",),
             fix="put the run directory on a disk that all hosts share",
         )
 

@@ -43,7 +43,7 @@ class BadRecordLog:
             f"more than {self._data.max_bad_records} records of `{key}` cannot be used",
             key="data.max_bad_records",
             notes=(kinds, f"the last is {part.describe_record(number)}: {bad.reason}"),
-            fix="mend the data, or set a larger `data.max_bad_records`",
+            fix="fix the data, or set a larger `data.max_bad_records`",
         )
 
     def __enter__(self) -> BadRecordLog:
@@ -60,6 +60,6 @@ def bad_record_error(part: SourcePart, number: int, bad: BadRecord, key: str) ->
         gate,
         f"{part.describe_record(number)}: {bad.reason}",
         key=key,
-        notes=("`data.on_bad_record: skip` would leave such records out, count them and list them",),
+        notes=("`data.on_bad_record: skip` skips such records, counts them and lists them",),
         fix=fix,
     )

@@ -16,7 +16,7 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from harness.file_io import fsync_folder, replace_file
 from harness.plan.resolved_run import ResolvedRun
@@ -27,6 +27,9 @@ from harness.runtime.dataset.progress_bar import ProgressDisplay
 from harness.runtime.user_errors import user_error
 from harness.spec.sections.data_spec import DataSpec
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 _CHUNK = 1 << 22
 _NOT_IN_CACHE_KEY = {"train", "eval", "shuffle", "group_by_length", "pad_to_multiple_of", "num_proc", "cache_dir"}
 _NOT_IN_CACHE_KEY |= {"streaming", "chat_template"}
@@ -34,7 +37,7 @@ _NOT_IN_CACHE_KEY |= {"streaming", "chat_template"}
 
 
 def prepare_or_reuse(
-    run: ResolvedRun, tokenizer: Any, *, show_progress: bool = True
+    run: ResolvedRun, tokenizer: PreTrainedTokenizerBase, *, show_progress: bool = True
 ) -> tuple[Path, PreparedData, bool]:
     """The folder of this run's data, its content, and whether it was a cache hit; else prepares it.
 
@@ -59,7 +62,7 @@ def prepare_or_reuse(
             "MD129",
             f"the data cache `{root}` cannot be used: {reason}",
             key="data.cache_dir",
-            fix="set `data.cache_dir` to a folder on a disk with room",
+            fix="set `data.cache_dir` to a folder on a disk with free space",
         ) from None
 
 
@@ -84,7 +87,7 @@ def read_cache(folder: Path) -> PreparedData | None:
 
 
 def _prepare_folder(
-    run: ResolvedRun, tokenizer: Any, plan: DataPlan, folder: Path, *, show_progress: bool
+    run: ResolvedRun, tokenizer: PreTrainedTokenizerBase, plan: DataPlan, folder: Path, *, show_progress: bool
 ) -> PreparedData:
     """Prepare in a temporary folder, then rename: nobody sees half of it. Removes the leftovers of a killed run."""
     prefix = f".{folder.name}.{socket.gethostname()}."
@@ -112,7 +115,7 @@ def _lock_key(path: Path) -> Iterator[None]:
         yield
 
 
-def cache_key(run: ResolvedRun, tokenizer: Any, plan: DataPlan) -> str:
+def cache_key(run: ResolvedRun, tokenizer: PreTrainedTokenizerBase, plan: DataPlan) -> str:
     """The name of the folder: sha256 of the contents, the tokenizer, its template and the settings that matter."""
     data = run.spec.data
     settings = {k: v for k, v in data.model_dump(mode="json").items() if k not in _NOT_IN_CACHE_KEY}
@@ -126,7 +129,7 @@ def cache_key(run: ResolvedRun, tokenizer: Any, plan: DataPlan) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def tokenizer_sha256(tokenizer: Any) -> str:
+def tokenizer_sha256(tokenizer: PreTrainedTokenizerBase) -> str:
     """Of everything that maps text to ids, and of the chat template."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
     body = backend.to_str() if backend is not None else json.dumps(sorted(tokenizer.get_vocab().items()))

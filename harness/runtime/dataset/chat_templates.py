@@ -8,7 +8,7 @@ assistant's turn adds is that turn, provided that each rendered prefix is a pref
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from jinja2 import TemplateError
 from transformers.utils.chat_template_utils import render_jinja_template
@@ -17,28 +17,31 @@ from harness.runtime.dataset.record import BadRecord
 from harness.runtime.dataset.record_formats import ChatRecord
 from harness.runtime.user_errors import first_error_line, user_error
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 Spans = list[tuple[int, int]]
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 
-def require_template(tokenizer: Any, where: str) -> None:
+def require_template(tokenizer: PreTrainedTokenizerBase, where: str) -> None:
     """Refuse (MD127) chats for a tokenizer without a template."""
     if tokenizer.chat_template is None:
         raise user_error(
             "MD127",
-            f"`{where}` holds chats, and the tokenizer has no chat template",
+            f"`{where}` has chats, and the tokenizer has no chat template",
             key="data.chat_template",
             notes=("a base model's tokenizer often has none",),
             fix="set `data.chat_template: chatml`, or name a file with a Jinja template",
         )
 
 
-def render_chat(tokenizer: Any, chat: ChatRecord, *, assistant_only: bool) -> tuple[str, Spans]:
+def render_chat(tokenizer: PreTrainedTokenizerBase, chat: ChatRecord, *, assistant_only: bool) -> tuple[str, Spans]:
     """The chat as text, and the character spans to train on. Raises BadRecord and UserError (MD126)."""
     roles = [message["role"] for message in chat.messages]
     trained_turns = [i for i, role in enumerate(roles) if role == "assistant" and i >= chat.prompt_turns]
     if assistant_only and not trained_turns:
-        raise BadRecord("missing-turn", "has no turn of the assistant")
+        raise BadRecord("missing-turn", "has no assistant turn")
     if chat.prompt_turns and not assistant_only:
         text = _apply_template(tokenizer, chat, len(roles))
         return text, [
@@ -53,7 +56,9 @@ def render_chat(tokenizer: Any, chat: ChatRecord, *, assistant_only: bool) -> tu
     return _spans_by_prefix(tokenizer, chat, trained_turns)
 
 
-def _spans_by_prefix(tokenizer: Any, chat: ChatRecord, trained_turns: list[int]) -> tuple[str, Spans]:
+def _spans_by_prefix(
+    tokenizer: PreTrainedTokenizerBase, chat: ChatRecord, trained_turns: list[int]
+) -> tuple[str, Spans]:
     text = _apply_template(tokenizer, chat, len(chat.messages))
     spans: Spans = []
     for i in trained_turns:
@@ -64,7 +69,9 @@ def _spans_by_prefix(tokenizer: Any, chat: ChatRecord, trained_turns: list[int])
     return text, spans
 
 
-def _render_prefix(tokenizer: Any, chat: ChatRecord, count: int, whole: str, *, generation_prompt: bool) -> str:
+def _render_prefix(
+    tokenizer: PreTrainedTokenizerBase, chat: ChatRecord, count: int, whole: str, *, generation_prompt: bool
+) -> str:
     """The first `count` turns as text, a prefix of `whole`; `generation_prompt`: with the beginning of an answer."""
     if not count and not generation_prompt:
         return ""
@@ -77,43 +84,46 @@ def _render_prefix(tokenizer: Any, chat: ChatRecord, count: int, whole: str, *, 
             return text
     raise user_error(
         "MD126",
-        "the chat template writes the beginning of a chat in another way than the whole, so that the assistant's words "
-        "cannot be told from the rest",
+        "the chat template renders a prefix of a chat differently than the whole, so that the assistant's text cannot "
+        "be located",
         key="data.assistant_only_loss",
         notes=(
-            f"after turn {count}, the whole goes on with {whole[: len(text)][-40:]!r}, the beginning with "
+            f"after turn {count}, the whole continues with {whole[: len(text)][-40:]!r}, the beginning with "
             f"{text[-40:]!r}",
         ),
-        fix="set `data.chat_template` to one with `{% generation %}` around the assistant's words, or "
+        fix="set `data.chat_template` to one with `{% generation %}` around the assistant's text, or "
         "`data.assistant_only_loss: false`",
     )
 
 
-def _apply_template(tokenizer: Any, chat: ChatRecord, count: int, *, generation_prompt: bool = False) -> str:
+def _apply_template(
+    tokenizer: PreTrainedTokenizerBase, chat: ChatRecord, count: int, *, generation_prompt: bool = False
+) -> str:
     options: dict[str, Any] = {"tools": chat.tools} if chat.tools else {}
     try:
-        text: str = tokenizer.apply_chat_template(
+        text = tokenizer.apply_chat_template(
             chat.messages[:count], tokenize=False, add_generation_prompt=generation_prompt, **options
         )
     except (TemplateError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
         raise BadRecord("bad-roles", f"the chat template refuses it: {first_error_line(error)}") from None
-    return text
+    return cast("str", text)  # of one chat, without `tokenize`
 
 
-def _spans_by_generation_tag(tokenizer: Any, chat: ChatRecord) -> tuple[str, Spans]:
+def _spans_by_generation_tag(tokenizer: PreTrainedTokenizerBase, chat: ChatRecord) -> tuple[str, Spans]:
     try:
-        texts, indices = render_jinja_template(
+        rendered = render_jinja_template(
             [chat.messages],
             tools=chat.tools,
             chat_template=_get_template(tokenizer),
             return_assistant_tokens_mask=True,
-            **tokenizer.special_tokens_map,
+            **cast("dict[str, Any]", tokenizer.special_tokens_map),
         )
     except (TemplateError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
         raise BadRecord("bad-roles", f"the chat template refuses it: {first_error_line(error)}") from None
-    return texts[0], [tuple(span) for span in indices[0]]
+    # Its annotation says `str`.
+    texts, indices = cast("tuple[list[str], list[Spans]]", rendered)
+    return texts[0], [(start, end) for start, end in indices[0]]
 
 
-def _get_template(tokenizer: Any) -> str:
-    template: str = tokenizer.get_chat_template()
-    return template
+def _get_template(tokenizer: PreTrainedTokenizerBase) -> str:
+    return tokenizer.get_chat_template()

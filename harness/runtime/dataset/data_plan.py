@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from harness.runtime.dataset.chat_templates import require_template
 from harness.runtime.dataset.data_sources import open_source
@@ -15,6 +15,9 @@ from harness.runtime.dataset.record import BadRecord, SourcePart
 from harness.runtime.dataset.record_formats import RecordColumns, detect_format
 from harness.runtime.user_errors import user_error
 from harness.spec.sections.data_spec import DataSource, DataSpec
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,7 @@ class DataPlan:
 
     @property
     def identity(self) -> list[Any]:
-        """Everything that the result depends on, besides tokenizer and settings."""
+        """Everything that the result depends on, except tokenizer and settings."""
         return [
             [
                 g.role,
@@ -74,7 +77,7 @@ def _column_names(columns: RecordColumns) -> tuple[str, ...]:
     return (columns.format, columns.text, columns.prompt, columns.completion, columns.messages)
 
 
-def build_data_plan(data: DataSpec, tokenizer: Any, hash_file: Callable[[Path], str]) -> DataPlan:
+def build_data_plan(data: DataSpec, tokenizer: PreTrainedTokenizerBase, hash_file: Callable[[Path], str]) -> DataPlan:
     """Open all sources. Raises UserError (MD11x, MD127) for a missing source or an unknown format."""
     if not data.train:
         raise user_error(
@@ -92,7 +95,7 @@ def _plan_groups(
     role: Literal["train", "eval"],
     sources: Sequence[DataSource],
     data: DataSpec,
-    tokenizer: Any,
+    tokenizer: PreTrainedTokenizerBase,
     hash_file: Callable[[Path], str],
 ) -> list[DataGroup]:
     """A group for each weighted source. The others form two groups: streams of text, and rows."""

@@ -56,9 +56,7 @@ def _open_file(path: Path, key: str, hash_file: Callable[[Path], str]) -> Source
     reader_and_unit = READERS.get(path.suffix.lower())
     if reader_and_unit is None:
         suffixes = ", ".join(sorted(READERS))
-        raise user_error(
-            "MD118", f"`{path}` has no ending that says how to read it, should be one of {suffixes}", key=key
-        )
+        raise user_error("MD118", f"`{path}` has an unknown extension, should be one of {suffixes}", key=key)
     reader, unit = reader_and_unit
     try:
         size, identity = path.stat().st_size, hash_file(path)

@@ -7,7 +7,7 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.errors import UserError
 from harness.file_io import replace_file
@@ -18,9 +18,12 @@ from harness.runtime.dataset.preparation import META_FILE, PreparedData
 from harness.runtime.distributed import Distributed
 from harness.runtime.user_errors import user_error
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
 
 def prepare_on_node_leaders(
-    run: ResolvedRun, tokenizer: object, folder: Path, distributed: Distributed
+    run: ResolvedRun, tokenizer: PreTrainedTokenizerBase, folder: Path, distributed: Distributed
 ) -> tuple[PreparedData, Path]:
     """Prepare the token files once a node. Rank 0 is the first: on a shared disk the other nodes reuse its files.
 

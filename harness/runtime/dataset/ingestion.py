@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from harness.runtime.dataset.record import RawRecord, SourcePart
 from harness.runtime.dataset.token_rows import TokenRecords
 from harness.runtime.dataset.tokenization import RecordTokenizer, TokenizedBatch
 from harness.runtime.dataset.tokenizer_pool import TokenizerPool
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 _BATCH_BYTES = 1 << 18
 _BATCH_RECORDS = 1024
@@ -36,7 +39,7 @@ class IngestedGroup:
 @contextmanager
 def ingest_group(
     group: DataGroup,
-    tokenizer: Any,
+    tokenizer: PreTrainedTokenizerBase,
     run: ResolvedRun,
     folder: Path,
     bad_records: BadRecordLog,

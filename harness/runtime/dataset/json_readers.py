@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
 from harness.runtime.dataset.reader_errors import MAX_RECORD_BYTES, has_undecoded_bytes, report_os_errors
 from harness.runtime.dataset.record import BadRecord, OnBytesRead, RawRecord
@@ -46,10 +46,10 @@ def parse_json_line(line: bytes) -> dict[str, Any]:
         value = json.loads(line.rstrip(_BLANK).decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise BadRecord("bad-utf-8", f"is not UTF-8: byte {error.start} of the line cannot be decoded") from None
-    except (json.JSONDecodeError, RecursionError) as error:
-        is_syntax = isinstance(error, json.JSONDecodeError)
-        reason = f"{error.msg.lower()} at column {error.colno}" if is_syntax else "too deep"
-        raise BadRecord("bad-json", f"is not JSON: {reason}") from None
+    except json.JSONDecodeError as error:
+        raise BadRecord("bad-json", f"is not JSON: {error.msg.lower()} at column {error.colno}") from None
+    except RecursionError:
+        raise BadRecord("bad-json", "is not JSON: too deep") from None
     if not isinstance(value, dict):
         raise BadRecord("wrong-type", f"is {json_type_name(value)}, should be an object")
     return value
@@ -76,12 +76,17 @@ def json_reader(path: Path, key: str) -> Callable[[OnBytesRead], Iterator[RawRec
     return report_os_errors(read, path, key)
 
 
-def _iter_elements(file: Any, path: Path, key: str, on_bytes_read: OnBytesRead) -> Iterator[RawRecord]:
+def _skip_space(buffer: str, at: int) -> int:
+    match = _SPACE.match(buffer, at)
+    return at if match is None else match.end()
+
+
+def _iter_elements(file: TextIO, path: Path, key: str, on_bytes_read: OnBytesRead) -> Iterator[RawRecord]:
     """The elements of a JSON list. A syntax error leaves no way to find the next element: it always raises."""
     decoder, number = json.JSONDecoder(), 0
     buffer = file.read(_CHUNK)
     on_bytes_read(len(buffer))
-    at = _SPACE.match(buffer).end() + 1  # type: ignore[union-attr]
+    at = _skip_space(buffer, 0) + 1
     while True:
         element = _next_element(decoder, buffer, at, first=not number)
         if element == "end":
@@ -98,7 +103,7 @@ def _iter_elements(file: Any, path: Path, key: str, on_bytes_read: OnBytesRead) 
         if not chunk or len(buffer) > MAX_RECORD_BYTES:
             reason = f"cannot be read after element {number}: the list is not closed, or what follows is not JSON"
             raise user_error(
-                "MD120", f"`{path}` {reason}", key=key, fix="mend the file, or write it as JSON Lines (.jsonl)"
+                "MD120", f"`{path}` {reason}", key=key, fix="fix the file, or write it as JSON Lines (.jsonl)"
             )
         buffer += chunk
 
@@ -107,13 +112,13 @@ def _next_element(
     decoder: json.JSONDecoder, buffer: str, at: int, *, first: bool
 ) -> tuple[Any, int] | Literal["end"] | None:
     """The element behind `at` and where it ends; None when the buffer does not hold all of it."""
-    at = _SPACE.match(buffer, at).end()  # type: ignore[union-attr]
+    at = _skip_space(buffer, at)
     if buffer[at : at + 1] == "]":
         return "end"
     if not first:
         if buffer[at : at + 1] != ",":
             return None
-        at = _SPACE.match(buffer, at + 1).end()  # type: ignore[union-attr]
+        at = _skip_space(buffer, at + 1)
     try:
         return decoder.raw_decode(buffer, at)
     except (json.JSONDecodeError, RecursionError):

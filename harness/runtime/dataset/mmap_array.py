@@ -7,15 +7,15 @@ import hashlib
 import mmap
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 
 class AppendArray:
     """A one-dimensional .npy file, written from start to end. `sha256` is of the elements' bytes."""
 
-    def __init__(self, path: Path, dtype: Any) -> None:
+    def __init__(self, path: Path, dtype: DTypeLike) -> None:
         self.path, self.dtype, self.count = path, np.dtype(dtype), 0
         self._file = path.open("wb")
         self._digest = hashlib.sha256()

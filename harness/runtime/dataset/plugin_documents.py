@@ -31,7 +31,7 @@ def add_plugin_documents(spec: RunSpec, cache: Path) -> DataSpec:
     if spec.data.train:
         raise user_error(
             "MD158",
-            "`data.train` is set, and the plug-in has `load_documents`: which of them is meant?",
+            "`data.train` is set, and the plug-in has `load_documents`",
             key="data.train",
             fix="remove one of the two",
         )
@@ -46,8 +46,8 @@ def add_plugin_documents(spec: RunSpec, cache: Path) -> DataSpec:
             "MD158",
             f"`load_documents` of the plug-in fails: {type(error).__name__}: {error}",
             key="plugins.file",
-            notes=('it gives records such as {"text": "..."}, of values that JSON can hold',),
-            fix="mend the function",
+            notes=('it must yield records such as {"text": "..."}, of values that JSON can hold',),
+            fix="fix the function",
         ) from error
     for old in sorted(folder.glob("*.jsonl"), key=lambda p: p.stat().st_mtime)[:-_MAX_KEPT_FILES]:
         old.unlink(missing_ok=True)

@@ -8,7 +8,7 @@ import json
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from harness.runtime.dataset.ingestion import IngestedGroup, ingest_group
 from harness.runtime.dataset.progress_bar import ProgressDisplay
 from harness.runtime.dataset.token_rows import RowStats, write_rows, write_stream
 from harness.runtime.user_errors import user_error
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 META_FILE = "meta.json"
 LAYOUT_VERSION = 1
@@ -73,7 +76,11 @@ class PreparedData:
 
 
 def prepare_data(
-    run: ResolvedRun, tokenizer: Any, folder: Path, plan: DataPlan, display: ProgressDisplay | None = None
+    run: ResolvedRun,
+    tokenizer: PreTrainedTokenizerBase,
+    folder: Path,
+    plan: DataPlan,
+    display: ProgressDisplay | None = None,
 ) -> PreparedData:
     """Write the token files and, when all of them are there, `meta.json`. Raises UserError (MD11x, MD12x)."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -123,7 +130,7 @@ def _write_group(
     split: EvalSplit,
     role: str,
     run: ResolvedRun,
-    tokenizer: Any,
+    tokenizer: PreTrainedTokenizerBase,
     folder: Path,
     token_counts: np.ndarray,
 ) -> RowStats | None:
@@ -183,7 +190,7 @@ def _add_lengths(histogram: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     return total
 
 
-def _pad_token_id(tokenizer: Any) -> int:
+def _pad_token_id(tokenizer: PreTrainedTokenizerBase) -> int:
     for token in (tokenizer.pad_token_id, tokenizer.eos_token_id):
         if token is not None:
             return int(token)

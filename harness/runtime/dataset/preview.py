@@ -8,7 +8,7 @@ import time
 from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from harness.runtime.dataset.token_dataset import TokenDataset
 from harness.runtime.micro_batch import IGNORE_INDEX, BatchGeometry
 from harness.runtime.tokenizer import load_tokenizer
 from harness.runtime.train_state import DataPosition
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 _STEPS = 50
 
@@ -73,7 +76,9 @@ def _first_lines(path: Path, count: int = 5) -> list[dict[str, Any]]:
         return [json.loads(line) for _, line in zip(range(count), file, strict=False)]
 
 
-def _sample_rows(run: ResolvedRun, dataset: TokenDataset, tokenizer: Any, count: int) -> list[dict[str, Any]]:
+def _sample_rows(
+    run: ResolvedRun, dataset: TokenDataset, tokenizer: PreTrainedTokenizerBase, count: int
+) -> list[dict[str, Any]]:
     """A random sample of rows; `parts`: consecutive (text, is trained on)."""
     indices = np.random.default_rng([run.spec.train.seed, len(dataset)]).permutation(len(dataset))[:count]
     examples = []

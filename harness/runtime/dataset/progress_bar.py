@@ -6,9 +6,12 @@ from __future__ import annotations
 import os
 import sys
 import time
-from typing import Any
+from typing import TYPE_CHECKING
 
 from harness.units import format_bytes, format_count, format_seconds
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 _QUIET_SECONDS = 2.0
 _LOG_INTERVAL_SECONDS = 10.0
@@ -21,8 +24,7 @@ class ProgressDisplay:
         kind = os.environ.get("HARNESS_PROGRESS", "bar" if sys.stderr.isatty() else "plain") if visible else "none"
         self._kind, self._total = kind, total
         self._bytes = self._records = self._skipped = 0
-        self._bar: Any = None
-        self._task: Any = None
+        self._bar: Progress | None = None
 
     def __enter__(self) -> ProgressDisplay:
         self._start_time = self._logged_at = time.monotonic()
@@ -70,8 +72,8 @@ class ProgressDisplay:
                 console=Console(file=sys.stderr, force_terminal=True),
                 refresh_per_second=4,
             )
-            self._task = self._bar.add_task("data", total=self._total or None, numbers="")
+            self._bar.add_task("data", total=self._total or None, numbers="")
             self._bar.start()
         skipped = f", {self._skipped} left out" if self._skipped else ""
         numbers = f"{format_count(self._records)} records{skipped}"
-        self._bar.update(self._task, completed=min(self._bytes, self._total or self._bytes), numbers=numbers)
+        self._bar.update(self._bar.task_ids[0], completed=min(self._bytes, self._total or self._bytes), numbers=numbers)

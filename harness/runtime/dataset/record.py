@@ -12,15 +12,15 @@ OnBytesRead = Callable[[int], None]
 
 BAD_RECORD_KINDS: dict[str, tuple[str, str]] = {
     "bad-utf-8": ("MD113", "convert the file to UTF-8"),
-    "bad-json": ("MD120", "mend the line, one JSON object a line"),
-    "missing-key": ("MD112", "mend the record, or name its columns in `data`"),
-    "wrong-type": ("MD112", "mend the record"),
+    "bad-json": ("MD120", "fix the line: one JSON object per line"),
+    "missing-key": ("MD112", "fix the record, or name its columns in `data`"),
+    "wrong-type": ("MD112", "fix the record"),
     "empty": ("MD121", "remove the record"),
     "too-long": ("MD122", "set a longer `data.max_length`, or `data.excess_length_strategy: truncate`"),
-    "missing-turn": ("MD123", "mend the record: a chat needs turns, and one of the assistant to be trained on"),
-    "bad-roles": ("MD123", "mend the record: the chat template says which turns may follow which"),
+    "missing-turn": ("MD123", "fix the record: a chat needs an assistant turn"),
+    "bad-roles": ("MD123", "fix the record: the chat template restricts the order of turns"),
     "nothing-to-train-on": ("MD124", "set a longer `data.max_length`, or remove the record"),
-    "bad-row": ("MD120", "mend the row: as many fields as the header has"),
+    "bad-row": ("MD120", "fix the row: as many fields as the header has"),
 }
 """By kind: the id of the finding, and its fix."""
 

@@ -167,16 +167,16 @@ def _parse_turn(turn: Any, where: str) -> dict[str, Any]:
             raise BadRecord("bad-roles", f"`{where}.from` is `{turn['from']}`, should be `human` or `gpt`")
         turn = {"role": role, "content": turn.get("value")}
     # a column of an Arrow table has every key in every turn
-    turn = {key: value for key, value in turn.items() if value is not None}
+    message: dict[str, Any] = {key: value for key, value in turn.items() if value is not None}
     for key in ("role", "content"):
-        if key not in turn:
-            if key == "content" and ("tool_calls" in turn or "thinking" in turn):
-                turn["content"] = ""
+        if key not in message:
+            if key == "content" and ("tool_calls" in message or "thinking" in message):
+                message["content"] = ""
                 continue
             raise BadRecord("missing-key", f"`{where}` has no `{key}`")
-    if not isinstance(turn["role"], str) or not isinstance(turn["content"], str | list):
-        key = "role" if not isinstance(turn["role"], str) else "content"
-        raise BadRecord("wrong-type", f"`{where}.{key}` is {json_type_name(turn[key])}, should be a text")
-    if turn["content"] == "" and turn["role"] == "assistant" and "tool_calls" not in turn:
+    if not isinstance(message["role"], str) or not isinstance(message["content"], str | list):
+        key = "role" if not isinstance(message["role"], str) else "content"
+        raise BadRecord("wrong-type", f"`{where}.{key}` is {json_type_name(message[key])}, should be a text")
+    if message["content"] == "" and message["role"] == "assistant" and "tool_calls" not in message:
         raise BadRecord("empty", f"`{where}.content` is empty")
-    return turn
+    return message

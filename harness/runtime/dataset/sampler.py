@@ -148,7 +148,7 @@ def open_train_data(
             f"the training text has {prepared.train_tokens} tokens, {train_data.rows_per_epoch} sequences of "
             f"{data.max_length}, a step needs {geometry.global_batch_size} sequences",
             key="data.train",
-            fix="give more text, or set a shorter `data.max_length` or a smaller `train.global_batch_size`",
+            fix="add text, or set a shorter `data.max_length` or a smaller `train.global_batch_size`",
         )
     return train_data
 
@@ -166,7 +166,7 @@ def open_eval_data(
             "MD115",
             f"the held-out text has {prepared.eval_tokens} tokens, less than one sequence of {data.max_length}",
             key="data.eval_fraction",
-            fix="give more text, or set a shorter `data.max_length` or `data.eval_fraction: 0.0`",
+            fix="add text, or set a shorter `data.max_length` or `data.eval_fraction: 0.0`",
         )
     return EvalData(
         dataset,

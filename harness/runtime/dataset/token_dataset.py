@@ -134,7 +134,8 @@ class TokenDataset:
     def document_lengths(self, indices: np.ndarray) -> np.ndarray:
         """Tokens of each document of these rows, one after the other."""
         if not self.is_packed:
-            return self.lengths[indices]
+            lengths: np.ndarray = self.lengths[indices]
+            return lengths
         return np.concatenate([self._document_lengths_of(int(i)) for i in indices])
 
     def _document_lengths_of(self, index: int) -> np.ndarray:
@@ -152,18 +153,14 @@ class TokenDataset:
     @cached_property
     def weights(self) -> tuple[float, ...] | None:
         """Share of each group in an epoch; None: all of everything."""
-        weights = tuple(group.weight for group in self.sources)
-        return None if None in weights else weights  # type: ignore[return-value]
+        weights = tuple(group.weight for group in self.sources if group.weight is not None)
+        return weights if len(weights) == len(self.sources) else None
 
     def make_batch(self, indices: np.ndarray, num_used: int | None = None) -> MicroBatch:
         """The rows as a micro-batch. `num_used`: the labels of rows after so many are ignored."""
-        if self.is_plain_stream:
-            ids = self.sources[0].token_rows(indices)  # type: ignore[union-attr]
-            if num_used is None:
-                return MicroBatch(ids, ids)
-            labels = ids.clone()
-            labels[num_used:] = IGNORE_INDEX
-            return MicroBatch(ids, labels)
+        stream = self.sources[0] if self.is_plain_stream else None
+        if isinstance(stream, BlockDataset):
+            return _stream_batch(stream.token_rows(indices), num_used)
         rows = [self._row_at(int(i)) for i in indices]
         longest = self.max_length if self.is_packed else max(len(ids) for ids, _, _ in rows)
         length = -(-longest // self.pad_to_multiple_of) * self.pad_to_multiple_of
@@ -203,10 +200,19 @@ class TokenDataset:
             yield tokens.astype(np.int64), labels
 
 
+def _stream_batch(ids: torch.Tensor, num_used: int | None) -> MicroBatch:
+    if num_used is None:
+        return MicroBatch(ids, ids)
+    labels = ids.clone()
+    labels[num_used:] = IGNORE_INDEX
+    return MicroBatch(ids, labels)
+
+
 def _position_ids(starts: np.ndarray, count: int, length: int) -> np.ndarray:
     """0, 1, 2 ... in each document, and again in the padding."""
     starts = np.append(starts, count) if count < length else starts
-    return np.arange(length) - np.repeat(starts, np.diff(np.append(starts, length)))
+    positions: np.ndarray = np.arange(length) - np.repeat(starts, np.diff(np.append(starts, length)))
+    return positions
 
 
 def open_token_dataset(

@@ -12,13 +12,16 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from harness.runtime.dataset.bin_packing import WINDOW, pack_best_fit
 from harness.runtime.dataset.eval_split import EvalSplit
 from harness.runtime.dataset.mmap_array import AppendArray, release_pages
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 _CHUNK_TOKENS = 1 << 20
 """Tokens in memory at once; at least `_MIN_ROWS` rows, where rows are long."""
@@ -53,7 +56,13 @@ class RowStats:
 
 
 def write_stream(
-    records: TokenRecords, split: EvalSplit, path: Path, tokenizer: Any, token_counts: np.ndarray, *, train: bool
+    records: TokenRecords,
+    split: EvalSplit,
+    path: Path,
+    tokenizer: PreTrainedTokenizerBase,
+    token_counts: np.ndarray,
+    *,
+    train: bool,
 ) -> RowStats:
     """Write one part of a text as a stream of ids, and add them to `token_counts` by id."""
     starts, documents = records.starts, len(records.lengths)
@@ -86,7 +95,7 @@ def _spans_between(documents: np.ndarray, starts: np.ndarray) -> list[tuple[int,
 
 
 def _cut_spans(
-    records: TokenRecords, split: EvalSplit, starts: np.ndarray, tokenizer: Any
+    records: TokenRecords, split: EvalSplit, starts: np.ndarray, tokenizer: PreTrainedTokenizerBase
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """(training, held-out) spans when the tail of one document is held out, from a line's start where there is one."""
     document = split.cut_document or 0
@@ -98,7 +107,7 @@ def _cut_spans(
     low = max(0, limit - _LOOK_BACK)
     cut = limit
     for i in range(limit - 1, low - 1, -1):
-        if tokenizer.decode([int(records.ids[first + i])]).endswith("\n"):
+        if str(tokenizer.decode([int(records.ids[first + i])])).endswith("\n"):
             cut = i + 1
             break
     eos_span = [(-1, eos)] if eos is not None else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from harness.runtime.dataset.record import BadRecord, RawRecord
 from harness.runtime.dataset.record_formats import Example, PromptCompletion, RecordColumns, TextRecord, parse_example
 from harness.runtime.user_errors import user_error
 from harness.spec.sections.data_spec import DataSpec
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,9 @@ class TokenizedBatch:
 class RecordTokenizer:
     """Turns the raw records of one source into ids. `rows`: records become rows of their own, not a stream of text."""
 
-    def __init__(self, tokenizer: Any, data: DataSpec, columns: RecordColumns, *, rows: bool) -> None:
+    def __init__(
+        self, tokenizer: PreTrainedTokenizerBase, data: DataSpec, columns: RecordColumns, *, rows: bool
+    ) -> None:
         self._tokenizer, self._data, self._columns, self._rows = tokenizer, data, columns, rows
         self._dtype = np.uint16 if len(tokenizer) <= 1 << 16 else np.uint32
         self._eos_ids = () if tokenizer.eos_token_id is None else (tokenizer.eos_token_id,)
@@ -127,7 +132,7 @@ class RecordTokenizer:
         if needs_offsets and not self._tokenizer.is_fast:
             raise user_error(
                 "MD126",
-                "the tokenizer does not say which characters its tokens are from, so that nothing can be masked",
+                "the tokenizer gives no character offsets of its tokens, so that nothing can be masked",
                 key="model.tokenizer",
                 fix="use one with a `tokenizer.json`, or train on every token: `data.assistant_only_loss: false`",
             )
@@ -175,10 +180,11 @@ def _tokens_in_spans(offsets: np.ndarray, spans: list[tuple[int, int]]) -> np.nd
         return np.zeros(len(offsets), dtype=np.bool_)
     starts, ends = np.array(spans, dtype=np.int64).T
     span = np.searchsorted(starts, offsets[:, 0], side="right") - 1
-    return (span >= 0) & (offsets[:, 0] < ends[np.maximum(span, 0)])
+    in_span: np.ndarray = (span >= 0) & (offsets[:, 0] < ends[np.maximum(span, 0)])
+    return in_span
 
 
-def _bos_ids(tokenizer: Any) -> tuple[int, ...]:
+def _bos_ids(tokenizer: PreTrainedTokenizerBase) -> tuple[int, ...]:
     """The beginning-of-text token, where the tokenizer puts one before a prompt."""
     bos = tokenizer.bos_token_id
     return (bos,) if bos is not None and tokenizer("")["input_ids"][:1] == [bos] else ()

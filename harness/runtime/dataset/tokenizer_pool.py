@@ -9,7 +9,6 @@ import threading
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
-from typing import Any
 
 from harness.errors import UserError
 from harness.findings import Finding
@@ -51,7 +50,7 @@ class TokenizerPool:
         if self._pool is None:
             yield from map(self._encoder, batches)
             return
-        pending: deque[Future[Any]] = deque()
+        pending: deque[Future[TokenizedBatch | list[Finding]]] = deque()
         for batch in batches:
             pending.append(self._pool.submit(_tokenize_batch, batch))
             if len(pending) > 2 * self._count:
@@ -83,8 +82,8 @@ def _tokenize_batch(batch: list[RawRecord]) -> TokenizedBatch | list[Finding]:
         return list(error.findings)
 
 
-def _result_of(future: Future[Any]) -> TokenizedBatch:
+def _result_of(future: Future[TokenizedBatch | list[Finding]]) -> TokenizedBatch:
     result = future.result()
     if isinstance(result, list):
         raise UserError(result)
-    return result  # type: ignore[no-any-return]
+    return result

@@ -10,14 +10,15 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import deepspeed
 import torch
 
 from harness.errors import ExitCode
 from harness.file_io import replace_file
-from harness.findings import Finding, Fix
+from harness.findings import Finding, Fix, Severity
+from harness.patches.patch_registry import PatchStates
 from harness.runtime.distributed import AgreedUserError, Distributed
 from harness.runtime.engine_checks import init_stats, model_weights
 from harness.runtime.engine_checks.checks import CHECKS
@@ -30,13 +31,17 @@ from harness.runtime.engine_checks.engine_check import (
 )
 from harness.runtime.engine_checks.expected_settings import expected_settings_of
 from harness.runtime.engine_checks.observations import Observations, StepRecord
-from harness.runtime.micro_batch import StepBatch
+from harness.runtime.engine_protocol import Engine, LossScaledOptimizer
+from harness.runtime.micro_batch import BatchGeometry, StepBatch
 from harness.runtime.run_config import RunConfig, RunDir, launch_expects_accelerators
-from harness.runtime.run_context import RunContext
 from harness.runtime.topology import Topology
 from harness.runtime.train_state import TrainState
 from harness.runtime.user_errors import print_findings
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+Value = TypeVar("Value")
 FILE = "engine_checks.json"
 FORMAT_VERSION = 1
 FIRST_STEPS = 20
@@ -59,8 +64,8 @@ class EngineChecks:
         run_dir: RunDir,
         distributed: Distributed,
         topology: Topology,
-        model: Any,
-        config: Any,
+        model: torch.nn.Module,
+        config: PreTrainedConfig,
     ) -> None:
         """Before `deepspeed.initialize`: compute checksums of the model's weights."""
         self.mode = run_config.run.spec.launch.engine_checks
@@ -70,6 +75,7 @@ class EngineChecks:
         self._start_observations: list[tuple[EngineCheck, Any]] = []
         self._states_on_disk: dict[str, str] = {}
         self._fp16 = False
+        self._patches: PatchStates | None = None
         if self.mode == "off":
             return
         expected = expected_settings_of(run_config.run, distributed.world_size, launch_expects_accelerators(run_dir))
@@ -79,20 +85,21 @@ class EngineChecks:
             expected, topology, config, model_weights.record_weights(model, tuple(half_dtypes)), reference_stats
         )
 
-    def on_engine_built(self, engine: Any) -> None:
+    def on_engine_built(self, engine: Engine, patches: PatchStates) -> None:
         """After `deepspeed.initialize`, before a checkpoint is loaded. Raises AgreedUserError. A collective."""
         if self.mode != "off":
+            self._patches = patches
             self._observations.engine, self._observations.parameters = engine, dict(engine.module.named_parameters())
             self._run_checks(("built",), 0)
             self._observations.initial_weights = {}
 
-    def on_train_start(self, context: RunContext, state: TrainState) -> None:
+    def on_train_start(self, state: TrainState, geometry: BatchGeometry, total_steps: int) -> None:
         """Before the first step: observe now, evaluate after that step."""
         if self.mode == "off":
             return
-        observations, engine, geometry = self._observations, context.engine, context.train_data.geometry
+        observations, engine = self._observations, self._observations.engine
         self._fp16 = bool(engine.fp16_enabled())
-        observations.start_step, observations.total_steps = state.step, context.total_steps
+        observations.start_step, observations.total_steps = state.step, total_steps
         observations.loss_divisor = geometry.accumulation_steps * geometry.data_parallel_size
         observations.skipped_steps_at_start = int(engine.skipped_steps)
         observations.global_steps_at_start = int(engine.global_steps)
@@ -115,7 +122,7 @@ class EngineChecks:
             step = observations.start_step + len(observations.steps) + 1
             observations.last_batch = {"digest": digest.hexdigest(), "rows": rows, "step": step}
         engine = observations.engine
-        if observations.weight_change is None and engine is not None and engine.get_lr()[0] > 0:
+        if observations.weight_change is None and engine.get_lr()[0] > 0:
             masters = model_weights.master_weights(engine)
             observations.weights_before_step = model_weights.sample_elements(masters)
 
@@ -147,7 +154,7 @@ class EngineChecks:
     def _record_step(self, state: TrainState, learning_rate: float, losses: torch.Tensor) -> None:
         observations, engine = self._observations, self._observations.engine
         grad_norm = engine.get_global_grad_norm()
-        loss_scale = float(engine.optimizer.cur_scale) if self._fp16 else _loss_scale(engine)
+        loss_scale = _fp16_loss_scale(engine) if self._fp16 else _autocast_loss_scale(engine)
         skipped_before = (
             observations.steps[-1].skipped_steps if observations.steps else observations.skipped_steps_at_start
         )
@@ -210,7 +217,9 @@ class EngineChecks:
 
     def _to_json(self) -> str:
         """The text of engine_checks.json, one check a line. (`json` with an indent takes ten times as long.)"""
-        head = {"format_version": FORMAT_VERSION, "deepspeed": deepspeed.__version__, "mode": self.mode}
+        head: dict[str, Any] = {"format_version": FORMAT_VERSION, "deepspeed": deepspeed.__version__, "mode": self.mode}
+        if self._patches is not None:
+            head["patches"] = self._patches.to_json()
         lines = ",\n".join(json.dumps(self._results[name], default=str) for name in sorted(self._results))
         return f'{json.dumps(head)[:-1]}, "claims": [\n{lines}\n]}}\n'
 
@@ -226,7 +235,11 @@ class EngineChecks:
         self._results[check.id] = {**header, **values}
 
 
-def _loss_scale(engine: Any) -> float | None:
+def _fp16_loss_scale(engine: Engine) -> float:
+    return float(cast("LossScaledOptimizer", engine.optimizer).cur_scale)
+
+
+def _autocast_loss_scale(engine: Engine) -> float | None:
     """The loss scale of `torch_autocast` in fp16."""
     for name in ("torch_autocast_gradscaler", "torch_autocast_z0_gradscaler"):
         # Not by getattr: for a name that it lacks, DeepSpeed's engine lists all its names and the model's each time.
@@ -236,9 +249,9 @@ def _loss_scale(engine: Any) -> float | None:
     return None
 
 
-def _detached_copy(value: Any) -> Any:
+def _detached_copy(value: Value) -> Value:
     """A copy on the same device. Nothing waits for the device."""
-    return value.detach().clone() if torch.is_tensor(value) else value
+    return cast("Value", value.detach().clone()) if isinstance(value, torch.Tensor) else value
 
 
 def _observe(check: EngineCheck, observations: Observations) -> Any:
@@ -255,22 +268,22 @@ def _evaluate(check: EngineCheck, observations: Observations, rank_values: Seque
     """The result of a check, the same on every rank."""
     for outcome, reason in rank_values:
         if outcome == "failed":
-            return check_skipped(f"could not be asked: {reason}")
+            return check_skipped(f"not applicable: {reason}")
     for outcome, reason in rank_values:
         if outcome == "skipped":
             return check_skipped(reason)
     try:
         return check.evaluate(observations.expected, [value for _, value in rank_values])
     except Exception as error:  # as above
-        return check_skipped(f"could not be asked: {type(error).__name__}: {error}"[:200])
+        return check_skipped(f"could not be checked: {type(error).__name__}: {error}"[:200])
 
 
 def _to_finding(check: EngineCheck, result: CheckResult, mode: str) -> Finding:
     pages = f"; see also {', '.join(f'`harness explain {gate}`' for gate in check.gates)}" if check.gates else ""
-    notes = (*result.notes, f"asked of the engine: {check.question}{pages}")
-    severity = "error" if mode == "stop" else "warning"
+    notes = (*result.notes, f"engine check: {check.question}{pages}")
+    severity: Severity = "error" if mode == "stop" else "warning"
     if mode == "stop":
-        notes += (f"to go on all the same, put `ignore: {{{check.id}: why}}` into the spec",)
+        notes += (f"to continue anyway, add `ignore: {{{check.id}: why}}` to the spec",)
     return Finding(
         check.id, severity, result.text, key=check.key, notes=notes, fix=Fix(check.fix) if check.fix else None
     )

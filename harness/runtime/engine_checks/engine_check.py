@@ -27,16 +27,16 @@ class CheckResult:
 
     state: Literal["holds", "differs", "skipped"]
     text: str = ""
-    has: Any = None
+    has: object = None
     notes: tuple[str, ...] = ()
 
 
-def check_passed(value: Any = None) -> CheckResult:
+def check_passed(value: object = None) -> CheckResult:
     """The engine has what the spec asks for."""
     return CheckResult("holds", has=value)
 
 
-def check_failed(text: str, value: Any = None, *notes: str) -> CheckResult:
+def check_failed(text: str, value: object = None, *notes: str) -> CheckResult:
     """The engine has something else."""
     return CheckResult("differs", text, value, notes)
 
@@ -46,7 +46,7 @@ def check_skipped(why: str) -> CheckResult:
     return CheckResult("skipped", why)
 
 
-def check_equal(expected: Any, rank_values: Sequence[Any], name: str) -> CheckResult:
+def check_equal(expected: object, rank_values: Sequence[Any], name: str) -> CheckResult:
     """Every rank has the expected value, in the same type: `true` is not 1."""
     ranks = [
         rank
@@ -60,7 +60,7 @@ def check_equal(expected: Any, rank_values: Sequence[Any], name: str) -> CheckRe
     return check_failed(text, value)
 
 
-def format_value(value: Any) -> str:
+def format_value(value: object) -> str:
     """A value as a user would write it."""
     if isinstance(value, bool):
         return f"`{str(value).lower()}`"

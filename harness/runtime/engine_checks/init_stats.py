@@ -4,11 +4,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from harness.runtime.engine_checks.model_weights import iter_weights_of_class, shard_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 MODULE_CLASSES = {"Embedding": torch.nn.Embedding, "Linear": torch.nn.Linear}
 _WIDTH = 48
@@ -30,21 +33,22 @@ class WeightStats:
         return float(max(0.0, self.squares / max(1.0, self.count) - mean * mean) ** 0.5)
 
 
-def compute_reference_stats(model: Any, config: Any) -> dict[str, WeightStats]:
+def compute_reference_stats(model: torch.nn.Module, config: PreTrainedConfig) -> dict[str, WeightStats]:
     """Statistics of a new module after the model's `_init_weights`, by class. Restores the random state.
 
     A model without `_init_weights` (a pipeline) has the `initializer_range` of its configuration.
     """
     stats: dict[str, WeightStats] = {}
-    if not hasattr(model, "_init_weights"):
+    init_weights = getattr(model, "_init_weights", None)
+    if init_weights is None:
         initializer_range = getattr(config, "initializer_range", None)
         range_stats = WeightStats(1.0, 0.0, float(initializer_range) ** 2) if initializer_range else None
-        return dict.fromkeys(MODULE_CLASSES, range_stats) if range_stats else {}  # type: ignore[arg-type]
+        return dict.fromkeys(MODULE_CLASSES, range_stats) if range_stats else {}
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         for name, kind in MODULE_CLASSES.items():
             module = kind(_WIDTH, _WIDTH)
             before = module.weight.detach().clone()
-            model._init_weights(module)
+            init_weights(module)
             if not torch.equal(before, module.weight):
                 stats[name] = _stats_of(module.weight)
     return stats

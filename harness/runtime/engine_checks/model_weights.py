@@ -15,6 +15,7 @@ import torch
 from deepspeed.checkpoint.constants import UNIVERSAL_CHECKPOINT_INFO
 
 from harness.runtime.engine_checks import weight_checksums
+from harness.runtime.engine_protocol import Engine, EngineOptimizer
 from harness.runtime.parallel.tensor_parallel import TPLayout, tp_layouts
 
 MAX_TOTAL_ELEMENTS = 1 << 16
@@ -47,7 +48,7 @@ def numel_of(parameter: torch.Tensor) -> int:
     return int(torch.Size(shape_of(parameter)).numel())
 
 
-def shard_of(parameter: Any) -> tuple[torch.Tensor, int] | None:
+def shard_of(parameter: torch.Tensor) -> tuple[torch.Tensor, int] | None:
     """(this rank's flat shard, its offset in the whole); None while it is on NVMe or quantized."""
     shard = getattr(parameter, "ds_tensor", None)
     if shard is None:
@@ -60,7 +61,7 @@ def shard_of(parameter: Any) -> tuple[torch.Tensor, int] | None:
     return shard.detach().reshape(-1)[: max(0, numel_of(parameter) - start)], start  # the last shard is padded
 
 
-def select_names(named_parameters: Sequence[tuple[str, Any]]) -> list[str]:
+def select_names(named_parameters: Sequence[tuple[str, torch.Tensor]]) -> list[str]:
     """The names of the weights to compare, the same on all ranks: one of each kind first, then more up to the limit."""
     kinds: dict[str, list[str]] = {}
     sizes = {name: min(numel_of(p), weight_checksums.MAX_ELEMENTS) for name, p in named_parameters}
@@ -102,15 +103,15 @@ def record_weights(model: torch.nn.Module, dtypes: Sequence[torch.dtype]) -> dic
                         weight_checksums.compute_shard_checksum(values.to(dtype), start, shape_of(parameter)),
                     )
                 )
-    for (name, dtype, _), (a, b) in zip(entries, _transfer_checksums([s for *_, s in entries]), strict=True):
+    for (name, dtype_name, _), (a, b) in zip(entries, _transfer_checksums([s for *_, s in entries]), strict=True):
         checksums = records[name].checksums
         if checksums is not None:
-            checksums[dtype] = (a, b)
+            checksums[dtype_name] = (a, b)
     return records
 
 
 def local_checksums(
-    engine: Any, parameters: Mapping[str, Any], names: Sequence[str]
+    engine: Engine, parameters: Mapping[str, torch.Tensor], names: Sequence[str]
 ) -> dict[str, tuple[str, bool, tuple[int, int]]]:
     """Name -> (dtype, is it cut by AutoTP, checksum of this rank's shard), without weights that cannot be read.
 
@@ -142,7 +143,7 @@ def local_checksums(
     return {name: (dtype, is_cut, v) for (name, dtype, is_cut, _), v in zip(entries, checksums, strict=True)}
 
 
-def tp_layouts_of(engine: Any, names: Sequence[str]) -> dict[str, TPLayout]:
+def tp_layouts_of(engine: Engine, names: Sequence[str]) -> dict[str, TPLayout]:
     """The layouts of the weights that AutoTP has cut; empty without AutoTP."""
     info = getattr(engine.module, UNIVERSAL_CHECKPOINT_INFO, None)
     if not info or engine.autotp_size() < 2:
@@ -150,7 +151,7 @@ def tp_layouts_of(engine: Any, names: Sequence[str]) -> dict[str, TPLayout]:
     return {name: layout for name, layout in tp_layouts(info, list(names)).items() if layout.dim is not None}
 
 
-def _tp_shard_checksum(parameter: Any, layout: TPLayout) -> torch.Tensor | None:
+def _tp_shard_checksum(parameter: torch.Tensor, layout: TPLayout) -> torch.Tensor | None:
     """None where the part is sharded (stage 3), scaled, or has rows that are too long to read whole."""
     from deepspeed.utils import groups
 
@@ -183,7 +184,7 @@ def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def master_weights(engine: Any) -> list[torch.Tensor]:
+def master_weights(engine: Engine) -> list[torch.Tensor]:
     """The tensors that the optimizer steps on this rank: its own shards or copies, else the parameters themselves.
 
     Without those that are swapped to NVMe: between steps its tensors are empty, or views of buffers that others fill
@@ -204,7 +205,7 @@ def _is_on_nvme(optimizer: Any, group: int) -> bool:
     return bool(getattr(optimizer, "swap_optimizer", False)) and optimizer._swappable_optimizer_subgroup(group)
 
 
-def parameter_groups_of(optimizer: Any) -> list[list[Any]]:
+def parameter_groups_of(optimizer: EngineOptimizer) -> list[list[torch.nn.Parameter]]:
     """The model's parameters by group of the optimizer, at stage 3 by sub-group."""
     for name in ("bit16_groups", "bf16_groups", "fp16_groups"):
         if getattr(optimizer, name, None):
@@ -222,8 +223,9 @@ def sample_elements(tensors: Sequence[torch.Tensor], max_elements: int = 1 << 13
     return torch.cat([p.cpu() for p in parts] if len({p.device for p in parts}) > 1 else parts).cpu().clone()
 
 
-def iter_weights_of_class(model: torch.nn.Module, kind: type) -> Iterator[tuple[str, Any]]:
+def iter_weights_of_class(model: torch.nn.Module, kind: type) -> Iterator[tuple[str, torch.Tensor]]:
     """(name, weight) of the modules of exactly this class, without adapters."""
     for name, module in model.named_modules():
-        if type(module) is kind and "lora_" not in name and getattr(module, "weight", None) is not None:
-            yield name, module.weight
+        weight = getattr(module, "weight", None)
+        if type(module) is kind and "lora_" not in name and weight is not None:
+            yield name, weight

@@ -3,15 +3,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from harness.runtime.engine_checks.expected_settings import ExpectedSettings
 from harness.runtime.engine_checks.init_stats import WeightStats
 from harness.runtime.engine_checks.model_weights import WeightRecord
+from harness.runtime.engine_protocol import Engine
 from harness.runtime.topology import Topology
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +28,7 @@ class StepRecord:
     skipped_steps: int
     """Steps that the engine has skipped so far."""
     loss_scale: float | None
-    grad_norm: Any
+    grad_norm: torch.Tensor | float | None
     loss: torch.Tensor
 
 
@@ -33,13 +38,14 @@ class Observations:
 
     expected: ExpectedSettings
     parallel_dims: Topology
-    model_config: Any
+    model_config: PreTrainedConfig
     """The configuration of `transformers`."""
     initial_weights: dict[str, WeightRecord]
     init_stats: dict[str, WeightStats]
     """Reference statistics of the model's own initialisation, by class of module."""
-    engine: Any = None
-    parameters: dict[str, Any] = field(default_factory=dict)
+    engine: Engine = field(init=False)
+    """Set once it is built."""
+    parameters: dict[str, torch.nn.Parameter] = field(default_factory=dict)
     """The parameters of the engine's module."""
     start_step: int = 0
     """The step that the run resumed at."""
@@ -56,7 +62,7 @@ class Observations:
     weights_before_step: torch.Tensor | None = None
     """A sample of the master weights, from before the first step that has a learning rate."""
     weight_change: dict[str, float] | None = None
-    lr_multiplier: Any = None
+    lr_multiplier: Callable[[int], float] | None = None
     """The schedule's share of the peak rate by step."""
     last_batch: dict[str, Any] | None = None
     """The last batch of this rank: a digest of its tokens, and its rows."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from safetensors import safe_open
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from harness.errors import UserError
 from harness.hostinfo import machine
@@ -35,7 +35,7 @@ def check_free_space(folder: Path, tensors: ExportTensors, dtype: torch.dtype) -
         raise user_error(
             "CK126",
             f"the export needs {format_bytes(needed)} in `{parent}`, where {format_bytes(free)} are free",
-            fix="make room there, or name another folder",
+            fix="free space there, or name another folder",
         )
 
 
@@ -59,7 +59,7 @@ def check_architecture(folder: Path, tensors: ExportTensors, *, trust_remote_cod
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
     except Exception as error:  # code of the model may raise anything
         reason = str(error).strip().split("\n")[0][:300]
         raise user_error(
@@ -80,7 +80,7 @@ def check_architecture(folder: Path, tensors: ExportTensors, *, trust_remote_cod
         raise _mismatch_error(model, f"has `{name}` of {shape}, should be {tuple(expected[name])}")
 
 
-def _mismatch_error(model: Any, difference: str) -> UserError:
+def _mismatch_error(model: PreTrainedModel, difference: str) -> UserError:
     return user_error(
         "CK125",
         f"the checkpoint does not fit the class `{type(model).__name__}` of its configuration: it {difference}",
@@ -108,7 +108,7 @@ def compare_logits(
         raise user_error(
             "CK125",
             f"comparing logits loads the model twice, {format_bytes(needed)}, and {format_bytes(free)} are available",
-            fix="export without `--verify`: names and shapes are checked all the same",
+            fix="export without `--verify`: names and shapes are still checked",
         )
     dtype = _float_dtype(folder)
     load = AutoModelForCausalLM.from_pretrained
@@ -140,13 +140,13 @@ def _float_dtype(folder: Path) -> torch.dtype:
     for file in sorted(folder.glob("*.safetensors")):
         with safe_open(file, framework="pt") as reader:
             for name in reader.keys():  # noqa: SIM118
-                tensor = reader.get_tensor(name)
+                tensor: torch.Tensor = reader.get_tensor(name)
                 if tensor.is_floating_point():
                     return tensor.dtype
     return torch.float32
 
 
-def _load_adapters(folder: Path) -> Any:
+def _load_adapters(folder: Path) -> torch.nn.Module:
     try:
         from peft import AutoPeftModelForCausalLM
     except ImportError:
@@ -155,15 +155,18 @@ def _load_adapters(folder: Path) -> Any:
             "comparing the logits of adapters needs the package `peft`, which is not installed here",
             fix="pip install 'deepspeed-harness[lora]', or export without `--verify`",
         ) from None
-    return AutoPeftModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    model: torch.nn.Module = AutoPeftModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return model
 
 
 def _build_trained_model(
     weights: FullWeights, adapter: dict[str, Any], config: Path, dtype: torch.dtype, *, trust_remote_code: bool
-) -> Any:
+) -> PreTrainedModel:
     """The trained model with its adapters, every tensor rounded like the export's."""
     model_config = AutoConfig.from_pretrained(config, trust_remote_code=trust_remote_code)
-    model = AutoModelForCausalLM.from_config(model_config, dtype=torch.float32, trust_remote_code=trust_remote_code)
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(
+        model_config, dtype=torch.float32, trust_remote_code=trust_remote_code
+    )
     if adapter:
         from peft import LoraConfig, inject_adapter_in_model
 

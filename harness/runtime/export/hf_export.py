@@ -7,8 +7,9 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
+from harness.checkpoints.manifest import Manifest
 from harness.file_io import fsync_file, fsync_folder
 from harness.runtime.checkpoint import HUGGING_FACE, read_checked_manifest
 from harness.runtime.checkpoint.consolidate import open_checkpoint
@@ -16,6 +17,7 @@ from harness.runtime.export import export_checks, model_files
 from harness.runtime.export.export_tensors import merge_adapters, select_adapters
 from harness.runtime.export.safetensors_writer import DTYPES, MODEL_STEM, SHARD_BYTES, write_shards
 from harness.runtime.models.lora_merge import is_adapted
+from harness.runtime.patch_selection import check_usable
 from harness.runtime.user_errors import user_error
 
 
@@ -50,8 +52,9 @@ def export_checkpoint(
 
     Raises UserError: CK101, CK105, CK120 and CK131 when the checkpoint cannot be used, CK106 when `out` exists, CK124
     to CK127 when it cannot be written or checked with these options, CK128 when the model brings code that nobody
-    allowed.
+    allowed, EN130 when the classes in DeepSpeed's shards are not the tested ones.
     """
+    check_usable("torch-safe-globals")
     options = ExportOptions(dtype, shard_bytes, lora, verify, allow_code)
     manifest = read_checked_manifest(checkpoint)
     if not allow_code:
@@ -69,7 +72,7 @@ def export_checkpoint(
         raise user_error(
             "CK126",
             f"`{out}` could not be written: {(error.strerror or str(error)).lower()}",
-            fix="make room there, or name another folder",
+            fix="free space there, or name another folder",
         ) from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -78,10 +81,10 @@ def export_checkpoint(
 
 
 def _write_folder(
-    checkpoint: Path, folder: Path, manifest: Any, options: ExportOptions, log: Callable[[str], None]
+    checkpoint: Path, folder: Path, manifest: Manifest, options: ExportOptions, log: Callable[[str], None]
 ) -> None:
     dtype = options.dtype or manifest["dtype"]
-    weights = open_checkpoint(checkpoint, manifest)
+    weights = open_checkpoint(checkpoint, manifest.body)
     has_adapters = is_adapted(weights.shapes)
     if options.lora == "adapter" and not has_adapters:
         raise user_error(

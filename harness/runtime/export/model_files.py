@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from harness.checkpoints.manifest import Manifest
 from harness.file_io import parse_json, read_regular
 from harness.runtime.checkpoint import HUGGING_FACE
 from harness.runtime.user_errors import user_error
@@ -21,7 +22,7 @@ _CODE_CONFIGS = ("config.json", "tokenizer_config.json")
 _MODEL_ONLY_FILES = ("config.json", "generation_config.json")
 
 
-def check_model_code(checkpoint: Path, manifest: Any) -> None:
+def check_model_code(checkpoint: Path, manifest: Manifest) -> None:
     """Raises UserError (CK128) where the manifest asks to run the model's own code and the checkpoint holds some.
     Imports and loads nothing.
     """
@@ -36,14 +37,14 @@ def check_model_code(checkpoint: Path, manifest: Any) -> None:
     if code:
         raise user_error(
             "CK128",
-            f"the model of `{checkpoint}` brings Python code, and nobody allowed to run it: {', '.join(code[:4])}",
+            f"the model of `{checkpoint}` has Python code, and running it was not allowed: {', '.join(code[:4])}",
             key="model.trust_remote_code",
-            notes=("transformers would import it here, with all rights that you have",),
+            notes=("transformers would import it, with all your rights",),
             fix="read that code, then export with `--allow-local-code`",
         )
 
 
-def model_spec(manifest: Any) -> dict[str, Any]:
+def model_spec(manifest: Manifest) -> dict[str, Any]:
     """The `model` section of the run spec in a manifest; empty where there is none."""
     return (manifest.get("spec") or {}).get("model") or {}
 

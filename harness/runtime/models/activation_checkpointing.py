@@ -13,12 +13,13 @@ from typing import Any
 import deepspeed
 from deepspeed.accelerator import get_accelerator
 from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
 
 from harness.runtime.user_errors import user_error
 from harness.spec.sections.training_spec import TrainSpec
 
 
-def enable_activation_checkpointing(model: Any, train: TrainSpec, ds_config: dict[str, Any]) -> None:
+def enable_activation_checkpointing(model: PreTrainedModel, train: TrainSpec, ds_config: dict[str, Any]) -> None:
     """Make the model's layers recompute their activations in the backward pass.
 
     Raises UserError (MD156) for a model that `transformers` cannot do this with.
@@ -26,7 +27,7 @@ def enable_activation_checkpointing(model: Any, train: TrainSpec, ds_config: dic
     if not getattr(model, "supports_gradient_checkpointing", False):
         raise user_error(
             "MD156",
-            f"`{type(model).__name__}` has no layers that can be computed anew",
+            f"`{type(model).__name__}` has no layers that can be recomputed",
             key="train.gradient_checkpointing",
             fix="set `train.gradient_checkpointing: false`",
         )

@@ -23,7 +23,7 @@ ADAPTER_FOLDER = "adapter"
 """Below a checkpoint, where `adapter_config.json` is."""
 
 
-def add_adapters(model: Any, lora: LoraSpec, seed: int) -> None:
+def add_adapters(model: torch.nn.Module, lora: LoraSpec, seed: int) -> None:
     """Put the adapters in and freeze the rest. Seeded by `seed`, so that all ranks and stages draw the same.
 
     Raises UserError (MD154 `peft` is missing, MD155 `peft` cannot do what `model.lora` says).
@@ -57,18 +57,18 @@ def add_adapters(model: Any, lora: LoraSpec, seed: int) -> None:
             parameter.data = parameter.data.to(_base_dtype(model))
 
 
-def _base_dtype(model: Any) -> torch.dtype:
+def _base_dtype(model: torch.nn.Module) -> torch.dtype:
     """The number format of the frozen weights."""
     return next(p.dtype for p in model.parameters() if not p.requires_grad)
 
 
-def adapter_config(model: Any) -> Any | None:
+def adapter_config(model: torch.nn.Module) -> Any | None:
     """The model's `peft.LoraConfig`, None without adapters."""
     configs = getattr(model, "peft_config", None)
     return configs.get(ADAPTER_NAME) if isinstance(configs, dict) else None
 
 
-def adapter_files(model: Any) -> dict[str, bytes]:
+def adapter_files(model: torch.nn.Module) -> dict[str, bytes]:
     """`adapter_config.json` as `peft` writes it, by name below a checkpoint; nothing without adapters."""
     config = adapter_config(model)
     if config is None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel, set_seed
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel, set_seed
 
 from harness.plan.resolved_run import ResolvedRun
 from harness.runtime import plugin_loader
@@ -30,7 +30,7 @@ from harness.runtime.user_errors import user_error
 from harness.spec.run_spec import ModelSpec
 
 
-def build_model(run: ResolvedRun, ds_config: dict[str, Any], config: Any) -> torch.nn.Module:
+def build_model(run: ResolvedRun, ds_config: dict[str, Any], config: PreTrainedConfig) -> torch.nn.Module:
     """The model in training mode, seeded by `train.seed`. A collective at stage 3.
 
     Raises UserError (MD102 nothing to load, MD150 weights missing, MD151 weights of another shape,
@@ -39,6 +39,7 @@ def build_model(run: ResolvedRun, ds_config: dict[str, Any], config: Any) -> tor
     spec = run.spec.model
     set_seed(run.spec.train.seed)
     plugin = plugin_loader.load_plugin(run.spec)
+    model: PreTrainedModel
     if plugin is not None and plugin.build_model is not None:
         model = _check_plugin_model(plugin.build_model(config, run.spec))
     elif is_random_init(spec):
@@ -52,7 +53,8 @@ def build_model(run: ResolvedRun, ds_config: dict[str, Any], config: Any) -> tor
         freeze_parameters(model, spec)
     if run.spec.train.gradient_checkpointing:
         enable_activation_checkpointing(model, run.spec.train, ds_config)
-    return model.train()
+    model.train()
+    return model
 
 
 def model_kwargs(spec: ModelSpec) -> dict[str, Any]:
@@ -65,7 +67,7 @@ def model_kwargs(spec: ModelSpec) -> dict[str, Any]:
     return arguments
 
 
-def _check_plugin_model(model: Any) -> Any:
+def _check_plugin_model(model: object) -> PreTrainedModel:
     if not isinstance(model, PreTrainedModel):
         raise user_error(
             "MD158",

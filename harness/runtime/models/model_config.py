@@ -3,16 +3,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from transformers import AutoConfig
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedTokenizerBase
 
 from harness.runtime.tokenizer import check_vocabulary
 from harness.runtime.user_errors import first_error_line, user_error
 from harness.spec.run_spec import ModelSpec
 
 
-def load_config(spec: ModelSpec, tokenizer: Any) -> Any:
+def load_config(spec: ModelSpec, tokenizer: PreTrainedTokenizerBase) -> PreTrainedConfig:
     """The model's `transformers` configuration; a new model takes its special ids from the tokenizer.
 
     Raises UserError (MD101 vocabulary, MD102 configuration).
@@ -31,15 +29,16 @@ def is_random_init(spec: ModelSpec) -> bool:
     return spec.name_or_path is None or spec.random_init
 
 
-def _read_config(spec: ModelSpec) -> Any:
+def _read_config(spec: ModelSpec) -> PreTrainedConfig:
     try:
         if spec.config is not None and spec.name_or_path is None:
             fields = dict(spec.config)
             return AutoConfig.for_model(fields.pop("model_type"), **fields)
         if spec.name_or_path is not None:
-            return AutoConfig.from_pretrained(
+            config: PreTrainedConfig = AutoConfig.from_pretrained(
                 spec.name_or_path, revision=spec.revision, trust_remote_code=spec.trust_remote_code
             )
+            return config
     except KeyError:
         raise user_error(
             "MD102", "`model.config` has no `model_type`", key="model.config", fix="add `model_type`, such as `llama`"

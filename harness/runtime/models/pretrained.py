@@ -8,15 +8,16 @@ needs for training anyway. Stage 3 without AutoTP: `zero3_weights`, or `transfor
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from harness.runtime.models.safetensors_reader import open_safetensors
 from harness.runtime.models.weight_errors import check_missing_weights, check_weight_shapes
 from harness.runtime.models.zero3_weights import load_zero3_model, uses_zero3_init, zero3_init
+from harness.runtime.patch_selection import check_usable
 from harness.runtime.user_errors import first_error_line, user_error
 from harness.spec.run_spec import ModelSpec
 
@@ -29,7 +30,9 @@ def training_dtype(ds_config: dict[str, Any]) -> torch.dtype:
     return torch.float32
 
 
-def load_pretrained(spec: ModelSpec, config: Any, ds_config: dict[str, Any], arguments: dict[str, Any]) -> Any:
+def load_pretrained(
+    spec: ModelSpec, config: PreTrainedConfig, ds_config: dict[str, Any], arguments: dict[str, Any]
+) -> PreTrainedModel:
     """The model with the weights of `model.name_or_path`. A collective at stage 3.
 
     Raises UserError (MD102 nothing to load, MD150 weights missing, MD151 weights of another shape).
@@ -38,12 +41,13 @@ def load_pretrained(spec: ModelSpec, config: Any, ds_config: dict[str, Any], arg
     try:
         files = open_safetensors(spec)
         if files is not None and uses_zero3_init(ds_config):
-            model = load_zero3_model(files, spec, config, ds_config, dtype, arguments)
-            if model is not None:
-                return model
+            check_usable("zero3-pretrained-weights")
+            sharded_model = load_zero3_model(files, spec, config, ds_config, dtype, arguments)
+            if sharded_model is not None:
+                return sharded_model
         with zero3_init(ds_config):
-            model, report = AutoModelForCausalLM.from_pretrained(
-                spec.name_or_path,
+            loaded = AutoModelForCausalLM.from_pretrained(
+                str(spec.name_or_path),
                 config=config,
                 revision=spec.revision,
                 dtype=dtype,
@@ -51,6 +55,7 @@ def load_pretrained(spec: ModelSpec, config: Any, ds_config: dict[str, Any], arg
                 ignore_mismatched_sizes=True,  # they are reported below, all at once
                 **arguments,
             )
+        model, report = cast("tuple[PreTrainedModel, dict[str, Any]]", loaded)  # with `output_loading_info`
     except (OSError, ValueError, SafetensorError) as error:
         raise user_error(
             "MD102",

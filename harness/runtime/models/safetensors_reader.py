@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import safe_open
-from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME, cached_file
-from transformers.utils.hub import get_checkpoint_shard_files
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+from transformers.utils.hub import cached_file, get_checkpoint_shard_files
 
 from harness.spec.run_spec import ModelSpec
 
@@ -54,5 +53,5 @@ def open_safetensors(spec: ModelSpec) -> SafetensorsFiles | None:
     return SafetensorsFiles(files, shapes)
 
 
-def _open_file(path: Path) -> Any:
+def _open_file(path: Path) -> safe_open:
     return safe_open(path, framework="pt", device="cpu")

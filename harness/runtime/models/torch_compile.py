@@ -3,16 +3,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from deepspeed.accelerator import get_accelerator
 
+from harness.runtime.engine_protocol import Engine
 from harness.runtime.user_errors import user_error
 from harness.spec.sections.training_spec import TrainSpec
 
 
-def compile_engine(engine: Any, train: TrainSpec) -> None:
+def compile_engine(engine: Engine, train: TrainSpec) -> None:
     """Compile the engine's model at its first forward, if `train.torch_compile` is set.
 
     Raises UserError (MD159 a backend that torch does not have, DeepCompile where it cannot be built).
@@ -20,7 +19,7 @@ def compile_engine(engine: Any, train: TrainSpec) -> None:
     if not train.torch_compile:
         return
     backend = train.torch_compile_backend
-    backends = torch._dynamo.list_backends(exclude_tags=None)
+    backends = torch.compiler.list_backends(exclude_tags=None)
     if backend is not None and backend not in backends:
         raise user_error(
             "MD159",

@@ -58,9 +58,9 @@ def _check_patterns(key: str, patterns: Sequence[str], names: list[str]) -> None
             near = difflib.get_close_matches(pattern, names, n=3, cutoff=0.3) or names[:3]
             raise user_error(
                 "MD152",
-                f"`{pattern}` in `model.{key}` fits no parameter of the model",
+                f"`{pattern}` in `model.{key}` matches no parameter of the model",
                 key=f"model.{key}",
-                notes=("near it: " + ", ".join(f"`{name}`" for name in near), "`*` stands for any text, dots included"),
+                notes=("near it: " + ", ".join(f"`{name}`" for name in near), "`*` matches any text, dots included"),
                 fix=f"write `{_to_glob(near[0])}`, or another name of the model",
             )
 

@@ -19,7 +19,7 @@ def check_missing_weights(spec: ModelSpec, missing: Collection[str]) -> None:
             f"`{spec.name_or_path}` lacks {_format_count(missing)} of the model: {_format_names(sorted(missing))}",
             key="model.name_or_path",
             notes=("training would start from random values there",),
-            fix="name a folder that holds the whole causal language model, or set `model.random_init: true`",
+            fix="name a folder with the whole causal language model, or set `model.random_init: true`",
         )
 
 

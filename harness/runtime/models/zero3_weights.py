@@ -15,19 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import deepspeed
 import torch
 import torch.distributed as dist
 from accelerate import init_empty_weights
 from deepspeed.accelerator import get_accelerator
-from deepspeed.runtime.keep_in_fp32 import keep_buffers_in_fp32, keep_in_fp32_pattern
-from transformers import AutoModelForCausalLM
-from transformers.conversion_mapping import get_model_conversion_mapping
-from transformers.core_model_loading import WeightConverter, rename_source_key
-from transformers.initialization import no_init_weights
-from transformers.integrations import HfDeepSpeedConfig
+from transformers import AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers.integrations.deepspeed import HfDeepSpeedConfig
 
 from harness.runtime.models.safetensors_reader import SafetensorsFiles
 from harness.runtime.models.weight_errors import check_missing_weights, check_weight_shapes
@@ -48,23 +44,25 @@ def uses_zero3_init(ds_config: dict[str, Any]) -> bool:
     ones.
     """
     tensor = ds_config.get("tensor_parallel", {}).get("autotp_size", 0)
-    return ds_config.get("zero_optimization", {}).get("stage", 0) == 3 and tensor < 2
+    return bool(ds_config.get("zero_optimization", {}).get("stage", 0) == 3 and tensor < 2)
 
 
 def load_zero3_model(
     files: SafetensorsFiles,
     spec: ModelSpec,
-    config: Any,
+    config: PreTrainedConfig,
     ds_config: dict[str, Any],
     dtype: torch.dtype,
     arguments: dict[str, Any],
-) -> Any:
+) -> PreTrainedModel | None:
     """The model in shards, with the stored weights; None where names have to be converted. A collective.
 
-    Raises UserError (MD150 weights missing, MD151 weights of another shape), on all ranks alike.
+    Raises UserError (MD150 weights missing, MD151 weights of another shape), on all ranks.
     """
+    from transformers.initialization import no_init_weights
+
     with init_empty_weights(include_buffers=False), no_init_weights():
-        model = AutoModelForCausalLM.from_config(config, dtype=dtype, **arguments)
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=dtype, **arguments)
     model.tie_weights()
     sources = _match_sources(model, files)
     if sources is None:
@@ -85,11 +83,14 @@ def load_zero3_model(
     return model
 
 
-def _match_sources(model: Any, files: SafetensorsFiles) -> dict[str, str] | None:
+def _match_sources(model: PreTrainedModel, files: SafetensorsFiles) -> dict[str, str] | None:
     """The stored tensor of each name in the model, by the renaming of `transformers`; None if one must be converted."""
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
+
     transforms = get_model_conversion_mapping(model)
     converters = [t for t in transforms if isinstance(t, WeightConverter)]
-    renamings = [t for t in transforms if not isinstance(t, WeightConverter)]
+    renamings = cast("list[WeightRenaming]", [t for t in transforms if not isinstance(t, WeightConverter)])
     state_dict = dict(model.state_dict(keep_vars=True))
     sources: dict[str, str] = {}
     for key in files.paths:
@@ -116,6 +117,8 @@ def _load_buffers(
     dtype: torch.dtype,
 ) -> None:
     """Stored buffers, read by every rank: they are small, and DeepSpeed neither shards nor sends them."""
+    from deepspeed.runtime.keep_in_fp32 import keep_buffers_in_fp32, keep_in_fp32_pattern
+
     pattern = keep_in_fp32_pattern(model, ds_config.get("data_types", {}).get("keep_in_fp32_modules"), dtype)
     if pattern is not None:
         keep_buffers_in_fp32(model, pattern)
@@ -130,9 +133,8 @@ def _move_buffers(model: torch.nn.Module, device: torch.device) -> None:
     """
     on_device: dict[int, torch.Tensor] = {}
     for module in model.modules():
-        for name, old in module._buffers.items():
-            if old is not None:
-                module._buffers[name] = on_device.setdefault(id(old), old.to(device))
+        for name, old in list(module.named_buffers(recurse=False, remove_duplicate=False)):
+            setattr(module, name, on_device.setdefault(id(old), old.to(device)))
 
 
 def _detach_from_meta(model: torch.nn.Module) -> None:
@@ -141,15 +143,13 @@ def _detach_from_meta(model: torch.nn.Module) -> None:
     """
     replacements: dict[int, torch.nn.Parameter] = {}
     for module in model.modules():
-        for name, old in module._parameters.items():
-            if old is None:
-                continue
+        for name, old in list(module.named_parameters(recurse=False, remove_duplicate=False)):
             if id(old) not in replacements:
                 replacements[id(old)] = torch.nn.Parameter(
                     torch.empty(0, dtype=old.dtype), requires_grad=old.requires_grad
                 )
                 replacements[id(old)].__dict__.update(old.__dict__)
-            module._parameters[name] = replacements[id(old)]
+            setattr(module, name, replacements[id(old)])
 
 
 class _ParameterFeeder(torch.nn.Module):

@@ -14,10 +14,7 @@ from typing import Any
 from weakref import WeakSet
 
 import torch
-from deepspeed.runtime.sequence_parallel import parallel_state_sp
-from deepspeed.runtime.sequence_parallel.ulysses_sp import UlyssesSPAttentionHF
 from torch.nn.functional import pad
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from harness.runtime.micro_batch import IGNORE_INDEX, MicroBatch
 from harness.runtime.user_errors import user_error
@@ -34,6 +31,8 @@ def init_sequence_groups(size: int) -> Any:
     """
     if size == 1:
         return None
+    from deepspeed.runtime.sequence_parallel import parallel_state_sp
+
     if parallel_state_sp._SEQUENCE_PARALLEL_GROUP is None:
         parallel_state_sp.initialize_sequence_parallel(size)
     return parallel_state_sp
@@ -42,11 +41,13 @@ def init_sequence_groups(size: int) -> Any:
 class UlyssesAttention:
     """An attention function of `transformers` that sees whole sequences and this rank's share of the heads."""
 
-    def __init__(self, core: AttentionFunction, name: str, group: Any, model: torch.nn.Module) -> None:
+    def __init__(
+        self, core: AttentionFunction, name: str, group: torch.distributed.ProcessGroup | None, model: torch.nn.Module
+    ) -> None:
         self.core, self._group = core, group
         self._attend = self._attend_with_mask if name == "sdpa" else core
         self._modules = WeakSet(model.modules())
-        self._exchanges: dict[tuple[int, ...], UlyssesSPAttentionHF] = {}
+        self._exchanges: dict[tuple[int, ...], Any] = {}
         self._masks: dict[int | None, torch.Tensor | None] = {}
         self._positions: torch.Tensor | None = None
         self.num_calls = 0
@@ -83,8 +84,10 @@ class UlyssesAttention:
         out, weights = self._get_exchange(query, key)(module, query, key, value, None, *rest, **kwargs)
         return out.unflatten(-1, (query.shape[1], value.shape[3])), weights
 
-    def _get_exchange(self, query: torch.Tensor, key: torch.Tensor) -> UlyssesSPAttentionHF:
-        """DeepSpeed's exchange, one for each shape."""
+    def _get_exchange(self, query: torch.Tensor, key: torch.Tensor) -> Any:
+        """DeepSpeed's `UlyssesSPAttentionHF`, one for each shape."""
+        from deepspeed.runtime.sequence_parallel.ulysses_sp import UlyssesSPAttentionHF
+
         shape = (query.shape[0], query.shape[1], query.shape[3], key.shape[1])
         if shape not in self._exchanges:
             rows, heads, size, kv_heads = shape
@@ -132,11 +135,13 @@ def causal_mask(positions: torch.Tensor, window: int | None) -> torch.Tensor | N
     return mask[:, None]
 
 
-def install_ulysses_attention(model: torch.nn.Module, group: Any) -> UlyssesAttention:
+def install_ulysses_attention(model: torch.nn.Module, group: torch.distributed.ProcessGroup | None) -> UlyssesAttention:
     """Replace this model's attention function by `UlyssesAttention`.
 
     Raises UserError (SQ101) for a model whose attention cannot be split.
     """
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
     config: Any = model.config
     name = str(config.get_text_config()._attn_implementation)
     reason = None

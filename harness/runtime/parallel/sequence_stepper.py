@@ -4,31 +4,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import cast
 
 import torch
 from torch.nn.functional import cross_entropy
+from transformers import PreTrainedModel
 
-from harness.runtime.chunked_loss import ChunkedHead
+from harness.patches.chunked_loss import ChunkedHead
 from harness.runtime.distributed import Distributed
+from harness.runtime.engine_protocol import Engine
 from harness.runtime.micro_batch import IGNORE_INDEX, MicroBatch
-from harness.runtime.parallel.sequence_parallel import install_ulysses_attention, split_sequence
+from harness.runtime.parallel.sequence_parallel import UlyssesAttention, split_sequence
 from harness.runtime.step_timer import StepTimer
 from harness.runtime.topology import Topology
 from harness.runtime.user_errors import user_error
 
 
 class SequenceParallelStepper:
-    """A model whose rows are split over a sequence group. `head` computes the loss in chunks."""
+    """A model whose rows are split over a sequence group by the `attention` that was installed in it.
 
-    use_chunked_eval_loss = True
-    """False where an evaluation needs logits."""
+    `head` computes the loss in chunks; `eval_needs_logits`: not in an evaluation.
+    """
 
     def __init__(
-        self, engine: Any, distributed: Distributed, topology: Topology, head: ChunkedHead | None = None
+        self,
+        engine: Engine,
+        distributed: Distributed,
+        topology: Topology,
+        attention: UlyssesAttention,
+        head: ChunkedHead | None = None,
+        *,
+        eval_needs_logits: bool = False,
     ) -> None:
-        self._engine, self._device, self._topology, self._head = engine, distributed.device, topology, head
-        self._attention = install_ulysses_attention(engine.module, engine.get_sequence_parallel_group())
+        self._engine, self._device, self._topology = engine, distributed.device, topology
+        self._attention, self._head, self._eval_head = attention, head, None if eval_needs_logits else head
         # DeepSpeed adds gradients up over a sequence group, but at stage 3 averages them.
         self._gradient_factor = topology.sequence_parallel_size if engine.zero_optimization_stage() == 3 else 1
         self._layers_are_known = False
@@ -49,7 +58,7 @@ class SequenceParallelStepper:
 
     def eval_step(self, batch: MicroBatch) -> tuple[torch.Tensor, int]:
         """This rank's part of the rows."""
-        loss_sum, predicted = self._compute_loss(batch, 1.0, self._head if self.use_chunked_eval_loss else None)
+        loss_sum, predicted = self._compute_loss(batch, 1.0, self._eval_head)
         return loss_sum.detach().double(), predicted
 
     def _compute_loss(self, batch: MicroBatch, num_items: float, head: ChunkedHead | None) -> tuple[torch.Tensor, int]:
@@ -69,7 +78,8 @@ class SequenceParallelStepper:
 
     def _check_layers(self) -> None:
         """Refuse layers that mix positions by other means (convolutions, recurrences): they would see a part only."""
-        layers = self._engine.module.config.get_text_config().num_hidden_layers
+        model = cast("PreTrainedModel", self._engine.module)  # as `install_ulysses_attention` has seen
+        layers = model.config.get_text_config().num_hidden_layers
         if not self._layers_are_known and self._attention.num_calls != layers:
             raise user_error(
                 "SQ101",

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from deepspeed.checkpoint.constants import UNIVERSAL_CHECKPOINT_INFO
 
+from harness.runtime.engine_protocol import Engine
 from harness.runtime.user_errors import user_error
 
 
@@ -61,7 +62,7 @@ def tp_layouts(info: Mapping[str, Any], names: Sequence[str]) -> dict[str, TPLay
     for name in names:
         for pattern, reason in info.get("autotp_unsupported_parameter_patterns", {}).items():
             if re.match(pattern, name):
-                raise user_error("CK131", f"the shards of `{name}` cannot be put together again", notes=(str(reason),))
+                raise user_error("CK131", f"the shards of `{name}` cannot be joined", notes=(str(reason),))
         for pattern, entry in info["affine_map"]["params"].items():
             if re.match(pattern, name):
                 layouts[name] = TPLayout(torch.Size(entry["logical_shape"]), entry["ranks"])
@@ -69,7 +70,7 @@ def tp_layouts(info: Mapping[str, Any], names: Sequence[str]) -> dict[str, TPLay
     return layouts
 
 
-def tp_sharded_weights(engine: Any) -> dict[str, tuple[int, torch.Size]]:
+def tp_sharded_weights(engine: Engine) -> dict[str, tuple[int, torch.Size]]:
     """Name -> (dimension, shape of the whole) of every weight that AutoTP has sharded; empty without AutoTP."""
     info = getattr(engine.module, UNIVERSAL_CHECKPOINT_INFO, None)
     if not info or engine.autotp_size() < 2:
@@ -79,7 +80,7 @@ def tp_sharded_weights(engine: Any) -> dict[str, tuple[int, torch.Size]]:
     return {name: (dim, shape) for name, (dim, shape) in layouts.items() if dim is not None}
 
 
-def count_parameters(engine: Any) -> int:
+def count_parameters(engine: Engine) -> int:
     """Elements of the whole model, however ZeRO and AutoTP have sharded it."""
     full_sizes = {name: shape.numel() for name, (_, shape) in tp_sharded_weights(engine).items()}
     parameters = engine.module.named_parameters()

@@ -10,6 +10,7 @@ for bit the weight of the whole model, at the peak memory of one weight.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,13 +41,17 @@ class DeferredInit(TorchDispatchMode):
     """In this mode new weights are empty. `draw_random=False`: they will be loaded, and need no random numbers."""
 
     def __init__(self, draw_random: bool) -> None:
-        super().__init__()
+        TorchDispatchMode.__init__(self)
         self._draw_random = draw_random
         self._recorded_ops: dict[int, list[_RecordedOp]] = defaultdict(list)
         self._kept_storages: list[torch.UntypedStorage] = []
 
     def __torch_dispatch__(
-        self, operation: Any, types: Any, arguments: tuple[Any, ...] = (), options: dict[str, Any] | None = None
+        self,
+        operation: Any,
+        types: Sequence[type],
+        arguments: tuple[Any, ...] = (),
+        options: dict[str, Any] | None = None,
     ) -> Any:
         """Called by torch for every operation."""
         options = options or {}
@@ -62,7 +67,11 @@ class DeferredInit(TorchDispatchMode):
         return operation(*arguments, **options)
 
     def _record_op(
-        self, operation: Any, target: torch.Tensor, arguments: tuple[Any, ...], options: dict[str, Any]
+        self,
+        operation: Any,
+        target: torch.Tensor,
+        arguments: tuple[Any, ...],
+        options: dict[str, Any],
     ) -> None:
         is_random = torch.Tag.nondeterministic_seeded in operation.tags
         if is_random and not self._draw_random:
@@ -70,7 +79,7 @@ class DeferredInit(TorchDispatchMode):
         state = torch.get_rng_state() if is_random else None
         if is_random:
             operation(torch.empty(target.shape, dtype=target.dtype), *arguments, **options)
-        view = (tuple(target.shape), tuple(target.stride()), target.storage_offset())
+        view = (tuple(target.shape), tuple(target.stride()), int(target.storage_offset()))
         recorded_ops = self._recorded_ops[target.untyped_storage()._cdata]
         if (
             operation in _OVERWRITING_OPS

@@ -2,15 +2,18 @@
 """The module names of each model family whose forward is known to be a plain stack of layers.
 
 A family is in the table once a test has compared its pipeline with the whole model
-(`tests/with_deepspeed/test_pipeline_layers.py`). No weights here.
+(`tests/training/pipeline/test_pipeline_families.py`). No weights here.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from harness.runtime.user_errors import user_error
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,16 +46,16 @@ LAYOUTS: dict[str, LayerLayout] = {
 }
 
 
-def layout_of(config: Any) -> LayerLayout:
+def layout_of(config: PreTrainedConfig) -> LayerLayout:
     """The layout of a `transformers` configuration. Raises UserError (PP101) for a family that is not in the table."""
     layout = LAYOUTS.get(config.model_type)
     if layout is None:
         raise user_error(
             "PP101",
-            f"`model_type: {config.model_type}` cannot be cut into pipeline stages,"
+            f"`model_type: {config.model_type}` cannot be split into pipeline stages,"
             f" only {', '.join(f'`{name}`' for name in LAYOUTS)}",
             key="parallel.pipeline_parallel_size",
-            notes=("a pipeline calls layers one by one; what else a family's forward does would be lost in silence",),
+            notes=("a pipeline calls layers one by one; other code of a family's forward would silently be skipped",),
             fix="set `parallel.pipeline_parallel_size: 1`, and `zero.stage: 3` for a model that is too large",
         )
     return layout

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Pretrained weights of the layers of one stage: a rank reads its own tensors and no others.
 
-Every rank checks from the headers that the files hold the whole model, so that all raise alike.
+Every rank checks from the headers that the files hold the whole model, so that all ranks raise together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from torch import nn
+from transformers import PreTrainedModel
 
 from harness.runtime.models.safetensors_reader import SafetensorsFiles, open_safetensors
 from harness.runtime.models.weight_errors import check_missing_weights, check_weight_shapes
@@ -26,7 +26,7 @@ class LayerWeights:
     Raises UserError (MD102 nothing to load, MD150 weights missing, MD151 of another shape, PP102 not safetensors).
     """
 
-    def __init__(self, spec: ModelSpec, model: Any, parts: Sequence[PipelinePart]) -> None:
+    def __init__(self, spec: ModelSpec, model: PreTrainedModel, parts: Sequence[PipelinePart]) -> None:
         self._files = _open_weights(spec)
         self._sources = [_weight_sources(self._files, model, part) for part in parts]
         missing = [name for layer_sources in self._sources for name, source in layer_sources.values() if source is None]
@@ -64,13 +64,15 @@ def _open_weights(spec: ModelSpec) -> SafetensorsFiles:
             "PP102",
             f"`{spec.name_or_path}` has no safetensors files",
             key="model.name_or_path",
-            notes=("a pipeline stage reads its own weights alone, other formats can only be read whole",),
+            notes=("a pipeline stage reads only its own weights; other formats must be read as a whole",),
             fix="convert it once: `save_pretrained` of `transformers` writes safetensors",
         )
     return files
 
 
-def _weight_sources(files: SafetensorsFiles, model: Any, part: PipelinePart) -> dict[str, tuple[str, str | None]]:
+def _weight_sources(
+    files: SafetensorsFiles, model: PreTrainedModel, part: PipelinePart
+) -> dict[str, tuple[str, str | None]]:
     """For each parameter of the layer: its name in `transformers`, and its name in the files, None if missing.
 
     Files of a base model lack its prefix, and files of a tied one may hold the head in place of the embedding.

@@ -8,7 +8,7 @@ from them by the functions that the whole model calls, so that neither goes thro
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -16,6 +16,9 @@ from torch.nn import functional
 from transformers.masking_utils import create_causal_mask, create_sliding_window_causal_mask
 
 from harness.runtime.micro_batch import MicroBatch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 LayerTensors = tuple[torch.Tensor, torch.Tensor]
 """Hidden states (rows, length, hidden), or token ids (rows, length) before the embedding; and positions."""
@@ -34,7 +37,7 @@ def encode_positions(batch: MicroBatch) -> torch.Tensor:
 class SharedInputs:
     """Inputs of every decoder layer of a stage other than the hidden states; created once for each micro-batch."""
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, config: PreTrainedConfig) -> None:
         self._config = config
         self._positions: torch.Tensor | None = None
         self._cache: dict[str, Any] = {}

@@ -14,9 +14,12 @@ Every layer keeps its module under `module`, so that `layer_03-model_states.pt` 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from harness.runtime.pipeline.layer_layouts import layout_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 TIED_EMBEDDING_KEY = "embed"
 """The key of the tied embedding in `PipelineModule.tied_modules`."""
@@ -31,7 +34,7 @@ class PipelinePart:
     prefix: str | None
 
 
-def pipeline_parts(config: Any) -> list[PipelinePart]:
+def pipeline_parts(config: PreTrainedConfig) -> list[PipelinePart]:
     """The layers of the pipeline in order. Raises UserError (PP101)."""
     layout = layout_of(config)
     parts = [PipelinePart("embedding", f"{layout.base}.{layout.embedding}")]
@@ -43,7 +46,7 @@ def pipeline_parts(config: Any) -> list[PipelinePart]:
     return parts
 
 
-def to_transformers_name(config: Any, layer: int, name: str) -> str:
+def to_transformers_name(config: PreTrainedConfig, layer: int, name: str) -> str:
     """`module.mlp.up_proj.weight` of layer 3 -> `model.layers.2.mlp.up_proj.weight`. A KeyError if unknown."""
     prefix = pipeline_parts(config)[layer].prefix
     if prefix is None or not name.startswith(f"{INNER_MODULE}."):
@@ -51,7 +54,7 @@ def to_transformers_name(config: Any, layer: int, name: str) -> str:
     return f"{prefix}.{name.removeprefix(f'{INNER_MODULE}.')}"
 
 
-def to_transformers_parameter(config: Any, name: str) -> str:
+def to_transformers_parameter(config: PreTrainedConfig, name: str) -> str:
     """The same for names as `PipelineModule.named_parameters` has them: `3.module.x`, `tied_modules.embed.module.x`."""
     first, _, suffix = name.partition(".")
     if first == "tied_modules":
@@ -59,7 +62,7 @@ def to_transformers_parameter(config: Any, name: str) -> str:
     return to_transformers_name(config, int(first), suffix)
 
 
-def tied_names(config: Any) -> dict[str, str]:
+def tied_names(config: PreTrainedConfig) -> dict[str, str]:
     """Weights that have no tensor of their own: name -> the name under which it is stored."""
     layout = layout_of(config)
     if not config.tie_word_embeddings:

@@ -7,7 +7,7 @@ Partition methods are DeepSpeed's own; the loss is that of `transformers`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -15,7 +15,7 @@ import torch
 from deepspeed.pipe import LayerSpec, PipelineModule, TiedLayerSpec
 from deepspeed.runtime.activation_checkpointing.checkpointing import non_reentrant_checkpoint
 from torch import nn
-from transformers import AutoModelForCausalLM, GenerationConfig, set_seed
+from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedConfig, PreTrainedModel, set_seed
 
 from harness.plan.resolved_run import ResolvedRun
 from harness.runtime import plugin_loader
@@ -24,7 +24,6 @@ from harness.runtime.models.model_builder import model_kwargs
 from harness.runtime.models.model_config import is_random_init
 from harness.runtime.models.trainable_parameters import freeze_parameters
 from harness.runtime.pipeline import layers
-from harness.runtime.pipeline.deferred_init import DeferredInit
 from harness.runtime.pipeline.layer_layouts import layout_of
 from harness.runtime.pipeline.layer_weights import LayerWeights
 from harness.runtime.pipeline.loss import TokenLoss
@@ -33,7 +32,7 @@ from harness.runtime.topology import Topology
 from harness.runtime.user_errors import user_error
 
 
-class PrebuiltLayer(LayerSpec):
+class PrebuiltLayer(LayerSpec):  # type: ignore[misc]  # DeepSpeed has no types
     """A layer that exists already. `typename` is the wrapped class: `type:` partitions match its name."""
 
     def __init__(self, layer: nn.Module, inner: nn.Module) -> None:
@@ -45,7 +44,7 @@ class PrebuiltLayer(LayerSpec):
         return self.layer
 
 
-class PrebuiltTiedLayer(TiedLayerSpec):
+class PrebuiltTiedLayer(TiedLayerSpec):  # type: ignore[misc]  # as above
     """The embedding, or the head that shares its weight."""
 
     def __init__(self, layer: nn.Module, inner: nn.Module, forward_fn: Callable[..., Any] | None = None) -> None:
@@ -58,7 +57,7 @@ class PrebuiltTiedLayer(TiedLayerSpec):
         return self.layer
 
 
-class Pipeline(PipelineModule):
+class Pipeline(PipelineModule):  # type: ignore[misc]  # as above
     """A PipelineModule that fills the weights of its own stage's layers before it builds.
 
     Raises UserError (PP103) when a stage would have nothing to train.
@@ -88,15 +87,17 @@ class Pipeline(PipelineModule):
                 )
 
 
-def build_pipeline(run: ResolvedRun, config: Any) -> Pipeline:
-    """The model of the run, split into stages. A collective. Raises UserError (PP101 to PP105) on every rank alike."""
+def build_pipeline(run: ResolvedRun, config: PreTrainedConfig) -> Pipeline:
+    """The model of the run, split into stages. A collective. Raises UserError (PP101 to PP105) on every rank."""
+    from harness.runtime.pipeline.deferred_init import DeferredInit
+
     spec, parallel = run.spec.model, run.spec.parallel
     _check_plugin(run)
     parts = pipeline_parts(config)
     set_seed(run.spec.train.seed)
     deferred_init = DeferredInit(draw_random=is_random_init(spec))
     with deferred_init:
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, **model_kwargs(spec))
+        model: PreTrainedModel = AutoModelForCausalLM.from_config(config, dtype=torch.float32, **model_kwargs(spec))
     if spec.freeze or spec.train_only:
         freeze_parameters(model, spec)
     weights = None if is_random_init(spec) else LayerWeights(spec, model, parts)
@@ -120,21 +121,23 @@ def build_pipeline(run: ResolvedRun, config: Any) -> Pipeline:
         checkpointable_layers=[layers.Decoder.__name__],
     )
     pipeline.generation_config = _generation_config(run, model)
-    return pipeline.train()
+    pipeline.train()
+    return pipeline
 
 
-def _generation_config(run: ResolvedRun, model: Any) -> Any:
+def _generation_config(run: ResolvedRun, model: PreTrainedModel) -> GenerationConfig | None:
     """The generation configuration of the export: of the weights' folder, or by the model's configuration."""
     spec = run.spec.model
     if not is_random_init(spec):
         with suppress(OSError):
-            return GenerationConfig.from_pretrained(spec.name_or_path, revision=spec.revision)
+            return GenerationConfig.from_pretrained(str(spec.name_or_path), revision=spec.revision or "main")
     return model.generation_config
 
 
-def count_parameters(pipeline: Pipeline, distributed: Distributed, topology: Topology) -> int:
+def count_parameters(pipeline: nn.Module, distributed: Distributed, topology: Topology) -> int:
     """Elements of the whole model; a tied weight counts on its first stage alone. A collective."""
-    local_elements = sum(p.numel() for p in pipeline.parameters() if not p.ds_pipe_replicated)
+    parameters: Iterator[Any] = pipeline.parameters()  # with DeepSpeed's mark
+    local_elements = sum(int(p.numel()) for p in parameters if not p.ds_pipe_replicated)
     return int(distributed.all_reduce_sum(local_elements if topology.data_parallel_rank == 0 else 0)[0])
 
 
@@ -151,18 +154,21 @@ def _check_plugin(run: ResolvedRun) -> None:
             )
 
 
-def _build_layer_specs(model: Any, parts: list[PipelinePart]) -> list[LayerSpec]:
+def _build_layer_specs(model: PreTrainedModel, parts: list[PipelinePart]) -> list[LayerSpec]:
     """One layer for each part, empty as the model is."""
     config, layout = model.config, layout_of(model.config)
     shared_inputs = layers.SharedInputs(config)
     rotary = model.get_submodule(f"{layout.base}.{layout.rotary}") if layout.rotary else None
     tied = any(part.prefix is None for part in parts)
+    embedding = layers.Embedding(model.get_submodule(f"{layout.base}.{layout.embedding}"))
     specs: list[LayerSpec] = []
     number = 0
     for part in parts:
-        inner = model.get_submodule(part.prefix) if part.prefix else None
+        if part.prefix is None:  # the head is the embedding's weight
+            specs.append(PrebuiltTiedLayer(embedding, embedding.module, layers.apply_tied_head))
+            continue
+        inner = model.get_submodule(part.prefix)
         if part.kind == "embedding":
-            embedding = layers.Embedding(inner)
             specs.append(PrebuiltTiedLayer(embedding, inner) if tied else PrebuiltLayer(embedding, inner))
         elif part.kind == "positions":
             dropout = model.get_submodule(f"{layout.base}.{layout.dropout}")
@@ -173,14 +179,12 @@ def _build_layer_specs(model: Any, parts: list[PipelinePart]) -> list[LayerSpec]
             number += 1
         elif part.kind == "norm":
             specs.append(PrebuiltLayer(layers.Norm(inner), inner))
-        elif inner is not None:
-            specs.append(PrebuiltLayer(layers.Head(inner), inner))
         else:
-            specs.append(PrebuiltTiedLayer(embedding, embedding.module, layers.apply_tied_head))
+            specs.append(PrebuiltLayer(layers.Head(inner), inner))
     return specs
 
 
-def _mask_kind(config: Any, rule: str, number: int) -> str:
+def _mask_kind(config: PreTrainedConfig, rule: str, number: int) -> str:
     if rule == "by-layer":
         return str(config.layer_types[number])
     window = rule == "window" and getattr(config, "sliding_window", None) is not None

@@ -7,13 +7,15 @@ All stages of a pipeline take the same micro-batches, so that each knows their n
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import cast
 
 import torch
 
 from harness.runtime.distributed import Distributed
+from harness.runtime.engine_protocol import PipelineEngine
 from harness.runtime.micro_batch import MicroBatch
 from harness.runtime.pipeline.layers import encode_positions
+from harness.runtime.pipeline.loss import TokenLoss
 from harness.runtime.step_timer import StepTimer
 from harness.runtime.topology import Topology
 
@@ -23,7 +25,7 @@ _PipelineInputs = tuple[tuple[torch.Tensor, torch.Tensor], tuple[torch.Tensor, t
 class PipelineStepper:
     """The stepper of an engine around `pipeline_module.Pipeline`."""
 
-    def __init__(self, engine: Any, distributed: Distributed, topology: Topology) -> None:
+    def __init__(self, engine: PipelineEngine, distributed: Distributed, topology: Topology) -> None:
         self._engine, self._device, self._data_size = engine, distributed.device, topology.data_parallel_size
         self._activation_shape: torch.Size | None = None
 
@@ -46,8 +48,7 @@ class PipelineStepper:
         return loss, predicted if self._engine.is_last_stage() else 0
 
     def _pop_loss(self) -> torch.Tensor:
-        loss: torch.Tensor = self._engine.module.loss_fn.pop_loss(self._device)
-        return loss
+        return cast("TokenLoss", self._engine.module.loss_fn).pop_loss(self._device)
 
     def _reset_activation_shape(self, micro_batches: Sequence[MicroBatch]) -> None:
         """The engine keeps the buffers of its first shape, and would fill them with other shapes."""

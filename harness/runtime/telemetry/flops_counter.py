@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -19,6 +19,9 @@ from harness.facts.model_lookup import ModelFacts, ModelLookup, facts_from_confi
 from harness.plan.flops import ALL_GRADIENTS, FlopsInputs, GradientShares, executed_flops, flops_6n, needed_flops
 from harness.runtime.dataset.token_dataset import TokenDataset
 from harness.spec.run_spec import RunSpec
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 _MASK_SKIPPING_ATTENTION = ("flash_attention_2", "flash_attention_3", "flex_attention")
 """Attention that computes no masked pair: no padding, nothing between the documents of a packed row."""
@@ -119,7 +122,9 @@ def _attention_pairs(lengths: np.ndarray, window: int | None) -> float:
     return float((ramp * (ramp + 1) / 2 + (s - ramp) * window).sum())
 
 
-def make_flops_counter(spec: RunSpec, config: Any, module: torch.nn.Module, sequences: TokenDataset) -> FlopsCounter:
+def make_flops_counter(
+    spec: RunSpec, config: PreTrainedConfig, module: torch.nn.Module, sequences: TokenDataset
+) -> FlopsCounter:
     """The counter of the model of a `transformers` configuration; `module` is the model or a pipeline stage of it."""
     text_config = config.get_text_config()
     lookup = facts_from_config(config.to_dict())
@@ -136,7 +141,9 @@ def make_flops_counter(spec: RunSpec, config: Any, module: torch.nn.Module, sequ
     )
 
 
-def _find_sizes(lookup: ModelLookup, text_config: Any, module: torch.nn.Module) -> tuple[FlopsInputs | None, str]:
+def _find_sizes(
+    lookup: ModelLookup, text_config: PreTrainedConfig, module: torch.nn.Module
+) -> tuple[FlopsInputs | None, str]:
     """(sizes, source): from the model's family, else from the module if it has no experts; else (None, the reason)."""
     if lookup.facts is not None:
         return FlopsInputs.from_model(lookup.facts), f"the sizes of a {lookup.facts.family} model"
@@ -161,7 +168,7 @@ def _matmul_parameters(module: torch.nn.Module) -> list[tuple[str, torch.nn.Para
     ]
 
 
-def _numel(parameter: Any) -> int:
+def _numel(parameter: torch.Tensor) -> int:
     return int(getattr(parameter, "ds_numel", None) or parameter.numel())
 
 
@@ -181,7 +188,7 @@ def _trained_fractions(module: torch.nn.Module, *, is_whole_model: bool) -> Grad
     return GradientShares(trainable / total, 1 - frozen_before / total)
 
 
-def _count_layers_by_window(text_config: Any) -> dict[int | None, int]:
+def _count_layers_by_window(text_config: PreTrainedConfig) -> dict[int | None, int]:
     """The number of layers by attention window."""
     layers, window = int(getattr(text_config, "num_hidden_layers", 0)), getattr(text_config, "sliding_window", None)
     layer_types = getattr(text_config, "layer_types", None)

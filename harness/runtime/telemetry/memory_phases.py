@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from harness.runtime.distributed import Distributed
+from harness.runtime.engine_protocol import Engine
 from harness.runtime.metrics import MetricsWriter
 from harness.runtime.telemetry.memory_usage import read_and_reset_peak_memory
 from harness.runtime.telemetry.state_bytes import state_bytes
@@ -30,7 +31,7 @@ class MemoryPhases:
             self._metrics.write("memory", **line)
         self._pending_lines = []
 
-    def record(self, phase: str, step: int, engine: Any = None) -> None:
+    def record(self, phase: str, step: int, engine: Engine | None = None) -> None:
         """A phase has ended. Only the first of each name is recorded. With `engine` its states are counted."""
         if phase in self._recorded_phases:
             return

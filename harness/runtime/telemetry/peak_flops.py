@@ -43,4 +43,5 @@ def _driver_device_name(device_type: str) -> str:
     import torch
 
     module = getattr(torch, device_type, None)  # torch.cuda, torch.xpu ...
-    return str(module.get_device_name()) if hasattr(module, "get_device_name") else device_type
+    get_name = getattr(module, "get_device_name", None)
+    return device_type if get_name is None else str(get_name())

@@ -6,25 +6,25 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 
 from harness.runtime.distributed import copy_to_host_async
-from harness.runtime.run_context import RunContext
+from harness.runtime.engine_protocol import Engine, LossScaledOptimizer
+from harness.runtime.step import MeanLoss
 from harness.runtime.step_timer import StepTrace
 from harness.runtime.train_state import TrainState
 
 
 @dataclass(slots=True)
 class PendingRow:
-    """The values of a line. `read_loss` and `read_grad_norm` wait for the device and for other ranks."""
+    """The values of a line. To read the loss or the gradient norm waits for the device."""
 
     state: TrainState
     learning_rate: float
-    skipped: bool
-    read_loss: Callable[[], list[float]]
+    mean_loss: MeanLoss
     read_grad_norm: Callable[[], list[float]] | None
     loss_scale: float | None
     skipped_steps: int
@@ -37,14 +37,10 @@ class PendingStep:
     trace: StepTrace
     row_indices: np.ndarray
     row: PendingRow | None
-    loss: float | None = None
 
 
-def make_pending_row(
-    context: RunContext, state: TrainState, losses: torch.Tensor, learning_rate: float, *, skipped: bool
-) -> PendingRow:
-    """Start the copies to the host and the sum over ranks that the line needs."""
-    engine = context.engine
+def make_pending_row(engine: Engine, state: TrainState, mean_loss: MeanLoss, learning_rate: float) -> PendingRow:
+    """Start the copies to the host that the line needs."""
     grad_norm: Any = engine.get_global_grad_norm()
     read_grad_norm: Callable[[], list[float]] | None = None
     if torch.is_tensor(grad_norm):
@@ -54,9 +50,8 @@ def make_pending_row(
     return PendingRow(
         state,
         learning_rate,
-        skipped,
-        context.distributed.all_reduce_sum_async(losses),
+        mean_loss,
         read_grad_norm,
-        float(engine.optimizer.cur_scale) if engine.fp16_enabled() else None,
+        float(cast("LossScaledOptimizer", engine.optimizer).cur_scale) if engine.fp16_enabled() else None,
         int(engine.skipped_steps),
     )

@@ -62,7 +62,7 @@ class StepProfiler:
     def __init__(self, spec: TelemetrySpec, distributed: Distributed, run_dir: Path, metrics: MetricsWriter) -> None:
         self._step_range, self._enabled = StepRange.parse(spec.profile_steps), distributed.rank in spec.profile_ranks
         self._rank, self._folder, self._metrics = distributed.rank, run_dir / "profile", metrics
-        self._profiler: Any = None
+        self._profiler: torch.profiler.profile | None = None
         self._first_step = 0
 
     def starts_or_stops_after(self, step: int) -> bool:

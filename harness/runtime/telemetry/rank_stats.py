@@ -64,7 +64,7 @@ class RankStats:
         self._detector = StragglerDetector(self.hosts, self._stages, spec.straggler_threshold)
 
     def reset_page_faults(self) -> None:
-        """Ignore the page faults of a save or an evaluation."""
+        """Ignore the page faults up to here: of loading, a save or an evaluation."""
         self._page_faults_before = major_page_faults()
 
     def is_due(self, step: int) -> bool:
@@ -104,7 +104,7 @@ class RankStats:
         self, step: int, steps: int, rank_rows: Sequence[Sequence[float]], metrics: MetricsWriter
     ) -> None:
         """On rank 0: write the line `ranks`, and report changes of stragglers."""
-        columns = dict(zip(_COLUMNS, zip(*rank_rows, strict=True), strict=True))
+        columns: dict[str, Sequence[float]] = dict(zip(_COLUMNS, zip(*rank_rows, strict=True), strict=True))
         samples = self._to_samples(columns)
         if self._num_gathers % max(1, self._distributed.world_size // _MAX_RANKS_WRITTEN_EVERY_TIME) == 0:
             metrics.write("ranks", step=step, steps=steps, **_to_line(columns, samples))

@@ -1,36 +1,85 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fields of the line `run` about ranks, device and model: the reference of later figures."""
+"""The line `run`: the model, the data, the ranks and the device of a run, the reference of later figures."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from harness.plan import comm_volume
 from harness.plan.plan_settings import settings_of
 from harness.plan.resolved_run import ResolvedRun
 from harness.plan.zero_partitions import local_num_parameters
+from harness.runtime.metrics import FORMAT_VERSION
+from harness.runtime.parallel import tensor_parallel
+from harness.runtime.pipeline import pipeline_module
 from harness.runtime.telemetry.flops_counter import FlopsCounter
 from harness.runtime.telemetry.peak_flops import DevicePeak
-from harness.runtime.topology import Topology
+from harness.runtime.train_context import TrainContext
+from harness.runtime.train_state import TrainState
 
 
-def run_header_fields(
-    run: ResolvedRun, topology: Topology, flops_counter: FlopsCounter, device_peak: DevicePeak
-) -> dict[str, Any]:
-    """The fields; None for unknown ones."""
-    return {
-        "data_parallel": topology.data_parallel_size,
-        "tensor_parallel": topology.tensor_parallel_size,
-        "pipeline_parallel": topology.pipeline_parallel_size,
-        "sequence_parallel": topology.sequence_parallel_size,
-        "device": device_peak.device,
-        "device_memory_bytes": device_peak.memory,
-        "device_peak_flops": device_peak.flops,
-        "device_peak_source": device_peak.source,
-        "flops_source": flops_counter.source,
-        "matmul_parameters": int(flops_counter.sizes.matmul) if flops_counter.sizes else None,
+def write_run_header(
+    ctx: TrainContext,
+    state: TrainState,
+    resume: Path | None,
+    *,
+    attempt: int,
+    hosts: list[str],
+    clock: str,
+    gather_steps: int | None,
+    flops_counter: FlopsCounter,
+    device_peak: DevicePeak,
+) -> None:
+    """Write the line. `attempt` counts the starts of this run; `hosts` has one name a rank. A collective."""
+    run, topology, geometry = ctx.run_config.run, ctx.topology, ctx.train_data.geometry
+    parameters = count_parameters(ctx)
+    ctx.metrics.write(
+        "run",
+        format_version=FORMAT_VERSION,
+        name=run.name,
+        world=ctx.distributed.world_size,
+        steps=ctx.total_steps,
+        start_step=state.step,
+        resumed_from=str(resume) if resume else None,
+        parameters=parameters,
+        micro_batch=geometry.micro_batch_size,
+        accumulation=geometry.accumulation_steps,
+        global_batch=geometry.global_batch_size,
+        max_length=run.spec.data.max_length,
+        train_tokens=ctx.prepared_data.train_tokens,
+        eval_tokens=ctx.prepared_data.eval_tokens,
+        records_left_out=ctx.prepared_data.skipped,
+        records_cut=ctx.prepared_data.truncated,
+        unigram_entropy=ctx.prepared_data.unigram_entropy,
+        steps_per_epoch=ctx.train_data.steps_per_epoch,
+        zero_stage=ctx.engine.zero_optimization_stage(),
+        patches=ctx.patches.to_json(),
+        run_sha256=ctx.run_config.sha256,
+        attempt=attempt,
+        hosts=hosts,
+        clock=clock,
+        logging_steps=run.spec.logging.logging_steps,
+        gather_steps=gather_steps,
+        data_parallel=topology.data_parallel_size,
+        tensor_parallel=topology.tensor_parallel_size,
+        pipeline_parallel=topology.pipeline_parallel_size,
+        sequence_parallel=topology.sequence_parallel_size,
+        device=device_peak.device,
+        device_memory_bytes=device_peak.memory,
+        device_peak_flops=device_peak.flops,
+        device_peak_source=device_peak.source,
+        flops_source=flops_counter.source,
+        matmul_parameters=int(flops_counter.sizes.matmul) if flops_counter.sizes else None,
         **_offload_fields(run, flops_counter),
-    }
+    )
+
+
+def count_parameters(ctx: TrainContext) -> int:
+    """Elements of the whole model, however it is sharded. A collective."""
+    if ctx.topology.pipeline_parallel_size > 1:
+        return pipeline_module.count_parameters(ctx.engine.module, ctx.distributed, ctx.topology)
+    return tensor_parallel.count_parameters(ctx.engine)
 
 
 def _offload_fields(run: ResolvedRun, flops_counter: FlopsCounter) -> dict[str, Any]:

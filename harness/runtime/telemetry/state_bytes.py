@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from deepspeed.accelerator import get_accelerator
 
+from harness.runtime.engine_protocol import BF16Optimizer, Engine, ZeroStage12Optimizer
 
-def state_bytes(engine: Any) -> dict[str, int]:
+
+def state_bytes(engine: Engine) -> dict[str, int]:
     """`{"gpu.parameters": bytes, ...}` of this rank; `nvme.*` are bytes of files. Empty for an unknown optimizer."""
     try:
         sizes = _count_states(engine)
@@ -23,28 +25,33 @@ def state_bytes(engine: Any) -> dict[str, int]:
     return {name: size for name, size in sizes.items() if size}
 
 
-def _count_states(engine: Any) -> dict[str, int]:
-    zero, module, stage = engine.optimizer, engine.module, engine.zero_optimization_stage()
+def _count_states(engine: Engine) -> dict[str, int]:
+    wrapper, module, stage = engine.optimizer, engine.module, engine.zero_optimization_stage()
     if stage == 0:
-        inner = getattr(zero, "optimizer", zero)
-        flat = getattr(zero, "fp32_groups_flat", [])
+        flat = getattr(wrapper, "fp32_groups_flat", [])
+        inner = cast("torch.optim.Optimizer", getattr(wrapper, "optimizer", wrapper))
         return _bytes_by_tier(parameters=module.parameters(), master=flat, states=_optimizer_states(inner))
-    if hasattr(zero, "fp32_groups_gradients_flat"):
+    if hasattr(wrapper, "fp32_groups_gradients_flat"):
+        bf16 = cast("BF16Optimizer", wrapper)
         return _bytes_by_tier(
-            parameters=zero.bf16_groups_flat,
-            gradients=zero.fp32_groups_gradients_flat,
-            master=zero.fp32_groups_flat_partition,
-            states=_optimizer_states(zero.optimizer),
+            parameters=bf16.bf16_groups_flat,
+            gradients=bf16.fp32_groups_gradients_flat,
+            master=bf16.fp32_groups_flat_partition,
+            states=_optimizer_states(bf16.optimizer),
         )
     if stage < 3:
+        zero = cast("ZeroStage12Optimizer", wrapper)
         masters = zero.single_partition_of_fp32_groups
         device_bytes = _bytes_by_tier(parameters=zero.bit16_groups_flat)
         offload_tier = "host" if zero.cpu_offload else None
-        offload_kinds = {"master": masters, "states": _optimizer_states(zero.optimizer)}
+        offload_kinds: dict[str, Iterable[torch.Tensor | None]] = {
+            "master": masters,
+            "states": _optimizer_states(zero.optimizer),
+        }
         if zero.cpu_offload:
             offload_kinds["master_gradients"] = [p.grad for p in masters]
         return device_bytes | _bytes_by_tier(offload_tier, **offload_kinds)
-    return _count_stage3_states(zero, module)
+    return _count_stage3_states(wrapper, module)
 
 
 def _count_stage3_states(zero: Any, module: Any) -> dict[str, int]:
@@ -70,13 +77,13 @@ def _count_stage3_states(zero: Any, module: Any) -> dict[str, int]:
     states = _optimizer_states(zero.optimizer, masters if zero.swap_optimizer else None)
     sizes |= _bytes_by_tier(optimizer_tier, master=masters, states=states)
     if zero.offload_optimizer:
-        # A buffer of harness/runtime/patches/cpu_offload_single_grad.py.
+        # A buffer of harness/patches/cpu_offload_single_grad.py.
         single_grad = getattr(zero, "gradients_of_a_sub_group", None)
         sizes |= _bytes_by_tier("host", master_gradients=[single_grad, *(p.grad for p in masters)])
     return sizes
 
 
-def _bytes_by_tier(cpu_tier: str | None = None, **kinds: Iterable[Any]) -> dict[str, int]:
+def _bytes_by_tier(cpu_tier: str | None = None, **kinds: Iterable[torch.Tensor | None]) -> dict[str, int]:
     """Bytes by `tier.kind`. On a device the tier is that of the tensor's device. On the CPU accelerator it is
     `cpu_tier`, else `gpu`, the planner's name for the memory of the device that computes.
     """
@@ -91,9 +98,11 @@ def _bytes_by_tier(cpu_tier: str | None = None, **kinds: Iterable[Any]) -> dict[
     return sizes
 
 
-def _optimizer_states(optimizer: Any, masters: Iterable[Any] | None = None) -> list[torch.Tensor]:
+def _optimizer_states(
+    optimizer: torch.optim.Optimizer, masters: Iterable[torch.Tensor] | None = None
+) -> list[torch.Tensor]:
     """The states of all master weights, or of `masters`."""
-    state_by_master: Mapping[Any, Mapping[str, Any]] = optimizer.state
+    state_by_master: Mapping[torch.Tensor, Mapping[str, Any]] = optimizer.state
     entries = (
         state_by_master.values()
         if masters is None
@@ -102,7 +111,7 @@ def _optimizer_states(optimizer: Any, masters: Iterable[Any] | None = None) -> l
     return [t for entry in entries for t in entry.values() if torch.is_tensor(t) and t.numel() > 1]
 
 
-def _file_size(path: Any) -> int:
+def _file_size(path: str | Path) -> int:
     try:
         return Path(path).stat().st_size
     except OSError:

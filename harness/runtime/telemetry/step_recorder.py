@@ -9,21 +9,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from harness.runtime.comm_timer import COMM_TIMER, SecondsBySpan, instrument_collectives
+from harness.runtime.comm_timer import COMM_TIMER, SecondsBySpan
+from harness.runtime.nvme_io import NVME_COUNTERS
 from harness.runtime.step_timer import StepTimer, StepTrace
 from harness.runtime.telemetry.log_interval import LogInterval
-from harness.runtime.telemetry.nvme_io import NVME_COUNTERS
 
 
 class StepRecorder:
-    """Records a trace a step. On a device it times the collectives of every `comm_sample_steps`-th step."""
+    """Records a trace of each step. On a device it times the collectives of every `comm_sample_steps`-th step; without
+    `times_collectives` of none.
+    """
 
-    def __init__(self, timer: StepTimer, comm_sample_steps: int) -> None:
+    def __init__(self, timer: StepTimer, comm_sample_steps: int, *, times_collectives: bool) -> None:
         self._timer, self._comm_sample_steps = timer, max(1, comm_sample_steps)
+        self._times_collectives = times_collectives
         self._pause_seconds: SecondsBySpan = defaultdict(float)
         self._nvme_counters_before = _read_nvme_counters()
         self._last_mark: Any = None
-        instrument_collectives()
 
     def start(self, interval: LogInterval) -> None:
         """Start the first step. Later steps start where the step before has ended."""
@@ -36,7 +38,8 @@ class StepRecorder:
 
     def enable_comm_timer(self, step: int) -> None:
         """Time the collectives of the step after `step`. On a CPU every step is timed, since that costs nothing."""
-        COMM_TIMER.enabled = not self._timer.on_device or step % self._comm_sample_steps == 0
+        is_sampled = not self._timer.on_device or step % self._comm_sample_steps == 0
+        COMM_TIMER.enabled = self._times_collectives and is_sampled
 
     def record(self, step: int, interval: LogInterval) -> StepTrace:
         """The trace of the step that has ended. Its pauses count in `interval`."""

@@ -211,7 +211,7 @@ def likely_cause(mine: RankSample, peers: RankSample) -> tuple[StragglerCause, s
     if cause == "io":
         return "io", f"is blocked {_format_comparison(mine.io, peers.io)} a step by the disk it swaps to"
     if cause == "host":
-        return "host", f"spends {_format_comparison(mine.host, peers.host)} a step beside data and computation"
+        return "host", f"spends {_format_comparison(mine.host, peers.host)} a step outside data and computation"
     text = f"computes {_format_comparison(mine.compute, peers.compute)} a step"
     peer_compute = peers.compute - peers.io
     if peers.work > 0 and peer_compute > 0 and mine.work / peers.work - 1 >= 0.5 * compute / peer_compute:

@@ -28,7 +28,7 @@ def detect(run: RunMeasurements) -> Slowdown | None:
     advice = (
         "it takes as long whatever the batch: a larger `train.global_batch_size` has it less often (changes what is "
         "trained)",
-        "`harness doctor --measure` tells the host's memory bandwidth, which bounds it",
+        "`harness doctor --measure` measures the host's memory bandwidth, which bounds it",
     )
     return Slowdown(
         "cpu-optimizer",

@@ -48,7 +48,7 @@ def detect(run: RunMeasurements) -> Slowdown | None:
         share,
         tuple(evidence),
         _suggest_settings(settings) if settings else (),
-        ("waiting for a slow rank counts as communication on all others: look at the ranks beside each other",),
+        ("waiting for a slow rank counts as communication on all others: compare the busy time of the ranks",),
         is_planned=measured_share is None,
     )
 
@@ -60,7 +60,7 @@ def _suggest_settings(settings: PlanSettings) -> tuple[SettingChange, ...]:
         sets: dict[str, Any] = {"zero.stage": stage, "zero.offload_param": None}
         changes.append(SettingChange(f"ZeRO stage {stage}, which gathers fewer parameters", sets))
     if settings.stage in (1, 2, 3) and not settings.overlap_comm:
-        changes.append(SettingChange("reduce while the backward pass goes on", {"zero.overlap_comm": True}))
+        changes.append(SettingChange("reduce during the backward pass", {"zero.overlap_comm": True}))
     if settings.stage == 3 and settings.num_hosts > 1:
         sets = {"deepspeed.zero_optimization.zero_hpz_partition_size": settings.ranks_per_host}
         changes.append(SettingChange("a second shard inside each host (ZeRO++ hpZ)", sets))

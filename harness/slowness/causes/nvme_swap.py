@@ -35,7 +35,7 @@ def detect(run: RunMeasurements) -> Slowdown | None:
         )
     if planned_share is not None:
         evidence.append(f"the plan has {format_percent(planned_share)} of the step on NVMe")
-    advice = ("`harness doctor --measure` tells what the disks give; several disks under one RAID 0 add up",)
+    advice = ("`harness doctor --measure` measures the disks; disks under one RAID 0 add up",)
     return Slowdown(
         "nvme",
         "swapping to NVMe",

@@ -135,7 +135,7 @@ class _NodeReader:
         if self.num_values > MAX_NODES:
             raise input_error("SP002", "the file expands to too many values", self.place(node), "drop the aliases")
         if node.tag.rsplit(":", 1)[-1] not in _TAGS:
-            raise input_error("SP002", f"the tag `{node.tag}` means nothing here", self.place(node), "remove the tag")
+            raise input_error("SP002", f"the tag `{node.tag}` is not supported", self.place(node), "remove the tag")
         self.spots[path] = EntryPlace(key, self.place(node))
         if isinstance(node, MappingNode):
             return self.read_mapping(node, path)
@@ -217,5 +217,5 @@ def _syntax_error(error: yaml.YAMLError, text: str, file: str) -> UserError:
             "indent with spaces",
         )
     return input_error(
-        "SP002", f"not YAML: {problem}", Place(file, line + 1, column + 1, 1), "mend the line, or the one above it"
+        "SP002", f"not YAML: {problem}", Place(file, line + 1, column + 1, 1), "fix the line, or the one above it"
     )

@@ -10,20 +10,20 @@ class CheckpointSpec(Section):
     """When the training state is saved, and how much of it is kept."""
 
     save_steps: Positive | None = None
-    """Save every so many steps. Default: only at the end."""
+    """Save every N steps. Default: only at the end."""
     save_total_limit: Positive | None = None
-    """Keep the newest so many. Default: all."""
+    """Keep the newest N checkpoints. Default: all."""
     keep_every_steps: Positive | None = None
-    """Beyond the newest, keep those of every so many steps."""
+    """In addition to the newest, keep those of every N steps."""
     keep_best: bool = False
-    """Beyond the newest, keep the one with the lowest held-out loss among those that were evaluated."""
+    """In addition to the newest, keep the evaluated one with the lowest held-out loss."""
     save_at_end: bool = True
     """Save after the last step, and when the run is asked to stop."""
     async_save: bool = False
-    """Copy the state to host memory and write it while training goes on; needs that much host memory more. With states
-    on NVMe, or too little memory, training waits for the write as without it."""
+    """Copy the state to host memory and write it in the background; needs host memory for the copy. With states on
+    NVMe, or too little memory, training waits for the write."""
     on_save_error: Literal["stop", "continue"] = "stop"
-    """What follows a save that failed (disk full, storage gone) before the last step: end the run, or train on. Earlier
-    checkpoints are kept either way."""
+    """Response to a failed save (disk full, storage gone) before the last step: end the run, or train on. Earlier
+    checkpoints are kept."""
     verify: Literal["full", "sizes"] = "full"
-    """What a resume looks at before it loads: every byte against its sha256, or names and sizes alone."""
+    """Verification before a resume: every byte against its sha256, or names and sizes only."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`cluster`: what the machines are like, for the plan."""
+"""`cluster`: hardware of the hosts, for the plan."""
 
 from typing import Annotated
 
@@ -9,34 +9,34 @@ from harness.spec.sections.section import Positive, Section
 
 
 class ClusterSpec(Section):
-    """What the machines are like, where no hostfile or probe says so: used by the plan alone."""
+    """Hardware of the hosts, where no hostfile or probe provides it. Only the plan uses it."""
 
     num_nodes: Positive | None = None
     """Hosts."""
     gpus_per_node: Positive | None = None
-    """Accelerators a host."""
+    """Accelerators per host."""
     gpu: str | None = None
     """A kind that `harness plan` knows, such as `H100-80GB`."""
     host_memory: str | int | None = None
-    """Memory a host, such as `2TB`."""
+    """Memory per host, such as `2TB`."""
     nvme: str | int | None = None
-    """Local disks a host, such as `8x3.5TB`."""
+    """Local disks per host, such as `8x3.5TB`."""
     host_memory_bandwidth: str | int | None = None
-    """Memory bandwidth a host, such as `400GB/s`. `harness doctor --measure` measures it."""
+    """Memory bandwidth per host, such as `400GB/s`. `harness doctor --measure` measures it."""
     nvme_read_bandwidth: str | int | None = None
-    """What the disks of a host read together, such as `24GB/s`."""
+    """Total read rate of a host's disks, such as `24GB/s`."""
     nvme_write_bandwidth: str | int | None = None
-    """What the disks of a host write together."""
+    """Total write rate of a host's disks."""
     checkpoint_write_bandwidth: str | int | None = None
-    """What a host writes to the file system of its checkpoints."""
+    """Write rate of a host to the file system of its checkpoints."""
     link_bandwidth: str | int | None = None
     """One direction between two GPUs of a host, as measured."""
     network_bandwidth: str | int | None = None
-    """What a host sends to others, all its network cards together, one direction, as measured: the bus bandwidth of
+    """Measured network rate of a host in one direction, the sum of its network cards: the bus bandwidth of
     `all_gather_perf` over two hosts, such as `300GB/s`."""
     pcie_bandwidth: str | int | None = None
     """One direction between a GPU and host memory, as measured."""
     compute_efficiency: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
     """Share of the dense peak that forward and backward reach. Default of the plan: 0.45."""
     failure_hours_per_gpu: Annotated[float, Field(gt=0.0)] | None = None
-    """Mean hours between failures, a GPU. Default of the plan: 50,700."""
+    """Mean hours between failures of one GPU. Default of the plan: 50,700."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`data`: what is trained on, and how records become sequences."""
+"""`data`: training and evaluation data, and their conversion to sequences."""
 
 from typing import Annotated, Any, Literal
 
@@ -10,7 +10,7 @@ from pydantic_core import CoreSchema, PydanticKnownError
 from harness.spec.sections.section import Count, Positive, Section
 
 RecordFormat = Literal["text", "prompt-completion", "messages", "alpaca", "sharegpt"]
-"""The format of a record: its columns, and the tokens that are trained on."""
+"""The format of a record: its columns and its loss mask."""
 
 
 class DataSource(Section):
@@ -21,11 +21,11 @@ class DataSource(Section):
     name: str | None = None
     """Configuration of a Hub dataset, such as `en`."""
     split: str = "train"
-    """Split of a Hub dataset or of a folder that is one."""
+    """Split of a Hub dataset or of a folder with its layout."""
     weight: Annotated[float, Field(ge=0.0)] | None = None
     """Share of the training sequences, relative to the other sources' weights. Default: everything, each once."""
     format: RecordFormat | None = None
-    """What the records of this source are. Default: `data.format`."""
+    """Format of the records of this source. Default: `data.format`."""
 
 
 def _to_source_maps(value: object) -> object:
@@ -51,53 +51,53 @@ Sources = Annotated[tuple[DataSource, ...], Field(strict=False), BeforeValidator
 
 
 class DataSpec(Section):
-    """What it is trained on, and what it is measured on."""
+    """Training and evaluation data, and their preparation."""
 
     train: Sources | None = None
     """Files or globs (.txt, .md, .rst, .jsonl, .json, .csv, .parquet, .arrow), a folder or Hub dataset, a builtin such
     as `builtin:python-docs`; or a list of these, each also as a map (`path`, `weight`, `format`, `name`, `split`).
     """
     eval: Sources | None = None
-    """The same for evaluation. Default: training documents, drawn by `train.seed`, about `eval_fraction` of it."""
+    """The same for evaluation. Default: about `eval_fraction` of the training documents, drawn by `train.seed`."""
     eval_fraction: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.1
     """Share of the training text that is held out when `eval` is not given."""
     format: Literal["auto", "text", "prompt-completion", "messages", "alpaca", "sharegpt"] = "auto"
-    """What a record is. `auto`: seen from the columns of the first record of each source."""
+    """Format of the records. `auto`: detected from the columns of the first record of each source."""
     text_column: str = "text"
-    """The column that holds the text in .jsonl, .json, .csv, .parquet, .arrow and Hub datasets."""
+    """The column of the text in .jsonl, .json, .csv, .parquet, .arrow and Hub datasets."""
     prompt_column: str = "prompt"
-    """The column that holds the prompt of a `prompt-completion` record."""
+    """The column of the prompt of a `prompt-completion` record."""
     completion_column: str = "completion"
-    """The column that holds the completion of a `prompt-completion` record."""
+    """The column of the completion of a `prompt-completion` record."""
     messages_column: str | None = None
-    """The column that holds the turns of a chat. Default: `messages`, or `conversations` for `sharegpt`."""
+    """The column of the turns of a chat. Default: `messages`, or `conversations` for `sharegpt`."""
     chat_template: str | None = None
     """A file with a Jinja chat template, or `chatml`. Default: the tokenizer's own."""
     assistant_only_loss: bool = True
-    """Chats: train on what the assistant says; false: on every token."""
+    """Chats: train on the assistant's turns; false: on every token."""
     completion_only_loss: bool = True
     """Prompts with completions, and alpaca records: train on the completion; false: on every token."""
     max_length: Annotated[int, Field(ge=2)] = 1024
-    """Tokens a sequence."""
+    """Tokens per sequence."""
     excess_length_strategy: Literal["truncate", "split", "drop", "raise"] | None = None
-    """A record of more than `max_length` tokens: cut its end off, cut it in pieces, leave it out, or take it for
-    broken. Default: `split` for text, `truncate` for the rest.
+    """A record of more than `max_length` tokens: truncate it, split it, drop it, or treat it as a bad record. Default:
+    `split` for text, `truncate` for the rest.
     """
     packing: bool = False
     """Put several records into one sequence of `max_length`; none attends to another, and positions restart."""
     group_by_length: bool = True
     """Without packing: records of about the same length share a batch, so that less is padded. Needs `shuffle`."""
     pad_to_multiple_of: Positive | None = None
-    """Pad sequences to a multiple of so many tokens. Default: to the longest of the micro-batch."""
+    """Pad sequences to a multiple of N tokens. Default: to the longest of the micro-batch."""
     shuffle: bool = True
     """Draw the training sequences in a random order that depends on `train.seed` and the epoch alone."""
     on_bad_record: Literal["stop", "skip"] = "stop"
-    """A record that cannot be used: end with its file and line, or leave it out, count it and list it."""
+    """Response to a bad record: end with its file and line, or skip it, count it and list it."""
     max_bad_records: Count = 1000
-    """With `on_bad_record: skip`: more than so many end the preparation."""
+    """With `on_bad_record: skip`: more than N bad records end the preparation."""
     streaming: bool = False
     """Read Hub datasets while they are downloaded, without a copy on disk."""
     num_proc: Positive | None = None
-    """Processes that turn records into tokens. Default: one for small data, else one a core, at most 8."""
+    """Tokenizer processes. Default: one for small data, else one per core, at most 8."""
     cache_dir: str | None = None
-    """Where prepared data is kept and shared by runs. Default: `~/.cache/harness/data`."""
+    """Folder of prepared data, shared by runs. Default: `~/.cache/harness/data`."""

@@ -16,14 +16,14 @@ class ExportSpec(Section):
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
     """Number format of the exported weights. Default: the one trained in."""
     max_shard_size: Annotated[str, AfterValidator(check_size)] | None = None
-    """Size of a safetensors file at most, such as `5GB`. Default: 2 GiB."""
+    """Largest size of a safetensors file, such as `5GB`. Default: 2 GiB."""
     lora: Literal["merge", "adapter"] = "merge"
-    """LoRA adapters: added into the weights, or exported alone, as `peft` reads them."""
+    """LoRA adapters: merged into the weights, or exported alone for `peft`."""
     verify: bool = False
     """Load the export with `transformers` and compare its logits with the checkpoint's: for models that fit in host
     memory twice.
     """
     sample_prompt: str | None = None
-    """Generate a sample from the export, starting from this."""
+    """Generate a sample from the export, with this prompt."""
     sample_tokens: Positive = 128
     """Length of that sample."""

@@ -5,20 +5,20 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from harness.spec.sections.section import Positive, Section, numbers_to_texts
+from harness.spec.sections.section import Positive, Section, numbers_to_texts, off_to_text
 
 
 class LaunchSpec(Section):
     """How the ranks are started."""
 
     output_dir: str = "runs"
-    """Run directories are made below this folder; relative to where the command is given."""
+    """The folder of run directories; relative to the current folder."""
     num_gpus: Positive | None = None
     """Ranks on this machine when there is no hostfile, as in `deepspeed --num_gpus`. Default: all accelerators."""
     hostfile: str | None = None
     """Hosts and slots, as in `deepspeed --hostfile`; relative to the spec."""
     launcher: Literal["pdsh", "openmpi", "slurm"] = "pdsh"
-    """Which of DeepSpeed's launchers starts the ranks on several hosts; `slurm` is srun, inside a job of Slurm."""
+    """DeepSpeed's launcher for several hosts; `slurm` is srun, inside a Slurm job."""
     master_port: Annotated[int, Field(ge=1024, le=65535)] | None = None
     """Port of the rendezvous. Default: a free one."""
     env: Annotated[dict[str, str], BeforeValidator(numbers_to_texts)] = Field(default_factory=dict)
@@ -28,23 +28,27 @@ class LaunchSpec(Section):
     --bind_cores_to_rank` does through numactl. For hosts with several NUMA nodes, where the optimizer runs on the CPU.
     """
     bind_core_list: str | None = None
-    """Which cores are dealt out, as `0-27,56-83`. Default: all physical cores, in the order of their numbers."""
+    """The cores to bind to, as `0-27,56-83`. Default: all physical cores, in the order of their numbers."""
     stop_grace_seconds: Annotated[float, Field(gt=0, le=3600)] = 8.0
-    """After Ctrl-C or SIGTERM, how long ranks may take to finish the step and save before they are killed."""
+    """Seconds for ranks to finish their step and save after Ctrl-C or SIGTERM, before they are killed."""
     max_restarts: Annotated[int, Field(ge=0)] = 0
-    """Start again from the last complete checkpoint so many times at most after a rank, a node or the launcher died, or
-    after a hang; not after a refusal, nor when no progress is made."""
+    """Restarts at most, each from the last complete checkpoint, after a rank, a node or the launcher died, or after a
+    hang. There is no restart after a user error, nor without progress."""
     restart_delay_seconds: Annotated[float, Field(gt=0, le=3600)] = 5.0
-    """Wait before a restart; twice as long after each attempt that made no progress, five minutes at most."""
+    """Seconds before a restart; doubled after each attempt without progress, up to five minutes."""
     min_hosts: Positive | None = None
-    """After a host was lost, a restart may do without it as long as so many are left: the global batch is kept by more
-    accumulation, and gates and plan are asked again. Default: a restart wants all hosts.
+    """After a host is lost, restart without it while at least N hosts are left. More accumulation keeps the global
+    batch, and gates and plan run again. Default: a restart needs all hosts.
     """
     hang_timeout_seconds: Annotated[float, Field(gt=0)] | None = 1800.0
-    """End a run, with the stacks of every rank in `logs/`, when no step and no evaluation batch ends for so long;
-    start-up and saves get half an hour at least, the preparation of data any time. `null`: never.
+    """End a run, with the stacks of every rank in `logs/`, after N seconds without a step or an evaluation batch.
+    Start-up and saves get at least half an hour; data preparation has no limit. `null`: never.
     """
-    engine_checks: Literal["stop", "warn", "off"] = "stop"
-    """Ask the engine in the first 20 steps whether it has what this spec asks for, and compare replicas now and then:
-    end the run where it has not (exit code 5), say so and go on, or do not ask.
+    engine_checks: Annotated[Literal["stop", "warn", "off"], BeforeValidator(off_to_text)] = "stop"
+    """Check in the first 20 steps that the engine matches this spec, and compare replicas later: end the run if it
+    does not (exit code 5), warn, or skip the checks.
+    """
+    patches: Annotated[Literal["auto", "off"] | dict[str, Literal["off"]], BeforeValidator(off_to_text)] = "auto"
+    """Changes that the harness makes inside DeepSpeed and its dependencies: those that a run needs (`auto`), none, or
+    all but some, as `{nvtx-ranges: off}`. `harness doctor` lists them.
     """

@@ -7,9 +7,9 @@ from harness.spec.sections.section import Positive, Section
 
 
 class LoggingSpec(Section):
-    """What a run says while it runs."""
+    """Logs of a run."""
 
     logging_steps: Positive = 1
-    """Write a line of metrics.jsonl every so many steps."""
+    """Write a line of metrics.jsonl every N steps."""
     deepspeed_level: Literal["debug", "info", "warning", "error"] = "warning"
-    """What DeepSpeed's own logger may print."""
+    """Log level of DeepSpeed's own logger."""

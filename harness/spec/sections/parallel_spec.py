@@ -10,15 +10,15 @@ from harness.spec.sections.section import Positive, Section
 
 
 class ParallelSpec(Section):
-    """Degrees other than data parallelism; the rest of the ranks is data-parallel."""
+    """Degrees of parallelism; the data-parallel degree follows from the world size."""
 
     tensor_parallel_size: Positive = 1
     """DeepSpeed AutoTP: ranks that share each layer."""
     pipeline_parallel_size: Positive = 1
     """DeepSpeed PipelineModule: stages."""
     pipeline_partition_method: Annotated[str, Field(pattern=PARTITION_METHOD_PATTERN)] = "parameters"
-    """How layers are spread over the stages, in DeepSpeed's words: alike in `parameters`, alike in number
-    (`uniform`), or alike in layers whose class matches a pattern (`type:DecoderLayer`).
+    """DeepSpeed's partition method of layers over stages: balanced by `parameters`, by their number (`uniform`), or by
+    the number of layers whose class matches a pattern (`type:DecoderLayer`).
     """
     sequence_parallel_size: Positive = 1
     """Ulysses: ranks that share each sequence."""

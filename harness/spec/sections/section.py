@@ -13,18 +13,25 @@ from harness.units import parse_bytes
 
 
 def _as_whole_number(value: object) -> object:
-    """`5e8` is the whole number that it means."""
+    """Accept `5e8` as a whole number."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def numbers_to_texts(value: object) -> object:
-    """Numbers in a map of texts are the texts they were written as."""
+    """Read numbers in a map of texts as texts."""
     if not isinstance(value, dict):
         return value
     return {
         name: str(item) if isinstance(item, int | float) and not isinstance(item, bool) else item
         for name, item in value.items()
     }
+
+
+def off_to_text(value: object) -> object:
+    """Read YAML's false of an unquoted `off` as the word, also as a value of a map."""
+    if isinstance(value, dict):
+        return {name: off_to_text(item) for name, item in value.items()}
+    return "off" if value is False else value
 
 
 def check_size(text: str) -> str:

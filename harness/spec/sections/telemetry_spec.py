@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`telemetry`: what a run measures of itself beyond its loss, and where else that is told."""
+"""`telemetry`: measurements of a run in addition to its loss, and trackers."""
 
 from typing import Annotated, Literal
 
@@ -11,7 +11,7 @@ Tracker = Literal["csv", "tensorboard", "wandb", "mlflow"]
 
 
 def _check_step_range(text: str) -> str:
-    """Steps from one to another. Raises ValueError where it ends before it begins."""
+    """A range of steps. Raises ValueError where it ends before it starts."""
     first, _, last = text.partition("-")
     if last and int(last) < int(first):
         raise ValueError(f"`{text}` ends before it begins")
@@ -19,19 +19,19 @@ def _check_step_range(text: str) -> str:
 
 
 class TelemetrySpec(Section):
-    """What a run measures of itself, and which trackers are told."""
+    """Measurements of a run, and its trackers."""
 
     gather_steps: Positive | None = 5
-    """Compare all ranks every so many steps and name those that are slow, by one small message. `null`: never."""
+    """Compare all ranks every N steps, by one small gather, and report slow ones. `null`: never."""
     straggler_threshold: Annotated[float, Field(gt=0.0, le=10.0)] = 0.2
-    """A rank is slow when it is busy for longer than its peers by this share."""
+    """A rank is slow when its busy time exceeds that of its peers by this share."""
     synchronize: bool = False
-    """Wait for the device after each step, so that its line is exact and at once. Default: read a step later what the
-    device has noted on its way, and never wait."""
+    """Wait for the device after each step, so that its line is exact and immediate. Default: read the device's events
+    one step later, without waiting."""
     peak_flops: Annotated[float, Field(gt=0.0)] | None = None
     """Peak FLOP/s of one device, for MFU and HFU. Default: its data sheet's; none for a CPU or an unknown kind."""
     trackers: Annotated[tuple[Tracker, ...], Field(strict=False)] = ()
-    """Where the lines of metrics.jsonl go too. One that fails is given up; training goes on."""
+    """Trackers that get the lines of metrics.jsonl. One that fails is disabled with a warning; training continues."""
     tracker_dir: str | None = None
     """Folder that `csv`, `tensorboard`, offline `wandb` and `mlflow` without a server write to. Default: `trackers/` in
     the run directory."""
@@ -54,4 +54,4 @@ class TelemetrySpec(Section):
     comms_logger: bool = False
     """Let DeepSpeed log every collective, and its summary at the end. Slows the run down: it waits for the device."""
     debug_distributed: bool = False
-    """Have torch and NCCL check and tell each collective (TORCH_DISTRIBUTED_DEBUG, NCCL_DEBUG and so on). Slow."""
+    """Verify and log every collective (TORCH_DISTRIBUTED_DEBUG, NCCL_DEBUG). Slow."""

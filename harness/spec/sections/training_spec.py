@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`train`, `optimizer`, `scheduler`, `precision`: how long, how fast, in which number format."""
+"""`train`, `optimizer`, `scheduler`, `precision`: steps and batch, optimizer, learning rate, number format."""
 
 from typing import Annotated, Literal
 
@@ -9,18 +9,18 @@ from harness.spec.sections.section import Count, Fraction, Positive, Section
 
 
 class TrainSpec(Section):
-    """How long, how much at once, from which seed."""
+    """Steps, batch sizes, memory options and seed."""
 
     max_steps: Positive | None = None
     """Optimizer steps. Wins over `num_train_epochs`."""
     num_train_epochs: Annotated[float, Field(gt=0)] | None = None
     """Passes over the training data, when `max_steps` is not given."""
     per_device_train_batch_size: Positive | None = None
-    """Sequences a rank computes at once (the micro-batch)."""
+    """Sequences per rank and micro-step (the micro-batch)."""
     global_batch_size: Positive | None = None
-    """Sequences an optimizer step, over all ranks."""
+    """Sequences per optimizer step, over all ranks."""
     gradient_accumulation_steps: Positive | None = None
-    """Micro-batches an optimizer step. Derived when the other two and the ranks are known."""
+    """Micro-batches per optimizer step. Derived when the other two and the ranks are known."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass instead of keeping them."""
     gradient_checkpointing_use_reentrant: bool = False
@@ -35,14 +35,15 @@ class TrainSpec(Section):
     """Tokens whose logits exist at once: head and loss go over a micro-batch in chunks. 0: all at once. Default: chosen
     from the vocabulary, where the model and its head allow it."""
     max_grad_norm: Annotated[float, Field(ge=0.0)] = 1.0
-    """Clip the global gradient norm here; 0 turns clipping off."""
+    """Clip the global gradient norm at this value; 0 turns clipping off."""
     on_nonfinite: Literal["skip", "stop"] = "skip"
-    """What follows a step with a NaN or an infinity in its loss or gradient. Such a step changes no weight. `stop` ends
-    the run with the step, the ranks and their rows of data; `skip` counts it and goes on."""
+    """Response to a step with a NaN or an infinity in its loss or gradient. Such a step changes no weight. `stop` ends
+    the run and reports the step, the ranks and their rows of data; `skip` counts it and continues."""
     max_skipped_steps: Positive | None = None
-    """With `skip`: end the run when so many steps have been skipped in all. Default: no limit."""
+    """With `skip`: end the run after N skipped steps in all. Default: no limit."""
     max_consecutive_skipped_steps: Positive | None = 20
-    """With `skip`: end the run after so many in a row, for it no longer trains. fp16's search for a loss scale does not
+    """With `skip`: end the run after N skipped steps in a row, since it no longer trains. fp16's search for a loss
+    scale does not
     count. `null`: never."""
     seed: Count = 42
     """Seeds initial weights, data order and dropout."""
@@ -75,8 +76,8 @@ class SchedulerSpec(Section):
     type: Literal[
         "constant", "linear", "cosine", "cosine_with_restarts", "polynomial", "inverse_sqrt", "warmup_stable_decay"
     ] = "cosine"
-    """What follows the warm-up: stay, fall in a line to 0, along a cosine, along several, by a power of what is left,
-    by one over the root of the step, or stay and fall at the end."""
+    """The schedule after the warm-up: constant, linear to 0, cosine, cosine with restarts, polynomial, inverse square
+    root of the step, or constant with a decay at the end."""
     warmup_steps: Count | None = None
     """Steps of linear warm-up from 0. Wins over `warmup_ratio`."""
     warmup_ratio: Fraction = 0.0
@@ -85,15 +86,15 @@ class SchedulerSpec(Section):
     """Where `cosine`, `polynomial` and `warmup_stable_decay` end, as a share of the peak rate. The latter also starts
     there."""
     num_cycles: Positive = 1
-    """`cosine_with_restarts`: how many cosines."""
+    """`cosine_with_restarts`: number of cosines."""
     power: Annotated[float, Field(gt=0.0)] = 1.0
     """`polynomial`: the exponent."""
     decay_steps: Count | None = None
-    """`warmup_stable_decay`: steps of the fall. Wins over `decay_ratio`."""
+    """`warmup_stable_decay`: steps of the decay. Wins over `decay_ratio`."""
     decay_ratio: Fraction = 0.1
     """The same as a share of all steps."""
     decay_type: Literal["linear", "cosine", "1-sqrt"] = "linear"
-    """`warmup_stable_decay`: the form of the fall."""
+    """`warmup_stable_decay`: shape of the decay."""
 
 
 class PrecisionSpec(Section):
@@ -110,6 +111,6 @@ class PrecisionSpec(Section):
     loss_scale_window: Count = 1000
     """fp16: steps without overflow before the scale doubles."""
     hysteresis: Count = 2
-    """fp16: overflows that are tolerated before the scale halves."""
+    """fp16: overflows before the scale halves."""
     min_loss_scale: Count = 1
     """fp16: the scale never falls below this."""

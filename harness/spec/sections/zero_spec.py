@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`zero`: sharding and offload, in DeepSpeed's own words."""
+"""`zero`: sharding and offload, with DeepSpeed's names."""
 
 from typing import Annotated, Literal
 
@@ -9,14 +9,14 @@ from harness.spec.sections.section import Count, Fraction, Positive, Section
 
 
 class OffloadOptimizerSpec(Section):
-    """Where optimizer states, master weights and the optimizer step live."""
+    """Device of optimizer states, master weights and the optimizer step."""
 
     device: Literal["none", "cpu", "nvme"]
     """`nvme` needs stage 3."""
     nvme_path: str | None = None
     """A folder on a local disk, for `nvme`."""
     pin_memory: bool = True
-    """Page-locked host buffers: faster copies, memory that cannot be swapped."""
+    """Pinned host buffers: faster copies, but memory that cannot be swapped."""
     buffer_count: Positive = 4
     """NVMe swap buffers."""
     ratio: Fraction = 1.0
@@ -30,24 +30,24 @@ class OffloadOptimizerSpec(Section):
 
 
 class OffloadParamSpec(Section):
-    """Where ZeRO-3's parameter shards live between uses."""
+    """Device of ZeRO-3's parameter shards between uses."""
 
     device: Literal["none", "cpu", "nvme"]
     """Read by DeepSpeed at stage 3 only."""
     nvme_path: str | None = None
     """A folder on a local disk, for `nvme`."""
     pin_memory: bool = True
-    """Page-locked host buffers."""
+    """Pinned host buffers."""
     buffer_count: Positive = 5
     """NVMe swap buffers; each live or prefetched parameter holds one."""
     buffer_size: Positive = 100_000_000
-    """Elements a swap buffer; must hold the largest parameter's shard."""
+    """Elements per swap buffer; must hold the largest parameter's shard."""
     max_in_cpu: Count = 1_000_000_000
     """Elements kept in host memory when parameters are on NVMe."""
 
 
 class ZeroSpec(Section):
-    """ZeRO, in DeepSpeed's own words. Left out: plain data parallelism (stage 0)."""
+    """ZeRO, with DeepSpeed's names. Without this section: plain data parallelism (stage 0)."""
 
     stage: Annotated[int, Field(ge=0, le=3)]
     """0 replicates everything, 1 shards optimizer states, 2 gradients too, 3 parameters too."""
@@ -64,18 +64,18 @@ class ZeroSpec(Section):
     allgather_bucket_size: Count | None = None
     """Elements gathered at once (stages 1 and 2)."""
     overlap_comm: bool | None = None
-    """Reduce gradients while the backward pass goes on."""
+    """Reduce gradients during the backward pass."""
     round_robin_gradients: bool | None = None
     """Stages 1 and 2: spread gradient copies over the ranks. Never change it between save and resume."""
     sub_group_size: Count | None = None
     """Stage 3: elements the optimizer steps at once."""
     stage3_prefetch_bucket_size: Count | None = None
-    """Stage 3: elements gathered ahead."""
+    """Stage 3: elements to prefetch."""
     stage3_param_persistence_threshold: Count | None = None
     """Stage 3: parameters smaller than this stay gathered."""
     stage3_max_live_parameters: Count | None = None
     """Stage 3: gathered elements beyond which nothing is prefetched."""
     stage3_max_reuse_distance: Count | None = None
-    """Stage 3: a parameter that is used again within so many elements stays gathered."""
+    """Stage 3: a parameter that is used again within N elements stays gathered."""
     stage3_gather_16bit_weights_on_model_save: bool | None = None
-    """Stage 3: let `save_16bit_model` write whole weights. `harness export` does not need it."""
+    """Stage 3: let `save_16bit_model` write consolidated weights. `harness export` does not need it."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Charts of the report: what uPlot (in `views/assets`) draws, as JSON, with a sentence and a table of the same numbers.
+"""Charts of the report: data for uPlot (in `views/assets`) as JSON, with a sentence and a table of the same numbers.
 
-The sentence and the table are what there is without script, for screen readers, and in print.
+The sentence and the table serve readers without script, screen readers and print.
 """
 
 from __future__ import annotations
@@ -61,9 +61,7 @@ def render_charts(charts: Sequence[Chart], points: int, first: int = 0) -> tuple
         series = [s for s in chart.series if s.points]
         curves = [s for s in series if s.kind != "rule"]
         if not curves:
-            body.append(
-                f'<figure class="card"><h3>{escape(chart.title)}</h3><p class="quiet">nothing was recorded</p></figure>'
-            )
+            body.append(f'<figure class="card"><h3>{escape(chart.title)}</h3><p class="quiet">no data</p></figure>')
             continue
         body.append(_render_figure(chart, series, f"chart{index}"))
         data.append({"id": f"chart{index}", **_chart_as_dict(chart, series, points)})

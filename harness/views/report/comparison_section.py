@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two or more runs side by side: a row a figure, a row a key of the spec that is not the same. Reads records."""
+"""Two or more runs side by side: one row per figure, one row per key of the spec that differs. Reads records."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _render_figures(records: Sequence[RunRecord], letters: Sequence[str]) -> str
         for r in records
     ]
     if any(peaks):
-        rows.append(["memory of rank 0, at most", *(number_cell(format_bytes(p) if p else "") for p in peaks)])
+        rows.append(["peak memory of rank 0", *(number_cell(format_bytes(p) if p else "") for p in peaks)])
     return render_table(["", *letters], rows)
 
 
@@ -83,7 +83,7 @@ def _render_differences(records: Sequence[RunRecord], letters: Sequence[str]) ->
                 [Cell(f"<code>{escape(key)}</code>"), *(Cell(f"<code>{escape(v[:200])}</code>") for v in values)]
             )
     if not rows:
-        return '<p class="card spaced quiet">The specs of these runs are the same.</p>'
+        return '<p class="card spaced quiet">The specs of these runs are equal.</p>'
     title = f"{len(rows)} key{'s' if len(rows) > 1 else ''} of the specs differ"
     body = render_table(["key", *letters], rows[:_MAX_KEYS])
     return render_details(title, body).replace("<details ", "<details open ", 1)

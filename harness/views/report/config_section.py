@@ -16,7 +16,7 @@ _ABSENT = object()
 
 
 def render_config(record: RunRecord, most: int) -> str:
-    """Two folded blocks; of each text at most so many characters."""
+    """Two folded blocks, each text cut at a maximum length."""
     parts = []
     if record.spec_text.strip():
         parts.append(render_details("spec.yaml", f"<pre>{escape(truncate(record.spec_text.rstrip(), most))}</pre>"))
@@ -35,7 +35,7 @@ def render_sample(record: RunRecord, most: int) -> str:
 
 
 def _render_reasons(record: RunRecord) -> str:
-    """Key, value and reason for what this harness would render the same; an older or edited JSON has fewer of them."""
+    """Key, value and reason, where this harness renders the same value; an older or edited JSON has fewer reasons."""
     run_config = parse_object(record.config_text)
     if record.run is None or not run_config:
         return ""

@@ -13,7 +13,7 @@ _STATE_LABELS = {"holds": "holds", "differs": "differs", "skipped": "not asked"}
 
 
 def render_engine_checks(record: RunRecord) -> str:
-    """A line with the counts, what differs below it, and all claims folded; nothing for a run that asked nothing."""
+    """A line with the counts, the differences, and all checks folded; nothing for a run without checks."""
     if not record.engine_checks:
         return ""
     by_state = {state: [c for c in record.engine_checks if c.get("state") == state] for state in _STATE_LABELS}
@@ -22,13 +22,13 @@ def render_engine_checks(record: RunRecord) -> str:
         for c in by_state["differs"]
         if "ignored" not in c
     )
-    counts = f"{len(by_state['holds'])} of {len(record.engine_checks)} claims hold"
-    counts += f", {len(by_state['differs'])} do not" if by_state["differs"] else ""
-    counts += f"; {len(by_state['skipped'])} could not be asked of this run" if by_state["skipped"] else ""
+    counts = f"{len(by_state['holds'])} of {len(record.engine_checks)} checks passed"
+    counts += f", {len(by_state['differs'])} failed" if by_state["differs"] else ""
+    counts += f"; {len(by_state['skipped'])} do not apply to this run" if by_state["skipped"] else ""
     rows = "".join(_render_row(claim) for claim in record.engine_checks)
     table = f"<details><summary>all claims</summary><table>{rows}</table></details>"
     return (
-        '<h2 id="engine-checks">What the run asked its engine</h2>'
+        '<h2 id="engine-checks">Engine checks</h2>'
         f'<div class="card"><p>{counts}.</p>{f"<ul>{differences}</ul>" if differences else ""}{table}</div>'
     )
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The head of the report: which run, how it ended, the figures that people ask for first. Reads a record."""
+"""The head of the report: the run, its end, and the main figures. Reads a record."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ _SIGNS = {"completed": "&#10003; ", "failed": "&#10007; ", "broken off": "&#1000
 
 
 def render_badge(state: str) -> str:
-    """The state, told by a sign and a word as well as by a colour."""
+    """The state as a sign, a word and a colour."""
     return f'<span class="state {_COLOURS.get(state, "odd")}">{_SIGNS.get(state, "")}{escape(state)}</span>'
 
 
 def render_header(record: RunRecord) -> str:
-    """Name, state, and what kind of run it is."""
+    """Name, state and kind of the run."""
     title = f"<h1>{escape(record.name)}{render_badge(record.state)}</h1>"
     return f"<header>{title}<p>{escape(format_subtitle(record))}</p></header>"
 
 
 def format_subtitle(record: RunRecord) -> str:
-    """Parameters, number format, ZeRO, ranks, when."""
+    """Parameters, number format, ZeRO, ranks, start time."""
     start, parts = record.header, []
     if parameters := finite_number(start.get("parameters")):
         parts.append(f"{format_count(parameters)} parameters")
@@ -48,7 +48,7 @@ def format_subtitle(record: RunRecord) -> str:
 
 
 def format_time(seconds: float) -> str:
-    """A moment in the local time of who writes the report."""
+    """A time in the time zone of the writer of the report."""
     try:
         return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))
     except (OverflowError, ValueError, OSError):
@@ -77,12 +77,12 @@ def _loss_facts(record: RunRecord, s: RunSummary) -> list[tuple[str, str, str]]:
         facts.append(("training loss", f"{s.loss:.4f}", f"from {s.first_loss:.4f}" if s.first_loss is not None else ""))
     if s.eval_loss is not None:
         passed = s.best_eval is not None and s.best_eval[1] < s.eval_loss
-        best = f"best {s.best_eval[1]:.4f} at step {s.best_eval[0]:,}" if s.best_eval and passed else "nats a token"
+        best = f"best {s.best_eval[1]:.4f} at step {s.best_eval[0]:,}" if s.best_eval and passed else "nats per token"
         facts.append(("held-out loss", f"{s.eval_loss:.4f}", best))
     entropy = entropy_of(record)
     if entropy is not None and s.eval_loss is not None:
         below = f", {entropy - s.eval_loss:.3f} above the loss" if s.eval_loss < entropy else ""
-        facts.append(("unigram entropy", f"{entropy:.4f}", f"nats a token{below}"))
+        facts.append(("unigram entropy", f"{entropy:.4f}", f"nats per token{below}"))
     perplexity = record.points("eval", "perplexity")
     return facts + ([("perplexity", f"{perplexity[-1][1]:.4g}", "held-out")] if perplexity else [])
 
@@ -105,7 +105,7 @@ def _progress_facts(s: RunSummary) -> list[tuple[str, str, str]]:
     if s.seconds:
         facts.append(("time", format_seconds(s.seconds), "since the first start"))
     if s.attempts > 1:
-        facts.append(("attempts", str(s.attempts), f"{s.lost:,} steps taken again"))
+        facts.append(("attempts", str(s.attempts), f"{s.lost:,} steps repeated"))
     if s.skipped:
         facts.append(("skipped steps", f"{s.skipped:,}", "changed nothing"))
     return facts

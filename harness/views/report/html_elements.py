@@ -13,7 +13,7 @@ _CONTROLS = {c: "\ufffd" for c in (*range(0x20), *range(0x7F, 0xA0)) if chr(c) n
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell that is not plain text: `css` is its class, `html` what is in it, escaped already."""
+    """A cell that is not plain text: `css` is its class, `html` its content, already escaped."""
 
     html: str
     css: str = ""
@@ -25,7 +25,7 @@ def escape(text: str, quote: bool = True) -> str:
 
 
 def number_cell(text: str) -> Cell:
-    """A figure, set at the right."""
+    """A right-aligned figure."""
     return Cell(escape(text), "num")
 
 
@@ -35,7 +35,7 @@ def note_cell(text: str) -> Cell:
 
 
 def render_table(head: Sequence[str], rows: Iterable[Sequence[str | Cell]], caption: str = "", marked: int = -1) -> str:
-    """A table; a column is set at the right where its first row's cell is. Row `marked` is the one that counts."""
+    """A table; a column is right-aligned if its first cell is. Row `marked` is highlighted."""
     rows = list(rows)
     first = rows[0] if rows else ()
     css = [cell.css if isinstance(cell, Cell) and cell.css == "num" else "" for cell in first]
@@ -60,17 +60,17 @@ def _class_attribute(name: str) -> str:
 
 
 def render_details(title: str, body: str) -> str:
-    """A block that is folded until somebody opens it."""
+    """A block that is folded at first."""
     inner = f'<div class="scroll" tabindex="0">{body}</div>'
     return f'<details class="card"><summary>{escape(title)}</summary>{inner}</details>'
 
 
 def format_code(text: str) -> str:
-    """Words with what is between backticks as code."""
+    """Text with the parts between backticks as code."""
     parts = escape(text).split("`")
     return "".join(f"<code>{part}</code>" if i % 2 and i < len(parts) - 1 else part for i, part in enumerate(parts))
 
 
 def truncate(text: str, most: int = 100_000) -> str:
-    """At most so many characters, and a word about what is left out."""
+    """The first `most` characters, and a note about the rest."""
     return text if len(text) <= most else text[:most] + f"\n... {len(text) - most:,} more characters"

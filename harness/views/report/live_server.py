@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """`harness report --watch`: the report over HTTP on this machine alone, rendered again when a run has new files.
 
-Nothing is written. Whoever may open a local port may read the runs, as with the files themselves.
+Nothing is written. Every user who can open a local port can read the runs.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class LivePage:
         self._version, self._page, self._rendered_at = "", "", 0.0
 
     def version(self) -> str:
-        """Another text whenever there is something new; a held lock, and ranks that live, say nothing new."""
+        """A text that changes when a file of a run does; locks and heartbeats are left out."""
         parts = []
         for folder in self._folders:
             parts.append(str((folder / RUN_LOCK).exists()))
@@ -60,7 +60,7 @@ class LivePage:
 
 
 def create_server(folders: Sequence[Path], port: int) -> ThreadingHTTPServer:
-    """A server that has not begun; `port` 0 takes a free one. Raises OSError when the port is taken."""
+    """A server that does not serve yet; `port` 0 picks a free one. Raises OSError when the port is taken."""
     live = LivePage(folders)
 
     class Handler(BaseHTTPRequestHandler):
@@ -69,7 +69,7 @@ def create_server(folders: Sequence[Path], port: int) -> ThreadingHTTPServer:
         server_version, sys_version = "harness", ""
 
         def do_GET(self) -> None:
-            """Answer one request. A page of another site that points its own name here is told nothing."""
+            """Answer one request. Requests with another host name (DNS rebinding) get no content."""
             if (self.headers.get("Host") or "").rpartition(":")[0] not in (HOST, "localhost"):
                 self.send_error(403)
             elif self.path == "/":
@@ -92,19 +92,19 @@ def create_server(folders: Sequence[Path], port: int) -> ThreadingHTTPServer:
                 self.close_connection = True
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002  (its name in http.server)
-            """Requests are no news."""
+            """Log no request."""
 
     return ThreadingHTTPServer((HOST, port), Handler)
 
 
 def serve_reports(folders: Sequence[Path], port: int) -> None:
-    """Serve until Ctrl-C. Raises UserError when the port cannot be had."""
+    """Serve until Ctrl-C. Raises UserError when the port is not available."""
     try:
         made = create_server(folders, port)
     except OSError as error:
         fix = Fix("choose another with `--port`, or `--port 0` for a free one")
         reason = (error.strerror or str(error)).lower()
-        finding = Finding("SP030", "error", f"port {port} of this machine cannot be had: {reason}", fix=fix)
+        finding = Finding("SP030", "error", f"port {port} of this machine is not available: {reason}", fix=fix)
         raise UserError([finding], ExitCode.USAGE) from None
     print(f"http://{HOST}:{made.server_address[1]}/", flush=True)
     print("Ctrl-C ends it. From elsewhere: ssh -L with the same port.", file=sys.stderr)

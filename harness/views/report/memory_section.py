@@ -20,13 +20,13 @@ MemoryBar = tuple[str, float, str, int]
 
 
 def render_memory_bars(record: RunRecord) -> str:
-    """Each tier: what was planned, what was measured, and how far they are apart."""
+    """Planned and measured memory of each tier, and the difference."""
     host = max_recorded(record, "memory_host_peak_bytes", "memory_host_bytes")
     nvme = finite_number(record.plan.get("nvme_bytes"))
     bars = [
-        *_planned_measured_bars("host memory of a rank", planned_host_bytes(record), host),
+        *_planned_measured_bars("host memory per rank", planned_host_bytes(record), host),
         *_gpu_bars(record),
-        *_planned_measured_bars("NVMe of a host", nvme, max_recorded(record, "nvme_bytes"), "its host"),
+        *_planned_measured_bars("NVMe per host", nvme, max_recorded(record, "nvme_bytes"), "its host"),
     ]
     if not bars:
         return ""
@@ -36,7 +36,7 @@ def render_memory_bars(record: RunRecord) -> str:
 
 
 _CPU_NOTE = (
-    '<p class="quiet">On the CPU accelerator what would be GPU memory is host memory. Planned is the peak within a '
+    '<p class="quiet">On the CPU accelerator GPU memory is host memory. Planned is the peak within a '
     "step; measured is the resident set, between steps where no peak was recorded.</p>"
 )
 
@@ -57,7 +57,7 @@ def _gpu_bars(record: RunRecord) -> list[MemoryBar]:
     peak = max_recorded(record, "memory_gpu_peak_bytes", "memory_gpu_bytes")
     if peak is None:
         return []
-    bars = _planned_measured_bars("GPU memory of a rank", finite_number(record.plan.get("gpu_peak_bytes")), peak)
+    bars = _planned_measured_bars("GPU memory per rank", finite_number(record.plan.get("gpu_peak_bytes")), peak)
     reserved = max_recorded(record, "memory_gpu_reserved_bytes")
     return bars + ([("GPU, reserved by the allocator", reserved, format_bytes(reserved), 3)] if reserved else [])
 
@@ -82,12 +82,12 @@ def build_memory_charts(record: RunRecord) -> list[Chart]:
 
 
 def render_plan_tables(record: RunRecord) -> str:
-    """The rows of the plan, and what else would have fitted, as a picture and as a table."""
+    """The rows of the plan, and the alternatives as a chart and as a table."""
     plan = record.plan
     picture = render_memory_svg(plan)
     scrolled = f'<div class="scroll" tabindex="0"><div class="wide">{picture}</div></div>' if picture else ""
     rungs = _render_alternatives(plan)
-    body = render_details("What else would have fitted", scrolled + rungs) if scrolled or rungs else ""
+    body = render_details("Alternatives", scrolled + rungs) if scrolled or rungs else ""
     return body + _render_memory_items(plan)
 
 
@@ -121,7 +121,7 @@ def _render_alternatives(plan: Mapping[str, Any]) -> str:
         seconds = finite_number(rung.get("step_seconds"))
         lines.append([*cells, *([number_cell(format_seconds(seconds) if seconds else "-")] if timed else [])])
     marked = next((i for i, rung in enumerate(rungs) if rung.get("chosen")), -1)
-    head = ["alternative", "GPU a rank", "host", "NVMe", *(["step"] if timed else [])]
+    head = ["alternative", "GPU per rank", "host", "NVMe", *(["step"] if timed else [])]
     return render_table(head, lines, marked=marked)
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The report: one HTML file with everything in it, for a browser, a mail or an archive. Needs no network.
 
-Reads run directories alone and changes nothing in them but `report.html`.
+Reads run directories alone and writes nothing to them but `report.html`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from harness.views.report.engine_checks_section import render_engine_checks
 from harness.views.report.header import render_badge, render_facts, render_header
 from harness.views.report.html_elements import escape
 from harness.views.report.memory_section import build_memory_charts, render_memory_bars, render_plan_tables
+from harness.views.report.patches_section import render_patches
 from harness.views.report.problems_section import render_problems
 from harness.views.report.ranks_section import render_ranks
 from harness.views.report.slowness_section import render_slowness
@@ -33,19 +34,19 @@ from harness.views.report.training_charts import build_comparison_charts, build_
 
 MAX_BYTES = 1_900_000
 _MAX_POINTS, _MAX_TEXT = 900, 100_000
-_NO_SCRIPT = "Curves are drawn by a script, which does not run here; below each title stand its figures."
+_NO_SCRIPT = "A script draws the curves, and scripts are disabled here; the figures are below each title."
 
 
 def write_report_or_note(run_dir: Path, log: Callable[[str], None]) -> Path | None:
-    """Write the report of a run; None where that fails, with the reason as a line for `log`. A training that is
-    complete loses nothing by it.
+    """Write the report of a run; None where that fails, with the reason as a line for `log`. The run keeps its
+    verdict.
     """
     try:
         return write_report(run_dir)
     except OSError as error:
         log(f"the report could not be written: {error}")
     except Exception as error:  # our fault, and no reason to call the training failed
-        log(f"the report could not be made, please tell us: {type(error).__name__}: {error}")
+        log(f"the report failed, a bug in harness; please report it: {type(error).__name__}: {error}")
     return None
 
 
@@ -101,7 +102,7 @@ def _render_page(records: Sequence[RunRecord], points: int, text: int, *, live: 
 
 
 def _run_sections(record: RunRecord, points: int, text: int, data: list[dict[str, Any]]) -> list[str]:
-    """Everything about one run; what its charts draw is added to `data`."""
+    """The sections of one run; the data of its charts is added to `data`."""
     trained = bool(record.lines_of("step") or record.lines_of("eval"))
     learning, series = render_charts(build_learning_charts(record), points, len(data)) if trained else ("", [])
     data += series
@@ -122,6 +123,7 @@ def _run_sections(record: RunRecord, points: int, text: int, data: list[dict[str
         render_ranks(record),
         render_timeline(record),
         render_engine_checks(record),
+        render_patches(record),
         render_sample(record, text),
         render_config(record, text),
         render_slowness(record),

@@ -25,8 +25,8 @@ def render_problems(record: RunRecord) -> str:
     items = [*_failure_items(record), *_event_items(record), *_finding_items(record)]
     if len(items) > _MAX_ITEMS:
         items = [*items[:_MAX_ITEMS], f"<li>and {len(items) - _MAX_ITEMS:,} more</li>"]
-    body = f"<ul>{''.join(items)}</ul>" if items else '<p class="quiet">Nothing failed, and no finding was left.</p>'
-    return f'<h2>What to know</h2><div class="card">{body}</div>'
+    body = f"<ul>{''.join(items)}</ul>" if items else '<p class="quiet">No failures and no findings.</p>'
+    return f'<h2>Problems and notes</h2><div class="card">{body}</div>'
 
 
 def _failure_items(record: RunRecord) -> list[str]:
@@ -47,14 +47,14 @@ def _failure_items(record: RunRecord) -> list[str]:
     ]
     if record.state == "broken off":
         items.append(
-            "<li>nobody holds the run directory and the run has not said that it ended: it was killed, or this is a "
+            "<li>no process holds the run directory and the run has no final status: it was killed, or this is a "
             "copy</li>"
         )
     return items
 
 
 def _verdict_items(verdict: Verdict) -> list[str]:
-    """The end of the run as its supervisor saw it; of a run that completed, only what was unusual."""
+    """The supervisor's verdict on the run; of a completed run, only unusual events."""
     items = [f"<li>{escape(note)}</li>" for note in verdict.notes]
     reason = f"<code>{escape(verdict.reason[:2000])}</code>"
     if verdict.state == "stopped":
@@ -71,14 +71,14 @@ def _event_items(record: RunRecord) -> list[str]:
     items = []
     for s in record.lines_of("restart"):
         steps = f"from step {_escape_field(s, 'step')} after step {_escape_field(s, 'lost_step')}"
-        items.append(f"<li>started again {steps}: {_escape_field(s, 'cause', '')}</li>")
+        items.append(f"<li>restarted {steps}: {_escape_field(s, 'cause', '')}</li>")
     stops = record.lines_of("stop") if record.verdict is None else ()
     items += [
         f"<li>stopped after step {_escape_field(s, 'step')}: {_escape_field(s, 'reason', '')}</li>" for s in stops
     ]
     items += [_render_straggler(s) for s in record.lines_of("straggler") if s.get("state") == "named"]
     items += [
-        f"<li>the tracker {_escape_field(s, 'tracker')} was given up at step {_escape_field(s, 'step')}: "
+        f"<li>the tracker {_escape_field(s, 'tracker')} was disabled at step {_escape_field(s, 'step')}: "
         f"{_escape_field(s, 'error')}</li>"
         for s in record.lines_of("tracker_failed")
     ]
@@ -86,7 +86,7 @@ def _event_items(record: RunRecord) -> list[str]:
     if skips:
         steps = ", ".join(str(s.get("step", "?")) for s in skips[:10]) + (" ..." if len(skips) > 10 else "")
         many = f"{len(skips):,} step{'s' if len(skips) > 1 else ''}"
-        items.append(f"<li>{many} changed nothing (NaN or infinity): {escape(steps)}</li>")
+        items.append(f"<li>{many} skipped (NaN or infinity): {escape(steps)}</li>")
     items += [f"<li>{format_code(text)}</li>" for text in record.unusable]
     if record.unread_lines:
         lines = "1 line" if record.unread_lines == 1 else f"{record.unread_lines:,} lines"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The heat map: how busy each rank was, over the run, against its peers. Slow cells carry their figure.
+"""The heat map: busy time of each rank over the run, against its peers. Slow cells show their figure.
 
 One row a rank, or a group of them where there are more than fit; one column a stretch of the run. Reads a record.
 """
@@ -16,7 +16,7 @@ from harness.views.report.html_elements import Cell, escape, number_cell, render
 
 _MAX_ROWS, _MAX_COLUMNS = 64, 24
 _SLOW_RATIO = 0.20
-"""As the stragglers' own limit."""
+"""The limit of the straggler detector."""
 HeatmapRow = tuple[str, list[float | None]]
 
 
@@ -34,7 +34,7 @@ def render_ranks(record: RunRecord) -> str:
     )
     figures = render_details("The ranks in figures", _render_table(lines, record, world))
     card = f'<div class="card"><p class="quiet">{legend}</p>{_render_heatmap(rows, stretches)}</div>'
-    return f"<h2>Ranks beside each other</h2>{card}{figures}"
+    return f"<h2>Busy time by rank</h2>{card}{figures}"
 
 
 def _busy_seconds(line: Line) -> list[float | None]:

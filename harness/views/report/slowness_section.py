@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The end of the report: why a step takes as long as it does, what to try, and what the plan expects of it."""
+"""The end of the report: causes of slowness, settings to try, and the plan's prediction for each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _STEP_PARTS = ("data", "forward", "backward", "optimizer", "pipeline", "communic
 
 
 def render_slowness(record: RunRecord) -> str:
-    """A card a cause, the costliest first; where nothing stands out, that, with the shares that were looked at."""
+    """One card per cause, the costliest first; without a cause, the shares that were checked."""
     diagnosis = diagnose_slowness(record)
     if not diagnosis.step_seconds:
         return ""
@@ -32,7 +32,7 @@ def _format_nothing_found(diagnosis: SlownessReport) -> str:
         if shares
         else f" of {format_seconds(case.step_seconds)}"
     )
-    return f"Nothing stands out in a step{looked}. What is left is the computing itself."
+    return f"No single cause of slowness in a step{looked}. Most of it is compute."
 
 
 def _render_cause(report: SlowdownReport) -> str:
@@ -44,7 +44,7 @@ def _render_cause(report: SlowdownReport) -> str:
         for setting, prediction in report.settings
     )
     advice = "".join(f"<li>{format_code(text)}</li>" for text in slow.advice)
-    none = "<li>no setting that was tried is better by the plan, fits, and passes the gates</li>"
+    none = "<li>no setting fits, passes the gates and is faster by the plan</li>"
     head = format_headline(report)
     return (
         f'<div class="card cause"><h3>{format_code(head[:1].upper() + head[1:])}</h3>'

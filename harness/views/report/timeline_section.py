@@ -21,7 +21,7 @@ _MAX_ENTRIES = 300
 
 @dataclass(frozen=True, slots=True)
 class _AttemptSpan:
-    """One attempt: from and to (seconds since 1970), and how it ended."""
+    """One attempt: start and end (seconds since 1970), and its outcome."""
 
     name: str
     start: float
@@ -30,7 +30,7 @@ class _AttemptSpan:
 
 
 def render_timeline(record: RunRecord) -> str:
-    """The picture, and below it what happened, line by line."""
+    """The picture, and below it a list of the events."""
     saves, evals, again = record.lines_of("save"), record.lines_of("eval"), record.lines_of("restart")
     if not (saves or evals or again):
         return ""
@@ -99,7 +99,7 @@ def _render_attempts(record: RunRecord) -> str:
         figures = [number_cell(str(attempt.get(key, ""))) for key in ("number", "start_step", "step", "saved_step")]
         how = f"{attempt.get('state', '')}: {attempt.get('cause', '')}".strip(": ")
         rows.append([*figures, number_cell(duration), Cell(format_code(how))])
-    head = ["attempt", "from step", "to step", "saved", "time", "how it ended"]
+    head = ["attempt", "from step", "to step", "saved", "time", "outcome"]
     return render_details(f"{len(record.attempts)} attempts", render_table(head, rows)) if rows else ""
 
 
@@ -115,7 +115,7 @@ def _render_saves(saves: Sequence[Line]) -> str:
         rows.append(
             [number_cell(_step_of(line)), path, number_cell("" if size is None else format_bytes(size)), *times]
         )
-    head = ["step", "folder", "size", "time", "training stood still"]
+    head = ["step", "folder", "size", "time", "training waited"]
     return render_details(_format_heading(len(saves), "checkpoint"), render_table(head, rows)) if rows else ""
 
 

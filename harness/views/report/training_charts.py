@@ -11,12 +11,12 @@ from harness.views.report.charts import Chart, Mark, Series, average_points, smo
 
 _MAX_STACKED_POINTS = 240
 _MIN_OTHER_SHARE = 0.005
-"""Share of the steps below which what no part accounts for is not drawn."""
+"""Share of the steps below which unaccounted time is not drawn."""
 STEP_PARTS = ("data", "forward", "backward", "optimizer", "pipeline", "loop")
 
 
 def entropy_of(record: RunRecord) -> float | None:
-    """The loss of a model that knows only the frequencies of tokens, nats a token."""
+    """The loss of a model that knows only the frequencies of tokens, nats per token."""
     points = record.points("eval", "unigram_entropy")
     return points[-1][1] if points else finite_number(record.header.get("unigram_entropy"))
 
@@ -49,7 +49,7 @@ def build_learning_charts(record: RunRecord) -> list[Chart]:
         Series("unigram entropy", [(0.0, entropy)] if entropy is not None else [], "rule", 5, 1),
     ]
     charts = [
-        Chart("Loss, nats a token", loss, marks=marks),
+        Chart("Loss, nats per token", loss, marks=marks),
         Chart("Learning rate", [Series("learning rate", record.points("step", "learning_rate"), colour=3)], zero=True),
         Chart(
             "Gradient norm before clipping", [Series("norm", record.points("step", "grad_norm"), colour=2)], zero=True
@@ -60,13 +60,13 @@ def build_learning_charts(record: RunRecord) -> list[Chart]:
 
 
 def build_speed_charts(record: RunRecord) -> list[Chart]:
-    """Tokens a second, MFU with its relatives, and where the time of a step goes, over the run."""
+    """Tokens/s, MFU with its variants, and the parts of a step, over the run."""
     marks = marks_of(record)
     speed = [Series("tokens/s", record.points("step", "tokens_per_second"), colour=4)]
-    charts = [Chart("Tokens a second", speed, zero=True, marks=marks)]
+    charts = [Chart("Tokens/s", speed, zero=True, marks=marks)]
     useful = [
         Series("MFU", to_percent(record.points("step", "mfu")), colour=1),
-        Series("HFU, with what is recomputed", to_percent(record.points("step", "hfu")), colour=2, dash=1),
+        Series("HFU, with recomputation", to_percent(record.points("step", "hfu")), colour=2, dash=1),
         Series("MFU by 6N", to_percent(record.points("step", "mfu_6n")), colour=5, dash=2),
     ]
     rate = record.points("step", "device_flops_per_second")
@@ -74,7 +74,7 @@ def build_speed_charts(record: RunRecord) -> list[Chart]:
         note = "MFU: FLOPs that the model needs over the device's peak; 6N leaves attention out."
         charts.append(Chart("Model FLOPs utilisation", useful, "%", zero=True, marks=marks, note=note))
     elif rate:
-        note = "No peak of this device is known, so there is no MFU; `telemetry.peak_flops` tells it.".replace("`", "")
+        note = "No peak of this device is known, so there is no MFU; set `telemetry.peak_flops`.".replace("`", "")
         charts.append(
             Chart("FLOP/s of a device", [Series("FLOP/s", rate, colour=1)], zero=True, marks=marks, note=note)
         )
@@ -109,11 +109,11 @@ def build_step_split_chart(record: RunRecord) -> list[Chart]:
             Series("of these in communication", average_points(inside, _MAX_STACKED_POINTS), colour=0, dash=1)
         )
     note = "Parts lie on top of each other; the upper edge is the whole step."
-    return [Chart("Where the time of a step goes", series, "s", zero=True, note=note)]
+    return [Chart("Time of a step by part", series, "s", zero=True, note=note)]
 
 
 def build_comparison_charts(records: Sequence[RunRecord], names: Sequence[str]) -> list[Chart]:
-    """The same curves of several runs on one axis, told apart by the style of the line too."""
+    """The curves of several runs on one axis, distinguished by colour and line style."""
 
     def chart(
         title: str,
@@ -135,11 +135,11 @@ def build_comparison_charts(records: Sequence[RunRecord], names: Sequence[str]) 
         return smooth_points(points, max(3, len(points) // 50)) if len(points) > 100 else points
 
     return [
-        chart("Training loss, nats a token", "step", "loss", zero=False, change=smooth),
-        chart("Held-out loss, nats a token", "eval", "loss", zero=False),
-        chart("Tokens a second", "step", "tokens_per_second"),
+        chart("Training loss, nats per token", "step", "loss", zero=False, change=smooth),
+        chart("Held-out loss, nats per token", "eval", "loss", zero=False),
+        chart("Tokens/s", "step", "tokens_per_second"),
         chart("Model FLOPs utilisation", "step", "mfu", "%", change=to_percent),
-        chart("Seconds a step", "step", "seconds", "s"),
+        chart("Seconds per step", "step", "seconds", "s"),
         chart("Gradient norm before clipping", "step", "grad_norm"),
         chart("Learning rate", "step", "learning_rate"),
         chart("Resident memory of rank 0", "step", "memory_host_bytes", "GiB", change=to_gib),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig
+from transformers import AutoConfig, PreTrainedConfig
 
 from harness.runtime.checkpoint.consolidate.layouts import WEIGHT, RankParams, ShardedParam, open_rank_params
 from harness.runtime.checkpoint.consolidate.shard_files import RankFiles, find_layer_files, find_rank_files
@@ -110,7 +110,9 @@ def _build_weights(
     )
 
 
-def _open_pipeline(folder: Path, stage: int, groups: list[list[list[str]]] | None, config: Any) -> FullWeights:
+def _open_pipeline(
+    folder: Path, stage: int, groups: list[list[list[str]]] | None, config: PreTrainedConfig
+) -> FullWeights:
     """Each stage has files of its own; at ZeRO stage 0 each layer has one, from data rank 0 of its stage."""
     module: dict[str, torch.Tensor] = {}
     for layer, path in find_layer_files(folder):
@@ -141,7 +143,11 @@ def _open_pipeline(folder: Path, stage: int, groups: list[list[list[str]]] | Non
 
 
 def _open_stage(
-    files: RankFiles, stage: int, module: dict[str, torch.Tensor], groups: list[list[str]] | None, config: Any
+    files: RankFiles,
+    stage: int,
+    module: dict[str, torch.Tensor],
+    groups: list[list[str]] | None,
+    config: PreTrainedConfig,
 ) -> RankParams:
     """One stage under the names of `transformers`; `module` and `groups` have these already."""
     params = open_rank_params(files, stage, module, groups)

@@ -178,7 +178,7 @@ def join_pieces(pieces: list[torch.Tensor], shape: torch.Size) -> torch.Tensor:
     if num_elements < numel:
         raise user_error(
             "CK105",
-            f"the checkpoint's shards hold {num_elements} of the {numel} elements of a weight",
+            f"the checkpoint's shards have {num_elements} of the {numel} elements of a weight",
             notes=("shards are missing, or the optimizer was on NVMe when another program saved it",),
             fix="name another checkpoint",
         )

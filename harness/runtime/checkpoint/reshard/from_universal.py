@@ -12,34 +12,45 @@ Frozen parameters and buffers are loaded too, which DeepSpeed's universal loadin
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import deepspeed
 import torch
-from deepspeed.checkpoint.universal_checkpoint import _resolve_autotp_partition
-from deepspeed.utils.tensor_fragment import map_to_flat_opt_states
 
+from harness.checkpoints.manifest import Manifest
 from harness.runtime.checkpoint.consolidate import WEIGHT
 from harness.runtime.checkpoint.nvme_states import fill_sub_group
 from harness.runtime.checkpoint.reshard.layout_signature import param_groups, param_names
 from harness.runtime.checkpoint.reshard.to_universal import convert_to_universal
 from harness.runtime.checkpoint.safe_load import load_shard
-from harness.runtime.run_context import RunContext
+from harness.runtime.engine_protocol import Engine, EngineOptimizer, ZeroStage3Optimizer, ZeroStage12Optimizer
+from harness.runtime.patch_selection import check_usable
 from harness.runtime.topology import Topology
+from harness.runtime.train_context import TrainContext
 from harness.runtime.user_errors import user_error
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
-def load_universal(ctx: RunContext, folder: Path, manifest: Any) -> None:
+
+def load_universal(ctx: TrainContext, folder: Path, manifest: Manifest) -> None:
     """Convert checkpoint `folder` if that has not been done, and load it: weights, masters, the optimizer's states and
-    settings, schedule, counters, loss scale. A collective. Raises UserError on all ranks (CK105, CK120-CK123, CK131).
+    settings, schedule, counters, loss scale. A collective. Raises UserError on all ranks (CK105, CK120-CK123, CK131,
+    EN130).
     """
+    ctx.distributed.call_or_fail_everywhere(lambda: check_usable("universal-checkpoint"))
     universal = convert_to_universal(ctx, folder, manifest)
     load_into_engine(ctx.engine, ctx.topology, universal, ctx.config, ctx.distributed.call_or_fail_everywhere)
 
 
 def load_into_engine(
-    engine: Any, topology: Topology, universal: Path, config: Any, call_or_fail_everywhere: Any
+    engine: Engine,
+    topology: Topology,
+    universal: Path,
+    config: PreTrainedConfig,
+    call_or_fail_everywhere: Callable[[Callable[[], None]], None],
 ) -> None:
     """Load a universal folder that is complete."""
     body = json.loads((universal / "groups.json").read_text(encoding="utf-8"))
@@ -51,8 +62,9 @@ def load_into_engine(
         optimizer.checkpoint_event_prologue()
     _load_frozen(engine, names, zero, topology)
     if stage == 3:
-        _load_stage3(optimizer, names, zero, body["step"])
-        optimizer.checkpoint_event_epilogue()
+        stage3_optimizer = cast("ZeroStage3Optimizer", optimizer)
+        _load_stage3(stage3_optimizer, names, zero, body["step"])
+        stage3_optimizer.checkpoint_event_epilogue()
     elif hasattr(optimizer, "update_lp_params"):
         _load_stage12(engine, names, zero, topology, body["step"])
         optimizer.update_lp_params()
@@ -62,7 +74,7 @@ def load_into_engine(
     _restore_counters(engine, universal, body["dtype"])
 
 
-def _check_names(engine: Any, names: dict[Any, str], zero: Path) -> None:
+def _check_names(engine: Engine, names: dict[Any, str], zero: Path) -> None:
     expected = {names[p] for group in param_groups(engine) for p in group}
     missing = sorted(name for name in expected if not (zero / name / f"{WEIGHT}.pt").is_file())
     if missing:
@@ -74,8 +86,10 @@ def _check_names(engine: Any, names: dict[Any, str], zero: Path) -> None:
         )
 
 
-def _load_stage12(engine: Any, names: dict[Any, str], zero: Path, topology: Topology, step: int | None) -> None:
-    optimizer = engine.optimizer
+def _load_stage12(engine: Engine, names: dict[Any, str], zero: Path, topology: Topology, step: int | None) -> None:
+    from deepspeed.utils.tensor_fragment import map_to_flat_opt_states
+
+    optimizer = cast("ZeroStage12Optimizer", engine.optimizer)
     for group, parameters in zip(optimizer.optimizer.param_groups, param_groups(engine), strict=True):
         flat = group["params"][0]
         keys: set[str] = set()
@@ -95,7 +109,7 @@ def _state_keys(folder: Path) -> set[str]:
     return {path.stem for path in folder.glob("*.pt")} - {WEIGHT, "step"}
 
 
-def _load_stage3(optimizer: Any, names: dict[Any, str], zero: Path, step: int | None) -> None:
+def _load_stage3(optimizer: ZeroStage3Optimizer, names: dict[Any, str], zero: Path, step: int | None) -> None:
     """Sub-group by sub-group: memory holds the states of one."""
     for number, parameters in enumerate(optimizer.fp16_groups):
         flat: dict[str, Any] = {}
@@ -112,7 +126,7 @@ def _load_stage3(optimizer: Any, names: dict[Any, str], zero: Path, step: int | 
         _set_step(inner, optimizer.fp32_partitioned_groups_flat[number], step)
 
 
-def _load_stage0(engine: Any, names: dict[Any, str], zero: Path, topology: Topology, step: int | None) -> None:
+def _load_stage0(engine: Engine, names: dict[Any, str], zero: Path, topology: Topology, step: int | None) -> None:
     """Whole masters and states on every rank: one flat vector a group (fused, 16 bit), or a tensor a parameter."""
     optimizer = engine.optimizer
     inner = engine.basic_optimizer
@@ -135,6 +149,8 @@ def _load_stage0(engine: Any, names: dict[Any, str], zero: Path, topology: Topol
 
 def _local_part(parameter: Any, file: Path, topology: Topology) -> torch.Tensor:
     """This rank's part of a stored tensor: all of it, or its shard of a tensor degree."""
+    from deepspeed.checkpoint.universal_checkpoint import _resolve_autotp_partition
+
     whole: torch.Tensor = torch.load(file, map_location="cpu", weights_only=True, mmap=True)["param"]
     part = _resolve_autotp_partition(parameter, {}, whole, topology.tensor_parallel_rank, topology.tensor_parallel_size)
     return (whole if part is None else part).reshape(getattr(parameter, "ds_shape", parameter.shape))
@@ -148,7 +164,7 @@ def _set_step(inner: Any, owner: Any, step: int | None) -> None:
     inner.state[owner]["step"] = torch.tensor(float(step)) if in_tensor else step
 
 
-def _load_frozen(engine: Any, names: dict[Any, str], zero: Path, topology: Topology) -> None:
+def _load_frozen(engine: Engine, names: dict[Any, str], zero: Path, topology: Topology) -> None:
     """Frozen parameters and saved buffers; one that the checkpoint lacks keeps its value."""
     for parameter in engine.module.parameters():
         file = zero / names[parameter] / f"{WEIGHT}.pt"
@@ -164,7 +180,7 @@ def _load_frozen(engine: Any, names: dict[Any, str], zero: Path, topology: Topol
             buffer.copy_(torch.load(file, map_location="cpu", weights_only=True)["param"])
 
 
-def _restore_options(engine: Any, names: dict[Any, str], saved_groups: list[dict[str, Any]]) -> None:
+def _restore_options(engine: Engine, names: dict[Any, str], saved_groups: list[dict[str, Any]]) -> None:
     """Give each group the saved settings of its first parameter, where this optimizer knows them."""
     options_by_name = {name: group["options"] for group in saved_groups for name in group["names"]}
     for group, parameters in zip(engine.basic_optimizer.param_groups, param_groups(engine), strict=True):
@@ -172,7 +188,7 @@ def _restore_options(engine: Any, names: dict[Any, str], saved_groups: list[dict
         group.update({k: tuple(v) if isinstance(v, list) else v for k, v in options.items() if k in group})
 
 
-def _restore_counters(engine: Any, universal: Path, dtype: str) -> None:
+def _restore_counters(engine: Engine, universal: Path, dtype: str) -> None:
     """Steps, schedule, and the loss scale between runs in fp16."""
     head = torch.load(universal / "mp_rank_00_model_states.pt", weights_only=True)
     engine.global_steps = head["global_steps"]
@@ -184,7 +200,7 @@ def _restore_counters(engine: Any, universal: Path, dtype: str) -> None:
         _restore_scale(engine.optimizer, universal)
 
 
-def _restore_scale(optimizer: Any, universal: Path) -> None:
+def _restore_scale(optimizer: EngineOptimizer, universal: Path) -> None:
     state = load_shard(universal / "zero" / "optimizer_state.pt")
     scaler = getattr(optimizer, "loss_scaler", None) or getattr(optimizer, "loss_scale_config", None)
     saved_scaler = vars(state["loss_scaler"]) if "loss_scaler" in state else state

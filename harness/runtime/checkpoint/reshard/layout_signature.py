@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
+from harness.runtime.engine_protocol import Engine
 from harness.runtime.pipeline.parameter_names import to_transformers_parameter
 from harness.runtime.topology import Topology
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 _LABELS = {
     "zero_stage": "ZeRO stage",
@@ -24,11 +28,10 @@ _LABELS = {
 }
 
 
-def describe_layout(engine: Any, topology: Topology, config: Any = None) -> dict[str, Any]:
+def describe_layout(engine: Engine, topology: Topology, config: PreTrainedConfig) -> dict[str, Any]:
     """Plain values. `groups`: for each pipeline stage, the names of the parameters (as `transformers` has them) of each
     optimizer group. `config`: the model's, which a pipeline's names need. A collective of all ranks."""
-    stage, zero = engine.zero_optimization_stage(), engine._config.zero_config
-    offload = zero.offload_optimizer
+    stage, offload = engine.zero_optimization_stage(), engine.zero_offload_optimizer()
     param = next(p for p in engine.module.parameters() if p.requires_grad)
     return {
         "zero_stage": int(stage),
@@ -37,8 +40,8 @@ def describe_layout(engine: Any, topology: Topology, config: Any = None) -> dict
         "tensor": topology.tensor_parallel_size,
         "pipeline": topology.pipeline_parallel_size,
         "optimizer_device": str(getattr(offload.device, "value", offload.device)) if offload else "none",
-        "sub_group_size": int(zero.sub_group_size) if stage == 3 else None,
-        "round_robin_gradients": bool(zero.round_robin_gradients) if stage in (1, 2) else None,
+        "sub_group_size": int(engine.zero_sub_group_size()) if stage == 3 else None,
+        "round_robin_gradients": bool(engine.zero_round_robin_gradients()) if stage in (1, 2) else None,
         "wrapper": type(engine.optimizer).__name__,
         "groups": _gather_stages(_names_by_group(engine, config), topology),
     }
@@ -54,7 +57,7 @@ def _short_value(value: Any) -> Any:
     return "others" if isinstance(value, list) else value
 
 
-def param_names(engine: Any, config: Any) -> dict[Any, str]:
+def param_names(engine: Engine, config: PreTrainedConfig) -> dict[Any, str]:
     """Parameter -> its name in `transformers`, for the parameters of this rank; a tied one under its first name."""
     names = {p: name for name, p in reversed(list(engine.module.named_parameters()))}
     if hasattr(engine.module, "tied_modules"):
@@ -62,7 +65,7 @@ def param_names(engine: Any, config: Any) -> dict[Any, str]:
     return names
 
 
-def param_groups(engine: Any) -> list[list[Any]]:
+def param_groups(engine: Engine) -> list[list[Any]]:
     """The model's own parameters by optimizer group, in the engine's order."""
     optimizer = engine.optimizer
     for attribute in ("bit16_groups", "bf16_groups", "fp16_groups"):
@@ -83,7 +86,7 @@ def _merge_sub_groups(optimizer: Any, sub_groups: list[list[Any]]) -> list[list[
     return groups
 
 
-def _names_by_group(engine: Any, config: Any) -> list[list[str]]:
+def _names_by_group(engine: Engine, config: PreTrainedConfig) -> list[list[str]]:
     names = param_names(engine, config)
     return [[names[p] for p in group] for group in param_groups(engine)]
 

@@ -22,13 +22,14 @@ from typing import Any
 
 import torch
 
+from harness.checkpoints.manifest import Manifest
 from harness.errors import UserError
 from harness.file_io import replace_file
 from harness.runtime.checkpoint.consolidate import WEIGHT, FullWeights, open_checkpoint
 from harness.runtime.checkpoint.disk_space import free_bytes
 from harness.runtime.checkpoint.rank_shares import divide_over_ranks
 from harness.runtime.run_config import RunDir
-from harness.runtime.run_context import RunContext
+from harness.runtime.train_context import TrainContext
 from harness.runtime.user_errors import user_error
 from harness.units import format_bytes
 
@@ -48,7 +49,7 @@ def remove_converted(run_dir: RunDir) -> None:
     shutil.rmtree(universal_folder(run_dir), ignore_errors=True)
 
 
-def convert_to_universal(ctx: RunContext, folder: Path, manifest: Any) -> Path:
+def convert_to_universal(ctx: TrainContext, folder: Path, manifest: Manifest) -> Path:
     """The universal folder of checkpoint `folder`, converted unless it exists. A collective: each rank writes a share.
 
     Raises UserError on all ranks (CK105, CK120, CK131 the source; CK121 no room or not writable; CK122 hosts apart).
@@ -60,7 +61,7 @@ def convert_to_universal(ctx: RunContext, folder: Path, manifest: Any) -> Path:
     weights = distributed.call_or_fail_everywhere(lambda: _open_source(folder, manifest))
     temporary = out.with_name(f".tmp-{out.name}")
     if distributed.is_main_process:
-        _log(f"converting `{folder}` for another shape of run, {format_bytes(universal_bytes(weights))}")
+        _log(f"converting `{folder}` for another layout, {format_bytes(universal_bytes(weights))}")
     distributed.call_or_fail_everywhere(
         lambda: _create_folder(temporary, out, universal_bytes(weights)) if distributed.is_main_process else None
     )
@@ -111,7 +112,7 @@ def write_params(
             on_progress(i)
 
 
-def write_metadata(weights: FullWeights, out: Path, manifest: Any) -> None:
+def write_metadata(weights: FullWeights, out: Path, manifest: Manifest) -> None:
     """Write settings, counters and the schedule, in every form that DeepSpeed reads."""
     groups = [{**group.options, "params": []} for group in weights.groups]
     state = {
@@ -136,14 +137,14 @@ def _plain_options(options: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in options.items() if isinstance(v, str | int | float | bool | list | tuple | type(None))}
 
 
-def _open_source(folder: Path, manifest: Any) -> FullWeights:
+def _open_source(folder: Path, manifest: Manifest) -> FullWeights:
     if manifest.get("layout") == "per-host":
         raise user_error(
             "CK122",
-            f"`{folder}` has the shards of each host on that host alone, and this run needs them in another shape",
-            fix="copy the shards of all hosts into one folder that all hosts see, or resume in the checkpoint's shape",
+            f"`{folder}` has the shards of each host on that host alone, and this run needs another layout",
+            fix="copy the shards of all hosts into one shared folder, or resume in the checkpoint's layout",
         )
-    return open_checkpoint(folder, manifest)
+    return open_checkpoint(folder, manifest.body)
 
 
 def _is_converted(out: Path, source: dict[str, Any]) -> bool:
@@ -167,7 +168,7 @@ def _create_folder(temporary: Path, out: Path, size: int) -> None:
                 "CK121",
                 f"the conversion needs {format_bytes(size + _SPARE_BYTES)} in `{out.parent}`,"
                 f" where {format_bytes(free)} are free",
-                notes=("the checkpoint was saved in another shape: ranks, ZeRO stage, offload or degrees",),
+                notes=("the checkpoint was saved in another layout: ranks, ZeRO stage, offload or degrees",),
                 fix="make room there, or resume in the shape of the checkpoint",
             )
 

@@ -42,5 +42,5 @@ CHECK = EngineCheck(
     observe=_observe,
     evaluate=_evaluate,
     gates=("EN015", "EN054"),
-    fix="see `harness doctor` on that host; where the CPU is meant, launch with DS_ACCELERATOR=cpu",
+    fix="see `harness doctor` on that host; to train on the CPU on purpose, launch with DS_ACCELERATOR=cpu",
 )

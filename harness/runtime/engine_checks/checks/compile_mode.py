@@ -22,7 +22,7 @@ def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckRe
 CHECK = EngineCheck(
     id="AT015",
     name="not-compiled",
-    question="is the model compiled where that is asked for?",
+    question="is the model compiled as in the spec?",
     moment="built",
     observe=_observe,
     evaluate=_evaluate,

@@ -32,7 +32,7 @@ def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckRe
 CHECK = EngineCheck(
     id="AT007",
     name="another-batch",
-    question="are micro-batch, accumulation and global batch as asked for?",
+    question="are micro-batch, accumulation and global batch as in the spec?",
     moment="built",
     observe=_observe,
     evaluate=_evaluate,

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+
 from harness.runtime.engine_checks.engine_check import (
     CheckResult,
     EngineCheck,
@@ -24,18 +26,22 @@ def _observe(observations: Observations) -> Any:
     counts: Counter[str] = Counter()
     for parameter in engine.module.parameters():
         counts[_dtype_name(parameter.dtype)] += numel_of(parameter)
-    autocast = _dtype_name(engine.torch_autocast_dtype()) or "any" if engine.torch_autocast_enabled() else None
+    autocast = _dtype_name_or_none(engine.torch_autocast_dtype()) or "any" if engine.torch_autocast_enabled() else None
     return {
         "weights": dict(counts),
         "masters": sorted({_dtype_name(m.dtype) for m in master_weights(engine) if m.numel()}),
-        "accumulation": _dtype_name(getattr(optimizer, "gradient_accumulation_dtype", None)),
-        "communication": _dtype_name(engine.communication_data_type),
+        "accumulation": _dtype_name_or_none(getattr(optimizer, "gradient_accumulation_dtype", None)),
+        "communication": _dtype_name_or_none(engine.communication_data_type),
         "autocast": autocast,
     }
 
 
-def _dtype_name(dtype: Any) -> str | None:
-    return None if dtype is None else str(dtype).removeprefix("torch.")
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _dtype_name_or_none(dtype: torch.dtype | None) -> str | None:
+    return None if dtype is None else _dtype_name(dtype)
 
 
 def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckResult:
@@ -71,7 +77,7 @@ def _find_difference(expected: ExpectedSettings, values: dict[str, Any]) -> str:
 CHECK = EngineCheck(
     id="AT005",
     name="another-number-format",
-    question="are weights, masters, accumulated gradients and messages in the formats that are asked for?",
+    question="are weights, masters, accumulated gradients and communication in the formats of the spec?",
     moment="built",
     observe=_observe,
     evaluate=_evaluate,

@@ -13,7 +13,7 @@ from harness.runtime.engine_checks.observations import Observations
 
 def _observe(observations: Observations) -> Any:
     if observations.expected.expert_parallel_size < 2:
-        raise NotApplicable("no expert parallelism is asked for")
+        raise NotApplicable("the spec has no expert parallelism")
     from deepspeed.module_inject.auto_ep_layer import AutoEPMoELayer
 
     sizes = [int(m.ep_size) for m in observations.engine.module.modules() if isinstance(m, AutoEPMoELayer)]
@@ -27,7 +27,7 @@ def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckRe
 CHECK = EngineCheck(
     id="AT016",
     name="experts-not-spread",
-    question="do as many ranks share a layer's experts as is asked for?",
+    question="are a layer's experts sharded over as many ranks as in the spec?",
     moment="built",
     observe=_observe,
     evaluate=_evaluate,

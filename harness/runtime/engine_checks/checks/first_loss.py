@@ -25,7 +25,7 @@ def _observe(observations: Observations) -> Any:
         raise NotApplicable(
             "the weights are not new"
             if not observations.expected.is_random_init
-            else "the run goes on from a checkpoint"
+            else "the run resumes from a checkpoint"
         )
     config = observations.model_config
     if hasattr(config, "get_text_config"):
@@ -57,5 +57,5 @@ CHECK = EngineCheck(
     observe=_observe,
     evaluate=_evaluate,
     key="model",
-    fix="look at the initialisation (AT012) and at the rows: `harness data show`",
+    fix="check the initialisation (AT012) and the rows: `harness data show`",
 )

@@ -39,7 +39,7 @@ def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckRe
 CHECK = EngineCheck(
     id="AT013",
     name="step-before-the-first",
-    question="has the optimizer taken no step before the first one?",
+    question="does the optimizer start without a step?",
     moment="built",
     observe=_observe,
     evaluate=_evaluate,

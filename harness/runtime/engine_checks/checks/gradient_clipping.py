@@ -19,7 +19,7 @@ def _observe(observations: Observations) -> Any:
 def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckResult:
     max_norm = expected.gradient_clipping
     if isinstance(max_norm, (int, float)) and not isinstance(max_norm, bool) and max_norm < 0:
-        return check_failed(f"gradients are clipped at {max_norm}, which DeepSpeed takes for no clipping", max_norm)
+        return check_failed(f"gradients are clipped at {max_norm}, which DeepSpeed treats as no clipping", max_norm)
     result = check_equal(max_norm, [values["engine"] for values in rank_values], "the gradient norm to clip at")
     wrapper_norms = [values["wrapper"] for values in rank_values if values["wrapper"] is not None]
     if result.state == "holds" and any(value != max_norm for value in wrapper_norms):
@@ -33,7 +33,7 @@ def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckRe
 CHECK = EngineCheck(
     id="AT006",
     name="another-clipping",
-    question="are gradients clipped where they are asked to be?",
+    question="are gradients clipped at the norm of the spec?",
     moment="built",
     observe=_observe,
     evaluate=_evaluate,

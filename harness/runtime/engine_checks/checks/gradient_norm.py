@@ -27,7 +27,7 @@ def _observe(observations: Observations) -> Any:
             norms.append([record.step, float(record.grad_norm)])
         skipped_before = record.skipped_steps
     if not norms:
-        raise NotApplicable("DeepSpeed tells no norm here, or every step was skipped")
+        raise NotApplicable("DeepSpeed gives no norm here, or every step was skipped")
     return norms
 
 

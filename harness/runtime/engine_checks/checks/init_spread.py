@@ -24,7 +24,7 @@ def _observe(observations: Observations) -> Any:
     if not observations.expected.is_random_init:
         raise NotApplicable("the weights are not new")
     if not observations.init_stats:
-        raise NotApplicable("the model does not say how it is initialised")
+        raise NotApplicable("the model has no known initialisation")
     return {
         "is": compute_model_stats(observations.engine.module),
         "should": {name: s.std for name, s in observations.init_stats.items()},
@@ -45,13 +45,13 @@ def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckRe
                 f" initialisation gives {expected_std:.4g}",
                 details,
             )
-    return check_passed(details) if details else CheckResult("skipped", "too few weights to tell")
+    return check_passed(details) if details else CheckResult("skipped", "too few weights to decide")
 
 
 CHECK = EngineCheck(
     id="AT012",
     name="initialisation-lost",
-    question="have new weights the spread that the model's own initialisation has?",
+    question="do new weights have the standard deviation of the model's own initialisation?",
     moment="built",
     observe=_observe,
     evaluate=_evaluate,

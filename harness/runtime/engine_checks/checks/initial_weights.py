@@ -70,8 +70,7 @@ def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckRe
 
 def _changed_result(names: Sequence[str], rank: int) -> CheckResult:
     return check_failed(
-        f"{len(names)} or more weights are not what they were before `deepspeed.initialize`, such as `{names[0]}`"
-        f" (rank {rank})",
+        f"{len(names)} or more weights were changed by `deepspeed.initialize`, such as `{names[0]}` (rank {rank})",
         list(names),
         "a pretrained model would be lost, and a new one start from other numbers than those of its seed",
     )
@@ -80,7 +79,7 @@ def _changed_result(names: Sequence[str], rank: int) -> CheckResult:
 CHECK = EngineCheck(
     id="AT011",
     name="weights-changed-by-initialize",
-    question="are the weights after `deepspeed.initialize` those from before it?",
+    question="does `deepspeed.initialize` leave the weights unchanged?",
     moment="built",
     observe=_observe,
     evaluate=_evaluate,

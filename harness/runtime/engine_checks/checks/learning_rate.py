@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
+from torch.optim.lr_scheduler import LambdaLR
 
 from harness.runtime.engine_checks.engine_check import (
     CheckResult,
@@ -34,7 +35,7 @@ def _observe(observations: Observations) -> Any:
     if observations.lr_multiplier is None:
         optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=float(peak))
         make_scheduler = scheduler_factory(expected.scheduler, observations.total_steps)
-        observations.lr_multiplier = make_scheduler(optimizer).lr_lambdas[0]
+        observations.lr_multiplier = cast("LambdaLR", make_scheduler(optimizer)).lr_lambdas[0]
     schedule_steps = observations.scheduler_steps_at_start
     pairs, skipped = [], observations.skipped_steps_at_start
     for record in observations.steps:

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
+
+import torch
 
 from harness.runtime.engine_checks.engine_check import (
     CheckResult,
@@ -15,6 +17,7 @@ from harness.runtime.engine_checks.engine_check import (
 )
 from harness.runtime.engine_checks.expected_settings import ExpectedSettings
 from harness.runtime.engine_checks.observations import Observations
+from harness.runtime.engine_protocol import EngineOptimizer
 
 _BASE_CLASSES = {
     "adam": ("FusedAdam", "DeepSpeedCPUAdam", "Adam", "AdamW"),
@@ -33,11 +36,12 @@ _WRAPPERS = {
 }
 
 
-def innermost_optimizer(optimizer: Any) -> Any:
+def innermost_optimizer(optimizer: EngineOptimizer) -> torch.optim.Optimizer:
     """The optimizer that computes, below DeepSpeed's wrappers."""
-    while getattr(optimizer, "optimizer", None) is not None:
-        optimizer = optimizer.optimizer
-    return optimizer
+    inner: Any = optimizer
+    while getattr(inner, "optimizer", None) is not None:
+        inner = inner.optimizer
+    return cast("torch.optim.Optimizer", inner)
 
 
 def _observe(observations: Observations) -> Any:
@@ -70,6 +74,7 @@ def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckRe
     difference = _find_decay_difference(expected, values)
     if difference:
         return check_failed(difference, text)
+    wrappers: tuple[str, ...]
     if expected.zero_stage == 0:
         wrappers = _HALF_PRECISION_WRAPPERS if expected.dtype != "float32" else (values["base"],)
     else:
@@ -95,11 +100,11 @@ def _find_decay_difference(expected: ExpectedSettings, values: dict[str, Any]) -
 CHECK = EngineCheck(
     id="AT002",
     name="another-optimizer",
-    question="is it the optimizer that is asked for, in the wrapper of the stage and number format?",
+    question="is it the optimizer of the spec, in the wrapper of the stage and number format?",
     moment="built",
     observe=_observe,
     evaluate=_evaluate,
     key="optimizer.type",
     gates=("OP001", "OP002", "OF004"),
-    fix="compare `optimizer` in `ds_config.json` with the spec, and render the JSON anew",
+    fix="compare `optimizer` in `ds_config.json` with the spec, and render the JSON again",
 )

@@ -63,11 +63,11 @@ def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckRe
 CHECK = EngineCheck(
     id="AT003",
     name="optimizer-elsewhere",
-    question="are optimizer states and master weights where they are asked to be?",
+    question="are optimizer states and master weights on the device of the spec?",
     moment="built",
     observe=_observe,
     evaluate=_evaluate,
     key="zero.offload_optimizer.device",
     gates=("OF003", "OF004", "OF006"),
-    fix="`nvme` needs ZeRO stage 3, `cpu` stage 1 or more; write `device` out",
+    fix="`nvme` needs ZeRO stage 3, `cpu` stage 1 or more; set `device` explicitly",
 )

@@ -58,7 +58,7 @@ def _normalize(value: Any) -> Any:
 CHECK = EngineCheck(
     id="AT014",
     name="other-optimizer-settings",
-    question="has the optimizer the decay, betas and epsilon that are asked for, also after a resume?",
+    question="does the optimizer have the decay, betas and epsilon of the spec, also after a resume?",
     moment="begun",
     observe=_observe,
     evaluate=_evaluate,

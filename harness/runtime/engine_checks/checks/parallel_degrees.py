@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch.distributed as dist
 from deepspeed.runtime.pipe.engine import PipelineEngine
 from deepspeed.utils import groups
 
+from harness.runtime import engine_protocol
 from harness.runtime.engine_checks.engine_check import (
     CheckResult,
     EngineCheck,
@@ -26,12 +27,12 @@ def _observe(observations: Observations) -> Any:
     is_pipeline = isinstance(engine, PipelineEngine)
     sequence_group = None if is_pipeline else vars(engine).get("seq_parallel_group")
     sequence_size = 1 if sequence_group is None else dist.get_world_size(sequence_group)
-    hpz_group = getattr(groups, "_ZERO_PARAM_INTRA_PARALLEL_GROUP", None)
+    hpz_group = getattr(getattr(engine.optimizer, "parameter_offload", None), "zero_param_parallel_group", None)
     uses_hpz = observations.expected.hpz_partition_size > 1 and hpz_group is not None
     return {
         "data": int(engine.dp_world_size) if sequence_size == 1 else int(engine.seq_dp_world_size) // sequence_size,
         "tensor": 1 if is_pipeline or engine.autotp_size() < 2 else int(groups.get_tensor_model_parallel_world_size()),
-        "pipeline": int(engine.num_stages) if is_pipeline else 1,
+        "pipeline": int(cast("engine_protocol.PipelineEngine", engine).num_stages) if is_pipeline else 1,
         "sequence": sequence_size,
         "zero_hpz": dist.get_world_size(hpz_group) if uses_hpz else 1,
     }
@@ -60,7 +61,7 @@ def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckRe
 CHECK = EngineCheck(
     id="AT008",
     name="other-degrees",
-    question="are the ranks divided into data, tensor, pipeline and sequence ranks as asked for?",
+    question="are the data, tensor, pipeline and sequence degrees as in the spec?",
     moment="built",
     observe=_observe,
     evaluate=_evaluate,

@@ -19,13 +19,13 @@ def _observe(observations: Observations) -> Any:
 
 
 def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckResult:
-    return check_equal(expected.offload_param, rank_values, "the place that parameters are offloaded to")
+    return check_equal(expected.offload_param, rank_values, "the device of offloaded parameters")
 
 
 CHECK = EngineCheck(
     id="AT004",
     name="parameters-elsewhere",
-    question="are parameter shards where they are asked to be?",
+    question="are parameter shards on the device of the spec?",
     moment="built",
     observe=_observe,
     evaluate=_evaluate,

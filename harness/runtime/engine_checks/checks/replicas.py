@@ -27,9 +27,9 @@ _TOLERANCE = 1e-4
 def _observe(observations: Observations) -> Any:
     engine, topology = observations.engine, observations.parallel_dims
     if topology.world_size // topology.pipeline_parallel_size < 2:
-        raise NotApplicable("no rank holds what another holds")
+        raise NotApplicable("no parameter is replicated")
     if engine.zero_optimization_stage() == 3:
-        raise NotApplicable("at stage 3 every rank holds other shards")
+        raise NotApplicable("at stage 3 every rank has other shards")
     named_parameters = [
         (n, p) for n, p in observations.parameters.items() if getattr(p, "allreduce", True) is not False
     ]
@@ -75,7 +75,7 @@ def _is_same(mine: Sequence[Any], other: Sequence[Any], *, exact: bool) -> bool:
 
 def _drift_result(name: str, other: int, rank: int) -> CheckResult:
     return check_failed(
-        f"`{name}` is not the same on ranks {other} and {rank}, which both hold it",
+        f"`{name}` differs between ranks {other} and {rank}, which both have it",
         name,
         "gradients are not reduced over all its replicas, or the ranks see other data",
     )
@@ -90,5 +90,5 @@ CHECK = EngineCheck(
     evaluate=_evaluate,
     key="parallel",
     gates=("TP010",),
-    fix="go on from a checkpoint that was saved before, and report it with `engine_checks.json`",
+    fix="resume from an earlier checkpoint, and report it with `engine_checks.json`",
 )

@@ -19,7 +19,7 @@ from harness.runtime.engine_checks.observations import Observations
 
 def _observe(observations: Observations) -> Any:
     if observations.last_batch is None:
-        raise NotApplicable("nothing was drawn")
+        raise NotApplicable("no sample was read")
     return observations.last_batch
 
 
@@ -46,10 +46,10 @@ def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckRe
 CHECK = EngineCheck(
     id="AT025",
     name="samples-shared-wrongly",
-    question="do ranks of a tensor, pipeline or sequence group see the same samples, and other data ranks others?",
+    question="do ranks of one micro-batch see the same samples, and data-parallel ranks different ones?",
     moment="steps",
     observe=_observe,
     evaluate=_evaluate,
     key="parallel",
-    fix="draw by the data-parallel rank, not by the rank in the world",
+    fix="sample by the data-parallel rank, not by the global rank",
 )

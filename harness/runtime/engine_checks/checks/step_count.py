@@ -50,5 +50,5 @@ CHECK = EngineCheck(
     evaluate=_evaluate,
     key="train.gradient_accumulation_steps",
     gates=("ZR032",),
-    fix="write `train.gradient_accumulation_steps` as a whole number, and render the JSON anew",
+    fix="write `train.gradient_accumulation_steps` as a whole number, and render the JSON again",
 )

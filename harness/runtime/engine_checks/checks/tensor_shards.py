@@ -42,13 +42,13 @@ def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckRe
         for rank, values in enumerate(rank_values):
             if values["changed"]:
                 return check_failed(
-                    f"the shape of `{values['first']}` has changed on rank {rank}, and nothing cuts it", values
+                    f"the shape of `{values['first']}` has changed on rank {rank} without tensor parallelism", values
                 )
         return check_passed({"share": 1.0})
     for rank, values in enumerate(rank_values):
         if values["less"] <= 0:
             return check_failed(
-                f"no weight is cut on rank {rank}: the tensor ranks repeat each other's work",
+                f"no weight is sharded on rank {rank}: the tensor ranks repeat each other's work",
                 values,
                 "a preset or pattern of `tensor_parallel` matches no layer of the model",
             )
@@ -58,7 +58,7 @@ def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckRe
 CHECK = EngineCheck(
     id="AT009",
     name="nothing-cut",
-    question="does each tensor rank hold a part of the layers?",
+    question="does each tensor rank have a shard of the layers?",
     moment="built",
     observe=_observe,
     evaluate=_evaluate,

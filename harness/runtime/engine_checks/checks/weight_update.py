@@ -18,14 +18,15 @@ from harness.runtime.engine_checks.expected_settings import ExpectedSettings
 from harness.runtime.engine_checks.observations import Observations
 
 _MAX_UPDATE = {"adam": 5.0, "adamw": 5.0, "lion": 1.5, "adagrad": 1.5}
-"""Times the rate at most, beside decay: Adam's update is below (1 - b1) / sqrt(1 - b2), 3.2 with usual betas."""
+"""Largest update in units of the rate, decay aside: Adam's update is below (1 - b1) / sqrt(1 - b2), 3.2 with usual
+betas."""
 _MIN_UPDATE = 0.1
 _MIN_LEARNING_RATE = 1e-7
 
 
 def _observe(observations: Observations) -> Any:
     if observations.weight_change is None:
-        raise NotApplicable("no step had a rate yet, or what the optimizer steps is on NVMe")
+        raise NotApplicable("no step had a rate yet, or the optimizer is on NVMe")
     return observations.weight_change
 
 
@@ -36,7 +37,7 @@ def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckRe
     if expected.master_dtype != "float32" or rate < _MIN_LEARNING_RATE:
         return CheckResult("skipped", "a step of this size is lost in rounding")
     if not math.isfinite(move):
-        return check_failed(f"weights are no numbers after step {details['step']}", details)
+        return check_failed(f"weights are not finite after step {details['step']}", details)
     if move == 0:
         return check_failed(f"no weight has moved in step {details['step']}, whose rate is {rate:.4g}", details)
     max_update = _MAX_UPDATE.get(expected.optimizer)
@@ -50,7 +51,7 @@ def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckRe
     is_fresh = not rank_values[0]["start"] and float(expected.optimizer_params.get("eps") or 0.0) <= 1e-6
     if move > max_move or (is_fresh and move < _MIN_UPDATE * rate):
         return check_failed(
-            f"weights have moved by {move:.4g} at most in step {details['step']}, about {rate:.4g} was due",
+            f"weights moved by {move:.4g} at most in step {details['step']}, expected about {rate:.4g}",
             details,
             "a loss scale that is divided out twice makes steps small, another rate or decay makes them large",
         )
@@ -66,5 +67,5 @@ CHECK = EngineCheck(
     evaluate=_evaluate,
     key="optimizer.learning_rate",
     gates=("PR002", "PR012"),
-    fix="look at the loss scale and the schedule; `precision.bf16: true` needs no scale",
+    fix="check the loss scale and the schedule; `precision.bf16: true` needs no scale",
 )

@@ -22,11 +22,11 @@ def _evaluate(expected: ExpectedSettings, rank_values: Sequence[Any]) -> CheckRe
 CHECK = EngineCheck(
     id="AT001",
     name="another-zero-stage",
-    question="does the engine run at the ZeRO stage that is asked for?",
+    question="does the engine run at the ZeRO stage of the spec?",
     moment="built",
     observe=_observe,
     evaluate=_evaluate,
     key="zero.stage",
     gates=("ZR001",),
-    fix="write `zero.stage` as a number from 0 to 3, and render the JSON anew",
+    fix="write `zero.stage` as a number from 0 to 3, and render the JSON again",
 )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The trackers of a run, one thread each, which imports, opens and feeds its tracker.
 
-A tracker that is missing, fails or hangs is given up and reported. Training neither stops nor waits for it.
+A tracker that is missing, fails or hangs is disabled and reported. Training neither stops nor waits for it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ BACKENDS: Mapping[Tracker, Callable[[TrackerTarget], TrackerBackend]] = {
 }
 
 _MAX_QUEUED_LINES = 1000
-"""Lines that may wait for a slow tracker. One line more, and it is given up."""
+"""Lines that may wait for a slow tracker. One more line disables it."""
 _CLOSE_TIMEOUT_SECONDS = 15.0
 
 
@@ -88,30 +88,40 @@ def _describe_error(error: BaseException) -> str:
 
 
 class Trackers:
-    """All trackers of a run. Only the main process has any."""
+    """All trackers of a run. Only the main process has any. They get every row of `metrics`, and end with it."""
 
     def __init__(
         self, spec: TelemetrySpec, run_dir: Path, name: str, metrics: MetricsWriter, log: Callable[[str], None]
     ) -> None:
-        self._metrics, self._log = metrics, log
+        self._metrics, self._log, self._last_step = metrics, log, 0
         folder = Path(spec.tracker_dir) if spec.tracker_dir else run_dir / "trackers"
         target = TrackerTarget(spec, folder, run_dir.name, name)
         kinds = dict.fromkeys(spec.trackers) if metrics.is_writer else {}
         self.threads = [TrackerThread(kind, partial(BACKENDS[kind], target)) for kind in kinds]
+
+    def start(self) -> None:
+        """Start all of them."""
         for tracker in self.threads:
             tracker.start()
-            metrics.listeners.append(tracker.enqueue)
+        self._metrics.listener = self if self.threads else None
+
+    def enqueue(self, row: Mapping[str, Any]) -> None:
+        """Queue a row for each tracker."""
+        if row["type"] == "step":
+            self._last_step = row["step"]
+        for tracker in self.threads:
+            tracker.enqueue(row)
 
     def report_failures(self, step: int) -> None:
-        """Report the trackers that were given up since the last call."""
+        """Report the trackers that were disabled since the last call."""
         for tracker in self.threads:
             if tracker.error is not None and not tracker.is_reported:
                 tracker.is_reported = True
                 self._metrics.write("tracker_failed", step=step, tracker=tracker.name, error=tracker.error)
-                self._log(f"warning: the tracker `{tracker.name}` is given up, training goes on: {tracker.error}")
+                self._log(f"warning: the tracker `{tracker.name}` is disabled, training continues: {tracker.error}")
 
-    def close(self, step: int) -> None:
+    def close(self) -> None:
         """Close all trackers and report the failures."""
         for tracker in self.threads:
             tracker.close()
-        self.report_failures(step)
+        self.report_failures(self._last_step)

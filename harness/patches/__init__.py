@@ -1,1 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
 """Changes inside DeepSpeed and its dependencies, one file each."""

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: Apache-2.0
 """Bytes and blocking time of NVMe swapping, counted at DeepSpeed's own file handles."""
 
 from __future__ import annotations
@@ -33,17 +34,6 @@ def find_nvme_dirs(ds_config: dict[str, Any]) -> list[Path]:
     return list(
         dict.fromkeys(Path(p["nvme_path"]) for p in sections if p.get("device") == "nvme" and p.get("nvme_path"))
     )
-
-
-def count_nvme_io(ds_config: dict[str, Any]) -> None:
-    """Start to count, if the run swaps to NVMe. Call it before the engine is built, which opens the handles."""
-    if not find_nvme_dirs(ds_config):
-        return
-    from deepspeed.ops.op_builder import AsyncIOBuilder
-
-    op = AsyncIOBuilder().load(verbose=False)
-    if not hasattr(op.aio_handle, "counted_by_harness"):
-        op.aio_handle = counting_handle_class(op.aio_handle)
 
 
 def counting_handle_class(handle: type) -> type:

@@ -1,21 +1,25 @@
-"""Brings DeepSpeed's CPU Adam to its state at the checkpoint, so that a resume is exact.
+# SPDX-License-Identifier: Apache-2.0
+"""Replays CPU Adam's steps after a resume, so that its powers of beta are those of a run that was not interrupted.
 
-DeepSpeed's CPU kernels (`csrc/includes/cpu_adam.h`, `IncrementStep`) keep beta^t as a running fp32 product while steps
-follow each other, but take `pow(beta, t)` after a gap, and a resume is a gap: the last bit differs from t = 3 on. So
-the first t steps are replayed on one unused element. Optimizers on an accelerator compute the power in every step and
-need nothing.
+Upstream: The CPU kernels (`csrc/includes/cpu_adam.h`, `IncrementStep`) keep beta^t as a running fp32 product while
+steps follow each other, and take `pow(beta, t)` after a gap. A resume is a gap: at some t the last bit differs, for
+0.999 at t = 3 and 6, and all later powers with it.
+
+Patch: After a checkpoint is loaded, the first t steps are replayed on one unused element. Optimizers on an accelerator
+compute the power in every step and need nothing.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import torch
-from deepspeed.ops.adam import DeepSpeedCPUAdam, FusedAdam
+from harness.patches.patch_registry import Patch, Target
 
 
 def replay_cpu_adam(engine: Any) -> int:
     """Replay on the CPU Adam of this rank's engine, if it has one; returns the number of replayed steps."""
+    from deepspeed.ops.adam import DeepSpeedCPUAdam, FusedAdam
+
     adam = engine.basic_optimizer
     if not isinstance(adam, DeepSpeedCPUAdam | FusedAdam):
         return 0
@@ -30,6 +34,9 @@ def replay_cpu_adam(engine: Any) -> int:
 
 
 def _replay_step(adam: Any, group: dict[str, Any], step: int) -> None:
+    import torch
+    from deepspeed.ops.adam import DeepSpeedCPUAdam
+
     beta1, beta2 = group["betas"]
     weight, gradient, first, second = (torch.zeros(1) for _ in range(4))
     if isinstance(adam, DeepSpeedCPUAdam):
@@ -61,3 +68,18 @@ def _replay_step(adam: Any, group: dict[str, Any], step: int) -> None:
             int(group["bias_correction"]),
             0.0,
         )
+
+
+PATCH = Patch(
+    name="cpu-adam-resume",
+    kind="correctness",
+    targets=(
+        Target("deepspeed.ops.adam.cpu_adam:DeepSpeedCPUAdam.step", "60c1fe8cf212943f"),
+        Target("deepspeed.ops.adam.fused_adam:FusedAdam.step", "8ae7940eb2a75e91"),
+    ),
+    remove_when="`IncrementStep` computes beta^t in the same way with and without a gap between steps",
+    when="runs that resume from a checkpoint, with the optimizer on the CPU",
+    is_needed=lambda run: run.is_resumed and (run.on_cpu_accelerator or run.optimizer_device != "none"),
+    private_names=("_dummy_overflow_buf",),
+    upstream="https://github.com/deepspeedai/DeepSpeed/pull/564",
+)

@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hands `transformers` the function by which layers recompute their activations.
+
+Upstream: `gradient_checkpointing_enable` of `transformers` takes options for torch's `checkpoint` only, not DeepSpeed's
+function, which can keep the inputs of layers in host memory.
+
+Patch: `runtime/models/activation_checkpointing.py` calls `_set_gradient_checkpointing` with either function.
+"""
+
+from __future__ import annotations
+
+from harness.patches.patch_registry import Patch, Target
+
+PATCH = Patch(
+    name="layer-checkpointing",
+    kind="use",
+    targets=(Target("transformers.modeling_utils:PreTrainedModel._set_gradient_checkpointing"),),
+    remove_when="`gradient_checkpointing_enable` takes a function",
+    when="`train.gradient_checkpointing`",
+    package="transformers",
+    tested=("5.23.0",),
+    is_needed=lambda run: run.has_layer_checkpointing,
+)

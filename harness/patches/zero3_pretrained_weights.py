@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads pretrained weights into the shards of ZeRO-3, one tensor at a time.
+
+Upstream: `from_pretrained` under ZeRO-3 creates every parameter whole first, and rank 0 maps all files: four times the
+model in host memory with 4 ranks and 1 GB of weights.
+
+Patch: `runtime/models/zero3_weights.py` matches stored names with those of the model through functions of
+`transformers` that are in no reference, and hands `deepspeed.zero.Init` one parameter after the other.
+"""
+
+from __future__ import annotations
+
+from harness.patches.patch_registry import Patch, Target
+
+PATCH = Patch(
+    name="zero3-pretrained-weights",
+    kind="use",
+    targets=(
+        Target("deepspeed.runtime.keep_in_fp32:keep_in_fp32_pattern", "37fbb68368bd9da5"),
+        Target("deepspeed.runtime.keep_in_fp32:keep_buffers_in_fp32", "b42e76bbb232a8ad"),
+        Target("deepspeed.runtime.zero.partition_parameters:Init.__init__", "7e92831cea9391a6"),
+        Target("transformers.conversion_mapping:get_model_conversion_mapping"),
+        Target("transformers.core_model_loading:WeightConverter"),
+        Target("transformers.core_model_loading:rename_source_key"),
+        Target("transformers.initialization:no_init_weights"),
+    ),
+    remove_when="`from_pretrained` under ZeRO-3 holds one whole tensor at a time",
+    when="stage 3 without AutoTP, with pretrained weights that no plug-in loads",
+    refuses_when_used=True,
+    is_needed=lambda run: run.stage == 3 and run.is_pretrained and run.tensor_size == 1,
+)

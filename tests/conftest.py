@@ -1,48 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all tests share: the tiers, and the rule that in CI a tier which should have run and skipped is a failure.
+"""The tiers of the suite, and the rule that in CI a tier which should have run and did not is a failure.
 
-Tiers: everything outside `with_deepspeed/` and the modules that `NEEDS_TRAINING` names needs the base dependencies alone;
-those need the training extra and compile DeepSpeed's CPU ops on first use.
+A module belongs to one tier, by `pytestmark = pytest.mark.TIER` in the module or in the `conftest.py` of a folder above
+it; a module without a mark is light. `pytest -m light` chooses a tier, `pytest -m "light or training"` several.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from harness.hostinfo.installed_deepspeed import installed_version
 
-HERE = Path(__file__).parent
-NEEDS_TRAINING = (
-    "with_deepspeed",
-    "cli/test_data_command.py",
-    "launching/test_core_binding.py",
-    "launching/test_signals.py",
-    "launching/test_launch_to_end.py",
-    "launching/test_recovery.py",
-    "conformance/test_against_deepspeed.py",
-    "test_recipes.py",
-    "kill",
-    "hosts",
-)
-TIER = os.environ.get("HARNESS_TIER", "all")
-"""`light` leaves out what trains, `training` leaves out all else, `hosts` is what trains across hosts, and nothing more.
-With `gpu` the tests see this machine's GPUs.
-"""
-if TIER != "gpu":
-    # What is compared with the CPU's results, and what starts more ranks than a machine may have GPUs, runs on the CPU
-    # wherever the suite runs. A test that is about devices makes some up (`made_up_gpu.py`) and says so to what it starts.
-    os.environ |= {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""}
-TRAINING = installed_version() is not None and TIER != "light"
-ACROSS_HOSTS = (
-    "hosts/test_launch_across_hosts.py",
-    "hosts/test_backends_across_hosts.py",
-    "hosts/test_slurm_across_hosts.py",
-)
-"""Launches over ssh, minutes each: `make test-hosts`."""
+TESTS = Path(__file__).parent
+HAS_DEEPSPEED = installed_version() is not None
+TIERS = ("light", "training", "hosts", "gpu")
+"""In the order in which they run: seconds before minutes, and before the ops that CI compiles meanwhile."""
+MARK = re.compile(rf"^pytestmark = .*\bpytest\.mark\.({'|'.join(TIERS)})\b", re.MULTILINE)
 ALLOWED_SKIPS = (
     "this processor has no AVX512-FP16",
     "needs a GPU",
@@ -51,39 +30,90 @@ ALLOWED_SKIPS = (
     "needs slurm",
 )
 """Reasons that a machine may have; everything else must run in CI."""
-if installed_version() is None:
+if not HAS_DEEPSPEED:
     ALLOWED_SKIPS += ("needs DeepSpeed's files",)
 
 
-def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Without the training extra its tiers are left out as a whole; HARNESS_TIER leaves some out on purpose."""
-    if not collection_path.name.startswith("test_"):
+def pytest_configure(config: pytest.Config) -> None:
+    """Hide GPUs from all tiers but their own, and refuse a tier that cannot run."""
+    selected = selected_tiers(config)
+    if selected != {"gpu"}:
+        # Results are compared with the CPU's, and there are more ranks than a machine may have GPUs. A test about devices
+        # makes some up (`support/fake_gpu.py`).
+        os.environ |= {"DS_ACCELERATOR": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+    if not HAS_DEEPSPEED and selected != {"light"} and ("light" not in selected or os.environ.get("CI")):
+        raise pytest.UsageError("without DeepSpeed only `pytest -m light` can run: pip install -e '.[train,test]'")
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Say which tiers are left out."""
+    left_out = [tier for tier in TIERS if not _can_run(tier, selected_tiers(config))]
+    return f"tiers left out: {', '.join(left_out)} (-m TIER runs one; CONTRIBUTING.md, Tests)" if left_out else None
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no module of a tier that does not run: the light tier needs no torch, and collects in seconds."""
+    if collection_path.suffix != ".py" or not collection_path.name.startswith("test_"):
         return None
-    if any(collection_path == HERE / name for name in ACROSS_HOSTS):
-        return None if TIER == "hosts" and TRAINING else True
-    if _needs_training(collection_path):
-        return None if TRAINING and TIER != "hosts" else True
-    return True if TIER in ("training", "hosts") else None
+    return None if _can_run(tier_of(collection_path), selected_tiers(config)) else True
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What needs seconds comes before what needs minutes, and before the ops that CI still compiles meanwhile."""
-    items.sort(key=lambda item: _needs_training(item.path))
+    """Mark every test with its tier, and put what needs seconds before what needs minutes."""
+    for item in items:
+        tier = tier_of(item.path)
+        if {mark.name for mark in item.iter_markers() if mark.name in TIERS} - {tier}:
+            raise pytest.UsageError(
+                f"{item.nodeid}: write the tier in one line, `pytestmark = ...`, for the whole module"
+            )
+        item.add_marker(tier)
+    items.sort(key=lambda item: TIERS.index(tier_of(item.path)))
 
 
-def _needs_training(path: Path) -> bool:
-    return any((HERE / name) in (path, *path.parents) for name in NEEDS_TRAINING)
+def selected_tiers(config: pytest.Config) -> set[str]:
+    """The tiers that `-m` chooses: all of them where it is about other marks."""
+    expression = config.option.markexpr
+    names = set(re.findall(r"\w+", expression)) - {"and", "or", "not"}
+    if not names or names - set(TIERS):
+        return set(TIERS)
+    return {tier for tier in TIERS if eval(expression, {name: name == tier for name in TIERS})}  # noqa: S307  names of tiers
+
+
+@cache
+def tier_of(path: Path) -> str:
+    """The tier of a module, or of the modules in a folder, read from the text: importing it may need torch."""
+    source = path / "conftest.py" if path.is_dir() else path
+    mark = MARK.search(source.read_text(encoding="utf-8")) if source.is_file() else None
+    if mark:
+        return mark[1]
+    return tier_of(path.parent) if TESTS in path.parents else "light"
+
+
+def _can_run(tier: str, selected: set[str]) -> bool:
+    return tier in selected and (tier == "light" or HAS_DEEPSPEED)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
+    """In CI a module that skips itself while it is imported fails."""
+    report = yield
+    return _fail_unexpected_skip(report, collector.nodeid)
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
     """In CI a skip without an allowed reason fails."""
     report = yield
+    return _fail_unexpected_skip(report, item.nodeid)
+
+
+def _fail_unexpected_skip(report, name: str):
     if os.environ.get("CI") and report.skipped and not hasattr(report, "wasxfail"):
         reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
         if not any(allowed in reason for allowed in ALLOWED_SKIPS):
             report.outcome = "failed"
-            report.longrepr = f"{item.nodeid} skipped in CI, where it should have run: {reason}"
+            report.longrepr = f"{name} skipped in CI, where it should have run: {reason}"
     return report
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What other repositories use of this one: the pre-commit hook and the GitHub action, each really run in a scratch place.
+"""The pre-commit hook and the GitHub action that other repositories use, each really run in a temporary folder.
 
 Both install the project from a copy of this tree into an environment of their own, which needs a package registry and
 takes about half a minute each. pre-commit comes with the development extra; where it is not installed, the hook's own
@@ -24,6 +24,7 @@ import yaml
 ROOT = Path(__file__).parents[1]
 HOOKS = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text())
+CI_PAGE = (ROOT / "docs" / "ci.md").read_text(encoding="utf-8")
 GOOD = '{"train_batch_size": 8, "zero_optimization": {"stage": 1}}\n'
 BAD = '{"train_batch_size": 8, "zero_optimisation": {"stage": 2}}\n'
 GIT = (
@@ -104,7 +105,7 @@ def test_the_hook_runs_an_installed_command() -> None:
     (hook,) = HOOKS
     assert hook["entry"].split()[0] in (ROOT / "pyproject.toml").read_text().partition("[project.scripts]")[2]
     assert set(hook) <= set("id name description entry language files types_or require_serial args".split())
-    assert hook["id"] in (ROOT / "README.md").read_text()
+    assert hook["id"] in CI_PAGE
 
 
 if find_spec("pre_commit") is not None:
@@ -154,17 +155,15 @@ def test_no_input_is_part_of_a_script() -> None:
 def test_every_expression_is_of_an_input_that_exists() -> None:
     used = set(re.findall(r"inputs\.([a-z-]+)", (ROOT / "action.yml").read_text()))
     assert used == set(ACTION["inputs"])
-    documented = (ROOT / "README.md").read_text()
-    assert all(f"`{name}`" in documented for name in ACTION["inputs"])
+    assert all(f"`{name}`" in CI_PAGE for name in ACTION["inputs"])
 
 
-def test_what_the_readme_shows_is_right() -> None:
-    section = (ROOT / "README.md").read_text().partition("## In your CI")[2].partition("\n## ")[0]
-    hooks, workflow = (yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", section, re.DOTALL))
+def test_what_the_page_shows_is_right() -> None:
+    hooks, workflow = (yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", CI_PAGE, re.DOTALL))
     assert {hook["id"] for repo in hooks["repos"] for hook in repo["hooks"]} == {hook["id"] for hook in HOOKS}
     assert set(workflow["steps"][-1]["with"]) <= set(ACTION["inputs"])
     help_ = sh(sys.executable, "-m", "harness", "validate-config", "--help", cwd=ROOT).stdout
-    assert all(option in help_ for option in re.findall(r"(?<=`)--[a-z-]+", section))
+    assert all(option in help_ for option in re.findall(r"(?<=`)--[a-z-]+", CI_PAGE))
 
 
 def substituted(env: dict[str, str], inputs: dict[str, str], action: Path) -> dict[str, str]:
@@ -193,7 +192,7 @@ def steps(repository: Path, inputs: dict[str, str], action: Path, path: str, nam
         ({"files": "good/*.json bad"}, 1, "::error file=bad/ds_config.json,line=1,col=25,"),
         ({}, 1, "Found 1 error"),
         ({"files": "good", "args": "--world-size 3"}, 1, "::error file=good/ds_config.json"),
-        ({"files": "good", "deepspeed-version": "0.18.9"}, 0, "0.18.9 (asked for)"),
+        ({"files": "good", "deepspeed-version": "0.18.9"}, 0, "0.18.9 (requested)"),
         ({"files": "good", "deepspeed-version": "new"}, 2, "::error title=SP011::"),
         ({"files": "good; touch pwned $(touch pwned)"}, 2, "cannot be read"),
     ],

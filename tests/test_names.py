@@ -77,6 +77,8 @@ PARTICIPLES = {
 """No name of a class or public function by itself: `CheckedFile` is a noun, `Checked` is not."""
 BARE_VERBS = {"begin", "hold", "judge", "look", "mend", "note", "over", "play", "say", "settle", "take", "tell"}
 """Verbs that need an object: `log_step`, not `note`."""
+QUESTION_WORDS = {"what", "which", "how", "who", "where"}
+"""No first word of a module docstring."""
 SHARED_BASE_NAMES = {"__init__", "__main__"}
 
 
@@ -140,3 +142,21 @@ def test_files_are_short() -> None:
         path: 150 if path.parts[0] == "cli" else 520 if path.is_relative_to("gates/rules") else 350 for path in lines
     }
     assert not {path: count for path, count in lines.items() if count > limits[path]}
+
+
+def repository_files() -> list[Path]:
+    """Every Python file of the project: the package, its tests, benchmarks and scripts."""
+    return sorted(
+        path for folder in ("harness", "tests", "benchmarks", "launch") for path in (ROOT / folder).rglob("*.py")
+    )
+
+
+def test_module_docstrings_name_the_thing() -> None:
+    """`Conversion of records`, not `What a record becomes`: a reader scans the first words of many files."""
+    first_words = {
+        path.relative_to(ROOT): docstring.split(maxsplit=1)[0].strip(",:'").removesuffix("'s").lower()
+        for path in repository_files()
+        if (docstring := ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))))
+    }
+    assert len(first_words) > 500, "the docstrings were read"
+    assert not {str(path): word for path, word in first_words.items() if word in QUESTION_WORDS}

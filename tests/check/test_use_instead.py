@@ -22,7 +22,7 @@ def test_a_written_one_is_shown():
     gate = GATES["CC002"]
     assert use_instead(gate) == gate.page.instead
     without = gate._replace(docstring=gate.docstring.partition("    Use instead:")[0])
-    with pytest.raises(EditError, match="nothing would be left of the file"):
+    with pytest.raises(EditError, match="the file would be empty"):
         use_instead(without)
 
 

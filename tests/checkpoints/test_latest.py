@@ -3,14 +3,9 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from sample_checkpoints import make
 
 from harness.checkpoints.latest import (
     Verification,
@@ -21,6 +16,7 @@ from harness.checkpoints.latest import (
     saved_step,
     step_in_name,
 )
+from tests.support.sample_checkpoints import make
 
 LEVELS: tuple[Verification, ...] = ("exists", "manifest", "sizes", "bytes")
 

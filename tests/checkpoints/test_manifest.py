@@ -3,18 +3,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from sample_checkpoints import make
-
 from harness.checkpoints import manifest
 from harness.errors import UserError
 from harness.file_io import replace_file
+from tests.support.sample_checkpoints import make
 
 
 def test_a_manifest_says_where_training_stood(tmp_path: Path) -> None:

@@ -1,21 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a change between save and resume means."""
+"""Compatibility of a resume: the meaning of each change since the save."""
 
 from __future__ import annotations
 
 import copy
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from sample_checkpoints import HASHES, SPEC, make
-
 from harness.checkpoints.manifest import read_manifest
 from harness.checkpoints.resume_compatibility import Comparison, compare_with_run, is_allowed, meaning_of
+from tests.support.sample_checkpoints import HASHES, SPEC, make
 
 
 def against(tmp_path: Path, changes: dict[str, Any], allowed: tuple[str, ...] = (), **known: Any) -> Comparison:

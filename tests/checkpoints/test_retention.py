@@ -1,19 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which checkpoints go, and that half of one is never left under its name."""
+"""Retention of checkpoints: the selection, and removals that leave no half of one under its name."""
 
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from sample_checkpoints import make
 
 from harness.checkpoints import retention
 from harness.checkpoints.evaluations import Evaluations
@@ -26,6 +21,7 @@ from harness.checkpoints.retention import (
     select_outdated,
     update_latest_pointer,
 )
+from tests.support.sample_checkpoints import make
 
 
 def test_the_newest_the_round_ones_the_best_and_the_one_in_use_stay() -> None:
@@ -99,5 +95,16 @@ def test_evaluations_are_kept_beside_the_checkpoints(tmp_path: Path) -> None:
     assert known.best_step([2, 6]) == 6
     assert known.best_step([3]) is None
     assert known.up_to(4).to_manifest()["last"] == {"step": 4, "loss": 2.0, "tokens": 10}
-    (tmp_path / "evaluations.json").write_text('{"x": 1}')
+    known = known.with_evaluation(0, {"loss": float("nan")})
+    known.write(tmp_path)
+    known = Evaluations.read(tmp_path)
+    assert known.best_step([0, 2, 6]) == 6
+    assert known.up_to(0).to_manifest()["best"] is None
+
+
+@pytest.mark.parametrize(
+    "text", ['{"x": 1}', "", "[]", '{"4": "loss"}', '{"4": {"loss": "low"}}', '{"4": ' * 10000, "\0"]
+)
+def test_a_broken_file_has_no_evaluations(text: str, tmp_path: Path) -> None:
+    (tmp_path / "evaluations.json").write_text(text)
     assert Evaluations.read(tmp_path) == Evaluations()

@@ -1,23 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a damaged checkpoint looks like to whoever reads it: each fault is found, named, and harmless to the reader."""
+"""Damaged checkpoints: verification finds and names each fault, and no fault harms the reader."""
 
 from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from sample_checkpoints import make
-
 from harness.checkpoints import manifest
 from harness.checkpoints.latest import find_latest, verify_with_name
 from harness.checkpoints.verify import verify_checkpoint
+from tests.support.sample_checkpoints import make
 
 MODEL = "global_step4/mp_rank_00_model_states.pt"
 FIRST = "global_step4/zero_pp_rank_0_mp_rank_00_optim_states.pt"

@@ -28,7 +28,7 @@ def test_the_spec_is_valid_and_the_notes_are_beside_it(write):
     )
     assert result.exit_code == 0
     assert "ds.json:1: `fp16.enabled` is" in result.stderr
-    assert "not mapped or chosen here." in result.stderr
+    assert "not mapped, or set to a default." in result.stderr
     checked = run("validate-config", write("spec.yaml", result.stdout), "--world-size", "2")
     assert checked.exit_code == 0, checked.stdout
 
@@ -39,7 +39,7 @@ def test_another_way_of_training_is_refused_in_one_sentence(write):
     assert result.exit_code == 1
     assert result.stdout == ""
     assert "error[SP040]: `stage: dpo` trains by another loss" in result.stderr
-    assert result.stderr.endswith("Nothing was adopted.\n")
+    assert result.stderr.endswith("Nothing was converted.\n")
     assert "has no place" not in result.stderr
 
 
@@ -65,4 +65,4 @@ def test_what_cannot_be_adopted(name, text, code, write, tmp_path):
     result = run("adopt", write(name, text) if text is not None else str(tmp_path / name))
     assert result.exit_code == code
     assert result.stdout == ""
-    assert "Nothing was adopted." in result.stderr
+    assert "Nothing was converted." in result.stderr

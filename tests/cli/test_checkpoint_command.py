@@ -15,14 +15,11 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "checkpoints"))
-
-from sample_checkpoints import make
-
 from harness.checkpoints.evaluations import Evaluations
 from harness.checkpoints.manifest import checksum
 from harness.cli.app import build_app
 from harness.errors import UserError
+from tests.support.sample_checkpoints import make
 
 RUNNER = CliRunner()
 
@@ -61,7 +58,7 @@ def test_a_table_of_a_run(run: Path) -> None:
 def test_verify_reads_every_byte_of_every_checkpoint(run: Path) -> None:
     result = call("verify", run)
     assert result.exit_code == 0, result.output
-    assert "3 of 3 in order; every byte was read" in result.stdout
+    assert "3 of 3 intact; every byte was read" in result.stdout
     shard = next((run / "checkpoints" / "step-00000006").rglob("*rank_1*"))
     shard.write_bytes(b"X" + shard.read_bytes()[1:])
     assert call("verify", run, "--quick").exit_code == 0
@@ -102,7 +99,7 @@ def test_two_manifests_side_by_side(run: Path) -> None:
     assert "world                  2 -> 4" in result.stdout
     changes = json.loads(call("diff", *pair, "--format", "json").stdout)["differences"]
     assert {"state.step", "world", "zero_stage"} <= {c["key"] for c in changes}
-    assert "say the same" in call("diff", pair[0], pair[0]).stdout
+    assert "are equal" in call("diff", pair[0], pair[0]).stdout
 
 
 def test_removing_asks_and_keeps_the_last_one(run: Path) -> None:
@@ -187,7 +184,7 @@ def test_values_that_no_save_writes_cost_one_checkpoint_alone(run: Path, keys: t
     verified = call("verify", run)
     assert verified.exit_code == 1
     assert "error[CK101]" in verified.stderr
-    assert "2 of 3 in order" in verified.stdout
+    assert "2 of 3 intact" in verified.stdout
     shown = call("show", run / "checkpoints" / "step-00000004")
     assert isinstance(shown.exception, UserError)
     assert "has no usable" in str(shown.exception)

@@ -16,6 +16,8 @@ import pytest
 from harness.views import data as view
 from harness.views.style import Style
 
+pytestmark = pytest.mark.training
+
 BODY: dict[str, Any] = {
     "cache": "/cache/abc",
     "from_cache": False,

@@ -10,12 +10,12 @@ import sys
 from importlib.util import find_spec
 
 import pytest
-from fake_gpu import CPU_BUILD, ONE_H200, made_up_gpu
 
 from harness.launching.programs import benchmark_runner, doctor_checks, hardware_checks
 from harness.launching.programs.doctor_rows import DoctorCheck
 from harness.views import doctor as view
 from harness.views.style import Style
+from tests.support.fake_gpu import CPU_BUILD, ONE_H200, made_up_gpu
 
 
 def doctor(*options: str, **env: str) -> subprocess.CompletedProcess[str]:

@@ -10,7 +10,6 @@ import os
 import resource
 import shutil
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,15 +17,12 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "checkpoints"))
-
-from sample_checkpoints import make
-from sample_run import evaluation, head, ranks, save, step, tiny, write_run
-
 from harness.checkpoints.evaluations import Evaluations
 from harness.checkpoints.manifest import checksum
 from harness.cli.app import build_app
 from harness.errors import UserError
+from tests.support.sample_checkpoints import make
+from tests.support.sample_run import evaluation, head, ranks, save, step, tiny, write_run
 
 PRIVATE = "what only the reader may know"
 DEEP = "[" * 100_000 + "]" * 100_000

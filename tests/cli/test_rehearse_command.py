@@ -6,7 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from test_validate_config import run
+
+from tests.cli.test_validate_config import run
 
 RECIPE = Path(__file__).parents[2] / "ds_configs" / "llama-3.1-70b-zero3-cpu-offload.yaml"
 

@@ -7,7 +7,8 @@ import json
 from pathlib import Path
 
 import pytest
-from test_validate_config import SPEC, run
+
+from tests.cli.test_validate_config import SPEC, run
 
 
 def test_the_json_is_the_output(write):

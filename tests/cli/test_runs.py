@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sample_run import eventful, head, step, tiny, write_run
 from typer.testing import CliRunner
 
 from harness.errors import UserError
+from tests.support.sample_run import eventful, head, step, tiny, write_run
 
 
 def run(*arguments: str) -> Any:

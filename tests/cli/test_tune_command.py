@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`harness tune` around its trials: what is tried, what is written, how it ends. Trials are made up here; real ones are
-in `with_deepspeed/test_tune.py`. Needs the base dependencies alone; seconds.
+in `training/tuning/test_tune.py`. Needs the base dependencies alone; seconds.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 import yaml
-from test_validate_config import run
 
 from harness.tuning.candidates import Candidate
 from harness.tuning.trials import Trial
+from tests.cli.test_validate_config import run
 
 SPEC = """\
 # mine
@@ -68,7 +68,7 @@ def test_the_fastest_is_written_with_its_evidence_and_keeps_the_global_batch(tun
     assert done.exit_code == 0, done.output
     body = json.loads(done.stdout)
     assert body["written"] == str(tmp_path / "best.yaml")
-    assert [t["title"] for t in body["trials"]][-1] == "the spec as it is, again"
+    assert [t["title"] for t in body["trials"]][-1] == "the unchanged spec, again"
     assert body["gain"] == pytest.approx(0.5)
     text = (tmp_path / "best.yaml").read_text(encoding="utf-8")
     assert text.startswith("# Found by `harness tune`")
@@ -98,7 +98,7 @@ def test_ctrl_c_ends_with_what_is_known(tuned: Any, tmp_path: Path) -> None:
 
     done = tuned(answer, "--out", "best.yaml")
     assert done.exit_code == 130
-    assert "Broken off" in done.stdout
+    assert "Interrupted" in done.stdout
     assert "not tried" in done.stdout
     assert (tmp_path / "best.yaml").exists()
 

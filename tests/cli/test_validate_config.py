@@ -34,7 +34,7 @@ def test_good_news_is_one_line(write):
     result = run("validate-config", write("a.yaml", SPEC), "--world-size", "2", "--deepspeed-version", "0.19.8")
     assert result.exit_code == 0
     assert re.fullmatch(
-        r"OK\. \d+ gates checked against DeepSpeed 0\.19\.8 \(asked for\), .* more on launch, \d+ more in `harness preflight`\n",
+        r"OK\. \d+ gates checked against DeepSpeed 0\.19\.8 \(requested\), .* more on launch, \d+ more in `harness preflight`\n",
         result.stdout,
     )
 

@@ -69,7 +69,7 @@ def test_a_folder_gives_what_looks_like_ours_and_counts_the_rest(tree):
     assert {Path(p).name for p in body["passed_over"]} == {p.name for p in (tree / "other").iterdir()}
     assert code == 1
     text = run("validate-config", str(tree)).stdout
-    assert "8 other files passed over" in text
+    assert "8 other files skipped" in text
     assert re.search(r"^1 error +\S+sub/ds.json$", text, re.MULTILINE), text
 
 
@@ -89,7 +89,7 @@ def test_a_folder_without_anything_is_wrong_usage(tmp_path):
     code, body = check(str(tmp_path))
     assert code == 2
     assert body["findings"][0]["gate"] == "SP001"
-    assert "no run spec and no DeepSpeed configuration is below" in run("validate-config", str(tmp_path)).stdout
+    assert "no run spec and no DeepSpeed configuration below" in run("validate-config", str(tmp_path)).stdout
 
 
 def test_a_folder_that_cannot_be_read_is_told(tree, monkeypatch):
@@ -188,7 +188,7 @@ def test_a_release_that_nobody_looked_at_is_told_once(version, said, write):
     assert code == 0
     assert [f["gate"] for f in body["findings"]] == ["EN020"] * said
     assert body["deepspeed_version"] == version.removeprefix("v")
-    assert body["deepspeed_version_origin"] == "asked for"
+    assert body["deepspeed_version_origin"] == "requested"
 
 
 def test_strict_counts_warnings(write):

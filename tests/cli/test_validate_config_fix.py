@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,8 @@ from harness.errors import ExitCode
 from harness.findings import Finding, Fix, Report
 from harness.gates.registry import all_gates
 from harness.spec.parse.source_parser import parse
+from tests.support.gate_examples import example_of
+from tests.support.gate_examples import judge as judge_example
 
 GOOD = """\
 # the model
@@ -119,7 +120,7 @@ def test_line_ends_and_byte_order_mark_stay(write):
     mixed = write("b.yaml", BAD.replace("\n", "\r\n", 1))
     result = run("validate-config", mixed, "--fix")
     assert result.exit_code == 1
-    assert "the file was left alone: its line ends are mixed" in result.stderr
+    assert "the file was not changed: its line ends are mixed" in result.stderr
 
 
 def test_what_cannot_be_written_is_told_and_left(write, tmp_path, monkeypatch):
@@ -127,7 +128,7 @@ def test_what_cannot_be_written_is_told_and_left(write, tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.mkstemp", lambda **_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     result = run("validate-config", file, "--fix")
     assert result.exit_code == 1
-    assert "the file was left alone: no space left on device" in result.stderr
+    assert "the file was not changed: no space left on device" in result.stderr
     assert "Fixed" not in result.stdout
     assert Path(file).read_text() == BAD
     assert [p.name for p in tmp_path.iterdir()] == ["a.yaml"]
@@ -137,7 +138,7 @@ def test_a_file_that_changed_meanwhile_is_left(write):
     file = write("a.yaml", BAD)
     original = autofix.read_original(file)
     Path(file).write_text(GOOD)
-    assert autofix.write_fixed(file, original, "x: 1\n") == "it was changed meanwhile"
+    assert autofix.write_fixed(file, original, "x: 1\n") == "it was changed at the same time"
     assert Path(file).read_text() == GOOD
 
 
@@ -155,7 +156,7 @@ def test_a_fix_does_not_break_what_is_left_out(write):
     file = write("a.yaml", text)
     result = run("validate-config", file, "--fix", "--unsafe-fixes", "--select", "OF001")
     assert "not fixed in" in result.stderr
-    assert "OF001: it would bring an error: PP001" in result.stderr
+    assert "OF001: it would cause an error: PP001" in result.stderr
     assert "stage: 1" in Path(file).read_text()
 
 
@@ -240,25 +241,20 @@ def test_fixes_that_contradict_each_other_end_and_are_told_once():
     check = judge(("AA001", "a: 1", {"a": 2}), ("BB001", "a: 2", {"a": 1}))
     fixed = autofix.apply_fixes("a.yaml", "a: 1\n", check, unsafe=False)
     assert not fixed.changed
-    assert fixed.refused == ("AA001: BB001 would then want `a` as it is now",)
+    assert fixed.refused == ("AA001: BB001 would then require the current `a`",)
 
 
 def test_a_fix_that_would_bring_another_error_is_not_kept():
     check = judge(("AA001", "a: 1", {"a": 2, "b": 3}), ("BB001", "b: 3", {}))
     fixed = autofix.apply_fixes("a.yaml", "a: 1\n", check, unsafe=False)
     assert not fixed.changed
-    assert "would bring an error: BB001" in fixed.refused[0]
+    assert "would cause an error: BB001" in fixed.refused[0]
 
 
 def test_a_fix_that_helps_nothing_is_not_kept():
     fixed = autofix.apply_fixes("a.yaml", "a: 1\n", judge(("AA001", "a: ", {"a": 2})), unsafe=False)
     assert not fixed.changed
     assert "the finding would still be there" in fixed.refused[0]
-
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "gates"))
-from pages import example_of  # noqa: E402
-from pages import judge as judge_example  # noqa: E402
 
 
 @pytest.mark.parametrize("gate", all_gates(), ids=lambda gate: gate.id)

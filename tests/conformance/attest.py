@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the engine says of itself once it has been initialised. Asks, records, and judges nothing."""
+"""Observed settings of an engine after `deepspeed.initialize`: records them, judges nothing."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a case is: a configuration as a user would write it, and what must be known to run it. Imports no torch."""
+"""The case of the conformance suite: a configuration as a user would write it, and how to run it. Imports no torch."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was asked against what the engine has and did. A difference is a string; `large` ones change what is trained.
+"""Comparison of a configuration with the engine's settings and steps. A difference is a string; `large` ones change what
+is trained.
 
 Reads reports alone; imports no torch.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What makes a good configuration odd or wrong: a value of the space, a misspelt key, or two features that may not mix."""
+"""Faults put into good configurations: a value of the space, a misspelt key, or two features that may not mix."""
 
 from __future__ import annotations
 

@@ -3,20 +3,18 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
-import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from harness.errors import UserError
 from harness.facts.deepspeed_version import resolve_target
 from harness.gates.registry import Gate, all_gates
 from harness.plan.resolved_run import ResolvedRun, resolve_run
 from harness.spec.spec_loader import load_spec
+from tests.support import gate_examples
 
 from . import ours
 from .case import Case
@@ -26,15 +24,6 @@ VERSION = (0, 19, 8)
 LARGEST = 4
 LIFTED = ("PR017",)
 """The runner lifts DeepSpeed's check for AVX512-FP16."""
-
-
-def _reader() -> Any:
-    """`tests/gates/pages.py`, which knows how examples are completed; it is no package."""
-    sys.path.append(str(Path(__file__).parents[1] / "gates"))
-    return importlib.import_module("pages")
-
-
-READER = _reader()
 
 
 def cases() -> list[Case]:
@@ -69,7 +58,7 @@ def named(name: str) -> list[Case]:
 
 
 def _case(gate: Gate, heading: str) -> Case | None:
-    example = READER.example_of(gate, heading)
+    example = gate_examples.example_of(gate, heading)
     text = re.sub(r"""(nvme_path["']?:\s*)["']?/[^\s,"'}]*["']?""", r'\1"{DIR}/nvme"', example.text)
     if example.hostfile:
         return None  # more hosts than this machine is
@@ -108,7 +97,9 @@ def _complete(gate: Gate, heading: str, text: str) -> str:
     import yaml
 
     raw = yaml.safe_load(text) or {}
-    for override in READER.completed(text, without=READER.ABOUT.get(gate.id, "") if heading == "Example" else ""):
+    for override in gate_examples.completed(
+        text, without=gate_examples.ABOUT.get(gate.id, "") if heading == "Example" else ""
+    ):
         key, _, value = override.partition("=")
         section, name = key.split(".")
         raw.setdefault(section, {})[name] = yaml.safe_load(value)

@@ -34,7 +34,7 @@ OPS = (
 
 def prepare() -> dict[str, Any]:
     """Import everything that ranks need and load the compiled ops (which compiles those that are not there yet)."""
-    from harness.runtime.patches import cpuinfo_cache
+    from harness.patches import cpuinfo_cache
 
     cpuinfo_cache.install_cpuinfo_cache()  # DeepSpeed asks for it in every rank, a second of CPU time each
     import torch

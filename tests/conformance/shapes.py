@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which small model stands for a model of a spec. Imports no torch."""
+"""Small models that stand for the model of a spec. Imports no torch."""
 
 from __future__ import annotations
 

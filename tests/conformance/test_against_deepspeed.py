@@ -15,6 +15,9 @@ from .draw import draw
 from .judge import Judge
 from .outcome import judged
 
+pytestmark = pytest.mark.training
+
+pytestmark = pytest.mark.training
 CASES = 150
 
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 import io
 
 import pytest
-from field_logs import CASES
 
 from harness.diagnosis import diagnose
+from tests.support.field_logs import CASES
 
 
 def diagnose_text(text: str | bytes, **more):

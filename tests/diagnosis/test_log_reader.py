@@ -8,9 +8,9 @@ import io
 import tracemalloc
 
 import pytest
-from test_field_logs import diagnose_text
 
 from harness.diagnosis import diagnose
+from tests.diagnosis.test_field_logs import diagnose_text
 
 STEP = b"worker-0: step 12 loss: 2.31 and some words more so that the line is as long as such lines are 012345\n"
 OOM = b"worker-1: [rank9]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 1 has a total"
@@ -92,7 +92,7 @@ def test_a_failure_that_the_job_outlived_is_none():
         "[rank0]: OSError: [Errno 28] No space left on device\n" + STEP.decode() * 50 + ENDED_WELL
     )
     assert diagnosis.state == "completed"
-    assert "went on after 1 earlier error line" in diagnosis.notes[0]
+    assert "survived 1 earlier error line" in diagnosis.notes[0]
 
 
 def test_an_op_that_is_waited_for():
@@ -110,9 +110,9 @@ def test_the_numbers_are_set_against_the_plan():
         "Of the allocated memory 37.00 GiB is allocated by PyTorch, and 3.10 GiB is reserved by PyTorch but unallocated."
     )
     notes = diagnose_text(text, plan=plan).notes
-    assert notes[0] == "the plan counted 40.00 GiB per GPU at the peak, in backward"
+    assert notes[0] == "the plan has 40.00 GiB per GPU at the peak, in backward"
     assert "this GPU has 39.39 GiB, the plan took 80.00 GiB" in notes[1]
-    assert "37.00 GiB and wanted 2.00 GiB more, less than the plan" in notes[2]
+    assert "37.00 GiB and requested 2.00 GiB more, less than the plan" in notes[2]
     assert "fragments" in notes[3]
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from test_field_logs import diagnose_text
+
+from tests.diagnosis.test_field_logs import diagnose_text
 
 LOGS = Path(__file__).parent / "logs"
 ROWS = [line.split("\t") for line in (LOGS / "answers.tsv").read_text().splitlines()]

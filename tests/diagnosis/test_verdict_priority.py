@@ -6,12 +6,12 @@ from __future__ import annotations
 import io
 
 import pytest
-from sample_run import KILLED, RESET, SURVIVOR, lost_a_rank
 
 from harness.diagnosis import diagnose
 from harness.diagnosis.diagnosis_types import Diagnosis
 from harness.diagnosis.run_diagnosis import diagnose_run
 from harness.verdicts import Verdict
+from tests.support.sample_run import KILLED, RESET, SURVIVOR, lost_a_rank
 
 BOOM = "ValueError: boom at step 3"
 CRASHED = f"""\
@@ -32,7 +32,7 @@ def test_a_run_directory_answers_with_its_verdict(tmp_path):
     assert (diagnosis.state, diagnosis.cause, diagnosis.confidence) == ("failed", "LG003", "certain")
     assert (diagnosis.rank, diagnosis.host, diagnosis.message) == (1, "node1", "killed by SIGKILL")
     assert "verdict.json" in diagnosis.notes[0]
-    assert any("came of it" in note for note in diagnosis.notes)
+    assert any("followed from it" in note for note in diagnosis.notes)
     assert RESET in dict(diagnosis.lines).values()
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which variables choose code: those that do, and the settings of every day that do not."""
+"""Environment variables that choose code, and everyday settings that do not."""
 
 from __future__ import annotations
 

@@ -6,11 +6,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from pages import judge
-
 import harness.gates as package
 from harness.check.use_instead import use_instead
 from harness.gates import registry
+from tests.support.gate_examples import judge
 
 CONTRIBUTING = Path(__file__).parents[2] / "CONTRIBUTING.md"
 

@@ -6,18 +6,16 @@ case on each release, and know which files leave the number of micro-batches ope
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.release_cases import WRONG
 from harness.check.check_file import check_file
 from harness.facts.deepspeed_version import DeepSpeedTarget, parse_version
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-sys.path.append(str(BENCHMARKS))
-from release_cases import WRONG  # noqa: E402
 
 FIGURES = max(BENCHMARKS.glob("results/releases-2*.json"))
 TRIED: dict[str, dict[str, Any]] = json.loads(FIGURES.read_text(encoding="utf-8"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the PR and OP gates say where their pages' examples do not reach: other stages, releases, consumers, leftovers."""
+"""The PR and OP gates beyond the examples of their pages: other stages, releases, consumers, leftovers."""
 
 from __future__ import annotations
 

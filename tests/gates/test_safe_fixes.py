@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a safe fix may change, over every gate: `--fix` runs unattended, as in a pre-commit hook.
+"""Limits of safe fixes, over every gate: `--fix` runs unattended, as in a pre-commit hook.
 
 A safe fix moves no tier of offload, touches no path, and replaces no written value that works: only values that
 DeepSpeed refuses, or that nothing reads.
@@ -12,9 +12,6 @@ from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
-from conformance.case import file_text
-from conformance.draw import draw
-from pages import judge
 
 from harness.facts.deepspeed_version import FALLBACK_VERSION, DeepSpeedTarget
 from harness.findings import Finding, Fix
@@ -25,6 +22,9 @@ from harness.spec.parse.source import KeyPath, Source, join_key, value_at
 from harness.spec.parse.source_parser import parse
 from harness.spec.spec_loader import load_spec
 from harness.spec.text_editor import edits_of_fix
+from tests.conformance.case import file_text
+from tests.conformance.draw import draw
+from tests.support.gate_examples import judge
 
 GATES = {gate.id: gate for gate in all_gates()}
 REFUSED = ("raises", "asserts", "crashes")

@@ -6,11 +6,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from pages import example_of, judge
 
 from harness.gates.page import Example
 from harness.gates.registry import all_gates
 from harness.render.ds_config import render_ds_config
+from tests.support.gate_examples import example_of, judge
 
 OF_THE_SPEC_ALONE = {"a run spec", "a launch", "the hosts' answers"}
 GATES = [

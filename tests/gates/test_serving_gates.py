@@ -6,9 +6,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from pages import Example, judge
 
 from harness.gates.registry import all_gates
+from tests.support.gate_examples import Example, judge
 
 ANY = next(g for g in all_gates() if g.id == "CK009")
 GPT2 = "{model_type: gpt2, vocab_size: 64, n_positions: 32, n_embd: 32, n_layer: 1, n_head: 4}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What follows from the answers of hosts. Needs nothing; milliseconds."""
+"""The survey made from the answers of hosts. Needs nothing; milliseconds."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which names mean this machine, whatever the name server does."""
+"""Names that mean this machine, whatever the name server does."""
 
 from __future__ import annotations
 

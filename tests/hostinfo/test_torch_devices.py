@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What keeps torch from a machine's devices. Needs nothing; milliseconds."""
+"""Problems that keep torch from a machine's devices. Needs nothing; milliseconds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NONE = replace(WELL, count=0, capabilities=(), built_for=())
         (TorchDevices(words="ImportError: libcudart.so.13"), "torch cannot be imported: ImportError: libcudart.so.13", "reinstall torch"),
         (parse_torch_devices(None, None, None, 60.0), "torch gave no answer within 60 s", "restart of the machine"),
         (replace(WELL, capabilities=((9, 0), (7, 0))), "has no code for compute capability 7.0 (it has sm_80, sm_90)", "build of torch"),
-        (replace(WELL, count=1, visible="3"), "3 ranks are asked for, and torch 2.13.0 for CUDA 13.0 can use 1 of the devices (CUDA_VISIBLE_DEVICES is 3)", "fewer ranks"),
+        (replace(WELL, count=1, visible="3"), "3 ranks are requested, and torch 2.13.0 for CUDA 13.0 can use 1 of the devices (CUDA_VISIBLE_DEVICES is 3)", "fewer ranks"),
     ],
 )  # fmt: skip
 def test_each_trouble_is_named_with_its_remedy(torch: TorchDevices, why: str, fix: str) -> None:

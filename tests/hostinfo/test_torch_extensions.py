@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which folder compiled ops are in: one for each environment and kind of machine. Needs nothing; milliseconds."""
+"""The folder of compiled ops: one for each environment and kind of machine. Needs nothing; milliseconds."""
 
 from __future__ import annotations
 

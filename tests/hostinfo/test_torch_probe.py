@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_gpu import CPU_BUILD, NO_DRIVER, ONE_H200, made_up_gpu
 
 from harness.hostinfo import torch_probe
 from harness.hostinfo.host_survey import parse_host_facts
 from harness.hostinfo.torch_devices import TorchDevices
+from tests.support.fake_gpu import CPU_BUILD, NO_DRIVER, ONE_H200, made_up_gpu
 
 SCRIPTS = Path(__file__).parents[2] / "harness" / "workers"
 HANGS = "import time\nversion.cuda = '13.0'\ncuda.is_available = lambda: time.sleep(60)\n"

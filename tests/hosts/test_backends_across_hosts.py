@@ -13,15 +13,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from boxes import NEEDS_ROOT, TheBox, made_box
-from launches import Launch, write_text
 
 from harness.verdicts import read_verdict
+from tests.support.boxes import NEEDS_ROOT, TheBox, made_box
+from tests.support.host_launches import Launch, write_text
 
 STEPS = 4
 PLAIN = "nothing,but.plain:characters"
 APART = ("--no-ssh", "--run-id", "7")
-pytestmark = NEEDS_ROOT
+pytestmark = [pytest.mark.hosts, *NEEDS_ROOT]
 
 
 @pytest.fixture(scope="module")

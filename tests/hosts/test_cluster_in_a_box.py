@@ -11,7 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
-from boxes import SCRIPT, box_command, made_box, needs_root
+
+from tests.support.boxes import SCRIPT, box_command, made_box, needs_root
+
+pytestmark = pytest.mark.training
 
 
 def traces(name: str) -> list[str]:

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from boxes import NEEDS_ROOT, TheBox, box_command, made_box
 
 from harness.launching.hosts import ssh
+from tests.support.boxes import NEEDS_ROOT, TheBox, box_command, made_box
 
 PORT = 29547
 SPEC = """\
@@ -30,7 +30,7 @@ launch:
   output_dir: {output}
   master_port: {port}
 """
-pytestmark = NEEDS_ROOT
+pytestmark = [pytest.mark.training, *NEEDS_ROOT]
 
 
 @pytest.fixture(scope="module")

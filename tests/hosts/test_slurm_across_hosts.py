@@ -17,10 +17,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from boxes import NEEDS_ROOT, TheBox, made_box
+
+from tests.support.boxes import NEEDS_ROOT, TheBox, made_box
 
 LACKING = [p for p in ("slurmctld", "slurmd", "sbatch", "munged") if not shutil.which(p, path="/usr/sbin:/usr/bin")]
-pytestmark = [*NEEDS_ROOT, pytest.mark.skipif(bool(LACKING), reason="needs slurm")]
+pytestmark = [pytest.mark.hosts, *NEEDS_ROOT, pytest.mark.skipif(bool(LACKING), reason="needs slurm")]
 CONF = """\
 ClusterName=box
 SlurmctldHost=box-1({address})

@@ -8,7 +8,6 @@ then every step's loss and the final state must be those of a run that nobody to
 from __future__ import annotations
 
 import random
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +24,6 @@ from .spec import write_spec
 ROOT = Path(__file__).resolve().parents[2]
 TRAIN = ROOT / "launch" / "train.py"
 SAME = Path(__file__).with_name("same_checkpoint.py")
-sys.path.insert(0, str(ROOT / "tests" / "with_deepspeed"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +53,7 @@ class Result:
 
 def run(plan: Plan, folder: Path, tell: Callable[[str], None] = lambda _: None) -> Result:
     """Kill as planned, in as many chains as it takes."""
-    from forked_ranks import ForkedRanks
+    from tests.support.training.forked_ranks import ForkedRanks
 
     ranks = ForkedRanks()
     began, result, left = time.monotonic(), Result(), list(plan.kills)

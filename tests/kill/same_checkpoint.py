@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether two checkpoints hold the same state, to the last bit. Run on one rank: same_checkpoint.py ONE OTHER."""
+"""Compare two checkpoints, to the last bit. Run on one rank: same_checkpoint.py ONE OTHER."""
 
 from __future__ import annotations
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("deepspeed")
-
 from harness.launching.hosts.local_host import find_free_port
 
 from . import chain
+
+pytestmark = pytest.mark.training
 
 KILLS, LAUNCHED, STEPS, SEED = 8, 2, 70, 13
 

@@ -11,8 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from deepspeed_words import understood
-from test_launch_plan import CONFIG, HERE
 
 from harness.launching.setup import launch_checks as module
 from harness.launching.setup.launch_checks import check_launch
@@ -20,6 +18,8 @@ from harness.launching.setup.launch_plan import LaunchPlan, Network, RunTarget, 
 from harness.plan.resolved_run import ResolvedRun, resolve_run
 from harness.spec.hostfile import Cluster, Host
 from harness.spec.run_spec import RunSpec
+from tests.launching.test_launch_plan import CONFIG, HERE
+from tests.support.deepspeed_commands import understood
 
 ROOT = Path(__file__).parents[2]
 NETWORK = Network("eth1", "10.0.0.1")
@@ -105,7 +105,7 @@ def test_what_mpirun_and_srun_cannot_place_is_refused(monkeypatch):
     assert "first devices" in gates(run, monkeypatch)["EN012"]
     assert "EN012" not in gates(run_of("openmpi", slots=(2, 1)), monkeypatch)
     assert "different numbers" in gates(run_of("slurm", slots=(2, 1)), monkeypatch, SLURM_JOB_ID="1")["EN012"]
-    assert "no job" in gates(run_of("slurm"), monkeypatch)["EN012"]
+    assert "no Slurm job" in gates(run_of("slurm"), monkeypatch)["EN012"]
     assert "EN012" not in gates(run_of("slurm"), monkeypatch, SLURM_JOB_ID="1")
 
 

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launched import Launched, clean_up
-from test_launch_plan import HERE
 
 from harness.launching.setup import core_binding
 from harness.plan.resolved_run import ResolvedRun, resolve_run
 from harness.spec.run_spec import RunSpec
+from tests.launching.test_launch_plan import HERE
+from tests.support.launch_process import Launched, clean_up
+
+pytestmark = pytest.mark.training
 
 CORES = sorted(os.sched_getaffinity(0))[:2]
 SPEC = """\

@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from foreign import foreign, imported
 
 from harness.interpreter import python_command
+from tests.support.foreign_folder import foreign, imported
 
 GPT_NEO = {
     "model_type": "gpt_neo", "hidden_size": 32, "num_layers": 2, "num_heads": 2, "vocab_size": 64,

@@ -14,7 +14,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from deepspeed_words import exported
 
 from harness.gates import check_run
 from harness.launching.hosts.local_host import LocalHost
@@ -25,6 +24,7 @@ from harness.spec.host_selection import parse_hosts, slurm_hosts
 from harness.spec.hostfile import Cluster, parse_hostfile
 from harness.spec.parse.source import Source
 from harness.spec.run_spec import RunSpec
+from tests.support.deepspeed_commands import exported
 
 EVIL = [
     "$(touch marker)",

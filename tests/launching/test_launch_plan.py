@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a launch will do, on values alone. Needs nothing; milliseconds."""
+"""The launch plan, on values alone. Needs nothing; milliseconds."""
 
 import json
 import shlex
@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fake_gpu import ONE_H200, made_up_gpu
 
 from harness.facts.required_ops import required_ops
 from harness.launching.hosts.local_host import LocalHost, inspect_local_host
@@ -17,6 +16,7 @@ from harness.launching.setup.launch_plan import Network, RunTarget, build_launch
 from harness.plan.resolved_run import resolve_run
 from harness.spec.hostfile import Cluster, Host, hostfile_text
 from harness.spec.run_spec import RunSpec
+from tests.support.fake_gpu import ONE_H200, made_up_gpu
 
 HERE = LocalHost(
     hostname="login",
@@ -250,3 +250,16 @@ def test_devices_chosen_one_by_one_are_told_to_deepspeed():
     assert plan.argv[plan.argv.index("--include") + 1] == "a:1,3@b:0"
     assert hostfile_text(cluster) == "a slots=4\nb slots=1\n"
     assert [h.ranks for h in plan.hosts] == [(0, 1), (2,)]
+
+
+@pytest.mark.parametrize(
+    ("patches", "path"),
+    [("auto", "/stubs:/lib"), ("off", "/lib"), ({"no-mlflow": "off"}, "/lib"), ({"nvtx-ranges": "off"}, "/stubs:/lib")],
+    ids=str,
+)
+def test_the_stub_of_mlflow_follows_its_switch(patches, path):
+    spec = RunSpec.model_validate({"launch": {"num_gpus": 2, "patches": patches}})
+    here = replace(HERE, mlflow_stub_dir=Path("/stubs"))
+    run = resolve_run(spec, name="demo", cluster=None)
+    plan = build_launch_plan(run, CONFIG, here, RunTarget(Path("/runs/demo-1"), {}, None))
+    assert plan.environment(here.environ)["PYTHONPATH"] == path

@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import signal
 import sys
 import time
 from dataclasses import replace
@@ -13,12 +15,14 @@ import pytest
 
 from harness.checkpoints import manifest
 from harness.hostinfo import machine
+from harness.launching.process.processes import read_process
 from harness.launching.setup.environment import Variable
 from harness.launching.setup.launch_plan import HostPlan, LaunchPlan
 from harness.launching.supervise import monitor
 from harness.launching.supervise.launch_runner import run_launch
 from harness.plan.resolved_run import resolve_run
 from harness.spec.run_spec import RunSpec
+from harness.verdicts import read_verdict
 from harness.views.screen import Screen
 
 RANK = """
@@ -30,6 +34,9 @@ time.sleep(seconds)
 EXPORT = (
     "import pathlib, sys; pathlib.Path(sys.argv[4]).mkdir(); pathlib.Path(sys.argv[4], 'from').write_text(sys.argv[2]);"
     "pathlib.Path(sys.argv[4], 'words').write_text(' '.join(sys.argv[5:]))"
+)
+SLOW_EXPORT = (
+    "import os, pathlib, sys, time; pathlib.Path(sys.argv[4] + '.pid').write_text(str(os.getpid())); time.sleep(600)"
 )
 
 
@@ -47,11 +54,11 @@ def plan(tmp_path):
     return LaunchPlan("a", run_dir, tmp_path, argv, (HostPlan("here", (0,), variables),), True, 1, (), {})
 
 
-def run_with(plan, trusts=False, **export):
+def run_with(plan, trusts=False, program=EXPORT, **export):
     spec = RunSpec.model_validate({"model": {"trust_remote_code": trusts}, "export": export})
     scripts = plan.cwd / "launch"
     scripts.mkdir(exist_ok=True)
-    (scripts / "export_worker.py").write_text(EXPORT)
+    (scripts / "export_worker.py").write_text(program)
     return run_launch(plan, resolve_run(spec, world_size=1), scripts, Screen("quiet"))
 
 
@@ -99,6 +106,38 @@ def test_the_runs_own_spec_allows_the_code_of_what_it_saved_alone(plan, tmp_path
     last = checkpoint(tmp_path / where / "step-00000007", 7)
     outcome = run_with(replace(plan, resume=last), trusts, at_end=True)
     assert ("--allow-local-code" in (outcome.export / "words").read_text()) is allowed
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_an_export_ends_with_its_launch(plan, signum):
+    checkpoint(plan.run_dir / "checkpoints" / "step-00000007", 7)
+    launch = multiprocessing.get_context("fork").Process(
+        target=run_with, args=(plan,), kwargs={"program": SLOW_EXPORT, "at_end": True}
+    )
+    launch.start()
+    pid_file = plan.run_dir / "export.pid"
+    assert wait_until(lambda: pid_file.exists() and pid_file.read_text() != "")
+    export = int(pid_file.read_text())
+    try:
+        assert read_process(export) is not None
+        os.kill(launch.pid, signum)
+        launch.join(20)
+        assert wait_until(lambda: (left := read_process(export)) is None or left.has_exited)
+        assert launch.exitcode == (-signal.SIGKILL if signum == signal.SIGKILL else 0)
+    finally:
+        launch.kill()
+        if (left := read_process(export)) is not None and not left.has_exited:
+            os.kill(export, signal.SIGKILL)
+    if signum != signal.SIGKILL:
+        verdict = read_verdict(plan.run_dir)
+        assert (verdict.state, verdict.code) == ("stopped", 128 + signum)
+
+
+def wait_until(done, seconds=20.0):
+    end = time.monotonic() + seconds
+    while not done() and time.monotonic() < end:
+        time.sleep(0.05)
+    return done()
 
 
 def test_older_weights_are_not_exported_as_the_new_ones(plan, tmp_path):

@@ -10,12 +10,14 @@ import json
 from pathlib import Path
 
 import pytest
-from foreign import foreign, imported
-from launched import Launched, clean_up, left_over_buffers
 
 from harness.run_records.run_list import list_run_summaries
 from harness.run_records.run_record import read_run_record
 from harness.slowness import diagnose_slowness
+from tests.support.foreign_folder import foreign, imported
+from tests.support.launch_process import Launched, clean_up, left_over_buffers
+
+pytestmark = pytest.mark.training
 
 STEPS = 4
 SPEC = f"""\
@@ -96,8 +98,8 @@ def test_its_report_and_the_list_of_runs_show_what_it_measured(both):
     assert [x for x, _ in record.points("step", "loss")] == list(range(1, STEPS + 1))
     html = (run_dir / "report.html").read_text()
     for shown in (
-        "Where the time of a step goes",
-        "host memory of a rank, measured",
+        "Time of a step by part",
+        "host memory per rank, measured",
         "1 checkpoint",
         "Why is it slow?",
     ):
@@ -114,7 +116,7 @@ def test_going_on_from_the_last_step_exports_again(both):
     (first, _, _), (second, code, text) = both[0]
     assert code == 0, text
     assert second != first
-    assert f"going on from {first}" in text
+    assert f"resuming from {first}" in text
     assert rows(second, "step") == []
     assert (second / "sample.txt").read_text() == (first / "sample.txt").read_text()
     assert loads_with_transformers(second / "export")

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_launch_plan import CONFIG, HERE
 
 from harness.errors import UserError
 from harness.launching.setup.launch_plan import LaunchPlan, RunTarget, build_launch_plan
@@ -21,6 +20,7 @@ from harness.plan.resolved_run import resolve_run
 from harness.spec.hostfile import Cluster
 from harness.spec.run_spec import RunSpec
 from harness.verdicts import Verdict, read_verdict
+from tests.launching.test_launch_plan import CONFIG, HERE
 
 RUN = resolve_run(RunSpec.model_validate({}), name="demo", cluster=Cluster.from_pairs([("a", 1), ("b", 1)]))
 DOCUMENTS = {"spec.resolved.json": "{}", "ds_config.json": "{}"}
@@ -44,7 +44,7 @@ def test_a_host_is_found_by_its_name_or_told():
         resolve_node_rank(PerNodeLaunch("7", node_rank=0), RUN.cluster, replace(HERE, local_names=frozenset({"b"})))
         == 0
     )
-    assert "is none of the hosts" in refused(lambda: resolve_node_rank(PerNodeLaunch("7"), RUN.cluster, HERE))
+    assert "is none of the given hosts" in refused(lambda: resolve_node_rank(PerNodeLaunch("7"), RUN.cluster, HERE))
     both = replace(HERE, local_names=frozenset({"a", "b"}))
     assert "is more than one" in refused(lambda: resolve_node_rank(PerNodeLaunch("7"), RUN.cluster, both))
     assert "counted from 0" in refused(lambda: resolve_node_rank(PerNodeLaunch("7", node_rank=2), RUN.cluster, HERE))
@@ -52,7 +52,7 @@ def test_a_host_is_found_by_its_name_or_told():
 
 @pytest.mark.parametrize("run_id", ["", "../x", "a b", "-x", "x" * 65, "a/b"])
 def test_an_id_is_a_part_of_a_name(run_id):
-    assert "folder's name" in refused(lambda: resolve_node_rank(PerNodeLaunch(run_id, 0), RUN.cluster, HERE))
+    assert "folder name" in refused(lambda: resolve_node_rank(PerNodeLaunch(run_id, 0), RUN.cluster, HERE))
 
 
 def test_one_host_needs_nobody():
@@ -63,7 +63,7 @@ def test_one_host_needs_nobody():
 def test_the_name_of_a_job_is_used_once(tmp_path):
     assert shared_run_dir(PerNodeLaunch("7"), tmp_path, "demo", 0) == tmp_path / "demo-7"
     (tmp_path / "demo-7").mkdir()
-    assert "is there already" in refused(lambda: shared_run_dir(PerNodeLaunch("7"), tmp_path, "demo", 0))
+    assert "exists" in refused(lambda: shared_run_dir(PerNodeLaunch("7"), tmp_path, "demo", 0))
     assert shared_run_dir(PerNodeLaunch("7"), tmp_path, "demo", 1) == tmp_path / "demo-7"
 
 
@@ -89,7 +89,7 @@ def test_a_first_host_that_does_not_come_is_named(tmp_path):
 def test_another_spec_is_refused(tmp_path):
     write_run_dir(planned(tmp_path / "demo-7", 0))
     other = planned(tmp_path / "demo-7", 1, **{"ds_config.json": '{"zero_optimization": {"stage": 2}}'})
-    assert "`ds_config.json` of a is not" in refused(lambda: wait_for_leader(other, 1, lambda _: None))
+    assert "renders a different `ds_config.json` than a" in refused(lambda: wait_for_leader(other, 1, lambda _: None))
 
 
 def test_a_job_that_has_ended_is_not_joined(tmp_path):

@@ -52,9 +52,9 @@ def test_a_rank_whose_launcher_told_its_signal_comes_before_peers_that_said_firs
     assert (verdict.rank, verdict.host, verdict.code) == (1, "box-2", 137)
     assert "killed by SIGKILL" in verdict.reason
     assert not verdict.crashed
-    # Without a signal: it ended without a word, and the others say that they have lost somebody.
+    # Without a signal: it ended without an error message, and the others say that they have lost somebody.
     verdict = decide_verdict({0: peer, 1: gone}, 2, 255, [RankExit(1, 11, 101.0, None)])
-    assert (verdict.rank, verdict.reason) == (1, "it ended without a word")
+    assert (verdict.rank, verdict.reason) == (1, "it ended without an error message")
     # Long after, or where the other has an error of its own, who spoke first is believed.
     assert decide_verdict({0: peer, 1: gone}, 2, 255, [RankExit(1, 11, 107.0, None)]).rank == 0
     own = replace(peer, error="ValueError: no")

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from harness.errors import ExitCode
+from harness.facts.deepspeed_version import DeepSpeedTarget
 from harness.findings import Finding, LinesOf
+from harness.hostinfo.machine import Accelerator
 from harness.launching.setup.launch_request import LaunchRejected, LaunchRequest, LaunchSetup
 from harness.launching.setup.prepare import prepare
 from harness.spec.host_selection import HostSelection
@@ -84,4 +86,41 @@ def test_notes_and_warnings_go_to_the_log(spec):
     request = LaunchRequest(spec, ("launch.num_gpus=3",), hostfile="hosts", resume="auto", dry_run=True)
     assert isinstance(prepare(request, log), LaunchSetup)
     assert "HO005" in {warning.gate for warning in log.warnings}
-    assert "no earlier checkpoint, starting anew" in log.notes
+    assert "no earlier checkpoint, starting from step 0" in log.notes
+
+
+@pytest.mark.parametrize(
+    ("gpu", "devices", "is_noted"),
+    [("H100", (), True), ("cpu", (), False), (None, (), False), ("H100", ("NVIDIA H100",), False)],
+    ids=str,
+)
+def test_a_spec_for_gpus_on_a_machine_without_one_is_noted(gpu, devices, is_noted, spec, monkeypatch):
+    accelerators = tuple(Accelerator(index, name, None) for index, name in enumerate(devices))
+    monkeypatch.setattr("harness.hostinfo.machine.accelerators", lambda: accelerators)
+    log = RecordedLog()
+    overrides = () if gpu is None else (f"cluster.gpu={gpu}",)
+    assert isinstance(prepare(LaunchRequest(spec, overrides, dry_run=True), log), LaunchSetup)
+    note = "note: the spec is for H100-80GB (`cluster.gpu`), and no GPU was found on this machine: "
+    assert (f"{note}the ranks would run on its CPU" in log.notes) is is_noted
+    assert len([line for line in log.notes if "no GPU" in line]) == int(is_noted)
+
+
+@pytest.mark.parametrize(
+    ("target", "is_told"),
+    [
+        (DeepSpeedTarget("0.19.9", "installed"), True),
+        (DeepSpeedTarget("0.19.8+cpu", "installed"), False),
+        (DeepSpeedTarget("0.19.9", "assumed, none is installed"), False),
+    ],
+    ids=str,
+)
+def test_an_untested_deepspeed_is_one_line(target, is_told, spec, monkeypatch):
+    monkeypatch.setattr("harness.launching.setup.prepare.resolve_target", lambda: target)
+    log = RecordedLog()
+    assert isinstance(prepare(LaunchRequest(spec, dry_run=True), log), LaunchSetup)
+    lines = [note for note in log.notes if "untested" in note]
+    assert len(lines) == int(is_told)
+    if is_told:
+        assert lines[0].startswith(
+            "note: the installed DeepSpeed 0.19.9 is untested, the harness was tested with 0.19.8;"
+        )

@@ -14,6 +14,7 @@ import pytest
 
 from harness.launching.hosts.local_host import workers_folder
 from harness.launching.setup.prewarmed_launcher import PrewarmedLauncher
+from harness.spec.run_spec import LaunchSpec
 
 PROGRAM = """\
 import json, os, sys
@@ -44,7 +45,7 @@ def plan(file: Path) -> SimpleNamespace:
 def test_it_is_the_program_with_its_words_environment_and_folder(tmp_path: Path) -> None:
     pytest.importorskip("deepspeed")
     file = program(tmp_path)
-    ahead = PrewarmedLauncher.start(of(file, EARLIER="1"), {})
+    ahead = PrewarmedLauncher.start(of(file, EARLIER="1"), LaunchSpec())
     assert ahead is not None
     child = ahead.run(plan(file))
     assert child is not None
@@ -68,12 +69,12 @@ def test_it_is_the_program_with_its_words_environment_and_folder(tmp_path: Path)
 
 
 def test_a_program_of_another_python_is_not_started_ahead(tmp_path: Path) -> None:
-    assert PrewarmedLauncher.start(of(program(tmp_path, "/usr/bin/env other")), {}) is None
-    assert PrewarmedLauncher.start(of(tmp_path / "none"), {}) is None
+    assert PrewarmedLauncher.start(of(program(tmp_path, "/usr/bin/env other")), LaunchSpec()) is None
+    assert PrewarmedLauncher.start(of(tmp_path / "none"), LaunchSpec()) is None
 
 
 def test_orders_for_another_program_end_it(tmp_path: Path) -> None:
-    ahead = PrewarmedLauncher.start(of(program(tmp_path)), {})
+    ahead = PrewarmedLauncher.start(of(program(tmp_path)), LaunchSpec())
     assert ahead is not None
     assert ahead.run(plan(tmp_path / "another")) is None
     assert ahead.child.returncode is not None

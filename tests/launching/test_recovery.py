@@ -10,11 +10,14 @@ import json
 import os
 import signal
 
-from launched import Launched, clean_up, left_over_buffers
-from test_signals import SPEC
+import pytest
 
 from harness.launching.supervise.restart_files import read_restarts
 from harness.verdicts import read_verdict
+from tests.launching.test_signals import SPEC
+from tests.support.launch_process import Launched, clean_up, left_over_buffers
+
+pytestmark = pytest.mark.training
 
 
 def started(run: Launched, attempt: int) -> bool:
@@ -59,5 +62,5 @@ def test_a_run_outlives_a_killed_rank_and_a_stopped_one(tmp_path):
     assert 0 < third["start_step"] <= second["step"]
     stacks = (run.run_dir / "logs" / "stacks-00001-2.txt").read_text()
     assert "train.py" in stacks
-    assert "starting again in" in text
+    assert "restarting in" in text
     assert left_over_buffers() == []

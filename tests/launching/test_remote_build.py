@@ -105,8 +105,8 @@ def test_what_a_killed_compilation_left_on_a_host_is_told_in_a_line(tmp_path, se
     with build_on_hosts(plan(tmp_path, "left"), told):
         pass
     said = capsys.readouterr().err
-    assert "removed /cache/cpu_adam/lock on left: a compilation was killed there and nobody holds it" in said
-    assert "cpu_adam as it was compiled on left does not load (file too short); compiling it again" in said
+    assert "removed /cache/cpu_adam/lock on left: a compilation was killed there and no process holds it" in said
+    assert "the compiled cpu_adam on left does not load (file too short); compiling it again" in said
 
 
 def test_a_signal_ends_the_waiting_and_every_ssh(tmp_path, services):

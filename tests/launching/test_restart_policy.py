@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether a failed run starts again. Needs nothing; milliseconds."""
+"""The restart policy: failures after which a run starts again, and those that end it. Needs nothing; milliseconds."""
 
 from harness.launching.supervise.restart_policy import Attempt, decide_restart
 from harness.verdicts import Verdict

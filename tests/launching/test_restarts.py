@@ -24,7 +24,7 @@ from harness.spec.run_spec import RunSpec
 from harness.verdicts import read_verdict
 from harness.views.screen import Screen
 
-RANK = Path(__file__).with_name("pretend_rank.py")
+RANK = Path(__file__).parents[1] / "support" / "pretend_rank.py"
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +65,7 @@ def test_a_killed_rank_is_started_again_from_its_last_checkpoint(tmp_path):
         tmp_path, ["step:1", "save:1", "step:2", "half-a-line", "killed"], ["step:2", "complete"], max_restarts=2
     )
     assert (outcome.verdict.state, outcome.verdict.code, outcome.attempts) == ("completed", 0, 2)
-    assert "started again 1 time: attempt 1 ended at step 2" in outcome.verdict.notes[-1]
+    assert "restarted 1 time: attempt 1 ended at step 2" in outcome.verdict.notes[-1]
     assert (run_dir / "resumed-2").read_text() == "step-00000001"
     first, second = read_restarts(run_dir)
     assert (first["state"], first["step"], first["code"]) == ("failed", 2, 137)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a run ended, from what the ranks wrote. Needs nothing; milliseconds."""
+"""The verdict on a run, from the statuses of its ranks. Needs nothing; milliseconds."""
 
 import signal
 

@@ -11,10 +11,12 @@ import signal
 import time
 
 import pytest
-from launched import Launched, clean_up, left_over_buffers
 
 from harness.diagnosis.run_diagnosis import diagnose_run
 from harness.verdicts import read_verdict
+from tests.support.launch_process import Launched, clean_up, left_over_buffers
+
+pytestmark = pytest.mark.training
 
 SPEC = """\
 name: tiny
@@ -134,7 +136,7 @@ def test_a_killed_rank_is_named(launched):
     assert "failed on rank 1" in text
     assert "Traceback" not in text
     assert not any(line.split()[:1] == ["slow"] for line in text.splitlines())
-    assert "failed on rank 1" in text[text.index("What the log tells") :]
+    assert "failed on rank 1" in text[text.index("Diagnosis of the log") :]
     report = (run.run_dir / "report.html").read_text()
     assert report.count("<b>failed:</b>") == 1
     assert "<b>failed:</b> rank 1 on" in report

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ssh's end means, and that hosts are asked at once and in time, with a stand-in for ssh. Needs nothing; seconds."""
+"""ssh exit codes, and requests to all hosts at once and in time, with a stand-in for ssh. Needs nothing; seconds."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ SCRIPT = Path(__file__).parents[2] / "harness" / "workers" / "host_probe.py"
         (255, b"", b"@@@@\n@ WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED! @\nx\nHost key verification failed.\n", "host key", "Host key verification failed"),
         (255, b"", b"ssh: connect to host h port 22: Connection refused\n", "unreachable", "ssh: connect to host h port 22: Connection refused"),
         (127, b"", b"sh: 1: exec: /venv/bin/python: not found\n", "no probe", "sh: 1: exec: /venv/bin/python: not found"),
-        (0, b"", b"", "no probe", "it ended with code 0 and printed 0 bytes"),
-        (0, b"HARNESS-PROBE {torn\n", b"", "no probe", "it ended with code 0 and printed 20 bytes"),
-        (0, b"HARNESS-PROBE [1]\n", b"", "no probe", "it ended with code 0 and printed 18 bytes"),
+        (0, b"", b"", "no probe", "exit code 0 and 0 bytes of output"),
+        (0, b"HARNESS-PROBE {torn\n", b"", "no probe", "exit code 0 and 20 bytes of output"),
+        (0, b"HARNESS-PROBE [1]\n", b"", "no probe", "exit code 0 and 18 bytes of output"),
     ],
 )  # fmt: skip
 def test_what_an_end_means(code, out, err, state, words):

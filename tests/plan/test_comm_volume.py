@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from planning import offload, plan_of, settings
 
 from harness.facts.model_lookup import find_model
 from harness.plan import comm_volume
 from harness.plan.plan_settings import PlanSettings
+from tests.support.plan_inputs import offload, plan_of, settings
 
 P = 70_553_706_496
 ONCE = {"train": {"gradient_accumulation_steps": 1}}

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What stays gathered of layers gathered as one, as it was counted on two ranks. Needs nothing; milliseconds."""
+"""Parameters that stay gathered of leaf modules, as counted on two ranks. Needs nothing; milliseconds."""
 
 from __future__ import annotations
 
 import pytest
-from planning import memory_of_run
 
 from harness.facts.model_lookup import find_model
 from harness.plan.gathered_parameters import embedding_numel_kept_gathered, num_layers_kept_gathered
+from tests.support.plan_inputs import memory_of_run
 
 LAYER = 855_654_400
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import pytest
-from planning import plan_of, settings
 
 from harness.plan.goodput import (
     checkpoint_bytes,
@@ -14,6 +13,7 @@ from harness.plan.goodput import (
     run_cost,
 )
 from harness.plan.rates import Rates
+from tests.support.plan_inputs import plan_of, settings
 
 HOURS = 3600
 FAILURE = 50_700 * HOURS

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,7 +35,7 @@ def test_a_plan_is_on_stdout_and_stderr_is_empty(write: Write) -> None:
     result = run("plan", write("small.yaml", SPEC))
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.startswith("small: 8.03 B parameters in bf16, ZeRO-3")
-    assert "Plan: 8 ranks, 0 errors, 0 warnings. Nothing was written and no host was contacted." in result.stdout
+    assert "Plan: 8 ranks, 0 errors, 0 warnings. Nothing was started and no host was contacted." in result.stdout
 
 
 def test_next_repeats_what_was_asked(write: Write) -> None:
@@ -134,6 +135,16 @@ def test_search_writes_a_spec_that_validates_and_plans_the_same(write: Write) ->
     assert (again["gpu_peak_bytes"], again["step_seconds"]) == (found["gpu_peak_bytes"], found["step_seconds"])
 
 
+def test_a_plan_that_writes_files_does_not_say_that_nothing_was_written(write: Write) -> None:
+    spec = write("small.yaml", SPEC)
+    target = spec.replace("small.yaml", "found.yaml")
+    result = run("plan", spec, "--search", "--write", target, "--plot", spec.replace("small.yaml", "memory.svg"))
+    assert Path(target).is_file()
+    assert f"Wrote {target}" in result.stderr
+    assert "Nothing was started and no host was contacted." in result.stdout
+    assert "Nothing was written" not in result.stdout
+
+
 def test_a_bare_count_is_the_table_of_the_paper() -> None:
     result = run(*"plan --params 70e9 --gpus 256 --zero-stage 3 --gpu H100-80GB".split())
     for size in ("1,120.00 GB", "283.28 GB", "143.83 GB", "> ZeRO-3          4.38 GB", "14 x H100-80GB"):
@@ -153,10 +164,12 @@ def test_the_fewest_gpus() -> None:
     assert body["raw_floor_gpus"] == 15
 
 
-def test_hours_and_money() -> None:
+def test_hours_and_cost() -> None:
     flags = "plan --model llama-3.1-8b --gpus 8 --gpu H100 --zero-stage 3 --tokens 1e9 --price 2.5".split()
-    assert "1.00 B tokens:" in run(*flags).stdout
+    text = run(*flags).stdout
     cost = json.loads(run(*flags, "--format", "json").stdout)["cost"]
+    assert "1.00 B tokens:" in text
+    assert f"GPU hours, cost {cost['money']:,.0f}\n" in text
     assert cost["money"] == pytest.approx(cost["gpu_hours"] * 2.5)
 
 
@@ -168,8 +181,8 @@ def test_a_picture(write: Write) -> None:
     assert run("plan", spec, "--plot", target).exit_code == 0
     root = ElementTree.parse(target).getroot()  # noqa: S314 - written a line above
     text = "".join(root.itertext())
-    assert "GPU, a rank" in text
-    assert "host memory, a node" in text
+    assert "GPU per rank" in text
+    assert "host memory per node" in text
     assert sum(element.tag.endswith("rect") for element in root.iter()) > 20
 
 

@@ -7,10 +7,10 @@ import json
 from typing import Any
 
 import pytest
-from planning import TINY, offload, plan_of, run_of
 
 from harness.plan.plan_json import plan_json
 from harness.plan.planner import make_plan
+from tests.support.plan_inputs import TINY, offload, plan_of, run_of
 
 
 def test_json_has_what_scripts_read() -> None:

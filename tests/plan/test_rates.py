@@ -6,10 +6,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from planning import offload, plan_of
 
 from harness.plan.plan_json import plan_json
 from harness.plan.rates import parse_disks, parse_rate
+from tests.support.plan_inputs import offload, plan_of
 
 
 @pytest.mark.parametrize(

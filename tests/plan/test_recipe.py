@@ -7,9 +7,9 @@ from math import ceil
 from typing import Any
 
 import pytest
-from planning import memory_of_run, offload, settings
 
 from harness.plan.plan_settings import BytesPerParameter
+from tests.support.plan_inputs import memory_of_run, offload, settings
 
 ADAM = {"precision": {"bf16": True}, "zero": {"stage": 3}}
 
@@ -18,7 +18,7 @@ def test_sixteen_bytes_a_parameter() -> None:
     recipe = settings().bytes_per_parameter
     assert recipe == BytesPerParameter(2, 2, 4, 8)
     assert recipe.total == 16
-    assert str(recipe) == "2 parameters + 2 gradients + 4 master weights + 8 optimizer states = 16 bytes a parameter"
+    assert str(recipe) == "2 parameters + 2 gradients + 4 master weights + 8 optimizer states = 16 bytes per parameter"
 
 
 def test_seven_billion_parameters_are_112_gigabytes() -> None:

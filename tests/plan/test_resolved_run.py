@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from harness.plan.resolved_run import ResolvedRun, resolve_run
+from harness.plan.resolved_run import ResolvedRun, _content_digest, resolve_run
 from harness.render import render_ds_config
 from harness.spec.hostfile import Cluster
 from harness.spec.run_spec import RunSpec
@@ -57,3 +57,24 @@ def test_a_resolved_run_survives_its_file_and_notices_an_edit():
         ResolvedRun.from_json(body)
     with pytest.raises(ValueError, match="format_version"):
         ResolvedRun.from_json({**body, "format_version": 99})
+
+
+def test_a_run_of_another_version_is_read_for_reports_with_the_defaults_that_it_had():
+    body = resolve_run(spec(train={"per_device_train_batch_size": 2}), world_size=2).to_json()
+    older = json.loads(json.dumps({name: value for name, value in body.items() if name != "sha256"}))
+    del older["spec"]["launch"]["patches"]
+    without_a_key = sign(older)
+    older["spec"]["launch"]["stop_grace_seconds"] = 3.0
+    with_another_default = sign(older)
+    for text in (without_a_key, with_another_default):
+        with pytest.raises(ValueError, match="another version"):
+            ResolvedRun.from_json(text)
+    assert ResolvedRun.from_json(without_a_key, any_version=True).spec == spec(train={"per_device_train_batch_size": 2})
+    assert ResolvedRun.from_json(with_another_default, any_version=True).spec.launch.stop_grace_seconds == 3.0
+    unknown = sign({**older, "spec": {**older["spec"], "of_a_later_version": 1}})
+    with pytest.raises(ValueError, match="of_a_later_version"):
+        ResolvedRun.from_json(unknown, any_version=True)
+
+
+def sign(body):
+    return json.loads(json.dumps({**body, "sha256": _content_digest(body)}))

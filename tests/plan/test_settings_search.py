@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a search finds, in which order, and how a choice becomes a spec again. Needs nothing; seconds."""
+"""The search for settings: its results, their order, and a result as a spec. Needs nothing; seconds."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import time
 from typing import Any
 
 import pytest
-from planning import offload, plan_of, run_of
 
 from harness.plan.alternatives import Alternative
 from harness.plan.plan_request import (
@@ -22,6 +21,7 @@ from harness.plan.resolved_run import resolve_run
 from harness.plan.settings_search import filter_fitting, search_settings
 from harness.plan.spec_changes import merge_changes, spec_changes_for
 from harness.spec.run_spec import RunSpec
+from tests.support.plan_inputs import offload, plan_of, run_of
 
 
 def search_run(plan: Plan, **more: Any) -> tuple[Alternative, ...]:

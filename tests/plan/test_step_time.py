@@ -6,13 +6,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from planning import offload, plan_of, settings
 
 from harness.facts.devices import CPU, find_device
 from harness.facts.model_lookup import facts_from_config, find_model
 from harness.plan.flops import hardware_flops_per_token
 from harness.plan.step_time import StepTime, estimate_step_time
 from harness.plan.zero_partitions import local_num_parameters
+from tests.support.plan_inputs import offload, plan_of, settings
 
 
 def time_of(*args: Any, **kwargs: Any) -> StepTime:

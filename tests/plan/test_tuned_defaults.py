@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is chosen where the spec is silent: each rule, and that nothing a user wrote is overridden."""
+"""Tuned defaults where the spec is silent: each rule, and that none overrides a value of the user's."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 import yaml
-from planning import TINY, offload, run_of
 
 from harness.facts.deepspeed_version import resolve_target
 from harness.facts.model_lookup import find_model
 from harness.gates import check_run
 from harness.plan.memory_estimate import MemoryEstimate
-from harness.plan.plan_settings import loss_chunk_size_of, settings_of
+from harness.plan.plan_settings import settings_of
 from harness.plan.planner import make_plan
 from harness.plan.resolved_run import ResolvedRun, resolve_run
 from harness.plan.tuned_default import TunedDefault
@@ -24,6 +23,7 @@ from harness.render import render_ds_config
 from harness.spec.deepspeed_mapping import spec_field_of
 from harness.spec.run_spec import RunSpec
 from harness.spec.spec_loader import load_spec
+from tests.support.plan_inputs import TINY, offload, run_of
 
 ROOT = Path(__file__).parents[2]
 ZERO = "zero_optimization."
@@ -213,12 +213,13 @@ TENSOR: dict[str, Any] = {"parallel": {"tensor_parallel_size": 2}, "zero": {"sta
         ("llama-3.1-8b", {"parallel": {"pipeline_parallel_size": 2}, "zero": {"stage": 1}}, None),
         ("llama-3.1-8b", {"parallel": {"sequence_parallel_size": 2}}, 512),
         ("gemma-2-9b", {}, None),
+        ("llama-3.1-8b", {"launch": {"patches": {"chunked-loss": "off"}}}, None),
     ],
     ids=str,
 )
 def test_the_loss_is_cut_where_that_saves_memory(model: str, sections: dict[str, Any], tokens: int | None) -> None:
     run = with_tuned_defaults(run_of(model, tuned_defaults=True, **sections))
-    assert loss_chunk_size_of(run) == (tokens or 0)
+    assert run.loss_chunk_size == (tokens or 0)
     assert "loss_chunk" not in render_ds_config(run).json_text
 
 
@@ -234,6 +235,10 @@ def test_the_plan_has_logits_of_a_chunk() -> None:
     assert logits(whole.memory) > 12 * 128_256 * 4096
     assert logits(cut.memory) < 6 * 128_256 * 512 + 4 * 128_256 * 4096 + (1 << 28)
     assert cut.memory.gpu_peak < whole.memory.gpu_peak
+    settings = {"train": {"loss_chunk_size": 512}, "launch": {"patches": {"chunked-loss": "off"}}}
+    switched_off = make_plan(run_of("llama-3.1-8b", **settings)).memory
+    assert switched_off is not None
+    assert logits(switched_off) == logits(whole.memory)
 
 
 def test_a_tensor_rank_has_logits_of_its_own_words() -> None:

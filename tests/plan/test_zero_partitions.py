@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import time
 
-from planning import TINY, settings
-
 from harness.facts.model_lookup import ModelFacts, Parameter, facts_from_config, find_model
 from harness.plan.zero_partitions import (
     _owned_gradient_numel,
@@ -15,6 +13,7 @@ from harness.plan.zero_partitions import (
     partition_model,
     weight_decay_group_sizes,
 )
+from tests.support.plan_inputs import TINY, settings
 
 
 def tiny() -> ModelFacts:

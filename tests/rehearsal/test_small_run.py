@@ -119,7 +119,7 @@ def test_too_little_of_everything_is_said_with_what_is_needed() -> None:
         ({"text_config": {}}, False, "parts for text and images"),
         ({"model_type": "odd", "depth": 3}, False, "none of `num_hidden_layers`"),
         ({"model_type": "gpt2"}, True, "none of `num_hidden_layers`"),  # all sizes are the family's own
-        ({"num_hidden_layers": 2, "width": 3}, True, "width and its heads"),
+        ({"num_hidden_layers": 2, "width": 3}, True, "width and heads"),
         ({"num_hidden_layers": 2, "hidden_size": 8, "num_attention_heads": 1, "kv_lora_rank": 4}, True, "latent"),
         ({"num_hidden_layers": 2, "hidden_size": 8, "num_attention_heads": 1, "kv_lora_rank": 4}, False, None),
     ],

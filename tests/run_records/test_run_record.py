@@ -7,13 +7,13 @@ import json
 from pathlib import Path
 
 import pytest
-from sample_run import BEGAN, KILLED, eventful, head, lost_a_rank, save, step, tiny, write_run
 
 from harness.locks import Lock
 from harness.run_records.run_files import drop_lost_steps
 from harness.run_records.run_record import read_run_record
 from harness.run_records.summary import summarise_run
 from harness.verdicts import Verdict, write_verdict
+from tests.support.sample_run import BEGAN, KILLED, eventful, head, lost_a_rank, save, step, tiny, write_run
 
 
 def test_what_was_lost_and_taken_again_is_there_once() -> None:

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sample_run import on_gpus
 
 from harness.plan.planner import make_plan
 from harness.slowness.plan_prediction import predict_plan
 from harness.slowness.run_measurements import RunMeasurements
 from harness.slowness.slowness_report import SlowdownReport, SlownessReport, diagnose_measurements
+from tests.support.sample_run import on_gpus
 
 HEALTHY = {"data": 0.01, "forward": 0.31, "backward": 0.6, "optimizer": 0.06, "communication": 0.05, "io": 0.0}
 ON_DEVICE = {"zero": {"stage": 3, "offload_optimizer": None}, "train": {"per_device_train_batch_size": 4}}

@@ -6,7 +6,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from sample_run import eventful, head, on_gpus, step, tiny, write_run
 
 from harness.plan.planner import make_plan
 from harness.run_records.run_record import read_run_record
@@ -14,6 +13,7 @@ from harness.slowness import diagnose_slowness
 from harness.slowness.plan_prediction import predict_plan
 from harness.views.report.slowness_section import render_slowness
 from harness.views.slowness_text import format_prediction, summary_lines
+from tests.support.sample_run import eventful, head, on_gpus, step, tiny, write_run
 
 
 def test_a_run_on_gpus(tmp_path: Path) -> None:
@@ -33,7 +33,7 @@ def test_a_run_on_the_cpu_has_no_planned_time_and_says_so(tmp_path: Path) -> Non
     (report,) = diagnosis.slowdowns
     assert report.slowdown.name == "cpu-optimizer"
     assert report.settings
-    assert all("no time is planned for this device" in format_prediction(p) for _, p in report.settings)
+    assert all("the plan has no time for this device" in format_prediction(p) for _, p in report.settings)
 
 
 @pytest.mark.parametrize(

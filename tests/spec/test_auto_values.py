@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who reads a JSON, what each reader makes of "auto" and of loose JSON."""
+"""Readers of a DeepSpeed JSON, and their handling of "auto" and of loose JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from harness.spec.auto_values import (
 )
 from harness.spec.spec_loader import load_spec
 
-TARGET = DeepSpeedTarget("0.19.8", "asked for")
+TARGET = DeepSpeedTarget("0.19.8", "requested")
 
 
 @pytest.mark.parametrize(

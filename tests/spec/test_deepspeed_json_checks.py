@@ -19,7 +19,7 @@ def told(config, version="0.19.8", prefix=()):
     for part in reversed(prefix):
         data = {part: data}
     source = Source("ds.json", "json", json.dumps(data), data)
-    return check_deepspeed_json(config, source, prefix, DeepSpeedTarget(version, "asked for"))
+    return check_deepspeed_json(config, source, prefix, DeepSpeedTarget(version, "requested"))
 
 
 def one(config, **kwargs):
@@ -70,7 +70,7 @@ def one(config, **kwargs):
         ({"zero_optimization": {"reduce_bucket_size": 0}}, "SP007", "error", "more than 0"),
         ({"zero_optimization": {"offload_optimizer": {"device": "gpu"}}}, "SP007", "error", "`cpu`"),
         ({"tensor_parallel": {"autotp_size": "2"}}, "SP006", "error", "compares it with 0"),
-        ({"tensor_parallel": {"dtype": "fp16"}}, "SP006", "error", "JSON cannot say"),
+        ({"tensor_parallel": {"dtype": "fp16"}}, "SP006", "error", "JSON cannot express"),
         ({"train_micro_batch_size_per_gpu": 1.5}, "SP006", "error", "computes with the fraction"),
         ({"gradient_accumulation_steps": True}, "SP006", "error", "counts it as 1"),
         ({"gradient_clipping": None}, "SP006", "error", "at the first step"),
@@ -156,7 +156,7 @@ def test_the_deepspeed_section_of_a_spec_is_checked_the_same():
 
 def test_values_that_deepspeed_converts_are_read_as_it_reads_them():
     config = {"zero_optimization": {"stage": "2", "overlap_comm": "yes", "sub_group_size": 1e9}, "dump_state": "false"}
-    read = convert_as_deepspeed(config, DeepSpeedTarget("0.19.8", "asked for"))
+    read = convert_as_deepspeed(config, DeepSpeedTarget("0.19.8", "requested"))
     assert read["zero_optimization"] == {"stage": 2, "overlap_comm": True, "sub_group_size": 1000000000}
     assert read["dump_state"] == "false"  # an error, and not what DeepSpeed makes of it
     assert config["zero_optimization"]["stage"] == "2"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who takes part, of a hostfile, a command line or a Slurm job. Needs nothing; a second."""
+"""Selection of hosts from a hostfile, a command line or a Slurm job. Needs nothing; a second."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_what_is_left(chosen, hosts):
         ({"exclude": "a@b"}, "leaves no host"),
         ({"exclude": "$(touch x)"}, "names `$(touch x)`"),
         ({"include": "a", "exclude": "b"}, "cannot both"),
-        ({"include": "a", "num_gpus": 1}, "do not go with"),
+        ({"include": "a", "num_gpus": 1}, "cannot be combined with"),
         ({"num_nodes": 3}, "the hostfile has 2 hosts"),
         ({"num_nodes": 0}, "`--num-nodes 0`"),
         ({"num_gpus": 3}, "`b` has 2 slots"),

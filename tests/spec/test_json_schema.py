@@ -30,6 +30,8 @@ def test_the_schema_is_one():
         ({"zero": {"stage": 4}}, False),
         ({"train": {"max_stepz": 5}}, False),
         ({"optimizer": {"learning_rate": "1e-4"}}, False),
+        ({"train": {"per_device_train_batch_size": 0}}, False),
+        ({"launch": {"num_gpus": 1}, "eval": {"eval_steps": 0}}, False),
     ],
 )
 def test_the_schema_and_the_model_agree(spec, valid):

@@ -11,7 +11,7 @@ from harness.errors import ExitCode
 from harness.facts.deepspeed_version import DeepSpeedTarget
 from harness.spec.spec_loader import load_spec
 
-TARGET = DeepSpeedTarget("0.19.8", "asked for")
+TARGET = DeepSpeedTarget("0.19.8", "requested")
 
 
 def findings(path, *overrides, target=TARGET):

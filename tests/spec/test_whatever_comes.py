@@ -19,7 +19,7 @@ from harness.facts.deepspeed_version import DeepSpeedTarget
 from harness.spec import accelerate_config
 from harness.spec.spec_loader import load_spec
 
-TARGET = DeepSpeedTarget("0.19.8", "asked for")
+TARGET = DeepSpeedTarget("0.19.8", "requested")
 ODD = st.sampled_from(
     [None, True, False, 0, 1, -1, 2, 1.5, 5e8, float("nan"), 10**30, "auto", "8", "", "cpu", "x", "\u00e9", "ds.json", "$X", [], [1], [[]], {}, {"a": 1}, {"device": "cpu"}, {"type": "Adam", "params": {"lr": "auto"}}]
 )  # fmt: skip

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which choices are tried, and the keys that make them. Needs nothing, seconds."""
+"""Candidates of a tuning, and the keys that make them. Needs nothing, seconds."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which trial is the fastest, and what a launch's own words make of one. Needs nothing, no time."""
+"""The fastest trial, and the failures of trials as a launch reports them. Needs nothing, no time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tune_reports import candidate, trial
 
 from harness.run_records.run_record import read_run_record
 from harness.tuning.trials import (
@@ -20,6 +19,7 @@ from harness.tuning.trials import (
     state_of_launch,
     step_seconds,
 )
+from tests.support.tune_reports import candidate, trial
 
 
 def test_the_fastest_is_the_one_with_the_shortest_median_step() -> None:

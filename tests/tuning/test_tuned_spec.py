@@ -6,12 +6,12 @@ from __future__ import annotations
 import json
 
 import yaml
-from tune_reports import candidate, evidence, trial
 
 from harness.findings import Finding
 from harness.tuning.tuned_spec import add_header, edit_spec, strip_header
 from harness.views import tune as view
 from harness.views.style import Style
+from tests.support.tune_reports import candidate, evidence, trial
 
 TEXT = """\
 # mine
@@ -87,11 +87,13 @@ def test_the_table_has_every_trial_with_its_cause() -> None:
 def test_a_spec_that_stays_is_said_to_stay() -> None:
     style = Style()
     slower = evidence(trial(1.0, 1.0, 1.0), trial(2.0, 2.0, 2.0, sets=1))
-    assert "The spec as it is was the fastest; it is kept" in view.render_tune_report(slower, style, 120)
+    assert "The unchanged spec was the fastest; it is kept" in view.render_tune_report(slower, style, 120)
     alike = evidence(trial(1.0, 1.0, 1.0), trial(0.999, 0.999, 0.999, sets=1), complete=False)
     shown = view.render_tune_report(alike, style, 120)
-    assert "Broken off" in shown
-    assert "Nothing was faster than the spec as it is by more than steps scatter (0.1% a step); it is kept" in shown
+    assert "Interrupted" in shown
+    assert (
+        "No candidate beat the unchanged spec by more than the noise of its steps (0.1% per step); it is kept" in shown
+    )
     assert "No candidate could be measured" in view.render_tune_report(evidence(trial(state="failed")), style, 120)
 
 

@@ -20,9 +20,9 @@ def test_counts_and_what_differs(tmp_path: Path) -> None:
         tmp_path,
         {"id": "AT001", "question": "is it the stage?", "state": "holds"},
         {"id": "AT006", "question": "clipped?", "state": "differs", "text": "clips at `<b>`, should be 1"},
-        {"id": "AT017", "question": "files?", "state": "skipped", "text": "nothing is asked to be on NVMe"},
+        {"id": "AT017", "question": "files?", "state": "skipped", "text": "the spec puts nothing on NVMe"},
     )
-    assert "1 of 3 claims hold, 1 do not; 1 could not be asked of this run" in html
+    assert "1 of 3 checks passed, 1 failed; 1 do not apply to this run" in html
     assert '<li class="bad">AT006: clips at <code>&lt;b&gt;</code>, should be 1</li>' in html
 
 

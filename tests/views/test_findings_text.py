@@ -59,7 +59,7 @@ def test_the_summary_says_what_was_not_looked_at():
     report = Report("a.yaml", (finding,), 15, tuple(skipped), left_out=(finding,))
     assert findings_text.format_summary([report], Style(), against=" against DeepSpeed 0.19.8") == (
         "Found 1 error. 15 gates checked against DeepSpeed 0.19.8, 1 finding left out by --select or --ignore, "
-        "9 skipped: BT001, BT003 (no --hostfile or --world-size); PP003 (the shape of the model is not known); "
+        "9 skipped: BT001, BT003 (no --hostfile or --world-size); PP003 (the model's sizes are not known); "
         "HO000, HO001, HO002, HO003 and 2 more (no --hostfile), 1 of other releases, 2 more on launch"
     )
 

@@ -33,7 +33,7 @@ def test_every_page_is_of_an_id_in_the_source():
 
 def test_the_table_in_the_project_is_the_one_that_is_derived():
     written = (ROOT / "harness" / "gates" / "TABLE.md").read_text()
-    assert written == render_table_markdown(), "run: make gates"
+    assert written == render_table_markdown(), "run: make pages"
 
 
 def test_the_table_has_every_gate_with_all_its_cells():
@@ -47,7 +47,7 @@ def test_the_table_has_every_gate_with_all_its_cells():
 
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_a_page_keeps_to_the_width_of_the_terminal(width):
-    free = ("##", "Seen in: ", "To put up", "Without this", "Looks only", "- ", "|", " ")
+    free = ("##", "Seen in: ", "To ignore", "Without this", "Needs:", "- ", "|", " ")
     for row in list_rows():
         text = re.sub(r"```.*?```", "", render_page(row.id, width) or "", flags=re.DOTALL)
         for line in text.splitlines()[1:]:

@@ -8,13 +8,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from sample_run import eventful, tiny, write_run
-
 from harness.launching.supervise.launch_runner import LaunchResult
 from harness.run_records.run_record import read_run_record
 from harness.verdicts import Verdict
 from harness.views.launch import launch_as_json, render_summary
 from harness.views.style import Style
+from tests.support.sample_run import eventful, tiny, write_run
 
 
 def outcome(run_dir: Path, verdict: Verdict, **more: Any) -> Any:

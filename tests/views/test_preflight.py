@@ -48,7 +48,7 @@ def test_of_many_hosts_the_odd_ones_are_shown():
     hosts = [replace(WELL, name=f"w{i}", python="3.12.0" if i in (500, 900) else "3.11.7") for i in range(1000)]
     text = view.render_survey(Survey(tuple(hosts)), Style())
     assert text.splitlines()[0].split() == ["w0", "w500", "w900"]
-    assert "997 more hosts like most of these" in text
+    assert "997 more hosts with the majority's values" in text
 
 
 def test_json_has_everything():

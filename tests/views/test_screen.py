@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What people see while a run goes on, mode by mode. Needs nothing; a second."""
+"""The screen of a running launch, mode by mode. Needs nothing; a second."""
 
 from __future__ import annotations
 

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browser import CHROMIUM, Browser
-from sample_run import eventful, step
 
 from harness.views.report import write_report
 from harness.views.report.live_server import create_server
+from tests.support.browser import CHROMIUM, Browser
+from tests.support.sample_run import eventful, step
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
 WIDER = """[...document.querySelectorAll('main *')].filter(e => e.getBoundingClientRect().right > innerWidth + 1

@@ -9,10 +9,10 @@ from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 
 import pytest
-from sample_run import head, step, tiny, write_run
 
 from harness.errors import UserError
 from harness.views.report.live_server import LivePage, create_server, serve_reports
+from tests.support.sample_run import head, step, tiny, write_run
 
 
 @pytest.fixture
@@ -64,5 +64,5 @@ def test_the_version_follows_the_run_and_not_its_signs_of_life(folder: Path) -> 
 
 
 def test_a_port_that_is_taken_is_refused(folder: Path, port: int) -> None:
-    with pytest.raises(UserError, match="cannot be had"):
+    with pytest.raises(UserError, match="is not available"):
         serve_reports([folder], port)

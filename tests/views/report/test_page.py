@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sample_run import RESET, eventful, lost_a_rank, tiny, write_run
 
 from harness.plan.planner import make_plan
 from harness.run_records.run_record import read_run_record
@@ -20,6 +19,7 @@ from harness.units import format_bytes
 from harness.verdicts import Verdict
 from harness.views.report import render_report, write_report
 from harness.views.report.page import MAX_BYTES
+from tests.support.sample_run import RESET, eventful, lost_a_rank, tiny, write_run
 
 VOID = {"meta", "br", "line", "polyline", "rect", "path"}
 MakeRun = Callable[..., Path]
@@ -105,8 +105,8 @@ def test_a_complete_run(make_run: MakeRun) -> None:
     assert "500.00 MiB" in document.text
     assert document.tags.count("figure") == 6
     drawn = {chart["title"]: chart for chart in document.charts}
-    assert drawn["Loss, nats a token"]["series"][1]["ys"] == [2.5]
-    assert drawn["Where the time of a step goes"]["series"][0]["name"] == "forward"
+    assert drawn["Loss, nats per token"]["series"][1]["ys"] == [2.5]
+    assert drawn["Time of a step by part"]["series"][0]["name"] == "forward"
 
 
 def test_the_planned_bar_stands_beside_the_measured_one(make_run: MakeRun) -> None:
@@ -145,7 +145,7 @@ def test_a_run_that_was_started_again_draws_each_step_once(make_run: MakeRun) ->
     document = report(make_run([*lost, restart, *again]))
     assert document.charts[0]["series"][0]["ys"] == [5, 4, 4, 4]
     assert document.charts[0]["marks"] == [{"x": 1.0, "kind": "restart"}]
-    assert "started again from step 1 after step 3: killed by SIGKILL" in document.text
+    assert "restarted from step 1 after step 3: killed by SIGKILL" in document.text
 
 
 def test_a_torn_last_line_is_said_and_costs_nothing_else(make_run: MakeRun) -> None:
@@ -222,7 +222,7 @@ def test_an_eventful_run_shows_all_of_it(tmp_path: Path) -> None:
     document = report(eventful(tmp_path / "large-20260921-120000"))
     for expected in (
         "attempts",
-        "50 steps taken again",
+        "50 steps repeated",
         "killed by SIGKILL",
         "rank 5 on node0, 30% slower than its peers",
     ):
@@ -232,7 +232,7 @@ def test_an_eventful_run_shows_all_of_it(tmp_path: Path) -> None:
         "MFU",
         "38.0%",
         "The ranks in figures",
-        "GPU memory of a rank, planned",
+        "GPU memory per rank, planned",
     ):
         assert expected in document.text
     marks = document.charts[0]["marks"]
@@ -267,7 +267,7 @@ def test_the_policy_lets_nothing_be_loaded_and_only_our_script_run(make_run: Mak
 
 def failures(folder: Path) -> str:
     text = render_report([read_run_record(folder)])
-    return text[text.index("What to know") :].partition("</ul>")[0]
+    return text[text.index("Problems and notes") :].partition("</ul>")[0]
 
 
 def test_the_rank_that_was_killed_is_named_and_not_the_one_that_outlived_it(tmp_path: Path) -> None:

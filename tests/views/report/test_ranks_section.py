@@ -7,10 +7,10 @@ import re
 from pathlib import Path
 
 import pytest
-from sample_run import head, on_gpus, ranks, write_run
 
 from harness.run_records.run_record import read_run_record
 from harness.views.report.ranks_section import render_ranks
+from tests.support.sample_run import head, on_gpus, ranks, write_run
 
 
 def section(folder: Path, world: int, slow: dict[int, float] | None = None, lines: int = 60) -> str:

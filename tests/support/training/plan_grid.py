@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The configurations whose every byte is predicted: models, stages, places, precisions, ranks. Starts nothing itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from harness.facts.model_lookup import ModelFacts, facts_from_config
+from harness.hostinfo.machine import can_link_libaio
+from harness.plan.memory_items import MemoryItem
+from harness.plan.model_states import model_state_items
+from harness.plan.plan_settings import PlanSettings, settings_of
+from harness.plan.resolved_run import resolve_run
+from harness.plan.zero_partitions import partition_model
+from harness.spec.run_spec import RunSpec
+
+_SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+_WIDE = {**_SMALL, "num_key_value_heads": 2, "intermediate_size": 96, "vocab_size": 259}
+MODELS: dict[str, dict[str, Any]] = {
+    "llama": {"model_type": "llama", **_WIDE},
+    "tied": {"model_type": "llama", **_WIDE, "tie_word_embeddings": True},
+    "gpt2": {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 211, "n_positions": 33},
+    "gemma2": {"model_type": "gemma2", **_WIDE, "head_dim": 16, "pad_token_id": None},
+    "experts": {
+        "model_type": "qwen3_moe",
+        **_WIDE,
+        "head_dim": 16,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 24,
+    },
+    "wide": {"model_type": "llama", **_WIDE, "hidden_size": 128, "intermediate_size": 192, "vocab_size": 8195},
+    "uneven": {**_WIDE, "model_type": "qwen2", "hidden_size": 60, "num_attention_heads": 6, "intermediate_size": 75},
+}
+FP32_SUMS = {"data_types": {"grad_accum_dtype": "fp32"}}
+LEAN = {"bf16": {"enabled": True, "bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}}
+LEAN_MASTER = {"bf16": {"enabled": True, "bf16_master_weights_and_grads": True}}
+SGD = {"optimizer": {"type": "SGD", "params": {"lr": 1e-3, "momentum": 0.9}}}
+LION = {"optimizer": {"type": "Lion", "params": {"lr": 1e-4}}}
+PLAIN_SGD = {"optimizer": {"type": "SGD", "params": {"lr": 1e-3}}}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One configuration. `zero` and `more` are laid over DeepSpeed's JSON as they are."""
+
+    stage: int
+    bf16: bool
+    optimizer_at: str = "none"
+    parameters_at: str = "none"
+    decay: bool = False
+    world: int = 2
+    model: str = "llama"
+    accumulation: int = 2
+    zero: dict[str, Any] = field(default_factory=dict)
+    more: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        parts = [f"{self.world}x{self.model}", f"stage{self.stage}", "bf16" if self.bf16 else "fp32"]
+        parts += [f"{self.optimizer_at}-{self.parameters_at}", "decay" if self.decay else ""]
+        parts += [f"accumulate{self.accumulation}" if self.accumulation != 2 else ""]
+        parts += [f"{key}{value}" for key, value in self.zero.items()]
+        parts += [f"{key}.{list(value)[-1]}" for key, value in self.more.items() if key != "optimizer"]
+        parts += [name for name, more in (("momentum", SGD), ("plain", PLAIN_SGD), ("lion", LION)) if self.more == more]
+        return "-".join(part for part in parts if part)
+
+    def config(self) -> dict[str, Any]:
+        """DeepSpeed's JSON."""
+        zero: dict[str, Any] = {"stage": self.stage, "reduce_bucket_size": 50000, "sub_group_size": 40000}
+        zero |= {"stage3_param_persistence_threshold": 100}
+        if self.optimizer_at != "none":
+            path = {"nvme_path": "."} if self.optimizer_at == "nvme" else {}  # the worker puts its own folder there
+            zero["offload_optimizer"] = {"device": self.optimizer_at, **path}
+        if self.parameters_at != "none":
+            zero["offload_param"] = {"device": self.parameters_at}
+        return {
+            "train_micro_batch_size_per_gpu": 1,
+            "gradient_accumulation_steps": self.accumulation,
+            "optimizer": {"type": "AdamW", "params": {"lr": 1e-3}},
+            "zero_optimization": zero | self.zero,
+            "bf16": {"enabled": self.bf16},
+            "zero_allow_untested_optimizer": True,
+            "zero_force_ds_cpu_optimizer": False,
+            **self.more,
+        }
+
+    def settings(self) -> PlanSettings:
+        """What the planner sees."""
+        config = self.config()
+        optimizer = config["optimizer"]
+        momentum = optimizer["params"].get("momentum", 0.0)
+        raw = {key: value for key, value in self.more.items() if key in ("data_types", "communication_data_type")}
+        if "bf16" in self.more:
+            raw["bf16"] = {key: value for key, value in self.more["bf16"].items() if key != "enabled"}
+        fields = {key for key in config["zero_optimization"] if key in _ZERO_FIELDS}
+        zero = {key: config["zero_optimization"][key] for key in fields}
+        rest = {key: value for key, value in config["zero_optimization"].items() if key not in fields}
+        spec = RunSpec.model_validate(
+            {
+                "train": {"per_device_train_batch_size": 1, "gradient_accumulation_steps": self.accumulation},
+                "data": {"max_length": 16},
+                "optimizer": {
+                    "type": optimizer["type"].lower(),
+                    **({"momentum": momentum} if optimizer["type"] == "SGD" else {}),
+                    "weight_decay": 0.1 if self.decay else 0.0,
+                },
+                "precision": {"bf16": self.bf16},
+                "zero": zero,
+                "launch": {"num_gpus": self.world},
+                "deepspeed": {**raw, **({"zero_optimization": rest} if rest else {})},
+            }
+        )
+        settings = settings_of(resolve_run(spec))
+        if settings is None:
+            raise ValueError(str(self))
+        # of DeepSpeed without the harness
+        return replace(settings, separate_offload_grads=self.optimizer_at != "none", keeps_first_step_states=True)
+
+    def facts(self) -> ModelFacts:
+        """The model's sizes."""
+        facts = facts_from_config(MODELS[self.model]).facts
+        if facts is None:
+            raise ValueError(self.model)
+        return facts
+
+    def rows(self) -> list[MemoryItem]:
+        """The planner's rows."""
+        settings = self.settings()
+        return model_state_items(settings, partition_model(self.facts(), settings))
+
+
+_ZERO_FIELDS = frozenset(RunSpec.model_fields["zero"].annotation.model_fields)  # type: ignore[union-attr]
+
+CASES = [
+    # 2 ranks: stages, precisions, places
+    *(Case(stage, bf16) for stage in (0, 1, 2, 3) for bf16 in (False, True)),
+    Case(2, bf16=True, decay=True),
+    Case(3, bf16=True, decay=True),
+    *(Case(stage, bf16=True, optimizer_at="cpu") for stage in (1, 2, 3)),
+    *(Case(stage, bf16=False, optimizer_at="cpu") for stage in (2, 3)),
+    Case(3, bf16=True, optimizer_at="cpu", parameters_at="cpu"),
+    Case(3, bf16=True, parameters_at="cpu"),
+    # precision policies
+    Case(2, bf16=True, more=FP32_SUMS),
+    Case(3, bf16=True, more=FP32_SUMS),
+    Case(2, bf16=True, optimizer_at="cpu", more=FP32_SUMS),
+    Case(3, bf16=True, optimizer_at="cpu", more=FP32_SUMS),
+    Case(2, bf16=True, more=LEAN),
+    Case(3, bf16=True, more=LEAN),
+    Case(2, bf16=True, optimizer_at="cpu", more=LEAN),
+    Case(3, bf16=True, optimizer_at="cpu", more=LEAN),
+    Case(3, bf16=True, optimizer_at="cpu", more=LEAN_MASTER),
+    # optimizers
+    Case(2, bf16=True, more=SGD),
+    Case(3, bf16=True, more=SGD),
+    Case(3, bf16=True, more=PLAIN_SGD),
+    *(Case(stage, bf16=True, optimizer_at="cpu", more=LION) for stage in (1, 3)),
+    # accumulation, buckets, thresholds, ZeRO++
+    Case(2, bf16=True, optimizer_at="cpu", accumulation=1),
+    Case(3, bf16=True, optimizer_at="cpu", accumulation=1),
+    Case(2, bf16=True, zero={"overlap_comm": True}),
+    Case(2, bf16=True, zero={"reduce_bucket_size": 20000}),
+    Case(3, bf16=True, zero={"stage3_param_persistence_threshold": 10000}),
+    Case(3, bf16=True, zero={"sub_group_size": 7000, "reduce_bucket_size": 30000}),
+    Case(3, bf16=True, zero={"zero_hpz_partition_size": 2}),
+    # NVMe, where DeepSpeed can build its aio
+    *(
+        [
+            Case(3, bf16=True, optimizer_at="nvme", model="wide", decay=decay, zero={"sub_group_size": size})
+            for size, decay in ((400_000, False), (10**9, False), (10**9, True))  # with decay: norms are a small group
+        ]
+        if can_link_libaio()
+        else []
+    ),
+    Case(1, bf16=True, more=FP32_SUMS),  # the last of its ranks: this optimizer is freed late
+    # 3 ranks: nothing divides
+    *(Case(stage, bf16=True, world=3, model="uneven") for stage in (0, 1, 2, 3)),
+    Case(2, bf16=True, optimizer_at="cpu", world=3, model="uneven", decay=True),
+    Case(3, bf16=True, optimizer_at="cpu", world=3, model="uneven", decay=True),
+    Case(3, bf16=False, world=3, model="gpt2"),
+    # 4 ranks, other architectures
+    Case(1, bf16=True, world=4, model="tied"),
+    Case(2, bf16=True, world=4, model="tied"),
+    Case(3, bf16=True, world=4, model="tied", decay=True),
+    Case(2, bf16=True, optimizer_at="cpu", world=4, model="gpt2", decay=True),
+    Case(3, bf16=True, optimizer_at="cpu", world=4, model="gpt2"),
+    Case(2, bf16=True, world=4, model="gemma2"),
+    Case(3, bf16=True, world=4, model="gemma2"),
+    Case(2, bf16=True, world=4, model="experts"),
+    Case(3, bf16=True, world=4, model="experts", optimizer_at="cpu", parameters_at="cpu"),
+    Case(3, bf16=True, world=4, zero={"zero_hpz_partition_size": 2}),
+]
+WORLDS = sorted({case.world for case in CASES})

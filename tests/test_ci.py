@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The GitHub workflow calls `.ci/run` and says nothing itself that could differ from it. Needs nothing; a second."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from harness.facts.deepspeed_version import FALLBACK_VERSION
+
+ROOT = Path(__file__).resolve().parents[1]
+WORKFLOW: dict[str, Any] = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
+JOBS: dict[str, Any] = WORKFLOW["jobs"]
+ACTIONS = {"actions/checkout@v4", "actions/setup-python@v5"}
+SCRIPT = (ROOT / ".ci" / "run").read_text()
+
+
+def steps(job: str) -> list[dict[str, Any]]:
+    return JOBS[job]["steps"]
+
+
+def expressions(job: str) -> list[str]:
+    """What stands between the double braces in a job."""
+    return re.findall(r"\$\{\{ *(.*?) *\}\}", yaml.safe_dump(JOBS[job], width=10_000))
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_job_runs_one_script(job: str) -> None:
+    commands = [step["run"] for step in steps(job) if "run" in step]
+    assert commands == [".ci/run quick" if job == "quick" else ".ci/run"]
+    assert {step["uses"] for step in steps(job) if "uses" in step} == ACTIONS
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_job_sets_variables_that_the_script_has(job: str) -> None:
+    variables = {name for step in steps(job) for name in step.get("env", {})}
+    assert "PYTHON" in variables
+    for name in variables:
+        assert re.search(rf"^#   {name} ", SCRIPT, re.MULTILINE)
+    matrix = JOBS[job].get("strategy", {}).get("matrix", {})
+    assert {e for e in expressions(job) if not e.startswith("github.")} == {
+        f"matrix.{name}" for name in matrix if name != "include"
+    }
+
+
+def test_matrix_has_each_python_and_release_that_is_promised() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    matrix = JOBS["whole"]["strategy"]["matrix"]
+    oldest = project["requires-python"].removeprefix(">=")
+    assert matrix["python"] == ["3.11", "3.12", "3.13", "3.14"]
+    assert matrix["python"][0] == oldest
+    assert matrix["deepspeed"] == [f"deepspeed=={FALLBACK_VERSION}"]
+    assert f"${{DEEPSPEED:-deepspeed=={FALLBACK_VERSION}}}" in SCRIPT
+    assert {"python": "3.12", "deepspeed": "deepspeed"} in matrix["include"]
+    assert JOBS["nightly"]["continue-on-error"] is True
+    assert steps("nightly")[-1]["env"]["DEEPSPEED"].startswith("deepspeed @ git+")
+
+
+def test_each_event_has_a_job() -> None:
+    events = WORKFLOW[True]  # YAML 1.1 reads `on` as true
+    assert set(events) == {"push", "pull_request", "schedule", "workflow_dispatch"}
+    assert "schedule" in JOBS["nightly"]["if"]
+    assert WORKFLOW["permissions"] == {"contents": "read"}
+
+
+def test_an_unknown_word_is_refused_before_anything_is_removed() -> None:
+    done = subprocess.run([ROOT / ".ci" / "run", "wholly"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", "usage: .ci/run [quick]\n")

@@ -1,0 +1,152 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parts of a save that need torch and no ranks: hashing while writing, copies in host memory, the state as JSON."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from harness.errors import UserError
+from harness.runtime.checkpoint import disk_space, hashing_writer, rng_state, safe_load, shared_fs
+from harness.runtime.checkpoint.hashing_writer import CheckpointFile, tensor_bytes, write_files
+from harness.runtime.checkpoint.snapshot import HostSnapshot
+from harness.runtime.train_state import DataPosition, TrainState
+
+
+def state_dict() -> dict[str, object]:
+    """With what occurs: shared memory, views, empty tensors, a module's state, plain values."""
+    flat = torch.arange(1000.0)
+    module = torch.nn.Linear(4, 4).state_dict()
+    return {
+        "module": module,
+        "flat": flat,
+        "views": [flat[:10], flat[10:].view(10, 99).t()],
+        "empty": torch.empty(0, dtype=torch.bfloat16),
+        "pair": (1, "a", None, 2.5),
+        "half": torch.ones(3, dtype=torch.bfloat16),
+    }
+
+
+def test_what_is_recorded_is_what_is_on_the_disk(tmp_path: Path) -> None:
+    records = write_files(
+        tmp_path, [CheckpointFile("a/b.pt", state_dict()), CheckpointFile("c.json", b"{}")], rank=3, node=1
+    )
+    for name, record in records.items():
+        content = (tmp_path / name).read_bytes()
+        assert (record.bytes, record.sha256) == (len(content), hashlib.sha256(content).hexdigest())
+        assert (record.rank, record.node) == (3, 1)
+    loaded = safe_load.load_file(tmp_path / "a" / "b.pt")
+    assert torch.equal(loaded["views"][1], state_dict()["views"][1])  # type: ignore[index]
+    assert safe_load.find_unsafe_globals(tmp_path / "a" / "b.pt") == []
+    with pytest.raises(FileExistsError):
+        write_files(tmp_path, [CheckpointFile("c.json", b"")], rank=0, node=0)
+
+
+def test_a_full_device_is_told_as_such(tmp_path: Path) -> None:
+    """torch turns what the file raised into an error of its own; the first one counts."""
+    file = hashing_writer._HashingFile.__new__(hashing_writer._HashingFile)
+    file._file, file._digest = Path("/dev/full").open("wb", buffering=0), hashlib.sha256()  # noqa: SIM115
+    file._size, file.error = 0, None
+    with pytest.raises((OSError, RuntimeError)):
+        torch.save({"w": torch.ones(100_000)}, file)
+    file.close()
+    assert file.error is not None
+    assert file.error.errno == errno.ENOSPC
+    finding = disk_space.save_failed_finding(4, tmp_path, 1, file.error, 3 * 2**20)
+    assert finding.message.startswith(
+        "the checkpoint of step 4 could not be saved on rank 1: no space left on device; it needs 3.00 MiB, "
+    )
+    assert finding.message.endswith(f"are free in `{tmp_path}`")
+
+
+def test_a_copy_is_independent_shares_what_was_shared_and_uses_its_memory_again(tmp_path: Path) -> None:
+    original, host = state_dict(), HostSnapshot()
+    host.recycle_memory()
+    copied = host.copy_of(original)
+    host.release_spare_memory()
+    pointers = {s.data_ptr() for s in host._used}
+    assert copied["flat"].untyped_storage().data_ptr() == copied["views"][0].untyped_storage().data_ptr()
+    assert tensor_bytes(copied) == tensor_bytes(original) < 4200
+    assert type(copied["module"]) is type(original["module"])
+    assert copied["module"]._metadata == original["module"]._metadata  # type: ignore[attr-defined]
+    before = copied["views"][1].clone()
+    original["flat"].zero_()  # type: ignore[attr-defined]
+    assert torch.equal(copied["views"][1], before)
+    host.recycle_memory()
+    again = host.copy_of(original)
+    host.release_spare_memory()
+    assert {s.data_ptr() for s in host._used} == pointers
+    assert not again["flat"].any()
+    (one,) = write_files(tmp_path, [CheckpointFile("copy.pt", again)], 0, 0).values()
+    (other,) = write_files(tmp_path, [CheckpointFile("original.pt", original)], 0, 0).values()
+    assert one.sha256 == other.sha256 or one.bytes == other.bytes  # torch.save may put a random id into a file
+
+
+def test_random_states_come_back(tmp_path: Path) -> None:
+    import random
+
+    import numpy as np
+
+    write_files(tmp_path, [CheckpointFile("rank.pt", rng_state.get_rng_state())], 0, 0)
+
+    def draw() -> tuple[float, ...]:
+        return random.random(), np.random.rand(), torch.rand(1).item()  # noqa: S311
+
+    first = draw()
+    rng_state.set_rng_state(safe_load.load_file(tmp_path / "rank.pt"))
+    assert draw() == first
+
+
+def test_a_state_that_is_read_in_part_is_none() -> None:
+    state = TrainState(3, 24, 768, DataPosition(1, 8))
+    assert TrainState.from_json(state.to_json()) == state
+    assert TrainState.from_json({k: v for k, v in state.to_json().items() if k != "skipped"}) == state
+    # One of a version that counted an evaluation before it saved: that of its step is not counted again.
+    before = {k: v for k, v in state.to_json().items() if k != "last_eval_step"}
+    assert TrainState.from_json(before) == replace(state, last_eval_step=3)
+    for wrong in ({"mixture": [1]}, {"position": {"epoch": 1}}, {"position": None}):
+        with pytest.raises(ValueError, match="it has the fields"):
+            TrainState.from_json({**state.to_json(), **wrong})
+    with pytest.raises(ValueError, match="it has the fields"):
+        TrainState.from_json({"step": 3})
+
+
+def test_what_cannot_be_looked_at_is_not_loaded(tmp_path: Path) -> None:
+    (tmp_path / "x.pt").write_bytes(b"\x80\x04cos\nsystem\n(S'touch marker'\ntR.")
+    assert safe_load.find_unsafe_globals(tmp_path / "x.pt")
+    assert not (tmp_path / "marker").exists()
+
+
+class Two:
+    """Two ranks as one of them sees them: rank 0 has left a mark of this name."""
+
+    def __init__(self, rank: int, mark: str = "") -> None:
+        self.rank, self.is_main_process, self.mark = rank, rank == 0, mark
+
+    def all_gather_object(self, value: object) -> list[object]:
+        return [value, value] if self.is_main_process else [(self.mark, None), value]
+
+    def barrier(self) -> None:
+        pass
+
+
+def test_a_folder_that_not_all_see_or_that_cannot_be_written_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared_fs, "_WAIT_SECONDS", 0.0)
+    shared_fs.check_shared_folder(tmp_path / "checkpoints", Two(0))
+    assert list((tmp_path / "checkpoints").iterdir()) == []
+    (tmp_path / ".seen-x").touch()
+    shared_fs.check_shared_folder(tmp_path, Two(1, ".seen-x"))
+    with pytest.raises(UserError, match="rank 1 does not see the") as refused:
+        shared_fs.check_shared_folder(tmp_path, Two(1, ".seen-other"))
+    assert refused.value.findings[0].gate == "CK116"
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"checkpoints cannot be written to .*: not a directory") as refused:
+        shared_fs.check_shared_folder(tmp_path / "file" / "checkpoints", Two(0))
+    assert refused.value.findings[0].gate == "CK110"

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parameter counts and names against `transformers` on the meta device. Needs torch and transformers; seconds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import transformers
+
+from harness.facts.model_catalogue import CATALOGUE
+from harness.facts.model_families import FAMILIES
+from harness.facts.model_lookup import ModelFacts, facts_from_config
+
+_SMALL = {"hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 6, "vocab_size": 101}
+_KV = {"num_key_value_heads": 2, "intermediate_size": 80, "head_dim": 12}
+
+_LATENT = {
+    "kv_lora_rank": 20,
+    "q_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 12,
+    "v_head_dim": 10,
+    "n_routed_experts": 4,
+    "moe_intermediate_size": 24,
+}
+CASES: dict[str, list[dict[str, Any]]] = {
+    "llama": [
+        {**_SMALL, **_KV},
+        {**_SMALL, "intermediate_size": 80, "attention_bias": True, "mlp_bias": True},
+        {**_SMALL, **_KV, "tie_word_embeddings": True},
+    ],
+    "mistral": [{**_SMALL, **_KV}, {**_SMALL, "num_key_value_heads": 6}],
+    "qwen2": [{**_SMALL, "num_key_value_heads": 2, "intermediate_size": 80, "tie_word_embeddings": True}],
+    "qwen3": [{**_SMALL, **_KV}, {**_SMALL, **_KV, "attention_bias": True}],
+    "phi": [
+        {**_SMALL, "num_key_value_heads": 2, "intermediate_size": 80},
+        {**_SMALL, "intermediate_size": 80, "qk_layernorm": True},
+    ],
+    "phi3": [{**_SMALL, "num_key_value_heads": 3, "intermediate_size": 80, "pad_token_id": None}],
+    "gemma": [{**_SMALL, **_KV}, {**_SMALL, **_KV, "attention_bias": True, "tie_word_embeddings": False}],
+    "gemma2": [{**_SMALL, **_KV}],
+    "gemma3_text": [{**_SMALL, **_KV}],
+    "gemma3": [
+        {"text_config": {**_SMALL, **_KV}, "vision_config": {"num_hidden_layers": 2, "hidden_size": 24}},
+        {"text_config": {**_SMALL, **_KV}, "vision_config": {"num_hidden_layers": 1, "vision_use_head": False}},
+    ],
+    "falcon": [
+        {**_SMALL, "multi_query": True},
+        {**_SMALL, "multi_query": False, "bias": True, "parallel_attn": False},
+        {**_SMALL, "new_decoder_architecture": True, "num_kv_heads": 2, "ffn_hidden_size": 100},
+        {**_SMALL, "new_decoder_architecture": True, "num_kv_heads": 3, "num_ln_in_parallel_attn": 1, "bias": True},
+        {**_SMALL, "new_decoder_architecture": True, "num_kv_heads": 3, "tie_word_embeddings": False},
+    ],
+    "mixtral": [{**_SMALL, **_KV, "num_local_experts": 4}],
+    "qwen2_moe": [
+        {**_SMALL, "num_key_value_heads": 2, "num_experts": 4, "moe_intermediate_size": 24, "qkv_bias": False},
+        {**_SMALL, "num_experts": 4, "decoder_sparse_step": 2, "shared_expert_intermediate_size": 40},
+        {**_SMALL, "num_experts": 4, "mlp_only_layers": [1], "tie_word_embeddings": True},
+    ],
+    "qwen3_moe": [
+        {**_SMALL, **_KV, "num_experts": 4, "moe_intermediate_size": 24},
+        {**_SMALL, **_KV, "num_experts": 4, "mlp_only_layers": [0, 2], "attention_bias": True},
+    ],
+    "gpt_oss": [
+        {**_SMALL, **_KV, "num_local_experts": 4},
+        {**_SMALL, **_KV, "num_local_experts": 4, "attention_bias": False, "tie_word_embeddings": True},
+    ],
+    "deepseek_v2": [
+        {**_SMALL, **_LATENT, "first_k_dense_replace": 1, "intermediate_size": 80},
+        {**_SMALL, **_LATENT, "q_lora_rank": None, "attention_bias": True},
+    ],
+    "deepseek_v3": [
+        {**_SMALL, **_LATENT, "first_k_dense_replace": 2, "intermediate_size": 80, "n_shared_experts": 2},
+        {**_SMALL, **_LATENT, "first_k_dense_replace": 5, "intermediate_size": 80},
+        {**_SMALL, **_LATENT, "q_lora_rank": None, "attention_bias": True, "tie_word_embeddings": True},
+    ],
+    "gpt2": [
+        {"n_embd": 48, "n_layer": 3, "n_head": 6, "vocab_size": 101, "n_positions": 77},
+        {**_SMALL, "n_inner": 100},
+    ],
+    "gpt_neox": [{**_SMALL, "intermediate_size": 80}, {**_SMALL, "tie_word_embeddings": True, "attention_bias": False}],
+}
+
+
+def built(kind: str, fields: dict[str, Any]) -> Any:
+    config = transformers.AutoConfig.for_model(kind, **fields)
+    with torch.device("meta"):
+        return transformers.AutoModelForCausalLM.from_config(config)
+
+
+def facts(kind: str, fields: dict[str, Any]) -> ModelFacts:
+    found = facts_from_config({"model_type": kind, **fields})
+    assert found.facts is not None, found.why_not
+    return found.facts
+
+
+def test_every_family_has_a_case() -> None:
+    assert set(CASES) == set(FAMILIES)
+
+
+@pytest.mark.parametrize(("kind", "fields"), [(k, f) for k, rows in CASES.items() for f in rows])
+def test_names_shapes_and_order_are_those_of_transformers(kind: str, fields: dict[str, Any]) -> None:
+    expected = [(name, tuple(p.shape)) for name, p in built(kind, fields).named_parameters()]
+    assert [(p.name, p.shape) for p in facts(kind, fields).parameters()] == expected
+
+
+@pytest.mark.parametrize("kind", sorted(FAMILIES))
+def test_defaults_are_those_of_transformers(kind: str) -> None:
+    """With nothing but the number of layers given, everything else comes from the pinned defaults."""
+    layer = {"num_hidden_layers": 1}
+    fields: dict[str, Any] = {"n_layer": 1} if kind == "gpt2" else {"text_config": layer} if kind == "gemma3" else layer
+    if kind == "phi3":
+        fields["pad_token_id"] = None
+    expected = [(name, tuple(p.shape)) for name, p in built(kind, fields).named_parameters()]
+    assert [(p.name, p.shape) for p in facts(kind, fields).parameters()] == expected
+    layers = transformers.AutoConfig.for_model(kind).get_text_config().num_hidden_layers
+    assert facts(kind, {}).num_layers == layers
+
+
+def test_an_untied_model_has_the_same_properties_as_the_module() -> None:
+    model, mine = built("llama", CASES["llama"][0]), facts("llama", CASES["llama"][0])
+    assert mine.num_parameters == sum(p.numel() for p in model.parameters())
+    assert mine.largest_parameter == max(p.numel() for p in model.parameters())
+    assert mine.largest_layer_parameters == sum(p.numel() for p in model.model.layers[0].parameters())
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        ("olmo2", {**_SMALL, "intermediate_size": 80}),
+        (
+            "starcoder2",
+            {**_SMALL, "num_key_value_heads": 2, "intermediate_size": 80, "bos_token_id": 1, "eos_token_id": 1},
+        ),
+        ("glm4_moe", {**_SMALL, "intermediate_size": 80, "n_routed_experts": 4, "moe_intermediate_size": 24}),
+    ],
+)
+def test_an_architecture_that_is_not_written_down_is_built(kind: str, fields: dict[str, Any]) -> None:
+    found = facts_from_config({"model_type": kind, **fields}, build=True)
+    assert found.facts is not None, found.why_not
+    assert found.facts.built
+    assert "built by transformers on the meta device" in found.source
+    expected = [(name, tuple(p.shape)) for name, p in built(kind, fields).named_parameters()]
+    assert [(p.name, p.shape) for p in found.facts.parameters()] == expected
+    assert found.facts.num_layers == 3
+
+
+def test_what_transformers_does_not_know_either_is_said() -> None:
+    found = facts_from_config({"model_type": "no-such-model"}, build=True)
+    assert found.facts is None
+    assert "transformers could not build it either" in found.why_not
+
+
+@pytest.mark.parametrize("name", sorted(CATALOGUE))
+def test_the_catalogue_is_what_transformers_would_build(name: str) -> None:
+    """Totals of every entry at full size: on the meta device nothing is allocated."""
+    config = dict(CATALOGUE[name])
+    kind = config.pop("model_type")
+    expected = sum(
+        p.numel() for p in built(kind, {**config, **({"pad_token_id": None} if kind == "phi3" else {})}).parameters()
+    )
+    assert facts(kind, config).num_parameters == expected

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""LoRA: the same numbers at every stage as in one plain process with `peft`, exact resume, and weights that merge."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, set_seed
+
+from harness.plan.resolved_run import resolve_run
+from harness.render import render_ds_config
+from harness.runtime.engine import weight_decay_groups
+from harness.runtime.lr_schedule import scheduler_factory
+from harness.runtime.models.lora_merge import find_weight_sources, is_adapted, merge_lora, to_adapter_names
+from harness.runtime.tokenizer import byte_tokenizer
+from harness.spec.run_spec import RunSpec
+from tests.support.training.forked_ranks import ForkedRanks
+from tests.support.training.model_helpers import JOBS, make_model, run_cases, zero
+from tests.support.training.runtime_helpers import write_run
+
+peft = pytest.importorskip("peft")
+
+LORA = {"r": 4, "lora_alpha": 16.0, "target_modules": ["q_proj", "v_proj", "down_proj"], "modules_to_save": ["norm"]}
+WIDE = {"r": 4, "target_modules": "all-linear", "use_rslora": True, "rank_pattern": {"k_proj": 2}, "bias": "lora_only"}
+WAYS: dict[str, tuple[int, tuple[str, ...], bool]] = {
+    "0": (0, (), False),
+    "1": (1, (), False),
+    "2": (2, (), False),
+    "3": (3, (), False),
+    "2-cpu": (2, ("optimizer",), False),
+    "3-cpu": (3, ("optimizer", "param"), False),
+    "2-bf16": (2, (), True),
+    "3-bf16": (3, (), True),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("lora")
+    for family in ("llama", "qwen2", "gpt2"):
+        byte_tokenizer().save_pretrained(make_model(family, root / family))
+    return root
+
+
+def _spec(folder: Path, family: str, lora: dict[str, Any], way: str) -> dict[str, Any]:
+    stage, offloaded, bf16 = WAYS[way]
+    return {
+        "model": {"name_or_path": str(folder / family), "lora": lora},
+        "precision": {"bf16": bf16},
+        "zero": zero(stage, *offloaded),
+    }
+
+
+@pytest.fixture(scope="module")
+def trained(folder: Path, forked: ForkedRanks) -> dict[str, Any]:
+    cases = [{"name": way, "spec": _spec(folder, "llama", LORA, way), "file": str(folder / way)} for way in WAYS]
+    cases += [
+        {"name": f"{family}-wide", "spec": _spec(folder, family, WIDE, "3"), "file": str(folder / f"{family}-wide")}
+        for family in ("qwen2", "gpt2")
+    ]
+    nowhere = _spec(folder, "llama", {"target_modules": ["qproj"]}, "0")
+    return run_cases(forked, folder, [*cases, {"name": "nowhere", "spec": nowhere}])
+
+
+@pytest.fixture(scope="module")
+def plain(folder: Path) -> list[float]:
+    """The losses of one process with `peft` and torch's own AdamW, on both ranks' rows at once."""
+    spec = RunSpec.model_validate_json(json.dumps({"optimizer": {"learning_rate": 1e-2, "weight_decay": 0.1}}))
+    model = AutoModelForCausalLM.from_pretrained(folder / "llama", dtype=torch.float32)
+    set_seed(spec.train.seed)
+    model = peft.get_peft_model(model, peft.LoraConfig(task_type="CAUSAL_LM", **LORA)).train()
+    optimizer = torch.optim.AdamW(weight_decay_groups(model, 0.1), lr=1e-2, betas=(0.9, 0.999), eps=1e-8)
+    schedule = scheduler_factory(spec.scheduler, 4)(optimizer)
+    rows = [torch.randint(0, 256, (2, 32), generator=torch.Generator().manual_seed(rank)) for rank in range(2)]
+    ids, losses = torch.cat(rows), []
+    for _ in range(4):
+        loss = model(input_ids=ids, labels=ids).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_every_stage_agrees_with_plain_peft(trained: dict[str, Any], plain: list[float], way: str) -> None:
+    bound = 3e-3 if way.endswith("bf16") else 1e-5
+    assert trained[way]["losses"] == pytest.approx(plain, rel=bound)
+    assert plain[3] < plain[0] - 0.02
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_only_adapters_are_trained_and_have_states(trained: dict[str, Any], folder: Path, way: str) -> None:
+    names = trained[way]["trained"]
+    assert all(".lora_A." in n or ".lora_B." in n or ".modules_to_save." in n for n in names)
+    assert trained[way]["class"] == "LlamaForCausalLM"
+    # Two of AdamW's states for each trained number, over all ranks: once when sharded, else on each; some padding.
+    count, states = sum(names.values()), trained[way]["states"]
+    copies = 2 if WAYS[way][0] == 0 else 1
+    assert 2 * count * copies <= sum(states) < 2 * count * copies + 1000
+    stored = load_file(folder / "llama" / "model.safetensors")
+    for name, tensor in load_file(folder / way).items():
+        if name not in names and ".original_module." not in name:
+            before = stored[name.replace(".base_layer.", ".")]
+            assert torch.equal(tensor, before.to(tensor.dtype)), name
+        elif ".lora_B." in name:
+            assert tensor.abs().sum() > 0
+
+
+@pytest.mark.parametrize(("family", "lora"), [("llama", LORA), ("qwen2", WIDE), ("gpt2", WIDE)])
+def test_merged_weights_and_adapter_files_compute_the_same(
+    trained: dict[str, Any], folder: Path, tmp_path: Path, family: str, lora: dict[str, Any]
+) -> None:
+    tensors = load_file(folder / ("3" if family == "llama" else f"{family}-wide"))
+    base = AutoModelForCausalLM.from_pretrained(folder / family, dtype=torch.float32).eval()
+    ids = torch.arange(40).view(2, 20)
+    untrained = base(ids).logits
+    config = _adapter_config(folder / family, lora)
+    assert is_adapted(tensors)
+    merged = {
+        name: tensors[s.base]
+        if s.lora_a is None or s.lora_b is None
+        else merge_lora(tensors[s.base], tensors[s.lora_a], tensors[s.lora_b], s)
+        for name, s in find_weight_sources(tensors, config).items()
+    }
+    plain = AutoModelForCausalLM.from_pretrained(folder / family, dtype=torch.float32).eval()
+    assert not plain.load_state_dict(merged, strict=False).unexpected_keys
+    plain.tie_weights()
+    save_file(
+        {file_name: tensors[name].contiguous() for name, file_name in to_adapter_names(tensors, config).items()},
+        tmp_path / "adapter_model.safetensors",
+    )
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    adapted = peft.PeftModel.from_pretrained(base, tmp_path).eval()
+    ours, theirs = plain(ids).logits, adapted(ids).logits
+    assert torch.allclose(ours, theirs, atol=1e-5)
+    assert not torch.allclose(ours, untrained, atol=1e-3)
+
+
+def _adapter_config(model: Path, lora: dict[str, Any]) -> dict[str, Any]:
+    """What `peft` itself writes for these settings."""
+    made = AutoModelForCausalLM.from_pretrained(model)
+    config = peft.LoraConfig(task_type="CAUSAL_LM", **lora)
+    peft.inject_adapter_in_model(config, made)
+    config.save_pretrained(model / "adapter")
+    return dict(json.loads((model / "adapter" / "adapter_config.json").read_text()))
+
+
+def test_targets_that_are_not_there_are_refused(trained: dict[str, Any]) -> None:
+    ((gate, _, note),) = trained["nowhere"]["refused"]
+    assert gate == "MD155"
+    assert "qproj" in note
+
+
+@pytest.fixture(scope="module")
+def resumed(folder: Path, forked: ForkedRanks) -> dict[str, tuple[Path, Path]]:
+    """Runs of 4 steps, saved at 2, and runs that go on from there."""
+    (folder / "text.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 400)
+    runs: dict[str, tuple[Path, Path]] = {}
+    jobs: list[dict[str, str | None]] = []
+    for way in ("2", "3-cpu", "3-bf16"):
+        spec = _spec(folder, "llama", LORA, way) | {
+            "data": {"train": str(folder / "text.txt"), "max_length": 32},
+            "train": {"max_steps": 4, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 1},
+            "optimizer": {"learning_rate": 1e-2},
+            "checkpoint": {"save_steps": 2},
+        }
+        config = dict(render_ds_config(resolve_run(RunSpec.model_validate_json(json.dumps(spec)), world_size=2)).config)
+        straight, second = (write_run(folder / f"{kind}-{way}", spec, config) for kind in ("straight", "resumed"))
+        runs[way] = straight, second
+        jobs.append({"run": str(straight), "resume": None})
+        jobs.append({"run": str(second), "resume": str(straight / "checkpoints" / "step-00000002")})
+    (folder / "jobs.json").write_text(json.dumps(jobs))
+    forked.run(JOBS / "train_many.py", str(folder / "jobs.json"))
+    return runs
+
+
+@pytest.mark.parametrize("way", ["2", "3-cpu", "3-bf16"])
+def test_a_resumed_run_ends_with_the_same_weights(resumed: dict[str, tuple[Path, Path]], way: str) -> None:
+    straight, second = (load_file(run / "weights.safetensors") for run in resumed[way])
+    assert set(straight) == set(second)
+    for name, tensor in straight.items():
+        assert torch.equal(tensor, second[name]), name
+
+
+def test_a_checkpoint_says_how_its_adapters_are_merged(resumed: dict[str, tuple[Path, Path]]) -> None:
+    checkpoint = resumed["3-cpu"][0] / "checkpoints" / "step-00000004"
+    config = json.loads((checkpoint / "adapter" / "adapter_config.json").read_text())
+    assert (config["r"], config["lora_alpha"], config["modules_to_save"]) == (4, 16.0, ["norm"])
+    assert set(config["target_modules"]) == {"q_proj", "v_proj", "down_proj"}

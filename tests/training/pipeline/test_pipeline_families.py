@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every family that is cut into pipeline stages equals the whole model: at the start, over steps, in evaluation.
+
+One job of 2 forked ranks, one of 4; about 15 s each on a quiet machine.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.training.forked_ranks import ForkedRanks
+from tests.training.jobs.pipeline_families import FAMILIES, WAYS
+
+JOB = Path(__file__).parents[1] / "jobs" / "pipeline_families.py"
+BOUND = 2e-6
+"""fp32: seen are 2e-7 (loss) and 1e-6 (norm)."""
+
+
+@pytest.fixture(scope="module", params=[2, 4], ids=["2-ranks", "4-ranks"])
+def found(
+    request: pytest.FixtureRequest, forked: ForkedRanks, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
+    """What the job has written."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    folder = tmp_path_factory.mktemp("families")
+    fields = dict(FAMILIES["llama"])
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(fields.pop("model_type"), **fields))
+    model.save_pretrained(folder / "llama", max_shard_size="20KB")
+    forked.run(JOB, str(folder / "out.json"), str(folder), ranks=request.param)
+    return dict(json.loads((folder / "out.json").read_text()))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_pipeline_starts_from_the_weights_of_the_whole_model(found: dict[str, Any], family: str) -> None:
+    assert found[family]["start"] == [[]] * len(found[family]["start"])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_losses_norms_and_evaluation_are_those_of_the_whole_model(found: dict[str, Any], family: str) -> None:
+    gaps = found[family]
+    assert gaps["loss"] < BOUND
+    assert gaps["norm"] < 10 * BOUND
+    assert gaps["eval"] < BOUND
+
+
+def test_partition_methods_cut_differently(found: dict[str, Any]) -> None:
+    assert found["llama"]["parts"] == [0, 3, 6]
+    assert found["gpt2-tied"]["parts"] == [0, 4, 7]
+
+
+def test_gradient_checkpointing_recomputes_in_stages(found: dict[str, Any]) -> None:
+    recomputing = {name for name in FAMILIES if found[name]["recomputes"]}
+    assert recomputing == {name for name, way in WAYS.items() if way.get("train", {}).get("gradient_checkpointing")}
+
+
+def test_a_rank_reads_the_tensors_of_its_own_layers_and_no_others(found: dict[str, Any]) -> None:
+    read = found["pretrained"]["read"]
+    first, last = read[0], read[-1]
+    assert "model.embed_tokens.weight" in first
+    assert "lm_head.weight" in last
+    assert not set(first) & set(last)
+    assert len(first) == len(set(first))
+    assert len(set(first) | set(last)) == 3 + 3 * 9
+    assert all(names in (first, last) for names in read)

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trackers get every number, and none of them can stop or slow a run. No ranks; libraries where installed: 3 to 15 s."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.runtime.metrics import MetricsWriter
+from harness.runtime.telemetry.trackers import tracker_threads
+from harness.runtime.telemetry.trackers.tracker_threads import BACKENDS, Trackers, TrackerThread
+from harness.spec.sections.telemetry_spec import TelemetrySpec
+
+LOSSES = [3.0, 2.5, float("nan"), 2.0]
+
+
+def train(run_dir: Path, **spec: Any) -> tuple[Trackers, list[dict[str, Any]], list[str], float]:
+    """A run of four steps: its trackers, its lines, its messages, and the seconds that the steps took."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    messages: list[str] = []
+    metrics = MetricsWriter(run_dir / "metrics.jsonl")
+    run_trackers = Trackers(TelemetrySpec.model_validate(spec), run_dir, "tiny", metrics, messages.append)
+    run_trackers.start()
+    start = time.perf_counter()
+    metrics.write("run", format_version=2, name="tiny", world=2, start_step=0)
+    for step, loss in enumerate(LOSSES, 1):
+        metrics.write("step", step=step, loss=loss, tokens_per_second=100.0 * step, mfu=0.4)
+        run_trackers.report_failures(step)
+    metrics.write("eval", step=4, loss=2.2, perplexity=9.0, tokens=50, own={"correct": 0.5})
+    metrics.write("straggler", step=4, state="named", ranks=[1], host="b", slower=0.3, cause="data", evidence="waits")
+    metrics.write("end", step=4, state="completed")
+    seconds = time.perf_counter() - start
+    metrics.close()
+    lines = [json.loads(text) for text in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return run_trackers, lines, messages, seconds
+
+
+def failures(lines: list[dict[str, Any]]) -> dict[str, str]:
+    return {line["tracker"]: line["error"] for line in lines if line["type"] == "tracker_failed"}
+
+
+def test_csv(tmp_path: Path) -> None:
+    _, lines, messages, _ = train(tmp_path / "run", trackers=["csv"])
+    assert (failures(lines), messages) == ({}, [])
+    rows = list(csv.DictReader((tmp_path / "run/trackers/csv/step.csv").open()))
+    assert [row["step"] for row in rows] == ["1", "2", "3", "4"]
+    assert [row["loss"] for row in rows] == ["3.0", "2.5", "", "2.0"]
+    assert rows[0]["mfu"] == "0.4"
+    (evaluation,) = csv.DictReader((tmp_path / "run/trackers/csv/eval.csv").open())
+    assert evaluation["perplexity"] == "9.0"
+
+
+def test_csv_of_a_second_attempt_goes_on_in_the_same_file(tmp_path: Path) -> None:
+    for _ in range(2):
+        train(tmp_path / "run", trackers=["csv"], tracker_dir=str(tmp_path / "here"))
+    text = (tmp_path / "here/csv/step.csv").read_text().splitlines()
+    assert len(text) == 9
+    assert sum(line.startswith("time,") for line in text) == 1
+
+
+def test_tensorboard(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="needs the trackers extra")
+    _, lines, messages, _ = train(tmp_path / "run", trackers=["tensorboard"])
+    assert (failures(lines), messages) == ({}, [])
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(tmp_path / "run/trackers/tensorboard"))
+    events.Reload()
+    assert [(e.step, e.value) for e in events.Scalars("train/loss")] == [(1, 3.0), (2, 2.5), (4, 2.0)]
+    assert [e.value for e in events.Scalars("eval/perplexity")] == [9.0]
+    assert "straggler/text_summary" in events.Tags()["tensors"]
+
+
+def test_wandb_offline(tmp_path: Path) -> None:
+    pytest.importorskip("wandb", reason="needs the trackers extra")
+    _, lines, messages, _ = train(tmp_path / "run", trackers=["wandb"], wandb_mode="offline", project="mine")
+    assert (failures(lines), messages) == ({}, [])
+    (record,) = (tmp_path / "run/trackers/wandb").glob("offline-run-*/run-*.wandb")
+    stored = (
+        record.read_bytes()
+    )  # records of protobuf: names and values stand in it as they are, and once more in the summary
+    losses = re.findall(rb'train/loss[^0-9N"]*([0-9.]+|"NaN")', stored)
+    assert list(dict.fromkeys(losses)) == [b"3", b"2.5", b"2"]
+    assert b"eval/perplexity" in stored
+    assert b"format_version" in stored
+
+
+def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow = pytest.importorskip("mlflow", reason="needs the trackers extra")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    _, lines, messages, _ = train(tmp_path / "run", trackers=["mlflow"])
+    assert (failures(lines), messages) == ({}, [])
+    folder = tmp_path / "run/trackers/mlflow"
+    client = mlflow.MlflowClient(tracking_uri=f"file://{folder}")
+    (run,) = client.search_runs([client.get_experiment_by_name("tiny").experiment_id])
+    assert run.info.status == "FINISHED"
+    assert run.data.params["world"] == "2"
+    assert [(m.step, m.value) for m in client.get_metric_history(run.info.run_id, "train/loss")] == [
+        (1, 3.0),
+        (2, 2.5),
+        (4, 2.0),
+    ]
+
+
+class FailingBackend:
+    """A tracker with a fault."""
+
+    def __init__(self, kind: str) -> None:
+        self._kind = kind
+        if kind == "open":
+            raise RuntimeError("no login\nand more")
+        if kind == "exit":
+            raise SystemExit(1)
+
+    def log(self, line: Mapping[str, Any]) -> None:
+        if self._kind == "log" and line["type"] == "step" and line["step"] == 2:
+            raise OSError("no space")
+        if self._kind == "hang":
+            time.sleep(3600)
+
+    def close(self) -> None:
+        if self._kind == "close":
+            raise ValueError
+
+
+@pytest.mark.parametrize(
+    ("kind", "error"),
+    [
+        ("open", "RuntimeError: no login"),
+        ("exit", "SystemExit: 1"),
+        ("log", "OSError: no space"),
+        ("close", "ValueError"),
+        ("hang", "it was not done after 0 s"),
+    ],
+)
+def test_a_tracker_that_fails_is_given_up(
+    kind: str, error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracker_threads, "BACKENDS", {**BACKENDS, "wandb": lambda _: FailingBackend(kind)})
+    monkeypatch.setattr(TrackerThread.close, "__defaults__", (0.3,))
+    run_trackers, lines, messages, seconds = train(tmp_path / "run", trackers=["wandb", "csv"])
+    assert failures(lines) == {"wandb": error}
+    assert len(messages) == 1
+    assert "training continues" in messages[0]
+    assert len([line for line in lines if line["type"] == "step"]) == len(LOSSES)
+    assert seconds < 1
+    assert (tmp_path / "run/trackers/csv/step.csv").exists()
+    assert [tracker.error for tracker in run_trackers.threads] == [error, None]
+
+
+def test_a_library_that_is_missing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "mlflow", None)
+    _, lines, messages, _ = train(tmp_path / "run", trackers=["mlflow"])
+    assert list(failures(lines)) == ["mlflow"]
+    assert "pip install" in messages[0]
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    _, lines, messages, _ = train(tmp_path / "run", trackers=["csv"], tracker_dir=str(tmp_path / "file"))
+    assert failures(lines)["csv"].startswith("NotADirectoryError")
+    assert len(messages) == 1
+
+
+def test_lines_do_not_pile_up_behind_a_slow_tracker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracker_threads, "_MAX_QUEUED_LINES", 3)
+    tracker = TrackerThread("slow", lambda: FailingBackend("hang"), _lines=__import__("queue").Queue(3))
+    tracker.start()
+    for step in range(10):
+        tracker.enqueue({"type": "step", "step": step})
+    assert tracker.error == "3 lines wait for it"

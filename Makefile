@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-# One command each: demo, test, test-hosts, conformance, lint, bench, clean. All of them set up .venv first, which is quick when nothing changed.
+# One command each: demo, check, test, test-hosts, test-gpu, conformance, lint, docs, pages, freeze, bench, clean. All of them set up .venv first, which is quick
+# when nothing changed.
 #
 # Variables that may be given, such as `make demo TORCH='torch>=2.10'`:
 #   PYTHON  the interpreter that .venv is made with (default: the first of python3, python3.13, 3.12, 3.11, 3.14 that is new enough)
 #   VENV    the folder of the virtual environment (default: .venv)
 #   TORCH   what pip installs for torch (default: torch==2.13.0 without an NVIDIA GPU, torch>=2.10 with one). On a machine
 #           without a GPU whose package index has only CUDA builds, name a CPU build here to save gigabytes.
+#   DEEPSPEED  another DeepSpeed than pyproject.toml admits, as pip takes it, such as `deepspeed==0.20.0` (default: none)
+#   BASE    the branch that `make check` compares with (default: main)
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -15,15 +18,17 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 TORCH ?= $(if $(shell command -v nvidia-smi 2>/dev/null),torch>=2.10,torch==2.13.0)
 PYTHON ?=
+DEEPSPEED ?=
+BASE ?= main
 
-# The environment's own programs first: two versions of ninja that take turns compile every DeepSpeed op anew each time.
+# The environment's own programs first: two versions of ninja that take turns recompile every DeepSpeed op each time.
 export PATH := $(abspath $(BIN)):$(PATH)
 
 # The demo asks for 2 ranks. One GPU takes one of them, which then does the work of both: the batch stays as it is.
 ONE_GPU = $(filter 1,$(shell nvidia-smi -L 2>/dev/null | grep -c '^GPU '))
 DEMO_OPTIONS = $(if $(ONE_GPU),--set launch.num_gpus=1 --set train.gradient_accumulation_steps=2)
 
-.PHONY: help setup demo test test-hosts conformance lint bench clean
+.PHONY: help setup demo test test-hosts test-gpu conformance lint docs pages check freeze bench clean
 
 help:  ## Show this list
 	@grep -E '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -31,22 +36,19 @@ help:  ## Show this list
 setup: $(VENV)/.ready  ## Make .venv and install everything into it
 
 $(VENV)/.ready: pyproject.toml .ci/setup
-	@.ci/setup "$(VENV)" "$(TORCH)" "$(PYTHON)"
+	@.ci/setup "$(VENV)" "$(TORCH)" "$(PYTHON)" "$(DEEPSPEED)"
 
 demo: setup  ## Train a small model for real: ZeRO-3, optimizer on the CPU, 2 ranks, a few minutes on 2 cores
 	$(BIN)/harness launch ds_configs/demo.yaml $(DEMO_OPTIONS)
 
 test: setup  ## The whole test suite
-	HARNESS_TIER=light $(BIN)/python -m pytest -q -n auto
-	@echo "What launches and what trains run beside each other; the second's log is shown from its beginning when the first has ended."
-	@HARNESS_TIER=training $(BIN)/python -m pytest tests/with_deepspeed >$(VENV)/training.log 2>&1 & training=$$!; launching=0; \
-	trap 'kill $$training 2>/dev/null || true' EXIT; \
-	HARNESS_TIER=training $(BIN)/python -m pytest --ignore tests/with_deepspeed || launching=$$?; \
-	tail -n +1 -f --pid=$$training $(VENV)/training.log; \
-	wait $$training || exit $$?; exit $$launching
+	.ci/test $(VENV)
 
 test-hosts: setup  ## Training across hosts of a cluster in a box: as root, with sshd and pdsh, ten minutes
-	HARNESS_TIER=hosts $(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m hosts
+
+test-gpu: setup  ## Training on a GPU of this machine
+	$(BIN)/python -m pytest -m gpu
 
 conformance: setup  ## The gates against the real DeepSpeed, a fixed sample of 150 configurations (CONFORMANCE='--cases 500' for more)
 	$(BIN)/python -m tests.conformance $(CONFORMANCE)
@@ -57,9 +59,23 @@ lint: setup  ## ruff, the type checker and the import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-gates: setup  ## After a change of a gate: write the table of all gates, and their number in the README
+docs: setup  ## The documentation as a site in build/docs; a warning is an error
+	$(BIN)/python -m sphinx -W --keep-going -n -q -b html -c docs . build/docs
+	@echo "build/docs/docs/index.html"
+
+pages: setup  ## After a change of a gate, a field or an output: write the generated pages and the outputs that pages show
 	$(BIN)/harness explain --table > harness/gates/TABLE.md
-	README_WRITE=1 $(BIN)/python -m pytest -q tests/test_readme.py
+	$(BIN)/harness schema --markdown > docs/spec-keys.md
+	$(BIN)/python -m harness.facts.metrics_schema > harness/facts/METRICS.md
+	$(BIN)/python -m harness.patches > docs/patches.md
+	DOCS_WRITE=1 $(BIN)/python -m pytest -q tests/docs/test_console_blocks.py
+
+check: lint  ## Before a push, three minutes at most: lint, and the tests that a change touches
+	$(BIN)/python -m tests.support.changed_tests light --base $(BASE) --seconds 75
+	$(BIN)/python -m tests.support.changed_tests training --base $(BASE) --seconds 40
+
+freeze: setup  ## At a release: keep a spec, a run and a checkpoint of this version in tests/frozen, for all later ones
+	$(BIN)/python -m tests.frozen.freeze
 
 bench: setup  ## The benchmarks that take a minute or two each on any machine
 	$(BIN)/python benchmarks/startup.py

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long does a save keep training waiting: in line, in the background, by Hugging Face's Trainer? On one CPU rank.
+"""Time that a save stalls training: inline, in the background, and with Hugging Face's Trainer. One CPU rank.
 
     python benchmarks/checkpoint_stall.py [--megabytes 400] [--write]
 
-A model of random weights at ZeRO stage 2 with Adam on the CPU is saved by the harness's own code three times in line
-and three times in the background, by turns, with a training step after each; then three times by Trainer with the same
-DeepSpeed JSON (its `_save_checkpoint`, which writes the model beside DeepSpeed's checkpoint). `--write` puts the
-figures, the spec and the versions into `benchmarks/results/checkpoint_stall.json`.
+The harness saves a model of random weights (ZeRO stage 2, Adam on the CPU) three times inline and three times in the
+background, alternately, with a training step after each; then Trainer saves it three times with the same DeepSpeed JSON
+(its `_save_checkpoint`, which writes the model in addition to DeepSpeed's checkpoint). `--write` puts the figures, the
+spec and the versions into `benchmarks/results/checkpoint_stall.json`.
 """
 
 from __future__ import annotations
@@ -82,12 +82,13 @@ def by_harness(scratch: Path, megabytes: int) -> None:
     """On one rank: one engine, one step, then saves in line and in the background, a step after each of the latter."""
     from harness.plan.resolved_run import resolve_run
     from harness.render import render_ds_config
-    from harness.runtime import train
+    from harness.runtime.checkpoint import CheckpointSaver
     from harness.runtime.checkpoint.metadata import package_versions
     from harness.runtime.distributed import destroy_process_group, init_process_group
     from harness.runtime.rank_status import RankStatusWriter
     from harness.runtime.run_config import RunDir
     from harness.runtime.step_timer import StepTimer
+    from harness.runtime.train_context import build_context
     from harness.runtime.train_state import TrainState
     from harness.runtime.worker import _load_run_config_on_all_ranks, _set_log_levels
     from harness.spec.run_spec import RunSpec
@@ -99,13 +100,20 @@ def by_harness(scratch: Path, megabytes: int) -> None:
     run_dir = RunDir(scratch)
     orders = _load_run_config_on_all_ranks(run_dir, ranks)
     _set_log_levels("error")
-    job = train.build_context(orders, run_dir, ranks, RankStatusWriter(run_dir, ranks.rank))
-    _, state, _ = train.run_step(job, TrainState(), StepTimer())
-    outcomes = []
+    job = build_context(orders, run_dir, ranks, RankStatusWriter(run_dir, ranks.rank))
+    saver = CheckpointSaver.open(run_dir, ranks, run.spec.checkpoint)
+
+    def step(state: TrainState) -> TrainState:
+        batch = job.prefetcher.next_batch(state.position)
+        job.stepper.train_step(batch.micro_batches, batch.num_targets, StepTimer())
+        return state.advance(samples=1, tokens=batch.num_tokens, position=batch.next_position)
+
+    state, outcomes = step(TrainState()), []
     for background in (False, True, False, True, False, True):
-        outcomes += job.saver.save(job, state, background=background)
-        _, state, _ = train.run_step(job, state, StepTimer())
-        outcomes += job.saver.wait_for_pending_save()
+        outcomes += saver.save(job, state, background=background)
+        state = step(state)
+        outcomes += saver.wait_for_pending_save()
+    job.prefetcher.close()
     job.metrics.close()
     destroy_process_group()
     errors = [o.error.message for o in outcomes if o.error]

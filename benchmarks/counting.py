@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a step of training moves, calls and allocates, counted and not timed. No benchmark."""
+"""Counters of a training step: bytes moved, Python calls, bytes allocated. No times; a helper, not a benchmark."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "with_deepspeed"), str(ROOT / "benchmarks")]
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 
 def main() -> int:
@@ -34,9 +34,10 @@ def main() -> int:
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    from engine_check_cases import run
     from engine_checks_rows import ROWS
-    from forked_ranks import ForkedRanks
+
+    from tests.support.training.engine_check_cases import run
+    from tests.support.training.forked_ranks import ForkedRanks
 
     rows = [row for row in ROWS if arguments.only in row.name or row.name == "saved"]
     ranks = ForkedRanks()
@@ -55,7 +56,7 @@ def main() -> int:
 
 def run_launcher(script: Path, *arguments: str, ranks: int, check: bool) -> dict[str, Any]:
     """Run a script under the launcher. Returns the same as `ForkedRanks.run`."""
-    from runtime_helpers import rank_environment, remove_shared_buffers
+    from tests.support.training.runtime_helpers import rank_environment, remove_shared_buffers
 
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -22,7 +22,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULT = ROOT / "benchmarks" / "results" / "engine_checks_overhead.json"
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "with_deepspeed"), str(ROOT / "benchmarks")]
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 STEPS = 20
 CALLS = ("__init__", "on_engine_built", "on_train_start", "on_batch", "on_step_end", "on_train_end")
 
@@ -38,12 +38,12 @@ def main() -> None:
     if arguments.measure:
         measure(arguments.measure)
         return
-    from forked_ranks import ForkedRanks
     from telemetry_overhead import spec
 
     from harness.plan.resolved_run import resolve_run
     from harness.render import render_ds_config
     from harness.spec.run_spec import RunSpec
+    from tests.support.training.forked_ranks import ForkedRanks
 
     ranks = ForkedRanks()
     body = spec(arguments.rows, arguments.stage, STEPS) | {"launch": {"engine_checks": "stop"}}
@@ -65,11 +65,12 @@ def main() -> None:
 
 def measure(scratch: Path) -> None:
     """On each rank: one run, with a clock around each call of the loop into `EngineChecks`."""
-    from harness.runtime import train
     from harness.runtime.distributed import destroy_process_group, init_process_group
     from harness.runtime.engine_checks import EngineChecks
     from harness.runtime.rank_status import RankStatusWriter
     from harness.runtime.run_config import RunDir
+    from harness.runtime.train import train
+    from harness.runtime.train_context import build_context
     from harness.runtime.worker import _load_run_config_on_all_ranks, _set_log_levels
 
     seconds = {name: [0.0, 0.0] for name in CALLS}
@@ -78,8 +79,8 @@ def measure(scratch: Path) -> None:
     distributed, run_dir = init_process_group(), RunDir(scratch)
     run_config = _load_run_config_on_all_ranks(run_dir, distributed)
     _set_log_levels("error")
-    ctx = train.build_context(run_config, run_dir, distributed, RankStatusWriter(run_dir, distributed.rank))
-    train.train(ctx, None)
+    ctx = build_context(run_config, run_dir, distributed, RankStatusWriter(run_dir, distributed.rank))
+    train(ctx)
     ctx.metrics.close()
     if distributed.is_main_process:
         lines = [json.loads(line) for line in run_dir.metrics.read_text().splitlines()]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from engine_check_cases import BF16, CPU, Case, zero
+from tests.support.training.engine_check_cases import BF16, CPU, Case, zero
 
 _AUTOCAST: dict[str, Any] = {"deepspeed": {"torch_autocast": {"enabled": True, "dtype": "bfloat16"}}}
 _FP16_CAST: dict[str, Any] = {"deepspeed": {"torch_autocast": {"enabled": True, "dtype": "float16"}}}

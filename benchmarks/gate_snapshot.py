@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "gates")]
+sys.path.insert(0, str(ROOT))
 
 from harness.check.check_file import check_file  # noqa: E402
 from harness.errors import UserError  # noqa: E402
@@ -92,7 +92,7 @@ def _gate_data(gate: Gate) -> Json:
 
 
 def _summary(gate: Gate) -> Json:
-    findings = importlib.import_module("pages").judge(gate, "Example", _write).report.findings
+    findings = importlib.import_module("tests.support.gate_examples").judge(gate, "Example", _write).report.findings
     return {
         "case": gate.id,
         "name": gate.name,
@@ -103,8 +103,8 @@ def _summary(gate: Gate) -> Json:
 
 
 def _example_reports(gate: Gate) -> Iterator[Json]:
-    pages = importlib.import_module("pages")
-    context_of = importlib.import_module("test_same_in_json").context
+    pages = importlib.import_module("tests.support.gate_examples")
+    context_of = importlib.import_module("tests.gates.test_same_in_json").context
 
     def put_to_gates(name: str, more: Sequence[str] = (), **options: Any) -> Any:
         try:

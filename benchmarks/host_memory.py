@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much host memory does a node hold in each phase, against the plan, with a model of a billion parameters?
+"""Host memory of a node in each phase, compared with the plan, for a model of a billion parameters.
 
     python benchmarks/host_memory.py [--layers 17] [--ranks 2] [--folder DIR] [--write]
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long from the command to the first step on several hosts: `harness launch` against the bare `deepspeed` command?
+"""Time from the command to the first step on several hosts: `harness launch` against the bare `deepspeed` command.
 
 Hosts in a box (`launch/cluster-in-a-box`, so this needs root, sshd and pdsh), real ssh and pdsh, the same script, the
-same run directory: the harness adds preflight, the look at compiled ops, guards and supervision. Both alternate, so
-that a busy machine hits both alike. The aim is a ratio of at most 1.1. Writes nothing that stays.
+same run directory: the harness adds preflight, the check of compiled ops, node agents and supervision. Both alternate,
+so that a busy machine hits both equally. The aim is a ratio of at most 1.1. Writes nothing that stays.
 """
 
 from __future__ import annotations

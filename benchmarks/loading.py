@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does loading a sharded model at ZeRO-3 read and hold, beside Trainer's way?
+"""Loading of a sharded model at ZeRO-3: bytes read and memory used, compared with Trainer.
 
     python benchmarks/loading.py [--layers 12] [--ranks 2] [--rounds 3] [--write]
 
@@ -26,8 +26,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-TESTS = ROOT / "tests" / "with_deepspeed"
-sys.path[:0] = [str(ROOT), str(TESTS), str(TESTS / "jobs"), str(ROOT / "benchmarks")]
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+JOB = ROOT / "tests" / "training" / "jobs" / "load_big.py"
 HARNESS, TRAINER = "harness", "Trainer's way"
 
 
@@ -53,7 +53,7 @@ def main() -> int:
 
 def compared(arguments: argparse.Namespace) -> tuple[dict[str, list[list[dict[str, float]]]], int]:
     """Side -> for each round what each rank saw; and the bytes of the model's files."""
-    from forked_ranks import ForkedRanks
+    from tests.support.training.forked_ranks import ForkedRanks
 
     found: dict[str, list[list[dict[str, float]]]] = {HARNESS: [], TRAINER: []}
     ranks = ForkedRanks()
@@ -64,7 +64,13 @@ def compared(arguments: argparse.Namespace) -> tuple[dict[str, list[list[dict[st
             for side in found if turn % 2 == 0 else reversed(found):
                 drop_from_cache(model)
                 if side == HARNESS:
-                    ranks.run(TESTS / "jobs" / "load_big.py", str(model), str(out), ranks=arguments.ranks, timeout=600)
+                    ranks.run(
+                        JOB,
+                        str(model),
+                        str(out),
+                        ranks=arguments.ranks,
+                        timeout=600,
+                    )
                 else:
                     ranks.run(Path(__file__), "--measure", str(model), ranks=arguments.ranks, timeout=600)
                 found[side].append(json.loads(out.read_text()))
@@ -95,11 +101,11 @@ def drop_from_cache(folder: Path) -> None:
 
 def as_trainer_does(folder: Path, out: Path) -> None:
     """On each rank: `from_pretrained` below `HfDeepSpeedConfig`, watched as the harness's own loading is."""
-    from load_big import Watch, counted
     from transformers import AutoModelForCausalLM
     from transformers.integrations import HfDeepSpeedConfig
 
     from harness.runtime.distributed import destroy_process_group, init_process_group
+    from tests.training.jobs.load_big import Watch, counted
 
     ranks = init_process_group()
     config = {"train_batch_size": ranks.world_size, "bf16": {"enabled": True}, "zero_optimization": {"stage": 3}}

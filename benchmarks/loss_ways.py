@@ -17,7 +17,7 @@ def alone(bf16: bool) -> dict[str, Callable[[Any], Any]]:
     from transformers.loss.loss_utils import ForCausalLMLoss
 
     from harness.plan.tuned_defaults.loss_chunk_size import chunk_size_for
-    from harness.runtime.chunked_loss import chunked_loss
+    from harness.runtime.chunked_cross_entropy import chunked_cross_entropy
 
     torch.manual_seed(0)
     kind = torch.bfloat16 if bf16 else torch.float32
@@ -35,7 +35,7 @@ def alone(bf16: bool) -> dict[str, Callable[[Any], Any]]:
 
     def in_chunks(_: Any) -> Any:
         head.zero_grad()
-        loss = chunked_loss(hidden.flatten(0, 1), head.weight, targets, float(TOKENS), chunk)
+        loss = chunked_cross_entropy(hidden.flatten(0, 1), head.weight, targets, float(TOKENS), chunk)
         loss.backward()
         return loss.detach()
 
@@ -49,10 +49,11 @@ def cut_over_ranks(bf16: bool) -> dict[str, Callable[[Any], Any]]:
     import torch.distributed as dist
     from transformers import AutoConfig, AutoModelForCausalLM
 
+    from harness.patches.chunked_loss import ChunkedHead, install_chunked_loss
     from harness.plan.resolved_run import resolve_run
     from harness.plan.tuned_defaults.loss_chunk_size import chunk_size_for
     from harness.render import render_ds_config
-    from harness.runtime.chunked_loss import ChunkedHead, install_chunked_loss
+    from harness.runtime.chunked_cross_entropy import chunked_cross_entropy
     from harness.spec.run_spec import RunSpec
 
     watch_the_wire()
@@ -87,7 +88,7 @@ def cut_over_ranks(bf16: bool) -> dict[str, Callable[[Any], Any]]:
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**shape))
         model = model.bfloat16() if bf16 else model.float()
         engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=dict(config))
-        head = install_chunked_loss(engine, chunk) if chunk else None
+        head = install_chunked_loss(engine, chunk, chunked_cross_entropy) if chunk else None
         if isinstance(head, str):
             raise SystemExit(f"the head cannot be cut into chunks: {head}")
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What do the settings that the harness chooses for NVMe change: host memory that is locked, the time of a step?
+"""Effect of the tuned defaults for NVMe offload: locked host memory and time of a step.
 
     python benchmarks/nvme_offload.py [--layers 4] [--ranks 2] [--rounds 3] [--aio FILE] [--folder DIR] [--write]
 
@@ -25,7 +25,7 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "with_deepspeed"), str(ROOT / "benchmarks")]
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from small_runs import run_directory, train_here  # noqa: E402
 
@@ -57,7 +57,7 @@ def main() -> int:
 
 def compared(arguments: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
     """Side -> a result for each round; the defaults run once, since they fail."""
-    from forked_ranks import ForkedRanks
+    from tests.support.training.forked_ranks import ForkedRanks
 
     sides = [ENOUGH, CHOSEN, *([TUNED] if arguments.aio else [])]
     found: dict[str, list[dict[str, Any]]] = {side: [] for side in (DEFAULTS, *sides)}
@@ -99,6 +99,7 @@ def spec(scratch: Path, side: str, arguments: argparse.Namespace) -> dict[str, A
         "precision": {"bf16": True},
         "zero": {"stage": 3, "offload_optimizer": on_nvme, "offload_param": parameters},
         "tuned_defaults": side in (CHOSEN, TUNED),
+        "launch": {"patches": "auto" if side in (CHOSEN, TUNED) else {"nvme-offload-no-grad-swap": "off"}},
         "checkpoint": {"save_at_end": False},
     }
     if side == TUNED:
@@ -113,10 +114,6 @@ def measure(place: Path) -> None:
 
     ranks = init_process_group()
     _set_log_levels("error")
-    if not json.loads((place / "spec.resolved.json").read_text())["spec"]["tuned_defaults"]:
-        from harness.runtime import engine
-
-        engine.keep_grads_in_host_memory = lambda _: None  # DeepSpeed as it is
     steps = train_here(place, ranks)
     if ranks.is_main_process:
         status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines() if ":" in line)

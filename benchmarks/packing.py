@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many useful tokens a second does packing give against padding, on conversations of very unlike length?
+"""Useful tokens per second of packing against padding, on conversations of very different lengths.
 
     python benchmarks/packing.py [--rounds 5] [--steps 24] [--ranks 2] [--write]
 
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "with_deepspeed"), str(ROOT / "benchmarks")]
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from small_runs import LLAMA, run_directory, train_here  # noqa: E402
 
@@ -59,7 +59,7 @@ def main() -> int:
 
 def compared(arguments: argparse.Namespace) -> dict[str, list[dict[str, float]]]:
     """Way -> tokens, positions and seconds of each round."""
-    from forked_ranks import ForkedRanks
+    from tests.support.training.forked_ranks import ForkedRanks
 
     found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
     ranks = ForkedRanks()
@@ -131,7 +131,7 @@ def page(found: dict[str, list[dict[str, float]]], arguments: argparse.Namespace
         f" fp32 on {arguments.ranks} CPU ranks, {ROWS} rows a rank, rows of at most {LENGTH:,} positions; chats of"
         f" log-normal length, median {MEDIAN} bytes. Ratios are within a round.",
         "",
-        "| | Useful tokens/s | Of the positions computed, useful | Ratio: median (least to most) |",
+        "| | Useful tokens/s | Useful share of computed positions | Ratio: median (min to max) |",
         "| --- | --- | --- | --- |",
     ]
     for way, rounds in found.items():

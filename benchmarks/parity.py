@@ -23,12 +23,13 @@ from importlib.metadata import version
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "tests" / "with_deepspeed"), str(ROOT)]
+sys.path.insert(0, str(ROOT))
 
-import parity_cases as table  # noqa: E402
 import torch  # noqa: E402
-from parity_running import Result, difference, run  # noqa: E402
-from plain_reference import Rows, Settings, train_plainly  # noqa: E402
+
+import tests.support.training.parity_cases as table  # noqa: E402
+from tests.support.training.parity_runs import Result, difference, run  # noqa: E402
+from tests.support.training.plain_reference import Rows, Settings, train_plainly  # noqa: E402
 
 GROUPS: dict[str, tuple[table.Case, ...]] = {
     "ZeRO and offload": (*table.ALL, *table.FOUR_RANKS),
@@ -98,7 +99,7 @@ def report(
         f"{table.STEPS} steps of AdamW with warm-up, cosine, weight decay and clipping at {table.CLIP}, a global batch "
         f"of {table.GLOBAL_BATCH} sequences of {table.LENGTH}; the difference is the largest of |loss - plain| / plain "
         "over the steps, with the losses that `metrics.jsonl` has. The plain process is "
-        "`tests/with_deepspeed/plain_reference.py`.",
+        "`tests/support/training/plain_reference.py`.",
         "",
         "What rounding alone does: the plain process against itself, its global batch at once and row by row.",
         "",

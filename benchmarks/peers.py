@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "with_deepspeed"), str(ROOT / "benchmarks")]
+sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
 from small_runs import LLAMA, run_directory, train_here  # noqa: E402
 from turns import Place, Turns  # noqa: E402
@@ -81,7 +81,7 @@ def main() -> int:
 
 def compared(case: str, arguments: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
     """Side -> a result for each run."""
-    from forked_ranks import ForkedRanks
+    from tests.support.training.forked_ranks import ForkedRanks
 
     sides = [side for side in SIDES if side != "FSDP2" or "offload" not in case]
     found: dict[str, list[dict[str, Any]]] = {side: [] for side in sides}
@@ -134,13 +134,13 @@ def prepare(folder: Path, case: str, arguments: argparse.Namespace) -> Path:
 
 def measure(place: Path, side: str, turns: int) -> None:
     """On each rank: one run of one side; the first rank writes what it saw."""
-    import peer_sides
     import torch
     import torch.distributed as dist
 
     from harness.runtime.distributed import destroy_process_group, init_process_group
     from harness.runtime.synthetic_files import write_model
     from harness.runtime.worker import _set_log_levels
+    from tests.support.training import peer_sides
 
     ranks = init_process_group()
     _set_log_levels("error")

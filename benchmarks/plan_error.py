@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far is the plan from what DeepSpeed really allocates?
+"""Error of the plan against DeepSpeed's real allocations.
 
 On a machine with a GPU: trains a few steps of each case through `harness launch` and compares the plan's GPU peak with
 `torch.cuda.max_memory_allocated` of rank 0, which `metrics.jsonl` records. Without one: builds engines on gloo ranks,
-counts partitions, gradients, masters, moments and buckets, byte by byte, beside the resident set of the process.
+counts partitions, gradients, masters, moments and buckets, byte by byte, and records the resident set of the process.
 Writes nothing without --write.
 """
 
@@ -25,8 +25,8 @@ from typing import Any
 import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
-GRID = ROOT / "tests" / "with_deepspeed"
-sys.path[:0] = [str(ROOT), str(GRID)]
+sys.path.insert(0, str(ROOT))
+JOB = ROOT / "tests" / "training" / "jobs" / "count_states.py"
 
 from harness.facts.model_catalogue import catalogue_config  # noqa: E402
 from harness.hostinfo.machine import accelerators  # noqa: E402
@@ -139,7 +139,7 @@ def tensors_of(plan: dict[str, Any]) -> int:
 
 def on_cpu(limit: int | None) -> tuple[list[Figure], list[Figure]]:
     """Bytes of model states and buffers by case, and resident sets by number of ranks."""
-    from plan_grid import CASES
+    from tests.support.training.plan_grid import CASES
 
     figures: list[Figure] = []
     resident: list[Figure] = []
@@ -162,7 +162,7 @@ def on_cpu(limit: int | None) -> tuple[list[Figure], list[Figure]]:
 
 def count(cases: list[Any], world: int) -> tuple[list[Any], int]:
     """What the worker counted, by rank; and the largest resident set of a rank."""
-    from plan_grid import MODELS
+    from tests.support.training.plan_grid import MODELS
 
     with tempfile.TemporaryDirectory() as name, socket.socket() as probe:
         folder = Path(name)
@@ -174,7 +174,12 @@ def count(cases: list[Any], world: int) -> tuple[list[Any], int]:
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         common = {**os.environ, "PATH": path, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         common |= {"WORLD_SIZE": str(world), "LOCAL_SIZE": str(world), "DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, str(GRID / "count_states.py"), str(folder / "cases.json"), str(folder)]
+        command = [
+            sys.executable,
+            str(JOB),
+            str(folder / "cases.json"),
+            str(folder),
+        ]
         ranks = [
             subprocess.Popen(
                 command, env={**common, "RANK": str(r), "LOCAL_RANK": str(r)}, stdout=-3, stderr=-3, cwd=folder

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which settings train 70B in full on 8 x 80 GB, with what memory and disks, how fast, limited by what?
+"""Plans of 70B full fine-tuning on 8 x 80 GB: settings, memory, disks, speed and bottleneck.
 
 Plans the three recipes and writes the answer, plans included, with --write. Nothing is trained: figures are estimates.
 """

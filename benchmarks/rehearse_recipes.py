@@ -7,7 +7,8 @@
 folder, train, save, lose a rank, resume, export. State bytes (weights, gradients, masters, optimizer states, each where
 it lives: GPU, host, NVMe) are counted in the live engines, compared with the plan of what ran, and carried over to the
 whole run, a rank. Ends with 1 where a stage failed or a state differs by a byte. About a minute and a half a recipe.
-`--write` puts the table into `benchmarks/results/rehearsals-DATE.md`.
+`--write` puts the table into `benchmarks/results/rehearsals-DATE.md`; recipes that were not run keep their
+row of the newest such file.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 RECIPES = tuple(sorted(p.stem for p in (ROOT / "ds_configs").glob("*-7[02]b-*.yaml")))
 HEAD = (
-    "| Recipe | Stages that ran | States exact | On a GPU: ran, whole run | On the host | On NVMe | Seconds |\n"
-    "| --- | --- | --- | --- | --- | --- | --- |"
+    "| Recipe | Run (UTC) | Stages that ran | States exact "
+    "| On a GPU: ran, whole run | On the host | On NVMe | Seconds |\n"
+    "| --- | --- | --- | --- | --- | --- | --- | --- |"
 )
 
 
@@ -47,19 +49,26 @@ def main() -> int:
         "",
         HEAD,
     ]
-    bad = 0
+    bad, rows = 0, read_newest_rows()
     for name in RECIPES:
         if arguments.only in name:
             body = rehearse(name)
             bad += not well(body)
-            lines.append(row(name, body))
-            print(lines[-1], flush=True)
-    text = "\n".join([*lines, ""])
+            rows[name] = row(name, body)
+            print(rows[name], flush=True)
+    text = "\n".join([*lines, *(rows[name] for name in RECIPES if name in rows), ""])
     print(text)
     if arguments.write:
         day = datetime.now(UTC).strftime("%Y-%m-%d")
         (ROOT / "benchmarks" / "results" / f"rehearsals-{day}.md").write_text(text, encoding="utf-8")
     return int(bad > 0)
+
+
+def read_newest_rows() -> dict[str, str]:
+    """Rows of the newest result file, by recipe; a recipe that is not run again keeps its row."""
+    files = sorted((ROOT / "benchmarks" / "results").glob("rehearsals-*.md"))
+    lines = files[-1].read_text(encoding="utf-8").splitlines() if files else []
+    return {line.split("`")[1]: line for line in lines if line.startswith("| `")}
 
 
 def rehearse(name: str) -> dict[str, Any]:
@@ -87,7 +96,8 @@ def row(name: str, body: dict[str, Any]) -> str:
     from harness.units import format_bytes
 
     stages = ", ".join(s["name"] + (f" (code {s['code']})" if s["code"] else "") for s in body["stages"])
-    cells = [f"`{name}`", stages, "yes" if well(body) else "no"]
+    time = datetime.now(UTC).strftime("%Y-%m-%d %H:%M")
+    cells = [f"`{name}`", time, stages, "yes" if well(body) else "no"]
     for place in ("gpu", "host", "nvme"):
         states = [q for q in body["quantities"] if q["name"].startswith(f"{place}.")]
         ran, whole = (sum(q[key] or 0 for q in states) for key in ("measured", "whole"))

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which settings does each release of DeepSpeed train as plain torch does, with gradient accumulation?
+"""DeepSpeed releases compared with plain torch: settings that train correctly with gradient accumulation.
 
     python benchmarks/releases.py 0.18.2 0.18.3 ... [--overlays FOLDER] [--only TEXT] [--ranks 2] [--jobs 1] [--write]
 
 Each release that is not in FOLDER yet is put there by pip, without what it depends on (which this environment has to
 have); it runs on gloo ranks of its own, with a folder of compiled ops of its own. The cases are in `release_cases.py`,
-what is compared in `tests/with_deepspeed/jobs/release_trial.py`. `--write` puts the table into
+what is compared in `tests/training/jobs/release_trial.py`. `--write` puts the table into
 `benchmarks/results/releases-DATE.md` and the figures into `releases-DATE.json`, which
 `tests/gates/test_lost_micro_batches.py` puts to the gates.
 """
@@ -28,10 +28,9 @@ from typing import Any
 from release_cases import CASES, WRONG
 
 ROOT = Path(__file__).resolve().parent.parent
-TESTS = ROOT / "tests" / "with_deepspeed"
-JOB = TESTS / "jobs" / "release_trial.py"
+JOB = ROOT / "tests" / "training" / "jobs" / "release_trial.py"
 LIMIT_S = 1800.0
-sys.path[:0] = [str(ROOT), str(TESTS)]
+sys.path.insert(0, str(ROOT))
 
 
 def main() -> int:
@@ -75,7 +74,7 @@ def overlay(release: str, folder: Path) -> Path:
 
 def tried(release: str, place: Path, cases: list[dict[str, Any]], ranks: int) -> list[dict[str, Any]]:
     """What became of each case: `difference`, or `error`."""
-    from runtime_helpers import rank_environment
+    from tests.support.training.runtime_helpers import rank_environment
 
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What benchmarks on forked ranks share: a small Llama, run directories as `harness launch` makes them, and a run in
-one by the harness's own loop. No benchmark."""
+"""Helpers of the benchmarks on forked ranks: a small Llama, run directories as `harness launch` makes them, and a run
+in one by the harness's own loop. No benchmark."""
 
 from __future__ import annotations
 
@@ -40,16 +40,17 @@ def run_directory(folder: Path, body: dict[str, Any], ranks: int) -> Path:
 
 def train_here(place: Path, ranks: Any) -> list[dict[str, Any]]:
     """On each rank, what the launcher starts; returns the first rank's `step` lines of `metrics.jsonl`."""
-    from harness.runtime import train
     from harness.runtime.rank_status import RankStatusWriter
     from harness.runtime.run_config import RunDir
+    from harness.runtime.train import train
+    from harness.runtime.train_context import build_context
     from harness.runtime.worker import _load_run_config_on_all_ranks
 
     run_dir = RunDir(place)
-    job = train.build_context(
+    job = build_context(
         _load_run_config_on_all_ranks(run_dir, ranks), run_dir, ranks, RankStatusWriter(run_dir, ranks.rank)
     )
-    train.train(job, None)
+    train(job)
     job.metrics.close()
     if not ranks.is_main_process:
         return []

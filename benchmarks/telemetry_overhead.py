@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does measuring cost a step? On this machine, on a model whose steps take about 50 ms.
+"""Overhead of telemetry on a step, on a model whose steps take about 50 ms.
 
     python benchmarks/telemetry_overhead.py [--ranks 2] [--pairs 300] [--write]
 
 The same ranks take steps with and without everything that is measured, by turns in one run: parts, collectives, FLOPs,
 memory, the line, and every fifth step the message between ranks. Both know the loss over all ranks and look for NaN.
-Beside the ratio of times stands the CPU time that measuring takes itself, which other programs do not change.
+Next to the ratio of times stands the CPU time of the measuring itself, which other programs do not change.
 `--write` puts the figures, the spec and the versions into `benchmarks/results/telemetry_overhead.json`.
 """
 
@@ -156,12 +156,11 @@ class Both:
 
         from harness.plan.resolved_run import resolve_run
         from harness.render import render_ds_config
-        from harness.runtime import train
         from harness.runtime.nonfinite_policy import NonfinitePolicy
-        from harness.runtime.progress_display import NoProgress as NoDisplay
         from harness.runtime.rank_status import RankStatusWriter
         from harness.runtime.run_config import RunDir
         from harness.runtime.telemetry.run_telemetry import Telemetry
+        from harness.runtime.train_context import build_context
         from harness.runtime.train_state import TrainState
         from harness.runtime.worker import _load_run_config_on_all_ranks, _set_log_levels
         from harness.spec.run_spec import RunSpec
@@ -174,21 +173,17 @@ class Both:
         run_dir = RunDir(scratch)
         orders = _load_run_config_on_all_ranks(run_dir, ranks)
         _set_log_levels("error")
-        self._loop, self._ranks, self._backend = train, ranks, comm.cdb
-        self.job = train.build_context(orders, run_dir, ranks, RankStatusWriter(run_dir, ranks.rank))
-        self._screen: Any = NoDisplay(0, 0)
+        self._ranks, self._backend = ranks, comm.cdb
+        self.job = build_context(orders, run_dir, ranks, RankStatusWriter(run_dir, ranks.rank))
         before = set(vars(comm.cdb))
-        self.telemetry = Telemetry(self.job, self._screen)
+        self.telemetry = Telemetry(self.job)
         self._timed = {name: function for name, function in vars(comm.cdb).items() if name not in before}
         self._calls = 0
-        self._policy = NonfinitePolicy(
-            run.spec, self.job.engine, ranks, self.job.topology, self.job.train_data.geometry
-        )
+        self._policy = NonfinitePolicy(self.job, reads_late=self.telemetry.lag_steps > 0)
         self._state = TrainState()
-        self._spent: dict[str, list[float]] = {"begin": [], "end": [], "sum": []}
+        self._spent: dict[str, list[float]] = {"begin": [], "end": []}
         for name, method in (("begin", "start_step"), ("end", "end_step")):
             setattr(self.telemetry, method, self._timing(name, getattr(self.telemetry, method)))
-        self._sum = self._timing("sum", ranks.all_reduce_sum)
 
     def _timing(self, name: str, function: Any) -> Any:
         def call(*args: Any, **kw: Any) -> Any:
@@ -201,12 +196,9 @@ class Both:
         return call
 
     def own_seconds(self) -> float:
-        """CPU time a step: what goes on at its two ends, less the sum over ranks that both kinds have, and the clocks
-        around its parts and its collectives.
-        """
+        """CPU time a step: what goes on at its two ends, and the clocks around its parts and its collectives."""
         from harness.runtime.comm_timer import COMM_TIMER
 
-        ends, both = (statistics.mean(self._spent[n][WARM_UP:]) for n in ("end", "sum"))
         parts = 4  # of a step without accumulation
 
         def part() -> None:
@@ -216,7 +208,7 @@ class Both:
         COMM_TIMER.enabled = True
         clocks = parts * timeit.timeit(part, number=1000) / 1000
         clocks += self._calls * timeit.timeit(lambda: COMM_TIMER.time_call(int), number=1000) / 1000
-        return statistics.mean(self._spent["begin"]) + ends - both + clocks
+        return statistics.mean(self._spent["begin"]) + statistics.mean(self._spent["end"][WARM_UP:]) + clocks
 
     def count_calls(self) -> None:
         """Takes one more step, and notes how many collectives were timed in it."""
@@ -249,13 +241,32 @@ class Both:
         return time.perf_counter() - began
 
     def _bare(self) -> None:
-        place, nothing = self._state.position, Nothing()
-        losses, state, _ = self._loop.run_step(self.job, self._state, nothing)  # type: ignore[arg-type]
-        self._state, _ = self._policy.check_step(state, place, losses)
-        self._sum(losses)
+        losses, _ = self._take_step(Nothing())
+        self._ranks.all_reduce_sum(losses)
 
     def _measured(self) -> None:
-        self._state = self._loop._run_and_log_step(self.job, self._state, self._screen, self._policy, self.telemetry)
+        """As in `train.py`."""
+        from harness.runtime.step import MeanLoss
+
+        self.telemetry.start_step(self._state.step + 1)
+        rate = self.job.engine.get_lr()[0]
+        losses, batch = self._take_step(self.telemetry.timer)
+        loss = MeanLoss(losses, self._ranks, self.job.train_data.geometry)
+        self._policy.check_loss(self._state.step, loss, at_once=False)
+        self.telemetry.end_step(self._state, batch, rate, loss)
+        self.job.engine_checks.on_step_end(self._state, rate, losses)
+
+    def _take_step(self, timer: Any) -> tuple[Any, Any]:
+        """The step of both kinds: its loss and its batch."""
+        job, position = self.job, self._state.position
+        with timer.span("data"):
+            batch = job.prefetcher.next_batch(position)
+        job.engine_checks.on_batch(batch, job.train_data.data_parallel_rank)
+        losses = job.stepper.train_step(batch.micro_batches, batch.num_targets, timer)
+        samples = job.train_data.geometry.global_batch_size
+        state = self._state.advance(samples=samples, tokens=batch.num_tokens, position=batch.next_position)
+        self._state, _ = self._policy.check_step(state, position, losses)
+        return losses, batch
 
 
 def summary(without: list[float], with_it: list[float]) -> dict[str, Any]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What does each setting that the harness chooses change: time, bytes on the wire, Python calls, peak memory?
+"""Effect of each tuned default: time, bytes on the wire, Python calls, peak memory.
 
     python benchmarks/tuned_defaults.py [--short] [--ranks 2] [--rounds 7] [--bf16] [--length 256] [--only stage-3]
         [--write FILE]
@@ -225,11 +225,11 @@ def _deepspeed_step(config: Any, bf16: bool) -> Callable[[Any], Any]:
 
 
 def _calling_less(step: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The same engine, with `zero3_leaf_params.py` and `nvtx_ranges.py` of `harness/runtime/patches`."""
+    """The same engine, with `zero3_leaf_params.py` and `nvtx_ranges.py` of `harness/patches`."""
     from deepspeed.utils import nvtx
 
-    from harness.runtime.patches.nvtx_ranges import disable_nvtx_without_profiler
-    from harness.runtime.patches.zero3_leaf_params import leaf_parameter_cache
+    from harness.patches.nvtx_ranges import disable_nvtx_without_profiler
+    from harness.patches.zero3_leaf_params import leaf_parameter_cache
 
     def less(ids: Any) -> Any:
         before = nvtx.enable_nvtx
@@ -275,7 +275,7 @@ def table(group: str, found: list[dict[str, Any]], arguments: argparse.Namespace
     rows = "" if group.startswith("loss") else f" with {arguments.rows} x {arguments.length} tokens"
     turns = f"{arguments.rounds} rounds of {arguments.steps} steps"
     lines = [
-        f"### {group}, {kind}, {ranks} rank{'s' * (ranks > 1)}{rows}, {turns}",
+        f"## {group}, {kind}, {ranks} rank{'s' * (ranks > 1)}{rows}, {turns}",
         "",
         "| way | CPU ms a step | ratio: median (least, most) | wall, ratio | wire MB | collectives | calls | peak MB |"
         " loss of step 3 |",

@@ -18,6 +18,7 @@ from harness.facts.model_facts import LatentAttention, ModelFacts
 from harness.facts.model_families import FAMILIES, Family
 from harness.facts.model_parts import BadConfig, ConfigFields, Parameter, split_layers
 from harness.file_io import read_regular
+from harness.hostinfo.path_probe import answer_in_time
 
 _MAX_CONFIG_BYTES, _MAX_REF_BYTES = 16 * 2**20, 4096
 """Bytes; the largest configurations that people publish have some hundred thousand."""
@@ -30,15 +31,19 @@ __all__ = [
     "facts_from_config",
     "find_configuration",
     "find_model",
+    "find_model_folder",
 ]
 
 
 class ModelLookup(NamedTuple):
-    """The outcome of a search: facts and where they come from, or `facts` None and the reason why in `why_not`."""
+    """The outcome of a search: facts and where they come from, or `facts` None and the reason why in `why_not`;
+    `config` is the configuration, where there is one.
+    """
 
     facts: ModelFacts | None
     source: str = ""
     why_not: str = ""
+    config: Mapping[str, Any] | None = None
 
 
 def facts_from_config(
@@ -154,18 +159,17 @@ def find_model(
     local Hugging Face cache, the catalogue. `build` is that of `facts_from_config`.
     """
     if config is not None:
-        return facts_from_config(config, "`model.config`", build=build)
+        return facts_from_config(config, "`model.config`", build=build)._replace(config=config)
     if not name_or_path:
         return ModelLookup(None, why_not="neither `model.name_or_path` nor `model.config` is given")
-    folder = _find_folder(name_or_path, base_dir)
-    if folder is not None:
-        return _facts_from_file(folder / "config.json", build)
-    cached_file = _cached_config(name_or_path, revision or "main")
-    if cached_file is not None:
-        return _facts_from_file(cached_file, build)
+    stored = _find_stored_config(name_or_path, base_dir, revision)
+    if stored is not None:
+        if isinstance(stored.config, str):
+            return ModelLookup(None, why_not=stored.config)
+        return facts_from_config(stored.config, f"`{stored.file}`", build=build)._replace(config=stored.config)
     catalogue_entry = catalogue_config(name_or_path)
     if catalogue_entry is not None:
-        return facts_from_config(catalogue_entry, "the catalogue")
+        return facts_from_config(catalogue_entry, "the catalogue")._replace(config=catalogue_entry)
     similar = closest_name(name_or_path)
     hint = f"; did you mean `{similar}`?" if similar else ""
     return ModelLookup(
@@ -183,13 +187,39 @@ def find_configuration(
     """The configuration itself, from the same places as `find_model`; None where there is none."""
     if config is not None or not name_or_path:
         return None if config is None else dict(config)
-    folder = _find_folder(name_or_path, base_dir)
-    file = folder / "config.json" if folder is not None else _cached_config(name_or_path, revision or "main")
-    if file is None:
+    stored = _find_stored_config(name_or_path, base_dir, revision)
+    if stored is None:
         catalogue_entry = catalogue_config(name_or_path)
         return None if catalogue_entry is None else dict(catalogue_entry)
-    body = _read_config(file)
-    return body if isinstance(body, dict) else None
+    return stored.config if isinstance(stored.config, dict) else None
+
+
+def find_model_folder(name: str, revision: str | None = None) -> Path | None:
+    """The folder of a model or a tokenizer: the one of this name, else that in the local Hugging Face cache."""
+    stored = _find_stored_config(name, None, revision)
+    return None if stored is None else stored.file.parent
+
+
+class _StoredConfig(NamedTuple):
+    """A `config.json` of this machine and its content, or the reason why it cannot be read."""
+
+    file: Path
+    config: dict[str, Any] | str
+
+
+def _find_stored_config(name: str, base_dir: Path | None, revision: str | None) -> _StoredConfig | None:
+    """The configuration of a folder or of the local Hugging Face cache; None where there is neither."""
+
+    def read() -> _StoredConfig | None:
+        folder = _find_folder(name, base_dir)
+        file = folder / "config.json" if folder is not None else _cached_config(name, revision or "main")
+        return None if file is None else _StoredConfig(file, _read_config(file))
+
+    path = (base_dir or Path()) / name
+    try:
+        return answer_in_time(path, read)
+    except TimeoutError as error:
+        return _StoredConfig(path, f"`{name}` {error}")
 
 
 def _find_folder(name: str, base_dir: Path | None) -> Path | None:
@@ -198,13 +228,6 @@ def _find_folder(name: str, base_dir: Path | None) -> Path | None:
         return folder if folder.is_dir() else None
     except (OSError, ValueError, RuntimeError):  # a name that no file system takes, or `~nobody`
         return None
-
-
-def _facts_from_file(path: Path, build: bool) -> ModelLookup:
-    config = _read_config(path)
-    if isinstance(config, str):
-        return ModelLookup(None, why_not=config)
-    return facts_from_config(config, f"`{path}`", build=build)
 
 
 def _read_config(path: Path) -> dict[str, Any] | str:

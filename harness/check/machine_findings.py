@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Findings about this machine: paths, packages and devices that a spec names and that are not here.
+
+They are errors where this machine runs the spec (`--here`, `launch`), else one line of information a file: a spec is
+also checked where its data is not, such as in CI.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+
+from harness.check.adapter_findings import check_adapter_targets
+from harness.check.check_file import CheckedFile, check_file
+from harness.check.finding_places import place_findings
+from harness.check.local_cpu_findings import FP16_ON_CPU, check_local_cpu, check_local_memory, runs_on_local_cpu
+from harness.check.missing_software import find_missing_software
+from harness.check.tokenizer_findings import check_tokenizer
+from harness.errors import ExitCode, UnreadableKeyError
+from harness.findings import Finding, Fix, sort_findings
+from harness.hostinfo import machine
+from harness.hostinfo.path_probe import ANSWER_SECONDS
+from harness.hostinfo.training_packages import missing_packages_finding
+from harness.spec.named_paths import HOSTFILE_KEY, LocatedPath
+from harness.spec.parse.source import join_key
+
+_MAX_LENGTH = 160
+_MAX_NAMES = 6
+"""Paths that the line of information shows by name."""
+
+
+def with_machine_findings(checked: CheckedFile, *, here: bool, planned: bool = False) -> CheckedFile:
+    """The same with findings about paths, packages and devices. `here`: this machine runs the spec. `planned`: the
+    caller plans the run, and has the findings about its memory from there.
+    """
+    checked = with_launch_findings(checked if here else _without_hostfile_error(checked), here=here, planned=planned)
+    if checked.run is None or checked.run.kind != "spec":
+        return checked
+    spec = checked.run.spec
+    missing = list(find_missing_software(spec.model, spec.telemetry, spec.launch.env))
+    if here:
+        packages = missing_packages_finding()
+        return with_findings(checked, [*missing, *([packages] if packages is not None else [])])
+    if not missing:
+        return checked
+    message = "; ".join(finding.message for finding in missing)
+    return with_findings(checked, [Finding(missing[0].gate, "info", message, missing[0].key)])
+
+
+def count_local_ranks() -> int:
+    """The ranks that a launch starts on this machine where nothing names a number."""
+    return len(machine.accelerators_for(os.environ)) or 1
+
+
+def find_plan_device(*, here: bool) -> str | None:
+    """The device to plan for where a spec names none, as in a launch: `cpu` if this machine runs it and has no GPU."""
+    return "cpu" if here and not machine.accelerators_for(os.environ) else None
+
+
+def check_for_plan(
+    spec: str, overrides: Sequence[str] | None, hostfile: str | None, world_size: int | None, *, here: bool
+) -> CheckedFile:
+    """The check of a spec that is planned, which runs none of its code. Unless it runs `here`, it may plan for machines
+    that have what this one lacks: only misspelt paths are findings.
+    """
+    checked = check_file(
+        spec,
+        overrides=overrides,
+        hostfile=hostfile,
+        world_size=world_size,
+        default_world_size=count_local_ranks() if here else None,
+        launching=here,
+        allow_code=True,
+        look_at_paths=True,
+    )
+    if here:
+        return with_machine_findings(checked, here=True, planned=True)
+    return with_misspelt_paths(checked)
+
+
+def with_misspelt_paths(checked: CheckedFile) -> CheckedFile:
+    """The same with findings about paths with a near name next to them, and about no others that are missing."""
+    paths = tuple(path for path in checked.paths if path.similar is not None)
+    return with_path_findings(checked._replace(paths=paths), here=False)
+
+
+def with_launch_findings(checked: CheckedFile, *, here: bool, planned: bool = False) -> CheckedFile:
+    """The same with findings about paths and, where ranks run `here`, about this machine's CPU. A launch itself checks
+    its packages.
+    """
+    checked = with_path_findings(checked, here=here)
+    return _with_local_cpu_findings(checked, planned=planned) if here else checked
+
+
+def _with_local_cpu_findings(checked: CheckedFile, *, planned: bool) -> CheckedFile:
+    """The same for a run on this machine's CPU, with findings about this processor and, unless the run is `planned`,
+    about this host's memory.
+    """
+    run, report = checked.run, checked.report
+    try:
+        if run is None or not runs_on_local_cpu(run):
+            return checked
+        findings = [*check_local_cpu(run), *(() if planned or not report.ok else check_local_memory(run))]
+    except UnreadableKeyError:  # the keys that decide have errors of their own
+        return checked
+    if any(f.gate == FP16_ON_CPU for f in findings):  # an error in the place of the gate's warning
+        report = report._replace(findings=tuple(f for f in report.findings if f.gate != FP16_ON_CPU))
+    return with_findings(checked._replace(report=report), findings)
+
+
+def with_path_findings(checked: CheckedFile, *, here: bool) -> CheckedFile:
+    """The same with findings about paths, and about the model and the tokenizer that are found there."""
+    is_error = any(f.gate == "HO001" for f in checked.report.findings)
+    paths = [item for item in checked.paths if item.named.key != HOSTFILE_KEY or not is_error]
+    findings = check_paths(paths, here=here)
+    if checked.run is not None and checked.run.kind == "spec":
+        findings += check_tokenizer(checked.run.spec.model, checked.run.spec.data)
+        if checked.run.spec.plugins.file is None:  # which may build another model
+            findings += check_adapter_targets(checked.run.spec.model)
+    return with_findings(checked, findings)
+
+
+def _without_hostfile_error(checked: CheckedFile) -> CheckedFile:
+    """The same without the error about a hostfile that is on other machines only; it remains among the paths."""
+    if not any(p.named.key == HOSTFILE_KEY and p.state == "missing" and p.similar is None for p in checked.paths):
+        return checked
+    report = checked.report
+    report = report._replace(findings=tuple(f for f in report.findings if f.gate != "HO001"))
+    code = ExitCode.OK if report.ok and checked.code is ExitCode.FINDINGS else checked.code
+    return checked._replace(report=report, code=code)
+
+
+def with_findings(checked: CheckedFile, findings: Sequence[Finding]) -> CheckedFile:
+    """The same with more findings, each at the place of its key."""
+    if not findings:
+        return checked
+    placed = place_findings(findings, checked.source)
+    report = checked.report._replace(findings=sort_findings([*checked.report.findings, *placed]))
+    code = max(checked.code, ExitCode.OK if report.ok else ExitCode.FINDINGS)
+    return checked._replace(report=report, code=code)
+
+
+def check_paths(paths: Sequence[LocatedPath], *, here: bool) -> list[Finding]:
+    """The findings about the paths of a spec: an error for each one that is missing `here` or has a similar name next
+    to it, and a line of information about all others.
+    """
+    absent = [item for item in paths if item.state in ("missing", "unusable")]
+    errors = [item for item in absent if here or item.similar is not None]
+    others = [item for item in absent if item not in errors]
+    silent = [item for item in paths if item.state == "silent"]
+    findings = [_error(item) for item in errors]
+    if others:
+        verb = "is" if len(others) == 1 else "are"
+        message = f"{_format_names(others)} {verb} not on this machine"
+        unusable = next((item for item in others if item.state == "unusable"), None)
+        if unusable is not None:
+            reason = f"`{unusable.named.text}` {unusable.reason}"
+            message = reason if len(others) == 1 else f"{_format_names(others)} cannot be used here: {reason}"
+        findings.append(_information("SP050", message, others[0]))
+    if silent:
+        verb = "was" if len(silent) == 1 else "were"
+        message = f"{_format_names(silent)} did not answer within {ANSWER_SECONDS:g} s and {verb} not checked"
+        findings.append(_information("SP051", message, silent[0]))
+    return [*findings, *_check_ambiguous(paths, here=here)]
+
+
+def _error(item: LocatedPath) -> Finding:
+    key = join_key(item.named.key)
+    fix = Fix("correct the path, or put there what it names")
+    meant = item.similar or item.longer
+    if meant is not None:
+        fix = Fix(f"did you mean `{meant}`?", {key: meant}, effect="reads another path")
+    elif item.state == "unusable":
+        fix = Fix("correct the path, or complete what is there")
+    notes = _searched_notes(item) if item.state == "missing" else ()
+    message = f"{_quote(item)} {item.reason}"
+    return Finding("SP050", "error", message, key, item.named.place, notes=notes, fix=fix)
+
+
+def _searched_notes(item: LocatedPath) -> tuple[str, ...]:
+    """The folders in which a relative path was searched."""
+    if not item.searched:
+        return ()
+    if len(item.searched) == 1:
+        return (f"a relative path starts at the spec's folder, `{item.searched[0]}`",)
+    first, second = item.searched
+    return (f"a relative path starts at the spec's folder, `{first}`, or else at the current one, `{second}`",)
+
+
+def _information(gate: str, message: str, item: LocatedPath) -> Finding:
+    return Finding(gate, "info", message, join_key(item.named.key), item.named.place)
+
+
+def _quote(item: LocatedPath) -> str:
+    """The path as the spec has it, cut where it is longer than a path can be read."""
+    text = item.named.text
+    return f"`{text if len(text) <= _MAX_LENGTH else text[:_MAX_LENGTH] + '...'}`"
+
+
+def _format_names(items: Iterable[LocatedPath]) -> str:
+    names = list(dict.fromkeys(map(_quote, items)))
+    more = len(names) - _MAX_NAMES
+    if more > 0:
+        return f"{', '.join(names[:_MAX_NAMES])} and {more} more"
+    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+
+
+def _check_ambiguous(paths: Sequence[LocatedPath], *, here: bool) -> Iterator[Finding]:
+    """Names that may mean something else than they are taken for."""
+    for item in paths:
+        if item.state == "not a path" and item.similar is not None:
+            message = f"`{item.named.text}` is no folder here, so it is a name on the Hub; `{item.similar}` is a folder"
+            yield _information("SP050", message, item)
+        if here and item.other is not None:
+            message = f"`{item.named.text}` is in the spec's folder and in the current one: `{item.path}` is used"
+            yield _information("SP052", message, item)

@@ -4,17 +4,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from harness.errors import ExitCode
+from harness.errors import ExitCode, UnreadableKeyError
 from harness.facts.deepspeed_version import DeepSpeedTarget, resolve_target
 from harness.file_io import read_regular
 from harness.findings import Finding, Fix, LinesOf, Place, Report, sort_findings
-from harness.plan.resolved_run import ResolvedRun, resolve_run
+from harness.hostinfo.path_probe import answer_in_time
+from harness.plan.resolved_run import ResolvedRun, resolve_parallel_dims, resolve_run
 from harness.spec.hostfile import Cluster, read_hostfile
-from harness.spec.parse.source import MAX_BYTES, Source
+from harness.spec.named_paths import (
+    HOSTFILE_KEY,
+    LocatedPath,
+    find_named_paths,
+    locate_hostfile,
+    locate_paths,
+    with_located_paths,
+)
+from harness.spec.parse.source import MAX_BYTES, Source, join_key
 from harness.spec.run_spec import Consumer, RunSpec
 from harness.spec.spec_loader import LoadedSpec, load_spec
 
@@ -22,14 +31,19 @@ if TYPE_CHECKING:
     from harness.hostinfo.host_survey import Survey
     from harness.spec.host_selection import HostSelection
 
+_T = TypeVar("_T")
+
 
 class CheckedFile(NamedTuple):
-    """A file, the run that it asks for if that much is clear, and all findings. `source` is its text."""
+    """A file, the run that it asks for if that much is clear, and all findings. `source` is its text; `paths` are the
+    paths that it names, where they were looked up.
+    """
 
     report: Report
     source: Source | None
     run: ResolvedRun | None
     code: ExitCode
+    paths: tuple[LocatedPath, ...] = ()
 
     @property
     def lines_of(self) -> LinesOf | None:
@@ -41,7 +55,8 @@ class LoadedRun(NamedTuple):
     """A file as it was read, and the hosts that take part. No gate has checked it yet.
 
     `slot_findings`: the spec and the hosts differ in the number of ranks. `hostfile` is that of the command line.
-    `overrides` has `launch.num_gpus` too where the command line sets it.
+    `overrides` has `launch.num_gpus` too where the command line sets it. `paths`: those of the spec, where they were
+    looked up; its spec has them as the ranks open them.
     """
 
     loaded_spec: LoadedSpec
@@ -51,6 +66,7 @@ class LoadedRun(NamedTuple):
     slot_findings: tuple[Finding, ...] = ()
     overrides: tuple[str, ...] = ()
     hostfile: str | None = None
+    paths: tuple[LocatedPath, ...] = ()
 
     @property
     def spec(self) -> RunSpec | None:
@@ -78,6 +94,7 @@ def check_file(
     text: str | None = None,
     selection: HostSelection | None = None,
     allow_code: bool = False,
+    look_at_paths: bool = False,
 ) -> CheckedFile:
     """Load, resolve and ask every gate; all problems of one file in one pass. The arguments are those of `load_run` and
     `check_loaded_run`.
@@ -90,6 +107,7 @@ def check_file(
         deepspeed=deepspeed,
         consumer=consumer,
         text=text,
+        look_at_paths=look_at_paths,
     )
     return check_loaded_run(
         loaded,
@@ -110,27 +128,39 @@ def load_run(
     consumer: Consumer | None = None,
     text: str | None = None,
     local_num_gpus: int | None = None,
+    look_at_paths: bool = False,
 ) -> LoadedRun:
     """Read the file and find out which hosts take part. Asks no gate.
 
     `consumer` is who reads a DeepSpeed JSON; `text` is the file's text where the caller has it. `selection` says more
-    about hosts. `local_num_gpus` are the ranks of this machine where there are no hosts.
+    about hosts. `local_num_gpus` are the ranks of this machine where there are no hosts. `look_at_paths`: look up every
+    path of the spec, also those that can only be in the current folder.
     """
     deepspeed = deepspeed or resolve_target()
     overrides = tuple(overrides or ())
     loaded_spec = load_spec(file, overrides, deepspeed, consumer=consumer, text=text)
-    if loaded_spec.spec is None or loaded_spec.source is None:
-        return LoadedRun(loaded_spec, deepspeed, overrides=overrides, hostfile=hostfile)
-    named = loaded_spec.spec.launch.hostfile
+    paths: tuple[LocatedPath, ...] = ()
+    if loaded_spec.source is not None and loaded_spec.kind == "spec":
+        paths = locate_paths(find_named_paths(loaded_spec.source), file, look=look_at_paths)
+    readable = loaded_spec.readable
+    if readable is None or loaded_spec.source is None:
+        return LoadedRun(loaded_spec, deepspeed, overrides=overrides, hostfile=hostfile, paths=paths)
+    named = _value_or_none(lambda: readable.launch.hostfile)
     named_by_spec = Path(file).parent / named if named is not None else None
     cluster, findings = _resolve_cluster(hostfile, named_by_spec, selection)
+    if named is not None and any(f.gate == "HO001" for f in findings) and hostfile is None:
+        located = locate_hostfile(named, file, loaded_spec.source.place(HOSTFILE_KEY))
+        findings, paths = [_place_in_spec(f, located) for f in findings], (*paths, located)
     if cluster is None and local_num_gpus is not None and not any(f.is_error for f in findings):
         overrides = (*overrides, f"launch.num_gpus={local_num_gpus}")
         loaded_spec = load_spec(file, overrides, deepspeed, consumer=consumer, text=text)
-    spec, source = loaded_spec.spec, loaded_spec.source
+    if loaded_spec.spec is not None:
+        loaded_spec = loaded_spec._replace(spec=with_located_paths(loaded_spec.spec, paths))
+    spec, source = loaded_spec.readable, loaded_spec.source
     place = source.place("launch.num_gpus") if source is not None else None
-    slot_findings = _check_num_gpus(spec.launch.num_gpus if spec is not None else None, cluster, place)
-    return LoadedRun(loaded_spec, deepspeed, cluster, tuple(findings), tuple(slot_findings), overrides, hostfile)
+    num_gpus = _value_or_none(lambda: spec.launch.num_gpus) if spec is not None else None
+    slot_findings = _check_num_gpus(num_gpus, cluster, place)
+    return LoadedRun(loaded_spec, deepspeed, cluster, tuple(findings), tuple(slot_findings), overrides, hostfile, paths)
 
 
 def check_loaded_run(
@@ -147,26 +177,76 @@ def check_loaded_run(
     the hosts nor the spec have a number of ranks. `allow_code`: code that the spec chooses may run
     (`--allow-local-code`), or nothing of it does.
     """
-    file, consumer, findings = loaded.loaded_spec.file, loaded.loaded_spec.consumer, loaded.loaded_spec.findings
-    spec, source = loaded.loaded_spec.spec, loaded.loaded_spec.source
+    file, consumer = loaded.loaded_spec.file, loaded.loaded_spec.consumer
+    findings = [*loaded.loaded_spec.findings, *_placeholder_findings(loaded.paths)]
+    spec, source = loaded.loaded_spec.readable, loaded.loaded_spec.source
     if spec is None or source is None:
         report = Report(file, sort_findings(findings), consumer=consumer)
-        return CheckedFile(report, source, None, loaded.loaded_spec.code)
+        return CheckedFile(report, source, None, loaded.loaded_spec.code, loaded.paths)
     host_findings = [*loaded.host_findings, *(_check_world_size(loaded.cluster, world_size) or loaded.slot_findings)]
-    name, kind = loaded.name, loaded.loaded_spec.kind
-    run = resolve_run(spec, name=name, cluster=loaded.cluster, world_size=world_size, kind=kind)
-    if run.parallel_dims.world_size is None and default_world_size is not None:
-        run = resolve_run(spec, name=name, world_size=default_world_size, kind=kind)
+    partial = loaded.loaded_spec.partial
+    run = _resolve_readable(loaded, spec, world_size, default_world_size)
     from harness.gates import check_run
 
     report = check_run(
-        run, source, deepspeed=loaded.deepspeed, launching=launching, consumer=consumer, allow_code=allow_code
+        run,
+        source,
+        deepspeed=loaded.deepspeed,
+        launching=launching,
+        consumer=consumer,
+        allow_code=allow_code,
+        unreadable=partial.unreadable if partial is not None else frozenset(),
     )
     report = report._replace(findings=sort_findings([*findings, *host_findings, *report.findings]), consumer=consumer)
     unreadable = any(f.gate == "HO001" for f in host_findings) and loaded.hostfile is not None
     code = ExitCode.OK if report.ok else ExitCode.USAGE if unreadable else ExitCode.FINDINGS
     quoted = _read_quoted_files(host_findings, (source.file, *source.extra_lines))
-    return CheckedFile(report, source._replace(extra_lines={**source.extra_lines, **quoted}), run, code)
+    source = source._replace(extra_lines={**source.extra_lines, **quoted})
+    return CheckedFile(report, source, run if partial is None else None, code, loaded.paths)
+
+
+def _placeholder_findings(paths: Sequence[LocatedPath]) -> list[Finding]:
+    """An error for each path that is a placeholder, whatever the machine and the command."""
+    fix = Fix("write your own path or name")
+    return [
+        Finding("SP053", "error", f"`{path}` is a placeholder", join_key(named.key), named.place, fix=fix)
+        for named, state, path, *_ in paths
+        if state == "placeholder"
+    ]
+
+
+def _resolve_readable(
+    loaded: LoadedRun, spec: RunSpec, world_size: int | None, default_world_size: int | None
+) -> ResolvedRun:
+    """The run; of a spec with mistakes, as much as can be derived from its readable keys."""
+    name, kind = loaded.name, loaded.loaded_spec.kind
+    if loaded.loaded_spec.partial is None:
+        run = resolve_run(spec, name=name, cluster=loaded.cluster, world_size=world_size, kind=kind)
+        if run.parallel_dims.world_size is None and default_world_size is not None:
+            run = resolve_run(spec, name=name, world_size=default_world_size, kind=kind)
+        return run
+    unreadable: Any = _UnreadableNumbers()
+    cluster = loaded.cluster
+    try:
+        return resolve_run(spec, name=name, cluster=cluster, world_size=world_size, kind=kind)
+    except UnreadableKeyError:
+        dims = _value_or_none(lambda: resolve_parallel_dims(spec, cluster=cluster, world_size=world_size))
+        return ResolvedRun(spec, name, cluster, dims or unreadable, unreadable, kind)
+
+
+class _UnreadableNumbers:
+    """Numbers that follow from keys which cannot be read."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise UnreadableKeyError(name)
+
+
+def _value_or_none(read: Callable[[], _T]) -> _T | None:
+    """The value; None where its key cannot be read."""
+    try:
+        return read()
+    except UnreadableKeyError:
+        return None
 
 
 def check_survey(run: ResolvedRun, source: Source, survey: Survey) -> Report:
@@ -211,6 +291,14 @@ def _resolve_cluster(
     return cluster, [*findings, *more]
 
 
+def _place_in_spec(finding: Finding, located: LocatedPath) -> Finding:
+    """A finding about a hostfile that cannot be read, at the key of the spec that names it."""
+    key, fix = join_key(HOSTFILE_KEY), finding.fix
+    if located.similar is not None:
+        fix = Fix(f"did you mean `{located.similar}`?", {key: located.similar}, effect="starts ranks on its hosts")
+    return finding._replace(key=key, place=located.named.place, fix=fix)
+
+
 def _check_filters_without_hosts(selection: HostSelection | None) -> list[Finding]:
     if selection is None or not (selection.include or selection.exclude or selection.num_nodes not in (None, 1)):
         return []
@@ -237,6 +325,6 @@ def _check_num_gpus(num_gpus: int | None, cluster: Cluster | None, place: Place 
 
 def _read_lines(file: str) -> list[str]:
     try:
-        return read_regular(Path(file), MAX_BYTES).decode("utf-8-sig").split("\n")
+        return answer_in_time(file, lambda: read_regular(Path(file), MAX_BYTES)).decode("utf-8-sig").split("\n")
     except (OSError, ValueError):  # a NUL in the name is a ValueError, as is text that is not UTF-8
         return []

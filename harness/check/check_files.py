@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from harness.check.check_file import CheckedFile, check_file
 from harness.check.deepspeed_release import check_release_verified, parse_target
 from harness.check.file_discovery import discover_files
+from harness.check.machine_findings import count_local_ranks, with_machine_findings
 from harness.check.rule_selection import RuleSelection, parse_rule_selection
 from harness.errors import ExitCode, UserError
 from harness.facts.deepspeed_version import DeepSpeedTarget
@@ -41,6 +42,8 @@ class ValidateOptions(NamedTuple):
     unsafe_fixes: bool = False
     stdin_filename: str | None = None
     format: str = "text"
+    here: bool = False
+    verbose: bool = False
 
     @property
     def prints_fixed_text(self) -> bool:
@@ -134,11 +137,14 @@ def _check_one_file(
             overrides=options.overrides,
             hostfile=options.hostfile,
             world_size=options.world_size,
+            default_world_size=count_local_ranks() if options.here else None,
             deepspeed=deepspeed,
             consumer=options.consumer,
             text=text,
+            launching=options.here,
+            look_at_paths=True,
         )
-        return _apply_selection(checked, selection)
+        return _apply_selection(with_machine_findings(checked, here=options.here), selection)
 
     if not (options.fix or options.diff):
         return FileResult(check(stdin_text))
@@ -168,6 +174,7 @@ def _fix_file(file: str, name: str, stdin_text: str | None, check: _CheckText, o
         return FileResult(before, result)
     reason = autofix.write_fixed(file, original, result.after) if original else None
     if reason is not None:
-        refused = (*result.refused, f"the file was not changed: {reason}")
-        return FileResult(before, result._replace(after=text, applied=(), refused=refused))
-    return FileResult(result.checked._replace(report=result.checked.report._replace(fixed=result.applied)), result)
+        return FileResult(before, result._replace(after=text, applied=(), gone=(), refused=(), unwritten=reason))
+    return FileResult(
+        result.checked._replace(report=result.checked.report._replace(fixed=result.fixed_findings)), result
+    )

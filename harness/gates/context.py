@@ -9,14 +9,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from harness.errors import UnreadableKeyError
 from harness.facts.deepspeed_keys import block_keys, is_typed_block
 from harness.facts.deepspeed_version import DeepSpeedTarget
 from harness.findings import Finding, Fix, Label, Severity
 from harness.plan.resolved_run import ResolvedRun
 from harness.spec.deepspeed_mapping import spec_field_of
 from harness.spec.deepspeed_optimizer import deepspeed_optimizer
-from harness.spec.parse.source import Source, join_key
-from harness.spec.run_spec import Consumer
+from harness.spec.parse.source import KeyPath, Source, join_key
+from harness.spec.run_spec import Consumer, Section
 
 if TYPE_CHECKING:
     from harness.facts.model_lookup import ModelFacts, ModelLookup
@@ -34,11 +35,15 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "int": (int,),
     "number": (int, float),
     "block": (dict,),
+    "dict": (dict,),
+    "str": (str,),
 }
 
 
 def _coerce_as_deepspeed(path: tuple[str, ...], value: Any, target: DeepSpeedTarget) -> Any:
-    """The value as DeepSpeed reads it, or missing where the key does not take it."""
+    """The value as DeepSpeed reads it, or missing where it is null. Raises UnreadableKeyError for a value of a type
+    that the key does not take.
+    """
     parent = ".".join(path[:-1])
     keys = block_keys(parent)
     key = keys.get(path[-1]) if keys else None
@@ -49,7 +54,19 @@ def _coerce_as_deepspeed(path: tuple[str, ...], value: Any, target: DeepSpeedTar
     from harness.facts.deepspeed_values import interpret_value
 
     reading = interpret_value(key, value, is_typed=is_typed_block(parent, target.version), version=target.version)
+    if reading.outcome == "refused" and not reading.out_of_range and value is not None:
+        raise UnreadableKeyError(join_key(path))
     return _MISSING if reading.outcome == "refused" else reading.value
+
+
+def _value_below(value: Any, path: KeyPath) -> Any:
+    """The value at a path of maps and sections, or missing."""
+    for name in path:
+        if isinstance(value, Section):
+            value = getattr(value, str(name)) if value.is_written(str(name)) else _MISSING
+        else:
+            value = value.get(name, _MISSING) if isinstance(value, dict) else _MISSING
+    return value
 
 
 class OptimizerConfig(NamedTuple):
@@ -80,6 +97,8 @@ class Context:
     """The answers of the hosts, where there is a survey."""
     allow_code: bool = False
     """Does the user allow code that the spec chooses, or does nothing of the spec's run?"""
+    unreadable: frozenset[KeyPath] = frozenset()
+    """The paths of the spec whose values are wrong: to read one raises UnreadableKeyError."""
 
     # DeepSpeed's own keys
 
@@ -89,14 +108,18 @@ class Context:
         return join_key(spec_field_of(path) or ("deepspeed", *path))
 
     def ds(self, key: str, default: Any = None) -> Any:
-        """The value of a DeepSpeed key wherever the user wrote it; `default` where it is absent, null or `auto`, or of
-        a type that the key does not take (the loader has a finding for that).
+        """The value of a DeepSpeed key wherever the user wrote it; `default` where it is absent, null or `auto`.
+
+        Raises UnreadableKeyError for a value of a type that the key does not take: the loader has a finding for it, and
+        nobody knows what it should be.
         """
         path = tuple(key.split("."))
         field = spec_field_of(path)
         if field is None:
             value: Any = self.run.spec.deepspeed
-            for part in path:
+            for depth, part in enumerate(path):
+                if depth and not (isinstance(value, dict) or value in (_MISSING, None, "auto")):
+                    value = _coerce_as_deepspeed(path[:depth], value, self.target)
                 value = value.get(part, _MISSING) if isinstance(value, dict) else _MISSING
             value = value if value is _MISSING or value == "auto" else _coerce_as_deepspeed(path, value, self.target)
         elif self.run.kind == "deepspeed-json" and not self.source.has_key(join_key(field)):
@@ -120,12 +143,19 @@ class Context:
         return self.ds(f"{block}.enabled") is True
 
     def _written_value(self, key: str) -> Any:
-        path: tuple[str | int, ...] = tuple(key.split("."))
+        path: KeyPath = tuple(key.split("."))
+        spec_path = spec_field_of(path) or ("deepspeed", *path)
+        if self.unreadable:
+            from harness.spec.partial_spec import require_readable
+
+            require_readable(spec_path, self.unreadable)
         if self.run.kind != "deepspeed-json":
-            path = spec_field_of(path) or ("deepspeed", *path)
-        value: Any = self.source.data
-        for name in path:
-            value = value.get(name, _MISSING) if isinstance(value, dict) else _MISSING
+            return _value_below(self.source.data, spec_path)
+        value = _value_below(self.source.data, path)
+        is_override = spec_path in self.source.spots  # `--set` of a run spec's key
+        if is_override or (value is _MISSING and self.source.has_key(join_key(spec_path))):  # or an old name
+            value = _value_below(self.run.spec, spec_path)
+            value = _MISSING if value is None else value
         return value
 
     # What most gates ask for
@@ -209,17 +239,20 @@ class Context:
         """Type and parameters as DeepSpeed gets them."""
         block = self.run.spec.deepspeed.get("optimizer")
         if isinstance(block, dict):
-            params = block.get("params")
-            return OptimizerConfig(block.get("type"), params if isinstance(params, dict) else {}, "deepspeed.optimizer")
+            name, params = self.ds("optimizer.type"), self.ds("optimizer.params", {})
+            is_open = self.is_auto("optimizer.type")
+            return OptimizerConfig("auto" if is_open else name, params, "deepspeed.optimizer")
         if self.run.kind == "deepspeed-json" and not self.source.has_key("optimizer.type"):
             return OptimizerConfig(None, {}, "optimizer")
         name, params = deepspeed_optimizer(self.run.spec.optimizer)
         return OptimizerConfig(name, params, "optimizer")
 
-    @property
+    @cached_property
     def scheduler(self) -> Mapping[str, Any]:
         """DeepSpeed's own `scheduler` block, empty when there is none."""
-        block = self.run.spec.deepspeed.get("scheduler")
+        block = self.ds("scheduler")
+        for key in ("scheduler.type", "scheduler.params"):
+            self.ds(key)  # raises where it cannot be read
         return block if isinstance(block, dict) else {}
 
     @cached_property
@@ -239,6 +272,11 @@ class Context:
         """Sizes of the model, where its configuration is at hand."""
         spec = self.run.spec.model
         return self._model_lookup.facts if spec.name_or_path or spec.config is not None else None
+
+    @property
+    def model_config(self) -> Mapping[str, Any]:
+        """The model's `transformers` configuration, where it is at hand; empty elsewhere."""
+        return self._model_lookup.config or {}
 
     @cached_property
     def plan(self) -> Plan:

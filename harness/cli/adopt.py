@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from harness.check.deepspeed_release import parse_target
-from harness.cli.console import exit_with, print_findings
-from harness.cli.options import VersionOption
-from harness.errors import UserError
+from harness.cli.console import exit_with, print_findings, write_output
+from harness.cli.options import VersionOption, WorldSizeOption
+from harness.errors import ExitCode, UserError
+from harness.findings import Finding, Fix
 
 NO_ARGS_IS_HELP = True
 
@@ -19,27 +21,74 @@ NO_ARGS_IS_HELP = True
 def adopt(
     file: Annotated[
         str,
-        typer.Argument(metavar="FILE", help="A DeepSpeed JSON, or the YAML of accelerate, axolotl or LLaMA-Factory."),
+        typer.Argument(
+            metavar="FILE",
+            help="A DeepSpeed JSON; a YAML of accelerate, axolotl, LLaMA-Factory, ArcticTraining, TRL or ms-swift; or "
+            "a script with `swift sft` or `llamafactory-cli train`.",
+        ),
     ],
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", metavar="SPEC", help="Write the run spec to this file.")
+    ] = None,
+    verify: Annotated[
+        bool,
+        typer.Option(
+            "--verify",
+            help="Compare the DeepSpeed JSON that FILE names with the rendered one, key by key, instead of printing "
+            "the spec; exit 1 for a difference without a reason.",
+        ),
+    ] = False,
+    from_release: Annotated[
+        str | None,
+        typer.Option(
+            "--from-release",
+            metavar="V",
+            help="Release of FILE's program, whose defaults count. Default: the newest known.",
+        ),
+    ] = None,
     deepspeed_version: VersionOption = None,
+    world_size: WorldSizeOption = None,
 ) -> None:
-    """Convert a configuration of another program to a run spec in YAML, on stdout.
+    """Convert a configuration of another program to a run spec in YAML, on stdout or in a file.
 
-    Keys that have no place in a run spec are listed on stderr and in comments.
+    Keys that the spec does not have as they are make three lists, on stderr and in comments: to be set by hand, trained
+    otherwise, without effect. Defaults of the program are written into the spec where those of a run spec differ.
 
-    Exit codes: 0 converted, 1 the file has errors to fix first, 2 it cannot be read.
+    Exit codes: 0 converted, 1 the file has errors to fix first, or a difference has no reason, 2 a file cannot be read
+    or written.
 
-    Example: harness adopt ds_config.json > spec.yaml
+    Example: harness adopt ds_config.json -o spec.yaml
     """
     from harness.convert.conversion import convert_file
-    from harness.views.adopt import render_conversion_notes
+    from harness.views.adopt import render_comparison, render_conversion_notes
 
     target = parse_target(deepspeed_version)
     try:
-        adopted = convert_file(file, target)
+        _check_output(file, output)
+        adopted = convert_file(file, target, release=from_release)
     except UserError as refused:
         print_findings(refused.findings, getattr(refused, "lines_of", None))
         print("Nothing was converted.", file=sys.stderr)
         exit_with(refused.code)
-    print(adopted.text, end="")
+    if output is not None:
+        code = write_output(Path(output), adopted.text)
+        if code is not ExitCode.OK:
+            exit_with(code)
+    elif not verify:
+        print(adopted.text, end="")
     print(render_conversion_notes(adopted, file), file=sys.stderr)
+    if verify:
+        from harness.check.config_comparison import compare_configs
+
+        comparison = compare_configs(adopted, target, world_size)
+        print(render_comparison(comparison, file))
+        if comparison.unexplained or not comparison.name:
+            exit_with(ExitCode.FINDINGS)
+
+
+def _check_output(file: str, output: str | None) -> None:
+    """Never overwrite the file itself."""
+    if output is not None and file != "-" and Path(output).resolve() == Path(file).resolve():
+        fix = Fix("name another file with `--output`")
+        finding = Finding("RN003", "error", f"`{output}` is the file itself, which stays as it is", fix=fix)
+        raise UserError([finding], ExitCode.USAGE)

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.convert.draft import Draft
+from harness.convert.draft import Draft, NoteKind
 from harness.spec.parse.source import KeyPath
 from harness.spec.parse.source_parser import parse
+from harness.spec.referenced_files import find_referenced_file
+from harness.spec.run_spec import RunSpec
 from harness.spec.spec_loader import LoadedSpec
 
 _UNREMARKABLE_VALUES: dict[str, tuple[Any, ...]] = {
@@ -37,26 +39,50 @@ def add_accelerate_fields(draft: Draft, loaded: LoadedSpec) -> None:
     """Hosts, ranks, port and hostfile; notes for the rest."""
     if loaded.source is None or loaded.spec is None:
         return
+    _add_ranks(draft, loaded.spec)
     data = parse(loaded.source.text, loaded.source.file).data
-    cluster = loaded.spec.cluster
-    if cluster.gpus_per_node and (cluster.num_nodes or 1) == 1:
-        draft.put("launch.num_gpus", cluster.gpus_per_node)
-    elif cluster.gpus_per_node:
-        draft.put("cluster.num_nodes", cluster.num_nodes)
-        draft.put("cluster.gpus_per_node", cluster.gpus_per_node)
-    if loaded.spec.parallel.sequence_parallel_size > 1:
-        draft.put("parallel.sequence_parallel_size", loaded.spec.parallel.sequence_parallel_size)
-        draft.drop(("deepspeed", "data_parallel_size"))  # the harness derives the groups from the one size
     if data.get("main_process_port"):
         draft.put("launch.master_port", data["main_process_port"])
     for name, value in data.items():
         if name not in _KNOWN_KEYS | {"main_process_port", "parallelism_config"} and _is_noteworthy(name, value):
             _add_note(draft, loaded, (name,))
     if data.get("mixed_precision") == "fp8":
-        _add_note(draft, loaded, ("mixed_precision",), "fp8 is mapped to bf16")
+        _add_note(draft, loaded, ("mixed_precision",), "trains in fp8, the run spec in bf16", "lossy")
+    if find_missing_json(loaded):
+        _leave_open(draft, loaded)
     section = data.get("deepspeed_config")
     for name, value in section.items() if isinstance(section, dict) else ():
         _add_field(draft, loaded, name, value)
+
+
+def _add_ranks(draft: Draft, spec: RunSpec) -> None:
+    cluster, sequence_parallel_size = spec.cluster, spec.parallel.sequence_parallel_size
+    if cluster.gpus_per_node and (cluster.num_nodes or 1) == 1:
+        draft.put("launch.num_gpus", cluster.gpus_per_node)
+    elif cluster.gpus_per_node:
+        draft.put("cluster.num_nodes", cluster.num_nodes)
+        draft.put("cluster.gpus_per_node", cluster.gpus_per_node)
+    if sequence_parallel_size > 1:
+        draft.put("parallel.sequence_parallel_size", sequence_parallel_size)
+        draft.drop(("deepspeed", "data_parallel_size"))  # the harness derives the groups from the one size
+
+
+def find_missing_json(loaded: LoadedSpec) -> str:
+    """The DeepSpeed JSON that an accelerate YAML names and that is not on this machine; empty where there is none."""
+    if loaded.source is None or loaded.format != "accelerate-yaml":
+        return ""
+    section = parse(loaded.source.text, loaded.source.file).data.get("deepspeed_config")
+    name = section.get("deepspeed_config_file") if isinstance(section, dict) else None
+    is_missing = isinstance(name, str) and name and find_referenced_file(loaded.source.file, name) is None
+    return str(name) if is_missing else ""
+
+
+def _leave_open(draft: Draft, loaded: LoadedSpec) -> None:
+    """Without the JSON nothing is known of ZeRO and of clipping."""
+    path = ("deepspeed_config", "deepspeed_config_file")
+    _add_note(draft, loaded, path, "is not here: set `zero.stage` and the rest of it", "manual")
+    draft.drop(("zero",))
+    draft.drop(("train", "max_grad_norm"))
 
 
 def _add_field(draft: Draft, loaded: LoadedSpec, name: str, value: Any) -> None:
@@ -70,6 +96,8 @@ def _add_field(draft: Draft, loaded: LoadedSpec, name: str, value: Any) -> None:
         draft.put("deepspeed.zero_optimization.leaf_module.classes", classes)
     elif name == "zero3_init_flag":
         return  # the stage decides here whether weights are sharded at load
+    elif any(finding.gate == "HF102" and finding.key == ".".join(path) for finding in loaded.findings):
+        _add_note(draft, loaded, path, "accelerate does not read it")
     elif name != "deepspeed_multinode_launcher" or value != "standard":
         _add_note(draft, loaded, path)
 
@@ -78,6 +106,13 @@ def _is_noteworthy(name: str, value: Any) -> bool:
     return value not in (None, "", {}, []) and value not in _UNREMARKABLE_VALUES.get(name, ())
 
 
-def _add_note(draft: Draft, loaded: LoadedSpec, path: KeyPath, reason: str = "has no place in a run spec") -> None:
+def _add_note(
+    draft: Draft,
+    loaded: LoadedSpec,
+    path: KeyPath,
+    reason: str = "is for `accelerate launch`",
+    kind: NoteKind = "harmless",
+) -> None:
     if loaded.source is not None:
-        draft.add_note(loaded.source.place(path), f"`{'.'.join(map(str, path))}` {reason}")
+        key = ".".join(map(str, path))
+        draft.add_note(loaded.source.place(path), f"`{key}`: {reason}", kind, key)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`harness adopt`: a configuration of DeepSpeed, accelerate, axolotl or LLaMA-Factory as a run spec in YAML, with notes
-about keys that have no place in it.
+"""`harness adopt`: a configuration of DeepSpeed, accelerate or a training program as a run spec in YAML, with notes
+about what the spec does not have as it is.
 
 Writes no file; the text is checked as a run spec before it is returned.
 """
@@ -9,12 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
-from harness.convert import accelerate_launch, trainer_config, yaml_writer
+from harness.convert import accelerate_launch, yaml_writer
 from harness.convert.deepspeed_config import fill_from_deepspeed
-from harness.convert.draft import Draft, Note
+from harness.convert.draft import HEADINGS, Draft, Note, NoteKind
+from harness.convert.json_merge import auto_values, merge_trainer_fields
+from harness.convert.trainer_config import TrainerConfig, load_trainer_config, wrong_release_error
+from harness.convert.trainer_file import parse_release
 from harness.errors import UserError
 from harness.facts.deepspeed_version import DeepSpeedTarget
 from harness.findings import Finding, Place
@@ -40,30 +44,105 @@ class ConversionError(UserError):
 
 @dataclass(frozen=True)
 class ConvertedSpec:
-    """The YAML and its notes; `loaded` is the original file."""
+    """The YAML and its notes; `loaded` is the original file, `draft` the values of the spec."""
 
     text: str
     notes: tuple[Note, ...]
     loaded: LoadedSpec
+    draft: Draft
+    trainer: TrainerConfig | None = None
+
+    def notes_of(self, kind: NoteKind) -> tuple[Note, ...]:
+        """The notes of one list."""
+        return tuple(note for note in self.notes if note.kind == kind)
+
+    @property
+    def program(self) -> str:
+        """The training program of the file; empty for DeepSpeed's and accelerate's own files."""
+        return self.trainer.file.program.name if self.trainer is not None and self.trainer.file is not None else ""
+
+    @property
+    def placeholders(self) -> tuple[str, ...]:
+        """The keys that a run needs and the file does not have."""
+        return tuple(key for key in _REQUIRED_FIELDS if key in self.draft.remarks)
+
+    @property
+    def defaults(self) -> tuple[str, ...]:
+        """The keys that have a default of the program."""
+        return tuple(
+            key for key in self.draft.remarks if self.draft.get(key) is not None and key not in _REQUIRED_FIELDS
+        )
 
 
-def convert_file(file: str, target: DeepSpeedTarget, consumer: Consumer | None = None) -> ConvertedSpec:
-    """A run spec with the meaning of the file. Raises UserError with the file's errors, which the user fixes first."""
-    loaded = trainer_config.load_trainer_config(file, target) or load_spec(file, (), target, consumer=consumer)
+def convert_file(
+    file: str, target: DeepSpeedTarget, consumer: Consumer | None = None, release: str | None = None
+) -> ConvertedSpec:
+    """A run spec with the meaning of the file. Raises UserError with the file's errors, which the user fixes first.
+
+    `release` is the release of the training program that reads the file; default: the newest whose defaults are known.
+    """
+    trainer = load_trainer_config(file, target, release)
+    loaded = trainer.loaded if trainer is not None else load_spec(file, (), target, consumer=consumer)
+    ignored = [finding for finding in loaded.findings if _is_ignored_key(finding)]
     source = loaded.source
-    if source is None or loaded.spec is None or any(finding.is_error for finding in loaded.findings):
+    has_errors = any(finding.is_error and finding not in ignored for finding in loaded.findings)
+    if source is None or loaded.spec is None or has_errors:
         raise ConversionError(loaded)
     if loaded.format == "spec":
         message = f"`{file}` is a run spec already"
         raise UserError([Finding("SP016", "error", message, place=Place(file, 1, 1))])
+    if trainer is not None and trainer.file is not None:
+        _check_release(trainer, release)
     draft = Draft()
-    fill_from_deepspeed(draft, loaded, source, target)
+    own_values = auto_values(trainer.file) if trainer is not None and trainer.file is not None else None
+    fill_from_deepspeed(draft, loaded, _without_ignored_keys(source, ignored), target, own_values)
+    for finding in ignored:
+        hint = f" ({finding.fix.title})" if finding.fix is not None and finding.fix.title.startswith("did you") else ""
+        draft.add_note(
+            finding.place or Place(file, 1, 1), f"`{finding.key}`: DeepSpeed ignores it{hint}", "harmless", finding.key
+        )
     if loaded.format == "accelerate-yaml":
         accelerate_launch.add_accelerate_fields(draft, loaded)
-    elif loaded.format in ("axolotl-yaml", "trainer-yaml"):
-        trainer_config.add_trainer_fields(draft, loaded)
+    elif trainer is not None:
+        merge_trainer_fields(draft, trainer)
     _add_missing_fields(draft, source, loaded)
-    return _validate_draft(draft, file, target, loaded)
+    return _validate_draft(draft, file, target, loaded, trainer)
+
+
+def _check_release(trainer: TrainerConfig, release: str | None) -> None:
+    if release is None or trainer.file is None:
+        return
+    first, last = map(parse_release, trainer.file.program.releases)
+    if not first <= parse_release(release)[: len(last)] <= last:
+        raise wrong_release_error(trainer.file.program, release)
+
+
+def _is_ignored_key(finding: Finding) -> bool:
+    """A key that DeepSpeed ignores in silence, and that is no slip of the pen for one that it reads."""
+    if finding.gate != "SP005" or not any("ignores" in note for note in finding.notes):
+        return False
+    name = str(split_key(finding.key)[-1])
+    sets = finding.fix.sets if finding.fix is not None else {}
+    meant = [str(split_key(key)[-1]) for key, value in sets.items() if value is not None]
+    return not any(SequenceMatcher(None, name.lower(), new.lower()).ratio() > 0.8 for new in meant)
+
+
+def _without_ignored_keys(source: Source, ignored: list[Finding]) -> Source:
+    """The source without these keys: the draft has nothing of them."""
+    paths = [source.user_path(split_key(finding.key)) for finding in ignored]
+    data = source.data
+    for path in paths:
+        data = _without_path(data, path)
+    return source._replace(data=data)
+
+
+def _without_path(data: Any, path: tuple[Any, ...]) -> Any:
+    if not isinstance(data, dict) or path[0] not in data:
+        return data
+    if len(path) == 1:
+        return {name: value for name, value in data.items() if name != path[0]}
+    block = _without_path(data[path[0]], path[1:])
+    return {name: block if name == path[0] else value for name, value in data.items() if name != path[0] or block}
 
 
 def _add_missing_fields(draft: Draft, source: Source, loaded: LoadedSpec) -> None:
@@ -72,42 +151,60 @@ def _add_missing_fields(draft: Draft, source: Source, loaded: LoadedSpec) -> Non
         by_trainer = loaded.consumer == "hf"
         draft.put("train.per_device_train_batch_size", 8 if by_trainer else 1)
         reason = "8 is the Trainer's default" if by_trainer else "1 stands for the script's value"
-        draft.add_note(Place(source.file, 1, 1), f"no micro-batch in the file: {reason}")
+        text = f"no micro-batch in the file: {reason}"
+        draft.add_note(Place(source.file, 1, 1), text, key="train.per_device_train_batch_size")
     if draft.get("optimizer.type") is None and draft.get("deepspeed.optimizer") is None:
-        draft.add_note(Place(source.file, 1, 1), "the script creates the optimizer: set `optimizer`")
+        if loaded.format in ("deepspeed-json", "accelerate-yaml"):
+            draft.add_note(Place(source.file, 1, 1), "the script creates the optimizer: set `optimizer`")
+        else:
+            draft.put("optimizer.type", "adamw")
 
 
-def _validate_draft(draft: Draft, file: str, target: DeepSpeedTarget, loaded: LoadedSpec) -> ConvertedSpec:
+def _validate_draft(
+    draft: Draft, file: str, target: DeepSpeedTarget, loaded: LoadedSpec, trainer: TrainerConfig | None
+) -> ConvertedSpec:
     """The text, without the keys that a run spec does not take."""
-    remarks = {}
     for key, value in _REQUIRED_FIELDS.items():
         by_epochs = key == "train.max_steps" and draft.get("train.num_train_epochs") is not None
         if draft.get(key) is None and not by_epochs:
             steps = draft.get("deepspeed.scheduler.params.total_num_steps") if key == "train.max_steps" else None
-            draft.put(key, steps if isinstance(steps, int) and steps > 0 else value)
-            remarks[key] = "not in the file: set your own"
+            draft.put(key, steps if isinstance(steps, int) and steps > 0 else value, "not in the file: set your own")
     errors: list[Finding] = []
     for _ in range(20):
-        text = yaml_writer.format_document(_in_section_order(draft.spec), _comment_lines(draft, file), remarks)
+        spec = _in_section_order(draft.spec)
+        text = yaml_writer.format_document(spec, _comment_lines(draft, file), draft.remarks)
         errors = [f for f in load_spec("spec.yaml", (), target, text=text).findings if f.is_error]
         if not errors:
-            return ConvertedSpec(text, tuple(draft.notes), loaded)
+            return ConvertedSpec(text, tuple(draft.notes), loaded, draft, trainer)
         for finding in errors:
             path = split_key(finding.key)
             place = loaded.source.place(path) if loaded.source else Place(file, 1, 1)
-            draft.add_note(place, f"left out: {finding.message}")
+            draft.add_note(place, f"left out: {finding.message}", "manual", finding.key)
             draft.drop(path if finding.gate != "SP008" else path[:-1])
     raise UserError(errors)
 
 
 def _in_section_order(spec: dict[str, Any]) -> dict[str, Any]:
-    return {name: spec[name] for name in RunSpec.model_fields if spec.get(name) not in (None, {})}
+    return {
+        name: value if name == "deepspeed" else _without_empty_values(value)
+        for name in RunSpec.model_fields
+        if (value := spec.get(name)) not in (None, {}) and (name == "deepspeed" or _without_empty_values(value) != {})
+    }
+
+
+def _without_empty_values(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    inner = {name: _without_empty_values(item) for name, item in value.items() if item is not None}
+    return {name: item for name, item in inner.items() if item != {}}
 
 
 def _comment_lines(draft: Draft, file: str) -> Iterator[str]:
     yield f"A run spec of {'standard input' if file == '-' else Path(file).name}, made by `harness adopt`."
-    if draft.notes:
-        yield ""
-        yield "Not mapped, or set to a default:"
-        for note in draft.notes:
+    for kind, heading in HEADINGS.items():
+        notes = [note for note in draft.notes if note.kind == kind]
+        if notes:
+            yield ""
+            yield f"{heading}:"
+        for note in notes:
             yield f"  {Path(note.place.file).name}:{note.place.line}: {note.message}"

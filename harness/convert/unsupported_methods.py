@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training methods in the YAML of axolotl, LLaMA-Factory and TRL that a run spec does not have: other losses, quantised
-weights, other adapters and parts of a model. `harness adopt` refuses them: the run spec of such a file would train
-something else.
+"""Training methods of axolotl, LLaMA-Factory, ms-swift, ArcticTraining and TRL that a run spec does not have: other
+losses, quantised weights, other adapters, parts of a model, images and sound. `harness adopt` refuses them: the run
+spec of such a file would train something else.
 
-The keys are those of axolotl 0.12 to 0.17, LLaMA-Factory 0.9 and TRL 0.20 to 0.29 (read, not run).
+The keys are those of axolotl 0.12 to 0.18, LLaMA-Factory 0.9, ms-swift 3.3 to 4.5, ArcticTraining 0.8 and TRL 0.20 to
+0.29 (read, not run).
 """
 
 from __future__ import annotations
@@ -39,9 +40,12 @@ _METHODS = (
         "pre-training and supervised fine-tuning",
         {
             "stage": ("sft", "pt"),
+            "type": ("sft", "causal"),
             "loss_type": ("nll", "chunked_nll"),
+            "task_type": ("causal_lm",),
             **_keys_without_values(
-                """rl reward_model process_reward_model kd_trainer use_dft_loss use_asft_loss use_eaft_loss diffusion
+                """rl rlhf_type reward_model process_reward_model kd_trainer use_dft_loss use_asft_loss use_eaft_loss
+                diffusion use_eaft ebft enable_dft_loss num_labels
                 reward_funcs reward_model_path reward_model_name_or_path num_generations max_prompt_length
                 max_completion_length beta desirable_weight undesirable_weight precompute_ref_log_probs rpo_alpha"""
             ),
@@ -52,7 +56,8 @@ _METHODS = (
         "weights of 16 and 32 bit",
         _keys_without_values(
             """load_in_4bit load_in_8bit quantization_bit quantization_method quantization_config gptq qat
-            model_quantization_config peft.weight_dtype peft.loftq_config"""
+            model_quantization_config peft.weight_dtype peft.loftq_config quant_method quant_bits
+            quantize_moe_experts"""
         ),
         {"adapter": "qlora"},
     ),
@@ -62,13 +67,39 @@ _METHODS = (
         {
             "adapter": ("lora", "qlora"),
             "finetuning_type": ("full", "lora"),
+            "tuner_type": ("full", "lora"),
+            "train_type": ("full", "lora"),
+            "sft_type": (),
+            "model.peft_config.peft_type": ("lora",),
             "peft_init_lora_weights": ("true",),
+            "init_weights": ("true", "gaussian"),
             **_keys_without_values(
                 """use_peft use_dora peft_use_dora pissa_init use_llama_pro relora relora_steps lisa_n_layers
-                unfrozen_parameters peft_layers_to_transform lora_target_parameters peft_trainable_token_indices
-                loraplus_lr_ratio use_galore use_apollo use_badam mixture_of_depths"""
+                lora_target_parameters peft_trainable_token_indices
+                loraplus_lr_ratio use_galore use_apollo use_badam mixture_of_depths lisa_activated_layers lorap_lr_ratio
+                freeze_parameters_ratio target_parameters peft_layer_replication use_hyper_parallel use_megatron_bridge
+                use_kt"""
             ),
         },
+    ),
+    _TrainingMethod(
+        "chooses parameters by regular expressions",
+        "globs (`model.train_only`)",
+        _keys_without_values("unfrozen_parameters"),
+    ),
+    _TrainingMethod(
+        "starts from a trained adapter",
+        "whole models to start from",
+        _keys_without_values("adapter_name_or_path lora_model_dir adapters"),
+    ),
+    _TrainingMethod(
+        "trains on images or sound",
+        "text",
+        _keys_without_values(
+            """processor_type image_size image_resize_algorithm image_max_pixels image_min_pixels video_max_pixels
+            video_maxlen audio_sampling_rate max_pixels vit_lr aligner_lr freeze_vit freeze_aligner freeze_llm
+            vit_gradient_checkpointing freeze_mm_modules"""
+        ),
     ),
 )
 
@@ -107,6 +138,10 @@ def _normalize(value: Any) -> str:
 
 
 def _format_value(value: Any) -> str:
-    if isinstance(value, dict):
-        return "{...}"
+    if isinstance(value, (dict, list)):
+        return "{...}" if isinstance(value, dict) else "[...]"
     return _normalize(value)[:40] if isinstance(value, bool) else str(value)[:40]
+
+
+METHOD_KEYS = frozenset(key for method in _METHODS for key in (*method.refused, *method.keys) if "." not in key)
+"""Keys that choose a method: what is not refused asks for nothing else."""

@@ -3,16 +3,69 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from harness.check.config_comparison import ComparedKey, ConfigComparison
 from harness.convert.conversion import ConvertedSpec
+from harness.convert.draft import HEADINGS, NoteKind
+from harness.convert.yaml_writer import format_inline
 from harness.views.style import escape_unprintable
 
 
 def render_conversion_notes(adopted: ConvertedSpec, file: str) -> str:
-    """One line per note, `file:line: text`, and their number."""
-    count = len(adopted.notes)
-    end = (
-        f"{count} {'thing' if count == 1 else 'things'} not mapped, or set to a default"
-        if count
-        else "every key is mapped"
-    )
-    return "\n".join(escape_unprintable(line) for line in (*map(str, adopted.notes), f"Converted {file}: {end}."))
+    """Three lists, the program's defaults, and a line of numbers."""
+    lines = list(_note_lines(adopted))
+    return "\n".join(escape_unprintable(line) for line in (*lines, f"Converted {file}: {_summary(adopted)}."))
+
+
+def _note_lines(adopted: ConvertedSpec) -> Iterator[str]:
+    for kind, heading in HEADINGS.items():
+        notes = adopted.notes_of(kind)
+        if notes:
+            yield f"{heading}:"
+        plain = [note for note in notes if note.is_plain]
+        if plain:
+            yield "  " + ", ".join(f"{note.message} (line {note.place.line})" for note in plain)
+        for note in notes:
+            if not note.is_plain:
+                yield f"  {note}"
+    if adopted.placeholders:
+        yield f"Not in the file, a placeholder in the spec: {', '.join(f'`{key}`' for key in adopted.placeholders)}"
+    if adopted.defaults:
+        yield f"Defaults that the file leaves to {adopted.program}: {', '.join(f'`{key}`' for key in adopted.defaults)}"
+
+
+def _summary(adopted: ConvertedSpec) -> str:
+    kinds: tuple[NoteKind, ...] = ("manual", "lossy", "harmless")
+    counts = {kind: len(adopted.notes_of(kind)) for kind in kinds}
+    parts = []
+    if counts["manual"]:
+        parts.append(f"{counts['manual']} to be set by hand")
+    if counts["lossy"]:
+        parts.append(f"{counts['lossy']} trained otherwise")
+    if counts["harmless"]:
+        parts.append(f"{counts['harmless']} without effect")
+    return ", ".join(parts) if parts else "every key is mapped"
+
+
+def render_comparison(comparison: ConfigComparison, file: str) -> str:
+    """A line for each key that is not the same, and their numbers."""
+    if not comparison.name:
+        return escape_unprintable(f"{file} names no DeepSpeed JSON that is here: there is nothing to compare.")
+    lines = [_comparison_line(item) for item in comparison.keys if item.relation != "same"]
+    same = sum(item.relation == "same" for item in comparison.keys)
+    ranks = f"{comparison.ranks} {'rank' if comparison.ranks == 1 else 'ranks'}"
+    reasonless = len(comparison.unexplained)
+    end = f"{reasonless} without a reason" if reasonless else "each with a reason"
+    summary = f"{comparison.name} on {ranks}: {same} keys are the same, {len(lines)} are not, {end}."
+    return "\n".join(escape_unprintable(line) for line in (*lines, summary))
+
+
+def _comparison_line(item: ComparedKey) -> str:
+    there, here = (format_inline(value) for value in (item.there, item.here))
+    values = {
+        "differs": f"{there} there, {here} here",
+        "only there": f"{there} there only",
+        "only here": f"{here} here only",
+    }
+    return f"{item.key}: {values[item.relation]}: {item.why or 'NO REASON'}"

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from typer.testing import CliRunner
@@ -28,8 +29,14 @@ def test_the_spec_is_valid_and_the_notes_are_beside_it(write):
     )
     assert result.exit_code == 0
     assert "ds.json:1: `fp16.enabled` is" in result.stderr
-    assert "not mapped, or set to a default." in result.stderr
+    assert result.stderr.splitlines()[-1].endswith("to be set by hand.")
     checked = run("validate-config", write("spec.yaml", result.stdout), "--world-size", "2")
+    assert re.findall(r"error\[(\w+)\]: (.*)", checked.stdout) == [
+        ("SP053", "`path/to/a/model` is a placeholder"),
+        ("SP053", "`path/to/texts.jsonl` is a placeholder"),
+    ]
+    text = result.stdout.replace("path/to/a/model", "gpt2").replace("path/to/texts.jsonl", "builtin:python-docs")
+    checked = run("validate-config", write("spec.yaml", text), "--world-size", "2")
     assert checked.exit_code == 0, checked.stdout
 
 
@@ -66,3 +73,68 @@ def test_what_cannot_be_adopted(name, text, code, write, tmp_path):
     assert result.exit_code == code
     assert result.stdout == ""
     assert "Nothing was converted." in result.stderr
+
+
+FACTORY = (
+    "model_name_or_path: a/b\nstage: sft\nfinetuning_type: full\nbf16: true\ndo_train: true\nneftune_noise_alpha: 5\n"
+)
+
+
+def test_three_lists_and_their_numbers(write):
+    result = run("adopt", write("t.yaml", FACTORY + "template: llama3\n"))
+    assert result.exit_code == 0
+    lines = result.stderr.splitlines()
+    assert lines[0] == "To be set by hand:"
+    assert lines.index("Trained otherwise than by the file:") < lines.index("Without effect on what is trained:")
+    assert "  `do_train: true` (line 5)" in lines
+    assert any(line.startswith("Defaults that the file leaves to LLaMA-Factory: `") for line in lines)
+    assert lines[-1].endswith(": 1 to be set by hand, 1 trained otherwise, 1 without effect.")
+    assert "# To be set by hand:" in result.stdout
+
+
+def test_the_spec_goes_to_a_file(write, tmp_path):
+    file, spec = write("t.yaml", FACTORY), tmp_path / "spec.yaml"
+    result = run("adopt", file, "-o", str(spec))
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert spec.read_text() == run("adopt", file).stdout
+    assert f"Wrote {spec}." in result.stderr
+    same = run("adopt", file, "-o", file)
+    assert same.exit_code == 2
+    assert "is the file itself" in same.stderr
+
+
+def test_a_spec_that_cannot_be_written_is_a_finding(write, tmp_path):
+    refused = run("adopt", write("t.yaml", FACTORY), "-o", str(tmp_path / "nowhere" / "spec.yaml"))
+    assert refused.exit_code == 2
+    assert "error[RN003]" in refused.stderr
+    assert "cannot be written: no such file or directory" in refused.stderr
+
+
+@pytest.mark.parametrize("device", ["/dev/stdout", "/dev/null"])
+def test_a_spec_goes_to_a_device(device, write):
+    file = write("t.yaml", FACTORY)
+    result = run("adopt", file, "-o", device)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == (run("adopt", file).stdout if device == "/dev/stdout" else "")
+    assert f"Wrote {device}." in result.stderr
+
+
+def test_verify_compares_and_counts_and_lists(write, tmp_path):
+    config = {"train_batch_size": "auto", "zero_optimization": {"stage": 2, "reduce_bucket_size": "auto"}}
+    write("ds.json", json.dumps(config))
+    result = run("adopt", write("t.yaml", FACTORY + "deepspeed: ds.json\n"), "--verify", "--world-size", "2")
+    assert result.exit_code == 0, result.stdout
+    assert "zero_optimization.reduce_bucket_size: auto there only: filled in from the model's width" in result.stdout
+    assert "ds.json on 2 ranks: 2 keys are the same" in result.stdout
+    assert result.stderr == run("adopt", str(tmp_path / "t.yaml"), "--world-size", "2").stderr
+    missing = run("adopt", write("t.yaml", FACTORY), "--verify")
+    assert (missing.exit_code, "nothing to compare" in missing.stdout) == (1, True)
+
+
+def test_a_release_of_the_program(write):
+    file = write("t.yaml", FACTORY)
+    assert "max_length: 2048" in run("adopt", file).stdout
+    assert "max_length" not in run("adopt", file, "--from-release", "0.9.0").stdout
+    unknown = run("adopt", file, "--from-release", "0.1")
+    assert unknown.exit_code == 1
+    assert "name a release from 0.9.0 to 0.9.5" in unknown.stderr

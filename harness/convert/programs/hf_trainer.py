@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A flat YAML of TrainingArguments, as the scripts of the Trainer take it."""
+
+from __future__ import annotations
+
+from harness.convert.lora_settings import LORA_KEYS, convert_lora
+from harness.convert.programs import trainer_arguments as shared
+from harness.convert.trainer_file import Default, Program, TrainerFile, Values
+
+_SOURCE = "transformers: training_args.py"
+
+
+def has_steps(values: Values) -> bool:
+    """Does the file count steps instead of epochs?"""
+    steps = values.get("max_steps")
+    return isinstance(steps, (int, float)) and steps > 0
+
+
+TRAINER_DEFAULTS = (
+    Default("optimizer.learning_rate", 5e-5, _SOURCE),
+    Default("scheduler.type", "linear", _SOURCE),
+    Default("train.per_device_train_batch_size", 8, _SOURCE),
+    Default("train.num_train_epochs", 3.0, _SOURCE, when=lambda values: not has_steps(values)),
+    Default("checkpoint.save_steps", 500, _SOURCE, when=lambda values: values.get("save_strategy") in (None, "steps")),
+    Default("data.group_by_length", False, _SOURCE),
+)
+"""TrainingArguments where no program changes them; the same in 4.45.2 and 5.23.0. `group_by_length` is called
+`train_sampling_strategy` since 5.0.
+"""
+
+
+def convert_flat_yaml(file: TrainerFile) -> None:
+    """TrainingArguments, and the keys that name the data."""
+    shared.convert_trainer_arguments(file)
+    convert_lora(file, "lora_target_modules")
+    data = file.take_value("dataset_name", "train_file")
+    if data is not None:
+        file.put("data.train", str(data))
+    if file.values.get("dataset_text_field"):
+        file.put("data.text_column", file.take_value("dataset_text_field"))
+
+
+HF_TRAINER = Program(
+    "the Trainer",
+    ("4.45.2", "5.23.0"),
+    {
+        **shared.KEYS,
+        "model_name_or_path": "model.name_or_path",
+        "model_revision": "model.revision",
+        "tokenizer_name_or_path": "model.tokenizer",
+        "tokenizer_name": "model.tokenizer",
+        "attn_implementation": "model.attn_implementation",
+        "max_length": "data.max_length",
+        "preprocessing_num_workers": "data.num_proc",
+    },
+    (*TRAINER_DEFAULTS, Default("data.eval_fraction", 0.0, _SOURCE)),
+    convert_flat_yaml,
+    shared.HARMLESS | {"overwrite_cache", "use_fast_tokenizer", "cache_dir", *LORA_KEYS},
+    shared.LOSSY,
+    {
+        **shared.MANUAL,
+        "torch_dtype": ("precision.bf16", " where it is bfloat16"),
+        "dtype": ("precision.bf16", " where it is bfloat16"),
+        "dataset": ("data.train", ""),
+        "dataset_config": ("data.train", ", `name` of the source"),
+        "dataset_config_name": ("data.train", ", `name` of the source"),
+        "chat_template": ("data.chat_template", " to a file with it"),
+        "validation_file": ("data.eval", ""),
+        "block_size": ("data.max_length", ""),
+        "model_max_length": ("data.max_length", ""),
+    },
+    shared.NEUTRAL,
+)

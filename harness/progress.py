@@ -17,6 +17,23 @@ _PLAIN_EVERY_SECONDS = 10.0
 _PLAIN_EVERY_SHARE = 0.1
 
 
+VERIFYING_EXPORT = "verifying the export: its logits against the checkpoint's"
+GENERATING_SAMPLE = "generating the sample"
+EXPORT_PHASES = (VERIFYING_EXPORT, GENERATING_SAMPLE)
+"""Lines that an export prints when it begins to do this; the launcher shows them."""
+START_UP = (
+    "starting Python, torch and DeepSpeed",
+    "waiting for the other ranks",
+    "loading the tokenizer",
+    "preparing the data",
+    "building the model",
+    "building the engine",
+    "loading the checkpoint",
+    "taking the first step",
+)
+"""What a rank does before its first step is done, in this order; the first before it writes a status."""
+
+
 @dataclass(slots=True)
 class RunProgress:
     """The progress of a run since its last start: seconds left by the clock, saves and evaluations included, and the
@@ -72,7 +89,7 @@ def format_figures(row: Mapping[str, Any], progress: RunProgress) -> list[str]:
     figures = [
         "loss none" if loss is None else f"loss {loss:.3f}",
         f"{format_count(tokens_per_second)} tokens/s" if tokens_per_second else "",
-        f"{format_seconds(seconds_left)} left" if seconds_left is not None else "",
+        f"{format_seconds(seconds_left)} left" if seconds_left else "",  # the last save and evaluation may follow
         f"MFU {100 * mfu:.1f}%" if mfu is not None else "",
         _format_memory(row),
         f"saves at {next_save}" if next_save is not None else "",

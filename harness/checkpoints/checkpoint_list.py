@@ -9,10 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.checkpoints.evaluations import Evaluations
 from harness.checkpoints.latest import checkpoints_folder, find_latest, list_checkpoints, step_in_name
 from harness.checkpoints.manifest import MANIFEST, Manifest, read_manifest
 from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
+from harness.run_records.run_list import known_runs_notes
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,27 @@ class CheckpointRow:
     path: Path
     manifest: Manifest | None
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class BestCheckpoint:
+    """A checkpoint of a run, and the held-out loss of its step."""
+
+    path: Path
+    step: int
+    loss: float
+
+
+def find_best_checkpoint(run_dir: Path) -> BestCheckpoint | None:
+    """The checkpoint that `checkpoint ls` marks: of those that are kept, and whose save ended, the one with the best
+    evaluation. None where none was evaluated.
+    """
+    folder = checkpoints_folder(run_dir)
+    evaluations = Evaluations.read(folder)
+    found = list_checkpoints(folder) if evaluations.by_step else []
+    paths = {step_in_name(path.name): path for path in found if (path / MANIFEST).is_file()}
+    best = evaluations.best_step([step for step in paths if step is not None])
+    return None if best is None else BestCheckpoint(paths[best], best, float(evaluations.by_step[best]["loss"]))
 
 
 def read_rows(folder: Path) -> list[CheckpointRow]:
@@ -65,5 +88,5 @@ def find_manifest(path: Path) -> Manifest:
 
 def no_checkpoint_finding(path: Path, reason: str) -> Finding:
     """CK113: a path that names no checkpoint."""
-    fix = Fix("name a run directory, such as `runs/latest`, or one of its `checkpoints/step-*`")
-    return Finding("CK113", "error", f"`{path}` {reason}", fix=fix)
+    fix = Fix("name a run, such as `latest`, or one of its `checkpoints/step-*`")
+    return Finding("CK113", "error", f"`{path}` {reason}", notes=() if path.exists() else known_runs_notes(), fix=fix)

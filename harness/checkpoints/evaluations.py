@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The evaluations of a run, in `checkpoints/evaluations.json`.
 
-An evaluation comes after the save of its step, so that it cannot be in that checkpoint's manifest. A resume from the
-checkpoint reads it here.
+An evaluation comes after the save of its step. The manifest of the checkpoint gets it then, and a resume after a kill
+between the two reads it here. The best evaluation is the one with the lowest held-out loss, the first of equals: for
+`checkpoint ls`, for manifests, for `checkpoint.keep_best`, and for the report.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from typing import Any
 from harness.file_io import parse_json, read_regular, replace_file
 
 EVALUATIONS = "evaluations.json"
+METRIC = "loss"
+"""The value by which evaluations are compared: the held-out loss in nats per token, lower is better."""
 _MAX_BYTES = 64 * 2**20
 
 
@@ -46,20 +49,21 @@ class Evaluations:
         return Evaluations({**self.by_step, step: dict(values)})
 
     def best_step(self, steps: Collection[int]) -> int | None:
-        """The step with the lowest finite loss of these, the later one of two equals; None when none has one."""
-        losses = [(float(self.by_step[s]["loss"]), -s) for s in steps if s in self.by_step]
+        """The step with the lowest finite loss of these, the first of equals; None when none has one."""
+        losses = [(float(self.by_step[s]["loss"]), s) for s in steps if s in self.by_step]
         losses = [(loss, step) for loss, step in losses if math.isfinite(loss)]
-        return -min(losses)[1] if losses else None
+        return min(losses)[1] if losses else None
 
-    def to_manifest(self) -> dict[str, Any]:
-        """The last and the best, for a manifest."""
-        if not self.by_step:
-            return {"last": None, "best": None}
-        last, best = max(self.by_step), self.best_step(list(self.by_step))
-        return {
-            "last": {"step": last, **self.by_step[last]},
-            "best": None if best is None else {"step": best, **self.by_step[best]},
+    def to_manifest(self, step: int) -> dict[str, Any]:
+        """For the manifest of `step`: the metric, its own evaluation, and the best and the last up to that step."""
+        known = self.up_to(step)
+        steps = {
+            "own": step if step in known.by_step else None,
+            "best": known.best_step(list(known.by_step)),
+            "last": max(known.by_step, default=None),
         }
+        entries = {name: None if s is None else {"step": s, **known.by_step[s]} for name, s in steps.items()}
+        return {"metric": METRIC, "better": "lower", **entries}
 
     def write(self, folder: Path) -> None:
         """Write the file durably. Raises OSError."""

@@ -30,7 +30,7 @@ _OPTIONAL = {
     **dict.fromkeys(("name", "run", "run_id", "layout", "saved_at"), str),
     **dict.fromkeys(("bytes", "node"), int),
     **dict.fromkeys(
-        ("degrees", "offload", "optimizer", "versions", "patches", "spec", "sha256", "shape", "evaluations"), dict
+        ("degrees", "offload", "optimizer", "versions", "patches", "spec", "sha256", "shape", "evaluation"), dict
     ),
 }
 _COUNTS = ("samples", "tokens")
@@ -208,6 +208,15 @@ def write_manifest(folder: Path, body: Mapping[str, Any]) -> None:
     whole = json.loads(json.dumps(whole))
     whole["checksum"] = checksum(whole)
     replace_file(folder / MANIFEST, json.dumps(whole, indent=1) + "\n")
+
+
+def update_manifest(folder: Path, state: Mapping[str, Any], evaluation: Mapping[str, Any]) -> None:
+    """Replace what an evaluation after the save changes: the counters in `state`, and `evaluation`, whose `data` stays.
+    Raises OSError, and UserError as `read_manifest`.
+    """
+    body = dict(read_manifest(folder).body)
+    data = (body.get("evaluation") or {}).get("data")
+    write_manifest(folder, {**body, "state": {**body["state"], **state}, "evaluation": {"data": data, **evaluation}})
 
 
 def damage_error(gate: str, folder: Path, message: str) -> UserError:

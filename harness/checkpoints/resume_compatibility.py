@@ -36,6 +36,7 @@ _MEANINGS: dict[str, Meaning] = {
     "model.trust_remote_code": "harmless",
     "data.train": "harmless",
     "data.eval": "harmless",
+    "plugins.file": "harmless",
     **dict.fromkeys(("data.cache_dir", "data.num_proc", "data.streaming", "data.chat_template"), "harmless"),
     "data.pad_to_multiple_of": "notable",
     # training resumes from the same state, by other rules

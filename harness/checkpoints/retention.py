@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 from harness.checkpoints.latest import (
@@ -28,19 +28,16 @@ def select_outdated(
     keep_last: int | None,
     keep_every: int | None = None,
     best: int | None = None,
-    protected: Collection[int] = (),
 ) -> list[int]:
-    """The steps whose checkpoints may go, oldest first: all but the newest `keep_last`, every `keep_every`th, the
-    best, and those that are protected. Without `keep_last` none goes.
+    """The steps whose checkpoints may go, oldest first: all but the newest `keep_last`, every `keep_every`th and
+    the best. Without `keep_last` none goes.
     """
     ordered = sorted(set(steps))
     if keep_last is None:
         return []
     newest = set(ordered[-max(keep_last, 1) :])
     return [
-        step
-        for step in ordered
-        if step not in newest and not (keep_every and step % keep_every == 0) and step != best and step not in protected
+        step for step in ordered if step not in newest and not (keep_every and step % keep_every == 0) and step != best
     ]
 
 

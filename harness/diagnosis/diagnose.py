@@ -14,7 +14,7 @@ from harness.diagnosis.first_cause import select_first_cause
 from harness.diagnosis.log_reader import LogReader
 from harness.diagnosis.log_scanner import LogScanner
 from harness.diagnosis.plan_comparison import compare_with_plan
-from harness.diagnosis.verdict_priority import diagnose_clean_end, select_by_verdict
+from harness.diagnosis.verdict_priority import diagnose_clean_end, follow_verdict, select_by_verdict
 from harness.verdicts import Verdict
 
 _MAGIC = {
@@ -69,6 +69,7 @@ def diagnose(
         selection = select_by_verdict(verdict, selection)
     clean_end = diagnose_clean_end(verdict, collect_notes(selection, scanner)) if verdict is not None else None
     diagnosis = clean_end or explain_selection(selection, scanner, readers, is_completed=is_completed)
+    diagnosis = follow_verdict(diagnosis, verdict) if verdict is not None else diagnosis
     if diagnosis.cause == "LG001" and plan:
         diagnosis = replace(diagnosis, notes=(*compare_with_plan(diagnosis.details, plan), *diagnosis.notes))
     return replace(diagnosis, ranks=tuple(sorted(scanner.ranks)[:4096]), num_lines=num_lines, num_bytes=num_bytes)

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from harness.verdicts import Verdict
+
 Confidence = Literal["certain", "likely", "unknown"]
 DiagnosisState = Literal["failed", "completed", "stopped", "no failure seen", "empty", "not text"]
 EventLevel = Literal["root", "echo", "end", "hint"]
@@ -50,11 +52,12 @@ class FailureCause:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One `File "x.py", line 3, in f` of a traceback."""
+    """One `File "x.py", line 3, in f` of a traceback, and the source line below it."""
 
     file: str
     line: int
     function: str
+    code: str = ""
 
 
 @dataclass(slots=True)
@@ -103,3 +106,5 @@ class Diagnosis:
     num_bytes: int = 0
     ranks: tuple[int, ...] = ()
     details: Mapping[str, str] = field(default_factory=dict)
+    verdict: Verdict | None = None
+    """The verdict of the run's supervisor, which names rank, host, signal and step; None for other logs."""

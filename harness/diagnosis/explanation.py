@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from harness.diagnosis.causes import causes_by_id
-from harness.diagnosis.diagnosis_types import Confidence, Diagnosis, LogEvent
+from harness.diagnosis.diagnosis_types import Confidence, Diagnosis, Frame, LogEvent
 from harness.diagnosis.first_cause import CauseSelection
 from harness.diagnosis.line_prefix import parse_line
 from harness.diagnosis.log_reader import LogReader
@@ -15,7 +16,20 @@ from harness.diagnosis.missing_ranks import find_missing_ranks
 from harness.diagnosis.verdict_priority import VERDICT_NOTE
 
 _LIBRARY_PATH = re.compile(r"site-packages|dist-packages|/lib/python3|<frozen|<string>")
+_HARNESS_PATH = re.compile(r"/harness/(?:runtime|workers|patches)/")
 _LOST_PEER_CAUSES = ("LG070", "LG073", "LG074")
+_MEMORY_CAUSES = ("LG002", "LG003")
+_ALLOCATION_CAUSES = ("LG001", "LG004")
+_LOGITS = re.compile(r"ForCausalLMLoss|cross_entropy|\blogits\.float\(\)|\blm_head\(")
+_LOGITS_NOTE = (
+    "it was computing the logits of a whole micro-batch or their loss: `train.loss_chunk_size` of a run spec computes "
+    "both in chunks of tokens"
+)
+_LOADING = "Loading checkpoint shards"
+_LOADING_NOTE = (
+    "it was loading a model: each rank reads all of it into host memory, unless ZeRO stage 3 is set up before "
+    "`from_pretrained`"
+)
 
 
 def explain_selection(
@@ -50,6 +64,10 @@ def explain_selection(
         )
     if not host and rank is not None:
         host = scanner.hosts.get(rank, "")
+    if first.cause in _MEMORY_CAUSES and any(_LOADING in text for _, text in _last_lines(readers, 12)):
+        notes = (_LOADING_NOTE, *notes)
+    if first.cause in _ALLOCATION_CAUSES and _is_in_logits(first.frames):
+        notes = (_LOGITS_NOTE, *notes)
     title, change = describe_cause(first.cause)
     return Diagnosis(
         "failed",
@@ -66,6 +84,12 @@ def explain_selection(
         notes,
         details=first.details,
     )
+
+
+def _is_in_logits(frames: Sequence[Frame]) -> bool:
+    """Did a traceback end in the logits of a model or their loss, computed at once?"""
+    last = [f"{frame.function} {frame.code}" for frame in frames[-4:] if "chunked_" not in frame.file]
+    return len(last) == len(frames[-4:]) and any(_LOGITS.search(text) for text in last)
 
 
 def describe_cause(cause: str) -> tuple[str, str]:
@@ -96,10 +120,10 @@ def _confidence_of(selection: CauseSelection, first: LogEvent) -> Confidence:
 
 def _find_failed_rank(first: LogEvent, scanner: LogScanner) -> tuple[int | None, str]:
     """The rank and host of the first failure, from torchrun's summary where the line has none."""
+    rank, host = (scanner.torchrun_root_cause.get(name, "") for name in ("rank", "host"))
     if not scanner.torchrun_root_cause or (first.rank is not None and first.level == "root"):
-        return first.rank, first.host
-    rank = scanner.torchrun_root_cause.get("rank", "")
-    return (int(rank) if rank.isdigit() else None), first.host or scanner.torchrun_root_cause.get("host", "")
+        return first.rank, first.host or (host if rank == str(first.rank) else "")
+    return (int(rank) if rank.isdigit() else None), first.host or host
 
 
 def _unknown_title(first: LogEvent) -> str:
@@ -110,7 +134,8 @@ def _unknown_title(first: LogEvent) -> str:
 
 def _find_location(first: LogEvent) -> str:
     script_frames = [f for f in first.frames if not _LIBRARY_PATH.search(f.file)]
-    frame = next(iter([*script_frames[-1:], *first.frames[-1:]]), None)
+    own_frames = [f for f in script_frames if not _HARNESS_PATH.search(f.file)]
+    frame = next(iter([*own_frames[-1:], *script_frames[-1:], *first.frames[-1:]]), None)
     return f"{frame.file}:{frame.line} in {frame.function}" if frame else ""
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The name on the command line -> the logs to read: a file, a run directory, a folder of logs, standard input."""
+"""The name on the command line -> the logs to read: a file, a run, a folder of logs, standard input."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, BinaryIO
 from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
 from harness.run_records.plan_file import PLAN, read_plan
-from harness.run_records.run_list import is_run_dir
+from harness.run_records.run_list import is_run_dir, known_runs_notes, resolve_run_path
 
 _LOG_SUFFIXES = (".log", ".out", ".err", ".txt")
 _MAX_FILES = 512
@@ -42,14 +42,16 @@ def find_logs(name: str) -> LogFiles:
         return LogFiles(())
     path = Path(name)
     try:
+        path = resolve_run_path(name)
         if path.is_dir():
             return _find_in_folder(path)
         with path.open("rb"):
             return LogFiles((path,))
     except OSError as error:
-        fix = Fix("give a file, a run directory, or `-` for standard input")
+        notes = () if path.exists() else known_runs_notes()
+        fix = Fix("give a file, a run such as `latest`, or `-` for standard input")
         message = f"the log `{name}` cannot be read: {error.strerror or error}"
-        raise UserError([Finding("SP001", "error", message, fix=fix)], ExitCode.USAGE) from None
+        raise UserError([Finding("SP001", "error", message, notes=notes, fix=fix)], ExitCode.USAGE) from None
 
 
 def _find_in_folder(path: Path) -> LogFiles:

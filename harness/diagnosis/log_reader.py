@@ -27,7 +27,9 @@ MAX_LINE_BYTES = 1 << 12
 LINES_AFTER_TRACEBACK = 80
 """Lines that are read after the first line of a traceback or of a message."""
 _LINES_AFTER_EXCEPTION = 6
-"""Lines that are read after an exception's last line, whose message may continue."""
+"""Lines that are read after an exception's last line, whose message may continue, and after a frame: a traceback has
+no limit.
+"""
 _RATE_WORDS = (b"it/s", b"s/it", b"SamplesPerSec=", b"samples/s")
 _WRITER_PREFIX = re.compile(rb"(?:[A-Za-z][\w.-]*: )?(?:\[[a-z]+\d+\]: ?)?")
 _LOSS = re.compile(rb"oss['\"]?\s?[=:]\s?\d")
@@ -100,9 +102,8 @@ class LogReader:
             if _MESSAGE_START.search(raw):
                 self._lines_to_keep = LINES_AFTER_TRACEBACK
             else:
-                self._lines_to_keep = max(
-                    self._lines_to_keep - 1, _LINES_AFTER_EXCEPTION if b"Error: " in raw or b"Exception: " in raw else 0
-                )
+                may_continue = b"Error: " in raw or b"Exception: " in raw or b'  File "' in raw
+                self._lines_to_keep = max(self._lines_to_keep - 1, _LINES_AFTER_EXCEPTION if may_continue else 0)
             yield LogLine(number, raw, self.progress + num_passed)
             position = end + 1
         self.lines += block.count(b"\n")

@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from harness.diagnosis.diagnosis_types import Frame, LogEvent
 from harness.diagnosis.line_matcher import Match, is_exception_line, match_line
@@ -27,6 +27,7 @@ _MULTI_LINE_START = re.compile(
 _CHAINED = re.compile(r"^(?:During handling of the above exception|The above exception was the direct cause)")
 _RANK_MAPPING = re.compile(r"global_rank_mapping=defaultdict\([^,]*, (\{.*\})\)")
 _HOST_RANKS = re.compile(r"'([^']+)': \[([\d, ]*)\]")
+_MAX_CODE = 200
 _WRAPPED_CAUSES = ("", "LG054", "LG067", "LG072", "LG073")
 """Causes that an outer exception replaces: an unknown one, a file, the network."""
 _LOCAL_RANK = re.compile(r"--local_rank=(\d+)")
@@ -139,6 +140,8 @@ class LogScanner:
                 stream.message_start, stream.message_lines = (line, parsed_line), [text]
             elif not stream.in_traceback or (text and text[0] not in " \t^~"):
                 self._add_event(line, parsed_line, stream, text)
+            elif stream.frames and not stream.frames[-1].code:
+                stream.frames[-1] = replace(stream.frames[-1], code=text.strip()[:_MAX_CODE])
 
     def _continues_message(self, text: str, stream: _LogStream) -> bool:
         """Does the line belong to the message above it?"""

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from harness.diagnosis import Diagnosis, diagnose
 from harness.diagnosis.log_files import find_logs
 from harness.errors import UserError
+from harness.locks import RUN_LOCK, current_holder
 from harness.run_records.rank_statuses import read_statuses
 from harness.verdicts import Verdict, read_verdict
 
@@ -19,7 +21,10 @@ def diagnose_run(name: str | Path) -> Diagnosis:
     logs = find_logs(str(name))
     verdict = read_verdict(logs.run_dir) if logs.run_dir else None
     hosts = {rank: s.host for rank, s in read_statuses(logs.run_dir).items() if s.host} if logs.run_dir else {}
-    return diagnose(logs.streams(), plan=logs.plan, hosts=hosts, verdict=verdict)
+    diagnosis = diagnose(logs.streams(), plan=logs.plan, hosts=hosts, verdict=verdict)
+    if diagnosis.state == "no failure seen" and logs.run_dir and current_holder(logs.run_dir / RUN_LOCK) is not None:
+        return replace(diagnosis, title="the run is still running, and its log shows no failure so far")
+    return diagnosis
 
 
 def diagnose_failure(run_dir: Path, verdict: Verdict) -> Diagnosis | None:

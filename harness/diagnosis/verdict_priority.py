@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from harness.diagnosis.diagnosis_types import Diagnosis, LogEvent
 from harness.diagnosis.first_cause import CauseSelection
 from harness.verdicts import VERDICT, Verdict
@@ -37,12 +39,22 @@ def select_by_verdict(verdict: Verdict, selection: CauseSelection) -> CauseSelec
 def diagnose_clean_end(verdict: Verdict, notes: tuple[str, ...]) -> Diagnosis | None:
     """The diagnosis of a run that did not fail; None where it did."""
     if verdict.state == "completed":
-        return Diagnosis("completed", "certain", title="the job ended well", notes=(*notes, *verdict.notes))
+        return Diagnosis("completed", "certain", title="the job ended well", notes=notes)
     if verdict.state == "stopped":
-        by = f" by {verdict.signal}" if verdict.signal else ""
-        title = f"the job was stopped{by} after step {verdict.step}"
-        return Diagnosis("stopped", "certain", "LG069", title, verdict.reason, notes=(*notes, *verdict.notes))
+        return Diagnosis("stopped", "certain", "LG069", "the job was asked to stop", verdict.reason, notes=notes)
     return None
+
+
+def follow_verdict(diagnosis: Diagnosis, verdict: Verdict) -> Diagnosis:
+    """The diagnosis with the verdict of the run, whose rank and host it has; without it where the verdict is that of a
+    rank that lost another one, which the log names.
+    """
+    notes = (*diagnosis.notes, *verdict.notes)
+    if verdict.crashed and diagnosis.rank not in (None, verdict.rank):
+        return replace(diagnosis, notes=notes)
+    if verdict.state != "failed" or verdict.rank is None:
+        return replace(diagnosis, notes=notes, verdict=verdict)
+    return replace(diagnosis, rank=verdict.rank, host=verdict.host, notes=notes, verdict=verdict)
 
 
 def _event_of_verdict(verdict: Verdict) -> LogEvent:

@@ -17,6 +17,7 @@ from harness.plan.goodput import checkpoint_bytes
 from harness.plan.memory_estimate import MemoryEstimate
 from harness.plan.memory_items import Phase
 from harness.plan.planner import Plan
+from harness.plan.zero_partitions import count_trainable
 
 MetricsLine = Mapping[str, Any]
 Unit = Literal["bytes", "seconds"]
@@ -181,7 +182,10 @@ def _extrapolate_checkpoint(save_lines: Sequence[MetricsLine], small: Plan, whol
 
 
 def _planned_checkpoint_bytes(plan: Plan) -> int:
-    return checkpoint_bytes(plan.settings, plan.model.num_parameters) if plan.settings and plan.model else 0
+    if plan.settings is None or plan.model is None:
+        return 0
+    trainable, whole = count_trainable(plan.model, plan.settings)
+    return checkpoint_bytes(plan.settings, trainable, whole - trainable)
 
 
 def _extrapolate_step(seconds: Sequence[float], small: Plan, whole: Plan) -> list[Quantity]:

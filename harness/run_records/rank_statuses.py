@@ -24,6 +24,8 @@ class RankStatus:
     error: str = ""
     checkpoint: str = ""
     phase: str = "step"
+    activity: str = ""
+    """What it does before its first step."""
     refused: bool = False
     """The error is a finding about the user's input: a start with the same input would fail the same way."""
 
@@ -49,6 +51,7 @@ def read_statuses(run_dir: Path) -> dict[int, RankStatus]:
                 error=str(body.get("error") or ""),
                 checkpoint=str(body.get("checkpoint") or ""),
                 phase=str(body.get("phase") or "step"),
+                activity=str(body.get("activity") or ""),
                 refused=bool(body.get("refused")),
             )
         except (ValueError, KeyError, TypeError, OverflowError):

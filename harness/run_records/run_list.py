@@ -17,8 +17,11 @@ OUTPUT_DIR = "runs"
 
 
 def is_run_dir(folder: Path) -> bool:
-    """Does a folder hold a file of a launch?"""
-    return any((folder / marker).is_file() for marker in RUN_DIR_MARKERS)
+    """Does a folder hold a file of a launch? False for a folder of somebody else that cannot be read."""
+    try:
+        return any((folder / marker).is_file() for marker in RUN_DIR_MARKERS)
+    except OSError:
+        return False
 
 
 def list_run_summaries(folder: Path) -> list[RunSummary]:
@@ -28,11 +31,8 @@ def list_run_summaries(folder: Path) -> list[RunSummary]:
     try:
         run_dirs = [p for p in folder.iterdir() if p.is_dir() and not p.is_symlink() and not p.name.startswith(".")]
     except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        fix = Fix("name the folder of `launch.output_dir`, such as `runs`")
-        raise UserError(
-            [Finding("SP031", "error", f"`{folder}` cannot be read: {reason}", fix=fix)], ExitCode.USAGE
-        ) from None
+        fix = Fix("name the folder of `launch.output_dir`, such as `runs`, or a run in it")
+        raise _unreadable_error(folder, error, fix) from None
     summaries = [summarise_run(read_run_record(p, brief=True)) for p in run_dirs if is_run_dir(p)]
     return sorted(summaries, key=lambda s: (s.started or 0.0, s.name), reverse=True)
 
@@ -42,25 +42,68 @@ def find_run_dir(path_or_name: str) -> Path:
     of the directory, or its beginning, such as the run's name, then the newest. Raises UserError when there is none.
     """
     path = Path(path_or_name)
-    for folder in (path, path / "latest", Path(OUTPUT_DIR) / path_or_name):
-        if is_run_dir(folder):
-            return folder
-    matches = _match_run_dirs(Path(OUTPUT_DIR), path_or_name) if "/" not in path_or_name else []
-    if matches:
-        return matches[-1]
-    reason = "is not a run directory" if path.is_dir() else "is not a folder" if path.exists() else "does not exist"
-    names = _known_run_names(Path(OUTPUT_DIR))
-    notes = (f"runs below `{OUTPUT_DIR}`: {', '.join(names)}",) if names else ()
-    fix = Fix("name a run directory of `harness launch`, such as `runs/latest`; `harness runs` lists them")
-    raise UserError([Finding("SP031", "error", f"`{path_or_name}` {reason}", notes=notes, fix=fix)], ExitCode.USAGE)
+    run_dir = _run_dir_of_path(path) or find_run_by_name(path_or_name)
+    if run_dir is not None:
+        return run_dir
+    exists = path_exists(path)
+    reason = "does not exist" if not exists else "is not a run directory" if path.is_dir() else "is not a folder"
+    notes = known_runs_notes()
+    title = "name a run directory of `harness launch`, or `latest`; `harness runs` lists them"
+    fix = Fix(title if notes or exists else f"{title}, and `harness launch SPEC` starts one")
+    finding = Finding("SP031", "error", f"`{path_or_name}` {reason}", notes=notes, fix=fix)
+    raise UserError([finding], ExitCode.USAGE)
+
+
+def resolve_run_path(path_or_name: str, output_dir: Path = Path(OUTPUT_DIR)) -> Path:
+    """A path where it exists, and where it does not, the run of that name; for commands that also take a checkpoint or
+    a log. A folder of several runs means its `latest`. What is neither is returned as it is. Raises UserError for
+    a path that cannot be looked up.
+    """
+    path = Path(path_or_name)
+    if path_exists(path):
+        return _run_dir_of_path(path) or path
+    return find_run_by_name(path_or_name, output_dir) or path
+
+
+def path_exists(path: Path) -> bool:
+    """Is there a file or a folder? Raises UserError for a path that cannot be looked up, as in a private folder."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise _unreadable_error(path, error, Fix("name a run directory that you may read")) from None
+    return True
+
+
+def find_run_by_name(name: str, output_dir: Path = Path(OUTPUT_DIR)) -> Path | None:
+    """The run directory in `output_dir` that has this name, such as `latest`, or the newest whose name begins so."""
+    if not name or "/" in name:
+        return None
+    if is_run_dir(output_dir / name):
+        return output_dir / name
+    matches = _match_run_dirs(output_dir, name)
+    return matches[-1] if matches else None
+
+
+def known_runs_notes(output_dir: Path = Path(OUTPUT_DIR)) -> tuple[str, ...]:
+    """A note with the newest run directories of a folder, for a finding; none where there is no run."""
+    names = _known_run_names(output_dir)
+    return (f"runs below `{output_dir}`: {', '.join(names)}",) if names else ()
+
+
+def _run_dir_of_path(path: Path) -> Path | None:
+    return next((folder for folder in (path, path / "latest") if is_run_dir(folder)), None)
+
+
+def _unreadable_error(path: Path, error: OSError, fix: Fix) -> UserError:
+    message = f"`{path}` cannot be read: {(error.strerror or str(error)).lower()}"
+    return UserError([Finding("SP031", "error", message, fix=fix)], ExitCode.USAGE)
 
 
 def _match_run_dirs(folder: Path, name: str) -> Sequence[Path]:
     """Run directories whose name starts with `name`, the newest last."""
-    if not name or not folder.is_dir():
-        return []
-    matches = [p for p in folder.iterdir() if p.name.startswith(name) and not p.is_symlink() and is_run_dir(p)]
-    return sorted(matches, key=_launch_time_and_path)
+    return sorted((p for p in _run_dirs_in(folder) if p.name.startswith(name)), key=_launch_time_and_path)
 
 
 def _launch_time_and_path(folder: Path) -> tuple[float, Path]:
@@ -69,6 +112,12 @@ def _launch_time_and_path(folder: Path) -> tuple[float, Path]:
 
 
 def _known_run_names(folder: Path) -> list[str]:
-    if not folder.is_dir():
+    return sorted((p.name for p in _run_dirs_in(folder)), reverse=True)[:5]
+
+
+def _run_dirs_in(folder: Path) -> list[Path]:
+    """The run directories of a folder without its links, such as `latest`; none where it cannot be read."""
+    try:
+        return [p for p in folder.iterdir() if not p.is_symlink() and is_run_dir(p)]
+    except OSError:
         return []
-    return sorted((p.name for p in folder.iterdir() if not p.is_symlink() and is_run_dir(p)), reverse=True)[:5]

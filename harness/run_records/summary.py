@@ -12,10 +12,12 @@ from pathlib import Path
 from statistics import median
 
 from harness.run_records.run_record import RunRecord
-from harness.units import finite_number
+from harness.units import finite_number, format_seconds
 from harness.verdicts import Verdict
 
 _RECENT = 200
+_MAX_SECONDS_BEFORE_RANKS = 3600.0
+"""The limit for the time between a run directory and its ranks; what is longer is the date of an older file."""
 _STAMP = re.compile(r"-(\d{8}-\d{6})(?:-\d+)?$")
 
 
@@ -38,6 +40,8 @@ class RunSummary:
     mfu: float | None
     step_seconds: float | None
     tokens: float | None
+    predicted_tokens: float | None
+    """Those of `tokens`, which has no padding, that the loss counts."""
     skipped: int
     attempts: int
     lost: int
@@ -50,7 +54,11 @@ class RunSummary:
 
     @property
     def seconds(self) -> float | None:
-        """From the first start to the last sign of life."""
+        """The time of the launch, as the terminal names it; of a run that has not ended, or whose supervisor was
+        killed, from the first start to the last sign of life.
+        """
+        if self.verdict is not None and self.verdict.seconds:
+            return self.verdict.seconds
         if self.started is None or self.changed is None:
             return None
         return max(0.0, self.changed - self.started)
@@ -74,8 +82,9 @@ def summarise_run(record: RunRecord) -> RunSummary:
         tokens_per_second=median_or_none(record.values("tokens_per_second")[-_RECENT:]),
         mfu=median_or_none(record.values("mfu")[-_RECENT:]),
         step_seconds=median_or_none(record.values("seconds")[-_RECENT:]),
-        tokens=next((v for _, v in reversed(record.points("step", "tokens"))), None),
-        skipped=int(next((v for _, v in reversed(record.points("step", "skipped"))), 0)),
+        tokens=_last_value(record, "tokens"),
+        predicted_tokens=_last_value(record, "predicted_tokens"),
+        skipped=int(_last_value(record, "skipped") or 0),
         attempts=max(1, len(record.attempts), 1 + len(record.lines_of("restart"))),
         lost=record.lost,
         started=start_time(record),
@@ -86,22 +95,30 @@ def summarise_run(record: RunRecord) -> RunSummary:
     )
 
 
+def _last_value(record: RunRecord, key: str) -> float | None:
+    return next((value for _, value in reversed(record.points("step", key))), None)
+
+
 def median_or_none(values: list[float]) -> float | None:
     """The median; None without values."""
     return median(values) if values else None
 
 
 def start_time(record: RunRecord) -> float | None:
-    """The start of the first attempt's ranks; else the creation of the run directory. Seconds since 1970."""
+    """The start of the launch, which creates the run directory before it compiles ops; else that of the first attempt's
+    ranks, as for a copy, whose files are newer. Seconds since 1970.
+    """
     attempt_start = finite_number(record.attempts[0].get("began")) if record.attempts else None
-    header_time = finite_number(record.header.get("time"))
-    if attempt_start or header_time:
-        return attempt_start or header_time
+    ranks_start = attempt_start or finite_number(record.header.get("time"))
+    created = _mtime(record.folder / "spec.resolved.json")
+    if ranks_start:
+        is_of_launch = created is not None and 0 < ranks_start - created < _MAX_SECONDS_BEFORE_RANKS
+        return created if is_of_launch else ranks_start
     stamp = _STAMP.search(record.name)
     if stamp:
         with suppress(ValueError):
             return time.mktime(time.strptime(stamp[1], "%Y%m%d-%H%M%S"))
-    return _mtime(record.folder / "spec.resolved.json")
+    return created
 
 
 def last_change_time(record: RunRecord) -> float | None:
@@ -114,6 +131,39 @@ def last_change_time(record: RunRecord) -> float | None:
 def _last_checkpoint(record: RunRecord) -> str | None:
     saves = [line for line in record.lines_of("save") if isinstance(line.get("path"), str)]
     return str(saves[-1]["path"]) if saves else None
+
+
+def time_parts(record: RunRecord) -> str:
+    """The parts of the time of a run that has ended: in the training loop, outside of it, and the attempts. Empty where
+    they are not known.
+    """
+    verdict = record.verdict
+    if verdict is None or not verdict.seconds or not record.lines_of("run"):
+        return ""
+    loop = min(_loop_seconds(record), verdict.seconds)
+    parts = f"{format_seconds(loop)} in the training loop, {format_seconds(verdict.seconds - loop)} before and after it"
+    attempts = max(1, len(record.attempts))
+    return parts + (f", in {attempts} attempts" if attempts > 1 else "")
+
+
+def _loop_seconds(record: RunRecord) -> float:
+    """From the header of each attempt to its last line. The last lines of an attempt before a restart are dropped as
+    lost, so that it counts until its ranks had ended.
+    """
+    ends = {attempt.get("number"): finite_number(attempt.get("ended")) for attempt in record.attempts}
+    total, start, last = 0.0, None, None
+    for line in record.lines:
+        moment = finite_number(line.get("time"))
+        if line.get("type") == "restart":
+            number = finite_number(line.get("attempt"))
+            end = ends.get(number - 1) if number is not None else None
+            total += max(0.0, (end or last or 0.0) - start) if start is not None else 0.0
+            start = None
+            continue
+        if line.get("type") == "run":
+            start = moment
+        last = last if moment is None else moment
+    return total + (max(0.0, last - start) if start is not None and last is not None else 0.0)
 
 
 def _max_or_zero(values: Iterable[float | None]) -> float:

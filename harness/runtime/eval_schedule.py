@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The evaluations of a run: when one is due, what is reported of each, and whether it ends the run.
 
-A checkpoint is saved before the evaluation of its step, so that an evaluation that fails loses nothing. A resume from
-it counts that evaluation first: as it was recorded next to the checkpoint, or run again where a kill came before.
+A checkpoint is saved before the evaluation of its step, so that an evaluation that fails loses nothing. The evaluation
+is then written into its manifest. A resume from one without it counts that evaluation first: as it was recorded next to
+the checkpoint, or run again where a kill came before.
 """
 
 from __future__ import annotations
@@ -36,13 +37,16 @@ class EvalSchedule:
         """Before the first step: the evaluation of `eval_on_start`, or the one due at the step of the checkpoint
         that its state does not count. Removes what an earlier start recorded of later steps. Returns as `evaluate`.
         """
-        self._saves.drop_evals_after(state.step)
+        self._saves.start_evals(state.step, resume)
         reason = early_stop_reason(self._spec, state)
         is_due = self._spec.eval_on_start if state.step == 0 else self.is_due(state.step)
         if reason is not None or not is_due or state.last_eval_step == state.step:
             return state, reason
         loss = self._read_recorded_loss(resume, state.step) if resume else None
-        return self.evaluate(state) if loss is None else self._count(state, loss)
+        if loss is None:
+            return self.evaluate(state)
+        state = count_evaluation(self._spec, state, loss)
+        return state, early_stop_reason(self._spec, state)
 
     def evaluate(self, state: TrainState) -> tuple[TrainState, str | None]:
         """Evaluate on the held-out data. Returns the state that counts it, and the reason to end the run, if any."""
@@ -74,13 +78,10 @@ class EvalSchedule:
                 seconds=round(time.perf_counter() - start, 6),
                 **({"own": result.plugin_metrics} if result.plugin_metrics else {}),
             )
-            self._saves.record_eval(state.step, loss=result.loss, perplexity=result.perplexity, tokens=result.tokens)
+            state = count_evaluation(self._spec, state, result.loss)
+            self._saves.record_eval(state, loss=result.loss, perplexity=result.perplexity, tokens=result.tokens)
             entropy_note = "" if entropy is None else f" (unigram entropy {entropy:.3f})"
             self._telemetry.print_line(f"step {state.step}: held-out loss {result.loss:.3f}{entropy_note}")
-        return self._count(state, result.loss)
-
-    def _count(self, state: TrainState, loss: float) -> tuple[TrainState, str | None]:
-        state = count_evaluation(self._spec, state, loss)
         return state, early_stop_reason(self._spec, state)
 
     def _read_recorded_loss(self, checkpoint: Path, step: int) -> float | None:

@@ -36,6 +36,8 @@ class RankStatusWriter:
     step: int = 0
     checkpoint: str | None = None
     phase: Phase = "start"
+    activity: str = ""
+    """What it does before its first step, of `harness.progress.START_UP`."""
     on_progress: Callable[[Phase], None] | None = None
     """Called whenever this rank makes progress: the watchdog."""
     _written_at: float = field(default=0.0)
@@ -59,6 +61,11 @@ class RankStatusWriter:
         self.step = self.step if step is None else step
         self.checkpoint = checkpoint or self.checkpoint
         self._record_progress(changed, error=error, is_user_error=is_user_error)
+
+    def set_activity(self, activity: str) -> None:
+        """Say what this rank does from now on; for people who wait for the first step."""
+        self.activity = activity
+        self._record_progress(True)
 
     def heartbeat(self) -> None:
         """Progress other than a step, such as a batch of an evaluation."""
@@ -88,6 +95,8 @@ class RankStatusWriter:
             "phase": self.phase,
             "step": self.step,
         }
+        if self.activity:
+            body["activity"] = self.activity
         if error is not None:
             body |= {"error": error, "refused": is_user_error}
         if self.checkpoint is not None:

@@ -23,7 +23,7 @@ class SaveSchedule:
     """
 
     def __init__(self, ctx: TrainContext, telemetry: Telemetry, resume: Path | None) -> None:
-        """`resume` is the checkpoint that the run starts from: it is neither removed nor overwritten."""
+        """`resume` is the checkpoint that the run starts from: it is not overwritten."""
         self._ctx, self._telemetry, self._spec = ctx, telemetry, ctx.run_config.run.spec.checkpoint
         self._saver = CheckpointSaver.open(ctx.run_dir, ctx.distributed, self._spec)
         self._saver.protected = resume.resolve() if resume else None
@@ -66,13 +66,13 @@ class SaveSchedule:
                 self._save(state, background=False, must_succeed=True)
             self._report(state, self._saver.wait_for_pending_save(), must_succeed=True)
 
-    def record_eval(self, step: int, *, loss: float, perplexity: float, tokens: int) -> None:
-        """Record an evaluation next to the checkpoints: for `keep_best`, and for a resume from this step."""
-        self._saver.record_eval(step, loss=loss, perplexity=perplexity, tokens=tokens)
+    def record_eval(self, state: TrainState, *, loss: float, perplexity: float, tokens: int) -> None:
+        """Record an evaluation, which `state` counts: next to the checkpoints, and in that of its step."""
+        self._saver.record_eval(state, loss=loss, perplexity=perplexity, tokens=tokens)
 
-    def drop_evals_after(self, step: int) -> None:
-        """The run starts from this step: remove the recorded evaluations of later ones, which it will run again."""
-        self._saver.drop_evals_after(step)
+    def start_evals(self, step: int, resume: Path | None) -> None:
+        """The run starts from this step of `resume`: keep the evaluations up to it, since later ones are run again."""
+        self._saver.start_evals(step, resume)
 
     def _save(self, state: TrainState, *, background: bool, must_succeed: bool = False) -> None:
         outcomes = self._saver.save(self._ctx, state, background=background)

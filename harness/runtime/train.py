@@ -33,9 +33,12 @@ def train(
     save that failed, a step that was not finite.
     """
     with closing(ctx.prefetcher), Telemetry(ctx) as telemetry, SaveSchedule(ctx, telemetry, resume) as saves:
+        if resume:
+            ctx.status.set_activity("loading the checkpoint")
         state = restore_checkpoint(ctx, resume, allowed_changes) if resume else TrainState()
         ctx.engine_checks.on_train_start(state, ctx.train_data.geometry, ctx.total_steps)
         telemetry.start_run(state, resume, attempt)
+        ctx.status.activity = "taking the first step"
         ctx.status.update("running", step=state.step)
         with gc_control.disable_automatic_gc():
             return _run_steps(ctx, state, resume, telemetry, saves)
@@ -60,7 +63,12 @@ def _run_steps(
         # Forward, backward and update, of one global batch; `losses` is this rank's part of its loss.
         learning_rate = ctx.engine.get_lr()[0]
         losses = ctx.stepper.train_step(batch.micro_batches, batch.num_targets, telemetry.timer)
-        state = state.advance(samples=geometry.global_batch_size, tokens=batch.num_tokens, position=batch.next_position)
+        state = state.advance(
+            samples=geometry.global_batch_size,
+            tokens=batch.num_tokens,
+            predicted_tokens=batch.num_targets,
+            position=batch.next_position,
+        )
 
         # NaN and infinity: a step that DeepSpeed skipped is counted, one that was taken with such a loss ends the run.
         # The loss is read where it is logged, and before the weights are saved or evaluated.
@@ -80,6 +88,7 @@ def _run_steps(
                 raise skipped.error
         gc_control.collect_between_steps(step)
         telemetry.record_memory("step", step)
+        ctx.status.activity = ""
         ctx.status.update("running", step=step)
 
         # Save before evaluating: an evaluation that fails loses nothing. Then stop, or evaluate; all ranks alike.

@@ -89,10 +89,12 @@ def build_context(
     patches = on_all_ranks(
         lambda: resolve_patches(run, ds_config, is_main_process=is_main_process, is_resumed=is_resumed)
     )
+    status.set_activity("loading the tokenizer")
     tokenizer = on_all_ranks(lambda: load_tokenizer(run.spec.model, run.spec.data.chat_template))
     config = on_all_ranks(lambda: load_config(run.spec.model, tokenizer))
     on_all_ranks(lambda: check_packing(run, config))
 
+    status.set_activity("preparing the data")
     with status.enter_phase("data"):
         prepared_data, data_dir = prepare_on_node_leaders(run, tokenizer, run_dir.data, distributed)
     train_data = on_all_ranks(lambda: open_train_data(run, data_dir, prepared_data, geometry, data_parallel_rank))
@@ -102,8 +104,10 @@ def build_context(
 
     if patches.is_applied("nvme-counters"):
         replace_aio_handle(counting_handle_class)
+    status.set_activity("building the model")
     model = pipeline_module.build_pipeline(run, config) if is_pipeline else build_model(run, ds_config, config)
     engine_checks = EngineChecks(run_config, run_dir, distributed, topology, model, config)
+    status.set_activity("building the engine")
     engine = build_engine(run, ds_config, model, num_steps, patches, distributed)
     head, patches = install_loss(engine, run, patches, is_main_process=is_main_process)
     engine_checks.on_engine_built(engine, patches)

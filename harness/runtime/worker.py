@@ -54,7 +54,7 @@ def run_rank(args: WorkerArgs, rank: int) -> int:
         return int(error.code)
     watchdog = Watchdog(run_dir.root / "logs", rank, args.attempt)
     status = RankStatusWriter(run_dir, rank, on_progress=watchdog.heartbeat)
-    status.update("starting")
+    status.set_activity("waiting for the other ranks")
     try:
         distributed = init_process_group()
         run_config = _load_run_config_on_all_ranks(run_dir, distributed)

@@ -24,21 +24,20 @@ from harness.checkpoints.retention import (
 from tests.support.sample_checkpoints import make
 
 
-def test_the_newest_the_round_ones_the_best_and_the_one_in_use_stay() -> None:
+def test_the_newest_the_round_ones_and_the_best_stay() -> None:
     steps = range(1, 11)
     assert select_outdated(steps, keep_last=None) == []
     assert select_outdated(steps, keep_last=2) == [1, 2, 3, 4, 5, 6, 7, 8]
     assert select_outdated(steps, keep_last=1, keep_every=4) == [1, 2, 3, 5, 6, 7, 9]
-    assert select_outdated(steps, keep_last=2, best=3, protected={5}) == [1, 2, 4, 6, 7, 8]
+    assert select_outdated(steps, keep_last=2, best=3) == [1, 2, 4, 5, 6, 7, 8]
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.sets(st.integers(0, 200)), st.integers(1, 20), st.integers(1, 50), st.sets(st.integers(0, 200)))
-def test_the_newest_never_goes(steps: set[int], last: int, every: int, protected: set[int]) -> None:
-    gone = select_outdated(steps, keep_last=last, keep_every=every, protected=protected)
+@given(st.sets(st.integers(0, 200)), st.integers(1, 20), st.integers(1, 50))
+def test_the_newest_never_goes(steps: set[int], last: int, every: int) -> None:
+    gone = select_outdated(steps, keep_last=last, keep_every=every)
     kept = steps - set(gone)
     assert len(kept) >= min(last, len(steps))
-    assert not set(gone) & protected
     assert not steps or max(steps) in kept
     assert gone == sorted(gone)
 
@@ -86,7 +85,7 @@ def test_a_link_is_no_checkpoint(tmp_path: Path) -> None:
 
 def test_evaluations_are_kept_beside_the_checkpoints(tmp_path: Path) -> None:
     known = Evaluations.read(tmp_path)
-    assert known.to_manifest() == {"last": None, "best": None}
+    assert known.to_manifest(4) == {"metric": "loss", "better": "lower", "own": None, "last": None, "best": None}
     for step, loss in ((2, 3.0), (4, 2.0), (6, 2.5)):
         known = known.with_evaluation(step, {"loss": loss, "tokens": 10})
     known.write(tmp_path)
@@ -94,12 +93,16 @@ def test_evaluations_are_kept_beside_the_checkpoints(tmp_path: Path) -> None:
     assert known.best_step([2, 4, 6]) == 4
     assert known.best_step([2, 6]) == 6
     assert known.best_step([3]) is None
-    assert known.up_to(4).to_manifest()["last"] == {"step": 4, "loss": 2.0, "tokens": 10}
+    of_four = {"step": 4, "loss": 2.0, "tokens": 10}
+    assert [known.to_manifest(4)[name] for name in ("own", "best", "last")] == [of_four] * 3
+    of_seven = known.to_manifest(7)
+    assert (of_seven["own"], of_seven["best"], of_seven["last"]["step"]) == (None, of_four, 6)
+    assert known.with_evaluation(6, {"loss": 2.0}).best_step([4, 6]) == 4  # the first of equals
     known = known.with_evaluation(0, {"loss": float("nan")})
     known.write(tmp_path)
     known = Evaluations.read(tmp_path)
     assert known.best_step([0, 2, 6]) == 6
-    assert known.up_to(0).to_manifest()["best"] is None
+    assert known.to_manifest(0)["best"] is None
 
 
 @pytest.mark.parametrize(

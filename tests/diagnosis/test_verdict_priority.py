@@ -10,8 +10,15 @@ import pytest
 from harness.diagnosis import diagnose
 from harness.diagnosis.diagnosis_types import Diagnosis
 from harness.diagnosis.run_diagnosis import diagnose_run
-from harness.verdicts import Verdict
-from tests.support.sample_run import KILLED, RESET, SURVIVOR, lost_a_rank
+from harness.locks import Lock
+from harness.run_records.run_list import list_run_summaries
+from harness.run_records.run_record import read_run_record
+from harness.verdicts import Verdict, describe_verdict
+from harness.views.log_diagnosis import diagnosis_as_dict, render_diagnosis
+from harness.views.report.page import render_report
+from harness.views.runs import render_runs
+from harness.views.style import Style
+from tests.support.sample_run import KILLED, RESET, SURVIVOR, head, lost_a_rank, step, tiny, write_run
 
 BOOM = "ValueError: boom at step 3"
 CRASHED = f"""\
@@ -34,6 +41,38 @@ def test_a_run_directory_answers_with_its_verdict(tmp_path):
     assert "verdict.json" in diagnosis.notes[0]
     assert any("followed from it" in note for note in diagnosis.notes)
     assert RESET in dict(diagnosis.lines).values()
+
+
+def test_a_run_that_is_still_running(tmp_path):
+    folder = write_run(tmp_path / "r", tiny(), [head(tiny()), step(1)], ("running",))
+    (folder / "logs").mkdir(exist_ok=True)
+    (folder / "logs" / "launcher.log").write_text("step 1/30\n")
+    lock = Lock.acquire(folder / "lock", "a test")
+    shown = render_diagnosis(diagnose_run(folder), Style())
+    lock.release()
+    assert "the run is still running, and its log shows no failure so far" in shown
+    assert "still running" not in render_diagnosis(diagnose_run(folder), Style())
+
+
+def test_the_first_line_is_that_of_the_verdict(tmp_path):
+    """The same words as on the terminal, in the list of runs and in the report; no line says it twice."""
+    folder = lost_a_rank(tmp_path / "r")
+    text = render_diagnosis(diagnose_run(folder), Style())
+    assert text.splitlines()[0] == describe_verdict(KILLED) == "failed on rank 1 (node1) at step 24: killed by SIGKILL"
+    assert text.count("killed by SIGKILL") == 1
+    assert "  cause      LG003, certain: a rank was killed from outside" in text
+    body = diagnosis_as_dict(diagnose_run(folder))
+    assert (body["rank"], body["host"], body["signal"], body["step"]) == (1, "node1", "SIGKILL", 24)
+    (run,) = list_run_summaries(folder)
+    assert f"r: {describe_verdict(KILLED)}" in render_runs("runs", [run], Style())
+    assert describe_verdict(KILLED).replace("failed", "<b>failed</b>", 1) in render_report([read_run_record(folder)])
+
+
+def test_a_traceback_of_any_length_ends_with_its_last_frame():
+    frames = "".join(f'[rank1]:   File "/x/site-packages/a.py", line {i}, in f\n[rank1]:     f()\n' for i in range(90))
+    log = CRASHED.replace('[rank1]:   File "train.py"', frames + '[rank1]:   File "train.py"')
+    diagnosis = diagnose_text(Verdict("failed", 1, BOOM, 1, crashed=True), log)
+    assert (diagnosis.where, diagnosis.rank) == ("train.py:7 in step", 1)
 
 
 def test_without_one_the_log_is_all_there_is(tmp_path):
@@ -75,7 +114,9 @@ def test_a_hang_and_a_host_that_was_cut_off(cause):
 def test_a_run_that_did_not_fail():
     assert diagnose_text(Verdict("completed", 0)).state == "completed"
     stopped = diagnose_text(Verdict("stopped", 143, "1 of 2 ranks were killed", step=24, signal="SIGTERM"))
-    assert (stopped.state, stopped.title) == ("stopped", "the job was stopped by SIGTERM after step 24")
+    assert (stopped.state, stopped.verdict.signal, stopped.verdict.step) == ("stopped", "SIGTERM", 24)
+    first = render_diagnosis(stopped, Style()).splitlines()[0]
+    assert first == "stopped by SIGTERM at step 24: 1 of 2 ranks were killed"
 
 
 def test_a_log_without_a_word():

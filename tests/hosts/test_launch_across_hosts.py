@@ -19,6 +19,7 @@ import pytest
 from harness.verdicts import read_verdict
 from tests.support.boxes import NEEDS_ROOT, TheBox, box_command, made_box
 from tests.support.host_launches import BATCH, ODD, SAVE, STEPS, Launch, write_text
+from tests.support.verdict_checks import assert_told_alike
 
 pytestmark = [pytest.mark.hosts, *NEEDS_ROOT]
 
@@ -86,6 +87,20 @@ def test_a_host_that_is_cut_off_is_named_and_done_without(box, troubled):
     assert f"continuing without {box.address(2)}: 1 ranks" in text
     resolved = json.loads((troubled.run_dir / "spec.resolved.json").read_text())
     assert (resolved["batch"]["global"], len(resolved["hosts"])) == (BATCH, 1)
+
+
+def test_a_host_that_is_cut_off_is_named_everywhere(box, folder, troubled):
+    """Without a restart: the terminal, `harness runs`, the report and `harness explain --log RUN`."""
+    run = Launch(box, folder, "alone", (3, 4), on=3, steps=100_000)
+    run.until_step(3)
+    assert box_command(box.name, "cut", "4").returncode == 0
+    try:
+        assert run.end() == 1
+    finally:
+        box_command(box.name, "heal", "4")
+    verdict = assert_told_alike(run.run_dir, run.text.read_text())
+    assert (verdict.rank, verdict.host, verdict.cause) == (1, box.address(4), "LG077")
+    assert verdict.step >= 3
 
 
 def test_no_sample_is_left_out_or_taken_twice(troubled):

@@ -40,6 +40,14 @@ SLOW_EXPORT = (
 )
 
 
+EXPORT_WITH_A_SAMPLE = (
+    "import os, pathlib, signal, sys, time; from harness.progress import GENERATING_SAMPLE;"
+    "run = pathlib.Path(sys.argv[4]).parent; (run / 'was-locked').write_text(str((run / 'lock').exists()));"
+    "pathlib.Path(sys.argv[4]).mkdir(); print(GENERATING_SAMPLE, flush=True); time.sleep(0.5);"
+    "os.kill(os.getppid(), signal.SIGINT) if 'interrupt' in sys.argv else sys.exit(3); time.sleep(600)"
+)
+
+
 @pytest.fixture
 def plan(tmp_path):
     """A launch of one process that says it has completed step 7 and exits."""
@@ -54,12 +62,12 @@ def plan(tmp_path):
     return LaunchPlan("a", run_dir, tmp_path, argv, (HostPlan("here", (0,), variables),), True, 1, (), {})
 
 
-def run_with(plan, trusts=False, program=EXPORT, **export):
+def run_with(plan, trusts=False, program=EXPORT, mode="quiet", **export):
     spec = RunSpec.model_validate({"model": {"trust_remote_code": trusts}, "export": export})
     scripts = plan.cwd / "launch"
     scripts.mkdir(exist_ok=True)
     (scripts / "export_worker.py").write_text(program)
-    return run_launch(plan, resolve_run(spec, world_size=1), scripts, Screen("quiet"))
+    return run_launch(plan, resolve_run(spec, world_size=1), scripts, Screen(mode))
 
 
 def checkpoint(folder: Path, step: int) -> Path:
@@ -91,6 +99,27 @@ def test_a_run_that_was_at_its_end_already_exports_what_it_was_resumed_from(plan
     outcome = run_with(replace(plan, resume=last), at_end=True)
     assert outcome.verdict.state == "completed"
     assert (outcome.export / "from").read_text() == str(last)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "state", "code", "end"),
+    [
+        ("interrupt", "stopped", 130, "its sample was interrupted"),
+        ("fail", "failed", 3, "its sample ended with code 3"),
+    ],
+)
+def test_an_export_is_complete_without_its_sample(plan, monkeypatch, capsys, prompt, state, code, end):
+    """The run is locked, and therefore `running` for `harness runs`, until the export has ended."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[2]))
+    checkpoint(plan.run_dir / "checkpoints" / "step-00000007", 7)
+    outcome = run_with(plan, program=EXPORT_WITH_A_SAMPLE, mode="plain", at_end=True, sample_prompt=prompt)
+    assert (outcome.verdict.state, outcome.verdict.code) == (state, code)
+    assert f"training is complete and saved, so is the export; {end}" in outcome.verdict.reason
+    assert outcome.export == plan.run_dir / "export"
+    assert (plan.run_dir / "was-locked").read_text() == "True"
+    assert not (plan.run_dir / "lock").exists()
+    shown = capsys.readouterr().err
+    assert shown.index("exporting step-00000007") < shown.index("generating the sample")
 
 
 @pytest.mark.parametrize(

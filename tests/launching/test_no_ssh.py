@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from harness.diagnosis.run_diagnosis import diagnose_run
 from harness.errors import UserError
 from harness.launching.setup.launch_plan import LaunchPlan, RunTarget, build_launch_plan
 from harness.launching.setup.no_ssh import PerNodeLaunch, resolve_node_rank, shared_run_dir, wait_for_leader
 from harness.launching.setup.run_dir import write_run_dir
-from harness.launching.supervise.verdict_files import save_verdict, verdict_of_other_hosts
+from harness.launching.supervise.verdict_files import save_verdict, verdict_from_log, verdict_of_other_hosts
 from harness.plan.resolved_run import resolve_run
 from harness.spec.hostfile import Cluster
 from harness.spec.run_spec import RunSpec
@@ -120,3 +121,19 @@ def test_what_the_first_host_knows_itself_stays(tmp_path):
     save_verdict(other, KILLED, None)
     assert verdict_of_other_hosts(first, boom, 60) == boom
     assert verdict_of_other_hosts(other, LOST, 60) == LOST
+
+
+def test_the_log_names_a_rank_that_wrote_no_status(tmp_path):
+    """What the verdict says then is what the log says: else `harness runs` and `harness explain --log` would differ."""
+    plan = planned(tmp_path / "demo-7", 0)
+    write_run_dir(plan)
+    assert verdict_from_log(plan, LOST) == LOST  # no log
+    log = plan.run_dir / "logs" / "launcher.log"
+    lines = ['  File "train.py", line 7, in step', "    raise ValueError", "ValueError: boom"]
+    log.write_text("".join(f"[rank1]: {line}\n" for line in ["Traceback (most recent call last):", *lines]))
+    found = verdict_from_log(plan, LOST)
+    assert (found.rank, found.reason, found.step) == (1, "ValueError: boom", LOST.step)
+    save_verdict(plan, found, None)
+    assert diagnose_run(plan.run_dir).verdict == found
+    killed = replace(LOST, reason="killed by SIGKILL", crashed=False)
+    assert verdict_from_log(plan, killed) == killed

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from harness.hostinfo.machine import host_identity
+from harness.launching.process.oom_kills import read_oom_kills
 from harness.launching.setup.launch_plan import HostPlan, LaunchPlan
 from harness.launching.supervise.node_agents import NodeAgent, NodeAgents
 from harness.run_records.rank_statuses import RankStatus
@@ -87,7 +88,8 @@ def test_it_tells_the_signal_of_a_rank_whose_parent_has_not_asked_yet(tmp_path, 
     assert guard.alive() == [rank.pid]
     rank.kill()
     said = [json.loads(guard.child.stdout.readline()) for _ in range(4)]
-    assert said[-1] == {"alive": [], "signals": {str(rank.pid): 9}}
+    assert (said[-1]["alive"], said[-1]["signals"]) == ([], {str(rank.pid): 9})
+    assert said[-1]["oom_kills"] == read_oom_kills()
     guard.say("end\n")
     guard.last()
 

@@ -12,6 +12,7 @@ from harness.errors import ExitCode
 from harness.facts.deepspeed_version import DeepSpeedTarget
 from harness.findings import Finding, LinesOf
 from harness.hostinfo.machine import Accelerator
+from harness.hostinfo.training_packages import PACKAGES
 from harness.launching.setup.launch_request import LaunchRejected, LaunchRequest, LaunchSetup
 from harness.launching.setup.prepare import prepare
 from harness.spec.host_selection import HostSelection
@@ -124,3 +125,55 @@ def test_an_untested_deepspeed_is_one_line(target, is_told, spec, monkeypatch):
         assert lines[0].startswith(
             "note: the installed DeepSpeed 0.19.9 is untested, the harness was tested with 0.19.8;"
         )
+
+
+def test_a_path_that_this_machine_lacks_ends_a_launch_before_anything_is_written(spec, tmp_path):
+    wrong = ("data.train=nowhere/*.jsonl", "model.tokenizer=./tokenizer")
+    for dry_run in (True, False):
+        rejected = prepare(LaunchRequest(spec, wrong, dry_run=dry_run), RecordedLog())
+        assert isinstance(rejected, LaunchRejected)
+        assert [(f.gate, f.severity) for f in rejected.findings] == [("SP050", "error")] * 2
+        assert rejected.code is ExitCode.FINDINGS
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny.yaml"]
+
+
+def test_a_rejection_tells_missing_packages_and_a_wrong_resume_path_in_the_same_pass(spec, monkeypatch):
+    monkeypatch.setattr("harness.check.missing_software.find_spec", {}.get)
+    wrong = ("data.train=nowhere/*.jsonl", "telemetry.trackers=[wandb]")
+    installed: dict[str, str] = {}
+    monkeypatch.setattr("harness.hostinfo.machine.package_version", installed.get)
+    cases = [(False, {}, "error"), (True, {}, "warning"), (True, dict.fromkeys(PACKAGES, "1"), "error")]
+    for dry_run, packages, severity in cases:
+        installed |= packages
+        rejected = prepare(LaunchRequest(spec, wrong, resume="runs/nowhere", dry_run=dry_run), RecordedLog())
+        assert isinstance(rejected, LaunchRejected)
+        assert {(f.gate, f.severity) for f in rejected.findings} >= {
+            ("SP050", "error"),
+            ("EN016", severity),
+            ("CK001", "error"),
+        }
+
+
+def test_hosts_may_have_what_the_launching_machine_lacks(spec):
+    log = RecordedLog()
+    request = LaunchRequest(spec, ("data.train=nowhere/*.jsonl",), hosts=HostSelection(hosts="a:1,b:1"), dry_run=True)
+    setup = prepare(request, log)
+    assert not isinstance(setup, LaunchRejected) or "SP050" not in {f.gate for f in setup.findings}
+    assert [f.severity for f in log.warnings if f.gate == "SP050"] == ["info"]
+
+
+def test_ranks_get_the_paths_next_to_the_spec(spec, tmp_path):
+    (tmp_path / "specs").mkdir()
+    (tmp_path / "specs" / "text.txt").write_text("text")
+    (tmp_path / "specs" / "tiny.yaml").write_text(SPEC.replace("builtin:python-docs", "text.txt"))
+    setup = prepare(LaunchRequest("specs/tiny.yaml", dry_run=True), RecordedLog())
+    assert isinstance(setup, LaunchSetup)
+    assert '"path": "specs/text.txt"' in setup.plan.documents["spec.resolved.json"]
+    assert 'train: "text.txt"' in setup.plan.documents["spec.yaml"], "as the user wrote it"
+
+
+def test_a_similar_name_is_suggested_for_a_resume(spec, tmp_path):
+    (tmp_path / "runs" / "tiny-1").mkdir(parents=True)
+    rejected = prepare(LaunchRequest(spec, resume="run/tiny-1", dry_run=True), RecordedLog())
+    assert isinstance(rejected, LaunchRejected)
+    assert rejected.findings[0].fix.title == "did you mean `runs/tiny-1`?"

@@ -18,9 +18,13 @@ from harness.launching.setup.launch_plan import HostPlan, LaunchPlan
 from harness.launching.supervise import hang_detector
 from harness.launching.supervise.launch_runner import run_launch
 from harness.launching.supervise.restart_files import read_restarts
+from harness.launching.supervise.termination import grace_seconds
 from harness.locks import RUN_LOCK
 from harness.plan.resolved_run import resolve_run
+from harness.run_records.run_record import read_run_record
+from harness.run_records.summary import summarise_run
 from harness.spec.run_spec import RunSpec
+from harness.spec.sections.launch_spec import LaunchSpec
 from harness.verdicts import read_verdict
 from harness.views.screen import Screen
 
@@ -90,6 +94,12 @@ def test_without_max_restarts_nothing_is_started_again(tmp_path):
     assert outcome.verdict.time == pytest.approx(time.time(), abs=60)
 
 
+def test_the_step_of_a_verdict_is_the_last_one_that_was_recorded(tmp_path):
+    """A status is up to a second old, and metrics.jsonl is not."""
+    outcome, run_dir = launch(tmp_path, ["step:1", "line:4", "killed"])
+    assert outcome.verdict.step == read_verdict(run_dir).step == summarise_run(read_run_record(run_dir)).step == 4
+
+
 def test_a_refusal_is_not_started_again(tmp_path):
     outcome, run_dir = launch(tmp_path, ["refuse"], max_restarts=5)
     assert (outcome.verdict.code, outcome.attempts) == (1, 1)
@@ -130,6 +140,17 @@ def test_a_hang_while_nothing_is_watched_goes_on(tmp_path):
     outcome, _ = launch(tmp_path, ["step:1", "wait"], max_restarts=3, stop_grace_seconds=0.5)
     timer.join()
     assert (outcome.verdict.state, outcome.verdict.code, outcome.attempts) == ("stopped", 130, 1)
+    assert outcome.verdict.notes == (
+        "no step and save had ended 500 ms after the signal, so nothing was saved: raise `launch.stop_grace_seconds`",
+    )
+
+
+def test_the_default_grace_is_enough_for_the_steps_that_were_measured():
+    assert grace_seconds(LaunchSpec(), [], 0.0) == 8.0
+    assert grace_seconds(LaunchSpec(), [0.2, 0.3], 1.0) == 8.0
+    assert grace_seconds(LaunchSpec(), [8.4, 8.0], 2.0) == pytest.approx(27.2)
+    assert grace_seconds(LaunchSpec(), [3600.0], 0.0) == 120.0
+    assert grace_seconds(LaunchSpec(stop_grace_seconds=5.0), [8.4], 2.0) == 5.0
 
 
 @pytest.mark.parametrize(("signum", "code"), [(signal.SIGUSR1, 138), (signal.SIGTERM, 143)])

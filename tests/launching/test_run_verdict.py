@@ -47,6 +47,26 @@ def test_a_rank_killed_by_the_kernel_is_blamed_before_its_peers_who_lost_it():
     assert (verdict.signal, verdict.cause) == ("SIGKILL", "LG003")
 
 
+@pytest.mark.parametrize(
+    ("ran_out", "cause", "reason"),
+    [
+        (True, "LG002", "killed by SIGKILL of the kernel's out-of-memory killer"),
+        (False, "LG006", "killed by SIGKILL, which a process sent: the kernel had not run out of memory"),
+        (None, "LG003", "killed by SIGKILL, as the kernel does when memory runs out"),
+    ],
+)
+def test_who_sent_the_signal_that_killed_a_rank(ran_out, cause, reason):
+    killed = RankExit(1, 1001, 100.4, signal.SIGKILL, ran_out_of_memory=ran_out)
+    verdict = decide_verdict(by_rank(status(0, "running"), status(1, "running")), 2, 247, [killed])
+    assert (verdict.rank, verdict.signal, verdict.cause, verdict.reason) == (1, "SIGKILL", cause, reason)
+
+
+def test_an_error_comes_before_one_that_lost_a_peer_whatever_the_clocks_say():
+    behind = status(0, "failed", time=90.0, error="RuntimeError: Connection reset by peer")
+    verdict = decide_verdict(by_rank(behind, status(1, "failed", time=101.0, error="ValueError: boom")), 2, 1)
+    assert (verdict.rank, verdict.reason) == (1, "ValueError: boom")
+
+
 def test_the_launcher_tells_the_signal_of_a_rank_that_was_reaped_before_anybody_looked():
     peer = status(0, "failed", time=100.0, error="Connection reset by peer")
     verdict = decide_verdict(by_rank(peer, status(1, "running")), 2, 247, [RankExit(1, 1001, 102.0, None)])

@@ -6,15 +6,18 @@ No process of the run may be left, the exit code must tell what happened, and wh
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 import time
 
 import pytest
 
-from harness.diagnosis.run_diagnosis import diagnose_run
-from harness.verdicts import read_verdict
+from harness.progress import START_UP
+from tests.support.control_groups import memory_limit
 from tests.support.launch_process import Launched, clean_up, left_over_buffers
+from tests.support.verdict_checks import assert_told_alike
 
 pytestmark = pytest.mark.training
 
@@ -75,6 +78,8 @@ def test_a_signal_saves_and_stops_every_rank_within_ten_seconds(launched, signum
     assert "--resume" in text
     assert left_over_buffers() == []
     assert took < 10
+    if to == "harness":
+        assert_told_alike(run.run_dir, text)
 
 
 def test_a_second_signal_does_not_wait(launched):
@@ -131,17 +136,30 @@ def test_a_killed_rank_is_named(launched):
     ended, text = run.end(60)
     assert ended == 137
     assert run.living() == []
-    assert (read_verdict(run.run_dir).rank, read_verdict(run.run_dir).signal) == (1, "SIGKILL")
-    # On the screen, in the report and in the log: one rank, and nothing of what the other one went through.
-    assert "failed on rank 1" in text
     assert "Traceback" not in text
-    assert not any(line.split()[:1] == ["slow"] for line in text.splitlines())
-    assert "failed on rank 1" in text[text.index("Diagnosis of the log") :]
-    report = (run.run_dir / "report.html").read_text()
-    assert report.count("<b>failed:</b>") == 1
-    assert "<b>failed:</b> rank 1 on" in report
-    found = diagnose_run(run.run_dir)
-    assert (found.cause, found.rank) == ("LG003", 1)
+    assert text.count("killed by SIGKILL") == 1
+    verdict = assert_told_alike(run.run_dir, text)
+    assert (verdict.rank, verdict.host, verdict.signal) == (1, socket.gethostname(), "SIGKILL")
+    assert verdict.cause == "LG006"
+    assert verdict.reason == "killed by SIGKILL, which a process sent: the kernel had not run out of memory"
+    rows = [json.loads(line) for line in (run.run_dir / "metrics.jsonl").read_text().splitlines()]
+    assert verdict.step == max(row["step"] for row in rows if row["type"] == "step")
+    told = [line for line in text.splitlines() if line.startswith("harness ranks are ")]
+    assert told[0] == f"harness ranks are {START_UP[0]}"
+    assert len(told) >= 2
+
+
+def test_a_rank_that_the_kernel_killed_for_memory_is_named(launched):
+    """A control group of its own with less memory than the rank needs: the kernel ends it as on a full host."""
+    run = launched()
+    run.wait_training()
+    with memory_limit(int(run.status(1)["pid"])):
+        ended, text = run.end(60)
+    assert ended == 137
+    assert run.living() == []
+    verdict = assert_told_alike(run.run_dir, text)
+    assert (verdict.rank, verdict.host, verdict.signal, verdict.cause) == (1, socket.gethostname(), "SIGKILL", "LG002")
+    assert verdict.reason == "killed by SIGKILL of the kernel's out-of-memory killer"
 
 
 def test_a_rank_that_fails_is_named_with_its_error(launched):

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from harness.locks import Lock
 from harness.run_records.run_files import drop_lost_steps
 from harness.run_records.run_record import read_run_record
-from harness.run_records.summary import summarise_run
+from harness.run_records.summary import summarise_run, time_parts
 from harness.verdicts import Verdict, write_verdict
 from tests.support.sample_run import BEGAN, KILLED, eventful, head, lost_a_rank, save, step, tiny, write_run
 
@@ -90,6 +91,11 @@ def test_the_ends_of_a_long_run_are_enough_for_a_list(tmp_path: Path) -> None:
 
 def test_when_it_was_started_comes_from_the_best_source(tmp_path: Path) -> None:
     assert summarise_run(read_run_record(eventful(tmp_path / "a", 60))).started == BEGAN
+    launched = eventful(tmp_path / "b", 60)
+    os.utime(launched / "spec.resolved.json", (BEGAN - 240, BEGAN - 240))  # four minutes of compiling
+    assert summarise_run(read_run_record(launched)).started == BEGAN - 240
+    os.utime(launched / "spec.resolved.json", (BEGAN + 86400, BEGAN + 86400))  # a copy
+    assert summarise_run(read_run_record(launched)).started == BEGAN
     old = write_run(tmp_path / "x-20260102-030405", tiny(), [{"type": "step", "step": 1}])
     started = summarise_run(read_run_record(old)).started
     assert started is not None
@@ -125,3 +131,16 @@ def test_without_a_verdict_the_ranks_are_believed(tmp_path: Path) -> None:
     assert (read_run_record(folder).verdict, read_run_record(folder).state) == (None, "failed")
     (folder / "verdict.json").write_text("{")
     assert read_run_record(folder).state == "failed"
+
+
+def test_the_time_of_a_run_is_that_of_its_launch(tmp_path: Path) -> None:
+    """With its verdict; the parts add up, also over a restart, whose pause is outside of the loop."""
+    folder = eventful(tmp_path / "r", 60)
+    before = summarise_run(read_run_record(folder)).seconds
+    assert time_parts(read_run_record(folder)) == ""
+    write_verdict(folder, Verdict("completed", 0, step=60, seconds=1000.0))
+    record = read_run_record(folder)
+    assert summarise_run(record).seconds == 1000.0 != before
+    # 180 s from the first header to the end of the ranks, with the steps that were lost; 62 s from the second header.
+    assert record.lost > 0
+    assert time_parts(record) == "4 min 02 s in the training loop, 12 min 38 s before and after it, in 2 attempts"

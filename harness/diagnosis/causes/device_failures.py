@@ -81,7 +81,7 @@ CAUSES = (
     ),
     FailureCause(
         "LG016",
-        "gpu-broke",
+        "gpu-failed",
         "a GPU reported a hardware error",
         "take that host out of the hostfile (`--exclude`), resume from the last checkpoint, and have the GPU checked "
         "(`nvidia-smi -q`, `dmesg | grep Xid`)",

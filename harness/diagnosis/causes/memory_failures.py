@@ -31,10 +31,10 @@ CAUSES = (
     FailureCause(
         "LG002",
         "host-out-of-memory",
-        "the kernel killed a rank because the host's memory had run out",
-        "give the job more host memory, or reduce the need: fewer ranks per host, no `pin_memory`, optimizer on NVMe, "
-        "fewer data "
-        "loader workers; `harness plan` counts the bytes per host",
+        "the kernel killed a rank because the memory of the host, or of its control group, had run out",
+        "give the job more host memory (a container or Slurm job has a limit of its own), or reduce the need: fewer "
+        "ranks per host, no `pin_memory`, optimizer on NVMe, fewer data loader workers; `harness plan` counts the "
+        "bytes per host",
         (
             FailureSignature(r"[Oo]ut of memory: Kill(?:ed)? process (?P<pid>\d+)"),
             FailureSignature(r"oom[-_]kill(?::constraint|er)|oom_reaper|[Mm]emory cgroup out of memory"),
@@ -43,10 +43,16 @@ CAUSES = (
             ),
             FailureSignature(r"task (?P<rank>\d+): Out Of Memory"),
             FailureSignature(r"OOMKilled|Memory limit exceeded, kill"),
+            FailureSignature(
+                r"^failed on rank (?P<rank>\d+) .*: killed by SIGKILL of the kernel's out-of-memory killer"
+            ),
             FailureSignature(r"DataLoader worker \(pid\(?s?\)? \d+\) is killed by signal: Killed", sure=False),
         ),
         page="Linux ends the process that uses most memory with SIGKILL: no message and no traceback, exit code -9 or "
-        "137. `dmesg` on that host, or the scheduler's log, confirms it.",
+        "137. `dmesg` on that host, or the scheduler's log, confirms it. `harness launch` compares the kernel's count "
+        "of such kills (`oom_kill` in `/proc/vmstat`) before and after the rank ended. The count is that of the whole "
+        "host: where jobs share it, a kill of another job in the same half minute counts too, and `dmesg` names the "
+        "process.",
     ),
     FailureCause(
         "LG003",
@@ -85,6 +91,17 @@ CAUSES = (
                 r"failed to (?:mlock|pin)|mlock.*failed|can't start new thread|pthread_create.*failed", sure=False
             ),
         ),
+    ),
+    FailureCause(
+        "LG006",
+        "killed-by-a-process",
+        "a process killed a rank with SIGKILL; the kernel had not run out of memory",
+        "find out which: the scheduler at a limit of time or memory, a daemon such as `earlyoom` or `systemd-oomd` "
+        "(its journal names the process), an administrator, a script",
+        (FailureSignature(r"^failed on rank (?P<rank>\d+) .*: killed by SIGKILL, which a process sent"),),
+        page="`harness launch` compares the kernel's count of out-of-memory kills (`oom_kill` in `/proc/vmstat`) "
+        "before and after the rank ended. Where the kernel has no such count, the cause is LG003. The kernel itself "
+        "also sends SIGKILL at a hard limit of CPU time (`ulimit -Ht`).",
     ),
     FailureCause(
         "LG005",

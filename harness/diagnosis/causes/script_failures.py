@@ -97,7 +97,7 @@ CAUSES = (
     ),
     FailureCause(
         "LG087",
-        "elastic-batch-for-no-such-world",
+        "elastic-batch-without-this-world-size",
         "the `elasticity` block does not allow this number of ranks",
         "start a number of ranks that it lists, or write the batch sizes without `elasticity` (gone from 0.19.8)",
         (FailureSignature(r"ElasticityIncompatibleWorldSize|ElasticityError|ElasticityConfigError"),),

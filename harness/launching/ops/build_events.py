@@ -24,6 +24,8 @@ class BuildProgress:
     host: str = ""
     op: str = ""
     failed_op: str | None = None
+    is_compiled: bool = False
+    """A library of the op was there before."""
     _start: float = 0.0
     _rest: bytes = b""
 
@@ -37,7 +39,7 @@ class BuildProgress:
     def report(self, observer: LaunchObserver) -> None:
         """Report to the observer how long the op has been compiling."""
         if self.op:
-            expected = COMPILE_SECONDS.get(self.op, _DEFAULT_COMPILE_SECONDS)
+            expected = None if self.is_compiled else COMPILE_SECONDS.get(self.op, _DEFAULT_COMPILE_SECONDS)
             observer.on_op_build(self._label, time.monotonic() - self._start, expected)
 
     @property
@@ -48,6 +50,7 @@ class BuildProgress:
         match event.get("event"):
             case "start":
                 self.op, self._start = str(event["op"]), time.monotonic()
+                self.is_compiled = bool(event.get("compiled"))
             case "done":
                 if event.get("compiled"):
                     observer.on_op_built(self._label, time.monotonic() - self._start)
@@ -58,4 +61,5 @@ class BuildProgress:
                 on_lock = observer.on_lock_removed if event.get("removed") else observer.on_lock_kept
                 on_lock(Path(str(event["file"])), self.host)
             case "unloadable":
+                self.is_compiled = False
                 observer.on_op_unloadable(str(event["op"]), str(event.get("error", "")), self.host)

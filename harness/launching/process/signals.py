@@ -7,6 +7,8 @@ import signal
 from types import FrameType, TracebackType
 from typing import Any
 
+from harness.verdicts import describe_signal
+
 
 class SignalInterrupt(Exception):
     """Raised when a signal interrupts a stage; `signum` is its number."""
@@ -62,9 +64,7 @@ class Signals:
 
 def signal_name(signum: int) -> str:
     """The signal's name for people."""
-    if signum == signal.SIGUSR1:
-        return "SIGUSR1 (notice of pre-emption)"
-    return "Ctrl-C" if signum == signal.SIGINT else signal.Signals(signum).name
+    return describe_signal(signal.Signals(signum).name)
 
 
 def parse_signal_name(text: str) -> int | None:

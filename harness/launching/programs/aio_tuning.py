@@ -12,6 +12,7 @@ from typing import Any
 from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
 from harness.hostinfo import machine
+from harness.hostinfo.training_packages import install_command
 from harness.interpreter import python_command
 from harness.launching.process.child_process import own_programs_path, read_child_lines
 
@@ -45,7 +46,7 @@ def tune_aio(folder: Path, on_trial: Callable[[dict[str, Any]], None], seconds: 
     """The fastest settings on the disk of `folder`; `on_trial` gets each trial. Raises UserError (OP120)."""
     missing = [name for name in ("torch", "deepspeed") if machine.package_version(name) is None]
     if missing:
-        raise _disk_error(f"{' and '.join(missing)} not installed", "pip install 'deepspeed-harness[train]'")
+        raise _disk_error(f"{' and '.join(missing)} not installed", install_command("train"))
     free = machine.free_bytes(folder) or 0
     size = min(FILE_BYTES, free // 4 >> 20 << 20)
     if size < 16 << 20:

@@ -18,4 +18,4 @@ class DoctorCheck:
     value: str
     state: CheckState = "ok"
     means: str = ""
-    mend: str = ""
+    fix: str = ""

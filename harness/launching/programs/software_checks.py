@@ -13,6 +13,7 @@ from pathlib import Path
 from harness.facts.deepspeed_version import VERIFIED_RANGE
 from harness.hostinfo import machine
 from harness.hostinfo.torch_extensions import torch_extensions_dir
+from harness.hostinfo.training_packages import install_command
 from harness.launching.programs.doctor_rows import DoctorCheck
 
 
@@ -40,7 +41,7 @@ def check_software() -> Iterator[DoctorCheck]:
                 "not installed",
                 "missing" if needed else "note",
                 "no training; validating, planning and rendering work" if needed else "",
-                "pip install 'deepspeed-harness[train]'",
+                install_command("train"),
             )
         else:
             yield _check_version(name, version)

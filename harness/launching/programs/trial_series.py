@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import NamedTuple, NoReturn
 
 from harness.check.check_file import CheckedFile
+from harness.check.machine_findings import with_launch_findings, with_misspelt_paths
 from harness.errors import ExitCode
 from harness.launching.hosts.local_host import inspect_local_host
 from harness.launching.programs.trial_runner import TrialSettings, run_trial
@@ -32,15 +33,17 @@ class TrialSeries(NamedTuple):
     exit_code: int | None = None
 
 
-def check_request(request: TuneRequest) -> tuple[CheckedFile, int]:
+def check_request(request: TuneRequest, *, dry_run: bool) -> tuple[CheckedFile, int]:
     """The checked spec, with as many ranks as this machine has accelerators where nothing says how many; and that
-    number of accelerators.
+    number of accelerators. Trials on this machine need every path of the spec, a dry run none.
     """
     checked = request.check()
     local_host = inspect_local_host(variables=checked.run.spec.launch.env if checked.run else None)
     if checked.run is not None and checked.run.parallel_dims.world_size is None:
         checked = request.check(world_size=local_host.num_accelerators or 1)
-    return checked, local_host.num_accelerators
+    if dry_run or (checked.run is not None and checked.run.cluster is not None):
+        return with_misspelt_paths(checked), local_host.num_accelerators
+    return with_launch_findings(checked, here=True), local_host.num_accelerators
 
 
 def run_trials(settings: TrialSettings, search: TuneSearch, observer: TrialObserver) -> TrialSeries:

@@ -23,7 +23,9 @@ ALLOWED_CODE_VARIABLE = "HARNESS_ALLOWED_CODE"
 """The variable with the sha256 of the one file that the ranks may run."""
 LEADER_VARIABLE = "HARNESS_LEADER"
 """With per-node launches: the first host's supervisor, which holds the run directory."""
-RESERVED_VARIABLES = ("PATH", "HARNESS_RUN_DIR", "HARNESS_SUPERVISOR", LEADER_VARIABLE)
+PROCESS_VARIABLES = ("HARNESS_SUPERVISOR", LEADER_VARIABLE)
+"""Variables that name a process of one launch: of no use to a reader."""
+RESERVED_VARIABLES = ("PATH", "HARNESS_RUN_DIR", *PROCESS_VARIABLES)
 """The plan's own variables; of these `launch.env` can set PATH alone (gate SE002)."""
 SSH_OPTIONS = "-o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=5 -o ServerAliveCountMax=4"
 """For pdsh: no prompts, and a connection to an unreachable host ends by itself."""

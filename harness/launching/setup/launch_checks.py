@@ -7,10 +7,12 @@ Not gates: they judge where and how a run starts, not what it trains.
 from __future__ import annotations
 
 import re
+import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from harness.check.missing_software import find_missing_software
 from harness.findings import Finding, Fix
 from harness.hostinfo import machine
 from harness.hostinfo.torch_devices import find_torch_problem, format_device_names
@@ -23,8 +25,10 @@ from harness.launching.setup.environment import forwarded_variables
 from harness.launching.setup.launch_plan import is_local
 from harness.plan.resolved_run import ResolvedRun
 
-INSTALLABLE = {"EN002", "EN009", "EN014", "MD154"}
-"""Findings about programs that this machine lacks."""
+_INSTALLABLE = {"EN002", "EN009", "EN014", "EN016", "MD154"}
+"""Findings about programs and devices that this machine lacks."""
+_NAMED_BY_SPEC = {"EN016", "MD154"}
+"""Those about what a key of the spec needs."""
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _UNQUOTABLE = re.compile(r"""["`$\\%\n\r]|^\s|\s$""")
 _UNQUOTABLE_BY_BACKEND = {"openmpi": re.compile(r"[^\w@%+=:,./-]"), "slurm": re.compile(r"[^\w@%+=:./-]")}
@@ -41,10 +45,11 @@ def check_launch(
     findings = [
         *_check_python_optimize(run, local_host),
         *_check_installed(local_host),
-        *_check_peft(run, local_host),
         *_check_variable_names(run),
     ]
     local_ranks = _local_rank_count(run, local_host, node_rank)
+    missing = find_missing_software(run.spec.model, run.spec.telemetry, run.spec.launch.env)
+    findings += [f for f in missing if local_ranks is not None or f.gate == "MD154"]
     findings += [
         *_check_device_ids(local_host, local_ranks),
         *core_binding.check_core_binding(run.spec.launch, local_host, local_ranks),
@@ -62,6 +67,16 @@ def check_launch(
         ]
         findings += [*_check_backend_program(run, backend), *_check_rank_placement(run, local_host, backend)]
     return tuple(findings)
+
+
+def soften_for_dry_run(findings: Iterable[Finding], *, has_local_ranks: bool) -> list[Finding]:
+    """The findings of a dry run, which is for machines without the training packages and the launcher's programs, too:
+    what they lack is a warning. Where this machine could train its ranks, what a key of the spec needs stays an error.
+    """
+    softened = _INSTALLABLE
+    if has_local_ranks and missing_packages_finding() is None:
+        softened = _INSTALLABLE - _NAMED_BY_SPEC
+    return [f._replace(severity="warning") if f.gate in softened else f for f in findings]
 
 
 def _local_rank_count(run: ResolvedRun, local_host: LocalHost, node: int | None) -> int | None:
@@ -102,17 +117,6 @@ def _check_installed(local_host: LocalHost) -> Iterator[Finding]:
             "error",
             f"the launch scripts are not in {local_host.scripts}",
             fix=Fix("reinstall the project"),
-        )
-
-
-def _check_peft(run: ResolvedRun, local_host: LocalHost) -> Iterator[Finding]:
-    if run.spec.model.lora is not None and machine.package_version("peft") is None:
-        yield Finding(
-            "MD154",
-            "error",
-            f"`model.lora` needs the package `peft`, which {local_host.python} does not find",
-            key="model.lora",
-            fix=Fix("install it there and on every host: pip install 'deepspeed-harness[lora]'"),
         )
 
 
@@ -285,3 +289,9 @@ def _check_no_ssh(run: ResolvedRun) -> Iterator[Finding]:
             notes=("no host can restart the ranks of another",),
             fix=Fix("let the scheduler restart all hosts, with `--resume auto` on the first"),
         )
+
+
+def refuse_deepspeed_json(file: str) -> Finding:
+    """The error of a command that needs a run spec and got a DeepSpeed JSON."""
+    fix = Fix(f"`harness adopt {shlex.quote(file)} -o spec.yaml` makes a run spec of it")
+    return Finding("SP020", "error", f"`{file}` is a DeepSpeed JSON, which has no model and no data", fix=fix)

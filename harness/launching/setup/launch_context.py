@@ -21,8 +21,10 @@ class LaunchObserver(Protocol):
     def on_ops_check(self, ops: Sequence[str]) -> None:
         """The stamp has no entry for these ops; the builder imports torch to check them."""
 
-    def on_op_build(self, op: str, seconds: float, expected: float) -> None:
-        """An op has been compiling for `seconds`; called repeatedly. `expected`: usual seconds."""
+    def on_op_build(self, op: str, seconds: float, expected: float | None) -> None:
+        """An op has been compiling for `seconds`; called repeatedly. `expected`: usual seconds; None: it was compiled
+        before, and is loaded.
+        """
 
     def on_op_built(self, op: str, seconds: float) -> None:
         """An op is ready."""
@@ -38,6 +40,9 @@ class LaunchObserver(Protocol):
 
     def on_start(self, world: int, hosts: int, log: Path) -> None:
         """The launcher has started."""
+
+    def on_start_up(self, activity: str) -> None:
+        """What the ranks do before their first step; called when that changes, with an empty text once they train."""
 
     def on_output(self, line: str) -> None:
         """A line of the launcher or of a rank."""

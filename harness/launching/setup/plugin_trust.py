@@ -12,6 +12,7 @@ from pathlib import Path
 from harness.errors import ExitCode, UserError
 from harness.file_io import read_regular
 from harness.findings import Finding, Fix
+from harness.hostinfo.path_probe import answer_in_time
 from harness.spec.parse.source import MAX_BYTES
 
 
@@ -23,7 +24,7 @@ def verify_plugin_allowed(file: str | None, folder: Path, *, allow_local_code: b
     if file is None:
         return None
     try:
-        code = read_regular(folder / file, MAX_BYTES)
+        code = answer_in_time(folder / file, lambda: read_regular(folder / file, MAX_BYTES))
     except (OSError, ValueError) as error:
         reason = (getattr(error, "strerror", None) or str(error)).lower()
         message = f"`{file}` cannot be read: {reason}"

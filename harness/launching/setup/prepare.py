@@ -13,21 +13,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from harness.check.check_file import check_file, check_loaded_run, check_survey, load_run
+from harness.check.check_file import LoadedRun, check_file, check_loaded_run, check_survey, load_run
 from harness.check.deepspeed_release import untested_release_note
+from harness.check.machine_findings import with_findings, with_launch_findings
+from harness.check.missing_software import find_missing_software
 from harness.errors import ExitCode, UserError
 from harness.facts.deepspeed_version import resolve_target
 from harness.facts.devices import find_device
 from harness.facts.required_ops import required_ops
 from harness.file_io import relative_to_cwd
-from harness.findings import Finding, Fix, LinesOf, Report
+from harness.findings import Finding, LinesOf, Report
 from harness.hostinfo.host_survey import Survey
+from harness.hostinfo.machine import host_memory
 from harness.hostinfo.torch_devices import format_device_names
 from harness.launching.hosts.local_host import LocalHost, inspect_local_host, unresolved_names_note
 from harness.launching.hosts.preflight_survey import SurveyOptions, survey_hosts
 from harness.launching.setup.debug_env import with_flops_profiler_output
 from harness.launching.setup.environment import ignored_env_files
-from harness.launching.setup.launch_checks import INSTALLABLE, check_launch
+from harness.launching.setup.launch_checks import check_launch, refuse_deepspeed_json, soften_for_dry_run
 from harness.launching.setup.launch_plan import LaunchPlan, Network, RunTarget, build_launch_plan, is_local
 from harness.launching.setup.launch_request import (
     NOTHING_WRITTEN,
@@ -38,7 +41,7 @@ from harness.launching.setup.launch_request import (
 from harness.launching.setup.no_ssh import resolve_node_rank, shared_run_dir
 from harness.launching.setup.plugin_trust import verify_plugin_allowed
 from harness.launching.setup.prewarmed_launcher import PrewarmedLauncher
-from harness.launching.setup.resume import resolve_resume
+from harness.launching.setup.resume import find_resume_folder, resolve_resume
 from harness.launching.setup.run_dir import new_run_dir, replace_files
 from harness.launching.setup.slurm import NOT_SUBMITTED, SlurmJob, build_job, job_command
 from harness.nvme_dirs import with_run_swap_dirs
@@ -90,6 +93,7 @@ def prepare(request: LaunchRequest, log: LaunchLog) -> LaunchSetup | SlurmJob | 
         hostfile=request.hostfile,
         selection=request.hosts,
         local_num_gpus=request.hosts.num_gpus if request.hosts is not None else None,
+        look_at_paths=True,
     )
     names = (host.name for host in loaded.cluster.hosts) if loaded.cluster else ()
     local_host = inspect_local_host(names, loaded.spec.launch.env if loaded.spec else None)
@@ -99,9 +103,12 @@ def prepare(request: LaunchRequest, log: LaunchLog) -> LaunchSetup | SlurmJob | 
         launching=True,
         allow_code=request.allow_local_code,
     )
+    checked = with_launch_findings(checked, here=_has_local_ranks(request, loaded, local_host))
     run, source = checked.run, checked.source
     if run is None or source is None or not checked.report.ok:
         closing = NOTHING_WRITTEN if submission is None else NOT_SUBMITTED
+        if run is not None and source is not None and submission is None:
+            checked = with_findings(checked, _find_other_obstacles(request, run, local_host))
         return LaunchRejected(checked.report.findings, checked.lines_of, checked.code, closing, checked.report)
     _log_findings(log, checked.report, checked.lines_of)
     if submission is not None:
@@ -138,6 +145,14 @@ def prepare(request: LaunchRequest, log: LaunchLog) -> LaunchSetup | SlurmJob | 
         network = Network(None, request.per_node.master_addr)
     plan = build_launch_plan(files.run, files.config.config, local_host, target, network, location.node_rank)
     return LaunchSetup(request, files.run, local_host, plan, target, survey, prewarmed_launcher)
+
+
+def _has_local_ranks(request: LaunchRequest, loaded: LoadedRun, local_host: LocalHost) -> bool:
+    """Whether ranks run on this machine, so that it needs every path of the spec. Other hosts may differ."""
+    if request.submission is not None:
+        return False
+    hosts = loaded.cluster.hosts if loaded.cluster is not None and request.per_node is None else ()
+    return not hosts or any(host.name in local_host.local_names for host in hosts)
 
 
 def replan_without_hosts(setup: LaunchSetup, lost: Collection[str]) -> LaunchPlan | str:
@@ -181,7 +196,9 @@ def _build_run_files(
     run, rendered = render_with_tuned_defaults(run, local_host.cwd)
     own_folders = with_flops_profiler_output(with_run_swap_dirs(rendered.config, run_dir), run_dir)
     config = DSConfig(own_folders, {})
-    plan = make_plan(run, local_host.cwd, None if local_host.num_accelerators else "cpu")
+    plan = make_plan(
+        run, local_host.cwd, None if local_host.num_accelerators else "cpu", local_memory=host_memory().total or None
+    )
     documents = {
         "spec.yaml": source.text,
         "spec.resolved.json": json.dumps(run.to_json(), indent=2) + "\n",
@@ -206,19 +223,34 @@ def _locate(request: LaunchRequest, run: ResolvedRun, local_host: LocalHost) -> 
     return _RunLocation(run_dir, node_rank, reaches_hosts=False)
 
 
+def _find_other_obstacles(request: LaunchRequest, run: ResolvedRun, local_host: LocalHost) -> list[Finding]:
+    """The packages and the folder of `--resume` that a rejected launch lacks, too: one pass tells all mistakes."""
+    findings: list[Finding] = []
+    if is_local(run, local_host):
+        findings += find_missing_software(run.spec.model, run.spec.telemetry, run.spec.launch.env)
+    if request.dry_run:
+        findings = soften_for_dry_run(findings, has_local_ranks=True)
+    if request.resume not in ("never", "auto"):
+        try:
+            find_resume_folder(request.resume, local_host.cwd / run.spec.launch.output_dir)
+        except UserError as error:
+            findings += error.findings
+    return findings
+
+
 def _check_startable(
     request: LaunchRequest, run: ResolvedRun, local_host: LocalHost, location: _RunLocation, log: LaunchLog
 ) -> None:
-    """Check that the run can start here. Raises UserError. In a dry run missing programs are warnings."""
+    """Check that the run can start here. Raises UserError. In a dry run some missing programs are warnings."""
     findings = list(check_launch(run, local_host, location.run_dir, location.node_rank))
     if run.kind != "spec":
-        message = f"`{request.spec}` is a DeepSpeed JSON, which has no model and no data"
-        fix = Fix("write a run spec; `harness schema` and `ds_configs/` show how")
-        findings.insert(0, Finding("SP020", "error", message, fix=fix))
-    missing = [f for f in findings if request.dry_run and f.gate in INSTALLABLE]
-    if missing:
-        log.on_findings([f._replace(severity="warning") for f in missing], None)
-    errors = [f for f in findings if f not in missing]
+        findings.insert(0, refuse_deepspeed_json(request.spec))
+    if request.dry_run:
+        findings = soften_for_dry_run(findings, has_local_ranks=not location.reaches_hosts)
+    warnings = [f for f in findings if not f.is_error]
+    if warnings:
+        log.on_findings(warnings, None)
+    errors = [f for f in findings if f.is_error]
     if errors:
         raise UserError(errors, ExitCode.FINDINGS if errors[0].gate.startswith("SP") else ExitCode.PREFLIGHT)
 

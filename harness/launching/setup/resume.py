@@ -22,8 +22,10 @@ from harness.checkpoints.manifest import read_manifest
 from harness.checkpoints.resume_compatibility import compare_with_run
 from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
+from harness.hostinfo.path_probe import answer_in_time, find_similar_path
 from harness.launching.setup.run_dir import list_runs
 from harness.locks import RUN_LOCK, current_holder
+from harness.run_records.run_list import known_runs_notes, resolve_run_path
 
 Log = Callable[[str], None]
 
@@ -40,7 +42,7 @@ def resolve_resume(
     requested: str, output_dir: Path, name: str, spec: Mapping[str, Any], allowed: tuple[str, ...], log: Log
 ) -> ResumeSource:
     """`never`: nothing. `auto`: the newest complete checkpoint among this spec's earlier runs, if any has one. Else a
-    run directory or a checkpoint.
+    run directory, the name of one in `output_dir`, such as `latest`, or a checkpoint.
 
     Every byte of that checkpoint is verified, and `log` gets a line for each one that is skipped. Raises UserError when
     a named one is not complete (CK001, CK101 ...), when a change of the spec breaks continuity (CK107 ...) or when the
@@ -49,7 +51,7 @@ def resolve_resume(
     if requested == "never":
         return ResumeSource()
     is_auto = requested == "auto"
-    source = _resume_newest_run(output_dir, name, log) if is_auto else _resume_named(requested, log)
+    source = _resume_newest_run(output_dir, name, log) if is_auto else _resume_named(requested, output_dir, log)
     if source.checkpoint is not None:
         _check_continuity(source.checkpoint, spec, allowed, log)
     return source
@@ -79,10 +81,22 @@ def _resume_newest_run(output_dir: Path, name: str, log: Log) -> ResumeSource:
     return ResumeSource()
 
 
-def _resume_named(requested: str, log: Log) -> ResumeSource:
-    folder = Path(requested)
+def find_resume_folder(requested: str, output_dir: Path) -> Path:
+    """The run directory or checkpoint that `--resume` names; what is in it is not read. Raises UserError (CK001)."""
+    try:
+        folder = answer_in_time(Path(requested), lambda: resolve_run_path(requested, output_dir))
+    except TimeoutError as error:
+        raise UserError([_no_checkpoint_finding(requested, str(error))]) from None
     if not folder.is_dir():
-        raise UserError([_no_checkpoint_finding(requested, "is not a folder")])
+        similar = find_similar_path("", requested, lambda path: Path(path).is_dir())
+        notes = () if folder.exists() or similar else known_runs_notes(output_dir)
+        problem = "is not a folder or the name of a run"
+        raise UserError([_no_checkpoint_finding(requested, problem, notes, similar)])
+    return folder
+
+
+def _resume_named(requested: str, output_dir: Path, log: Log) -> ResumeSource:
+    folder = find_resume_folder(requested, output_dir)
     inside = checkpoints_folder(folder)
     if inside != folder.parent:
         checkpoint = _find_latest_and_log_skipped(inside, log)
@@ -118,9 +132,12 @@ def _check_continuity(checkpoint: Path, spec: Mapping[str, Any], allowed: tuple[
         log(finding.message)
 
 
-def _no_checkpoint_finding(requested: str, problem: str) -> Finding:
-    fix = Fix("name a run directory or a checkpoint that has `manifest.json`")
-    return Finding("CK001", "error", f"`{requested}` {problem}", fix=fix)
+def _no_checkpoint_finding(
+    requested: str, problem: str, notes: tuple[str, ...] = (), similar: str | None = None
+) -> Finding:
+    title = "name a run, such as `latest`, or a checkpoint that has `manifest.json`"
+    fix = Fix(title if similar is None else f"did you mean `{similar}`?")
+    return Finding("CK001", "error", f"`{requested}` {problem}", notes=notes, fix=fix)
 
 
 def _still_running_finding(run_dir: Path, holder: str) -> Finding:

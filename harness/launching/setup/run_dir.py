@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from harness.errors import ExitCode, UserError
-from harness.file_io import write_atomically
+from harness.file_io import read_umask, write_atomically
 from harness.findings import Finding, Fix
 from harness.launching.setup.launch_plan import LaunchPlan
 from harness.locks import RUN_LOCK, Lock, LockHeld
@@ -39,12 +39,12 @@ def write_run_dir(plan: LaunchPlan) -> None:
     try:
         parent.mkdir(parents=True, exist_ok=True)
         scratch = Path(tempfile.mkdtemp(prefix=".new-", dir=parent))
-        scratch.chmod(0o777 & ~_umask())
+        scratch.chmod(0o777 & ~read_umask())
         for folder in SUBFOLDERS:
             (scratch / folder).mkdir()
         for name, text in plan.files().items():
             (scratch / name).write_text(text, encoding="utf-8")
-        (scratch / "launch.sh").chmod(0o777 & ~_umask())
+        (scratch / "launch.sh").chmod(0o777 & ~read_umask())
         scratch.rename(plan.run_dir)
     except OSError as error:
         if scratch is not None:
@@ -104,12 +104,6 @@ def _creation_key(run_dir: Path) -> tuple[float, str]:
         return ((run_dir / "launch.json").stat().st_mtime, run_dir.name)
     except OSError:
         return (0.0, run_dir.name)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _write_error_finding(run_dir: Path, error: OSError) -> Finding:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from harness.checkpoints.latest import find_latest
 from harness.errors import ExitCode
 from harness.launching.setup.launch_context import LaunchContext
 from harness.launching.setup.launch_plan import HostPlan, LaunchPlan
@@ -20,6 +21,7 @@ from harness.launching.supervise.run_verdict import decide_verdict
 from harness.launching.supervise.termination import RankTermination
 from harness.run_records.rank_statuses import read_statuses
 from harness.spec.sections.launch_spec import LaunchSpec
+from harness.units import format_seconds
 from harness.verdicts import Verdict
 
 _STOP_SIGNALS = {signal.SIGTERM, signal.SIGINT, signal.SIGUSR1}
@@ -42,7 +44,7 @@ def run_attempt(
     remove_buffers(plan)
     log = log_name(plan.attempt) if plan.is_leader else f"host-{plan.hosts[plan.node_rank or 0].name}.log"
     monitor = RankMonitor(plan, launch, context, log, heartbeat)
-    termination = RankTermination(monitor, launch.stop_grace_seconds)
+    termination = RankTermination(monitor, launch)
     monitor.start()
     try:
         _wait_for_end(monitor, termination)
@@ -89,6 +91,7 @@ def _result_of(
         stop_text=_read_text(plan.run_dir / "stop"),
         starts_remote_ranks=plan.starts_remote_ranks,
     )
+    verdict = replace(verdict, step=max(verdict.step, monitor.last_step))
     lost_host = None
     if monitor.lost_host is not None and verdict.state != "completed":
         lost_host = monitor.lost_host.name
@@ -98,6 +101,8 @@ def _result_of(
         host = statuses[rank].host if rank in statuses else ""
         hung = Verdict("failed", ExitCode.HUNG, monitor.hang.reason, rank, host, verdict.step)
         verdict = replace(hung, cause=_HANG_CAUSE)
+    if termination.exceeded_grace is not None and termination.ranks_killed:
+        verdict = replace(verdict, notes=(*verdict.notes, _exceeded_grace_note(plan, termination.exceeded_grace)))
     if termination.unkilled_processes:
         pids = ", ".join(str(p.pid) for p in termination.unkilled_processes)
         verdict = replace(verdict, notes=(*verdict.notes, f"these processes could not be killed: {pids}"))
@@ -105,6 +110,16 @@ def _result_of(
         note = f"these could not be killed: {'; '.join(termination.unkilled_on_hosts)}"
         verdict = replace(verdict, notes=(*verdict.notes, note))
     return AttemptResult(verdict, lost_host)
+
+
+def _exceeded_grace_note(plan: LaunchPlan, seconds: float) -> str:
+    """The time that the ranks had, the key that sets it, and what is left of their training."""
+    newest = find_latest(plan.run_dir / "checkpoints", verify="exists").checkpoint
+    saved = "nothing was saved" if newest is None else f"only {newest.name} is saved"
+    return (
+        f"no step and save had ended {format_seconds(seconds)} after the signal, so {saved}: raise "
+        "`launch.stop_grace_seconds`"
+    )
 
 
 def _lost_host_verdict(host: HostPlan, verdict: Verdict) -> Verdict:

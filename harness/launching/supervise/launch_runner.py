@@ -90,34 +90,36 @@ def run_launch(
             _build_ops(plan, context)
         except SignalInterrupt as interrupt:
             name, reason = signal.Signals(interrupt.signum).name, "nothing was started, compiling was interrupted"
-            verdict = Verdict("stopped", 128 + interrupt.signum, reason, signal=name, time=time.time())
+            seconds = time.monotonic() - start
+            verdict = Verdict("stopped", 128 + interrupt.signum, reason, signal=name, time=time.time(), seconds=seconds)
             save_verdict(plan, verdict, context)
-            return LaunchResult(plan, verdict, time.monotonic() - start, ranks_started=False)
+            return LaunchResult(plan, verdict, seconds, ranks_started=False)
         lock = acquire_lock(plan.run_dir) if plan.is_leader else None
+        heartbeat = lock.touch if lock else lambda: None
         try:
-            verdict, attempts = supervise_run(
-                plan, run.spec.launch, context, lock.touch if lock else lambda: None, replan_without_hosts
-            )
+            try:
+                verdict, attempts = supervise_run(plan, run.spec.launch, context, heartbeat, replan_without_hosts)
+            finally:
+                remove_swap_folders(plan, context)
+            checkpoint = find_latest(plan.run_dir / "checkpoints", verify="exists").checkpoint
+            export = None
+            if verdict.state == "completed" and run.spec.export.at_end and plan.is_leader:
+                verdict, export = export_at_end(
+                    plan,
+                    run.spec.export,
+                    verdict,
+                    checkpoint,
+                    context,
+                    trust_remote_code=run.spec.model.trust_remote_code,
+                    heartbeat=heartbeat,
+                )
         finally:
-            remove_swap_folders(plan, context)
             if lock:
                 lock.release()
         seconds = time.monotonic() - start
-        checkpoint = find_latest(plan.run_dir / "checkpoints", verify="exists").checkpoint
-        result = LaunchResult(plan, verdict, seconds, checkpoint, attempts=len(attempts))
-        if verdict.state == "completed" and run.spec.export.at_end and plan.is_leader:
-            final, export = export_at_end(
-                plan,
-                run.spec.export,
-                verdict,
-                checkpoint,
-                context,
-                trust_remote_code=run.spec.model.trust_remote_code,
-            )
-            result = replace(result, verdict=final, export=export)
-            if final != verdict:
-                save_verdict(plan, final, context)
-    return replace(result, seconds=time.monotonic() - start)
+        verdict = replace(verdict, seconds=round(seconds, 3))
+        save_verdict(plan, verdict, context)
+    return LaunchResult(plan, verdict, seconds, checkpoint, export, attempts=len(attempts))
 
 
 def _build_ops(plan: LaunchPlan, context: LaunchContext) -> None:

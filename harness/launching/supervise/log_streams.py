@@ -52,8 +52,8 @@ class LauncherOutput:
             self._lines.put(rest.decode("utf-8", "replace"))
 
 
-class JsonlTail:
-    """The lines that another process appends to a JSON-lines file from now on."""
+class LineTail:
+    """The lines that another process appends to a file from now on."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._buffer = path, b""
@@ -62,8 +62,8 @@ class JsonlTail:
         except OSError:
             self._position = 0
 
-    def pop_rows(self) -> list[dict[str, object]]:
-        """New complete lines, without those that are no JSON object."""
+    def pop_lines(self) -> list[bytes]:
+        """New complete lines."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._position)
@@ -72,8 +72,16 @@ class JsonlTail:
             return []
         self._position += len(chunk)
         *lines, self._buffer = (self._buffer + chunk).split(b"\n")
+        return lines
+
+
+class JsonlTail(LineTail):
+    """The objects that another process appends to a JSON-lines file from now on."""
+
+    def pop_rows(self) -> list[dict[str, object]]:
+        """Those of new complete lines, without lines that are no JSON object."""
         rows = []
-        for line in lines:
+        for line in self.pop_lines():
             try:
                 row = json.loads(line)
             except ValueError:

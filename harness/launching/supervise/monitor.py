@@ -10,9 +10,11 @@ import os
 import signal
 import subprocess
 import time
+from collections import deque
 from collections.abc import Callable
 
 from harness.launching.hosts.pdsh_output import PdshDemux
+from harness.launching.process.oom_kills import OomKillHistory, read_oom_kills
 from harness.launching.process.processes import (
     Process,
     find_run_processes,
@@ -28,8 +30,10 @@ from harness.launching.supervise.log_streams import JsonlTail, LauncherOutput
 from harness.launching.supervise.node_agents import NodeAgents
 from harness.launching.supervise.run_verdict import RankExit
 from harness.launching.supervise.stack_dumps import dump_stacks
+from harness.launching.supervise.start_up import describe_start_up
 from harness.run_records.rank_statuses import RankStatus, read_statuses
 from harness.spec.sections.launch_spec import LaunchSpec
+from harness.units import finite_number
 
 TICK_SECONDS = 0.1
 _STATUS_POLL_SECONDS = 0.5
@@ -38,6 +42,7 @@ LAUNCHER_EXIT_SECONDS = 4.0
 _EXIT_HANG_SECONDS = 60.0
 """The limit for processes to exit once every rank has a final status. Freeing the memory of a large model takes
 seconds; a minute means that one hangs in a library's exit handler, and more time would not help."""
+_RECENT_STEPS = 5
 _PEER_REPORT_SECONDS = 3.0
 """Time for the other ranks to write their errors after one rank is lost. DeepSpeed's launcher sends them SIGTERM
 and waits for half a minute; a rank that waits in a collective for the lost one cannot end by itself."""
@@ -57,6 +62,12 @@ class RankMonitor:
         """The first host that fell silent."""
         self.first_loss_at: float | None = None
         """Monotonic time of the first rank that failed or exited."""
+        self.last_step = 0
+        """The last step of this attempt in metrics.jsonl; statuses are written once a second."""
+        self.step_seconds: deque[float] = deque(maxlen=_RECENT_STEPS)
+        """Of the last steps, as rank 0 measured them."""
+        self.save_seconds = 0.0
+        """Those that the last save took from training."""
         self.is_terminating = False
         """Set once the supervisor starts to kill ranks; later exits are not failures."""
         self.pdsh_output = PdshDemux((host.name for host in plan.hosts), plan.run_dir / "logs")
@@ -66,9 +77,11 @@ class RankMonitor:
         self._prewarmed_launcher = context.prewarmed_launcher if plan.attempt == 1 else None
         self._heartbeat = heartbeat
         self._log = plan.run_dir / "logs" / log
+        self._oom_kills = OomKillHistory()
         self._metrics = JsonlTail(plan.run_dir / "metrics.jsonl")
         self._hang_detector = HangDetector(launch.hang_timeout_seconds, local=plan.local)
         self._last_poll = 0.0
+        self._activity = ""
         self._all_final_since: float | None = None
 
     def start(self) -> None:
@@ -182,6 +195,11 @@ class RankMonitor:
     def poll(self, *, force: bool = False) -> None:
         """Pass on lines and metrics, look for ranks that exited, and twice a second read the statuses."""
         for row in self._metrics.pop_rows():
+            if row.get("type") == "step":
+                self.last_step = int(finite_number(row.get("step")) or self.last_step)
+                self.step_seconds.append(finite_number(row.get("seconds")) or 0.0)
+            elif row.get("type") == "save":
+                self.save_seconds = finite_number(row.get("seconds")) or 0.0
             self.observer.on_metrics(row)
         for line in self._output.pop_lines():
             if not self.plan.starts_remote_ranks or not (
@@ -189,13 +207,22 @@ class RankMonitor:
             ):
                 self.observer.on_output(line)
         self._heartbeat()
+        self._oom_kills.add(read_oom_kills())
         if force or time.monotonic() - self._last_poll >= _STATUS_POLL_SECONDS:
             self.statuses = {**self.statuses, **read_statuses(self.plan.run_dir)}
             self._last_poll = time.monotonic()
+            self._report_start_up()
         if self.node_agents is not None and not self.is_terminating:
             self.node_agents.poll()
         if not self.is_terminating:
             self._find_rank_exits()
+
+    def _report_start_up(self) -> None:
+        """Pass on what the ranks do before their first step, when it changes."""
+        activity = describe_start_up(self.statuses, self.plan.world_size)
+        if activity != self._activity and not self.is_terminating:
+            self._activity = activity
+            self.observer.on_start_up(activity)
 
     def _find_rank_exits(self) -> None:
         known = {rank_exit.rank for rank_exit in self.rank_exits}
@@ -208,9 +235,10 @@ class RankMonitor:
                 continue
             process = read_process(status.pid)
             if process is None or process.has_exited:
-                self.rank_exits.append(
-                    RankExit(status.rank, status.pid, time.time(), process.exit_signal if process else None)
-                )
+                self._oom_kills.add(read_oom_kills())  # again: the kernel may have killed it since the last one
+                signum, oom = process.exit_signal if process else None, self._oom_kills.has_risen()
+                rank_exit = RankExit(status.rank, status.pid, time.time(), signum, ran_out_of_memory=oom)
+                self.rank_exits.append(rank_exit)
 
     def find_processes(self) -> list[Process]:
         """Living processes of the run on this machine."""

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from harness.hostinfo.machine import host_identity
 from harness.launching.hosts.ssh import encode_request, remote_python_path, ssh_command
+from harness.launching.process.oom_kills import OomKillHistory
 from harness.launching.setup.launch_plan import HostPlan, LaunchPlan
 from harness.launching.supervise.run_verdict import RankExit
 from harness.run_records.rank_statuses import RankStatus
@@ -42,6 +43,7 @@ class NodeAgent:
     alive_pids: frozenset[int] = frozenset()
     exit_signals: dict[int, int] = field(default_factory=dict)
     """Pid -> the signal that killed it, as far as the agent saw it."""
+    oom_kills: OomKillHistory = field(default_factory=OomKillHistory)
     unkilled_pids: tuple[int, ...] | None = None
     is_closed: bool = False
     is_warned: bool = False
@@ -128,6 +130,7 @@ class NodeAgents:
                             time.time() - agent.seconds_since_heartbeat,
                             signum,
                             reported_by_launcher=signum is not None,
+                            ran_out_of_memory=agent.oom_kills.has_risen(),
                         )
                     )
         return rank_exits
@@ -182,6 +185,8 @@ def _handle_line(agent: NodeAgent, line: bytes) -> None:
         message = json.loads(line)
         if "alive" in message:
             agent.last_heartbeat, agent.alive_pids = time.monotonic(), frozenset(map(int, message["alive"]))
+            oom_kills = message.get("oom_kills")
+            agent.oom_kills.add(oom_kills if isinstance(oom_kills, int) else None)
             agent.exit_signals |= {int(pid): int(signum) for pid, signum in message.get("signals", {}).items()}
         elif "left" in message:
             agent.unkilled_pids = tuple(map(int, message["left"]))

@@ -63,6 +63,7 @@ def append_restart_event(run_dir: Path, attempt: Attempt, resume: Path | None, s
         "attempt": attempt.number + 1,
         "cause": attempt.cause,
         "rank": attempt.rank,
+        "host": attempt.host or None,
         "lost_step": attempt.step,
         "step": step,
         "resumed_from": str(resume) if resume else None,

@@ -23,13 +23,18 @@ _PEER_REPORT_SECONDS = 3.0
 _ROOT_CAUSE_SIGNALS = {signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
 """Signals that no launcher or peer sends in the first second; SIGTERM and SIGABRT may be consequences."""
 _CAUSE_OF_SIGNAL = {
-    signal.SIGKILL: "LG003",
     signal.SIGSEGV: "LG018",
     signal.SIGBUS: "LG018",
     signal.SIGILL: "LG018",
     signal.SIGFPE: "LG018",
 }
 """Pages of `harness explain` for a rank that such a signal ended."""
+_SIGKILL_CAUSES = {True: "LG002", False: "LG006", None: "LG003"}
+_SIGKILL_SENDERS = {
+    True: " of the kernel's out-of-memory killer",
+    False: ", which a process sent: the kernel had not run out of memory",
+    None: ", as the kernel does when memory runs out",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +47,8 @@ class RankExit:
     signum: int | None
     reported_by_launcher: bool = False
     """True if the launcher of its host reported the signal: this rank did not fail because of others."""
+    ran_out_of_memory: bool | None = None
+    """True if the kernel killed a process of its host for memory at that time; None where that is not known."""
 
 
 def decide_verdict(
@@ -122,10 +129,12 @@ def _failure_verdict(
     host = statuses[first.rank].host if first.rank in statuses else ""
     if first.signum is None:
         return Verdict("failed", _to_exit_code(launcher_code), "it ended without an error message", first.rank, host)
-    hint = ", as the kernel does when memory runs out" if first.signum == signal.SIGKILL else ""
     name, cause = signal.Signals(first.signum).name, _CAUSE_OF_SIGNAL.get(signal.Signals(first.signum), "")
-    code = 128 + first.signum
-    return Verdict("failed", code, f"killed by {name}{hint}", first.rank, host, signal=name, cause=cause)
+    hint = ""
+    if first.signum == signal.SIGKILL:
+        hint = _SIGKILL_SENDERS[first.ran_out_of_memory]
+        cause = _SIGKILL_CAUSES[first.ran_out_of_memory]
+    return Verdict("failed", 128 + first.signum, f"killed by {name}{hint}", first.rank, host, signal=name, cause=cause)
 
 
 def _find_first_failure(
@@ -138,7 +147,11 @@ def _find_first_failure(
     launcher_signal = signal_of_exit_code(launcher_code)
     silent = [e for e in rank_exits if e.rank not in statuses or not statuses[e.rank].is_final]
     silent = [replace(e, signum=launcher_signal) if e.signum is None else e for e in silent]
-    failed = min((s for s in statuses.values() if s.state == "failed"), key=lambda s: s.time, default=None)
+    failed = min(
+        (s for s in statuses.values() if s.state == "failed"),
+        key=lambda s: (is_lost_peer_error(s.error), s.time),  # the clocks of hosts may differ
+        default=None,
+    )
     killed = min((e for e in silent if e.signum in _ROOT_CAUSE_SIGNALS), key=lambda e: e.time, default=None)
     if killed and (
         failed is None

@@ -28,10 +28,10 @@ from harness.launching.supervise.restart_files import (
     write_restarts,
 )
 from harness.launching.supervise.restart_policy import Attempt, decide_restart
-from harness.launching.supervise.verdict_files import save_verdict, verdict_of_other_hosts
+from harness.launching.supervise.verdict_files import save_verdict, verdict_from_log, verdict_of_other_hosts
 from harness.spec.sections.launch_spec import LaunchSpec
 from harness.units import format_seconds
-from harness.verdicts import Verdict
+from harness.verdicts import Verdict, describe_verdict
 
 _OTHER_HOST_SECONDS = 10.0
 """The limit for another host's supervisor to write the verdict on its ranks."""
@@ -68,15 +68,15 @@ def supervise_run(
     supervisor = _Supervisor(launch, context, heartbeat, replan_without_hosts)
     remove_buffers_of_other_runs(plan.run_dir.parent)
     while True:
-        start_time = time.time()
+        start_time, start_step = time.time(), _step_of(plan.resume)  # the attempt may remove what it resumes from
         result = run_attempt(plan, supervisor.launch, context, heartbeat)
         if result.lost_host is not None:
             supervisor.lost_hosts.append(result.lost_host)
         verdict = verdict_of_other_hosts(plan, result.verdict, _OTHER_HOST_SECONDS)
-        verdict = replace(verdict, attempt=plan.attempt, time=time.time())
+        verdict = replace(verdict_from_log(plan, verdict), attempt=plan.attempt, time=time.time())
         context.observer.on_end(verdict)
         save_verdict(plan, verdict, context)
-        supervisor.attempts.append(_to_attempt(plan, verdict, start_time))
+        supervisor.attempts.append(_to_attempt(plan, verdict, start_time, start_step))
         decision = _decide_next_attempt(plan, supervisor, verdict)
         if isinstance(decision, Verdict):
             if decision != verdict:
@@ -85,14 +85,14 @@ def supervise_run(
         plan = decision
 
 
-def _to_attempt(plan: LaunchPlan, verdict: Verdict, start_time: float) -> Attempt:
+def _to_attempt(plan: LaunchPlan, verdict: Verdict, start_time: float, start_step: int) -> Attempt:
     newest = find_latest(plan.run_dir / "checkpoints", verify="exists").checkpoint
     return Attempt(
         number=plan.attempt,
         began=start_time,
         ended=time.time(),
         resumed_from=str(plan.resume) if plan.resume else None,
-        start_step=(saved_step(plan.resume) or 0) if plan.resume else 0,
+        start_step=start_step,
         saved_step=(step_in_name(newest.name) or 0) if newest else 0,
         step=verdict.step,
         state=verdict.state,
@@ -102,6 +102,11 @@ def _to_attempt(plan: LaunchPlan, verdict: Verdict, start_time: float) -> Attemp
         host=verdict.host,
         log=f"logs/{log_name(plan.attempt)}",
     )
+
+
+def _step_of(checkpoint: Path | None) -> int:
+    """The step to go on from; 0 without a checkpoint."""
+    return (saved_step(checkpoint) or 0) if checkpoint is not None else 0
 
 
 def _decide_next_attempt(plan: LaunchPlan, supervisor: _Supervisor, verdict: Verdict) -> LaunchPlan | Verdict:
@@ -129,10 +134,7 @@ def _decide_next_attempt(plan: LaunchPlan, supervisor: _Supervisor, verdict: Ver
 
 
 def _describe_restart(verdict: Verdict, delay: float, restarts_left: int) -> str:
-    host = f" ({verdict.host})" if verdict.host else ""
-    rank = f" on rank {verdict.rank}{host}" if verdict.rank is not None else ""
-    failure = f"failed{rank} at step {verdict.step}: {verdict.reason}"
-    return f"{failure}; restarting in {format_seconds(delay)}, {restarts_left} left"
+    return f"{describe_verdict(verdict)}; restarting in {format_seconds(delay)}, {restarts_left} left"
 
 
 def _stopped_while_waiting_verdict(verdict: Verdict, attempt: Attempt, signum: int | None) -> Verdict:
@@ -174,7 +176,7 @@ def _plan_next_attempt(plan: LaunchPlan, supervisor: _Supervisor) -> LaunchPlan:
     last = supervisor.attempts[-1]
     archive_statuses(plan.run_dir, last.number)
     with contextlib.suppress(OSError):
-        append_restart_event(plan.run_dir, last, resume, (saved_step(resume) or 0) if resume else 0)
+        append_restart_event(plan.run_dir, last, resume, _step_of(resume))
     _write_restarts(plan.run_dir, supervisor)
     next_number = last.number + 1
     supervisor.log(

@@ -7,24 +7,39 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from harness.launching.process.processes import Process, kill_all, send_signal
 from harness.launching.process.signals import signal_name
 from harness.launching.supervise.monitor import LAUNCHER_EXIT_SECONDS, TICK_SECONDS, RankMonitor
 from harness.launching.supervise.run_verdict import RankExit, signal_of_exit_code
+from harness.spec.sections.launch_spec import LaunchSpec
 
+_STEPS_OF_GRACE = 3
+_MAX_MEASURED_GRACE_SECONDS = 120.0
 _PKILL_SECONDS = 5.0
 """The limit for DeepSpeed's own handler to send `pkill` to the other hosts."""
+
+
+def grace_seconds(launch: LaunchSpec, step_seconds: Collection[float], save_seconds: float) -> float:
+    """The seconds for the ranks to finish their step and save: `launch.stop_grace_seconds`, or where the spec leaves it
+    to the default, a few measured steps and a save, if these take longer.
+    """
+    if "stop_grace_seconds" in launch.model_fields_set:
+        return launch.stop_grace_seconds
+    measured = _STEPS_OF_GRACE * max(step_seconds, default=0.0) + save_seconds
+    return max(launch.stop_grace_seconds, min(measured, _MAX_MEASURED_GRACE_SECONDS))
 
 
 class RankTermination:
     """Stops and kills the ranks of one attempt. Use `stop_ranks` if a signal came, then always `terminate_ranks`."""
 
-    def __init__(self, monitor: RankMonitor, grace_seconds: float) -> None:
-        self._monitor, self._grace_seconds = monitor, grace_seconds
+    def __init__(self, monitor: RankMonitor, launch: LaunchSpec) -> None:
+        self._monitor, self._launch = monitor, launch
         self.ranks_killed = False
         """True if a rank without final status had to be killed."""
+        self.exceeded_grace: float | None = None
+        """The seconds that a stop gave to the ranks, where these trained on after them."""
         self.exit_code = 0
         """The launcher's exit code."""
         self.unkilled_processes: list[Process] = []
@@ -40,8 +55,8 @@ class RankTermination:
         is_training = monitor.is_training()
         is_notice = signum == signal.SIGUSR1
         (monitor.plan.run_dir / "stop").write_text(f"{signal_name(signum)}\n", encoding="utf-8")
-        monitor.observer.on_stop(signal_name(signum), None if is_notice else self._grace_seconds, is_training)
-        grace = float("inf") if is_notice else self._grace_seconds
+        grace = float("inf") if is_notice else grace_seconds(self._launch, monitor.step_seconds, monitor.save_seconds)
+        monitor.observer.on_stop(signal_name(signum), None if is_notice else grace, is_training)
         deadline = time.monotonic() + (grace if is_training else 0.0)
         while time.monotonic() < deadline and not monitor.signals.is_repeated and monitor.is_training():
             monitor.poll(force=True)
@@ -51,6 +66,8 @@ class RankTermination:
             if monitor.is_broken():
                 return
             time.sleep(TICK_SECONDS)
+        if is_training and monitor.is_training() and not monitor.signals.is_repeated:
+            self.exceeded_grace = grace
 
     def terminate_ranks(self) -> None:
         """Kill the remaining processes of the run on this machine, and pass on the remaining output.
@@ -104,5 +121,12 @@ def _apply_host_exit_codes(monitor: RankMonitor, exit_codes: Mapping[str, int]) 
         observed = min(exits, key=lambda e: (e.time, e.rank), default=None)
         rank = observed.rank if observed else unfinished[0]
         exit_time = observed.time if observed else time.time()
-        reported = RankExit(rank, monitor.statuses[rank].pid, exit_time, signum, reported_by_launcher=True)
+        reported = RankExit(
+            rank,
+            monitor.statuses[rank].pid,
+            exit_time,
+            signum,
+            reported_by_launcher=True,
+            ran_out_of_memory=observed.ran_out_of_memory if observed else None,
+        )
         monitor.rank_exits = [*(e for e in monitor.rank_exits if e is not observed), reported]

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
+from harness.diagnosis.run_diagnosis import diagnose_failure
 from harness.launching.setup.launch_context import LaunchContext
 from harness.launching.setup.launch_plan import LaunchPlan
 from harness.launching.supervise.run_verdict import is_lost_peer_error
@@ -21,6 +23,18 @@ def save_verdict(plan: LaunchPlan, verdict: Verdict, context: LaunchContext) -> 
         write_verdict(folder, verdict)
     except OSError as error:
         context.observer.on_note(f"verdict.json cannot be written: {error.strerror or error}")
+
+
+def verdict_from_log(plan: LaunchPlan, verdict: Verdict) -> Verdict:
+    """Where the rank of the verdict only lost another one, whose process wrote no status: the rank and the error that
+    the log names, so that all that reads the verdict names them too.
+    """
+    if not verdict.crashed or not is_lost_peer_error(verdict.reason):
+        return verdict
+    diagnosis = diagnose_failure(plan.run_dir, verdict)
+    if diagnosis is None or diagnosis.rank in (None, verdict.rank) or is_lost_peer_error(diagnosis.message):
+        return verdict
+    return replace(verdict, rank=diagnosis.rank, host=diagnosis.host, reason=diagnosis.message, cause=diagnosis.cause)
 
 
 def verdict_of_other_hosts(plan: LaunchPlan, verdict: Verdict, seconds: float) -> Verdict:

@@ -49,7 +49,6 @@ class PendingSave:
     files: list[CheckpointFile]
     distributed: Distributed
     spec: CheckpointSpec
-    protected: Path | None
     bytes: int = 0
     """Sum over all ranks."""
 
@@ -109,13 +108,13 @@ def _first_error(results: Sequence[tuple[object, WriteError | None]]) -> tuple[i
 
 def _publish(pending: PendingSave, files: dict[str, FileRecord]) -> None:
     """Manifest, rename, pointer; every step is on the disk before the next. Raises OSError."""
-    evaluations = Evaluations.read(pending.final.parent)
+    evaluation = Evaluations.read(pending.final.parent).to_manifest(pending.step)
     body = {
         "name": pending.final.name,
         "saved_at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "layout": "shared",
         **pending.body,
-        "evaluation": evaluations.up_to(pending.step).to_manifest(),
+        "evaluation": {**pending.body["evaluation"], **evaluation},
         "files": {name: files[name].to_json() for name in sorted(files)},
     }
     fsync_tree(pending.temporary)
@@ -132,19 +131,19 @@ def _publish(pending: PendingSave, files: dict[str, FileRecord]) -> None:
 
 
 def _prune_checkpoints(pending: PendingSave) -> None:
-    """Remove outdated checkpoints. One that cannot be removed stays until the next save tries again."""
+    """Remove outdated checkpoints of this run, also that which it resumed from: every rank has read it, and a later one
+    is complete. One that cannot be removed stays until the next save tries again.
+    """
     # The conversion of a checkpoint in another layout: this run now has a checkpoint in its own.
     shutil.rmtree(pending.final.parent / "universal", ignore_errors=True)
     folder, spec = pending.final.parent, pending.spec
     steps = folders_by_step(folder)
     best = Evaluations.read(folder).best_step(steps) if spec.keep_best else None
-    protected = {step for step, path in steps.items() if path == pending.protected}
     for step in select_outdated(
         (s for s in steps if s <= pending.step),
         keep_last=spec.save_total_limit,
         keep_every=spec.keep_every_steps,
         best=best,
-        protected={pending.step, *protected},
     ):
         try:
             remove_checkpoint(steps[step])

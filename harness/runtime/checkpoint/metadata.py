@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import platform
@@ -15,6 +16,7 @@ from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, GenerationConfig, PreTrain
 
 from harness import __version__
 from harness.runtime import plugin_loader
+from harness.runtime.dataset.chat_templates import with_end_of_turn
 from harness.runtime.engine_protocol import Engine
 from harness.runtime.models import adapter_files
 from harness.runtime.run_config import RunConfig, RunDir
@@ -68,7 +70,19 @@ def manifest_fields(ctx: TrainContext, state: TrainState) -> dict[str, Any]:
         "patches": ctx.patches.to_json(),
         "spec": spec_of(ctx.run_config),
         "sha256": content_hashes(ctx),
+        "evaluation": {"data": _evaluation_data(ctx)},
     }
+
+
+def _evaluation_data(ctx: TrainContext) -> dict[str, Any] | None:
+    """The held-out data: where it comes from, and its size. None where nothing is held out."""
+    if ctx.eval_data is None:
+        return None
+    spec, prepared = ctx.run_config.run.spec, ctx.prepared_data
+    sources, limit = spec_of(ctx.run_config)["data"]["eval"], spec.eval.max_batches
+    source = {"fraction": spec.data.eval_fraction} if spec.data.eval is None else {"sources": sources}
+    sizes = {"documents": prepared.eval_documents, "tokens": prepared.eval_tokens}
+    return {**source, **sizes, **({} if limit is None else {"max_batches": limit})}
 
 
 def run_id(run_dir: RunDir) -> str:
@@ -123,6 +137,8 @@ def hugging_face_files(ctx: TrainContext) -> dict[str, bytes]:
     model_class = cast("type", classes[type(ctx.config)]) if known else None
     ctx.config.architectures = ["LlamaForCausalLM" if model_class is None else model_class.__name__]
     generation = getattr(ctx.engine.module, "generation_config", None) or GenerationConfig.from_model_config(ctx.config)
+    generation = copy.deepcopy(generation)
+    generation.eos_token_id = with_end_of_turn(generation.eos_token_id, ctx.tokenizer)
     with tempfile.TemporaryDirectory(prefix="harness-huggingface-") as scratch:
         for item in (ctx.config, generation, ctx.tokenizer):
             item.save_pretrained(scratch)

@@ -25,7 +25,9 @@ import torch.distributed as dist
 
 from harness.checkpoints.evaluations import Evaluations
 from harness.checkpoints.latest import checkpoint_name
+from harness.checkpoints.manifest import MANIFEST, update_manifest
 from harness.checkpoints.retention import remove_leftovers
+from harness.errors import UserError
 from harness.findings import Finding
 from harness.runtime.checkpoint import metadata, nvme_states, reshard, rng_state
 from harness.runtime.checkpoint.commit import PendingSave, commit_save, create_empty_folder, discard_folder
@@ -82,11 +84,13 @@ class CheckpointSaver:
     distributed: Distributed
     spec: CheckpointSpec
     protected: Path | None = None
-    """The checkpoint that the run resumed from: never removed, never overwritten."""
+    """The checkpoint that the run resumed from: never overwritten."""
     _group: dist.ProcessGroup | None = None
     _snapshot: HostSnapshot = field(default_factory=HostSnapshot)
     _background_save: _BackgroundSave | None = None
     _hugging_face: dict[str, bytes] | None = None
+    _evaluated_state: TrainState | None = None
+    """The state that counts the last evaluation, until the manifest of its step has it."""
 
     @staticmethod
     def open(run_dir: RunDir, distributed: Distributed, spec: CheckpointSpec) -> CheckpointSaver:
@@ -120,27 +124,44 @@ class CheckpointSaver:
         self._drop_converted(error)
         return [*outcomes, self._make_outcome(pending, start_time, error)]
 
-    def record_eval(self, step: int, **metrics: Any) -> None:
-        """Record the metrics of an evaluation: for manifests, `keep_best`, and a resume from this step. A full disk
-        records none.
+    def record_eval(self, state: TrainState, **metrics: Any) -> None:
+        """Record an evaluation, which `state` counts: for `keep_best`, for a resume from this step, and in the manifest
+        of its checkpoint. A full disk records none.
         """
         if not self.distributed.is_main_process:
             return
-        folder = self.run_dir.checkpoints
+        folder, self._evaluated_state = self.run_dir.checkpoints, state
         with contextlib.suppress(OSError):
-            Evaluations.read(folder).up_to(step).with_evaluation(step, metrics).write(folder)
+            Evaluations.read(folder).up_to(state.step).with_evaluation(state.step, metrics).write(folder)
+        self._update_manifest()
 
-    def drop_evals_after(self, step: int) -> None:
-        """Remove the evaluations of later steps, of an earlier start of this run: else `keep_best` keeps a checkpoint
-        for a loss that it does not have, and a later resume counts it. A full disk leaves them.
+    def start_evals(self, step: int, resume: Path | None) -> None:
+        """The run starts from `step` of the checkpoint `resume`: take over the evaluations that are recorded next to
+        it, and remove those of later steps: else `keep_best` keeps a checkpoint for a loss that it does not have, and
+        a later resume counts it. A full disk leaves them.
         """
         if not self.distributed.is_main_process:
             return
         folder = self.run_dir.checkpoints
-        evaluations = Evaluations.read(folder)
-        if evaluations.up_to(step) != evaluations:
+        own, earlier = Evaluations.read(folder), Evaluations.read(resume.parent) if resume else Evaluations()
+        evaluations = Evaluations({**earlier.by_step, **own.by_step}).up_to(step)
+        if evaluations != own:
             with contextlib.suppress(OSError):
-                evaluations.up_to(step).write(folder)
+                evaluations.write(folder)
+
+    def _update_manifest(self) -> None:
+        """Write the last evaluation into the manifest of its step, once that is published; without a checkpoint of this
+        run there, nothing.
+        """
+        state = self._evaluated_state
+        if state is None or (self._background_save and self._background_save.pending.step == state.step):
+            return
+        folder = self.run_dir.checkpoints
+        checkpoint = folder / checkpoint_name(state.step)
+        if (checkpoint / MANIFEST).exists():
+            self._evaluated_state = None
+            with contextlib.suppress(OSError, UserError):
+                update_manifest(checkpoint, state.evaluation_fields(), Evaluations.read(folder).to_manifest(state.step))
 
     def poll_pending_save(self) -> list[SaveOutcome]:
         """At the end of a step: the pending save, once its threads are done on all ranks."""
@@ -158,6 +179,8 @@ class CheckpointSaver:
         if save.exception is not None:
             raise save.exception
         self._drop_converted(save.result)
+        if self.distributed.is_main_process:
+            self._update_manifest()
         return [
             SaveOutcome(
                 save.pending.step,
@@ -184,7 +207,7 @@ class CheckpointSaver:
             if self._hugging_face is None:
                 self._hugging_face = metadata.hugging_face_files(ctx)
             files += [CheckpointFile(name, content) for name, content in self._hugging_face.items()]
-        return PendingSave(state.step, temporary, final, body, files, self.distributed, self.spec, self.protected)
+        return PendingSave(state.step, temporary, final, body, files, self.distributed, self.spec)
 
     def _check_folder(self, pending: PendingSave) -> Finding | None:
         """Create the folder and check its free space. Returns the finding where that fails, the same on every rank."""

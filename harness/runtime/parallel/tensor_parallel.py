@@ -80,8 +80,11 @@ def tp_sharded_weights(engine: Engine) -> dict[str, tuple[int, torch.Size]]:
     return {name: (dim, shape) for name, (dim, shape) in layouts.items() if dim is not None}
 
 
-def count_parameters(engine: Engine) -> int:
-    """Elements of the whole model, however ZeRO and AutoTP have sharded it."""
+def count_parameters(engine: Engine) -> tuple[int, int]:
+    """(all, trainable) elements of the whole model, however ZeRO and AutoTP have sharded it."""
     full_sizes = {name: shape.numel() for name, (_, shape) in tp_sharded_weights(engine).items()}
-    parameters = engine.module.named_parameters()
-    return sum(full_sizes.get(name) or getattr(p, "ds_numel", p.numel()) for name, p in parameters)
+    sizes: list[tuple[Any, bool]] = [
+        (full_sizes.get(name) or getattr(p, "ds_numel", p.numel()), p.requires_grad)
+        for name, p in engine.module.named_parameters()
+    ]
+    return sum(size for size, _ in sizes), sum(size for size, is_trainable in sizes if is_trainable)

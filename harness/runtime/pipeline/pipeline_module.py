@@ -134,11 +134,13 @@ def _generation_config(run: ResolvedRun, model: PreTrainedModel) -> GenerationCo
     return model.generation_config
 
 
-def count_parameters(pipeline: nn.Module, distributed: Distributed, topology: Topology) -> int:
-    """Elements of the whole model; a tied weight counts on its first stage alone. A collective."""
+def count_parameters(pipeline: nn.Module, distributed: Distributed, topology: Topology) -> tuple[int, int]:
+    """(all, trainable) elements of the whole model; a tied weight counts on its first stage alone. A collective."""
     parameters: Iterator[Any] = pipeline.parameters()  # with DeepSpeed's mark
-    local_elements = sum(int(p.numel()) for p in parameters if not p.ds_pipe_replicated)
-    return int(distributed.all_reduce_sum(local_elements if topology.data_parallel_rank == 0 else 0)[0])
+    own = [p for p in parameters if topology.data_parallel_rank == 0 and not p.ds_pipe_replicated]
+    sizes = sum(p.numel() for p in own), sum(p.numel() for p in own if p.requires_grad)
+    total, trainable = distributed.all_reduce_sum(*sizes)
+    return int(total), int(trainable)
 
 
 def _check_plugin(run: ResolvedRun) -> None:

@@ -182,13 +182,14 @@ def _report_change(step: int, change: StragglerChange, metrics: MetricsWriter, l
         whole_host=straggler.whole_host,
         slower=round(straggler.slowdown, 4),
         seconds=round(straggler.lost_seconds, 6),
+        busy=round(straggler.busy_seconds, 6),
+        peers=round(straggler.peer_seconds, 6),
         cause=straggler.cause,
         evidence=straggler.evidence,
     )
     if change.is_active:
-        cost = (
-            f"{straggler.slowdown:.0%} slower than its peers and costs {format_seconds(straggler.lost_seconds)} a step"
-        )
-        log(f"warning: {straggler.name} is {cost}: it {straggler.evidence}")
+        busy, peers = format_seconds(straggler.busy_seconds), format_seconds(straggler.peer_seconds)
+        figures = f"{straggler.slowdown:.0%} slower than its peers, {busy} a step against {peers} without waits"
+        log(f"warning: {straggler.name} is {figures}: it {straggler.evidence}")
     else:
         log(f"{straggler.name} is no longer slower than its peers")

@@ -30,10 +30,13 @@ def write_run_header(
     gather_steps: int | None,
     flops_counter: FlopsCounter,
     device_peak: DevicePeak,
-) -> None:
-    """Write the line. `attempt` counts the starts of this run; `hosts` has one name a rank. A collective."""
+) -> tuple[int, int]:
+    """Write the line. `attempt` counts the starts of this run; `hosts` has one name a rank. A collective.
+
+    Returns the elements of the model, and the trainable ones.
+    """
     run, topology, geometry = ctx.run_config.run, ctx.topology, ctx.train_data.geometry
-    parameters = count_parameters(ctx)
+    parameters, trainable = count_parameters(ctx)
     ctx.metrics.write(
         "run",
         format_version=FORMAT_VERSION,
@@ -43,6 +46,7 @@ def write_run_header(
         start_step=state.step,
         resumed_from=str(resume) if resume else None,
         parameters=parameters,
+        trainable_parameters=trainable,
         micro_batch=geometry.micro_batch_size,
         accumulation=geometry.accumulation_steps,
         global_batch=geometry.global_batch_size,
@@ -73,10 +77,11 @@ def write_run_header(
         matmul_parameters=int(flops_counter.sizes.matmul) if flops_counter.sizes else None,
         **_offload_fields(run, flops_counter),
     )
+    return parameters, trainable
 
 
-def count_parameters(ctx: TrainContext) -> int:
-    """Elements of the whole model, however it is sharded. A collective."""
+def count_parameters(ctx: TrainContext) -> tuple[int, int]:
+    """(all, trainable) elements of the whole model, however it is sharded. A collective."""
     if ctx.topology.pipeline_parallel_size > 1:
         return pipeline_module.count_parameters(ctx.engine.module, ctx.distributed, ctx.topology)
     return tensor_parallel.count_parameters(ctx.engine)

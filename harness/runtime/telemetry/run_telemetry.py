@@ -39,6 +39,7 @@ from harness.runtime.telemetry.step_recorder import StepRecorder
 from harness.runtime.telemetry.trackers.tracker_threads import Trackers
 from harness.runtime.train_context import TrainContext
 from harness.runtime.train_state import TrainState
+from harness.units import format_trainable
 
 PauseKind = Literal["checkpoint", "evaluation", "profile"]
 _STATUS_PHASES: dict[PauseKind, Phase] = {"checkpoint": "save", "evaluation": "eval"}
@@ -101,7 +102,7 @@ class Telemetry:
         is_visible = self._ctx.distributed.is_main_process
         self._display = make_progress_display(self._ctx.total_steps, state.step, is_visible=is_visible)
         self.trackers.start()
-        write_run_header(
+        parameters, trainable = write_run_header(
             self._ctx,
             state,
             resume,
@@ -112,6 +113,8 @@ class Telemetry:
             flops_counter=self.flops_counter,
             device_peak=self.device_peak,
         )
+        if trainable < parameters:
+            self.print_line(f"trainable: {format_trainable(trainable, parameters)}")
         self._memory_phases.start_writing()
         self.rank_stats.reset_page_faults()
 
@@ -222,6 +225,7 @@ class Telemetry:
             "grad_norm": None if row.read_grad_norm is None else row.read_grad_norm()[0],
             "loss_scale": row.loss_scale,
             "tokens": state.tokens,
+            "predicted_tokens": state.predicted_tokens,
             "samples": state.samples,
             **throughput_fields(interval),
             **flops,

@@ -26,11 +26,18 @@ def state_bytes(engine: Engine) -> dict[str, int]:
 
 
 def _count_states(engine: Engine) -> dict[str, int]:
+    frozen = [getattr(p, "ds_tensor", p) for p in engine.module.parameters() if not p.requires_grad]
+    tier = "host" if getattr(engine.optimizer, "offload_param", None) else None
+    return _count_trained_states(engine) | _bytes_by_tier(tier, frozen=frozen)
+
+
+def _count_trained_states(engine: Engine) -> dict[str, int]:
     wrapper, module, stage = engine.optimizer, engine.module, engine.zero_optimization_stage()
     if stage == 0:
         flat = getattr(wrapper, "fp32_groups_flat", [])
         inner = cast("torch.optim.Optimizer", getattr(wrapper, "optimizer", wrapper))
-        return _bytes_by_tier(parameters=module.parameters(), master=flat, states=_optimizer_states(inner))
+        trained = [p for p in module.parameters() if p.requires_grad]
+        return _bytes_by_tier(parameters=trained, master=flat, states=_optimizer_states(inner))
     if hasattr(wrapper, "fp32_groups_gradients_flat"):
         bf16 = cast("BF16Optimizer", wrapper)
         return _bytes_by_tier(

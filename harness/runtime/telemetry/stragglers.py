@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Literal
@@ -50,15 +50,27 @@ class RankSample:
 
 @dataclass(frozen=True, slots=True)
 class Straggler:
-    """Slow ranks of one host. `slowdown` is 0.25 for 25 %; `lost_seconds` is the cost per step."""
+    """Slow ranks of one host. All figures are means of the same steps: `busy_seconds` of a step without waits for
+    others, `peer_seconds` the same of its peers, and those of `evidence`.
+    """
 
     ranks: tuple[int, ...]
     host: str
     whole_host: bool
-    slowdown: float
-    lost_seconds: float
+    busy_seconds: float
+    peer_seconds: float
     cause: StragglerCause
     evidence: str
+
+    @property
+    def slowdown(self) -> float:
+        """0.25 for 25 %."""
+        return self.busy_seconds / self.peer_seconds - 1 if self.peer_seconds > 0 else 0.0
+
+    @property
+    def lost_seconds(self) -> float:
+        """The cost per step."""
+        return self.busy_seconds - self.peer_seconds
 
     @property
     def name(self) -> str:
@@ -142,48 +154,48 @@ class StragglerDetector:
 
     def _add_stragglers(self, slow_ratios: Mapping[int, float]) -> list[StragglerChange]:
         new_ranks = [rank for rank in slow_ratios if rank not in self._active]
-        changes, medians = [], _PeerMedians(self.peer_groups, self._mean_sample)
+        changes, medians = [], _PeerMedians(self.peer_groups)
         for host, ranks in _group_by_host(new_ranks, self.hosts).items():
             is_whole_host = len(ranks) > 1 and len(ranks) == sum(name == host for name in self.hosts)
             for group in [ranks] if is_whole_host else [[rank] for rank in ranks]:
                 worst_rank = max(group, key=lambda rank: slow_ratios[rank])
-                sample, peers = self._mean_sample(worst_rank), medians.excluding(worst_rank)
+                entries = self._slow_entries(worst_rank)
+                sample, peers = _mean_sample(entries, worst_rank), medians.excluding(worst_rank, entries)
                 cause, evidence = likely_cause(sample, peers)
-                lost_seconds = sample.busy - peers.busy
-                straggler = Straggler(
-                    tuple(group), host, is_whole_host, self._mean_slowdown(worst_rank), lost_seconds, cause, evidence
-                )
+                straggler = Straggler(tuple(group), host, is_whole_host, sample.busy, peers.busy, cause, evidence)
                 self._active.update(dict.fromkeys(group, straggler))
                 changes.append(StragglerChange(straggler, is_active=True))
         return changes
 
-    def _mean_slowdown(self, rank: int) -> float:
-        """The mean over the slow samples: the rank may have become slow within the window."""
-        ratios = [s.ratios[rank] for s in self._window if s.ratios[rank] >= self.threshold / 2]
-        return sum(ratios) / len(ratios)
+    def _slow_entries(self, rank: int) -> Sequence[_WindowEntry]:
+        """The part of the window in which the rank was slow: it may have become slow within it. All figures of a
+        straggler come from these entries.
+        """
+        return [entry for entry in self._window if entry.ratios[rank] >= self.threshold / 2]
 
-    def _mean_sample(self, rank: int) -> RankSample:
-        samples = [s.samples[rank] for s in self._window]
-        return RankSample(*(sum(getattr(sample, name) for sample in samples) / len(samples) for name in _SAMPLE_FIELDS))
+
+def _mean_sample(entries: Sequence[_WindowEntry], rank: int) -> RankSample:
+    samples = [entry.samples[rank] for entry in entries]
+    return RankSample(*(sum(getattr(sample, name) for sample in samples) / len(samples) for name in _SAMPLE_FIELDS))
 
 
 @dataclass(slots=True)
 class _PeerMedians:
-    """Medians of the peers of a rank, kind by kind, computed once a group."""
+    """Medians of the peers of a rank, computed once for a group and its entries of the window."""
 
     peer_groups: Sequence[Hashable]
-    mean_sample: Callable[[int], RankSample]
-    _cache: dict[Hashable, dict[str, list[float]]] = field(default_factory=dict)
+    _cache: dict[Hashable, list[RankSample]] = field(default_factory=dict)
 
-    def excluding(self, rank: int) -> RankSample:
+    def excluding(self, rank: int, entries: Sequence[_WindowEntry]) -> RankSample:
+        """The medians over the other ranks of the group, kind by kind, of the means over `entries`."""
         peer_group = self.peer_groups[rank]
-        if peer_group not in self._cache:
-            samples = [self.mean_sample(other) for other, group in enumerate(self.peer_groups) if group == peer_group]
-            self._cache[peer_group] = {
-                name: sorted(getattr(sample, name) for sample in samples) for name in _SAMPLE_FIELDS
-            }
-        sample, columns = self.mean_sample(rank), self._cache[peer_group]
-        return RankSample(*(_median_excluding(columns[name], getattr(sample, name)) or 0.0 for name in _SAMPLE_FIELDS))
+        key = (peer_group, *map(id, entries))
+        if key not in self._cache:
+            members = [other for other, group in enumerate(self.peer_groups) if group == peer_group]
+            self._cache[key] = [_mean_sample(entries, other) for other in members]
+        mine = _mean_sample(entries, rank)
+        columns = {name: sorted(getattr(s, name) for s in self._cache[key]) for name in _SAMPLE_FIELDS}
+        return RankSample(*(_median_excluding(columns[name], getattr(mine, name)) or 0.0 for name in _SAMPLE_FIELDS))
 
 
 _SAMPLE_FIELDS = ("data", "compute", "io", "host", "work", "faults")

@@ -108,7 +108,7 @@ def describe_series(series: Sequence[Series], unit: str, x_label: str = "step") 
         if low == high:
             parts.append(f"{s.name} steady at {low}")
             continue
-        first, last = format_value(values[0]), format_value(values[-1], unit)
+        first, last = format_value(values[0], unit), format_value(values[-1], unit)
         ends = f"{first} at {x_label} {s.points[0][0]:g}, {last} at {s.points[-1][0]:g}"
         parts.append(f"{s.name} {ends}; between {format_value(min(values))} and {high}")
     text = ". ".join(part[:1].upper() + part[1:] for part in parts)

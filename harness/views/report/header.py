@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import time
 
+from harness.checkpoints.checkpoint_list import find_best_checkpoint
 from harness.run_records.run_record import RunRecord
-from harness.run_records.summary import RunSummary, summarise_run
-from harness.units import finite_number, format_count, format_seconds
+from harness.run_records.summary import RunSummary, summarise_run, time_parts
+from harness.units import finite_number, format_count, format_seconds, format_trainable
 from harness.views.report.html_elements import escape
 from harness.views.report.training_charts import entropy_of
 
@@ -30,7 +31,9 @@ def format_subtitle(record: RunRecord) -> str:
     """Parameters, number format, ZeRO, ranks, start time."""
     start, parts = record.header, []
     if parameters := finite_number(start.get("parameters")):
+        trainable = finite_number(start.get("trainable_parameters")) or parameters
         parts.append(f"{format_count(parameters)} parameters")
+        parts += [f"trainable {format_trainable(trainable, parameters)}"] if trainable < parameters else []
     if record.run is not None:
         precision = record.run.spec.precision
         parts.append("bf16" if precision.bf16 else "fp16" if precision.fp16 else "fp32")
@@ -68,7 +71,7 @@ def render_facts(record: RunRecord) -> str:
 
 def _fact_rows(record: RunRecord, s: RunSummary) -> list[tuple[str, str, str]]:
     steps = ("steps", f"{s.step:,}", f"of {s.steps:,}" if s.steps else "")
-    return [steps, *_loss_facts(record, s), *_speed_facts(s), *_progress_facts(s)]
+    return [steps, *_loss_facts(record, s), *_speed_facts(s), *_progress_facts(record, s)]
 
 
 def _loss_facts(record: RunRecord, s: RunSummary) -> list[tuple[str, str, str]]:
@@ -79,6 +82,9 @@ def _loss_facts(record: RunRecord, s: RunSummary) -> list[tuple[str, str, str]]:
         passed = s.best_eval is not None and s.best_eval[1] < s.eval_loss
         best = f"best {s.best_eval[1]:.4f} at step {s.best_eval[0]:,}" if s.best_eval and passed else "nats per token"
         facts.append(("held-out loss", f"{s.eval_loss:.4f}", best))
+    best_checkpoint = find_best_checkpoint(record.folder)
+    if best_checkpoint is not None:
+        facts.append(("best checkpoint", f"step {best_checkpoint.step:,}", f"loss {best_checkpoint.loss:.4f}"))
     entropy = entropy_of(record)
     if entropy is not None and s.eval_loss is not None:
         below = f", {entropy - s.eval_loss:.3f} above the loss" if s.eval_loss < entropy else ""
@@ -98,12 +104,14 @@ def _speed_facts(s: RunSummary) -> list[tuple[str, str, str]]:
     return facts
 
 
-def _progress_facts(s: RunSummary) -> list[tuple[str, str, str]]:
+def _progress_facts(record: RunRecord, s: RunSummary) -> list[tuple[str, str, str]]:
     facts = []
     if s.tokens is not None:
-        facts.append(("tokens", format_count(s.tokens), "trained on"))
+        facts.append(("tokens", format_count(s.tokens), "read, without padding"))
+    if s.predicted_tokens:
+        facts.append(("predicted tokens", format_count(s.predicted_tokens), "of these, counted by the loss"))
     if s.seconds:
-        facts.append(("time", format_seconds(s.seconds), "since the first start"))
+        facts.append(("time", format_seconds(s.seconds), time_parts(record) or "since the first start"))
     if s.attempts > 1:
         facts.append(("attempts", str(s.attempts), f"{s.lost:,} steps repeated"))
     if s.skipped:

@@ -121,7 +121,8 @@ def _render_alternatives(plan: Mapping[str, Any]) -> str:
         seconds = finite_number(rung.get("step_seconds"))
         lines.append([*cells, *([number_cell(format_seconds(seconds) if seconds else "-")] if timed else [])])
     marked = next((i for i, rung in enumerate(rungs) if rung.get("chosen")), -1)
-    head = ["alternative", "GPU per rank", "host", "NVMe", *(["step"] if timed else [])]
+    device = "device" if plan.get("device") == "cpu" else "GPU"
+    head = ["alternative", f"{device} per rank", "host", "NVMe", *(["step"] if timed else [])]
     return render_table(head, lines, marked=marked)
 
 

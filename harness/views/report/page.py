@@ -15,7 +15,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from harness.file_io import replace_file, write_atomically
+from harness.file_io import replace_file, write_output_file
 from harness.run_records.run_record import RunRecord, read_run_record
 from harness.views.report.charts import render_charts
 from harness.views.report.comparison_section import names_of, render_comparison
@@ -57,7 +57,7 @@ def write_report(runs: Path | Sequence[Path], output: Path | None = None) -> Pat
     folders = [runs] if isinstance(runs, Path) else list(runs)
     text = render_report([read_run_record(folder) for folder in folders])
     if output is not None:
-        write_atomically(output, text)
+        write_output_file(output, text)
         return output
     target = folders[0] / ("report.html" if len(folders) == 1 else "comparison.html")
     replace_file(target, text)  # a link there is replaced: who made the directory must not choose what is overwritten

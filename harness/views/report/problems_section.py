@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness.run_records.run_record import RunRecord
-from harness.units import finite_number
-from harness.verdicts import Verdict
+from harness.units import finite_number, format_seconds
+from harness.verdicts import Verdict, describe_end
 from harness.views.report.html_elements import escape, format_code
 
 _MAX_ITEMS = 100
@@ -56,22 +56,21 @@ def _failure_items(record: RunRecord) -> list[str]:
 def _verdict_items(verdict: Verdict) -> list[str]:
     """The supervisor's verdict on the run; of a completed run, only unusual events."""
     items = [f"<li>{escape(note)}</li>" for note in verdict.notes]
-    reason = f"<code>{escape(verdict.reason[:2000])}</code>"
-    if verdict.state == "stopped":
-        by = f" by {escape(verdict.signal)}" if verdict.signal else ""
-        return [f"<li>stopped{by} after step {verdict.step}: {reason}</li>", *items]
     if verdict.state == "completed":
         return items
-    host = f" on {escape(verdict.host)}" if verdict.host else ""
-    who = f"rank {verdict.rank}{host} " if verdict.rank is not None else ""
-    return [f'<li class="bad"><b>failed:</b> {who}at step {verdict.step}: {reason}</li>', *items]
+    end = escape(describe_end(verdict)[:2000])
+    if verdict.state == "stopped":
+        return [f"<li>stopped{end}</li>", *items]
+    return [f'<li class="bad"><b>failed</b>{end}</li>', *items]
 
 
 def _event_items(record: RunRecord) -> list[str]:
     items = []
     for s in record.lines_of("restart"):
-        steps = f"from step {_escape_field(s, 'step')} after step {_escape_field(s, 'lost_step')}"
-        items.append(f"<li>restarted {steps}: {_escape_field(s, 'cause', '')}</li>")
+        host = f" ({_escape_field(s, 'host')})" if s.get("host") else ""
+        rank = f" on rank {_escape_field(s, 'rank')}{host}" if s.get("rank") is not None else ""
+        failed = f"failed{rank} at step {_escape_field(s, 'lost_step')}: {_escape_field(s, 'cause', '')}"
+        items.append(f"<li>{failed}; restarted from step {_escape_field(s, 'step')}</li>")
     stops = record.lines_of("stop") if record.verdict is None else ()
     items += [
         f"<li>stopped after step {_escape_field(s, 'step')}: {_escape_field(s, 'reason', '')}</li>" for s in stops
@@ -99,6 +98,9 @@ def _render_straggler(line: Mapping[str, Any]) -> str:
     who = ", ".join(str(r) for r in ranks[:8]) if isinstance(ranks, list) else "?"
     slower = finite_number(line.get("slower"))
     much = "slower than its peers" if slower is None else f"{100 * slower:.0f}% slower than its peers"
+    busy, peers = finite_number(line.get("busy")), finite_number(line.get("peers"))
+    if busy is not None and peers is not None:
+        much += f" ({format_seconds(busy)} against {format_seconds(peers)} a step)"
     cause = str(line.get("cause", ""))
     likely = f", likely by {_STRAGGLER_CAUSES.get(cause, cause)}" if cause else ""
     whole = "the whole host " if line.get("whole_host") is True else ""

@@ -97,7 +97,9 @@ def _render_attempts(record: RunRecord) -> str:
         began, ended = finite_number(attempt.get("began")), finite_number(attempt.get("ended"))
         duration = "" if began is None or ended is None else format_seconds(max(0.0, ended - began))
         figures = [number_cell(str(attempt.get(key, ""))) for key in ("number", "start_step", "step", "saved_step")]
-        how = f"{attempt.get('state', '')}: {attempt.get('cause', '')}".strip(": ")
+        rank, host = attempt.get("rank"), attempt.get("host")
+        who = "" if rank is None else f" on rank {rank}" + (f" ({host})" if host else "")
+        how = f"{attempt.get('state', '')}{who}: {attempt.get('cause', '')}".strip(": ")
         rows.append([*figures, number_cell(duration), Cell(format_code(how))])
     head = ["attempt", "from step", "to step", "saved", "time", "outcome"]
     return render_details(f"{len(record.attempts)} attempts", render_table(head, rows)) if rows else ""

@@ -53,9 +53,16 @@ def test_half_an_op_and_a_lock_that_nobody_holds_are_in_nobodys_way(copied: Path
     said = build(copied)
     assert [event["event"] for event in said] == ["lock", "unloadable", "start", "done"]
     assert said[0] == {"event": "lock", "file": str(lock), "removed": True}
+    assert (said[2]["compiled"], said[3]["compiled"]) == (False, True)
     assert library.stat().st_size == whole
     assert not lock.exists()
     assert build(copied) == []
+
+
+def test_an_op_that_was_compiled_before_is_loaded(copied: Path) -> None:
+    start, done = build(copied)  # no stamp of the harness is in this folder
+    assert start == {"event": "start", "op": OP, "compiled": True}
+    assert (done["event"], done["compiled"]) == ("done", False)
 
 
 def test_a_rank_compiles_into_the_folder_of_its_environment(tmp_path: Path) -> None:

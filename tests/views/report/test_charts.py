@@ -47,6 +47,8 @@ def test_areas_lie_on_each_other_and_their_table_has_their_own_heights() -> None
 def test_the_sentence_says_where_a_series_starts_and_ends() -> None:
     series = [Series("loss", [(1, 5.0), (2, 7.0), (3, 2.0)]), Series("entropy", [(0, 3.29)], "rule")]
     assert describe_series(series, "") == "Loss 5 at step 1, 2 at 3; between 2 and 7. Entropy 3.29."
+    waits = [Series("communication", [(21, 6.888), (22, 1.0), (23, 2.826)])]
+    assert describe_series(waits, "s") == "Communication 6.888 s at step 21, 2.826 s at 23; between 1 and 6.888 s."
     assert describe_series([Series("memory", [(1, 20.0), (2, 20.0001)])], "GiB") == "Memory steady at 20 GiB."
 
 

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from harness.hostinfo.training_packages import install_command
 from harness.runtime.metrics import MetricsWriter
 from harness.runtime.telemetry.trackers.csv_tracker import CsvBackend
 from harness.runtime.telemetry.trackers.mlflow_tracker import MlflowBackend
@@ -84,7 +85,7 @@ def _describe_error(error: BaseException) -> str:
     """The first line of the message, and for a library that is missing the command that installs it."""
     lines = str(error).strip().splitlines()
     text = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-    return f"{text}; `pip install deepspeed-harness[trackers]`" if isinstance(error, ImportError) else text
+    return f"{text}; {install_command('trackers')}" if isinstance(error, ImportError) else text
 
 
 class Trackers:

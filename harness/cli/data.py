@@ -9,13 +9,16 @@ from typing import Annotated
 import typer
 
 from harness.check.check_file import CheckedFile, check_file
-from harness.cli.console import exit_with, print_findings
+from harness.check.machine_findings import with_path_findings
+from harness.cli.console import exit_with, log_to_stderr, print_findings
 from harness.cli.options import SetOption, SpecArgument, WorldSizeOption
 from harness.cli.output_format import OutputFormat
-from harness.errors import UserError
+from harness.errors import ExitCode, UserError
 from harness.findings import Finding
-from harness.launching.programs.data_preview import preview_data
+from harness.launching.programs.data_preview import preview_data, read_findings
+from harness.launching.setup.launch_checks import refuse_deepspeed_json
 from harness.plan.resolved_run import ResolvedRun
+from harness.spec.named_paths import LocatedPath
 from harness.views import data as view
 from harness.views.style import style_for
 
@@ -41,20 +44,34 @@ def data(
 
     Example: harness data ds_configs/sft-chat.yaml
     """
-    checked = check_file(spec, overrides=overrides, world_size=world_size, allow_code=True)
+    checked = check_file(spec, overrides=overrides, world_size=world_size, allow_code=True, look_at_paths=True)
     if checked.run is not None and checked.run.parallel_dims.world_size is None:
         world = checked.run.spec.launch.num_gpus or 1
-        checked = check_file(spec, overrides=overrides, world_size=world, allow_code=True)
+        checked = check_file(spec, overrides=overrides, world_size=world, allow_code=True, look_at_paths=True)
+    checked = with_path_findings(checked._replace(paths=_paths_of_data(checked)), here=True)
     run = _require_data_ok(checked)
     try:
-        body = preview_data(run, examples)
+        body = preview_data(run, examples, log_to_stderr)
     except UserError as refused:
         print_findings([_with_place(finding, checked) for finding in refused.findings], checked.lines_of)
         exit_with(refused.code)
+    warnings = read_findings(body["findings"])
+    if warnings:
+        print_findings([_with_place(finding, checked) for finding in warnings], checked.lines_of)
     print(
         view.data_as_json(body)
         if format is OutputFormat.json
         else view.render_data(run.name, body, style_for(sys.stdout))
+    )
+
+
+def _paths_of_data(checked: CheckedFile) -> tuple[LocatedPath, ...]:
+    """The data, the chat template and the tokenizer: the folder of a model is not needed where another has it."""
+    keys = (("data",), ("model", "tokenizer"))
+    return tuple(
+        item
+        for item in checked.paths
+        if item.named.with_tokenizer or any(item.named.key[: len(key)] == key for key in keys)
     )
 
 
@@ -66,6 +83,9 @@ def _require_data_ok(checked: CheckedFile) -> ResolvedRun:
     if checked.run is None or any(f.severity == "error" for f in ours):
         print("Nothing was read.", file=sys.stderr)
         exit_with(checked.code)
+    if checked.run.kind != "spec":
+        print_findings([refuse_deepspeed_json(checked.report.file)], checked.lines_of)
+        exit_with(ExitCode.FINDINGS)
     return checked.run
 
 

@@ -10,11 +10,13 @@ from typing import Annotated
 
 import typer
 
+from harness.cli.completion import complete_run
 from harness.cli.console import exit_with
 from harness.cli.error_handler import exit_refused
 from harness.errors import UserError
 from harness.launching.process.signals import SignalInterrupt
 from harness.launching.programs.model_export import ExportOptions, export_checkpoint, plan_export
+from harness.run_records.run_list import resolve_run_path
 from harness.views.screen import Screen
 
 NO_ARGS_IS_HELP = True
@@ -36,8 +38,22 @@ class Dtype(StrEnum):
 
 
 def export(
-    run: Annotated[str, typer.Argument(metavar="RUN_OR_CHECKPOINT", help="A run directory or one of its checkpoints.")],
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN_OR_CHECKPOINT",
+            help="A run (its directory, its name below `runs`, or `latest`), whose last complete checkpoint is "
+            "exported; or one of its checkpoints.",
+            autocompletion=complete_run,
+        ),
+    ],
     out: Annotated[str, typer.Argument(metavar="OUT", help="The folder to make.")],
+    best: Annotated[
+        bool,
+        typer.Option(
+            "--best", help="Export the checkpoint of the run with the lowest held-out loss, not the last complete one."
+        ),
+    ] = False,
     dtype: Annotated[
         Dtype | None, typer.Option("--dtype", help="Number format of the weights. Default: the one trained in.")
     ] = None,
@@ -64,13 +80,15 @@ def export(
 ) -> None:
     """Export a checkpoint as a Hugging Face folder (safetensors, configuration, tokenizer) for plain `transformers`.
 
-    Example: harness export runs/latest exported-model
+    `harness checkpoint ls RUN` lists the checkpoints of a run and marks the best.
+
+    Example: harness export latest exported-model
     """
     options = ExportOptions(
         dtype.value if dtype else None, max_shard_size, lora.value, verify=verify, allow_code=allow_local_code
     )
     try:
-        plan = plan_export(Path(run), Path(out), options)
+        plan = plan_export(resolve_run_path(run), Path(out), options, best=best)
     except UserError as refused:
         exit_refused(refused, "Nothing was written")
     try:

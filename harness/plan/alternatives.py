@@ -7,7 +7,7 @@ Alternatives that the gates refuse (pipeline above stage 1) are left out. Other 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from harness.facts.devices import Device
@@ -28,6 +28,7 @@ STAGES_AND_OFFLOADS: tuple[tuple[int, OffloadDevice, OffloadDevice], ...] = (
     (3, "nvme", "none"),
     (3, "nvme", "nvme"),
 )
+_DEVICE_NAMES: Mapping[OffloadDevice, str] = {"none": "", "cpu": "CPU", "nvme": "NVMe"}
 SMALL_SUB_GROUP = 100_000_000
 
 
@@ -122,15 +123,14 @@ def is_stage_supported(stage: int, run: PlanSettings) -> bool:
 
 
 def title_of(settings: PlanSettings, run: PlanSettings | None = None) -> str:
-    """`ZeRO-3, optimizer and parameters on cpu`; with `run` also every other difference from it."""
+    """`ZeRO-3, optimizer and parameters on CPU`; with `run` also every other difference from it."""
     text = f"ZeRO-{settings.stage}" if settings.stage else "no ZeRO (stage 0)"
-    if settings.optimizer_device == settings.param_device != "none":
-        text += f", optimizer and parameters on {settings.optimizer_device}"
-    elif settings.optimizer_device != "none":
-        text += f", optimizer on {settings.optimizer_device}"
-        text += f", parameters on {settings.param_device}" if settings.param_device != "none" else ""
-    elif settings.param_device != "none":
-        text += f", parameters on {settings.param_device}"
+    optimizer, params = _DEVICE_NAMES[settings.optimizer_device], _DEVICE_NAMES[settings.param_device]
+    if optimizer and optimizer == params:
+        text += f", optimizer and parameters on {optimizer}"
+    else:
+        text += f", optimizer on {optimizer}" if optimizer else ""
+        text += f", parameters on {params}" if params else ""
     if run is None:
         return text
     return text + "".join(f", {difference}" for difference in _describe_differences(settings, run))
@@ -147,4 +147,9 @@ def _describe_differences(settings: PlanSettings, run: PlanSettings) -> Iterator
     if settings.micro_batch != run.micro_batch:
         yield f"micro-batch {settings.micro_batch}"
     if settings.checkpointing != run.checkpointing:
-        yield "gradient checkpointing" if settings.checkpointing else "no checkpointing"
+        yield describe_checkpointing(settings)
+
+
+def describe_checkpointing(settings: PlanSettings) -> str:
+    """Are activations recomputed, in the words of the tables?"""
+    return "gradient checkpointing" if settings.checkpointing else "no gradient checkpointing"

@@ -15,15 +15,30 @@ from harness.plan.activation_items import activation_items
 from harness.plan.memory_items import PHASES, TRAINING, MemoryItem, Phase, Tier, pinned_rounding_bytes
 from harness.plan.model_states import model_state_items
 from harness.plan.plan_settings import PlanSettings
-from harness.plan.transient_memory import allocator_slack_item, cpu_process_items, gpu_overhead_items, transient_items
+from harness.plan.transient_memory import (
+    allocator_slack_item,
+    cpu_process_items,
+    gpu_overhead_items,
+    heap_items,
+    transient_items,
+)
 from harness.plan.zero_partitions import partition_model
 
 HOST_RESERVE = 0.05
-_STATES = ("parameters", "gradients", "gradients_whole", "master", "master_gradients", "states", "accumulated")
+_STATES = (
+    "parameters",
+    "frozen",
+    "gradients",
+    "gradients_whole",
+    "master",
+    "master_gradients",
+    "states",
+    "accumulated",
+)
 
 
 ITEM_GROUPS: Mapping[str, tuple[str, ...]] = {
-    "parameters": ("parameters", "persistent", "gathered", "secondary", "staging", "model", "cache"),
+    "parameters": ("parameters", "frozen", "persistent", "gathered", "secondary", "staging", "model", "cache"),
     "gradients": (
         "gradients",
         "gradients_whole",
@@ -37,7 +52,7 @@ ITEM_GROUPS: Mapping[str, tuple[str, ...]] = {
     "optimizer states": ("states",),
     "activations": ("activations", "logits", "recompute"),
     "buffers and temporaries": ("bucket", "temporary", "swap", "save", "resume", "rounding"),
-    "assumed": ("context", "nccl", "slack", "process", "export"),
+    "assumed": ("context", "nccl", "slack", "process", "heap", "export"),
 }
 """Kinds of items in a few groups, for pictures."""
 
@@ -132,11 +147,11 @@ def estimate_memory(model: ModelFacts, settings: PlanSettings, device: Device | 
     ]
     # On the CPU accelerator nothing is page-locked, and torch keeps no cache of it.
     items = [item for item in candidates if item.bytes and not (pooled and item.kind == "cache")]
-    items += (
-        cpu_process_items(settings, partitions)
-        if pooled
-        else gpu_overhead_items(settings, items, pinned_rounding_bytes(items))
-    )
+    if pooled:
+        heap = [item for item in heap_items(model, settings, partitions, items) if item.bytes]
+        items += [*cpu_process_items(settings, partitions), *heap]
+    else:
+        items += gpu_overhead_items(settings, items, pinned_rounding_bytes(items))
     return MemoryEstimate(tuple(items), settings.ranks_per_host, pooled)
 
 
@@ -173,9 +188,9 @@ def check_fit(memory: MemoryEstimate, capacity: Capacity) -> Fit:
     host = None if capacity.host is None else capacity.host * (1 - HOST_RESERVE)
     gpu = None if memory.pooled else capacity.gpu
     tiers = {
-        "gpu memory": (memory.gpu_peak, gpu),
+        "GPU memory": (memory.gpu_peak, gpu),
         "host memory": (memory.host_peak, host),
-        "nvme": (memory.nvme_bytes, capacity.nvme),
+        "NVMe": (memory.nvme_bytes, capacity.nvme),
     }
     shares = {name: need / have for name, (need, have) in tiers.items() if have}
     if not shares:

@@ -32,7 +32,20 @@ _GRADIENT_BUFFER = ("largest", "buffer for the largest gradient")
 def model_state_items(settings: PlanSettings, partitions: ZeroPartitions) -> list[MemoryItem]:
     """Items of one rank, without activations. The rank is the one that owns most gradients."""
     stages = {0: _stage0_items, 1: _stage12_items, 2: _stage12_items, 3: stage3_items}
-    return [item for item in stages[settings.stage](settings, partitions) if item.bytes]
+    items = [*_frozen_items(settings, partitions), *stages[settings.stage](settings, partitions)]
+    return [item for item in items if item.bytes]
+
+
+def _frozen_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
+    """Frozen parameters in the training format: no gradient, no master, no state. Stage 3 shards them, too."""
+    label, source = ("frozen", "frozen parameters"), "harness/runtime/models/trainable_parameters.py"
+    if settings.stage < 3:
+        whole = ElementBytes(settings.param_bytes, partitions.frozen, "P frozen")
+        yield memory_item("gpu", label, whole, source)
+    elif settings.param_device != "nvme":  # there they are among the parameters on the disk
+        shard = ElementBytes(settings.param_bytes, partitions.frozen_shard, "P frozen / N")
+        on_gpu = settings.param_device == "none"
+        yield memory_item("gpu", label, shard, source) if on_gpu else pinned_item(label, shard, source)
 
 
 def _gradient_phases(settings: PlanSettings) -> tuple[Phase, ...]:
@@ -101,7 +114,7 @@ def _stage12_gradient_items(settings: PlanSettings, partitions: ZeroPartitions) 
         yield memory_item(
             "gpu",
             _LARGEST_GRADIENT,
-            ElementBytes(param_bytes, partitions.largest_parameter, "largest parameter"),
+            ElementBytes(param_bytes, partitions.largest_gradient, "largest parameter"),
             "torch .grad",
             BACKWARD,
         )
@@ -154,7 +167,7 @@ def _stage12_cpu_optimizer_items(settings: PlanSettings, partitions: ZeroPartiti
         ElementBytes(param_bytes, partitions.partition_size, "P / N"),
         "s12 param_buffer_of_bit16_for_cpu_offload_groups",
     )
-    largest = ElementBytes(param_bytes, partitions.largest_parameter, "largest parameter")
+    largest = ElementBytes(param_bytes, partitions.largest_gradient, "largest parameter")
     yield pinned_item(_GRADIENT_BUFFER, largest, "s12 temp_grad_buffer_for_cpu_offload")
     yield memory_item("gpu", _GRADIENT_BUFFER, largest, "s12 temp_grad_buffer_for_gpu_offload")
     if (

@@ -55,7 +55,7 @@ def _parameter_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iter
             param_bytes, min(settings.max_in_cpu, partitions.partition_size), "min(max_in_cpu, P / N)"
         )
         yield pinned_item(("parameters", "parameters kept in host memory"), in_memory, _SHARD_SOURCE)
-        small = partitions.partition_size - partitions.nvme_parameters
+        small = partitions.partition_size + partitions.frozen_shard - partitions.nvme_parameters
         if small and settings.max_in_cpu < partitions.partition_size:
             label = ("parameters", "parameters too small to swap")
             yield pinned_item(
@@ -86,7 +86,7 @@ def _gathered_parameter_items(settings: PlanSettings, partitions: ZeroPartitions
         if settings.prefetch_bucket_size
         else 0
     )
-    live = min(partitions.total, partitions.kept_gathered + partitions.largest_module + prefetched)
+    live = min(partitions.whole, partitions.kept_gathered + partitions.largest_module + prefetched)
     kept_by = "kept layers" if settings.leaf_decoder_layers else "reuse distance / 2"
     amount = ElementBytes(settings.param_bytes, live, f"min(P, {kept_by} + largest module + prefetch)")
     source = "zero/partitioned_param_coordinator.py __params_to_release"
@@ -116,7 +116,7 @@ def _bucket_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterato
     copy = ElementBytes(settings.comm_bytes, min(settings.reduce_bucket_size, partitions.total), "min(bucket, P)")
     source = "runtime/comm/coalesced_collectives.py reduce_scatter_coalesced"
     yield memory_item("gpu", ("temporary", "copy of the bucket in reduce-scatter"), copy, source, BACKWARD)
-    largest = ElementBytes(settings.param_bytes, partitions.largest_parameter, "largest parameter")
+    largest = ElementBytes(settings.param_bytes, partitions.largest_gradient, "largest parameter")
     yield memory_item(
         "gpu", ("gradient_largest", "largest gradient before it is reduced"), largest, "torch .grad", BACKWARD
     )

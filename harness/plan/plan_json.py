@@ -26,6 +26,8 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "world": plan.run.parallel_dims.world_size,
         "ranks_per_host": memory.ranks_per_host if memory else None,
         "model": None if model is None else _model_json(model, plan.model_source),
+        "trainable_parameters": plan.trainable.num_trainable if plan.trainable else None,
+        "parameters_with_adapters": plan.trainable.num_parameters if plan.trainable else None,
         "device": device.name if device else None,
         "device_memory_is_host_memory": memory.pooled if memory else None,
         "bytes_per_parameter": asdict(plan.settings.bytes_per_parameter) if plan.settings else None,

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from harness.patches.patch_registry import is_planned
 from harness.plan.patch_facts import patch_facts
 from harness.plan.resolved_run import ResolvedRun
+from harness.plan.trainable_split import TrainableChoice
 from harness.spec.run_spec import RunSpec
 
 OffloadDevice = Literal["none", "cpu", "nvme"]
@@ -61,7 +62,8 @@ class PlanSettings:
     `separate_offload_grads`: an optimizer on the CPU or on NVMe has fp32 gradients of its own, as in DeepSpeed without
     the harness (`patches/cpu_offload_single_grad.py`, `nvme_offload_no_grad_swap.py`).
     `keeps_first_step_states`: the states of the first step stay in host memory where swapping is pipelined, as in
-    DeepSpeed without the harness (`patches/nvme_release.py`).
+    DeepSpeed without the harness (`patches/nvme_release.py`). `trainable`: what the spec says of adapters and of frozen
+    parameters, None where all of them are trained.
     """
 
     stage: int
@@ -114,6 +116,7 @@ class PlanSettings:
     unsharded_tied_head: bool = False
     separate_offload_grads: bool = False
     keeps_first_step_states: bool = False
+    trainable: TrainableChoice | None = None
 
     @property
     def bytes_per_parameter(self) -> BytesPerParameter:
@@ -225,7 +228,8 @@ def settings_of(run: ResolvedRun) -> PlanSettings | None:
         sequence_parallel_size=run.parallel_dims.sequence,
         ranks_per_host=_ranks_per_host(run),
         decay_groups=spec.optimizer.weight_decay > 0,
-        overlap_comm=zero.get_bool("overlap_comm", stage == 3),
+        overlap_comm=zero.get_bool("overlap_comm", stage == 3)
+        and run.parallel_dims.pipeline == 1,  # switched off there
         contiguous_gradients=zero.get_bool("contiguous_gradients", True),
         pin_memory=optimizer.pin_memory if optimizer else True,
         reduce_bucket_size=zero.get_int("reduce_bucket_size", 500_000_000),
@@ -262,6 +266,7 @@ def settings_of(run: ResolvedRun) -> PlanSettings | None:
         separate_offload_grads=optimizer_device != "none"
         and not (_is_patched(run, "cpu-offload-single-grad") or _is_patched(run, "nvme-offload-no-grad-swap")),
         keeps_first_step_states=not _is_patched(run, "nvme-release", stage=3, optimizer_device="nvme"),
+        trainable=TrainableChoice.from_spec(spec.model),
     )
 
 
@@ -296,10 +301,12 @@ def _master_and_state_bytes(spec: RunSpec) -> tuple[int, int]:
 
 
 def _comm_bytes(run: ResolvedRun, width: int) -> int:
-    """Bytes of a gradient between ranks: with Ulysses fp32 unless `communication_data_type` says otherwise."""
-    return _dtype_bytes(
-        run.spec.deepspeed.get("communication_data_type"), 4 if run.parallel_dims.sequence > 1 else width
-    )
+    """Bytes of a gradient between ranks: with Ulysses fp32 unless `communication_data_type` says otherwise. (ZeRO does
+    not look at that key beside autocast.)
+    """
+    is_autocast = run.spec.zero.stage > 0 and _raw_flag(run.spec, "torch_autocast", "enabled")
+    name = None if is_autocast else run.spec.deepspeed.get("communication_data_type")
+    return _dtype_bytes(name, 4 if run.parallel_dims.sequence > 1 else width)
 
 
 def _raw_flag(spec: RunSpec, block: str, key: str) -> bool:

@@ -20,9 +20,14 @@ from harness.plan.rates import BadRate, Rates, override_links, parse_disks, rate
 from harness.plan.resolved_run import ResolvedRun
 from harness.plan.settings_search import filter_fitting, search_settings
 from harness.plan.step_time import StepTime, estimate_step_time
+from harness.plan.trainable_split import TrainableChoice, TrainableSplit, split_parameters
 from harness.plan.tuned_defaults.impact import DefaultImpact, compute_impacts
 from harness.plan.tuned_defaults.rules import with_tuned_defaults
+from harness.plan.zero_partitions import count_trainable
+from harness.spec.sections.data_spec import DataSpec
 from harness.units import format_bytes, parse_bytes
+
+_TABLE_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet", ".arrow")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +53,18 @@ class Plan:
     checkpoint_cost: CheckpointCost | None = None
     cost: RunCost | None = None
     fastest_fitting: tuple[Alternative, ...] = ()
+    is_capacity_local: bool = False
+    """Is the host's memory that of this machine?"""
 
     @property
     def title(self) -> str:
-        """The run in a few words: `ZeRO-3, optimizer on cpu`."""
+        """The run in a few words: `ZeRO-3, optimizer on CPU`."""
         return title_of(self.settings) if self.settings else f"ZeRO-{self.run.spec.zero.stage}"
+
+    @property
+    def trainable(self) -> TrainableSplit | None:
+        """The trainable and the frozen parameters; None where the model is unknown. Computed at each call."""
+        return split_parameters(self.model, TrainableChoice.from_spec(self.run.spec.model)) if self.model else None
 
     @property
     def tuned_defaults_impact(self) -> tuple[DefaultImpact, ...]:
@@ -69,39 +81,59 @@ def make_plan(
     *,
     tokens: float | None = None,
     price: float | None = None,
+    local_memory: int | None = None,
 ) -> Plan:
     """Plan a run; `base_dir` is the folder that a relative `model.name_or_path` starts from. `gpu` is
     the kind of device where the spec names none (`cpu`: this machine has no other). `tokens` of the whole run and
-    `price` a GPU and hour give hours and money. Raises nothing.
+    `price` a GPU and hour give hours and money. `local_memory` is that of this machine: the capacity of a CPU run that
+    names no hosts and no `cluster.host_memory`. Raises nothing.
     """
     run = with_tuned_defaults(run, base_dir)
     spec = run.spec
     lookup = find_model(spec.model.name_or_path, spec.model.config, base_dir, spec.model.revision, build=True)
     device, rates, capacity, cluster_findings = _resolve_cluster(run, gpu)
     settings = settings_of(run)
+    is_local = _is_local_cpu_run(run, device, capacity, settings)
+    capacity = replace(capacity, host=local_memory) if is_local else capacity
     device_of_spec = find_device(spec.cluster.gpu or gpu or "")
     findings = (*_check_inputs(run, lookup, device_of_spec, settings), *cluster_findings)
     plan = Plan(
         run, lookup.facts, lookup.source, device, capacity, settings, None, Fit(None, ""), None, (), findings, rates
     )
+    plan = replace(plan, is_capacity_local=is_local and local_memory is not None)
     if lookup.facts is None or settings is None:
         return plan
     model = lookup.facts
     memory = estimate_memory(model, settings, device)
     fit = check_fit(memory, capacity)
     time = estimate_step_time(model, settings, device, rates)
-    checkpoints = None if memory.pooled else checkpoint_cost(settings, model.num_parameters, rates)
+    trainable, whole = count_trainable(model, settings)
+    checkpoints = None if memory.pooled else checkpoint_cost(settings, trainable, rates, whole - trainable)
     return replace(
         plan,
         memory=memory,
         fit=fit,
         time=time,
         alternatives=list_alternatives(model, settings, device, capacity, rates),
-        findings=(*findings, *_built_model_findings(lookup), *_check_capacity(memory, capacity, fit)),
+        findings=(
+            *findings,
+            *_built_model_findings(lookup),
+            *_row_length_findings(run, device),
+            *_check_capacity(memory, capacity, fit),
+        ),
         checkpoint_cost=checkpoints,
         cost=_run_cost(settings, time, checkpoints, tokens, price),
         fastest_fitting=_fastest_fitting(model, settings, device, capacity, rates) if time else (),
     )
+
+
+def _is_local_cpu_run(
+    run: ResolvedRun, device: Device | None, capacity: Capacity, settings: PlanSettings | None
+) -> bool:
+    """Is it a CPU run on one host that nothing names, so that `harness launch` would start it on this machine?"""
+    is_cpu = device is not None and device.is_cpu
+    is_single = run.cluster is None and settings is not None and settings.num_hosts == 1
+    return is_cpu and is_single and capacity.host is None
 
 
 def _fastest_fitting(
@@ -141,6 +173,29 @@ def _resolve_cluster(run: ResolvedRun, gpu: str | None) -> tuple[Device | None, 
     return device, rates, Capacity(device.memory or None if device else None, host, disks), findings
 
 
+def _row_length_findings(run: ResolvedRun, device: Device | None) -> tuple[Finding, ...]:
+    """The memory that is not planned: oneDNN's kernels for each length of rows, in bf16 on a CPU."""
+    data = run.spec.data
+    is_cpu_bf16 = device is not None and device.is_cpu and run.spec.precision.bf16
+    if not is_cpu_bf16 or data.packing or data.pad_to_multiple_of is not None or not _may_have_rows(data):
+        return ()
+    key = "data.pad_to_multiple_of"
+    message = "host memory can grow beyond the plan: in bf16 on a CPU, torch keeps kernels for each length of rows"
+    notes = ("oneDNN does not free them; a run with rows of 1 to 256 tokens held 1,612 MiB a rank instead of 628",)
+    fix = Fix("set it to 64, or `data.packing: true`", {key: 64}, effect="more padding, which the loss does not count")
+    return (Finding("MM015", "info", message, key, notes=notes, fix=fix),)
+
+
+def _may_have_rows(data: DataSpec) -> bool:
+    """Can records become rows of their own length? A text is cut into blocks of one length."""
+    formats = [source.format or data.format for source in data.train or ()]
+    paths = [source.path for source in data.train or ()]
+    return any(
+        name != "text" if name != "auto" else path.lower().endswith(_TABLE_SUFFIXES) or path.endswith("-chat")
+        for name, path in zip(formats, paths, strict=True)
+    )
+
+
 def _built_model_findings(lookup: ModelLookup) -> tuple[Finding, ...]:
     if lookup.facts is None or not lookup.facts.built:
         return ()
@@ -154,7 +209,7 @@ def _check_capacity(memory: MemoryEstimate, capacity: Capacity, fit: Fit) -> tup
         return ()
     required, available, owner, key = {
         "host memory": (memory.host_peak, capacity.host, f"a host of {memory.ranks_per_host} ranks", "host_memory"),
-        "nvme": (memory.nvme_bytes, capacity.nvme, f"a host of {memory.ranks_per_host} ranks", "nvme"),
+        "NVMe": (memory.nvme_bytes, capacity.nvme, f"a host of {memory.ranks_per_host} ranks", "nvme"),
     }.get(fit.binding, (memory.gpu_peak, capacity.gpu, "a rank", "gpu"))
     message = (
         f"the plan needs {format_bytes(required)} {fit.binding} for {owner}, "
@@ -182,7 +237,7 @@ def _check_inputs(
     findings = []
     if lookup.facts is None:
         key = "model.config" if run.spec.model.config is not None else "model.name_or_path"
-        notes = ("memory and time are not planned; the run is not affected",)
+        notes = ("memory and time are not planned",)
         fix = Fix("name a folder that has a `config.json`, or write `model.config` out")
         findings.append(
             Finding("MM001", "info", f"the model's size is not known: {lookup.why_not}", key, notes=notes, fix=fix)

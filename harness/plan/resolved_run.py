@@ -147,17 +147,7 @@ def resolve_run(
     The world is, in this order: `world_size` (a command-line override), the hostfile's slots, `launch.num_gpus`,
     `cluster.num_nodes` x `cluster.gpus_per_node`; else unknown.
     """
-    world = world_size
-    if world is None and cluster is not None:
-        world = cluster.num_slots
-    if world is None:
-        world = spec.launch.num_gpus
-    if world is None and spec.cluster.gpus_per_node:
-        world = spec.cluster.gpus_per_node * (spec.cluster.num_nodes or 1)
-    parallel = spec.parallel
-    parallel_dims = ParallelDims(
-        world, parallel.tensor_parallel_size, parallel.pipeline_parallel_size, parallel.sequence_parallel_size
-    )
+    parallel_dims = resolve_parallel_dims(spec, cluster=cluster, world_size=world_size)
     return ResolvedRun(
         spec=spec,
         name=spec.name or name,
@@ -170,4 +160,19 @@ def resolve_run(
             parallel_dims.data,
         ),
         kind=kind,
+    )
+
+
+def resolve_parallel_dims(spec: RunSpec, *, cluster: Cluster | None, world_size: int | None) -> ParallelDims:
+    """The sizes of the parallel groups, of a world as in `resolve_run`."""
+    world = world_size
+    if world is None and cluster is not None:
+        world = cluster.num_slots
+    if world is None:
+        world = spec.launch.num_gpus
+    if world is None and spec.cluster.gpus_per_node:
+        world = spec.cluster.gpus_per_node * (spec.cluster.num_nodes or 1)
+    parallel = spec.parallel
+    return ParallelDims(
+        world, parallel.tensor_parallel_size, parallel.pipeline_parallel_size, parallel.sequence_parallel_size
     )

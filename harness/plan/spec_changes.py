@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness.facts.model_lookup import ModelFacts
-from harness.plan.alternatives import title_of
+from harness.plan.alternatives import describe_checkpointing, title_of
 from harness.plan.plan_settings import PlanSettings
 from harness.plan.zero_partitions import partition_model
 from harness.spec.parse.source import KeyPath, value_at
@@ -137,7 +137,7 @@ def _batch_changes(choice: PlanSettings, train: Any) -> dict[KeyPath, Any]:
 
 
 def describe_changes(choice: PlanSettings, run: PlanSettings) -> str:
-    """The differences from the run: `ZeRO-2, micro-batch 8 x 2, no checkpointing`."""
+    """The differences from the run: `ZeRO-2, micro-batch 8 x 2, no gradient checkpointing`."""
     parts = []
     places = (choice.stage, choice.optimizer_device, choice.param_device)
     if places != (run.stage, run.optimizer_device, run.param_device):
@@ -145,5 +145,5 @@ def describe_changes(choice: PlanSettings, run: PlanSettings) -> str:
     if choice.micro_batch != run.micro_batch:
         parts.append(f"micro-batch {choice.micro_batch} x {choice.accumulation}")
     if choice.checkpointing != run.checkpointing:
-        parts.append("checkpointing" if choice.checkpointing else "no checkpointing")
+        parts.append(describe_checkpointing(choice))
     return ", ".join(parts)

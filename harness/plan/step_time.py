@@ -15,7 +15,7 @@ from harness.plan.flops import hardware_flops_per_token, model_flops_per_token
 from harness.plan.pipeline_schedule import bubble_fraction
 from harness.plan.plan_settings import PlanSettings
 from harness.plan.rates import Rates
-from harness.plan.zero_partitions import local_num_parameters
+from harness.plan.zero_partitions import count_trainable, local_num_parameters
 
 _MESSAGE_LATENCY = 20e-6
 """Seconds of one message between pipeline stages, without its bytes."""
@@ -67,11 +67,14 @@ def estimate_step_time(
         return None
     rates = rates or Rates()
     size = float(local_num_parameters(model, settings))
+    trainable, whole = count_trainable(model, settings)
+    stepped = size * trainable / whole
     compute = _compute_seconds(model, settings, device, rates)
     parts = [
         TimePart("compute", compute, compute),
-        *_communication_parts(model, settings, device, rates, size, compute),
-        *_offload_parts(settings, device, rates, size, compute),
+        *_communication_parts(model, settings, device, rates, (size, stepped), compute),
+        # parameters on the host move whole, so that with them the frozen ones count for the optimizer, too
+        *_offload_parts(settings, device, rates, stepped if settings.param_device == "none" else size, compute),
     ]
     parts = [part for part in parts if part.seconds > 0]
     seconds = sum(part.exposed for part in parts)
@@ -103,20 +106,23 @@ def _compute_seconds(model: ModelFacts, settings: PlanSettings, device: Device, 
 
 
 def _communication_parts(
-    model: ModelFacts, settings: PlanSettings, device: Device, rates: Rates, size: float, compute: float
+    model: ModelFacts, settings: PlanSettings, device: Device, rates: Rates, sizes: tuple[float, float], compute: float
 ) -> list[TimePart]:
-    """Ring collectives: payload x (N - 1) / N over the slowest edge; overlapped ones count where they exceed."""
+    """Ring collectives: payload x (N - 1) / N over the slowest edge; overlapped ones count where they exceed. `sizes`:
+    all parameters and the trainable ones. Stages 1 and 2 gather what was stepped.
+    """
+    size, stepped = sizes
     bandwidth = _ring_bandwidth(settings, device, rates, settings.zero_world_size, settings.tensor_parallel_size)
     ring_share = (settings.zero_world_size - 1) / settings.zero_world_size
     overlapped = compute if settings.overlap_comm else 0.0
     gather, hpz_gather = _gather_seconds(
         model,
         settings,
-        size,
+        size if settings.stage == 3 else stepped,
         bandwidth,
         _ring_bandwidth(settings, device, rates, settings.hpz_partition_size, settings.tensor_parallel_size),
     )
-    data = gather + hpz_gather + comm_volume.gradient_reduction_bytes(size, settings) * ring_share / bandwidth
+    data = gather + hpz_gather + comm_volume.gradient_reduction_bytes(stepped, settings) * ring_share / bandwidth
     inside = comm_volume.tensor_parallel_bytes(model, settings) / _ring_bandwidth(
         settings, device, rates, settings.tensor_parallel_size, 1
     )

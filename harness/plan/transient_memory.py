@@ -7,13 +7,17 @@ zero/stage3.py.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
+from harness.facts.model_lookup import ModelFacts
+from harness.plan.activation_items import activation_items
 from harness.plan.memory_items import (
     ENGINE,
     PHASES,
     SAVE,
     STEP,
+    TRAINING,
     ElementBytes,
     MemoryItem,
     Phase,
@@ -27,9 +31,16 @@ from harness.plan.zero_partitions import ZeroPartitions
 CUDA_CONTEXT = 600_000_000
 NCCL_BUFFERS = 700_000_000
 GPU_PROCESS = 2_000_000_000
-CPU_PROCESS = 500_000_000
+CPU_IMPORTS = 385 << 20
+"""A process that has imported torch, transformers, DeepSpeed and the harness (benchmarks/process_memory.py)."""
+CPU_ENGINE = 25 << 20
+"""What gloo, compiled ops, the tokenizer and an engine add to it, without a tensor (the same script)."""
+CPU_TRAINING = 25 << 20
+"""What the first step adds: threads of autograd, kernels, and their pages of the libraries (the same script)."""
+CPU_EXPORT = 385 << 20
 ALLOCATOR_SLACK = 0.08
 EXPORT_SHARD = 2 << 30
+_MAX_HEAP_BLOCK = 32 << 20
 LOAD: tuple[Phase, ...] = ("load",)
 RESUME: tuple[Phase, ...] = ("resume",)
 EXPORT: tuple[Phase, ...] = ("export",)
@@ -41,7 +52,7 @@ def transient_items(settings: PlanSettings, partitions: ZeroPartitions) -> Itera
     yield from _load_items(settings, partitions)
     yield from _save_items(settings, partitions)
     yield from _resume_items(settings, partitions)
-    size = min(EXPORT_SHARD, settings.param_bytes * partitions.total)
+    size = min(EXPORT_SHARD, settings.param_bytes * partitions.whole)
     formula, source = "min(2 GiB, P), one per host", "harness/runtime/export/safetensors_writer.py SHARD_BYTES"
     yield MemoryItem("host", "export", "one file of the exported folder", size, formula, source, EXPORT, shared=True)
 
@@ -53,7 +64,7 @@ def _load_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[
         yield memory_item(
             "host",
             ("model", "the whole model in fp32, built on every rank"),
-            ElementBytes(4, partitions.total, "P"),
+            ElementBytes(4, partitions.whole, "P"),
             _BUILD_SOURCE,
             LOAD,
         )
@@ -111,11 +122,17 @@ def _resume_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterato
 
 
 def cpu_process_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
-    """Memory of a rank without a GPU beyond the engine's tensors. Gloo gathers into a copy; without offload the step's
-    gradients are free by then, and the copy is no larger.
+    """Memory of a rank without a GPU beyond the engine's tensors, as resident pages: what ranks share counts for each.
+    Gloo gathers into a copy; without offload the step's gradients are free by then, and the copy is no larger.
     """
-    label, source = "process: Python, torch, libraries", "assumed"
-    yield MemoryItem("host", "process", label, CPU_PROCESS, "0.5 GB", source, PHASES, assumed=True)
+    for label, size, phases in (
+        ("process: Python, torch, transformers, DeepSpeed", CPU_IMPORTS, ENGINE),
+        ("process: gloo, compiled ops, tokenizer, engine", CPU_ENGINE, ENGINE),
+        ("process: threads and kernels of training", CPU_TRAINING, TRAINING),
+        ("process: Python, torch, transformers, DeepSpeed", CPU_EXPORT, EXPORT),
+    ):
+        source = "benchmarks/process_memory.py"
+        yield MemoryItem("host", "process", label, size, "measured", source, phases, assumed=True)
     if settings.stage in {1, 2} and settings.optimizer_device != "none" and settings.world_size > 1:
         copy = ("temporary", "gloo's copy of the updated parameters")
         yield memory_item(
@@ -125,6 +142,55 @@ def cpu_process_items(settings: PlanSettings, partitions: ZeroPartitions) -> Ite
             "runtime/utils.py all_gather_dp_groups",
             STEP,
         )
+
+
+def heap_items(
+    model: ModelFacts, settings: PlanSettings, partitions: ZeroPartitions, items: Sequence[MemoryItem]
+) -> Iterator[MemoryItem]:
+    """Blocks of a micro-batch that glibc's heap keeps after they are freed, on the CPU accelerator.
+
+    Blocks of up to 32 MiB (DEFAULT_MMAP_THRESHOLD_MAX, which the threshold reaches with the first freed block of that
+    size) come from the heap. It shrinks at its end alone, so that blocks of other sizes leave gaps. Measured, the gaps
+    grow to the blocks that a micro-batch allocates, recomputed ones included; with MALLOC_MMAP_THRESHOLD_=1048576 there
+    are none (benchmarks/process_memory.py).
+    """
+    largest = settings.param_bytes * partitions.largest_parameter
+    hidden_bytes = settings.tokens_per_micro_batch * model.hidden * (2 if settings.mixed_precision else 4)
+    chunk = min(settings.tokens_per_micro_batch, settings.loss_chunk_size or settings.tokens_per_micro_batch)
+    block_bytes = {
+        "activations": hidden_bytes,
+        "recompute": hidden_bytes,
+        "logits": 4 * model.vocab * chunk,
+        "gathered": largest,
+        "gradient_largest": largest,
+    }
+    live, allocated = (
+        {
+            phase: sum(
+                item.bytes
+                for item in candidates
+                if phase in item.phases and block_bytes.get(item.kind, _MAX_HEAP_BLOCK + 1) <= _MAX_HEAP_BLOCK
+            )
+            for phase in TRAINING
+        }
+        for candidates in (items, _without_checkpointing(model, settings, items))
+    )
+    for phase in TRAINING:
+        kept = max(live.values()) - live[phase] + max(allocated.values())
+        label, formula = "freed blocks that malloc keeps", "those of a micro-batch that are no longer in use"
+        source = "glibc malloc.c DEFAULT_MMAP_THRESHOLD_MAX"
+        yield MemoryItem("host", "heap", label, kept, formula, source, (phase,), assumed=True)
+
+
+def _without_checkpointing(
+    model: ModelFacts, settings: PlanSettings, items: Sequence[MemoryItem]
+) -> Sequence[MemoryItem]:
+    """The items of a micro-batch that keeps what checkpointing computes again: all that it allocates."""
+    if not settings.checkpointing:
+        return items
+    kinds = {"activations", "recompute", "logits"}
+    whole = activation_items(model, replace(settings, checkpointing=False))
+    return [*(item for item in items if item.kind not in kinds), *whole]
 
 
 def gpu_overhead_items(settings: PlanSettings, items: Iterable[MemoryItem], padding: int) -> list[MemoryItem]:

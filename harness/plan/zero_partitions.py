@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from harness.facts.model_lookup import ModelFacts, Parameter
 from harness.plan.gathered_parameters import embedding_numel_kept_gathered, num_layers_kept_gathered
 from harness.plan.plan_settings import PlanSettings
+from harness.plan.trainable_split import split_parameters
 
 GroupSizes = tuple[tuple[int, ...], ...]
 _MIN_SWAPPED_BYTES = 1 << 20
@@ -26,12 +27,13 @@ _MAX_COUNTED_RANKS = 65536
 class ZeroPartitions:
     """Element counts of one rank: the one with the most, unless stated.
 
-    `total`: all parameters of the (local) model. `padded_total`: with the padding of stages 1 and 2. `partition_size`:
-    this rank's share. `owned_gradients`: whole parameters whose gradients a rank keeps at stages 1 and 2, by rank.
-    `sub_groups`: this rank's share of each; `undivided_sub_group`: the largest one, of all ranks.
-    `persistent_parameters`: those that stay gathered at stage 3. `hpz_partition`: ZeRO++'s second shard.
-    `nvme_gradients`, `nvme_parameters`: elements of this rank's shards that are large enough for NVMe. `kept_gathered`:
-    parameters that stay gathered from the forward to the backward pass, without the largest module.
+    `total`: all trainable parameters of the (local) model. `padded_total`: with the padding of stages 1 and 2.
+    `partition_size`: this rank's share. `frozen`: parameters that are not trained, `frozen_shard`: this rank's share of
+    them. `largest_gradient`: the largest trainable parameter. `owned_gradients`: whole parameters whose gradients a
+    rank keeps at stages 1 and 2, by rank. `sub_groups`: this rank's share of each; `undivided_sub_group`: the largest
+    one, of all ranks. `persistent_parameters`: those that stay gathered at stage 3. `hpz_partition`: ZeRO++'s second
+    shard. `nvme_gradients`, `nvme_parameters`: elements of this rank's shards that are large enough for NVMe.
+    `kept_gathered`: parameters that stay gathered from the forward to the backward pass, without the largest module.
     """
 
     total: int
@@ -45,9 +47,17 @@ class ZeroPartitions:
     largest_module: int
     largest_parameter_in_layer: int
     kept_gathered: int
+    largest_gradient: int
     hpz_partition: int = 0
     nvme_gradients: int = 0
     nvme_parameters: int = 0
+    frozen: int = 0
+    frozen_shard: int = 0
+
+    @property
+    def whole(self) -> int:
+        """All parameters, the frozen ones too."""
+        return self.total + self.frozen
 
     @property
     def largest_sub_group(self) -> int:
@@ -90,6 +100,14 @@ def local_num_parameters(model: ModelFacts, settings: PlanSettings) -> int:
     return sum(parameter.numel for parameter in local_parameters(model, settings))
 
 
+def count_trainable(model: ModelFacts, settings: PlanSettings) -> tuple[int, int]:
+    """(trainable, all) elements of the whole model, adapters included."""
+    if settings.trainable is None:
+        return model.num_parameters, model.num_parameters
+    split = split_parameters(model, settings.trainable)
+    return split.num_trainable, split.num_parameters
+
+
 def local_vocab_size(model: ModelFacts, settings: PlanSettings) -> int:
     """Words whose logits a rank computes: those of its part of the head where AutoTP divides it. Presets and partition
     configurations leave the head whole, as a rule.
@@ -108,10 +126,12 @@ def _tensor_parallel_numel(parameter: Parameter, degree: int) -> int:
 
 def partition_model(model: ModelFacts, settings: PlanSettings) -> ZeroPartitions:
     """Partition the model as DeepSpeed would with these settings."""
-    parameters = local_parameters(model, settings)
+    parameters, frozen = _split_local_parameters(model, settings)
     groups = weight_decay_group_sizes(parameters, settings.decay_groups)
     ranks = settings.zero_world_size
-    sizes = [parameter.numel for parameter in parameters]
+    trainable_sizes = [parameter.numel for parameter in parameters]
+    sizes = [*trainable_sizes, *(parameter.numel for parameter in frozen)]
+    frozen_shards = [-(-parameter.numel // ranks) for parameter in frozen]
     padded = [_pad_to_multiple(sum(group), 2 * ranks) for group in groups]
     shares = [[-(-numel // ranks) for numel in group] for group in groups]
     sub_groups = [
@@ -121,7 +141,7 @@ def partition_model(model: ModelFacts, settings: PlanSettings) -> ZeroPartitions
     ]
     stage3 = settings.stage == 3
     return ZeroPartitions(
-        total=sum(sizes),
+        total=sum(trainable_sizes),
         padded_total=sum(padded),
         partition_size=sum(map(sum, shares)) if stage3 else sum(padded) // ranks,
         owned_gradients=_owned_gradient_numel(groups, ranks) if settings.stage in (1, 2) else (),
@@ -131,6 +151,7 @@ def partition_model(model: ModelFacts, settings: PlanSettings) -> ZeroPartitions
             _pad_to_multiple(numel, ranks) for numel in sizes if numel <= settings.param_persistence_threshold
         ),
         largest_parameter=max(sizes),
+        largest_gradient=max(trainable_sizes),
         largest_module=max(
             -(-model.largest_module // (settings.tensor_parallel_size if model.experts else 1)),
             model.largest_layer_parameters if settings.leaf_decoder_layers else 0,
@@ -142,9 +163,25 @@ def partition_model(model: ModelFacts, settings: PlanSettings) -> ZeroPartitions
         hpz_partition=_hpz_partition_numel(sizes, settings),
         nvme_gradients=sum(_nvme_gradient_numel(numel) for share in shares for numel in share) if stage3 else 0,
         nvme_parameters=sum(
-            numel for share in shares for numel in share if numel * settings.param_bytes >= _MIN_SWAPPED_BYTES
+            numel
+            for share in [*shares, frozen_shards]
+            for numel in share
+            if numel * settings.param_bytes >= _MIN_SWAPPED_BYTES
         ),
+        frozen=sum(sizes) - sum(trainable_sizes),
+        frozen_shard=sum(frozen_shards),
     )
+
+
+def _split_local_parameters(
+    model: ModelFacts, settings: PlanSettings
+) -> tuple[Sequence[Parameter], Sequence[Parameter]]:
+    """(trainable, frozen). Of a part of a model that AutoTP or a pipeline cuts, all count as trainable."""
+    if settings.tensor_parallel_size == settings.pipeline_parallel_size == 1:
+        split = split_parameters(model, settings.trainable)
+        if split.trainable:
+            return split
+    return local_parameters(model, settings), ()
 
 
 def _kept_gathered_numel(model: ModelFacts, settings: PlanSettings) -> int:

@@ -21,10 +21,12 @@ def main() -> int:
     remove_repeated_root()
     import_deepspeed(read_switches(arguments.checkpoint / "manifest.json"))
     from harness.errors import UserError
+    from harness.progress import GENERATING_SAMPLE
     from harness.runtime.export import SHARD_BYTES, export_checkpoint
     from harness.runtime.text_generation import generate_sample
     from harness.runtime.user_errors import print_findings
 
+    _silence_transformers()
     try:
         folder = export_checkpoint(
             arguments.checkpoint,
@@ -43,12 +45,24 @@ def main() -> int:
     if arguments.sample_prompt is not None:
         seed = None if arguments.sample_seed < 0 else arguments.sample_seed
         trusted = arguments.allow_local_code
+        print(GENERATING_SAMPLE, file=sys.stderr, flush=True)
         text = generate_sample(
             folder, arguments.sample_prompt, arguments.sample_tokens, seed=seed, trust_remote_code=trusted
         )
         (arguments.sample_file or folder.with_name("sample.txt")).write_text(text + "\n", encoding="utf-8")
         print(text)
     return 0
+
+
+def _silence_transformers() -> None:
+    """No bars in a log, and no warnings of `transformers` about its own code."""
+    import warnings
+
+    from transformers.utils import logging
+
+    if not sys.stderr.isatty():
+        logging.disable_progress_bar()
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"transformers\.")
 
 
 def _parse_arguments() -> argparse.Namespace:

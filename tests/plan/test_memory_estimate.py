@@ -117,6 +117,24 @@ def test_on_the_cpu_device_rows_are_host_memory() -> None:
     assert not [row for row in m.items if row.kind in ("context", "nccl", "rounding")]
 
 
+def _kept_by_malloc(length: int, *, checkpointing: bool) -> int:
+    """Bytes in the backward pass."""
+    sections: dict[str, Any] = {"cluster": {"gpu": "cpu"}, "data": {"max_length": length}}
+    items = memory(TINY, ranks=2, train={"gradient_checkpointing": checkpointing}, **sections).items
+    return sum(item.bytes for item in items if item.kind == "heap" and "backward" in item.phases)
+
+
+def test_on_the_cpu_malloc_keeps_the_blocks_of_a_micro_batch() -> None:
+    """The blocks that are computed again too; none of more than 32 MiB, which it maps one by one."""
+    plain = memory(TINY, ranks=2, train={"gradient_checkpointing": False}, cluster={"gpu": "cpu"}).items
+    kinds = ("activations", "logits", "gathered", "gradient_largest")
+    blocks = sum(item.bytes for item in plain if item.kind in kinds and "backward" in item.phases)
+    assert _kept_by_malloc(4096, checkpointing=False) == blocks > 10_000_000
+    assert _kept_by_malloc(4096, checkpointing=True) == blocks
+    assert _kept_by_malloc(1 << 19, checkpointing=False) < 1_000_000
+    assert not [item for item in memory(TINY, ranks=2).items if item.kind == "heap"]
+
+
 def test_on_the_cpu_only_the_touched_part_of_a_bucket_counts() -> None:
     bucket = next(row for row in memory(TINY, ranks=2, cluster={"gpu": "cpu"}).items if row.kind == "bucket")
     assert bucket.bytes == 2 * 94_912
@@ -149,9 +167,9 @@ def test_the_rounding_disappears_without_pinned_memory() -> None:
     ("gpu", "host", "expected"),
     [
         (80 * 2**30, 2 * 10**12, (True, "host memory")),
-        (20 * 2**30, 2 * 10**12, (False, "gpu memory")),
+        (20 * 2**30, 2 * 10**12, (False, "GPU memory")),
         (80 * 2**30, 10**12, (False, "host memory")),
-        (80 * 2**30, None, (None, "gpu memory")),
+        (80 * 2**30, None, (None, "GPU memory")),
         (None, 10**12, (False, "host memory")),
         (None, None, (None, "")),
     ],
@@ -163,7 +181,7 @@ def test_fit(gpu: int | None, host: int | None, expected: tuple[bool | None, str
 
 def test_disks_that_are_too_small_or_unknown() -> None:
     needed = memory(zero=offload("nvme", sub_group_size=100_000_000))
-    assert check_fit(needed, Capacity(80 * 2**30, 10**12, 8 * 10**11)).binding == "nvme"
+    assert check_fit(needed, Capacity(80 * 2**30, 10**12, 8 * 10**11)).binding == "NVMe"
     assert check_fit(needed, Capacity(80 * 2**30, 10**12, 8 * 10**11)).fits is False
     assert check_fit(needed, Capacity(80 * 2**30, 10**12, 8 * 10**12)).fits is True
     assert check_fit(needed, Capacity(80 * 2**30, 10**12)).fits is None

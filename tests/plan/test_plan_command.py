@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -102,7 +103,7 @@ def test_without_a_spec_the_fastest_that_fits_is_found_and_planned() -> None:
     result = run(*flags)
     assert result.exit_code == 0
     assert "fit with headroom" in result.stdout
-    assert "70.55 B parameters in bf16, ZeRO-3, optimizer on cpu" in result.stdout
+    assert "70.55 B parameters in bf16, ZeRO-3, optimizer on CPU" in result.stdout
     assert "Fits: GPU" in result.stdout
 
 
@@ -173,6 +174,16 @@ def test_hours_and_cost() -> None:
     assert cost["money"] == pytest.approx(cost["gpu_hours"] * 2.5)
 
 
+def test_a_cpu_is_no_gpu(write: Write) -> None:
+    spec = write("small.yaml", SPEC.replace("{gpu: H100,", "{gpu: cpu,"))
+    target = spec.replace("small.yaml", "memory.svg")
+    text = run("plan", spec, "--set", "tuned_defaults=true", "--plot", target).stdout
+    assert "device/rank" in text
+    assert "device -" in text, "of a tuned default"
+    assert "GPU" not in text
+    assert "device per rank" in Path(target).read_text(encoding="utf-8")
+
+
 def test_a_picture(write: Write) -> None:
     from xml.etree import ElementTree
 
@@ -221,3 +232,19 @@ def test_a_search_without_a_gpu_that_is_known_says_so(write: Write) -> None:
     with pytest.raises(UserError) as refused:
         run("plan", spec, "--search")
     assert [f.gate for f in refused.value.findings] == ["MM007"]
+
+
+def test_here_plans_for_the_cpu_and_the_memory_of_a_machine_without_a_gpu(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.check.machine_findings.missing_packages_finding", lambda: None)
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    model = (
+        "{config: {model_type: llama, hidden_size: 64, num_hidden_layers: 2, num_attention_heads: 4}, tokenizer: bytes}"
+    )
+    spec = write("small.yaml", SPEC.replace("{name_or_path: meta-llama/Llama-3.1-8B}", model).partition("cluster")[0])
+    anywhere, here = run("plan", spec, "--world-size", "2"), run("plan", spec, "--world-size", "2", "--here")
+    assert "The kind of GPU is not known" in anywhere.stdout
+    assert here.exit_code == 0, here.stderr
+    assert "The kind of GPU is not known" not in here.stdout
+    assert re.search(r"Fits: host .* of this machine", here.stdout), here.stdout

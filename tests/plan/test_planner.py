@@ -10,6 +10,8 @@ import pytest
 
 from harness.plan.plan_json import plan_json
 from harness.plan.planner import make_plan
+from harness.views.plan import render_plan
+from harness.views.style import Style
 from tests.support.plan_inputs import TINY, offload, plan_of, run_of
 
 
@@ -43,6 +45,27 @@ def test_a_plan_that_is_too_large_is_a_warning_with_both_numbers() -> None:
 
 
 @pytest.mark.parametrize(
+    ("data", "bf16", "fires"),
+    [
+        ({"train": "chats.jsonl"}, True, True),
+        ({"train": [{"path": "pairs", "format": "alpaca"}]}, True, True),
+        ({"train": "builtin:python-docstrings-chat"}, True, True),
+        ({"train": "builtin:python-docs"}, True, False),
+        ({"train": "texts.jsonl", "format": "text"}, True, False),
+        ({"train": "chats.jsonl", "packing": True}, True, False),
+        ({"train": "chats.jsonl", "pad_to_multiple_of": 64}, True, False),
+        ({"train": "chats.jsonl"}, False, False),
+    ],
+)
+def test_kernels_for_each_length_of_rows_are_told_of_bf16_on_a_cpu(
+    data: dict[str, Any], bf16: bool, fires: bool
+) -> None:
+    plan = plan_of(cluster={"gpu": "cpu"}, data=data, precision={"bf16": bf16})
+    assert [f.severity for f in plan.findings if f.gate == "MM015"] == ["info"] * fires
+    assert not [f for f in plan_of(data=data, precision={"bf16": bf16}).findings if f.gate == "MM015"]
+
+
+@pytest.mark.parametrize(
     ("sections", "gate", "word"),
     [
         ({"model": {"name_or_path": "nobody/nothing"}}, "MM001", "catalogue"),
@@ -59,6 +82,7 @@ def test_what_is_unknown_is_a_finding(sections: dict[str, Any], gate: str, word:
     plan = plan_of(**sections)
     assert gate in [f.gate for f in plan.findings]
     assert word in " ".join(f.message for f in plan.findings)
+    assert not any("not affected" in note for f in plan.findings for note in f.notes), "the run may well be"
     json.dumps(plan_json(plan))
 
 
@@ -71,16 +95,16 @@ def test_the_chosen_rung_has_the_numbers_of_the_plan() -> None:
         plan.memory.host_peak,
         plan.time,
     )
-    assert current.title == "ZeRO-3, optimizer on cpu"
+    assert current.title == "ZeRO-3, optimizer on CPU"
 
 
 def test_higher_stages_need_less_and_offload_moves_it_to_the_host() -> None:
     by_title = {alternative.title: alternative for alternative in plan_of("llama-3.1-8b").alternatives}
     gpu = [by_title[name].gpu_peak for name in ("no ZeRO (stage 0)", "ZeRO-1", "ZeRO-2", "ZeRO-3")]
     assert gpu == sorted(gpu, reverse=True)
-    assert by_title["ZeRO-3, optimizer on cpu"].gpu_peak < by_title["ZeRO-3"].gpu_peak
-    assert by_title["ZeRO-3, optimizer on cpu"].host_peak > by_title["ZeRO-3"].host_peak
-    assert by_title["ZeRO-3, optimizer on nvme"].nvme_bytes > 12 * 8e9
+    assert by_title["ZeRO-3, optimizer on CPU"].gpu_peak < by_title["ZeRO-3"].gpu_peak
+    assert by_title["ZeRO-3, optimizer on CPU"].host_peak > by_title["ZeRO-3"].host_peak
+    assert by_title["ZeRO-3, optimizer on NVMe"].nvme_bytes > 12 * 8e9
 
 
 @pytest.mark.parametrize(
@@ -97,6 +121,33 @@ def test_checkpointing_is_offered_when_it_is_off() -> None:
         for alternative in plan_of("llama-3.1-8b", train={"gradient_checkpointing": False}).alternatives
     ]
     assert "ZeRO-3, gradient checkpointing" in titles
+
+
+def test_a_cpu_run_without_hosts_is_compared_with_this_machine() -> None:
+    run = run_of(TINY, ranks=2, cluster={"gpu": "cpu", "host_memory": None})
+    fits, fails = (make_plan(run, local_memory=size) for size in (16 << 30, 256 << 20))
+    assert (fits.fit.fits, fits.is_capacity_local, fits.capacity.host) == (True, True, 16 << 30)
+    assert fails.fit.fits is False
+    assert [f.gate for f in fails.findings] == ["MM005"]
+    assert " of 16.00 GiB of this machine" in render_plan(fits, fits.findings, "", Style())
+    for other in ({"gpu": "cpu", "host_memory": "8GiB"}, {"gpu": "H100-80GB", "host_memory": None}):
+        assert not make_plan(run_of(TINY, ranks=2, cluster=other), local_memory=16 << 30).is_capacity_local
+
+
+def test_the_plan_of_lora_has_states_of_the_adapters_alone() -> None:
+    lora = {"r": 16, "target_modules": "all-linear"}
+    zero = {"stage": 2}
+    whole = plan_of("llama-3.1-8b", ranks=1, zero=zero)
+    plan = plan_of("llama-3.1-8b", ranks=1, zero=zero, model={"name_or_path": "llama-3.1-8b", "lora": lora})
+    assert plan.trainable is not None
+    assert (plan.trainable.num_trainable, plan.trainable.num_parameters) == (41_943_040, 8_030_261_248 + 41_943_040)
+    assert plan.memory is not None
+    assert whole.memory is not None
+    assert plan.memory.model_state_bytes == pytest.approx(2 * 8_030_261_248 + 16 * 41_943_040, rel=0.01)
+    assert whole.memory.model_state_bytes == 16 * 8_030_261_248
+    assert "41.94 M of 8.07 B (0.52%)" in render_plan(plan, plan.findings, "", Style())
+    assert plan_json(plan)["trainable_parameters"] == 41_943_040
+    assert plan_json(whole)["trainable_parameters"] == 8_030_261_248
 
 
 def test_the_machine_may_say_what_device_it_has_where_the_spec_does_not() -> None:

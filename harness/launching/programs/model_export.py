@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from harness.checkpoints.checkpoint_list import find_best_checkpoint, is_checkpoint
 from harness.checkpoints.latest import find_complete
 from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
@@ -15,6 +16,7 @@ from harness.launching.hosts.local_host import workers_folder
 from harness.launching.process.signals import Signals
 from harness.launching.setup.launch_context import LaunchContext, LaunchObserver
 from harness.launching.supervise.export_step import run_export
+from harness.run_records.run_list import known_runs_notes
 from harness.units import parse_bytes
 
 
@@ -47,9 +49,11 @@ class ExportPlan:
     args: list[str]
 
 
-def plan_export(run: Path, out: Path, options: ExportOptions) -> ExportPlan:
-    """Check the request before the export starts. Raises UserError."""
-    checkpoint = _find_checkpoint(run)
+def plan_export(run: Path, out: Path, options: ExportOptions, *, best: bool = False) -> ExportPlan:
+    """Check the request before the export starts. `best`: the checkpoint of the run with the lowest held-out loss, not
+    the last complete one. Raises UserError.
+    """
+    checkpoint = _find_best(run) if best else _find_checkpoint(run)
     _check_output_folder(out)
     missing = missing_packages_finding((*PACKAGES, "safetensors"))
     if missing is not None:
@@ -76,10 +80,25 @@ def _parse_size(text: str) -> int:
 def _find_checkpoint(folder: Path) -> Path:
     checkpoint = find_complete(folder) if folder.is_dir() else None
     if checkpoint is None:
-        reason = "has no complete checkpoint" if folder.is_dir() else "is not a folder"
-        fix = Fix("name a run directory or a checkpoint in it")
-        raise UserError([Finding("CK001", "error", f"`{folder}` {reason}", fix=fix)], ExitCode.USAGE)
+        reason = "has no complete checkpoint" if folder.is_dir() else "is not a folder or the name of a run"
+        notes = () if folder.exists() else known_runs_notes()
+        fix = Fix("name a run, such as `latest`, or a checkpoint in it")
+        raise UserError([Finding("CK001", "error", f"`{folder}` {reason}", notes=notes, fix=fix)], ExitCode.USAGE)
     return checkpoint
+
+
+def _find_best(run: Path) -> Path:
+    if is_checkpoint(run):
+        fix = Fix("name the run, or leave `--best` out")
+        message = f"`{run}` is one checkpoint: `--best` chooses from those of a run"
+        raise UserError([Finding("CK001", "error", message, fix=fix)], ExitCode.USAGE)
+    newest = _find_checkpoint(run)
+    best = find_best_checkpoint(run)
+    if best is None:
+        fix = Fix(f"leave `--best` out: `{newest.name}` is exported then; `eval.eval_steps` evaluates during a run")
+        message = f"`{run}` has no checkpoint whose step was evaluated"
+        raise UserError([Finding("CK001", "error", message, fix=fix)], ExitCode.USAGE)
+    return best.path
 
 
 def _check_output_folder(out: Path) -> None:

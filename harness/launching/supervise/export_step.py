@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from harness.launching.process.child_process import kill_session, spawn_child
 from harness.launching.process.signals import SignalInterrupt
 from harness.launching.setup.launch_context import LaunchContext
 from harness.launching.setup.launch_plan import LaunchPlan
+from harness.launching.supervise.log_streams import LineTail
+from harness.progress import EXPORT_PHASES
 from harness.spec.sections.export_spec import ExportSpec
 from harness.units import parse_bytes
 from harness.verdicts import State, Verdict
@@ -27,11 +30,12 @@ def export_at_end(
     context: LaunchContext,
     *,
     trust_remote_code: bool,
+    heartbeat: Callable[[], None] = lambda: None,
 ) -> tuple[Verdict, Path | None]:
-    """Export the last checkpoint of the run. `trust_remote_code` is that of the spec.
+    """Export the last checkpoint of the run. `trust_remote_code` is that of the spec; `heartbeat` is called repeatedly.
 
-    Returns the verdict of the whole run and the folder of the export: when the export fails, the run has failed, though
-    its checkpoints stay.
+    Returns the verdict of the whole run and the folder of the export, where that is complete: when the export fails,
+    the run has failed, though its checkpoints stay.
     """
     source = checkpoint or _resumed_final_checkpoint(plan, verdict)
     if source is None:
@@ -43,31 +47,54 @@ def export_at_end(
     log = plan.run_dir / "logs" / "export.log"
     # A checkpoint from elsewhere, with no step left to train, may bring other code than the spec of this run allowed.
     is_own = source.resolve().is_relative_to(plan.run_dir.resolve().parent)
+    args = _export_args(export, trust_remote_code and is_own)
+    context.observer.on_note(f"exporting {source.name}")
     try:
-        code = run_export(source, target, _export_args(export, trust_remote_code and is_own), context, log)
+        code = run_export(source, target, args, context, log, heartbeat)
     except SignalInterrupt as interrupt:
-        reason = "training is complete and saved; the export was interrupted"
-        return _with_reason(verdict, "stopped", 128 + interrupt.signum, reason), None
+        part, whole = _unfinished_part(target)
+        reason = f"training is complete and saved{part} was interrupted"
+        return _with_reason(verdict, "stopped", 128 + interrupt.signum, reason), whole
     if code:
-        reason = f"training is complete and saved; the export ended with code {code}, see {log}"
-        return _with_reason(verdict, "failed", code if code > 0 else 128 - code, reason), None
+        part, whole = _unfinished_part(target)
+        reason = f"training is complete and saved{part} ended with code {code}, see {log}"
+        return _with_reason(verdict, "failed", code if code > 0 else 128 - code, reason), whole
     context.observer.on_note(f"exported to {target}")
     return verdict, target
 
 
-def run_export(checkpoint: Path, target: Path, options: list[str], context: LaunchContext, log: Path | None) -> int:
+def _unfinished_part(target: Path) -> tuple[str, Path | None]:
+    """The part of an export that did not end, and the folder where that is complete: it appears by one rename, and only
+    the sample comes after it.
+    """
+    return (", so is the export; its sample", target) if target.is_dir() else ("; the export", None)
+
+
+def run_export(
+    checkpoint: Path,
+    target: Path,
+    options: list[str],
+    context: LaunchContext,
+    log: Path | None,
+    heartbeat: Callable[[], None] = lambda: None,
+) -> int:
     """Run `export_worker.py` with this Python; returns its exit code. Raises SignalInterrupt when a signal came.
 
-    Output goes to `log`, or to the caller's own stdout and stderr.
+    Output goes to `log`, and its phases to the observer; without a log to the caller's own stdout and stderr.
     """
     worker = str(context.scripts / "export_worker.py")
     command = python_command(worker, "--checkpoint", str(checkpoint), "--out", str(target), *options)
     stream = log.open("ab") if log is not None else None
+    output = LineTail(log) if log is not None else None
     try:
         child = spawn_child(command, Path.cwd(), stream, stream)
         try:
             while child.poll() is None:
                 context.signals.raise_if_received()
+                heartbeat()
+                for line in output.pop_lines() if output is not None else ():
+                    if (text := line.decode("utf-8", "replace")) in EXPORT_PHASES:
+                        context.observer.on_note(text)
                 time.sleep(0.1)
         finally:
             kill_session(child, 1.0)

@@ -42,5 +42,5 @@ class DefaultInputs:
         for part in section:
             zero = getattr(zero, part, None)
             raw = raw.get(part) if isinstance(raw, Mapping) else None
-        is_set = zero is not None and name in zero.model_fields_set and getattr(zero, name) is not None
+        is_set = zero is not None and zero.is_written(name) and getattr(zero, name) is not None
         return not is_set and not (isinstance(raw, Mapping) and name in raw)

@@ -14,7 +14,7 @@ from jinja2 import TemplateError
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from harness.runtime.dataset.record import BadRecord
-from harness.runtime.dataset.record_formats import ChatRecord
+from harness.runtime.dataset.record_formats import ChatRecord, find_unknown_role, standard_role
 from harness.runtime.user_errors import first_error_line, user_error
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ def require_template(tokenizer: PreTrainedTokenizerBase, where: str) -> None:
 def render_chat(tokenizer: PreTrainedTokenizerBase, chat: ChatRecord, *, assistant_only: bool) -> tuple[str, Spans]:
     """The chat as text, and the character spans to train on. Raises BadRecord and UserError (MD126)."""
     roles = [message["role"] for message in chat.messages]
+    _check_roles(tokenizer, roles)
+    _check_parts(tokenizer, chat)
     trained_turns = [i for i, role in enumerate(roles) if role == "assistant" and i >= chat.prompt_turns]
     if assistant_only and not trained_turns:
         raise BadRecord("missing-turn", "has no assistant turn")
@@ -105,7 +107,7 @@ def _apply_template(
             chat.messages[:count], tokenize=False, add_generation_prompt=generation_prompt, **options
         )
     except (TemplateError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
-        raise BadRecord("bad-roles", f"the chat template refuses it: {first_error_line(error)}") from None
+        raise _describe_refusal(tokenizer, chat, error) from None
     return cast("str", text)  # of one chat, without `tokenize`
 
 
@@ -119,10 +121,66 @@ def _spans_by_generation_tag(tokenizer: PreTrainedTokenizerBase, chat: ChatRecor
             **cast("dict[str, Any]", tokenizer.special_tokens_map),
         )
     except (TemplateError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
-        raise BadRecord("bad-roles", f"the chat template refuses it: {first_error_line(error)}") from None
+        raise _describe_refusal(tokenizer, chat, error) from None
     # Its annotation says `str`.
     texts, indices = cast("tuple[list[str], list[Spans]]", rendered)
     return texts[0], [(start, end) for start, end in indices[0]]
+
+
+def with_end_of_turn(eos_ids: int | list[int] | None, tokenizer: PreTrainedTokenizerBase) -> int | list[int] | None:
+    """The ids that end a generation, with the token that ends an assistant's turn in the chat template.
+
+    A base model's end-of-text token is another one, so that a model that was trained on chats would go on after its
+    answer.
+    """
+    answer = "an answer"
+    turns = [{"role": "user", "content": "a question"}, {"role": "assistant", "content": answer}]
+    if tokenizer.chat_template is None:
+        return eos_ids
+    try:
+        _, found, rest = _apply_template(tokenizer, ChatRecord(turns), 2).rpartition(answer)
+    except BadRecord:  # a template for other roles
+        return eos_ids
+    ids = tokenizer(rest.lstrip(), add_special_tokens=False)["input_ids"] if found else []
+    known = [] if eos_ids is None else eos_ids if isinstance(eos_ids, list) else [eos_ids]
+    is_new_special = bool(ids) and ids[0] in tokenizer.added_tokens_decoder and ids[0] not in known
+    return [*known, ids[0]] if is_new_special else eos_ids
+
+
+def _check_roles(tokenizer: PreTrainedTokenizerBase, roles: list[str]) -> None:
+    """Refuse ShareGPT's roles for a template that does not name them: a generic one would print them, and none of their
+    turns would be trained on.
+    """
+    template = _get_template(tokenizer)
+    known = {role: standard_role(role) for role in roles if standard_role(role) != role and role not in template}
+    if known:
+        here, there = (" and ".join(f"`{name}`" for name in names) for names in (known, dict.fromkeys(known.values())))
+        raise BadRecord("sharegpt-roles", f"has ShareGPT's roles {here}, where the chat template expects {there}")
+
+
+def _check_parts(tokenizer: PreTrainedTokenizerBase, chat: ChatRecord) -> None:
+    """Refuse contents that are lists of parts for a template that prints such a list as Python does, or cannot."""
+    i = next((i for i, message in enumerate(chat.messages) if isinstance(message["content"], list)), None)
+    if i is None:
+        return
+    try:
+        text = _apply_template(tokenizer, chat, len(chat.messages))
+    except BadRecord as bad:
+        if "list" not in bad.reason:
+            raise
+        text = ""
+    parts = chat.messages[i]["content"]
+    if not text or str(parts) in text:
+        reason = f"`{chat.column}[{i}].content` is a list of parts; the chat template takes a text"
+        raise BadRecord("parts-not-usable", reason)
+
+
+def _describe_refusal(tokenizer: PreTrainedTokenizerBase, chat: ChatRecord, error: Exception) -> BadRecord:
+    """The reason for which a template fails: a role that it does not have, or else its own words."""
+    role = find_unknown_role(chat, _get_template(tokenizer))
+    if role:
+        return BadRecord("unknown-role", role)
+    return BadRecord("bad-roles", f"the chat template refuses it: {first_error_line(error)}")
 
 
 def _get_template(tokenizer: PreTrainedTokenizerBase) -> str:

@@ -41,6 +41,11 @@ class DataGroup:
     weight: float | None
 
     @property
+    def is_text(self) -> bool:
+        """Are all its records plain text?"""
+        return all(source.columns.format == "text" for source in self.sources)
+
+    @property
     def name(self) -> str:
         """The names of its first parts."""
         names = [part.name for source in self.sources for part in source.parts]

@@ -15,8 +15,9 @@ from harness.plan.resolved_run import ResolvedRun
 from harness.runtime.dataset.bad_records import SKIPPED_FILE
 from harness.runtime.dataset.cache import prepare_or_reuse, read_cache
 from harness.runtime.dataset.preparation import META_FILE, PreparedData
+from harness.runtime.dataset.unused_columns import describe_unused_columns
 from harness.runtime.distributed import Distributed
-from harness.runtime.user_errors import user_error
+from harness.runtime.user_errors import print_findings, user_error
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -54,6 +55,8 @@ def prepare_on_node_leaders(
     if distributed.is_main_process:
         _link_cache(folder, cache, prepared)
         _report_skipped_records(prepared, cache)
+        if prepared.unused_columns:
+            print_findings(describe_unused_columns(prepared.unused_columns))
     return prepared, cache
 
 

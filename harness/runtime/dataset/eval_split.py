@@ -26,7 +26,7 @@ def split_eval(sizes: np.ndarray, fraction: float, seed: int, *, divisible: bool
 
     Where every document is too large for that, or there is only one, the split holds out the tail of one; documents
     that are not `divisible`, such as chats, are held out whole, and a single one not at all. `fraction` 0 holds out
-    nothing.
+    nothing. Of packed texts only a single one is divisible.
     """
     none = np.empty(0, dtype=np.int64)
     if not fraction or not len(sizes):

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import numpy as np
 from harness.plan.resolved_run import ResolvedRun
 from harness.runtime.dataset.bad_records import BadRecordLog
 from harness.runtime.dataset.data_plan import DataGroup
+from harness.runtime.dataset.length_histogram import LengthHistogram
 from harness.runtime.dataset.mmap_array import AppendArray
 from harness.runtime.dataset.progress_bar import ProgressDisplay
 from harness.runtime.dataset.record import RawRecord, SourcePart
@@ -30,10 +32,14 @@ _BATCH_RECORDS = 1024
 
 @dataclass(frozen=True)
 class IngestedGroup:
-    """The stored records of a group, and the number of truncated ones."""
+    """The stored records of a group, and the number of truncated ones. `long_lengths`: of these before truncation, and
+    of records that are left out for their length. `unused_columns`: records with text that nothing reads, by column.
+    """
 
     records: TokenRecords
     truncated: int
+    long_lengths: LengthHistogram
+    unused_columns: Counter[str]
 
 
 @contextmanager
@@ -53,6 +59,8 @@ def ingest_group(
     names = {"ids": dtype, "trained": np.bool_, "lengths": np.int64, "sizes": np.int64}
     files = {name: AppendArray(folder / f".{name}.npy", kind) for name, kind in names.items()}
     truncated = 0
+    long_lengths = LengthHistogram()
+    unused_columns: Counter[str] = Counter()
     try:
         for source, encoder in zip(group.sources, encoders, strict=True):
             with TokenizerPool(encoder, data.num_proc, sum(part.size for part in source.parts)) as workers:
@@ -64,11 +72,16 @@ def ingest_group(
                         _append_ids(encoded, files, has_mask=has_mask)
                         documents.add_batch(encoded)
                         display.add_records(len(encoded.lengths), sum(bad_records.counts.values()))
-                        truncated += encoded.truncated
+                        bad_records.check(len(encoded.lengths) + len(encoded.bad_records), is_last=False)
+                        truncated += len(encoded.cut_lengths)
+                        long_lengths.add([*encoded.cut_lengths, *encoded.left_out_lengths])
+                        unused_columns += encoded.unused_columns
                     documents.finish_document()
+        bad_records.check(0, is_last=True)
         arrays = {name: file.open_mapped() for name, file in files.items()}
         trained = arrays["trained"] if has_mask else None
-        yield IngestedGroup(TokenRecords(arrays["ids"], trained, arrays["lengths"], arrays["sizes"]), truncated)
+        records = TokenRecords(arrays["ids"], trained, arrays["lengths"], arrays["sizes"])
+        yield IngestedGroup(records, truncated, long_lengths, unused_columns)
     finally:
         for file in files.values():
             file.close()

@@ -18,15 +18,16 @@ from harness.runtime.dataset.bad_records import BadRecordLog
 from harness.runtime.dataset.data_plan import DataGroup, DataPlan
 from harness.runtime.dataset.eval_split import EvalSplit, split_eval
 from harness.runtime.dataset.ingestion import IngestedGroup, ingest_group
+from harness.runtime.dataset.length_histogram import LengthHistogram
 from harness.runtime.dataset.progress_bar import ProgressDisplay
-from harness.runtime.dataset.token_rows import RowStats, write_rows, write_stream
+from harness.runtime.dataset.token_rows import RowStats, cut_record, write_rows, write_stream
 from harness.runtime.user_errors import user_error
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 META_FILE = "meta.json"
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 3
 """Of the files' layout and of their content for the same records; a new version misses the old cache."""
 
 
@@ -60,8 +61,10 @@ class PreparedData:
     skipped: dict[str, int] = field(default_factory=dict)
     truncated: int = 0
     lengths: tuple[int, ...] = ()
-    """Records by length: entry i counts those of 2**(i-1) + 1 to 2**i tokens."""
+    """Records by their length before truncation: `LengthHistogram.counts`."""
     pad: int = 0
+    unused_columns: dict[str, int] = field(default_factory=dict)
+    """Records with text in a column that nothing reads, by column."""
 
     @staticmethod
     def read(folder: Path) -> PreparedData | None:
@@ -89,14 +92,18 @@ def prepare_data(
     token_counts = {role: np.zeros(len(tokenizer), dtype=np.int64) for role in ("train", "eval")}
     groups: dict[str, list[PreparedGroup]] = {"train": [], "eval": []}
     digests: list[str] = []
-    histogram, truncated = np.zeros(1, dtype=np.int64), 0
+    histogram, truncated = LengthHistogram(), 0
+    unused_columns: Counter[str] = Counter()
     with BadRecordLog(data, folder) as bad_records, display:
         for group in plan.groups:
             with ingest_group(group, tokenizer, run, folder, bad_records, display) as ingested:
                 truncated += ingested.truncated
-                histogram = _add_lengths(histogram, ingested.records.lengths)
+                unused_columns += ingested.unused_columns
+                histogram.add(ingested.records.lengths)
+                histogram.replace(data.max_length, ingested.truncated, ingested.long_lengths)
                 fraction = 0.0 if data.eval or group.role == "eval" else data.eval_fraction
-                split = split_eval(ingested.records.sizes, fraction, seed, divisible=group.stream)
+                is_one_text = group.is_text and len(ingested.records.sizes) == 1
+                split = split_eval(ingested.records.sizes, fraction, seed, divisible=group.stream or is_one_text)
                 for role in ("train", "eval"):
                     stats = _write_group(ingested, group, split, role, run, tokenizer, folder, token_counts[role])
                     if stats is not None and stats.tokens:
@@ -117,8 +124,9 @@ def prepare_data(
         eval=tuple(groups["eval"]),
         skipped=dict(skipped),
         truncated=truncated,
-        lengths=tuple(int(n) for n in histogram),
+        lengths=histogram.counts,
         pad=_pad_token_id(tokenizer),
+        unused_columns=dict(unused_columns),
     )
     replace_file(folder / META_FILE, json.dumps(asdict(prepared)) + "\n")
     return prepared
@@ -143,6 +151,7 @@ def _write_group(
     path = folder / f"{group_stem(role, group.index)}.npy"
     if group.stream:
         return write_stream(records, split, path, tokenizer, token_counts, train=role == "train")
+    records, split = cut_record(records, split, tokenizer)
     indices = split.documents
     if role == "train":
         in_train = np.ones(len(records.lengths), dtype=np.bool_)
@@ -178,16 +187,6 @@ def unigram_cross_entropy(train: np.ndarray, held_out: np.ndarray) -> float:
     """
     probabilities = (train + 1) / (train.sum() + len(train))
     return float(-(held_out * np.log(probabilities)).sum() / held_out.sum())
-
-
-def _add_lengths(histogram: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    if not len(lengths):
-        return histogram
-    counts = np.bincount(np.ceil(np.log2(np.maximum(lengths, 1))).astype(np.int64))
-    total = np.zeros(max(len(histogram), len(counts)), dtype=np.int64)
-    total[: len(histogram)] += histogram
-    total[: len(counts)] += counts
-    return total
 
 
 def _pad_token_id(tokenizer: PreTrainedTokenizerBase) -> int:

@@ -15,16 +15,17 @@ import numpy as np
 from harness.plan.resolved_run import ResolvedRun
 from harness.runtime.dataset.bad_records import SKIPPED_FILE
 from harness.runtime.dataset.cache import prepare_or_reuse
-from harness.runtime.dataset.sampler import TrainData, open_train_data
+from harness.runtime.dataset.sampler import open_train_data
 from harness.runtime.dataset.token_dataset import TokenDataset
+from harness.runtime.dataset.unused_columns import describe_unused_columns
 from harness.runtime.micro_batch import IGNORE_INDEX, BatchGeometry
 from harness.runtime.tokenizer import load_tokenizer
-from harness.runtime.train_state import DataPosition
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-_STEPS = 50
+_MAX_ROWS = 1_000_000
+"""Rows of the first epoch whose padding is counted."""
 
 
 def preview_dataset(run: ResolvedRun, examples: int) -> dict[str, Any]:
@@ -35,40 +36,36 @@ def preview_dataset(run: ResolvedRun, examples: int) -> dict[str, Any]:
     seconds = time.monotonic() - start_time
     geometry = BatchGeometry(run.batch.micro_batch or 1, run.batch.accumulation or 1, run.parallel_dims.data or 1)
     train = open_train_data(run, folder, prepared, geometry, 0)
-    num_trained = sum(part.trained for part in prepared.train)
+    found = describe_unused_columns(prepared.unused_columns)
     return {
         "cache": str(folder),
         "from_cache": from_cache,
         "seconds": round(seconds, 3),
         "max_length": run.spec.data.max_length,
         "packing": run.spec.data.packing,
+        "eval_fraction": 0.0 if run.spec.data.eval else run.spec.data.eval_fraction,
         "train": [asdict(part) for part in prepared.train],
         "eval": [asdict(part) for part in prepared.eval],
-        "tokens": {"train": prepared.train_tokens, "eval": prepared.eval_tokens, "trained_on": num_trained},
+        "tokens": {
+            "train": prepared.train_tokens,
+            "eval": prepared.eval_tokens,
+            "trained_on": int(train.dataset.num_targets.sum()),
+        },
         "documents": {"train": prepared.train_documents, "eval": prepared.eval_documents},
         "sequences": {"train": len(train.dataset), "an_epoch": train.rows_per_epoch},
         "steps_an_epoch": train.steps_per_epoch,
         "sequences_a_step": geometry.global_batch_size,
-        "filled": _fill_ratio(train),
+        "filled": train.fill_ratio(_MAX_ROWS),
         "skipped": prepared.skipped,
         "skipped_list": str(folder / SKIPPED_FILE) if prepared.skipped else None,
         "examples_skipped": _first_lines(folder / SKIPPED_FILE),
         "truncated": prepared.truncated,
+        "unused_columns": prepared.unused_columns,
+        "findings": [f._asdict() | {"fix": f.fix and f.fix._asdict()} for f in found],
         "lengths": list(prepared.lengths),
         "unigram_entropy": prepared.unigram_entropy,
         "examples": _sample_rows(run, train.dataset, tokenizer, examples),
     }
-
-
-def _fill_ratio(train: TrainData) -> float:
-    """Share of the positions of the first steps that hold a token and not padding."""
-    position, num_tokens, num_places = DataPosition(), 0, 0
-    for _ in range(min(_STEPS, train.steps_per_epoch)):
-        step = train.batch_at(position)
-        position, num_tokens = step.next_position, num_tokens + step.num_tokens
-        rank_places = sum(batch.input_ids.numel() for batch in step.micro_batches)
-        num_places += rank_places * train.geometry.data_parallel_size
-    return num_tokens / max(1, num_places)
 
 
 def _first_lines(path: Path, count: int = 5) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,16 @@ BAD_RECORD_KINDS: dict[str, tuple[str, str]] = {
     "empty": ("MD121", "remove the record"),
     "too-long": ("MD122", "set a longer `data.max_length`, or `data.excess_length_strategy: truncate`"),
     "missing-turn": ("MD123", "fix the record: a chat needs an assistant turn"),
-    "bad-roles": ("MD123", "fix the record: the chat template restricts the order of turns"),
+    "sharegpt-roles": (
+        "MD123",
+        "rename the roles, or use ShareGPT's format: `conversations` with `from` and `value`",
+    ),
+    "bad-roles": ("MD123", "fix the record, or set a `data.chat_template` that takes its turns"),
+    "unknown-role": (
+        "MD123",
+        "rename the role; a call of a tool is an `assistant` turn with `tool_calls` in `messages`",
+    ),
+    "parts-not-usable": ("MD123", "write each `content` as one text, or set a `data.chat_template` that takes parts"),
     "nothing-to-train-on": ("MD124", "set a longer `data.max_length`, or remove the record"),
     "bad-row": ("MD120", "fix the row: as many fields as the header has"),
 }
@@ -57,4 +66,11 @@ class SourcePart:
 
     def describe_record(self, number: int) -> str:
         """The name of record `number` in a message."""
-        return f"`{self.name}`, {self.unit} {number}" if self.unit else f"`{self.name}`"
+        return self.describe_records([number])
+
+    def describe_records(self, numbers: Sequence[int]) -> str:
+        """The names of several records: ``a.jsonl`, lines 2, 5`."""
+        if not self.unit:
+            return f"`{self.name}`"
+        unit = self.unit if len(numbers) == 1 else f"{self.unit}s"
+        return f"`{self.name}`, {unit} {', '.join(map(str, numbers))}"

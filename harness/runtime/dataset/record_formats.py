@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,11 +40,14 @@ class PromptCompletion:
 
 @dataclass(frozen=True, slots=True)
 class ChatRecord:
-    """Turns with `role` and `content`, and `tools` for the template. The first `prompt_turns` are not trained on."""
+    """Turns with `role` and `content`, and `tools` for the template. The first `prompt_turns` are not trained on.
+    `column` is where the turns are from, for messages.
+    """
 
     messages: list[dict[str, Any]]
     prompt_turns: int = 0
     tools: list[Any] | None = None
+    column: str = "turns"
 
 
 Example = TextRecord | PromptCompletion | ChatRecord
@@ -103,7 +106,24 @@ def parse_example(record: Mapping[str, Any], columns: RecordColumns) -> Example:
         return _parse_pair(record, columns)
     turns = _parse_turns(_get_column(record, columns.messages), columns.messages)
     tools = record.get("tools")
-    return ChatRecord(turns, 0, tools if isinstance(tools, list) and tools else None)
+    return ChatRecord(turns, 0, tools if isinstance(tools, list) and tools else None, columns.messages)
+
+
+def find_unknown_role(chat: ChatRecord, template: str) -> str:
+    """The place of the first role that no chat template has and this one does not name; "" where there is none."""
+    known = {*_ROLES.values()}
+    unknown = ((i, m["role"]) for i, m in enumerate(chat.messages) if m["role"] not in known | {*_ROLES})
+    i, role = next(((i, role) for i, role in unknown if role not in template), (0, ""))
+    return role and f"`{chat.column}[{i}].role` is `{role}`; the usual roles are {_join_names(known)}"
+
+
+def standard_role(role: str) -> str:
+    """The role of chat templates for one of ShareGPT; any other as it is."""
+    return _ROLES.get(role, role)
+
+
+def _join_names(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in sorted(names))
 
 
 def _get_column(record: Mapping[str, Any], name: str) -> Any:
@@ -164,7 +184,8 @@ def _parse_turn(turn: Any, where: str) -> dict[str, Any]:
     if "role" not in turn and "from" in turn:
         role = _ROLES.get(turn["from"]) if isinstance(turn["from"], str) else None
         if role is None:
-            raise BadRecord("bad-roles", f"`{where}.from` is `{turn['from']}`, should be `human` or `gpt`")
+            reason = f"`{where}.from` is `{turn['from']}`; the accepted roles are {_join_names(_ROLES)}"
+            raise BadRecord("unknown-role", reason)
         turn = {"role": role, "content": turn.get("value")}
     # a column of an Arrow table has every key in every turn
     message: dict[str, Any] = {key: value for key, value in turn.items() if value is not None}

@@ -44,6 +44,17 @@ class TrainData:
         """Whole global batches. The rest of an epoch is dropped; the next epoch's order moves those rows."""
         return self.rows_per_epoch // self.geometry.global_batch_size
 
+    def fill_ratio(self, max_rows: int) -> float:
+        """Share of the positions that hold a token and not padding, over all ranks: of the first epoch, or of its first
+        `max_rows` rows.
+        """
+        geometry = self.geometry
+        steps = min(self.steps_per_epoch, max(1, max_rows // geometry.global_batch_size))
+        rows = self._epoch_order(0)[: steps * geometry.global_batch_size].reshape(-1, geometry.micro_batch_size)
+        lengths = self.dataset.lengths[rows]
+        positions = self.dataset.padded_length(lengths.max(axis=1)).sum() * geometry.micro_batch_size
+        return float(lengths.sum() / max(1, positions))
+
     def batch_at(self, position: DataPosition) -> StepBatch:
         """The global batch at `position`.
 
@@ -145,9 +156,15 @@ def open_train_data(
     if not train_data.steps_per_epoch:
         raise user_error(
             "MD115",
-            f"the training text has {prepared.train_tokens} tokens, {train_data.rows_per_epoch} sequences of "
-            f"{data.max_length}, a step needs {geometry.global_batch_size} sequences",
+            f"a step needs {geometry.global_batch_size:,} sequences, and the training data has "
+            f"{train_data.rows_per_epoch:,} of them",
             key="data.train",
+            notes=(
+                f"a sequence has at most {data.max_length:,} tokens (`data.max_length`), the training data has "
+                f"{prepared.train_tokens:,}",
+                f"a step: micro-batch {geometry.micro_batch_size:,} x {geometry.accumulation_steps:,} accumulation "
+                f"steps x {geometry.data_parallel_size:,} ranks",
+            ),
             fix="add text, or set a shorter `data.max_length` or a smaller `train.global_batch_size`",
         )
     return train_data

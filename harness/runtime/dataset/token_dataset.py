@@ -156,14 +156,18 @@ class TokenDataset:
         weights = tuple(group.weight for group in self.sources if group.weight is not None)
         return weights if len(weights) == len(self.sources) else None
 
+    def padded_length(self, longest: int | np.ndarray) -> np.ndarray:
+        """Positions of a row in a micro-batch whose longest row has so many tokens."""
+        longest = np.full_like(longest, self.max_length) if self.is_packed else np.asarray(longest)
+        return -(-longest // self.pad_to_multiple_of) * self.pad_to_multiple_of
+
     def make_batch(self, indices: np.ndarray, num_used: int | None = None) -> MicroBatch:
         """The rows as a micro-batch. `num_used`: the labels of rows after so many are ignored."""
         stream = self.sources[0] if self.is_plain_stream else None
         if isinstance(stream, BlockDataset):
             return _stream_batch(stream.token_rows(indices), num_used)
         rows = [self._row_at(int(i)) for i in indices]
-        longest = self.max_length if self.is_packed else max(len(ids) for ids, _, _ in rows)
-        length = -(-longest // self.pad_to_multiple_of) * self.pad_to_multiple_of
+        length = int(self.padded_length(max(len(ids) for ids, _, _ in rows)))
         shape = (len(rows), length)
         ids, labels = np.full(shape, self.pad_token_id, dtype=np.int64), np.full(shape, IGNORE_INDEX, dtype=np.int64)
         positions, present = np.empty(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)

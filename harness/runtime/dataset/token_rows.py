@@ -46,7 +46,9 @@ class TokenRecords:
 
 @dataclass(frozen=True, slots=True)
 class RowStats:
-    """Counts of a part of a group: rows (0: a stream of text), documents, tokens, tokens to train on."""
+    """Counts of a part of a group: rows (0: a stream of text), documents (one that is cut into pieces counts once),
+    tokens, tokens to train on.
+    """
 
     rows: int
     documents: int
@@ -98,21 +100,39 @@ def _cut_spans(
     records: TokenRecords, split: EvalSplit, starts: np.ndarray, tokenizer: PreTrainedTokenizerBase
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """(training, held-out) spans when the tail of one document is held out, from a line's start where there is one."""
-    document = split.cut_document or 0
+    document, eos = split.cut_document or 0, tokenizer.eos_token_id
     first, last = int(starts[document]), int(starts[document + 1])
-    eos = tokenizer.eos_token_id
-    num_tokens = last - first - (eos is not None)
-    num_held_out = max(1, round(split.cut_chars * num_tokens / max(1, int(records.sizes[document]))))
-    limit = max(0, num_tokens - num_held_out)
-    low = max(0, limit - _LOOK_BACK)
-    cut = limit
-    for i in range(limit - 1, low - 1, -1):
-        if str(tokenizer.decode([int(records.ids[first + i])])).endswith("\n"):
-            cut = i + 1
-            break
+    cut = _find_cut(records, split, first, last, tokenizer)
     eos_span = [(-1, eos)] if eos is not None else []
     train_spans = [(0, first + cut), *eos_span, (last, int(starts[-1]))]
     return [span for span in train_spans if span[0] < 0 or span[1] > span[0]], [(first + cut, last)]
+
+
+def _find_cut(
+    records: TokenRecords, split: EvalSplit, first: int, last: int, tokenizer: PreTrainedTokenizerBase
+) -> int:
+    """The tokens of the cut document that stay in the training part: up to the start of a line where there is one."""
+    num_tokens = last - first - (tokenizer.eos_token_id is not None)
+    num_held_out = max(1, round(split.cut_chars * num_tokens / max(1, int(records.sizes[split.cut_document or 0]))))
+    limit = max(0, num_tokens - num_held_out)
+    for i in range(limit - 1, max(0, limit - _LOOK_BACK) - 1, -1):
+        if str(tokenizer.decode([int(records.ids[first + i])])).endswith("\n"):
+            return i + 1
+    return limit
+
+
+def cut_record(
+    records: TokenRecords, split: EvalSplit, tokenizer: PreTrainedTokenizerBase
+) -> tuple[TokenRecords, EvalSplit]:
+    """A single record as two, of which the second is held out; unchanged where the split cuts none."""
+    if split.cut_document is None:
+        return records, split
+    total = int(records.lengths[0])
+    cut = _find_cut(records, split, 0, total, tokenizer)
+    lengths = np.array([cut, total - cut], dtype=np.int64)
+    sizes = np.array([int(records.sizes[0]) - round(split.cut_chars), round(split.cut_chars)], dtype=np.int64)
+    held_out = EvalSplit(np.array([1], dtype=np.int64))
+    return TokenRecords(records.ids, records.trained, lengths, sizes), held_out
 
 
 def write_rows(
@@ -123,7 +143,8 @@ def write_rows(
     """
     stem = path.with_suffix("")
     has_mask = records.trained is not None
-    documents = tokens = trained_tokens = rows = 0
+    documents = pieces = tokens = trained_tokens = rows = 0
+    last_record = -1
     digest = hashlib.sha256()
     with (
         AppendArray(path, records.ids.dtype) as ids_out,
@@ -132,8 +153,11 @@ def write_rows(
         AppendArray(stem.with_suffix(stem.suffix + ".rows.npy"), np.int64) as rows_out,
         AppendArray(stem.with_suffix(stem.suffix + ".counts.npy"), np.int32) as counts_out,
     ):
-        for starts, lengths in _iter_windows(records, indices, capacity):
-            starts, lengths = _drop_untrained(records, starts, lengths)  # noqa: PLW2901
+        for starts, lengths, numbers in _iter_windows(records, indices, capacity):
+            is_kept = _has_targets(records, starts, lengths)
+            starts, lengths, numbers = starts[is_kept], lengths[is_kept], numbers[is_kept]  # noqa: PLW2901
+            documents += int(np.count_nonzero(np.diff(numbers, prepend=last_record)))
+            last_record = int(numbers[-1]) if len(numbers) else last_record
             order, edges = pack_best_fit(lengths, capacity) if packing else _unpacked_order(len(lengths))
             starts, lengths = starts[order], lengths[order]  # noqa: PLW2901
             offsets = np.concatenate([[0], np.cumsum(lengths)])
@@ -146,14 +170,14 @@ def write_rows(
             if has_mask:
                 trained_out.append(trained)
             docs_out.append(offsets[:-1] + tokens)
-            rows_out.append(edges[:-1] + documents)
+            rows_out.append(edges[:-1] + pieces)
             counts_out.append(counts)
             token_counts += np.bincount(ids[trained], minlength=len(token_counts))
-            tokens, documents, rows = tokens + len(ids), documents + len(lengths), rows + len(edges) - 1
+            tokens, pieces, rows = tokens + len(ids), pieces + len(lengths), rows + len(edges) - 1
             trained_tokens += int(trained.sum())
             release_pages(records.ids, records.trained)
         docs_out.append(np.array([tokens]))
-        rows_out.append(np.array([documents]))
+        rows_out.append(np.array([pieces]))
         for out in (ids_out, trained_out, docs_out, rows_out):
             digest.update(out.sha256.encode())
     if not has_mask:
@@ -165,8 +189,12 @@ def _unpacked_order(count: int) -> tuple[np.ndarray, np.ndarray]:
     return np.arange(count), np.arange(count + 1)
 
 
-def _iter_windows(records: TokenRecords, indices: np.ndarray, capacity: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """(starts, lengths) of pieces of at most `capacity` tokens, a bounded number of tokens at a time."""
+def _iter_windows(
+    records: TokenRecords, indices: np.ndarray, capacity: int
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """(starts, lengths, indices of their records) of pieces of at most `capacity` tokens, a bounded number of tokens at
+    a time.
+    """
     starts, max_tokens = records.starts, max(_CHUNK_TOKENS, _MIN_ROWS * capacity)
     at = 0
     while at < len(indices):
@@ -179,16 +207,14 @@ def _iter_windows(records: TokenRecords, indices: np.ndarray, capacity: int) -> 
         piece = np.arange(num_pieces.sum()) - np.repeat(np.cumsum(num_pieces) - num_pieces, num_pieces)
         piece_starts = np.repeat(starts[window], num_pieces) + piece * capacity
         piece_lengths = np.minimum(np.repeat(lengths, num_pieces) - piece * capacity, capacity)
+        piece_records = np.repeat(window, num_pieces)
         for first in range(0, len(piece_starts), WINDOW):  # one huge document may have many pieces
-            yield piece_starts[first : first + WINDOW], piece_lengths[first : first + WINDOW]
+            part = slice(first, first + WINDOW)
+            yield piece_starts[part], piece_lengths[part], piece_records[part]
 
 
-def _drop_untrained(records: TokenRecords, starts: np.ndarray, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Without the pieces of long documents that have no token to train on."""
+def _has_targets(records: TokenRecords, starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Which pieces have a token to train on: those of long documents may have none."""
     if records.trained is None:
-        has_targets = lengths > 1
-    else:
-        has_targets = np.array(
-            [bool(records.trained[s + 1 : s + n].any()) for s, n in zip(starts, lengths, strict=True)], bool
-        )
-    return starts[has_targets], lengths[has_targets]
+        return lengths > 1
+    return np.array([bool(records.trained[s + 1 : s + n].any()) for s, n in zip(starts, lengths, strict=True)], bool)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from harness.runtime.dataset.chat_templates import render_chat
 from harness.runtime.dataset.json_readers import parse_json_line
 from harness.runtime.dataset.record import BadRecord, RawRecord
 from harness.runtime.dataset.record_formats import Example, PromptCompletion, RecordColumns, TextRecord, parse_example
+from harness.runtime.dataset.unused_columns import find_unused_columns
 from harness.runtime.user_errors import user_error
 from harness.spec.sections.data_spec import DataSpec
 
@@ -45,7 +47,12 @@ class TokenizedBatch:
     lengths: np.ndarray
     sizes: np.ndarray
     bad_records: list[tuple[int, BadRecord]] = field(default_factory=list)
-    truncated: int = 0
+    cut_lengths: list[int] = field(default_factory=list)
+    """Of each truncated record, before truncation."""
+    left_out_lengths: list[int] = field(default_factory=list)
+    """Of each record that is left out for its length, or because the tokens to train on are cut off."""
+    unused_columns: Counter[str] = field(default_factory=Counter)
+    """Records with text in a column that nothing reads, by column."""
 
 
 class RecordTokenizer:
@@ -71,15 +78,19 @@ class RecordTokenizer:
     def __call__(self, batch: Sequence[RawRecord]) -> TokenizedBatch:
         """Ids of all usable records. Raises UserError where the tokenizer or its template cannot be used."""
         rendered: list[tuple[int, RenderedText]] = []
+        unused: Counter[str] = Counter()
         bad: list[tuple[int, BadRecord]] = []
         for raw in batch:
             try:
-                rendered.append((raw.number, self._render(self._parse_record(raw))))
+                rendered.append((raw.number, self._render(self._parse_record(raw, unused))))
             except BadRecord as error:
                 bad.append((raw.number, error))
-        return self._build_batch(rendered, bad)
+        result = self._build_batch(rendered, bad)
+        result.unused_columns = unused
+        return result
 
-    def _parse_record(self, raw: RawRecord) -> Example:
+    def _parse_record(self, raw: RawRecord, unused: Counter[str]) -> Example:
+        """The record in its format; adds the columns that it does not read to `unused`. Raises BadRecord."""
         value = raw.value
         if isinstance(value, BadRecord):
             raise value
@@ -87,7 +98,10 @@ class RecordTokenizer:
             if not value:
                 raise BadRecord("empty", "is empty")
             return TextRecord(value, raw.is_last)
-        return parse_example(parse_json_line(value) if isinstance(value, bytes) else value, self._columns)
+        record = parse_json_line(value) if isinstance(value, bytes) else value
+        example = parse_example(record, self._columns)
+        unused.update(find_unused_columns(record, self._columns))
+        return example
 
     def _render(self, example: Example) -> RenderedText:
         if isinstance(example, TextRecord):
@@ -107,22 +121,27 @@ class RecordTokenizer:
         masks: list[np.ndarray] = []
         lengths: list[int] = []
         sizes: list[int] = []
-        truncated = 0
+        cut_lengths: list[int] = []
+        left_out_lengths: list[int] = []
         for (number, text), (ids, trained) in zip(rendered, self._tokenize([r for _, r in rendered]), strict=True):
+            full_length = len(ids)
             try:
-                ids, trained, is_cut = self._fit_length(ids, trained)  # noqa: PLW2901
+                ids, trained = self._fit_length(ids, trained)  # noqa: PLW2901
             except BadRecord as error:
                 bad.append((number, error))
+                left_out_lengths.append(full_length)
                 continue
             parts.append(ids)
             masks.append(trained)
             lengths.append(len(ids) if text.append_eos or text.has_special_tokens else -len(ids))
             sizes.append(len(text.text))
-            truncated += is_cut
+            if len(ids) < full_length:
+                cut_lengths.append(full_length)
         flat = np.concatenate(parts) if parts else np.empty(0, self._dtype)
         mask = (np.concatenate(masks) if masks else np.empty(0, np.bool_)) if self.has_loss_mask else None
         bad.sort(key=lambda pair: pair[0])
-        return TokenizedBatch(flat, mask, np.array(lengths, np.int64), np.array(sizes, np.int64), bad, truncated)
+        counts = (np.array(lengths, np.int64), np.array(sizes, np.int64))
+        return TokenizedBatch(flat, mask, *counts, bad, cut_lengths, left_out_lengths)
 
     def _tokenize(self, rendered: list[RenderedText]) -> list[tuple[np.ndarray, np.ndarray]]:
         """(ids, mask of trained tokens) of each, at full length."""
@@ -157,11 +176,13 @@ class RecordTokenizer:
             tokens.append((ids, trained))
         return tokens
 
-    def _fit_length(self, ids: np.ndarray, trained: np.ndarray) -> tuple[np.ndarray, np.ndarray, bool]:
-        """(ids, mask, is truncated). Raises BadRecord for a record that is too long or has no token to train on."""
+    def _fit_length(self, ids: np.ndarray, trained: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(ids, mask), truncated where they are too long. Raises BadRecord where the length is refused or no
+        token is trained on.
+        """
         limit, is_cut = self._data.max_length, False
         if not self._rows:
-            return ids, trained, False
+            return ids, trained
         if len(ids) > limit and self._excess != "split":
             if self._excess in ("drop", "raise"):
                 raise BadRecord("too-long", f"has {len(ids)} tokens, `data.max_length` is {limit}")
@@ -171,7 +192,7 @@ class RecordTokenizer:
                 f"nothing of its first {limit} tokens is trained on" if is_cut else "none of its tokens is trained on"
             )
             raise BadRecord("nothing-to-train-on", reason)
-        return ids, trained, is_cut
+        return ids, trained
 
 
 def _tokens_in_spans(offsets: np.ndarray, spans: list[tuple[int, int]]) -> np.ndarray:

@@ -12,6 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from harness.errors import UserError
 from harness.hostinfo import machine
+from harness.hostinfo.training_packages import install_command
 from harness.runtime.checkpoint.consolidate import FullWeights
 from harness.runtime.checkpoint.disk_space import free_bytes
 from harness.runtime.export.export_tensors import ExportTensors
@@ -153,7 +154,7 @@ def _load_adapters(folder: Path) -> torch.nn.Module:
         raise user_error(
             "CK125",
             "comparing the logits of adapters needs the package `peft`, which is not installed here",
-            fix="pip install 'deepspeed-harness[lora]', or export without `--verify`",
+            fix=f"{install_command('lora')}; or export without `--verify`",
         ) from None
     model: torch.nn.Module = AutoPeftModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     return model

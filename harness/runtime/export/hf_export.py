@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Literal
 
 from harness.checkpoints.manifest import Manifest
-from harness.file_io import fsync_file, fsync_folder
+from harness.file_io import apply_umask, fsync_file, fsync_folder
+from harness.progress import VERIFYING_EXPORT
 from harness.runtime.checkpoint import HUGGING_FACE, read_checked_manifest
 from harness.runtime.checkpoint.consolidate import open_checkpoint
 from harness.runtime.export import export_checks, model_files
@@ -109,6 +110,7 @@ def _write_folder(
     if not adapter_only:
         export_checks.check_architecture(folder, tensors, trust_remote_code=trust_remote_code)
     if options.verify:
+        log(VERIFYING_EXPORT)
         export_checks.compare_logits(
             folder,
             weights,
@@ -118,6 +120,7 @@ def _write_folder(
             trust_remote_code=trust_remote_code,
         )
         log("checked: the same logits as the checkpoint's")
+    apply_umask(folder)  # safetensors' files are for their owner alone
     for file in folder.rglob("*"):
         if file.is_file():
             fsync_file(file)

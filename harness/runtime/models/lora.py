@@ -8,13 +8,18 @@ names of their tensors are in `lora_merge.py`.
 
 from __future__ import annotations
 
+import copy
+import difflib
 import tempfile
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import set_seed
 
+from harness.hostinfo.training_packages import install_command
 from harness.runtime.models.lora_merge import ADAPTER_NAME
 from harness.runtime.user_errors import first_error_line, user_error
 from harness.spec.sections.model_spec import LoraSpec
@@ -26,7 +31,8 @@ ADAPTER_FOLDER = "adapter"
 def add_adapters(model: torch.nn.Module, lora: LoraSpec, seed: int) -> None:
     """Put the adapters in and freeze the rest. Seeded by `seed`, so that all ranks and stages draw the same.
 
-    Raises UserError (MD154 `peft` is missing, MD155 `peft` cannot do what `model.lora` says).
+    Raises UserError (MD152 a target that fits nothing, MD154 `peft` is missing, MD155 `peft` cannot do what
+    `model.lora` says).
     """
     try:
         from peft import LoraConfig, inject_adapter_in_model
@@ -35,12 +41,14 @@ def add_adapters(model: torch.nn.Module, lora: LoraSpec, seed: int) -> None:
             "MD154",
             "`model.lora` needs the package `peft`, which is not installed here",
             key="model.lora",
-            fix="pip install 'deepspeed-harness[lora]' on every host",
+            fix=f"install it on every host: {install_command('lora')}",
         ) from None
     fields = {name: value for name, value in lora.model_dump().items() if value is not None}
     for name in ("target_modules", "modules_to_save", "exclude_modules", "layers_to_transform"):
         if isinstance(fields.get(name), tuple):
             fields[name] = list(fields[name])
+    if isinstance(lora.target_modules, tuple):
+        _check_targets(lora.target_modules, [name for name, _ in model.named_modules()])
     set_seed(seed)
     try:
         inject_adapter_in_model(LoraConfig(task_type="CAUSAL_LM", **fields), model, ADAPTER_NAME)
@@ -57,6 +65,23 @@ def add_adapters(model: torch.nn.Module, lora: LoraSpec, seed: int) -> None:
             parameter.data = parameter.data.to(_base_dtype(model))
 
 
+def _check_targets(targets: tuple[str, ...], names: list[str]) -> None:
+    """Refuse a target that fits no module: `peft` adapts the others and says nothing. If none fits, it raises."""
+    misses = [target for target in targets if not any(f".{name}".endswith(f".{target}") for name in names)]
+    if not misses or len(misses) == len(targets):
+        return
+    ends = sorted({name.rpartition(".")[2] for name in names if name})
+    near = difflib.get_close_matches(misses[0], ends, n=1)
+    known = ", ".join(f"`{end}`" for end in ends if not end.isdigit())
+    raise user_error(
+        "MD152",
+        f"`{misses[0]}` in `model.lora.target_modules` matches no module of the model",
+        key="model.lora.target_modules",
+        notes=(f"its modules: {known}",),
+        fix=f"write `{near[0]}`" if near else f"take `{misses[0]}` out of the list",
+    )
+
+
 def _base_dtype(model: torch.nn.Module) -> torch.dtype:
     """The number format of the frozen weights."""
     return next(p.dtype for p in model.parameters() if not p.requires_grad)
@@ -70,9 +95,26 @@ def adapter_config(model: torch.nn.Module) -> Any | None:
 
 def adapter_files(model: torch.nn.Module) -> dict[str, bytes]:
     """`adapter_config.json` as `peft` writes it, by name below a checkpoint; nothing without adapters."""
-    config = adapter_config(model)
+    config = copy.copy(adapter_config(model))
     if config is None:
         return {}
+    config.inference_mode = True  # as PeftModel.save_pretrained does: who loads the folder does not train by default
+    if isinstance(config.target_modules, set | list) and not (config.exclude_modules or config.layers_to_transform):
+        adapted = [name for name, module in model.named_modules() if hasattr(module, "base_layer")]
+        config.target_modules = shorten_names(adapted, [name for name, _ in model.named_modules()])
     with tempfile.TemporaryDirectory(prefix="harness-adapter-") as scratch:
         config.save_pretrained(scratch)
         return {f"{ADAPTER_FOLDER}/{p.name}": p.read_bytes() for p in sorted(Path(scratch).iterdir())}
+
+
+def shorten_names(selected: Iterable[str], names: Iterable[str]) -> list[str]:
+    """The shortest ends of names that fit all of `selected` and no other of `names`, as `peft` compares them."""
+    selected = list(selected)
+    num_selected, num_all = (Counter(end for name in group for end in _name_ends(name)) for group in (selected, names))
+    return sorted({next((end for end in _name_ends(n) if num_selected[end] == num_all[end]), n) for n in selected})
+
+
+def _name_ends(name: str) -> list[str]:
+    """`a.b.c`: `c`, `b.c`, `a.b.c`."""
+    parts = name.split(".")
+    return [".".join(parts[i:]) for i in range(len(parts) - 1, -1, -1)]

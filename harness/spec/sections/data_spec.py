@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, Field, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticKnownError
 
-from harness.spec.sections.section import Count, Positive, Section
+from harness.spec.sections.section import Count, Positive, Section, WholeNumber
 
 RecordFormat = Literal["text", "prompt-completion", "messages", "alpaca", "sharegpt"]
 """The format of a record: its columns and its loss mask."""
@@ -56,6 +56,7 @@ class DataSpec(Section):
     train: Sources | None = None
     """Files or globs (.txt, .md, .rst, .jsonl, .json, .csv, .parquet, .arrow), a folder or Hub dataset, a builtin such
     as `builtin:python-docs`; or a list of these, each also as a map (`path`, `weight`, `format`, `name`, `split`).
+    A relative path starts at the spec's folder, else at the current one.
     """
     eval: Sources | None = None
     """The same for evaluation. Default: about `eval_fraction` of the training documents, drawn by `train.seed`."""
@@ -72,12 +73,12 @@ class DataSpec(Section):
     messages_column: str | None = None
     """The column of the turns of a chat. Default: `messages`, or `conversations` for `sharegpt`."""
     chat_template: str | None = None
-    """A file with a Jinja chat template, or `chatml`. Default: the tokenizer's own."""
+    """A file with a Jinja chat template, found as those of `train`; or `chatml`. Default: the tokenizer's own."""
     assistant_only_loss: bool = True
     """Chats: train on the assistant's turns; false: on every token."""
     completion_only_loss: bool = True
     """Prompts with completions, and alpaca records: train on the completion; false: on every token."""
-    max_length: Annotated[int, Field(ge=2)] = 1024
+    max_length: Annotated[WholeNumber, Field(ge=2)] = 1024
     """Tokens per sequence."""
     excess_length_strategy: Literal["truncate", "split", "drop", "raise"] | None = None
     """A record of more than `max_length` tokens: truncate it, split it, drop it, or treat it as a bad record. Default:

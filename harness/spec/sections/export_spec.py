@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """`export`: a Hugging Face folder at the end of a run."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import AfterValidator
-
-from harness.spec.sections.section import Positive, Section, check_size
+from harness.spec.sections.section import FileSize, Positive, Section
 
 
 class ExportSpec(Section):
@@ -15,7 +13,7 @@ class ExportSpec(Section):
     """Export the last checkpoint after training."""
     dtype: Literal["float32", "bfloat16", "float16"] | None = None
     """Number format of the exported weights. Default: the one trained in."""
-    max_shard_size: Annotated[str, AfterValidator(check_size)] | None = None
+    max_shard_size: FileSize | None = None
     """Largest size of a safetensors file, such as `5GB`. Default: 2 GiB."""
     lora: Literal["merge", "adapter"] = "merge"
     """LoRA adapters: merged into the weights, or exported alone for `peft`."""

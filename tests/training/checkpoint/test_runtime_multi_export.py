@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from harness.checkpoints import manifest
 from harness.errors import UserError
+from harness.file_io import read_umask
 from harness.runtime.checkpoint.consolidate import open_weights
 from harness.runtime.export import export_checkpoint
 from tests.support.training.runtime_helpers import ROOT, rank_environment
@@ -59,6 +60,8 @@ def test_large_models_are_written_in_shards_with_an_index(straight: dict[str, Pa
     files = sorted(set(index["weight_map"].values()))
     assert len(files) > 2
     assert files[0] == f"model-00001-of-{len(files):05d}.safetensors"
+    modes = {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
+    assert set(modes.values()) == {0o666 & ~read_umask()}, modes
     for file in files:
         with safe_open(folder / file, "pt") as opened:
             assert set(opened.keys()) == {n for n, f in index["weight_map"].items() if f == file}
@@ -186,6 +189,7 @@ def test_the_script_exports_and_samples_from_the_export(straight: dict[str, Path
     result = subprocess.run(command, env=rank_environment(), capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     text = (tmp_path / "sample.txt").read_text()
+    assert "Loading weights" not in result.stderr, "a progress bar in a log"
     assert text.startswith("The ")
     assert len(text.encode()) > len("The \n")
     assert text in result.stdout

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from harness.errors import UserError
+from harness.findings import Fix
+from harness.runtime.tokenizer import byte_tokenizer
 from tests.support.training.data_helpers import chat, lines, only, prepared
 
 GOOD = [chat("q", "a"), chat("q2", "a2")]
@@ -68,9 +70,53 @@ def test_a_broken_line_is_told_or_left_out_and_listed(tmp_path: Path, case: str)
     assert clean.sha256 == found.sha256
 
 
-def test_what_the_template_refuses_is_told_in_its_words(tmp_path: Path) -> None:
-    from harness.runtime.tokenizer import byte_tokenizer
+def test_all_bad_records_of_a_run_that_stops_are_in_one_error(tmp_path: Path) -> None:
+    rows = [json.dumps(record) for record in TEXT]
+    one, two = tmp_path / "one.jsonl", tmp_path / "two.jsonl"
+    one.write_text("\n".join([rows[0], "{", rows[1], '{"text": ""}', "[}", ""]))
+    two.write_text("\n".join([*["{"] * 11, rows[0], ""]))
+    with pytest.raises(UserError) as refused:
+        prepared(tmp_path, train=[str(one), str(two)])
+    broken, empty = refused.value.findings
+    assert (broken.gate, empty.gate) == ("MD120", "MD121")
+    assert broken.message.startswith(f"`{one}`, line 2: is not JSON")
+    assert broken.notes[0].startswith(f"`{one}`, line 5: is not JSON")
+    assert broken.notes[1] == f"`{two}`, lines 1, 2, 3, 4, 5, 6, 7, 8: the same"
+    assert broken.notes[2] == "13 records like these, of which 10 are named here"
+    assert empty.message == f"`{one}`, line 4: `text` is empty"
 
+
+def test_after_the_first_bad_record_a_huge_file_is_not_read_to_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.runtime.dataset.bad_records._MAX_RECORDS_AFTER_FIRST", 2000)
+    file = tmp_path / "x.jsonl"
+    file.write_text("{\n" + '{"text": "one"}\n' * 5000 + "{\n")
+    with pytest.raises(UserError) as refused:
+        prepared(tmp_path, train=str(file))
+    (finding,) = refused.value.findings
+    assert "line 1:" in finding.message
+    assert finding.notes[-1] == "the 2,000 records after the first of them were read, not the rest"
+
+
+@pytest.mark.parametrize("assistant_only", [True, False])
+def test_roles_of_sharegpt_in_messages_are_named(tmp_path: Path, assistant_only: bool) -> None:
+    turns = [{"role": "human", "content": "q"}, {"role": "gpt", "content": "a"}, USER, ANSWER]
+    file = lines(tmp_path / "a.jsonl", [{"messages": turns}])
+    with pytest.raises(UserError) as refused:
+        prepared(tmp_path, train=file, assistant_only_loss=assistant_only)
+    assert only(refused).gate == "MD123"
+    roles = "has ShareGPT's roles `human` and `gpt`, where the chat template expects `user` and `assistant`"
+    assert roles in only(refused).message
+    assert only(refused).fix == Fix(
+        "rename the roles, or use ShareGPT's format: `conversations` with `from` and `value`"
+    )
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = "{% for m in messages %}{{ m.role }}: {{ m.content }}{# human, gpt #}\n{% endfor %}"
+    assert prepared(tmp_path, tokenizer, train=file, assistant_only_loss=False)[0].train_documents == 1
+
+
+def test_what_the_template_refuses_is_told_in_its_words(tmp_path: Path) -> None:
     tokenizer = byte_tokenizer()
     tokenizer.chat_template = (
         "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
@@ -82,6 +128,51 @@ def test_what_the_template_refuses_is_told_in_its_words(tmp_path: Path) -> None:
     assert only(refused).gate == "MD123"
     assert "line 2" in only(refused).message
     assert "roles must alternate" in only(refused).message
+
+
+PARTS = [{"type": "text", "text": "q"}]
+
+
+@pytest.mark.parametrize("body", ["m.role + ': ' + m.content", "m.content"])
+def test_a_list_of_parts_is_named_where_the_template_takes_texts(tmp_path: Path, body: str) -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = "{% for m in messages %}{{ " + body + " }}\n{% endfor %}"
+    file = lines(tmp_path / "a.jsonl", [chat("q", "a"), {"messages": [{"role": "user", "content": PARTS}, ANSWER]}])
+    with pytest.raises(UserError) as refused:
+        prepared(tmp_path, tokenizer, train=file)
+    assert only(refused).gate == "MD123"
+    assert "line 2: `messages[0].content` is a list of parts; the chat template takes a text" in only(refused).message
+    assert "write each `content` as one text" in only(refused).fix.title
+
+
+def test_a_list_of_parts_is_taken_where_the_template_reads_it(tmp_path: Path) -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = (
+        "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}"
+        "{{ p.text }}{% endfor %}{% endif %}\n{% endfor %}"
+    )
+    as_text, as_parts = ({"messages": [{"role": "user", "content": content}, ANSWER]} for content in ("q", PARTS))
+    one, _ = prepared(tmp_path, tokenizer, train=lines(tmp_path / "a.jsonl", [as_text]))
+    two, _ = prepared(tmp_path, tokenizer, train=lines(tmp_path / "b.jsonl", [as_parts]))
+    assert one.sha256 == two.sha256
+
+
+def test_a_role_that_is_not_known_is_named_with_those_that_are(tmp_path: Path) -> None:
+    turns = [{"from": "human", "value": "q"}, {"from": "function_call", "value": "{}"}, {"from": "gpt", "value": "a"}]
+    with pytest.raises(UserError) as refused:
+        prepared(tmp_path, train=lines(tmp_path / "a.jsonl", [{"conversations": turns}]))
+    assert "`conversations[1].from` is `function_call`; the accepted roles are `assistant`," in only(refused).message
+    assert "rename the role" in only(refused).fix.title
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = (
+        "{% for m in messages %}{% if m.role not in ['user', 'assistant'] %}{{ raise_exception('no such role') }}"
+        "{% endif %}{{ m.content }}\n{% endfor %}"
+    )
+    call = {"role": "function_call", "content": "{}"}
+    file = lines(tmp_path / "b.jsonl", [{"messages": [USER, call, ANSWER]}])
+    with pytest.raises(UserError) as refused:
+        prepared(tmp_path, tokenizer, train=file)
+    assert "`messages[1].role` is `function_call`; the usual roles are `assistant`," in only(refused).message
 
 
 @pytest.mark.parametrize("strategy", ["raise", "drop"])

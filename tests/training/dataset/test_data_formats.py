@@ -14,7 +14,9 @@ import pytest
 from transformers import AutoTokenizer
 
 from harness.errors import UserError
-from harness.runtime.tokenizer import byte_tokenizer
+from harness.runtime.dataset.chat_templates import with_end_of_turn
+from harness.runtime.dataset.unused_columns import describe_unused_columns
+from harness.runtime.tokenizer import _CHATML, byte_tokenizer
 from tests.support.training.data_helpers import TOKENIZER, chat, decoded, lines, only, prepared, sequences
 
 END = "<|endoftext|>"
@@ -163,6 +165,38 @@ def test_what_is_too_long_is_cut_off_or_cut_in_pieces(tmp_path: Path, strategy: 
     assert trained == ([rows[0] + "4" * 8] if strategy is None else ["+2=44444444", "4444" + END])
 
 
+def test_the_histogram_counts_lengths_before_they_are_cut(tmp_path: Path) -> None:
+    pairs = [{"prompt": "2+2=", "completion": "4" * count} for count in (2, 20, 50, 100)]
+    file = lines(tmp_path / "a.jsonl", [*pairs, {"prompt": "x" * 200, "completion": "4"}])
+    found, _ = prepared(tmp_path, train=file, max_length=16, on_bad_record="skip")
+    assert (found.truncated, found.skipped) == (3, {"nothing-to-train-on": 1})
+    assert found.lengths == (0, 0, 0, 1, 0, 1, 1, 1, 1)  # of 7, 25, 55, 105 and 202 tokens
+    assert prepared(tmp_path, train=file, max_length=1024)[0].lengths == found.lengths
+
+
+@pytest.mark.parametrize("num_proc", [1, 2])
+def test_columns_with_text_that_nothing_reads_are_counted(tmp_path: Path, num_proc: int) -> None:
+    alpaca = {"instruction": "a", "output": "b", "id": 7, "source": "x"}
+    records = [alpaca | {"system": "S", "history": [["q", "a"]]}, alpaca | {"system": "S"}, alpaca | {"system": ""}]
+    found, _ = prepared(tmp_path, train=lines(tmp_path / "a.jsonl", records), num_proc=num_proc)
+    assert found.unused_columns == {"system": 2, "history": 1}
+    (finding,) = describe_unused_columns(found.unused_columns)
+    assert (finding.gate, finding.severity) == ("MD130", "warning")
+    assert finding.message == "columns `system`, `history` are not used"
+    assert finding.notes == ("`system` has text in 2 records", "`history` has text in 1 record")
+
+
+def test_columns_that_a_format_reads_or_that_repeat_others_are_not_reported(tmp_path: Path) -> None:
+    turns = [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]
+    sharegpt = lines(tmp_path / "a.jsonl", [{"conversations": turns, "system": "S"}])
+    assert prepared(tmp_path, train=sharegpt)[0].unused_columns == {"system": 1}
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    chats = lines(tmp_path / "b.jsonl", [{**chat("q", "a"), "prompt": "q", "prompt_id": "1", "tools": tools}])
+    assert prepared(tmp_path, train=chats)[0].unused_columns == {}
+    text = lines(tmp_path / "c.jsonl", [{"text": "whole", "instruction": "a", "output": "b"}])
+    assert prepared(tmp_path, train=text)[0].unused_columns == {}
+
+
 def test_a_record_that_is_cut_before_its_answer_counts_as_broken(tmp_path: Path) -> None:
     file = lines(tmp_path / "a.jsonl", [{"prompt": "x" * 30, "completion": "4"}, {"prompt": "a", "completion": "b"}])
     with pytest.raises(UserError) as refused:
@@ -178,3 +212,18 @@ def test_several_processes_give_what_one_gives(tmp_path: Path) -> None:
     one, _ = prepared(tmp_path / "one", train=file, max_length=64)
     two, _ = prepared(tmp_path / "two", train=file, max_length=64, num_proc=2)
     assert one == two
+
+
+def test_a_generation_ends_with_the_turn_where_the_template_has_a_token_for_it() -> None:
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = _CHATML
+    assert with_end_of_turn(256, tokenizer) == 256, "the bytes of `<|im_end|>` are no token"
+    tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
+    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    assert with_end_of_turn(256, tokenizer) == [256, end]
+    assert with_end_of_turn(None, tokenizer) == [end]
+    assert with_end_of_turn([end, 3], tokenizer) == [end, 3]
+    tokenizer.chat_template = "{{ raise_exception('no user') }}"
+    assert with_end_of_turn(256, tokenizer) == 256
+    tokenizer.chat_template = None
+    assert with_end_of_turn(256, tokenizer) == 256

@@ -19,7 +19,7 @@ from harness.plan.resolved_run import resolve_run
 from harness.runtime.dataset.eval_split import split_eval
 from harness.runtime.dataset.preparation import PreparedData, PreparedGroup, unigram_cross_entropy
 from harness.runtime.dataset.sampler import EvalData, TrainData, open_eval_data, open_train_data
-from harness.runtime.dataset.token_dataset import BlockDataset, TokenDataset
+from harness.runtime.dataset.token_dataset import BlockDataset, DocumentDataset, TokenDataset
 from harness.runtime.micro_batch import IGNORE_INDEX, BatchGeometry
 from harness.runtime.train_state import DataPosition
 from harness.spec.run_spec import RunSpec
@@ -81,6 +81,29 @@ def test_a_single_document_is_cut_at_a_line(tmp_path: Path) -> None:
     assert 0.08 < len(held) / len(text) < 0.13
     for role in ("train", "eval"):
         assert np.load(place / f"{role}.npy")[-1] == 256
+
+
+def test_the_tail_of_a_single_packed_text_is_held_out_too(tmp_path: Path) -> None:
+    text = "".join(f"line {i}\n" for i in range(100))
+    (tmp_path / "a.txt").write_text(text)
+    found, place = prepare(tmp_path, train=str(tmp_path / "a.txt"), eval_fraction=0.1, packing=True, max_length=64)
+    kept, held = (bytes(t for t in np.load(place / f"{role}.npy").tolist() if t < 256) for role in ("train", "eval"))
+    assert (kept + held).decode() == text
+    assert 0.08 < len(held) / len(text) < 0.13
+    assert found.eval_tokens == len(held) + 1  # and the end of the text
+    assert (found.train_documents, found.eval_documents) == (1, 1), "of 13 and 2 pieces"
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_fill_counts_the_padding_of_all_ranks(packed: bool) -> None:
+    """With rank 0's micro-batches alone for all of them, short rows there would say more than 100 %."""
+    lengths = np.array([1, 1, 4, 4, 2, 3, 4, 1, 2])
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    rows = DocumentDataset(np.zeros(22), None, offsets, np.arange(10), lengths - 1, packed)
+    data = TrainData(TokenDataset((rows,), 4), BatchGeometry(2, 1, 2), 0, 3, False)
+    positions = 8 * 4 if packed else 2 * (1 + 4 + 3 + 4)
+    assert data.fill_ratio(1_000_000) == pytest.approx(20 / positions)
+    assert data.fill_ratio(4) == pytest.approx(10 / (4 * 4 if packed else 2 * (1 + 4)))
 
 
 def test_unigram_cross_entropy_is_in_nats_a_token() -> None:
@@ -176,7 +199,9 @@ def test_too_little_text_is_refused_with_the_numbers(tmp_path: Path) -> None:
     np.save(tmp_path / "eval.npy", np.zeros(5, dtype=np.uint16))
     with pytest.raises(UserError) as refused:
         open_train_data(run(max_length=10), tmp_path, prepared(70, 5), BatchGeometry(2, 2, 2), 0)
-    assert "70 tokens, 7 sequences of 10, a step needs 8" in refused.value.findings[0].message
+    (finding,) = refused.value.findings
+    assert finding.message == "a step needs 8 sequences, and the training data has 7 of them"
+    assert finding.notes[0] == "a sequence has at most 10 tokens (`data.max_length`), the training data has 70"
     with pytest.raises(UserError) as refused:
         open_eval_data(run(max_length=10), tmp_path, prepared(70, 5), BatchGeometry(2, 2, 2), 0)
     assert "5 tokens" in refused.value.findings[0].message

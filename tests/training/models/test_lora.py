@@ -10,15 +10,19 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, set_seed
+from transformers import AutoConfig, AutoModelForCausalLM, set_seed
 
+from harness.errors import UserError
+from harness.findings import Fix
 from harness.plan.resolved_run import resolve_run
 from harness.render import render_ds_config
 from harness.runtime.engine import weight_decay_groups
 from harness.runtime.lr_schedule import scheduler_factory
+from harness.runtime.models.lora import adapter_config, adapter_files, add_adapters, shorten_names
 from harness.runtime.models.lora_merge import find_weight_sources, is_adapted, merge_lora, to_adapter_names
 from harness.runtime.tokenizer import byte_tokenizer
 from harness.spec.run_spec import RunSpec
+from harness.spec.sections.model_spec import LoraSpec
 from tests.support.training.forked_ranks import ForkedRanks
 from tests.support.training.model_helpers import JOBS, make_model, run_cases, zero
 from tests.support.training.runtime_helpers import write_run
@@ -190,8 +194,62 @@ def test_a_resumed_run_ends_with_the_same_weights(resumed: dict[str, tuple[Path,
         assert torch.equal(tensor, second[name]), name
 
 
+def test_a_run_writes_its_trainable_parameters_and_predicted_tokens(resumed: dict[str, tuple[Path, Path]]) -> None:
+    for run in resumed["3-cpu"]:
+        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        header = next(line for line in lines if line["type"] == "run")
+        step = [line for line in lines if line["type"] == "step"][-1]
+        trained = {n: t.numel() for n, t in load_file(run / "weights.safetensors").items() if is_adapted([n])}
+        assert header["trainable_parameters"] == sum(trained.values())
+        assert header["trainable_parameters"] < header["parameters"]
+        assert (step["step"], step["tokens"], step["predicted_tokens"]) == (4, 4 * 4 * 32, 4 * 4 * 31)
+
+
 def test_a_checkpoint_says_how_its_adapters_are_merged(resumed: dict[str, tuple[Path, Path]]) -> None:
     checkpoint = resumed["3-cpu"][0] / "checkpoints" / "step-00000004"
     config = json.loads((checkpoint / "adapter" / "adapter_config.json").read_text())
     assert (config["r"], config["lora_alpha"], config["modules_to_save"]) == (4, 16.0, ["norm"])
     assert set(config["target_modules"]) == {"q_proj", "v_proj", "down_proj"}
+    assert config["inference_mode"] is True  # as `PeftModel.save_pretrained` writes it
+
+
+def test_an_adapter_of_all_linear_modules_names_them_briefly_and_loads(tmp_path: Path) -> None:
+    """`peft` lists fewer than 20 expanded modules by their full names, which fit no model of other depth."""
+    base = make_model("llama", tmp_path / "base")
+    model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    add_adapters(model, LoraSpec(r=2, target_modules="all-linear"), seed=3)
+    assert len(adapter_config(model).target_modules) > 7
+    (content,) = adapter_files(model).values()
+    body = json.loads(content)
+    assert body["target_modules"] == ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"]
+    folder = tmp_path / "adapter"
+    folder.mkdir()
+    (folder / "adapter_config.json").write_bytes(content)
+    tensors = {name: torch.randn_like(p) for name, p in model.named_parameters() if p.requires_grad}
+    save_file({to_adapter_names(tensors, body)[n]: t for n, t in tensors.items()}, folder / "adapter_model.safetensors")
+    plain = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    loaded = peft.PeftModel.from_pretrained(plain, folder)
+    weights = dict(loaded.named_parameters())
+    assert not any(p.requires_grad for p in weights.values())
+    for name, tensor in tensors.items():
+        assert torch.equal(weights[f"base_model.model.{name}"], tensor), name
+
+
+def test_names_are_shortened_to_ends_that_fit_no_other_module() -> None:
+    names = ["a.mlp.up", "a.mlp.down", "b.mlp.up", "b.mlp.down", "head.up"]
+    assert shorten_names(["a.mlp.up", "b.mlp.up"], names) == ["mlp.up"]
+    assert shorten_names(["a.mlp.down"], names) == ["a.mlp.down"]
+    assert shorten_names(["up"], ["up", "x.up"]) == ["up"]
+
+
+@pytest.mark.parametrize(("name", "fix"), [("v_poj", "write `v_proj`"), ("w1", "take `w1` out of the list")])
+def test_a_target_that_fits_nothing_beside_one_that_fits_is_refused(name: str, fix: str) -> None:
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", vocab_size=32, **sizes))
+    with pytest.raises(UserError) as refused:
+        add_adapters(model, LoraSpec(target_modules=("q_proj", name)), seed=1)
+    (finding,) = refused.value.findings
+    assert (finding.gate, finding.key) == ("MD152", "model.lora.target_modules")
+    assert finding.message == f"`{name}` in `model.lora.target_modules` matches no module of the model"
+    assert finding.fix == Fix(fix)

@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No phase of a run holds more copies of the model than the plan says. Needs deepspeed; 2 ranks, 3 GB of memory."""
+"""No phase of a run holds more copies of the model than the plan says, and malloc keeps no more freed blocks. Needs
+deepspeed; 2 ranks, 4 GB of memory.
+"""
 
 from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from harness.plan.memory_estimate import MemoryEstimate
 from harness.plan.memory_items import Phase
 from harness.plan.planner import make_plan
 from harness.plan.resolved_run import resolve_run
@@ -38,7 +42,7 @@ BIG = {"hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 12, "
 SMALL = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "vocab_size": 512}
 """94 million parameters, and next to none: what a process holds of its own is in both."""
 BOUND = 1.03
-"""Of the plan, up to 13 copies of the weights: half of one too many shows. Buckets and activations are what is over 1."""
+"""Of the plan without freed blocks, up to 13 copies of the weights: half of one too many shows. Buckets and activations are what is over 1."""
 STEPS = 2
 """The first step makes the optimizer's states: they are there beside gradients in the second."""
 
@@ -65,23 +69,59 @@ def test_no_phase_holds_more_copies_than_planned(
     assert copies["save"] > 0.95 * expected["save"], (copies, expected)
 
 
+def test_malloc_keeps_as_much_as_planned(forked: ForkedRanks, models: tuple[Path, Path], tmp_path: Path) -> None:
+    """Gathered layers and the buckets are below glibc's threshold: what they leave stays with the process. How many
+    gaps are left differs from run to run: 0.89 to 0.95 of the plan in six runs.
+    """
+    zero = WAYS["stage 3"]
+    folders = [prepare(tmp_path / model.name, model, zero, STEPS) for model in models]
+    big, small = (train(forked, folder, "--keep-freed-blocks")["step"] for folder in folders)
+    memory, bare = (make_memory(model, zero, tmp_path) for model in models)
+    planned = highest(memory, "step") - highest(bare, "step")
+    in_use = highest(without_freed_blocks(memory), "step") - highest(without_freed_blocks(bare), "step")
+    print({"held": big - small, "planned": planned, "in use": in_use})
+    assert 0.85 * planned < big - small < BOUND * planned
+    assert big - small > 1.1 * in_use, "freed blocks go back to the kernel: the plan's item `heap` is out of date"
+
+
 def look(
     forked: ForkedRanks, model: Path, folder: Path, zero: dict[str, Any]
 ) -> tuple[dict[str, int], dict[str, int], int]:
-    """Bytes of the node by phase, measured and planned, and those of the weights."""
+    """Bytes of the node by phase, measured and planned, and those of the weights; freed blocks go back."""
     folder = folder / model.name
     first, second = (prepare(folder / name, model, zero, steps) for name, steps in (("a", STEPS), ("b", STEPS + 1)))
-    forked.run(JOBS / "phase_memory.py", str(first), ranks=RANKS)
-    forked.run(JOBS / "phase_memory.py", str(second), str(first / "checkpoints" / f"step-{STEPS:08d}"), ranks=RANKS)
-    runs = [json.loads((place / "told.json").read_text()) for place in (first, second)]
+    trained = train(forked, first)
+    resumed = train(forked, second, "--resume", str(first / "checkpoints" / f"step-{STEPS:08d}"))
     shutil.rmtree(folder)
+    memory = without_freed_blocks(make_memory(model, zero, folder))
+    held = {phase: (resumed if phase == "resume" else trained)[phase] for phase in PHASES}
+    return held, {phase: highest(memory, phase) for phase in PHASES}, model_bytes(model)
+
+
+def train(forked: ForkedRanks, folder: Path, *options: str) -> dict[str, int]:
+    """What both ranks held at most in each phase, without what they held before they loaded anything."""
+    forked.run(JOBS / "phase_memory.py", str(folder), *options, ranks=RANKS)
+    told = json.loads((folder / "told.json").read_text())
+    return {phase: sum(peaks) - sum(told["before"]) for phase, peaks in told.items()}
+
+
+def make_memory(model: Path, zero: dict[str, Any], folder: Path) -> MemoryEstimate:
     plan = make_plan(with_tuned_defaults(resolve_run(spec(model, zero, 1), world_size=RANKS)), folder, "cpu")
     assert plan.memory
-    assert plan.model
-    memory = plan.memory
-    held = {phase: sum(run[phase]) - sum(run["before"]) for phase in PHASES for run in [runs[phase == "resume"]]}
-    planned = {phase: max(memory.host_bytes_at(each) for each in before) for phase, before in PHASES.items()}
-    return held, planned, 2 * plan.model.num_parameters
+    return plan.memory
+
+
+def without_freed_blocks(memory: MemoryEstimate) -> MemoryEstimate:
+    return replace(memory, items=tuple(item for item in memory.items if item.kind != "heap"))
+
+
+def highest(memory: MemoryEstimate, phase: str) -> int:
+    """The planned peak until the end of a phase."""
+    return max(memory.host_bytes_at(each) for each in PHASES[phase])
+
+
+def model_bytes(model: Path) -> int:
+    return sum(file.stat().st_size for file in model.glob("*.safetensors"))
 
 
 def spec(model: Path, zero: dict[str, Any], steps: int) -> RunSpec:

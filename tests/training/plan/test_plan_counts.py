@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from harness.plan.memory_items import MemoryItem
+from harness.plan.trainable_split import split_parameters
 from tests.support.training.forked_ranks import ForkedRanks
 from tests.support.training.plan_grid import CASES, MODELS, WORLDS, Case
 
@@ -24,7 +25,7 @@ def counts(forked: ForkedRanks, tmp_path_factory: pytest.TempPathFactory) -> Cou
     for world in WORLDS:
         indices = [i for i, case in enumerate(CASES) if case.world == world]
         folder = tmp_path_factory.mktemp(f"counts-{world}")
-        work = [[MODELS[case.model], case.config(), case.decay] for case in (CASES[i] for i in indices)]
+        work = [[MODELS[case.model], case.config(), case.decay, case.freeze] for case in (CASES[i] for i in indices)]
         (folder / "cases.json").write_text(json.dumps(work), encoding="utf-8")
         forked.run(JOB, str(folder / "cases.json"), str(folder), ranks=world, timeout=900)
         by_rank = [json.loads((folder / f"{rank}.json").read_text(encoding="utf-8")) for rank in range(world)]
@@ -41,7 +42,7 @@ def on_disk(rows: list[MemoryItem], kind: str) -> int:
 
 
 def unseen(case: Case) -> int:
-    """Bytes of parameters so small that the worker does not count them: 64 bytes, gathered."""
+    """Bytes of parameters so small that the worker does not count them: 64 bytes, gathered or a frozen shard."""
     if case.stage < 3:
         return 0
     settings = case.settings()
@@ -50,7 +51,8 @@ def unseen(case: Case) -> int:
         for p in case.facts().parameters()
         if p.numel <= settings.param_persistence_threshold
     )
-    return sum(size * settings.param_bytes for size in sizes if size * settings.param_bytes <= 64)
+    frozen = (-(-p.numel // case.world) for p in split_parameters(case.facts(), settings.trainable).frozen)
+    return sum(size * settings.param_bytes for size in (*sizes, *frozen) if size * settings.param_bytes <= 64)
 
 
 def test_the_grid_is_large_enough() -> None:
@@ -82,7 +84,7 @@ def test_nothing_else_is_held_between_steps(index: int, counts: Counts) -> None:
     case = CASES[index]
     if "failed" in counts[index][0]:
         pytest.fail("not built")
-    kinds = {"parameters", "master", "states", "master_gradients", "staging", "largest", "accumulated"}
+    kinds = {"parameters", "frozen", "master", "states", "master_gradients", "staging", "largest", "accumulated"}
     if case.stage == 3:
         kinds |= {"bucket", "gradients", "persistent"}
     if case.settings().uses_bf16_optimizer:

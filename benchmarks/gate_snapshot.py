@@ -2,7 +2,8 @@
 """Everything that the gates say, as text to compare: has a change of their code changed what a user sees?
 
     python benchmarks/gate_snapshot.py --write FOLDER              # before a change
-    python benchmarks/gate_snapshot.py --write OTHER --files DIR   # after it; then diff -r FOLDER OTHER
+    python benchmarks/gate_snapshot.py --write OTHER --files DIR   # after it
+    python benchmarks/gate_snapshot.py --compare FOLDER OTHER      # the findings that came and went, as a table
 
 One line of JSON for each case. `summary.jsonl` is the one to read: id, name, severity, releases and the findings on the
 page's Example as it would be launched. `gates.jsonl` has the data and the page of each gate, all but "Use instead".
@@ -22,6 +23,7 @@ import os
 import re
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,12 +49,18 @@ ACCELERATORS = ("cuda", "cpu", None)
 
 
 def main() -> None:
-    """Write the files into the folder, and a digest of each to the terminal."""
+    """Write the files into the folder, and a digest of each to the terminal; or compare two folders."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", type=Path, required=True, metavar="FOLDER")
+    action = parser.add_mutually_exclusive_group(required=True)
+    action.add_argument("--write", type=Path, metavar="FOLDER")
+    action.add_argument("--compare", type=Path, nargs=2, metavar=("BEFORE", "AFTER"))
     parser.add_argument("--files", type=Path, metavar="DIR", help="configurations from elsewhere")
     parser.add_argument("--drawn", type=int, default=DRAWN, help="cases of the conformance suite (default %(default)s)")
     args = parser.parse_args()
+    if args.compare:
+        for name in ("files", "drawn"):
+            _print_changes(name, *(_read_cases(folder / f"{name}.jsonl") for folder in args.compare))
+        return
     folder: Path = args.write.resolve()
     files: Path | None = args.files.resolve() if args.files else None
     folder.mkdir(parents=True, exist_ok=True)
@@ -168,6 +176,34 @@ def _file_reports(folder: Path) -> Iterator[Json]:
                 except UserError as error:
                     report = {"refused": [f.to_json() for f in error.findings]}
                 yield {"case": f"{name} {consumer} {world_size}", **report}
+
+
+def _read_cases(file: Path) -> dict[str, Json]:
+    """The cases of a snapshot by their names; none where the file was not written."""
+    lines = file.read_text().splitlines() if file.exists() else []
+    return {case["case"]: case for case in map(json.loads, lines)}
+
+
+def _print_changes(name: str, before: dict[str, Json], after: dict[str, Json]) -> None:
+    """Print a table of the findings that only one of two snapshots has, by id and severity."""
+    appeared: Counter[tuple[str, str]] = Counter()
+    gone: Counter[tuple[str, str]] = Counter()
+    for case in before.keys() & after.keys():
+        old, new = _findings_of(before[case]), _findings_of(after[case])
+        appeared.update((gate, severity) for gate, severity, _ in (new - old).elements())
+        gone.update((gate, severity) for gate, severity, _ in (old - new).elements())
+    passes = Counter((before[case].get("ok"), after[case].get("ok")) for case in before.keys() & after.keys())
+    print(f"## {name}: {len(before)} cases before, {len(after)} after\n")
+    print(f"Without errors only after: {passes[False, True]}; only before: {passes[True, False]}.\n")
+    print("| Finding | Severity | New | Gone |\n| --- | --- | ---: | ---: |")
+    for key in sorted({*appeared, *gone}):
+        print(f"| {key[0]} | {key[1]} | {appeared[key]} | {gone[key]} |")
+    print()
+
+
+def _findings_of(case: Json) -> Counter[tuple[str, str, str]]:
+    findings = [*case.get("loading", ()), *case.get("findings", ()), *case.get("refused", ())]
+    return Counter((finding["gate"], finding["severity"], finding["key"]) for finding in findings)
 
 
 if __name__ == "__main__":

@@ -57,7 +57,7 @@ TABLES: dict[str, str] = {
         aio block?
         autotuning block
         checkpoint block
-        comet block
+        comet block >=0.14.3
         comms_logger block
         compile block >=0.16.6
         csv_monitor block
@@ -119,7 +119,7 @@ TABLES: dict[str, str] = {
         stage3_max_reuse_distance int =1000000000 ge:0
         stage3_gather_16bit_weights_on_model_save bool =false
         stage3_module_granularity_threshold int =0 >=0.16.0
-        stage3_use_all_reduce_for_fetch_params bool =false
+        stage3_use_all_reduce_for_fetch_params bool =false >=0.14.3
         stage3_allgather_sequential bool =false >=0.18.5
         stage3_gather_fp16_weights_on_model_save bool =false ->stage3_gather_16bit_weights_on_model_save
         prefetch_bucket_size int =>stage3_prefetch_bucket_size
@@ -190,7 +190,7 @@ TABLES: dict[str, str] = {
     "bf16": """
         enabled bool =false
         immediate_grad_update bool =false
-        check_grad_overflow bool =true was:false<0.19.3
+        check_grad_overflow bool =true was:false<0.19.3 >=0.17.1
         bf16_master_weights_and_grads bool =false >=0.18.3
         bf16_optimizer_states bool =false >=0.18.3
     """,
@@ -212,9 +212,9 @@ TABLES: dict[str, str] = {
     """,
     "data_types": """
         grad_accum_dtype str? =null in:dtype
-        param_dtype str? =null in:dtype
-        buffer_dtype str? =null in:dtype
-        keep_in_fp32_modules any ="auto"
+        param_dtype str? =null in:dtype >=0.19.2
+        buffer_dtype str? =null in:dtype >=0.19.2
+        keep_in_fp32_modules any ="auto" >=0.19.8
     """,
     "tensor_parallel": """
         dtype python =*
@@ -249,7 +249,7 @@ TABLES: dict[str, str] = {
         patterns list =[]
         partition_type str ="column" IN:column|row|skip
         gather_output switch =false
-        grad_allreduce switch =false
+        grad_allreduce switch =false >=0.19.6
         shape list? =null
         partition_dim int? =null
         model_types list? =null

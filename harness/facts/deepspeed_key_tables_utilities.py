@@ -21,7 +21,7 @@ TABLES: dict[str, str] = {
         thread_count int <0.16.4 ->intra_op_parallelism
         single_submit flag =false
         overlap_events flag =true
-        use_gds switch =false
+        use_gds switch =false >=0.15.0
     """,
     "autotuning": """
         enabled switch =false
@@ -58,9 +58,9 @@ TABLES: dict[str, str] = {
         tag_validation str ="WARN" IN:Ignore|Warn|Fail
         load_universal switch =false
         use_node_local_storage switch =false
-        checkpoint_serialization switch =true
+        checkpoint_serialization switch =true >=0.17.1
         parallel_write block ={}
-        writer block? =null
+        writer block? =null >=0.17.1
     """,
     "checkpoint.parallel_write": """
         pipeline_stage flag =false
@@ -144,7 +144,7 @@ TABLES: dict[str, str] = {
         num_workers int =0
         pin_memory switch =false
         curriculum_learning block
-        dynamic_batching block
+        dynamic_batching block >=0.16.5
     """,
     "data_efficiency.data_sampling.curriculum_learning": """
         enabled switch =false
@@ -181,25 +181,25 @@ TABLES: dict[str, str] = {
     "expert_parallel": """
         enabled switch =false
         autoep_size int =1
-        expert_tensor_parallel_size int =1
-        validate_folding_routing flag =false
-        async_split_plan flag =false
+        expert_tensor_parallel_size int =1 >=0.19.3
+        validate_folding_routing flag =false >=0.19.3
+        async_split_plan flag =false >=0.19.8
         preset_model str? =null
         moe_layer_pattern str? =null
         expert_pattern str? =null
         router_pattern str? =null
         use_grouped_mm switch =true
-        disable_triton_grouped_mm switch =false
+        disable_triton_grouped_mm switch =false >=0.19.4
         route_norm bool? =null
         route_scale number =1.0
         score_apply str ="auto" in:auto|pre|post
         combine_impl str ="auto" in:auto|weighted_sum|fused_weighted_sum|legacy_bmm
-        row_weighting_impl str ="auto" in:auto|eager|fused
-        gate_up_impl str ="separate" in:separate|fused
-        comm_backend str ="comm" in:comm|deepep
-        comm_num_sm int =12
-        comm_qp_margin int =4
-        comm_max_tokens_per_rank int =0
+        row_weighting_impl str ="auto" in:auto|eager|fused >=0.19.8
+        gate_up_impl str ="separate" in:separate|fused >=0.19.8
+        comm_backend str ="comm" in:comm|deepep >=0.19.7
+        comm_num_sm int =12 >=0.19.7
+        comm_qp_margin int =4 >=0.19.7
+        comm_max_tokens_per_rank int =0 >=0.19.7
         num_expert_groups int? =null
         num_limited_groups int? =null
         score_func str ="auto" in:auto|softmax|sigmoid
@@ -214,7 +214,7 @@ TABLES: dict[str, str] = {
         has_shared_experts flag? =null
         shared_experts_pattern str? =null
         shared_experts_gate_pattern str? =null
-        expert_activation str? =null
+        expert_activation str? =null >=0.19.8
     """,
     "flops_profiler": """
         enabled flag =false

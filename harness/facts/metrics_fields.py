@@ -45,6 +45,7 @@ RUN = (
     required("start_step", "count", "", "the step that it went on from; 0 for a start"),
     MetricsField("resumed_from", "text", "", "the checkpoint that it went on from"),
     required("parameters", "count", "elements", "the whole model, however it is cut"),
+    since_v2("trainable_parameters", "count", "elements", "of these, the ones that are trained, such as LoRA's"),
     required("micro_batch", "count", "rows", "what a rank computes at once"),
     required("accumulation", "count", "", "micro-batches a step"),
     required("global_batch", "count", "rows", "a step, over all ranks"),
@@ -98,6 +99,12 @@ STEP = (
     MetricsField("grad_norm", "number", "", "of the whole gradient before clipping"),
     MetricsField("loss_scale", "number", "", "fp16 alone"),
     required("tokens", "count", "tokens", "all so far, over all ranks, padding not counted"),
+    since_v2(
+        "predicted_tokens",
+        "count",
+        "tokens",
+        "those of `tokens` that the loss counts; absent after a resume from a checkpoint without this count",
+    ),
     required("samples", "count", "rows", "all so far, over all ranks"),
     required(
         "tokens_per_second", "number", "tokens/s", "over all ranks since the line before, without saves and evaluations"
@@ -176,7 +183,9 @@ STRAGGLER = (
     required("host", "text", "", "their host"),
     required("whole_host", "flag", "", "all ranks of the host are slow, as against other hosts"),
     required("slower", "number", "", "busy time against that of its peers, less 1: 0.25 is 25 % slower"),
-    required("seconds", "number", "s", "what it costs a step"),
+    required("seconds", "number", "s", "what it costs a step: `busy` less `peers`"),
+    since_v2("busy", "number", "s", "its step without waits for others, mean of the steps in which it was slow"),
+    since_v2("peers", "number", "s", "the same of its peers in these steps, their median"),
     required("cause", "text", "", "`data`, `compute`, `input_size`, `io` or `host`, the likely one"),
     required("evidence", "text", "", "the numbers that speak for it, in words"),
 )

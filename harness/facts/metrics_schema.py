@@ -120,6 +120,7 @@ LINES: Mapping[str, MetricsLine] = {
                 required("cause", "text", "", "why the one before died"),
                 required("lost_step", "count", "", "how far it had come"),
                 MetricsField("rank", "count", "", "which rank died"),
+                MetricsField("host", "text", "", "its host", since=2),
                 MetricsField("resumed_from", "text", "", "the checkpoint"),
             ),
         ),

@@ -78,6 +78,12 @@ In a packed row the model would attend to the documents before the one that it p
 ## MD129 cache-not-usable
 The cache folder for prepared data cannot be created or written.
 
+## MD130 columns-not-used
+Records have text in columns that their format does not read, such as `system` and `history` next to `instruction`.
+
+Other programs make turns of them. A run goes on without this text: a model trained so would not know the system prompt
+or the earlier turns. The columns of each format are in docs/data.md.
+
 ## MD150 weights-missing
 The folder of `model.name_or_path` lacks weights of the model. `transformers` would draw them at random with a warning,
 and training would start from a model that is partly noise.
@@ -86,8 +92,10 @@ and training would start from a model that is partly noise.
 The shapes of the stored tensors do not match `config.json`.
 
 ## MD152 pattern-that-fits-nothing
-A pattern of `model.freeze` or `model.train_only` fits no parameter of the model, so other parameters
-would be trained than intended. Patterns are globs over whole names; `*` stands for any text, dots included.
+A pattern of `model.freeze` or `model.train_only` fits no parameter of the model, or a name in
+`model.lora.target_modules` no module, so other parameters would be trained than intended. Patterns are globs over
+whole names; `*` stands for any text, dots included. Targets are ends of names, as `peft` compares them; where one of
+several fits nothing, `peft` adapts the others without a word.
 
 ## MD153 nothing-to-train
 Every parameter is frozen.
@@ -98,6 +106,10 @@ Every parameter is frozen.
 ## MD155 adapters-not-possible
 `peft` refuses `model.lora` for this model: most often `target_modules` names none of its modules, or is left out for a
 type of model whose usual targets `peft` does not know.
+
+Where the configuration of the model is on this machine, of a family that the plan knows without experts, the targets
+are compared with the names of its modules before a launch. A name that fits none, next to others that do, is a warning:
+`peft` leaves it out in silence.
 
 ## MD156 no-recomputation
 The model's class has no layers that `transformers` can recompute in the backward pass.

@@ -26,7 +26,8 @@ The key is not one that a run spec, or DeepSpeed, knows.
 
 DeepSpeed ignores unknown keys at the top level and in blocks without types: a misspelt `zero_optimization` trains
 with ZeRO stage 0. The finding names the nearest known key; names from DeepSpeed and from other trainers are
-recognised.
+recognised. At the top level of a DeepSpeed JSON it is an error for a name that looks like a key of DeepSpeed's or
+belongs in one of its blocks, and a warning for any other, which changes nothing.
 
 ## SP006 wrong-type
 The value has another type than the key, such as a text instead of a number.
@@ -65,7 +66,8 @@ The JSON leaves values to the program that reads it, and that program is not nam
 
 The Hugging Face Trainer fills batch sizes, optimizer, scheduler, precision and three bucket sizes; accelerate fills
 others. DeepSpeed itself takes the default in typed blocks, takes the text as true for some switches, and fails on
-the rest. The reader is guessed by the keys that are "auto"; `--consumer hf`, `accelerate` or `deepspeed` names it.
+the rest. The reader is guessed by the keys that are "auto"; `--consumer hf`, `accelerate` or `deepspeed`
+of `harness validate-config` and `upgrade-check` names it.
 
 ## SP017 template
 The file holds placeholders such as `$BATCH`, `{{ stage }}` or `CONFIG_BATCH_SIZE`, which a script or a template engine
@@ -89,10 +91,34 @@ as true in blocks without types, and as a number nowhere; a learning rate of `.0
 ## SP021 named-file-not-found
 A configuration names another file that does not exist on this machine. That file was not checked.
 
+## SP050 path-not-found
+A folder of a model or a tokenizer, a data file or glob, a chat template or a plug-in is not on this machine, or cannot
+be used: a folder without `config.json`, weights or tokenizer files, a file that this user may not read.
+
+A relative path starts at the folder of the spec; where nothing is there, at the current folder. `~` is the home folder.
+A name such as `gpt2` or `owner/name` that is no folder here is a name on the Hub, and is not looked up.
+
+It is an error where this machine runs the spec: with `--here`, on `launch` and on `launch --dry-run`. Elsewhere it is
+one line of information, which `--strict` does not count: a spec is also checked where its data is not, such as in
+CI. A path with a near name next to it is a misspelt one, and an error everywhere.
+
+## SP051 path-without-answer
+The file system of a path did not answer within a second, as a network mount whose server is gone. It was not checked.
+
+## SP052 path-in-two-folders
+A relative path exists in the folder of the spec and in the current folder. The one next to the spec is used.
+
+## SP053 placeholder-path
+A path such as `path/to/texts.jsonl`, `your-model` or `<folder>` stands where your own belongs. `harness adopt` writes
+such a path where the file that it converts names no model or no data.
+
 ## HO001 unreadable-hostfile
 The hostfile does not exist or is not text.
 
 DeepSpeed only warns and then trains on this machine alone, with exit code 0.
+
+A hostfile that a spec names may be on other machines only: for `validate-config` without `--here` it is then one of the
+paths of SP050, unless a near name is next to it.
 
 ## HO002 hostfile-without-hosts
 The hostfile has only comments.
@@ -125,7 +151,7 @@ port worked before, but the ranks did not connect to each other, or a sum was wr
 ## HO028 not-submitted
 `harness launch --slurm` outside a job writes a batch script and hands it to `sbatch`, which is missing or refused it.
 
-## HO005 ranks-said-twice
+## HO005 ranks-given-twice
 The hostfile and another setting give different numbers of ranks.
 
 ## GT001 gate-that-failed
@@ -138,14 +164,15 @@ The spec ignores a gate that has no finding, or that does not exist.
 The file is a configuration of another program, or no configuration.
 
 Run specs, DeepSpeed's JSON and accelerate's YAML are read; `harness adopt` converts a file for axolotl,
-LLaMA-Factory or the Trainer.
+LLaMA-Factory, ms-swift, ArcticTraining, TRL or the Trainer. GPT-NeoX makes DeepSpeed's JSON itself, files for inference
+have nothing for training, and the keys of LLaMA-Factory's new program (`USE_V1`) are not known: they are left alone.
 
 ## SP040 training-of-another-kind
-A YAML for axolotl, LLaMA-Factory or the Trainer trains by a method that run specs do not have.
+A file for another training program trains by a method that run specs do not have.
 
 Run specs train by the loss of the next token (pre-training and supervised fine-tuning), all parameters or plain LoRA,
 over weights of 16 or 32 bit. A run spec made from DPO, KTO, PPO, a reward model, QLoRA, 8-bit weights,
-DoRA or frozen layers would train something else, so `harness adopt` writes nothing.
+DoRA, frozen layers or images would train something else, so `harness adopt` writes nothing.
 
 ## SP022 two-names-for-one-key
 A key is set together with its old name, or with an alias.
@@ -157,7 +184,7 @@ A DeepSpeed JSON was given where a run spec is needed.
 
 A JSON has no model, data or length. `validate-config` takes both kinds, `launch` only a run spec.
 
-## HF101 field-beside-config-file
+## HF101 field-with-config-file
 An accelerate YAML sets `deepspeed_config_file` and another field that belongs into that file.
 
 accelerate refuses both together, `mixed_precision` included: only the JSON counts.

@@ -48,7 +48,7 @@ libraries.
 ## EN011 run-directory
 The run directory cannot be created in `launch.output_dir`, or the folder of a rehearsal in `--folder`.
 
-## EN012 ranks-not-to-be-started-so
+## EN012 ranks-cannot-be-started
 `launch.launcher` cannot start these ranks. mpirun and srun take devices from the first on, srun starts the same number
 of ranks on each host and only within a Slurm job, and with `--no-ssh` no host can restart the ranks of another.
 
@@ -68,6 +68,19 @@ answer.
 DeepSpeed asks torch, takes the CPU where torch has no device, and trains there with one warning in its log. Before a
 launch a child process checks torch's devices; `harness doctor` shows the result. DS_ACCELERATOR=cpu, in the shell or
 in `launch.env`, trains on the CPU on purpose and skips the check.
+
+## EN016 not-on-this-machine
+A key of the spec needs a package or a device that this machine lacks: `model.attn_implementation: flash_attention_2`
+needs a GPU and `flash_attn` (or `kernels`), a tracker of `telemetry.trackers` its own package.
+
+It is an error where this machine runs the spec (`--here`, `launch`, `launch --dry-run`), and elsewhere one line of
+information, which `--strict` does not count. For a dry run on a machine without the training packages it is a warning.
+
+## EN017 more-ranks-than-cores
+A machine without a GPU has fewer cores than ranks.
+
+The ranks take turns on the cores and wait for each other at each collective, so that each step takes longer. Each rank
+also needs half a gigabyte of host memory for Python, torch and DeepSpeed.
 
 ## EN020 version-not-verified
 The DeepSpeed to check against is older or newer than the releases that the gates were verified for.

@@ -53,4 +53,11 @@ micro-batch is unknown, or the file is a DeepSpeed JSON, which cannot be launche
 ## MM014 nothing-measured
 No trial of `harness tune` took enough steps to be timed, not even the unchanged spec. Each trial's log is in the
 tuning's folder, and its cause in `evidence.json`.
+
+## MM015 kernels-by-row-length
+In bf16 on a CPU, oneDNN generates the kernels of attention and linear layers for each shape, and keeps them. Without
+packing, each length of rows is a shape, so that host memory grows with the steps until all lengths have occurred.
+
+`ONEDNN_PRIMITIVE_CACHE_CAPACITY=0` halves the growth, because that cache holds only a part of it. With
+`data.pad_to_multiple_of: 64` there are `max_length` / 64 lengths. `python benchmarks/bf16_shapes.py` measures it.
 """

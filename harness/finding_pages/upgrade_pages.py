@@ -16,7 +16,7 @@ A finding of the older release that the newer one does not have: DeepSpeed fixed
 The newer release reads a key that the older one did not know. Where the older one silently ignored it, the
 training changes although the file does not.
 
-## UP005 mended-under-it
+## UP005 fixed-by-the-newer-release
 The newer release fixes a bug of DeepSpeed that affects this file. The numbers of a run may differ from earlier ones,
 and are correct now.
 """

@@ -13,6 +13,7 @@ from typing import Any, TypeGuard
 
 from harness.findings import Finding, Fix
 from harness.gates.registry import Context
+from harness.spec.suggestions import nearest_name
 
 _POPPED = frozenset(("torch_adam", "adam_w_mode", "fp32_optimizer_states"))
 """Adam, AdamW and Muon: taken out by the engine before the class sees them."""
@@ -70,6 +71,20 @@ UNUSABLE = {
 OWN = ("Adam", "AdamW", "Adagrad", "Lamb", "Lion", "MuAdam", "MuAdamW", "MuSGD", "Muon")
 """DeepSpeed's own names, which it compares without regard to case."""
 ONE_BIT = ("OneBitAdam", "OneBitLamb", "ZeroOneAdam")
+TYPES_WITH_MINIMUM = frozenset(("cosine", "polynomial", "warmup_stable_decay"))
+"""Schedules of the harness that end at `scheduler.min_lr_ratio` of the peak (`harness/runtime/lr_schedule.py`)."""
+NAME_BY_CLASS = {
+    "fusedadam": "AdamW",
+    "cpuadam": "AdamW",
+    "deepspeedcpuadam": "AdamW",
+    "zenflowcpuadam": "AdamW",
+    "fusedlamb": "Lamb",
+    "fusedlion": "Lion",
+    "deepspeedcpulion": "Lion",
+    "deepspeedcpuadagrad": "Adagrad",
+    "muonwithauxadam": "Muon",
+}
+"""Classes that people write where DeepSpeed wants the optimizer's name."""
 ZERO_TESTED = frozenset(("adam", "adamw", "adagrad", "lion", "muon", "muadam", "muadamw"))
 BY_SHAPE = frozenset(("lamb", "adafactor"))
 """Their update of an element depends on the whole tensor, which ZeRO flattens and cuts."""
@@ -177,9 +192,28 @@ def report_unknown_parameter(
     )
 
 
-def find_signature(ctx: Context) -> tuple[str, frozenset[str]] | None:
-    """The class that gets the parameters of the optimizer block, and the ones it takes; None where neither is known."""
-    kind = ctx.optimizer.name
+def find_intended_optimizer(ctx: Context, name: str) -> str | None:
+    """The optimizer that an unknown name stands for; None for a name that DeepSpeed or torch has."""
+    own = _list_own_names(ctx)
+    if name in ("auto", *TORCH, *UNUSABLE) or name.lower() in {own_name.lower() for own_name in own}:
+        return None
+    if name.lower() in NAME_BY_CLASS:
+        return NAME_BY_CLASS[name.lower()]
+    return "AdamW" if "adam" in name.lower() else nearest_name(name, [*TORCH, *own]) or "AdamW"
+
+
+def _list_own_names(ctx: Context) -> list[str]:
+    """DeepSpeed's own names in this release."""
+    version = ctx.target.version
+    names = [name for name in OWN if name != "Muon" or version >= (0, 17, 6)]
+    return [*names, *ONE_BIT] if version < (0, 19, 7) else names
+
+
+def find_signature(ctx: Context, name: str | None = None) -> tuple[str, frozenset[str]] | None:
+    """The class that gets the parameters of the optimizer block, and the ones it takes; None where neither is known.
+    `name` is the optimizer where the block has another.
+    """
+    kind = ctx.optimizer.name if name is None else name.lower()
     if kind in ("adam", "adamw"):
         return _find_adam_signature(ctx, kind)
     if kind == "muon":
@@ -188,7 +222,7 @@ def find_signature(ctx: Context) -> tuple[str, frozenset[str]] | None:
         return ("DeepSpeedCPUAdagrad" if kind == "adagrad" else "DeepSpeedCPULion"), ON_CPU[kind]
     if kind in FUSED:
         return f"Fused{kind.capitalize()}", FUSED[kind]
-    name = "Adagrad" if kind == "adagrad" else str(ctx.optimizer.type)
+    name = "Adagrad" if kind == "adagrad" else str(name or ctx.optimizer.type)
     return (f"torch.optim.{name}", frozenset(TORCH[name].split())) if name in TORCH else None
 
 

@@ -23,10 +23,20 @@ Need = Literal["world size", "a launch", "a run spec", "model facts", "the accel
 
 
 class Cite(NamedTuple):
-    """A place in DeepSpeed's source: the file below `deepspeed/` and a few words that stand there (no line number)."""
+    """A place in DeepSpeed's source: the file below `deepspeed/` and a few words that stand there (no line number).
+
+    It stands in every release that its gate speaks of, or in those from `since` to `until`.
+    """
 
     file: str
     quote: str
+    since: str = ""
+    until: str = ""
+
+    def speaks_of(self, version: Version) -> bool:
+        """Does the quote stand in this release, as it says?"""
+        is_late_enough = not self.since or version >= parse_version(self.since)
+        return is_late_enough and (not self.until or version <= parse_version(self.until))
 
 
 CheckFunction = Callable[[Context], Iterator[Finding]]

@@ -37,14 +37,16 @@ def assign_roles(model: ModelFacts, specs: Sequence[Mapping[str, Any]]) -> dict[
 def _is_match(spec: Mapping[str, Any], name: str, family: str) -> bool:
     """Is the layer spec one for this weight of a model of this family?"""
     types = spec.get("model_types")
-    if types and family not in [str(type_).lower() for type_ in types]:
+    if isinstance(types, list | tuple) and types and family not in [str(type_).lower() for type_ in types]:
         return False
     return any(regex.match(name) for regex in _compile_patterns(spec))
 
 
 def _compile_patterns(spec: Mapping[str, Any]) -> list[re.Pattern[str]]:
     """The patterns of a layer spec, without those that are no regular expressions."""
-    patterns = spec.get("patterns") or ()
+    patterns = spec.get("patterns")
+    if not isinstance(patterns, list | tuple):
+        return []
     regexes = [compile_pattern(pattern) for pattern in patterns if isinstance(pattern, str)]
     return [regex for regex in regexes if regex is not None]
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from deepspeed.comm import comm
 from deepspeed.utils import groups
 
 BLOCKS = {
@@ -105,6 +106,8 @@ def engine_facts(engine: Any) -> dict[str, Any]:
         "experts": lambda: expert_degree(engine),
         "masters": lambda: master_dtypes(optimizer),
         "hpz": lambda: hpz(optimizer),
+        "comms_logger": lambda: bool(comm.comms_logger.enabled),
+        "curriculum": lambda: bool(engine.curriculum_learning_enabled()),
     }
     facts: dict[str, Any] = {}
     for name, ask in questions.items():

@@ -79,7 +79,7 @@ def differences(meant: Json, asked: Json, answer: Json, job: Json) -> list[Diffe
     """Everything that is not as asked, of a job that ran to its end."""
     first = answer["ranks"][0]
     facts = first["facts"]
-    found = [*_engine(meant, facts), *_batch(asked, facts), *_numbers(meant, facts, first)]
+    found = [*_engine(meant, facts), *_utilities(meant, facts), *_batch(asked, facts), *_numbers(meant, facts, first)]
     found += [*_training(answer, facts), *_saved(job, first), *_effective(meant, facts)]
     return found
 
@@ -114,6 +114,20 @@ def _engine(meant: Json, facts: Json) -> list[Difference]:
     if isinstance(hpz, int) and hpz > 1:
         expect("hpZ", hpz, facts["hpz"], large=False)
     return found
+
+
+def _utilities(meant: Json, facts: Json) -> list[Difference]:
+    asked: Json = {}
+    if isinstance(meant.get("comms_logger"), dict):
+        asked["comms_logger"] = get(meant, "comms_logger.enabled") is True
+    curriculum = get(meant, "data_efficiency.data_sampling.curriculum_learning")
+    if curriculum and get(curriculum, "enabled") is not False:
+        asked["curriculum"] = True
+    return [
+        Difference(f"{name}: asked {wanted}, the engine has {facts[name]}", large=False)
+        for name, wanted in asked.items()
+        if facts[name] != wanted
+    ]
 
 
 def _device(meant: Json, block: str) -> str | None:

@@ -27,6 +27,8 @@ Z, OO, OP, ZF = (
 )
 B = (True, False)
 NOT_BOOL: tuple[Any, ...] = ("auto", "sometimes", 2, None)
+RANDOM_LTD = {"total_layer_num": 2, "random_ltd_layer_num": 1, "random_ltd_schedule": {"min_value": 4, "max_value": 8,
+    "schedule_type": "fixed_linear", "schedule_config": {"require_steps": 4, "seq_per_step": 2}}}  # fmt: skip
 SIZE: tuple[Any, ...] = (-1, "5e8", 1.5, "auto", "many", None)
 
 KEYS = (
@@ -101,7 +103,9 @@ KEYS = (
     Key("fp16.fp16_master_weights_and_grads", (False,), (True,), "PR"),
     Key("torch_autocast.enabled", (), (True, "auto", "false"), "PR"),
     Key("torch_autocast.dtype", (), ("float16", "bf_16", None, "bfloat16"), "PR"),
-    Key("torch_autocast", (), ({"enable": True}, {"enabled": True}, None, True), "PR"),
+    Key("torch_autocast", (), ({"enable": True}, {"enabled": True}, None, True,
+        {"enabled": True, "dtype": "bfloat16", "lower_precision_safe_modules": ["torch.nn.Linearr"]},
+        {"enabled": True, "dtype": "bfloat16", "lower_precision_safe_modules": ["torch.nn.Linear"]}), "PR"),
     Key("data_types.grad_accum_dtype", ("fp32",), ("bf16", "fp16", "int8", "float8", "auto"), "PR"),
     Key("data_types.param_dtype", (), ("bf16", "fp32"), "PR"),
     Key("data_types.buffer_dtype", (), ("fp31", "fp32"), "PR"),
@@ -162,10 +166,15 @@ KEYS = (
         ({"enabled": True, "output_path": "/proc/none"}, {"enabeld": True}, True), "UT"),
     Key("tensorboard", ({"enabled": False},), ({"enabled": True, "output_path": "tb"}, {"output_path": None}), "UT"),
     Key("wandb", ({"enabled": False},), ({"enabled": True, "project": "x"},), "UT"),
-    Key("comms_logger", ({"enabled": False}, {"enabled": True}), ({"enabled": True, "verbos": True}, None), "UT"),
+    Key("comms_logger", ({"enabled": True}, {"enabled": True, "prof_all": True}), ({"enabled": False}, {}, {"prof_all": True}, {"enabled": True, "verbos": True},
+        {"enabled": True, "prof_all": False, "prof_ops": ["all_reduce", "bogus"]}, None), "UT"),
     Key("hybrid_engine", ({"enabled": False},), ({"enabled": True}, {"max_out_tokens": 0}), "UT"),
     Key("data_efficiency", ({"enabled": False},), ({"enabled": True, "data_sampling": {"enabled": True}}, None,
-        {"enabled": False, "data_routing": {"enabled": False, "random_ltd": {"enabled": True}}}), "UT"),
+        {"enabled": False, "data_routing": {"enabled": False, "random_ltd": {"enabled": True}}},
+        {"enabled": True, "data_routing": {"enabled": True, "random_ltd": {"enabled": True}}},
+        {"enabled": True, "data_routing": {"enabled": True, "random_ltd": {"enabled": True, "total_layer_num": 2}}},
+        {"enabled": True, "data_routing": {"enabled": True, "random_ltd": {"enabled": True, **RANDOM_LTD}}},
+        {"enabled": True, "data_sampling": {"enabled": True, "curriculum_learning": {"curriculum_metrics": {}}}}), "UT"),
     Key("autotuning", ({"enabled": False},), ({"enabled": True, "end_profile_step": 1, "start_profile_step": 1}, None), "UT"),
     Key("compile", ({"deepcompile": False},), ({"enabled": True}, {"deepcompile": True}, None, {"passes": ["z9"]}), "CC"),
     Key("checkpoint", ({"tag_validation": "Warn"}, {"tag_validation": "Ignore"}),

@@ -13,13 +13,16 @@ import pytest
 
 from harness.check.finding_index import FAMILIES
 from harness.check.use_instead import use_instead
+from harness.facts.deepspeed_version import parse_version
 from harness.finding_pages import load_pages
 from harness.gates.page import Example
 from harness.gates.registry import all_gates
-from harness.hostinfo.installed_deepspeed import installed_source_folder
+from harness.hostinfo.installed_deepspeed import installed_source_folder, installed_version
 from harness.spec.text_editor import EditError
 from tests.support.gate_examples import example_of, judge
 
+ONLY_THE_USER_KNOWS = ("MD015", "SE007", "UT017")
+"""Gates whose fix is a reason or a path of the user's own."""
 GATES = pytest.mark.parametrize("gate", all_gates(), ids=lambda g: g.id)
 
 
@@ -69,11 +72,32 @@ def test_the_fix_leaves_nothing(gate, write):
         assert finding.fix, "every finding has a fix"
         if "hosts" in gate.needs and not finding.fix.sets:
             return  # it is mended in the hostfile, which is no key of the spec
+        if gate.id in ONLY_THE_USER_KNOWS and gate.page.instead is not None:
+            assert not finding.fix.sets, "`--fix` would invent it"
+            return
         assert finding.fix.sets, "a fix sets keys, unless it is made on hosts"
         assert finding.fix.safe or finding.fix.effect, "an unsafe fix says what changes"
     sets = {key: value for f in relevant(gate, judged.report) for key, value in f.fix.sets.items()}
     overrides = [f"{judged.source.user_key(key)}={json.dumps(value)}" for key, value in sets.items()]
     assert relevant(gate, report_on(gate, write, overrides=overrides)) == []
+
+
+@GATES
+def test_the_title_of_a_fix_says_what_it_does(gate, write):
+    """What `--fix --unsafe-fixes` would do: remove something, or set a key, by its name or the value."""
+    for finding in relevant(gate, judge(gate, "Example", write).report):
+        title, sets = finding.fix.title, finding.fix.sets
+        names = [
+            word
+            for key, value in sets.items()
+            for word in (
+                key.split(".")[-1],
+                f"{value:g}" if isinstance(value, float) else json.dumps(value).strip('[]"'),
+            )
+        ]
+        removes = any(value is None or isinstance(value, list) for value in sets.values())
+        is_said = any(name in title for name in names) or (removes and re.search("remove|leave", title))
+        assert is_said or not sets, f"{title}: {dict(sets)}"
 
 
 @GATES
@@ -151,8 +175,18 @@ def test_an_ignore_with_a_reason_silences_it(gate, write):
     assert gate.id in {f.gate for f in report.ignored}
 
 
+def list_quotes_of_the_installed():
+    """The quotes that say that they stand in the installed release; none without DeepSpeed."""
+    installed = installed_version()
+    version = parse_version(installed) if installed else None
+    for gate in all_gates() if version else ():
+        for cite in gate.cites:
+            if gate.applies_to(version) and cite.speaks_of(version):
+                yield pytest.param(cite, id=f"{gate.id}-{cite.file}")
+
+
 @pytest.mark.skipif(installed_source_folder() is None, reason="needs DeepSpeed's files")
-@pytest.mark.parametrize("cite", [pytest.param(c, id=f"{g.id}-{c.file}") for g in all_gates() for c in g.cites])
+@pytest.mark.parametrize("cite", list(list_quotes_of_the_installed()))
 def test_the_quote_stands_in_the_installed_deepspeed(cite):
     assert cite.quote in Path(installed_source_folder(), cite.file).read_text(encoding="utf-8")
 

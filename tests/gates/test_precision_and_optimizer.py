@@ -16,8 +16,17 @@ ADAMW = {"type": "AdamW", "params": {"lr": 1e-4, "weight_decay": 0.0}}
 FP16_CAST = {"enabled": True, "dtype": "float16"}
 
 
-def said(write, config, *, version="0.19.8", consumer="deepspeed", overrides=(), accelerator="cuda"):
-    """`{gate: severity}` of our two families, infos left out."""
+def said(
+    write,
+    config,
+    *,
+    version="0.19.8",
+    consumer="deepspeed",
+    overrides=(),
+    accelerator="cuda",
+    families=("PR", "OP"),
+):
+    """`{gate: severity}` of these families, infos left out."""
     body = {"train_micro_batch_size_per_gpu": 1, "gradient_clipping": 1.0, **config}
     target = DeepSpeedTarget(version, "asked for")
     loaded = load_spec(write("ds.json", json.dumps(body)), overrides, target, consumer=consumer)
@@ -26,7 +35,7 @@ def said(write, config, *, version="0.19.8", consumer="deepspeed", overrides=(),
     run = resolve_run(loaded.spec, kind=loaded.kind)
     report = check_run(run, loaded.source, deepspeed=target, consumer=consumer, accelerator=accelerator)
     assert not [f for f in report.findings if f.gate == "GT001"]
-    return {f.gate: f.severity for f in report.findings if f.gate[:2] in ("PR", "OP") and f.severity != "info"}
+    return {f.gate: f.severity for f in report.findings if f.gate.startswith(families) and f.severity != "info"}
 
 
 def stage(number, **more):
@@ -51,7 +60,11 @@ CASES = [
     ("a misspelt switch is told with the keys", {"torch_autocast": {"enable": True}}, {}),
     # autocast
     ("fp16 autocast without ZeRO", {"torch_autocast": FP16_CAST}, {}),
-    ("fp16 autocast and fp16 without ZeRO", {"torch_autocast": FP16_CAST, **FP16}, {"PR002": "warning", "PR010": "error"}),
+    ("fp16 autocast and fp16 without ZeRO", {"torch_autocast": FP16_CAST, **FP16}, {"PR002": "error", "PR010": "error"}),
+    ("fp16 without ZeRO at a loss scale of 1", {"fp16": {"enabled": True, "loss_scale": 1}, "optimizer": ADAMW}, {"PR003": "warning"}),
+    ("the same with an optimizer without states", {"fp16": {"enabled": True, "loss_scale": 1}, **optimizer("SGD", lr=0.1)}, {}),
+    ("accumulation in int8 at stage 1", {"data_types": {"grad_accum_dtype": "int8"}, **BF16, **stage(1)}, {"PR026": "error"}),
+    ("accumulation in int8 at stage 2", {"data_types": {"grad_accum_dtype": "int8"}, **BF16, **stage(2)}, {"PR026": "warning"}),
     ("bf16 weights, fp16 autocast", {"torch_autocast": FP16_CAST, **BF16, **stage(2)}, {"PR011": "error"}),
     ("bf16 autocast and fp16", {"torch_autocast": {"enabled": True, "dtype": "bf16"}, **FP16, **stage(2)}, {"PR010": "warning"}),
     ("an autocast that is off", {"torch_autocast": {"enabled": False, "dtype": "float16"}, **stage(2)}, {}),
@@ -77,7 +90,10 @@ CASES = [
     ("both rates of Muon", {**optimizer("Muon", muon_lr=0.02, adam_lr=1e-3), **stage(2), "gradient_clipping": 0.0}, {}),
     ("a misspelt parameter of Muon", {**optimizer("Muon", lr=0.02, muonlr=1e-3), **stage(2), "gradient_clipping": 0.0}, {"OP005": "error"}),
     ("an iteration that Muon has not", {**optimizer("Muon", lr=0.02, ns_method="fast"), "gradient_clipping": 0.0}, {"OP006": "error"}),
+    *((f"a rate of {lr:g} for {name}", optimizer(name, lr=lr), expected) for name, lr, expected in (("AdamW", 1e5, {"OP006": "warning"}), ("AdamW", 0.5, {}), ("Adagrad", 1.5, {}))),
     ("a rate as text", optimizer("AdamW", lr="1e-3"), {"OP006": "error"}),
+    ("a rate of false", optimizer("AdamW", lr=False), {"OP006": "error"}),
+    ("a rate of 1 or more", optimizer("AdamW", lr=2), {"OP006": "warning"}),
     ("a beta of 1", optimizer("AdamW", lr=1e-3, betas=[0.9, 1.0]), {"OP006": "error"}),
     ("a rate of 0", optimizer("AdamW", lr=0), {"OP006": "warning"}),
     ("a rate of 0 and a scheduler", {**optimizer("AdamW", lr=0), **scheduler("WarmupLR", warmup_max_lr=1e-4)}, {}),
@@ -105,6 +121,21 @@ CASES = [
 @pytest.mark.parametrize(("config", "expected"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
 def test_what_is_said(config, expected, write):
     assert said(write, config) == expected
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (FP16, {"PR002": "error"}),
+        (BF16, {}),
+        ({"torch_autocast": FP16_CAST}, {"PP011": "error"}),
+        ({"torch_autocast": FP16_CAST, **stage(1)}, {"PP011": "error"}),
+    ],
+    ids=["fp16", "bf16", "fp16 autocast", "fp16 autocast at stage 1"],
+)
+def test_what_is_said_of_a_pipeline(config, expected, write):
+    overrides = ["parallel.pipeline_parallel_size=2"]
+    assert said(write, {**config, "optimizer": ADAMW}, overrides=overrides, families=("PR", "OP", "PP011")) == expected
 
 
 VERSIONS = [

@@ -52,7 +52,7 @@ def test_fixes_name_the_key_and_the_value(write, monkeypatch):
     fixes = [f.fix for f in report_of(stage, write, monkeypatch).findings]
     assert fixes == [
         Fix("set `zero.stage` to 2", {"zero.stage": 2}),
-        Fix("remove `zero.stage`", {"zero.stage": None}, safe=True),
+        Fix("remove `zero.stage`", {"zero.stage": None}, effect="it decides memory"),  # the gate calls it safe
     ]
 
 

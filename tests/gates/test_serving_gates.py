@@ -88,6 +88,28 @@ def test_a_spec_cannot_ignore_what_runs_code(write):
     assert "SE008" not in found(write, text, allow_code=True)
 
 
+LTD = {
+    "total_layer_num": 2,
+    "random_ltd_layer_num": 1,
+    "random_ltd_schedule": {
+        "min_value": 4,
+        "max_value": 8,
+        "schedule_type": "fixed_linear",
+        "schedule_config": {"require_steps": 4, "seq_per_step": 2},
+    },
+}
+"""All keys that `random_ltd` must have: with them it runs on 0.19.8."""
+
+
+def data_efficiency(part, block, keys):
+    """A DeepSpeed JSON's `data_efficiency` with this block of one of its parts on."""
+    return {"data_efficiency": {"enabled": True, part: {"enabled": True, block: {"enabled": True, **keys}}}}
+
+
+def without(keys, name):
+    return {key: value for key, value in keys.items() if key != name}
+
+
 @pytest.mark.parametrize(
     ("block", "gate", "severity"),
     [
@@ -104,7 +126,18 @@ def test_a_spec_cannot_ignore_what_runs_code(write):
         ({"activation_checkpointing": {"partition_activations": True}}, None, ""),
         ({"dataloader_drop_last": True}, None, ""),
         ({"steps_per_print": None}, None, ""),
-        ({"compile": {"deepcompile": True}, "zero_optimization": {"stage": 2}}, None, ""),
+        ({"compile": {"deepcompile": True}, "zero_optimization": {"stage": 2}}, "CC011", "info"),
+        ({"compile": {"deepcompile": False}, "zero_optimization": {"stage": 2}}, None, ""),
+        ({"comms_logger": {"enabled": False}}, "UT019", "warning"),
+        ({"comms_logger": {}}, "UT019", "warning"),
+        ({"comms_logger": {"verbose": True}}, "UT019", "warning"),
+        ({"comms_logger": {"enabled": True}}, None, ""),
+        ({"comms_logger": {"enabled": True, "prof_ops": ["all_reduce"]}}, "UT021", "info"),
+        ({"comms_logger": {"enabled": True, "prof_all": False, "prof_ops": ["all_reduce"]}}, None, ""),
+        (data_efficiency("data_routing", "random_ltd", {}), "UT022", "error"),
+        (data_efficiency("data_routing", "random_ltd", LTD), None, ""),
+        *((data_efficiency("data_routing", "random_ltd", without(LTD, name)), "UT022", "error") for name in LTD),
+        (data_efficiency("data_sampling", "curriculum_learning", {"enabled": False, "curriculum_metrics": {}}), None, ""),
     ],
 )  # fmt: skip
 def test_deepspeed_jsons(block, gate, severity, write):

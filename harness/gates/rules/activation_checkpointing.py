@@ -111,7 +111,7 @@ def contiguous_activations_alone(ctx: Context) -> Iterator[Finding]:
         key = f"deepspeed.{block}.contiguous_memory_optimization"
         text = " and ".join(requirements)
         yield ctx.finding(
-            f"{ctx.key(key)} needs {text} beside it",
+            f"{ctx.key(key)} needs {text} too",
             key,
             notes=["a script that hands the block to `deepspeed.checkpointing.configure` fails there"],
             fix=Fix(f"write {text}, or set it to false", {key: False}, effect="buffers are not contiguous"),
@@ -127,7 +127,7 @@ def options_without_recomputation(ctx: Context) -> Iterator[Finding]:
     `train.gradient_checkpointing_use_reentrant` and `train.offload_activations` are on only with
     `train.gradient_checkpointing: true`.
 
-    Why: They say how activations are computed anew. Without `gradient_checkpointing` all of them are kept on the
+    Why: They say how activations are recomputed. Without `gradient_checkpointing` all of them are kept on the
     accelerator.
 
     Example:

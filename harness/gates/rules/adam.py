@@ -110,7 +110,10 @@ def _is_torch_adamw(ctx: Context) -> bool:
     "torch-adam-decays-by-default",
     upstream="silent",
     severity="warning",
-    cites=(Cite("runtime/engine.py", "torch.optim.AdamW if adam_w_mode else torch.optim.Adam"),),
+    cites=(
+        Cite("runtime/engine.py", "torch.optim.AdamW if adam_w_mode else torch.optim.Adam", since="0.19.6"),
+        Cite("runtime/engine.py", "torch.optim.AdamW(model_parameters", until="0.19.5"),
+    ),
 )
 def torch_adam_default_decay(ctx: Context) -> Iterator[Finding]:
     """Weight decay that nobody asked for.
@@ -132,7 +135,9 @@ def torch_adam_default_decay(ctx: Context) -> Iterator[Finding]:
             "torch's AdamW decays weights by 0.01 when no `weight_decay` is given",
             _TORCH_ADAM,
             notes=["DeepSpeed's own Adam does not decay unless it is told to"],
-            fix=Fix(f"set {ctx.key(decay_key)} to 0.01, or to what is meant", {decay_key: 0.01}, safe=True),
+            fix=Fix(
+                f"set {ctx.key(decay_key)} to 0.01, or to what is meant", {decay_key: 0.01}, effect="decays as now"
+            ),
         )
 
 
@@ -142,7 +147,8 @@ def torch_adam_default_decay(ctx: Context) -> Iterator[Finding]:
     upstream="raises",
     cites=(
         Cite("ops/adam/fused_adam.py", "FusedAdam does not support the AMSGrad variant."),
-        Cite("ops/adam/cpu_adam.py", "DeepSpeedCPUAdam does not support the AMSGrad variant."),
+        Cite("ops/adam/cpu_adam.py", "DeepSpeedCPUAdam does not support the AMSGrad variant.", since="0.19.8"),
+        Cite("ops/adam/cpu_adam.py", "amsgrad=False", until="0.19.7"),
     ),
 )
 def amsgrad_without_implementation(ctx: Context) -> Iterator[Finding]:
@@ -151,7 +157,8 @@ def amsgrad_without_implementation(ctx: Context) -> Iterator[Finding]:
     `amsgrad: true` with DeepSpeed's own Adam, AdamW or Lamb.
 
     Why: `RuntimeError: FusedAdam does not support the AMSGrad variant` when the engine is built, and the same of
-    DeepSpeedCPUAdam (run on 0.19.8). torch's classes do support it.
+    DeepSpeedCPUAdam (run on 0.19.8), which up to 0.19.7 takes the key and trains without AMSGrad, in silence (read).
+    torch's classes do support it.
 
     Example:
         zero.stage: 1
@@ -166,14 +173,19 @@ def amsgrad_without_implementation(ctx: Context) -> Iterator[Finding]:
     if not optimizer.params.get("amsgrad") or optimizer.params.get("torch_adam"):
         return
     key = "deepspeed.optimizer.params.amsgrad"
+    is_ignored = optimizer.name != "lamb" and ctx.is_optimizer_offloaded and ctx.target.version < (0, 19, 8)
     if optimizer.name == "lamb":
         fix = ctx.fix_to_remove(key, effect="trains without AMSGrad")
     else:
-        fix = ctx.fix_to_set(_TORCH_ADAM, True, safe=True, effect="torch's AdamW, slower")
+        fix = ctx.fix_to_set(_TORCH_ADAM, True, effect="torch's AdamW, slower")
     yield ctx.finding(
         f"DeepSpeed's {optimizer.type} has no AMSGrad variant",
         key,
-        notes=["DeepSpeed refuses it when it builds the engine"],
+        notes=[
+            "DeepSpeedCPUAdam takes the key and trains without it, in silence"
+            if is_ignored
+            else "DeepSpeed refuses it when it builds the engine"
+        ],
         fix=fix,
     )
 

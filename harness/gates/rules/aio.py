@@ -80,7 +80,7 @@ def gds_off_cuda(ctx: Context) -> Iterator[Finding]:
         yield ctx.finding(
             f"{ctx.key(key)} needs CUDA, this run is on `{ctx.accelerator}`",
             key,
-            fix=Fix("remove it", {key: None}, safe=True, effect="reads and writes go through host memory"),
+            fix=Fix("remove it", {key: None}, effect="reads and writes go through host memory"),
         )
 
 
@@ -108,7 +108,7 @@ def aio_without_nvme(ctx: Context) -> Iterator[Finding]:
     An `aio` block when neither the optimizer nor the parameters are on NVMe at stage 3, and no checkpoint writer is
     configured, which reads it too.
 
-    Why: Nothing reads the block (read in 0.19.8). It is often left over from a file with NVMe, or stands beside a
+    Why: Nothing reads the block (read in 0.19.8). It is often left over from a file with NVMe, or stands next to a
     `device: nvme` that its stage does not look at.
 
     Example:

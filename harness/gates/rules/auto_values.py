@@ -33,10 +33,24 @@ def _find_auto_keys(ctx: Context, meaning: str) -> Iterator[str]:
             yield join_key(path)
 
 
+_OBSERVERS = ("wandb", "tensorboard", "csv_monitor", "comet", "timers", "comms_logger")
+_OFFLOADS = ("zero_optimization.offload_optimizer", "zero_optimization.offload_param")
+_BLOCKS_OF_SIZES = ("zero_optimization", *_OFFLOADS, "fp16")
+
+
+def _is_default_usual(name: str) -> bool:
+    """Is DeepSpeed's default what a file means by "auto": of a size, a loss scale, a monitor or a timer?"""
+    block, _, field = name.rpartition(".")
+    entry = (block_keys(block) or {}).get(field)
+    is_size = entry is not None and entry.type in ("int", "number") and field != "stage"
+    return name.startswith(_OBSERVERS) or (is_size and block in _BLOCKS_OF_SIZES)
+
+
 @gate(
     "HF001",
     "auto-dropped-for-the-default",
     upstream="silent",
+    severity=("error", "warning"),
     unread="DeepSpeed drops `auto` for its default",
     cites=(Cite("runtime/config_utils.py", 'if (v != "auto" or k == "replace_method")'),),
     when=_is_read_by_deepspeed,
@@ -45,11 +59,12 @@ def dropped_auto(ctx: Context) -> Iterator[Finding]:
     """An "auto" that DeepSpeed drops for its default.
 
     "auto" in a block that DeepSpeed reads with a model of types, such as `zero_optimization`, `bf16` or `comms_logger`,
-    where neither the Hugging Face Trainer nor accelerate reads the file first.
+    where neither the Hugging Face Trainer nor accelerate reads the file first. Sizes, loss scales, monitors and timers,
+    whose default is what most files mean, are a warning.
 
     Why: DeepSpeed drops such values before it looks at the block, and says nothing: `stage` becomes 0, `bf16.enabled`
-    false, an offload device `none`, a bucket size its default (run on 0.19.8). Only the Trainer and accelerate fill
-    "auto" in.
+    false, an offload device `none`, a bucket size its default, with which a run is fine (run on 0.19.8). Only the
+    Trainer and accelerate fill "auto" in.
 
     Example:
         deepspeed.comms_logger.enabled: true
@@ -69,6 +84,7 @@ def dropped_auto(ctx: Context) -> Iterator[Finding]:
         yield ctx.finding(
             f'{ctx.key(key)} is "auto", which DeepSpeed drops in silence for its default{value}',
             key,
+            severity="warning" if _is_default_usual(name) else "error",
             notes=["the Hugging Face Trainer and accelerate fill such values in, DeepSpeed does not"],
             fix=Fix(
                 "write the value; to remove the key says the same as now",
@@ -213,7 +229,6 @@ _PLUGIN_DEFAULTS = {"stage": 2, "device": "none", "nvme_path": "none"}
     "zero-left-open",
     upstream="silent",
     severity=("error", "warning"),
-    unread="accelerate's default replaces `auto`",
     when=lambda ctx: ctx.consumer in ("hf", "accelerate"),
     unseen="needs the Hugging Face Trainer or accelerate",
 )
@@ -257,8 +272,7 @@ def open_zero_settings(ctx: Context) -> Iterator[Finding]:
             fix=Fix(
                 f"write `{default}`, or what is meant",
                 {key: default},
-                safe=is_stage,
-                effect="" if is_stage else "nothing is offloaded, as now",
+                effect="ZeRO stage 2, whatever accelerate is told" if is_stage else "nothing is offloaded, as now",
             ),
         )
 
@@ -268,7 +282,6 @@ def open_zero_settings(ctx: Context) -> Iterator[Finding]:
     "clipping-that-becomes-one",
     upstream="silent",
     severity="warning",
-    unread="accelerate's default replaces `auto`",
     unseen="needs accelerate",
 )
 def clipping_of_one(ctx: Context) -> Iterator[Finding]:
@@ -292,5 +305,5 @@ def clipping_of_one(ctx: Context) -> Iterator[Finding]:
             f'{ctx.key(key)} is "auto", which becomes 1.0 unless accelerate is told otherwise',
             key,
             notes=["the limit that a script gives to `accelerator.clip_grad_norm_` is not used under DeepSpeed"],
-            fix=Fix("write the limit", {key: 1.0}, safe=True),
+            fix=Fix("write 1.0, or the limit that is meant", {key: 1.0}, effect="1.0, whatever accelerate is told"),
         )

@@ -105,7 +105,7 @@ def dense_model(ctx: Context) -> Iterator[Finding]:
         deepspeed.expert_parallel.autoep_size: 2
 
     Use instead:
-        model.name_or_path: mistralai/Mixtral-8x7B-v0.1
+        model.name_or_path: deepseek-ai/DeepSeek-V3
         deepspeed.expert_parallel.enabled: true
         deepspeed.expert_parallel.autoep_size: 2
     """
@@ -126,8 +126,9 @@ def dense_model(ctx: Context) -> Iterator[Finding]:
     "expert-groups-that-do-not-divide-the-ranks",
     upstream="raises",
     cites=(
-        Cite("module_inject/auto_ep_folding.py", "must divide the stage size "),
-        Cite("module_inject/auto_ep_folding.py", "must be a positive integer, got"),
+        Cite("module_inject/auto_ep_folding.py", "must divide the stage size ", since="0.19.3"),
+        Cite("module_inject/auto_ep_config.py", "must divide the stage size", until="0.19.2"),
+        Cite("module_inject/auto_ep_folding.py", "must be a positive integer, got", since="0.19.3"),
     ),
     since="0.19.2",
     needs=("world size",),
@@ -186,7 +187,7 @@ def indivisible_experts(ctx: Context) -> Iterator[Finding]:
     ValueError at initialisation, after every rank has built the model (run on 0.19.8).
 
     Example:
-        model.name_or_path: mistralai/Mixtral-8x7B-v0.1
+        model.name_or_path: deepseek-ai/DeepSeek-V3
         deepspeed.expert_parallel.enabled: true
         deepspeed.expert_parallel.autoep_size: 3
     """
@@ -286,7 +287,7 @@ def refused_load_balancing(ctx: Context) -> Iterator[Finding]:
     upstream="raises",
     cites=(
         Cite("module_inject/auto_ep_config.py", "must be a positive integer when comm_backend='deepep'"),
-        Cite("module_inject/auto_ep_config.py", "only runs inside the DeepEP route"),
+        Cite("module_inject/auto_ep_config.py", "only runs inside the DeepEP route", since="0.19.8"),
     ),
     since="0.19.7",
     when=is_autoep_enabled,
@@ -348,7 +349,7 @@ def _report_option(ctx: Context, name: str, message: str, fix: Fix) -> Finding:
 def _fix_option(ctx: Context, name: str, effect: str, value: int | None = None) -> Fix:
     """Set an option of the block to a value; without one, remove it."""
     key = f"{_BLOCK}.{name}"
-    return Fix(f"change {ctx.key(key)}", {key: value}, effect=effect)
+    return ctx.fix_to_remove(key, effect=effect) if value is None else ctx.fix_to_set(key, value, effect=effect)
 
 
 @gate(

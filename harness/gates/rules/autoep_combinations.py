@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from harness.findings import Finding, Fix
@@ -50,8 +50,17 @@ def expert_internal_tensor_parallelism(ctx: Context) -> Iterator[Finding]:
     "expert-folding-refused",
     upstream="raises",
     cites=(
-        Cite("module_inject/auto_ep_folding.py", "offload with AutoEP+AutoTP folding is not validated yet"),
-        Cite("module_inject/auto_ep_folding.py", "AutoEP+AutoTP folding requires expert_parallel.autoep_size > 1"),
+        Cite(
+            "module_inject/auto_ep_folding.py",
+            "offload with AutoEP+AutoTP folding is not validated yet",
+            since="0.19.3",
+        ),
+        Cite(
+            "module_inject/auto_ep_folding.py",
+            "AutoEP+AutoTP folding requires expert_parallel.autoep_size > 1",
+            since="0.19.3",
+        ),
+        Cite("module_inject/auto_ep_config.py", "AutoEP does not currently support AutoTP", until="0.19.2"),
     ),
     since="0.19.2",
     when=lambda ctx: (
@@ -64,7 +73,7 @@ def expert_internal_tensor_parallelism(ctx: Context) -> Iterator[Finding]:
 def refused_folding(ctx: Context) -> Iterator[Finding]:
     """AutoEP folded with AutoTP, where DeepSpeed refuses it.
 
-    An enabled `expert_parallel` block beside a tensor degree: `autoep_size` above 1, no offload, no DeepCompile, no
+    An enabled `expert_parallel` block with a tensor degree: `autoep_size` above 1, no offload, no DeepCompile, no
     `use_data_before_expert_parallelism`, no `async_split_plan`, no `combine_impl: fused_weighted_sum`, the same
     `preset_model` in both blocks. On 0.19.2 none of it works.
 
@@ -85,8 +94,13 @@ def refused_folding(ctx: Context) -> Iterator[Finding]:
             refusal.key,
             related=[("parallel.tensor_parallel_size", "the tensor degree"), (_SWITCH, "AutoEP")],
             notes=["DeepSpeed raises ValueError at initialisation"],
-            fix=Fix(f"change {ctx.key(refusal.key)}", refusal.changes, effect=refusal.effect),
+            fix=Fix(_describe_changes(ctx, refusal.changes), refusal.changes, effect=refusal.effect),
         )
+
+
+def _describe_changes(ctx: Context, changes: Mapping[str, Any]) -> str:
+    fixes = [ctx.fix_to_remove(k) if value is None else ctx.fix_to_set(k, value) for k, value in changes.items()]
+    return " and ".join(fix.title for fix in fixes)
 
 
 class _Refusal(NamedTuple):
@@ -99,7 +113,7 @@ class _Refusal(NamedTuple):
 
 
 def _find_folding_refusals(ctx: Context) -> Iterator[_Refusal]:
-    """Everything in the file that DeepSpeed refuses beside the folding."""
+    """Everything in the file that DeepSpeed refuses together with the folding."""
     degree_key = "parallel.tensor_parallel_size"
     if ctx.target.version < (0, 19, 3):
         yield _Refusal(f"DeepSpeed {ctx.target.text}", degree_key, {degree_key: 1}, "no tensor parallelism")
@@ -136,7 +150,7 @@ def _find_folding_refusals(ctx: Context) -> Iterator[_Refusal]:
     severity=("error", "warning"),
     cites=(
         Cite("runtime/engine.py", "AutoEP does not currently support tensor model parallelism from mpu"),
-        Cite("runtime/engine.py", "AutoEP with ZeRO Stage 3 does not support sequence parallelism yet"),
+        Cite("runtime/engine.py", "AutoEP with ZeRO Stage 3 does not support sequence parallelism yet", since="0.19.3"),
     ),
     since="0.19.2",
     when=lambda ctx: is_autoep_enabled(ctx) and ctx.sequence_parallel_size > 1,
@@ -179,7 +193,10 @@ def experts_with_sequence_parallelism(ctx: Context) -> Iterator[Finding]:
     "EX015",
     "expert-parallelism-in-a-pipeline",
     upstream="silent",
-    cites=(Cite("module_inject/auto_ep_folding.py", "folding currently supports pp_size=1 only"),),
+    cites=(
+        Cite("module_inject/auto_ep_folding.py", "folding currently supports pp_size=1 only", since="0.19.3"),
+        Cite("runtime/engine.py", "auto_ep = AutoEP(model, autoep_config)"),
+    ),
     since="0.19.2",
 )
 def experts_in_a_pipeline(ctx: Context) -> Iterator[Finding]:
@@ -189,7 +206,7 @@ def experts_in_a_pipeline(ctx: Context) -> Iterator[Finding]:
 
     Why: The expert groups are made for the ranks of one stage, but the layers of a PipelineModule are not those that
     AutoEP's presets name, so nothing is found and every rank keeps all experts. With one data-parallel rank a stage it
-    is refused: "must divide the stage size" (run on 0.19.8). With tensor parallelism beside it DeepSpeed refuses any
+    is refused: "must divide the stage size" (run on 0.19.8). With tensor parallelism too, DeepSpeed refuses any
     pipeline.
 
     Example:
@@ -219,7 +236,7 @@ def experts_in_a_pipeline(ctx: Context) -> Iterator[Finding]:
     "experts-with-zero-plus-plus",
     upstream="asserts",
     cites=(
-        Cite("runtime/engine.py", "AutoEP with ZeRO Stage 3 does not support zero_quantized_gradients yet"),
+        Cite("runtime/engine.py", "AutoEP with ZeRO Stage 3 does not support zero_quantized_gradients"),
         Cite("runtime/engine.py", "does not support hpZeRO secondary tensor groups yet"),
     ),
     since="0.19.3",
@@ -346,3 +363,46 @@ def expert_export_at_stage_3(ctx: Context) -> Iterator[Finding]:
         notes=["`save_16bit_model` raises NotImplementedError at the first save"],
         fix=ctx.fix_to_remove(key, effect="no 16-bit file; convert a checkpoint to a universal one"),
     )
+
+
+_RETARGETED = ("mixtral", "qwen2_moe", "qwen3_moe", "qwen3_5_moe_text", "minimax_m3_vl_text")
+
+
+@gate(
+    "EX019",
+    "experts-whose-router-cannot-be-recorded",
+    upstream="crashes",
+    cites=(Cite("module_inject/auto_ep_presets/base.py", "registry.get(registry_key, _MISSING_REGISTRY_ENTRY)"),),
+    since="0.19.2",
+    needs=("a run spec", "model facts"),
+    when=is_autoep_enabled,
+)
+def router_not_recorded(ctx: Context) -> Iterator[Finding]:
+    """Experts of Mixtral or Qwen with the transformers that the harness needs.
+
+    `expert_parallel.enabled` in a run spec, with a Mixtral, Qwen-MoE or MiniMax model.
+
+    Why: AutoEP asks the list of recorded outputs of `transformers` for an entry or a default, and the list of
+    transformers 5.23 takes no default: "_CanRecordRegistry.get() takes 2 positional arguments but 3 were given" when
+    the engine is built (run on 0.19.8 with Mixtral, Qwen3-MoE and Qwen3.5-MoE; MiniMax and older releases were read).
+    The harness needs transformers 5.23 or newer. DeepSeek V2 and V3 record nothing there, and train.
+
+    Example:
+        model.name_or_path: mistralai/Mixtral-8x7B-v0.1
+        deepspeed.expert_parallel.enabled: true
+        deepspeed.expert_parallel.autoep_size: 2
+
+    Use instead:
+        model.name_or_path: deepseek-ai/DeepSeek-V3
+        deepspeed.expert_parallel.enabled: true
+        deepspeed.expert_parallel.autoep_size: 2
+    """
+    model = ctx.model
+    if model is not None and model.family in _RETARGETED:
+        yield ctx.finding(
+            f"AutoEP of DeepSpeed {ctx.target.text} fails on a `{model.family}` model with transformers 5.23",
+            _SWITCH,
+            related=[("model.name_or_path", "the model")],
+            notes=["DeepSpeed ends in a TypeError of `_CanRecordRegistry.get()` when the engine is built"],
+            fix=ctx.fix_to_set(_SWITCH, False, effect="every rank has all experts"),
+        )

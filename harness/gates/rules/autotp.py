@@ -44,7 +44,7 @@ def autotp_with_zero_3(ctx: Context) -> Iterator[Finding]:
         label="shards parameters a second time",
         related=[(_DEGREE, "tensor parallelism is asked for here")],
         notes=[f"DeepSpeed {ctx.target.text} refuses it when the engine is built"],
-        fix=ctx.fix_to_set(key, 2, safe=True, effect="the same steps with more memory"),
+        fix=ctx.fix_to_set(key, 2, effect="the same steps with more memory"),
     )
 
 
@@ -56,7 +56,7 @@ def autotp_before_0_16_4(ctx: Context) -> Iterator[Finding]:
 
     Why: These releases have AutoTP for inference only. The training engine does not read the `tensor_parallel` block:
     every rank keeps whole layers and trains data parallel, with another global batch than was asked and without a word
-    (the losses of 0.14.5 and 0.15.4 were those of plain data parallelism).
+    (run on 0.14.5 and 0.15.4: the losses of plain data parallelism).
 
     Example:
         parallel.tensor_parallel_size: 2
@@ -209,7 +209,7 @@ def degree_in_tp_size_alone(ctx: Context) -> Iterator[Finding]:
 def two_tensor_degrees(ctx: Context) -> Iterator[Finding]:
     """Two tensor degrees that differ.
 
-    `tensor_parallel.tp.tp_size`, where it is written beside a tensor degree, is 1 or that degree.
+    `tensor_parallel.tp.tp_size`, where it is written next to a tensor degree, is 1 or that degree.
 
     Why: "tensor_parallel.tp.tp_size (4) does not match tensor_parallel.autotp_size (2)": a ValueError at initialisation
     (run on 0.19.8).

@@ -154,7 +154,7 @@ def unknown_preset(ctx: Context) -> Iterator[Finding]:
     if suggestion:
         fix = Fix(f"did you mean `{suggestion}`?", {_PRESET: suggestion}, effect="shards what the preset names")
     else:
-        fix = ctx.fix_to_remove(_PRESET, safe=True, effect="as DeepSpeed does anyway")
+        fix = ctx.fix_to_remove(_PRESET, effect="as DeepSpeed does anyway")
     yield ctx.finding(
         f"`{preset}` is none of AutoTP's presets: {', '.join(f'`{name}`' for name in PRESETS)}",
         _PRESET,
@@ -229,7 +229,7 @@ def _fix_preset(ctx: Context, family: str) -> Fix:
     since="0.18.6",
 )
 def preset_without_default_specs(ctx: Context) -> Iterator[Finding]:
-    r"""A preset that the partition plan beside it switches off.
+    r"""A preset that a partition plan switches off.
 
     `tensor_parallel.preset_model` together with a `partition_config` that says `use_default_specs: false`.
 
@@ -315,9 +315,9 @@ def _iter_problems(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """The keys of a layer spec that DeepSpeed cannot read, each with the reason."""
     patterns = spec.get("patterns")
     if isinstance(patterns, list):
-        invalid_patterns = [p for p in patterns if isinstance(p, str) and compile_pattern(p) is None]
+        invalid_patterns = [p for p in patterns if not isinstance(p, str) or compile_pattern(p) is None]
         if invalid_patterns:
-            yield "patterns", f"`{invalid_patterns[0][:60]}` is no regular expression"
+            yield "patterns", f"`{str(invalid_patterns[0])[:60]}` is no regular expression"
     shape = spec.get("shape")
     if isinstance(shape, list):
         is_row = str(spec.get("partition_type", "column")).lower() == "row"
@@ -356,7 +356,7 @@ def _fix_layer_spec(spec: Mapping[str, Any], name: str, key: str) -> Fix:
 def _repair_patterns(patterns: list[Any]) -> list[Any] | None:
     """The patterns with `.*` for a shell's `*` at the beginning; None where some are no regular expressions even so."""
     repaired = [f".{p}" if isinstance(p, str) and p.startswith("*") else p for p in patterns]
-    return repaired if all(compile_pattern(p) for p in repaired if isinstance(p, str)) else None
+    return repaired if all(isinstance(p, str) and compile_pattern(p) for p in repaired) else None
 
 
 @gate(
@@ -441,7 +441,7 @@ def _describe_half_pair(roles: Mapping[str, str]) -> str:
     "TP010",
     "head-norms-drift-apart",
     upstream="silent",
-    cites=(Cite("module_inject/autotp_config.py", "so the gradients must be summed across the"),),
+    cites=(Cite("module_inject/autotp_config.py", "so the gradients must be summed across the", since="0.19.6"),),
     since="0.16.4",
     needs=("model facts",),
     when=lambda ctx: ctx.tensor_parallel_size > 1,

@@ -204,7 +204,7 @@ def indivisible_world(ctx: Context) -> Iterator[Finding]:
         related=[*((other, "and here") for other in other_keys), ("launch.num_gpus", "the ranks are set here")],
         notes=["DeepSpeed fails on this when it makes its process groups, on every rank"],
         fix=Fix(
-            "choose degrees whose product divides the ranks",
+            f"set {ctx.key(key)} to {_choose_divisor(world)}, or choose degrees whose product divides the ranks",
             {key: _choose_divisor(world), **dict.fromkeys(other_keys, 1)},
             effect="other memory and speed",
         ),

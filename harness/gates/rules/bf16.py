@@ -21,7 +21,10 @@ _BF16_STATES = "bf16.bf16_optimizer_states"
     upstream="silent",
     severity=("error", "warning"),
     unread="DeepSpeed drops `bfloat16` where `bf16` is written",
-    cites=(Cite("runtime/precision_config.py", "bf16_config_dict = param_dict.get(BFLOAT16_OLD, {})"),),
+    cites=(
+        Cite("runtime/precision_config.py", "bf16_config_dict = param_dict.get(BFLOAT16_OLD, {})", since="0.17.1"),
+        Cite("runtime/config.py", "for key in [BFLOAT16, BFLOAT16_OLD]:", until="0.17.0"),
+    ),
     when=lambda ctx: ctx.has_key("bf16") and ctx.has_key("bfloat16"),
 )
 def two_spellings_of_bf16(ctx: Context) -> Iterator[Finding]:
@@ -70,7 +73,7 @@ _GPUS_BEFORE_AMPERE = ("v100", "t4", "p100", "rtx 20", "rtx20", "titan")
     "bf16-on-an-old-gpu",
     upstream="silent",
     severity="warning",
-    cites=(Cite("runtime/engine.py", "Type bf16 is not supported on your device."),),
+    cites=(Cite("runtime/engine.py", "Type bf16 is not supported on your device.", since="0.16.0"),),
     when=lambda ctx: ctx.is_enabled("bf16") and ctx.run.spec.cluster.gpu is not None,
     unseen="needs a GPU older than Ampere",
 )
@@ -150,17 +153,29 @@ def _fix_master_flags(ctx: Context, keys: Sequence[str]) -> Fix:
     "PR021",
     "masters-in-16-bit-at-stage-0",
     upstream="asserts",
-    cites=(Cite("runtime/config.py", "Bf16_master_weights_and_grads is only supported with ZeRO Stage 1, 2, or 3."),),
-    when=lambda ctx: ctx.stage == 0,
+    cites=(
+        Cite(
+            "runtime/config.py",
+            "Bf16_master_weights_and_grads is only supported with ZeRO Stage 1, 2, or 3.",
+            since="0.18.3",
+        ),
+        Cite(
+            "runtime/config.py",
+            "Fp16_master_weights_and_grads is only supported with ZeRO Stage 2 for now.",
+            until="0.18.2",
+        ),
+    ),
+    when=lambda ctx: ctx.stage == 0 or ctx.target.version < (0, 18, 3),
 )
 def sixteen_bit_masters_at_stage_0(ctx: Context) -> Iterator[Finding]:
     """16-bit master weights without ZeRO.
 
     `bf16.bf16_master_weights_and_grads`, `bf16.bf16_optimizer_states` or `fp16.fp16_master_weights_and_grads` at ZeRO
-    stage 0.
+    stage 0; up to 0.18.2 the last of them at stages 1 and 3, too.
 
     Why: Only ZeRO optimizers keep master weights in 16-bit. DeepSpeed asserts it when it reads the configuration, even
-    where the block itself is off (run on 0.19.8).
+    where the block itself is off (run on 0.19.8). Up to 0.18.2 "Fp16_master_weights_and_grads is only supported with
+    ZeRO Stage 2 for now" (read).
 
     Example:
         optimizer.type: sgd
@@ -170,10 +185,13 @@ def sixteen_bit_masters_at_stage_0(ctx: Context) -> Iterator[Finding]:
     """
     flags = (_BF16_MASTERS, _BF16_STATES, "fp16.fp16_master_weights_and_grads")
     keys = [f"deepspeed.{flag}" for flag in flags if ctx.ds(flag) is True]
+    if ctx.stage > 0:  # up to 0.18.2, which does not know the flags of bf16
+        keys = [key for key in keys if key.startswith("deepspeed.fp16") and ctx.stage != 2]
     if keys:
         key = keys[0]
+        is_old_fp16 = key.startswith("deepspeed.fp16") and ctx.target.version < (0, 18, 3)
         yield ctx.finding(
-            f"{ctx.key(key)} needs ZeRO stage 1, 2 or 3",
+            f"{ctx.key(key)} needs ZeRO stage {'2' if is_old_fp16 else '1, 2 or 3'}",
             key,
             related=[(_STAGE, "the stage is set here")],
             notes=["DeepSpeed asserts this when it reads its configuration, whether the block is on or off"],
@@ -185,7 +203,7 @@ def sixteen_bit_masters_at_stage_0(ctx: Context) -> Iterator[Finding]:
     "PR022",
     "masters-in-16-bit-without-cpu-adam",
     upstream="asserts",
-    cites=(Cite("runtime/zero/stage_1_and_2.py", "Master weights feature requires {self.zero_stage_string} Offload"),),
+    cites=(Cite("runtime/zero/stage_1_and_2.py", "Offload with DeepSpeedCPUAdam"),),
     when=lambda ctx: ctx.stage > 0,
 )
 def sixteen_bit_masters_without_cpu_adam(ctx: Context) -> Iterator[Finding]:
@@ -195,7 +213,7 @@ def sixteen_bit_masters_without_cpu_adam(ctx: Context) -> Iterator[Finding]:
     device) and `fp16.fp16_master_weights_and_grads` at ZeRO stages 1 to 3: the optimizer is offloaded, and it is Adam
     or AdamW.
 
-    Why: Of all optimizers DeepSpeedCPUAdam alone keeps fp32 states beside 16-bit master weights. Others are refused
+    Why: Of all optimizers DeepSpeedCPUAdam alone keeps fp32 states with 16-bit master weights. Others are refused
     when the engine is built: `Master weights feature requires ZeRO-2 Offload with DeepSpeedCPUAdam` (run on 0.19.8).
 
     Example:
@@ -265,7 +283,13 @@ def sixteen_bit_states_without_masters(ctx: Context) -> Iterator[Finding]:
     "PR024",
     "masters-of-another-format",
     upstream="silent",
-    cites=(Cite("runtime/config.py", "if self.bfloat16_config.bf16_master_weights_and_grads:"),),
+    cites=(
+        Cite("runtime/config.py", "if self.bfloat16_config.bf16_master_weights_and_grads:", since="0.18.3"),
+        Cite(
+            "runtime/config.py", "if self.float16_config.fp16_master_weights_and_grads:", since="0.17.1", until="0.18.2"
+        ),
+        Cite("runtime/config.py", "if self.fp16_master_weights_and_gradients:", until="0.17.0"),
+    ),
     when=lambda ctx: ctx.stage > 0,
 )
 def sixteen_bit_masters_of_another_format(ctx: Context) -> Iterator[Finding]:

@@ -37,7 +37,7 @@ def universal_flag(ctx: Context) -> Iterator[Finding]:
     if ctx.run.kind == "spec":
         severity: Severity = "error"
         note = "the harness resumes from checkpoints as they were saved"
-        fix = ctx.fix_to_remove(key, safe=True)
+        fix = ctx.fix_to_remove(key, effect="checkpoints are loaded as they were saved")
     else:
         severity = "info"
         note = "`ds_to_universal.py` converts one"
@@ -147,7 +147,7 @@ def writer_without_ranks(ctx: Context) -> Iterator[Finding]:
         key,
         related=[("zero.stage", "the stage is set here")],
         notes=[note],
-        fix=ctx.fix_to_remove(key, safe=True, effect="checkpoints are written by `torch.save`"),
+        fix=ctx.fix_to_remove(key, effect="checkpoints are written by `torch.save`"),
         of_key=True,
     )
 
@@ -221,14 +221,14 @@ def accidental_datastates(ctx: Context) -> Iterator[Finding]:
     yield ctx.finding(
         f"{ctx.key(key)} is on for anything but `false`, and needs the package DataStates",
         key,
-        fix=ctx.fix_to_set(key, False, safe=True, effect="checkpoints by `torch.save`"),
+        fix=ctx.fix_to_set(key, False, effect="checkpoints by `torch.save`"),
         of_key=True,
     )
 
 
 @gate(
     "ZR011",
-    "elastic-checkpoint-of-old",
+    "obsolete-elastic-checkpoint",
     upstream="silent",
     severity=("error", "warning"),
     cites=(Cite("runtime/zero/config.py", "ZeRO-3 elastic checkpointing is deprecated and no longer supported"),),

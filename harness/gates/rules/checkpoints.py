@@ -214,6 +214,40 @@ def best_without_evaluation(ctx: Context) -> Iterator[Finding]:
         )
 
 
+@gate("CK014", "patience-without-evaluations", upstream="silent", severity="warning", needs=("a run spec",))
+def patience_without_evaluations(ctx: Context) -> Iterator[Finding]:
+    """Early stopping in a run that is evaluated only at its end.
+
+    `eval.early_stopping_patience` without `eval.eval_steps`.
+
+    Why: Patience counts evaluations in a row that are no better than the best before them. The only one comes after the
+    last step, and no step is left that it could save.
+
+    Example:
+        eval.early_stopping_patience: 2
+
+    Use instead:
+        eval.early_stopping_patience: 2
+        eval.eval_steps: 5
+    """
+    spec = ctx.run.spec
+    patience = spec.eval.early_stopping_patience
+    is_evaluated = spec.data.eval is not None or spec.data.eval_fraction > 0  # else MD011 reports it
+    if patience is not None and spec.eval.eval_steps is None and is_evaluated:
+        key = "eval.early_stopping_patience"
+        interval = max(1, (spec.train.max_steps or 1000) // 10)
+        yield ctx.finding(
+            f"{ctx.key(key)} is {patience}, but without `eval.eval_steps` the run is evaluated only at its end",
+            key,
+            label="has no effect",
+            fix=Fix(
+                f"set `eval.eval_steps`, such as to {interval}",
+                {"eval.eval_steps": interval},
+                effect="an evaluation so often, and an end once they get no better",
+            ),
+        )
+
+
 @gate("CK030", "restarts-without-saves", upstream="silent", severity="warning", needs=("a run spec",))
 def restarts_without_saves(ctx: Context) -> Iterator[Finding]:
     """The run is to be started again after a failure, and nothing is saved before its end.
@@ -280,7 +314,7 @@ def export_options_without_export(ctx: Context) -> Iterator[Finding]:
         return
     for name in names:
         key = f"export.{name}"
-        if name in export.model_fields_set:
+        if export.is_written(name):
             yield ctx.finding(
                 f"{ctx.key(key)} is read only with {ctx.key(switch)}",
                 key,

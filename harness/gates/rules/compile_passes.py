@@ -21,7 +21,7 @@ _PASSES = "deepspeed.compile.passes"
     unseen="refused by engine.compile(), which needs CUDA",
 )
 def autotp_pass_with_others(ctx: Context) -> Iterator[Finding]:
-    """The AutoTP pass beside other passes.
+    """The AutoTP pass with other passes.
 
     `compile.passes` has `autotp` and something else.
 

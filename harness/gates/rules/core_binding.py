@@ -112,7 +112,11 @@ def binding_without_reader(ctx: Context) -> Iterator[Finding]:
             f"`{launch.launcher}` starts the ranks itself, and nobody binds them to cores",
             _BINDING,
             label="has no effect",
-            fix=Fix("start them by pdsh, or let `srun` or `mpirun` bind them", {_BINDING: None}, effect="as now"),
+            fix=Fix(
+                "remove it, and let `srun` or `mpirun` bind them; or start them by pdsh",
+                {_BINDING: None},
+                effect="as now",
+            ),
         )
     elif "OMP_NUM_THREADS" in launch.env:
         key = "launch.env.OMP_NUM_THREADS"
@@ -190,9 +194,13 @@ def ranks_on_any_core(ctx: Context) -> Iterator[Finding]:
     launch = ctx.run.spec.launch
     hosts = [host for host in list_reachable_hosts(ctx) if host.numa_nodes > 1]
     is_unbound = not launch.bind_cores_to_rank and launch.launcher == "pdsh"
-    if hosts and ctx.offload_device("offload_optimizer") and is_unbound:
+    if hosts and ctx.is_optimizer_offloaded and is_unbound:
         yield ctx.finding(
             f"{format_hosts(hosts)} has {hosts[0].numa_nodes} NUMA nodes, and the optimizer's threads may run on any",
             _BINDING,
-            fix=Fix("try it with ranks bound to cores", {_BINDING: True}, effect="each rank keeps to its own cores"),
+            fix=Fix(
+                f"set {ctx.key(_BINDING)} to true, and compare",
+                {_BINDING: True},
+                effect="each rank keeps to its own cores",
+            ),
         )

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from harness.findings import Finding, Fix
 from harness.gates.registry import Cite, Context, gate
 
+_CURRICULUM = "data_efficiency.data_sampling.curriculum_learning"
+
 
 @gate(
     "UT005",
@@ -138,6 +140,129 @@ def random_ltd_without_outer_switch(ctx: Context) -> Iterator[Finding]:
         )
 
 
+_LTD = "data_efficiency.data_routing.random_ltd"
+REQUIRED_LTD_KEYS = (
+    "total_layer_num",
+    "random_ltd_layer_num",
+    "random_ltd_schedule",
+    "random_ltd_schedule.min_value",
+    "random_ltd_schedule.max_value",
+    "random_ltd_schedule.schedule_type",
+    "random_ltd_schedule.schedule_config",
+    "random_ltd_schedule.schedule_config.require_steps",
+    "random_ltd_schedule.schedule_config.seq_per_step",
+)
+"""Keys of `random_ltd` without a default. The last two are read in the first forward pass, the others before it."""
+
+
+@gate(
+    "UT022",
+    "token-dropping-without-its-keys",
+    upstream="crashes",
+    cites=(
+        Cite("runtime/data_pipeline/data_routing/scheduler.py", "config[RANDOM_LTD_TOTAL_LAYER_NUM]"),
+        Cite("runtime/data_pipeline/data_routing/scheduler.py", "s_state[RANDOM_LTD_REQUIRE_STEP]"),
+    ),
+    when=lambda ctx: ctx.is_enabled(_LTD) and _find_false_outer_switch(ctx, _LTD) is None,  # otherwise UT007
+)
+def random_ltd_without_keys(ctx: Context) -> Iterator[Finding]:
+    """Random layer-token dropping without the keys that it needs.
+
+    `data_efficiency.data_routing.random_ltd.enabled: true` has `total_layer_num`, `random_ltd_layer_num` and
+    `random_ltd_schedule` with `min_value`, `max_value`, `schedule_type` and `schedule_config`, and in that
+    `require_steps` and `seq_per_step`.
+
+    Why: None of them has a default. `KeyError: 'total_layer_num'` when the engine is built, for the last two in the
+    first forward pass (each left out alone, run on 0.19.8). With all of them it runs.
+
+    Example: {
+      "train_micro_batch_size_per_gpu": 1,
+      "data_efficiency": {
+        "enabled": true,
+        "data_routing": {"enabled": true, "random_ltd": {"enabled": true, "total_layer_num": 24}}
+      }
+    }
+    """
+    missing_keys: list[str] = []
+    for name in REQUIRED_LTD_KEYS:
+        parent = name.rpartition(".")[0]
+        if parent not in missing_keys and not ctx.has_key(f"{_LTD}.{name}"):
+            missing_keys.append(name)
+    missing_keys = [name for name in missing_keys if name.rpartition(".")[0] not in missing_keys]
+    if not missing_keys:
+        return
+    key = f"deepspeed.{_LTD}.enabled"
+    yield ctx.finding(
+        f"{ctx.key(key)} is true and {_enumerate(missing_keys)} not given",
+        key,
+        notes=[f"DeepSpeed ends with KeyError '{missing_keys[0].rpartition('.')[2]}'"],
+        fix=Fix(f"set {ctx.key(key)} to false, or complete the block", {key: False}, effect="no tokens are dropped"),
+    )
+
+
+def _enumerate(keys: list[str]) -> str:
+    """The first two keys and the number of the others, with their verb."""
+    names = ", ".join(f"`{key}`" for key in keys[:2])
+    more = f" and {len(keys) - 2} more" if len(keys) > 2 else ""
+    return f"{names}{more} {'is' if len(keys) == 1 else 'are'}"
+
+
+@gate(
+    "UT020",
+    "curriculum-without-its-own-switch",
+    upstream="silent",
+    severity="warning",
+    cites=(
+        Cite("runtime/data_pipeline/config.py", "CURRICULUM_LEARNING_ENABLED_DEFAULT)"),
+        Cite("runtime/data_pipeline/constants.py", "CURRICULUM_LEARNING_ENABLED_DEFAULT = False"),
+    ),
+    when=lambda ctx: ctx.has_key(_CURRICULUM),
+)
+def curriculum_without_own_switch(ctx: Context) -> Iterator[Finding]:
+    """A curriculum with metrics and without `enabled`.
+
+    `data_efficiency.data_sampling.curriculum_learning` that has `curriculum_metrics` and no `enabled`.
+
+    Why: `enabled` is false unless it is written, also where both blocks around it are on: DeepSpeed drops the metrics
+    and the data come in their own order (run on 0.19.8).
+
+    Example: {
+      "train_micro_batch_size_per_gpu": 1,
+      "data_efficiency": {
+        "enabled": true,
+        "data_sampling": {
+          "enabled": true,
+          "curriculum_learning": {"curriculum_metrics": {"seqlen": {"min_difficulty": 8}}}
+        }
+      }
+    }
+
+    Use instead: {
+      "train_micro_batch_size_per_gpu": 1,
+      "data_efficiency": {
+        "enabled": true,
+        "data_sampling": {
+          "enabled": true,
+          "curriculum_learning": {"enabled": false, "curriculum_metrics": {"seqlen": {"min_difficulty": 8}}}
+        }
+      }
+    }
+    """
+    if ctx.has_key(f"{_CURRICULUM}.curriculum_metrics") and not ctx.has_key(f"{_CURRICULUM}.enabled"):
+        key = f"deepspeed.{_CURRICULUM}"
+        yield ctx.finding(
+            f"{ctx.key(key)} has no `enabled: true`, so its metrics are not read",
+            key,
+            label="has no effect",
+            fix=Fix(
+                "write `enabled`, true or false, in the block",
+                {f"{key}.enabled": False},
+                effect="says what happens now: no curriculum",
+            ),
+            of_key=True,
+        )
+
+
 @gate(
     "UT008",
     "curriculum-without-metrics",
@@ -164,12 +289,14 @@ def curriculum_without_metrics(ctx: Context) -> Iterator[Finding]:
       }
     }
     """
-    block = "data_efficiency.data_sampling.curriculum_learning"
+    block = _CURRICULUM
     if not ctx.is_enabled(block):
         return
     switch_key = f"deepspeed.{block}.enabled"
     fix = Fix(
-        "complete the block, or switch the curriculum off", {switch_key: False}, effect="trains without a curriculum"
+        f"set {ctx.key(switch_key)} to false, or complete the block",
+        {switch_key: False},
+        effect="trains without a curriculum",
     )
     metrics = ctx.ds(f"{block}.curriculum_metrics")
     if metrics is None:
@@ -196,6 +323,7 @@ def curriculum_without_metrics(ctx: Context) -> Iterator[Finding]:
     "UT009",
     "dynamic-batching-without-max-tokens",
     upstream="asserts",
+    since="0.16.5",
     cites=(Cite("runtime/data_pipeline/config.py", "Dynamic batching is enabled, so "),),
     when=lambda ctx: ctx.has_key("data_efficiency.data_sampling.dynamic_batching"),
 )
@@ -230,7 +358,11 @@ def dynamic_batching_without_max_tokens(ctx: Context) -> Iterator[Finding]:
             f"{ctx.key(key)} is true and `max_tokens` is not given",
             key,
             notes=["batches are filled up to `max_tokens`"],
-            fix=Fix("set `max_tokens`, or switch it off", {key: False}, effect="batches of a fixed number of samples"),
+            fix=Fix(
+                f"set {ctx.key(key)} to false, or set `max_tokens`",
+                {key: False},
+                effect="batches of a fixed number of samples",
+            ),
         )
 
 

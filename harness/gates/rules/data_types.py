@@ -19,8 +19,9 @@ _PRECISION_BLOCKS = ("bf16", "bfloat16", "fp16", "torch_autocast")
     "precision-block-not-enabled",
     upstream="silent",
     cites=(
-        Cite("runtime/precision_config.py", "enabled: bool = False"),
-        Cite("runtime/constants.py", "TORCH_AUTOCAST_ENABLED_DEFAULT = False"),
+        Cite("runtime/precision_config.py", "enabled: bool = False", since="0.17.1"),
+        Cite("runtime/constants.py", "FP16_ENABLED_DEFAULT = False"),
+        Cite("runtime/constants.py", "TORCH_AUTOCAST_ENABLED_DEFAULT = False", since="0.17.2"),
     ),
     when=lambda ctx: any(ctx.has_key(block) for block in _PRECISION_BLOCKS),
 )
@@ -70,7 +71,11 @@ _DTYPE_KEYS = {
     "unknown-number-format",
     upstream="raises",
     cites=(
-        Cite("runtime/config.py", "return DtypeEnum(param_dict[TORCH_AUTOCAST][TORCH_AUTOCAST_DTYPE]).value"),
+        Cite(
+            "runtime/config.py",
+            "return DtypeEnum(param_dict[TORCH_AUTOCAST][TORCH_AUTOCAST_DTYPE]).value",
+            since="0.17.2",
+        ),
         Cite("runtime/engine.py", "grad_accum_dtype = DtypeEnum(self._config.grad_accum_dtype).value"),
     ),
     when=lambda ctx: ctx.has_key("torch_autocast") or ctx.has_key("data_types"),
@@ -261,7 +266,7 @@ def sequence_communication_format(ctx: Context) -> Iterator[Finding]:
     "fp32-modules-not-a-list",
     upstream="raises",
     cites=(Cite("runtime/config.py", "data_types.{KEEP_IN_FP32_MODULES} must be"),),
-    since="0.19.7",
+    since="0.19.8",
     when=lambda ctx: ctx.has_key("data_types.keep_in_fp32_modules"),
 )
 def fp32_modules_not_a_list(ctx: Context) -> Iterator[Finding]:

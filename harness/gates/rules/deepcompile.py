@@ -53,21 +53,61 @@ def uncalled_compile(ctx: Context) -> Iterator[Finding]:
 
 
 @gate(
+    "CC011",
+    "compile-that-the-script-must-call",
+    upstream="silent",
+    severity="info",
+    cites=(Cite("runtime/engine.py", "def compile(self,"),),
+    since="0.16.6",
+    when=lambda ctx: ctx.run.kind == "deepspeed-json" and _is_deepcompile_on(ctx),
+)
+def compile_of_the_script(ctx: Context) -> Iterator[Finding]:
+    """DeepCompile in a DeepSpeed JSON.
+
+    A DeepSpeed JSON with `compile.deepcompile: true`.
+
+    Why: The key prepares what `engine.compile()` does, and nothing calls that but the script: without the call the
+    model runs as it is, in silence (run on 0.19.8 with stages 0, 1 and 3). accelerate calls it where its dynamo back
+    end is set, the Trainer with `torch_compile=True` (read in accelerate 1.15).
+
+    Example: {
+      "train_micro_batch_size_per_gpu": 1,
+      "gradient_clipping": 1.0,
+      "zero_optimization": {"stage": 3},
+      "compile": {"deepcompile": true}
+    }
+    """
+    yield ctx.finding(
+        f"{ctx.key(_SWITCH)} compiles nothing until the script calls `engine.compile()`",
+        _SWITCH,
+        notes=["the Trainer calls it with `torch_compile=True`, accelerate with a dynamo back end"],
+        fix=ctx.fix_to_remove(_SWITCH, effect="the same, where no script calls it"),
+    )
+
+
+@gate(
     "CC002",
     "deepcompile-at-stage-0",
     upstream="silent",
-    severity="warning",
+    severity=("warning", "error"),
     unread="DeepSpeed falls back to the plain compiler",
-    cites=(Cite("runtime/engine.py", "Currently DeepCompile supports ZeRO stage 1, 2, or 3 only"),),
+    cites=(
+        Cite("runtime/engine.py", "Currently DeepCompile supports ZeRO stage 1, 2, or 3 only", since="0.17.2"),
+        Cite(
+            "runtime/engine.py", "Currently DeepCompile supports ZeRO stage 1 or 3 only", since="0.17.1", until="0.17.1"
+        ),
+        Cite("runtime/engine.py", "Currently DeepCompile supports stage 1 or 3 only", until="0.17.0"),
+    ),
     since="0.16.6",
 )
 def deepcompile_at_stage_0(ctx: Context) -> Iterator[Finding]:
     """DeepCompile without ZeRO.
 
-    `compile.deepcompile: true` at ZeRO stage 0 without `compile.passes`.
+    `compile.deepcompile: true` at ZeRO stage 0, up to 0.17.1 also at stage 2, without `compile.passes`.
 
     Why: DeepCompile schedules ZeRO's collectives. At stage 0 there are none: DeepSpeed logs a line at level info and
-    uses the plain torch compiler (run on 0.19.8).
+    uses the plain torch compiler (run on 0.19.8). Stage 2 came with 0.17.2; up to 0.17.0 `engine.compile()` asserts
+    that the stage is 1 or 3 (read).
 
     Example:
         deepspeed.compile.deepcompile: true
@@ -76,14 +116,20 @@ def deepcompile_at_stage_0(ctx: Context) -> Iterator[Finding]:
         zero.stage: 1
         deepspeed.compile.deepcompile: true
     """
-    if ctx.stage == 0 and _is_deepcompile_on(ctx) and not ctx.ds("compile.passes"):
-        yield ctx.finding(
-            f"{ctx.key(_SWITCH)} falls back to the plain torch compiler at ZeRO stage 0",
-            _SWITCH,
-            label="has no effect",
-            related=[("zero.stage", "the stage is set here")],
-            fix=Fix(f"remove {ctx.key(_SWITCH)}, or use stage 1, 2 or 3", {_SWITCH: None}, safe=True),
-        )
+    stages = (1, 2, 3) if ctx.target.version >= (0, 17, 2) else (1, 3)
+    if ctx.stage in stages or not _is_deepcompile_on(ctx) or ctx.ds("compile.passes"):
+        return
+    is_refused = ctx.target.version < (0, 17, 1)
+    effect = "is refused by `engine.compile()`" if is_refused else "falls back to the plain torch compiler"
+    *others, last = map(str, stages)
+    yield ctx.finding(
+        f"{ctx.key(_SWITCH)} {effect} at ZeRO stage {ctx.stage}",
+        _SWITCH,
+        severity="error" if is_refused else "warning",
+        label="refused" if is_refused else "has no effect",
+        related=[("zero.stage", "the stage is set here")],
+        fix=Fix(f"remove {ctx.key(_SWITCH)}, or use stage {', '.join(others)} or {last}", {_SWITCH: None}, safe=True),
+    )
 
 
 @gate(
@@ -124,7 +170,7 @@ def two_offloads_of_optimizer_states(ctx: Context) -> Iterator[Finding]:
             f"{ctx.key(key)} and {ctx.key('zero.offload_optimizer')} both offload the optimizer states",
             key,
             related=[("zero.offload_optimizer.device", "offloaded by ZeRO here")],
-            fix=ctx.fix_to_remove(key, safe=True),
+            fix=ctx.fix_to_remove(key, effect="ZeRO alone offloads the states"),
         )
 
 
@@ -164,9 +210,9 @@ def several_offloads(ctx: Context) -> Iterator[Finding]:
             related=[(f"deepspeed.compile.{first}", "the other one")],
             notes=["each plans the whole free memory for itself"],
             fix=Fix(
-                f"keep `{first}` alone",
+                f"remove the others and keep `{first}`",
                 {f"deepspeed.compile.{name}": None for name in names[1:]},
-                effect="the others stay",
+                effect="nothing else is offloaded",
             ),
         )
 

@@ -48,7 +48,6 @@ def fp16_with_bf16(ctx: Context) -> Iterator[Finding]:
     "PR002",
     "unscaled-fp16-without-zero",
     upstream="silent",
-    severity=("error", "warning"),
     cites=(Cite("runtime/engine.py", "loss = self.optimizer.scale_if_loss(loss)"),),
     since="0.18.3",
     when=lambda ctx: ctx.run.spec.precision.fp16 and not ctx.run.spec.precision.bf16 and ctx.stage == 0,
@@ -60,33 +59,32 @@ def unscaled_fp16_at_stage_0(ctx: Context) -> Iterator[Finding]:
 
     Why: From 0.18.3 on `engine.backward` multiplies the loss by the loss scale for ZeRO optimizers only, while the fp16
     optimizers of stage 0 still divide the gradients by it: SGD trains nothing, Adam is throttled by its epsilon,
-    clipping never clips. No error, no warning, exit code 0. Up to 0.18.2 it was right. Pipelines scale by themselves
-    and are not concerned.
+    clipping never clips. No error, no warning, exit code 0. Up to 0.18.2 it was right (read). A pipeline steps through
+    the same `backward`: with SGD its weights move a hundredth of what stage 1 moves them (run on 0.19.8).
 
     Example:
         precision.fp16: true
         zero.stage: 0
     """
-    precision = ctx.run.spec.precision
-    is_dynamic = precision.loss_scale == 0
-    is_scale_one = precision.initial_scale_power == 0 if is_dynamic else precision.loss_scale == 1
-    if is_scale_one or ctx.pipeline_parallel_size > 1:
+    if _is_loss_scale_one(ctx):
         return
-    notes = [
-        f"DeepSpeed {ctx.target.text} divides the gradients by a loss scale that it never multiplied the loss with"
-    ]
-    # a JSON does not say whether its script builds a PipelineModule, which is not affected
-    is_pipeline_possible = ctx.consumer == "deepspeed" and not ctx.source.has_key("parallel.pipeline_parallel_size")
-    if is_pipeline_possible:
-        notes.append("a PipelineModule scales by itself")
     yield ctx.finding(
         "fp16 trains next to nothing at ZeRO stage 0",
         _FP16,
-        severity="warning" if is_pipeline_possible else "error",
         related=[(_STAGE, "the stage is set here")],
-        notes=notes,
+        notes=[
+            f"DeepSpeed {ctx.target.text} divides the gradients by a loss scale that it never multiplied the loss with"
+        ],
         fix=ctx.fix_to_set(_STAGE, 1, effect="gradients are scaled rightly"),
     )
+
+
+def _is_loss_scale_one(ctx: Context) -> bool:
+    """Does the loss scale begin at 1, or stay there?"""
+    precision = ctx.run.spec.precision
+    if precision.loss_scale == 0:
+        return precision.initial_scale_power == 0
+    return precision.loss_scale == 1
 
 
 @gate(
@@ -96,18 +94,19 @@ def unscaled_fp16_at_stage_0(ctx: Context) -> Iterator[Finding]:
     severity="warning",
     cites=(Cite("runtime/fp16/fused_optimizer.py", "self.initialize_optimizer_states()"),),
     since="0.17.6",
-    when=lambda ctx: ctx.run.kind != "spec" and ctx.stage == 0 and ctx.pipeline_parallel_size == 1,
+    when=lambda ctx: ctx.run.kind != "spec" and ctx.stage == 0,
 )
 def hidden_first_step_in_16_bit(ctx: Context) -> Iterator[Finding]:
     """16-bit training without ZeRO: a hidden optimizer step.
 
-    A DeepSpeed JSON with `bf16.enabled`, stage 0 and an optimizer that keeps a state, outside a pipeline. (fp16 at
-    stage 0 is `unscaled-fp16-without-zero`. A run that the harness trains takes the step back before the first one.)
+    A DeepSpeed JSON with stage 0, an optimizer that keeps a state, and `bf16.enabled` outside a pipeline, or fp16 with
+    a loss scale of 1. (Any other fp16 is `unscaled-fp16-without-zero`. A run that the harness trains takes the step
+    back before the first one.)
 
     Why: The 16-bit optimizers of stage 0 call `optimizer.step()` with zero gradients while they are built, to allocate
     the states. Adam's step count is then one ahead, so that the first update is a quarter too small, and AdamW has
-    decayed the weights once before training (run on 0.19.8; pipelines take another optimizer, which does not). Stage 1
-    on one data-parallel rank or many does not do this and costs no more memory.
+    decayed the weights once before training (run on 0.19.8; a pipeline in bf16 takes another optimizer, which does
+    not). Stage 1 on one data-parallel rank or many does not do this and costs no more memory.
 
     Example: {"train_batch_size": 8, "bf16": {"enabled": true}, "gradient_clipping": 1.0,
       "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "weight_decay": 0.0}},
@@ -117,10 +116,14 @@ def hidden_first_step_in_16_bit(ctx: Context) -> Iterator[Finding]:
     precision = ctx.run.spec.precision
     optimizer = ctx.optimizer
     is_stateful = optimizer.name != "sgd" or optimizer.params.get("momentum")
-    if precision.bf16 and not precision.fp16 and is_stateful:  # fp16 at stage 0 is PR002
+    is_bf16 = precision.bf16 and ctx.pipeline_parallel_size == 1
+    if precision.fp16 == precision.bf16 or not is_stateful:
+        return
+    if is_bf16 or (precision.fp16 and _is_loss_scale_one(ctx)):
+        name, key = ("bf16", _BF16) if precision.bf16 else ("fp16", _FP16)
         yield ctx.finding(
-            "bf16 at ZeRO stage 0 takes a hidden optimizer step before the first one",
-            _BF16,
+            f"{name} at ZeRO stage 0 takes a hidden optimizer step before the first one",
+            key,
             related=[(_STAGE, "the stage is set here")],
             notes=["Adam counts one step ahead and weight decay is applied once too often"],
             fix=ctx.fix_to_set(_STAGE, 1, effect="the first step is the first step"),
@@ -132,7 +135,10 @@ def hidden_first_step_in_16_bit(ctx: Context) -> Iterator[Finding]:
     "fp16-on-a-cpu",
     upstream="raises",
     severity=("error", "warning"),
-    cites=(Cite("runtime/engine.py", "Type fp16 is not supported on your device."),),
+    cites=(
+        Cite("runtime/engine.py", "Type fp16 is not supported on your device.", since="0.16.0"),
+        Cite("runtime/engine.py", "Type fp16 is not supported.", until="0.15.4"),
+    ),
     needs=("the accelerator",),
     when=lambda ctx: ctx.is_enabled("fp16") and not ctx.is_enabled("bf16"),
 )
@@ -216,7 +222,10 @@ def minimum_above_initial_scale(ctx: Context) -> Iterator[Finding]:
     "huge-loss-scale",
     upstream="silent",
     severity=("warning", "info"),
-    cites=(Cite("runtime/precision_config.py", "return 2**self.initial_scale_power"),),
+    cites=(
+        Cite("runtime/precision_config.py", "return 2**self.initial_scale_power", since="0.17.1"),
+        Cite("runtime/config.py", "return 2**initial_scale_power", until="0.17.0"),
+    ),
     when=lambda ctx: ctx.is_enabled("fp16"),
 )
 def huge_loss_scale(ctx: Context) -> Iterator[Finding]:
@@ -259,7 +268,10 @@ def huge_loss_scale(ctx: Context) -> Iterator[Finding]:
     "PR036",
     "dynamic-loss-scale-without-window-or-floor",
     upstream="raises",
-    cites=(Cite("runtime/precision_config.py", "validate_dynamic_loss_scale_params"),),
+    cites=(
+        Cite("runtime/precision_config.py", "validate_dynamic_loss_scale_params", since="0.19.3"),
+        Cite("runtime/fp16/loss_scaler.py", "% self.scale_window", until="0.19.2"),
+    ),
     when=lambda ctx: ctx.run.spec.precision.fp16 and ctx.run.spec.precision.loss_scale == 0,
 )
 def zero_window_or_floor(ctx: Context) -> Iterator[Finding]:
@@ -283,8 +295,51 @@ def zero_window_or_floor(ctx: Context) -> Iterator[Finding]:
                 f"{ctx.key(key)} is 0, dynamic loss scaling needs at least 1",
                 key,
                 label="refused",
-                fix=Fix(f"set {ctx.key(key)} to {default}, DeepSpeed's default", {key: default}, safe=True),
+                fix=Fix(
+                    f"set {ctx.key(key)} to {default}, DeepSpeed's default",
+                    {key: default},
+                    effect="scales as DeepSpeed does by default",
+                ),
             )
+
+
+@gate(
+    "PR037",
+    "inputs-cast-to-half-without-fp16",
+    upstream="crashes",
+    severity="warning",
+    cites=(Cite("runtime/engine.py", "if self.fp16_auto_cast():"),),
+    when=lambda ctx: ctx.run.kind == "deepspeed-json" and ctx.ds("fp16.auto_cast") is True,
+)
+def inputs_cast_without_fp16(ctx: Context) -> Iterator[Finding]:
+    """Inputs cast to half precision while fp16 is off.
+
+    A DeepSpeed JSON, not for the Trainer, with `fp16.auto_cast: true` and without `fp16.enabled: true` or "auto".
+
+    Why: The engine casts every positional input that is a tensor of floating point to half precision, and does not ask
+    whether fp16 is on. A model in bf16 or fp32 then fails at the first layer: "mat1 and mat2 must have the same dtype,
+    but got Half and BFloat16" (run on 0.19.8 with `engine(x)`). Keyword arguments and token ids stay as they are (run),
+    which is all that the Trainer passes; so this is a warning.
+
+    Example: {
+      "train_micro_batch_size_per_gpu": 1,
+      "bf16": {"enabled": true},
+      "fp16": {"enabled": false, "auto_cast": true},
+      "zero_optimization": {"stage": 1}
+    }
+    """
+    if ctx.consumer == "hf" or ctx.is_enabled("fp16") or ctx.is_auto("fp16.enabled"):
+        return
+    key = "deepspeed.fp16.auto_cast"
+    yield ctx.finding(
+        f"{ctx.key(key)} casts the inputs to half precision although fp16 is off",
+        key,
+        notes=[
+            "`engine(x)` with an `x` of floating point fails at the first layer; keyword arguments and token ids are "
+            "not cast"
+        ],
+        fix=ctx.fix_to_remove(key, effect="inputs stay in their own format"),
+    )
 
 
 @gate(
@@ -312,7 +367,7 @@ def loss_scale_without_fp16(ctx: Context) -> Iterator[Finding]:
     if precision.fp16:
         return
     for name in ("loss_scale", "initial_scale_power", "loss_scale_window", "hysteresis", "min_loss_scale"):
-        if name in precision.model_fields_set:
+        if precision.is_written(name):
             key = f"precision.{name}"
             yield ctx.finding(
                 f"{ctx.key(key)} is read with `precision.fp16` only",

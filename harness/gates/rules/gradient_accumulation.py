@@ -42,7 +42,11 @@ def refused_unmanaged_accumulation(ctx: Context) -> Iterator[Finding]:
     effect = "who decides where a step ends changes: look at the script"
     if ctx.stage < 2 and ctx.ds("zero_optimization.overlap_comm") is True:
         conflict, conflict_key = f"`overlap_comm` at ZeRO stage {ctx.stage}", "zero.overlap_comm"
-        fix = Fix(f"set {ctx.key(conflict_key)} to `false`", {conflict_key: False}, safe=True)
+        fix = Fix(
+            f"set {ctx.key(conflict_key)} to `false`",
+            {conflict_key: False},
+            effect="gradients are reduced after the backward pass",
+        )
     elif ctx.pipeline_parallel_size > 1:
         conflict, conflict_key = "a pipeline", "parallel.pipeline_parallel_size"
         fix = ctx.fix_to_remove(_MANAGED, effect=effect)
@@ -175,7 +179,7 @@ def lost_accumulation(ctx: Context) -> Iterator[Finding]:
 
     Why: These releases keep the gradient of the first micro-batch on the CPU and add it to each of the others without
     storing the sum: the step sees the first and the last micro-batch, the ones between are lost, and the norm is too
-    small. Mended in 0.19.0 (run on 0.16.9, 0.17.5, 0.17.6, 0.18.0 to 0.18.4 and 0.19.0; the edges are read in the
+    small. Fixed in 0.19.0 (run on 0.16.9, 0.17.5, 0.17.6, 0.18.0 to 0.18.4 and 0.19.0; the edges are read in the
     history of `stage_1_and_2.py`, pull requests 6550 and 7967). Stages 1 and 3 are right in all of these.
 
     Example:
@@ -204,7 +208,10 @@ def lost_accumulation(ctx: Context) -> Iterator[Finding]:
     "PR025",
     "accumulation-format-at-stage-0",
     upstream="raises",
-    cites=(Cite("runtime/engine.py", "unsupported mix of {model_dtype=} and {grad_accum_dtype=}"),),
+    cites=(
+        Cite("runtime/engine.py", "unsupported mix of"),
+        Cite("runtime/engine.py", "Bfloat16 wrapper must use a gradient accumulation type of fp32", until="0.17.5"),
+    ),
     when=lambda ctx: ctx.stage == 0 and ctx.has_key("data_types.grad_accum_dtype"),
 )
 def accumulation_format_at_stage_0(ctx: Context) -> Iterator[Finding]:
@@ -214,7 +221,8 @@ def accumulation_format_at_stage_0(ctx: Context) -> Iterator[Finding]:
 
     Why: Without ZeRO gradients are accumulated where they appear, in the model's format. DeepSpeed refuses anything
     else when it builds the engine: `NotImplementedError: unsupported mix of model_dtype ... and grad_accum_dtype` (run
-    on 0.19.8). bf16 with fp32 accumulation worked up to 0.18.4.
+    on 0.19.8). bf16 with fp32 accumulation worked up to 0.18.4; bf16 with bf16 accumulation is refused up to 0.17.5:
+    "Bfloat16 wrapper must use a gradient accumulation type of fp32" (read).
 
     Example:
         zero.stage: 0
@@ -226,12 +234,16 @@ def accumulation_format_at_stage_0(ctx: Context) -> Iterator[Finding]:
         deepspeed.data_types.grad_accum_dtype: fp32
     """
     model, gradients = model_dtype(ctx), grad_accum_dtype(ctx)
-    if model is None or gradients in (None, model):
+    is_old_bf16 = (model, gradients) == ("bf16", "bf16") and ctx.target.version < (0, 17, 6)
+    is_old_bf16 = is_old_bf16 and ctx.pipeline_parallel_size == 1
+    if model is None or (gradients in (None, model) and not is_old_bf16):
         return
     if (model, gradients) == ("bf16", "fp32") and ctx.target.version < (0, 18, 5):
         return
     stage_key = "zero.stage"
-    if gradients == "fp32":
+    if is_old_bf16:
+        fix = ctx.fix_to_remove(_FORMAT, effect="accumulates in fp32")
+    elif gradients == "fp32":
         fix = ctx.fix_to_set(stage_key, 1, effect="ZeRO accumulates in fp32")
     else:
         fix = ctx.fix_to_remove(_FORMAT, effect=f"accumulates in {model}")
@@ -248,7 +260,7 @@ def accumulation_format_at_stage_0(ctx: Context) -> Iterator[Finding]:
     "PR026",
     "odd-accumulation-format",
     upstream="silent",
-    severity="warning",
+    severity=("warning", "error"),
     cites=(Cite("runtime/engine.py", "model_dtype, gradient_accumulation_dtype = self.get_data_types()"),),
     when=lambda ctx: ctx.stage > 0 and ctx.has_key("data_types.grad_accum_dtype"),
 )
@@ -257,8 +269,9 @@ def odd_accumulation_format(ctx: Context) -> Iterator[Finding]:
 
     `data_types.grad_accum_dtype` at ZeRO stages 1 to 3: the model's own format, or fp32.
 
-    Why: Other formats are accepted, `int8` too, and change nothing or lose precision: with a bf16 model `fp16` and
-    `int8` gave the losses of the default to the last digit, while fp32 did change them (run on 0.19.8, stage 2).
+    Why: Other formats are accepted, and change nothing or lose precision: with a bf16 model `fp16` and `int8` gave the
+    losses of the default to the last digit, while fp32 did change them (run on 0.19.8, stage 2). At stage 1 `int8` ends
+    in the first step: "result type Float can't be cast to the desired output type Char" (run on 0.19.8).
 
     Example:
         precision.bf16: true
@@ -267,10 +280,12 @@ def odd_accumulation_format(ctx: Context) -> Iterator[Finding]:
     """
     model, gradients = model_dtype(ctx), grad_accum_dtype(ctx)
     if model is not None and gradients not in (None, "fp32", model):
+        is_refused = gradients == "int8" and ctx.stage == 1
         yield ctx.finding(
             f"gradients of a model in {model} are to be accumulated in {gradients}",
             _FORMAT,
-            label="accepted, and of no use",
+            severity="error" if is_refused else "warning",
+            label="fails in the first step" if is_refused else "accepted, and of no use",
             related=[(f"precision.{model}", "the model's format")],
             notes=["only fp32 makes accumulation more precise"],
             fix=ctx.fix_to_set(_FORMAT, "fp32", effect="accumulates in fp32"),
@@ -333,7 +348,7 @@ def many_micro_batches_in_bf16(ctx: Context) -> Iterator[Finding]:
     `precision.bf16` with 64 or more accumulation steps and no `data_types.grad_accum_dtype`, at ZeRO stages 1 to 3.
 
     ## Why it matters
-    bf16 has 8 bits of precision: beside a sum of 64 micro-batches a new one loses most of its digits. DeepSpeed
+    bf16 has 8 bits of precision: next to a sum of 64 micro-batches a new one loses most of its digits. DeepSpeed
     accumulates in the model's format unless it is told fp32, which costs 4 bytes a parameter over the data-parallel
     ranks.
 

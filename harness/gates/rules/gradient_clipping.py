@@ -150,7 +150,7 @@ def max_grad_norm_parameter(ctx: Context) -> Iterator[Finding]:
         key,
         related=[(own_key, "gradients are clipped by this")],
         notes=["DeepSpeed refuses it when it builds the engine"],
-        fix=Fix(f"write {ctx.key(own_key)} instead", {key: None, own_key: norm}, safe=True)
+        fix=Fix(f"write {ctx.key(own_key)} instead", {key: None, own_key: norm}, effect=f"clips at {norm:g}")
         if is_movable
         else ctx.fix_to_remove(key, effect=f"clips as {ctx.key(own_key)} says"),
     )
@@ -161,7 +161,10 @@ def max_grad_norm_parameter(ctx: Context) -> Iterator[Finding]:
     "clipping-left-to-the-release",
     upstream="silent",
     severity="info",
-    cites=(Cite("runtime/constants.py", "GRADIENT_CLIPPING_DEFAULT = 1.0"),),
+    cites=(
+        Cite("runtime/constants.py", "GRADIENT_CLIPPING_DEFAULT = 1.0", since="0.19.3"),
+        Cite("runtime/constants.py", "GRADIENT_CLIPPING_DEFAULT = 0.", until="0.19.2"),
+    ),
     when=lambda ctx: ctx.run.kind == "deepspeed-json" and ctx.consumer in (None, "deepspeed"),
 )
 def clipping_by_default(ctx: Context) -> Iterator[Finding]:

@@ -44,7 +44,7 @@ def odd_allgather_bucket(ctx: Context) -> Iterator[Finding]:
         return
     key = "zero.allgather_bucket_size"
     if ctx.ds("zero_optimization.zenflow"):
-        fix = ctx.fix_to_set(key, size + 1, safe=True)
+        fix = ctx.fix_to_set(key, size + 1, effect="one element more in a bucket")
     else:  # ZenFlow alone uses it: ZR024
         fix = Fix(f"remove {ctx.key(key)}: it decides nothing", {key: None}, safe=True)
     yield ctx.finding(
@@ -101,7 +101,7 @@ def predivide_with_reduce_scatter(ctx: Context) -> Iterator[Finding]:
             fix=Fix(
                 f"remove {'it' if len(keys) == 1 else 'both'}: the average of the gradients is the same",
                 dict.fromkeys(keys),
-                safe=True,
+                effect="gradients are divided after they are summed",
             ),
         )
 
@@ -135,7 +135,7 @@ def zero_predivide_factor(ctx: Context) -> Iterator[Finding]:
             f"{ctx.key(key)} is 0, and every gradient is divided by it",
             key,
             label="every step is skipped" if ctx.stage == 3 else "division by zero in the first step",
-            fix=ctx.fix_to_set(key, 1.0, safe=True),
+            fix=ctx.fix_to_set(key, 1.0, effect="gradients are not divided before they are summed"),
         )
 
 
@@ -245,7 +245,7 @@ def round_robin_gradients(ctx: Context) -> Iterator[Finding]:
             label="part of the checkpoint's layout",
             notes=["a checkpoint that is loaded with another value has its parameters permuted, without an error"],
             fix=Fix(
-                f"leave {ctx.key(key)} out of runs that start anew",
+                f"leave {ctx.key(key)} out of runs that start from step 0",
                 {key: None},
                 effect="the same steps; checkpoints of runs that had it can then not be resumed",
             ),

@@ -89,7 +89,7 @@ def unexpected_host_key(ctx: Context) -> Iterator[Finding]:
 
     The key that each host shows is the one in `known_hosts`.
 
-    Why: ssh refuses to connect when it cannot ask. A key that changed is that of a machine that was set up anew under
+    Why: ssh refuses to connect when it cannot ask. A key that changed is that of a machine that was set up again under
     an old name, or of somebody in between.
 
     Example:
@@ -104,7 +104,7 @@ def unexpected_host_key(ctx: Context) -> Iterator[Finding]:
             _HOSTFILE,
             notes=_quote_ssh(hosts),
             fix=Fix(
-                "if the machine was set up anew: ssh-keygen -R HOST, then `ssh HOST` once and compare the fingerprint"
+                "if the machine was set up again: ssh-keygen -R HOST, then `ssh HOST` once and compare the fingerprint"
             ),
         )
 

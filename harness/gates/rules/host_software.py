@@ -163,7 +163,7 @@ def missing_compiler(ctx: Context) -> Iterator[Finding]:
     "torch-cannot-use-devices",
     upstream="silent",
     severity=("error", "warning"),
-    cites=(Cite("accelerator/real_accelerator.py", "Setting accelerator to CPU"),),
+    cites=(Cite("accelerator/real_accelerator.py", "Setting accelerator to CPU", since="0.14.1"),),
     needs=("the hosts' answers", "hosts"),
     unseen="needs several hosts with CUDA",
 )
@@ -175,8 +175,8 @@ def unusable_devices(ctx: Context) -> Iterator[Finding]:
 
     Why: torch is a build without CUDA, the driver is older than the CUDA that torch was built for, or the container
     lets programs see the devices without computing on them. DeepSpeed asks torch, takes the CPU where torch has no
-    device, and says so in one warning of its log. Ranks there have another communication backend than those of the
-    other hosts.
+    device, and says so in one warning of its log; 0.14.0 does not ask, and its ranks end there (read). Ranks on the CPU
+    have another communication backend than those of the other hosts.
 
     Example:
         zero.stage: 2

@@ -19,7 +19,10 @@ _HOSTFILE = "launch.hostfile"
     "parallel-group-across-hosts",
     upstream="silent",
     severity="warning",
-    cites=(Cite("utils/groups.py", "def _init_tp_mesh_device("),),
+    cites=(
+        Cite("utils/groups.py", "def _init_tp_mesh_device(", since="0.16.4"),
+        Cite("utils/groups.py", "_get_sequence_parallel_group"),
+    ),
     when=lambda ctx: ctx.tensor_parallel_size > 1 or ctx.sequence_parallel_size > 1,
     unseen="needs several hosts",
 )

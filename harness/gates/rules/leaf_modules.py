@@ -81,7 +81,10 @@ _FAMILIES_OF_DEEPSPEED = ("mixtral", "qwen2_moe", "qwen3_moe")
     "experts-without-leaf-modules",
     upstream="hangs",
     severity="warning",
-    cites=(Cite("runtime/zero/leaf_module_config.py", "DEFAULT_LEAF_MODULE_CLASSES: List[str] = ["),),
+    cites=(
+        Cite("runtime/zero/leaf_module_config.py", "DEFAULT_LEAF_MODULE_CLASSES: List[str] = [", since="0.18.0"),
+        Cite("utils/z3_leaf_module.py", "def set_z3_leaf_modules("),
+    ),
     needs=("model facts",),
     when=lambda ctx: ctx.stage == 3 and not ctx.has_key("zero_optimization.leaf_module") and not is_autoep_enabled(ctx),
     unseen="transformers 5 keeps all experts in one weight, which cannot deadlock",
@@ -112,12 +115,13 @@ def experts_without_leaf_modules(ctx: Context) -> Iterator[Finding]:
         return
     block = _EXPERT_BLOCKS.get(model.family)
     if is_old:
-        title = "upgrade to DeepSpeed 0.18.0 or newer, or use stage 2"
+        title = f"set {ctx.key('zero.stage')} to 2, or upgrade to DeepSpeed 0.18.0 or newer"
         fix = Fix(title, {"zero.stage": 2}, effect="the same steps with more memory")
     elif block is None:
-        fix = Fix(f"name the block in {ctx.key(_CLASSES)}", {"zero.stage": 2}, effect="the same steps with more memory")
+        title = f"set {ctx.key('zero.stage')} to 2, or name the block in {ctx.key(_CLASSES)}"
+        fix = Fix(title, {"zero.stage": 2}, effect="the same steps with more memory")
     else:
-        fix = Fix(f"name the block in {ctx.key(_CLASSES)}", {_CLASSES: [block]}, effect=_EFFECT)
+        fix = Fix(f"set {ctx.key(_CLASSES)} to `[{block}]`", {_CLASSES: [block]}, effect=_EFFECT)
     yield ctx.finding(
         f"ZeRO stage 3 marks no leaf modules in a `{model.family}` model: {model.experts} experts may deadlock",
         "model.name_or_path" if ctx.run.spec.model.name_or_path else "model.config",

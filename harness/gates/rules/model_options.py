@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from operator import attrgetter
+from typing import Any
 
 from harness.findings import Finding, Fix
 from harness.gates.registry import Context, gate
@@ -23,7 +24,7 @@ def sequences_beyond_positions(ctx: Context) -> Iterator[Finding]:
     """Sequences longer than the model's positions.
 
     `data.max_length` against the rows of a learned table of positions (an error), and against `max_position_embeddings`
-    of a `model.config` that is written out (a warning).
+    of `model.config` or of the model's `config.json` (a warning), multiplied by the factor of its `rope_scaling`.
 
     Why: A model with learned positions, such as GPT-2 or OPT, has one row for each: beyond the table the look-up fails,
     on a GPU as a device-side assertion. Rotary positions can be computed beyond what the model was made for, but mean
@@ -54,7 +55,7 @@ def sequences_beyond_positions(ctx: Context) -> Iterator[Finding]:
     tables = [p.shape[0] for p in facts.before if p.name.endswith(_POSITION_TABLES)] if facts else []
     offset = 2 if facts and facts.family == "opt" else 0  # OPT's table has two more rows than it has positions
     rows = tables[0] - offset if tables else None
-    positions = rows or (ctx.run.spec.model.config or {}).get("max_position_embeddings")
+    positions = rows or _rotary_positions(ctx.model_config)
     if isinstance(positions, int) and length > positions:
         verb = "has" if rows else "was made for"
         key = "data.max_length"
@@ -67,13 +68,27 @@ def sequences_beyond_positions(ctx: Context) -> Iterator[Finding]:
         )
 
 
+def _rotary_positions(config: Mapping[str, Any]) -> int | None:
+    """The length that rotary positions were made for; those that are scaled reach further."""
+    inner = config.get("text_config")
+    config = inner if isinstance(inner, Mapping) else config
+    positions = config.get("max_position_embeddings")
+    scaling = config.get("rope_scaling") or config.get("rope_parameters")
+    if not isinstance(positions, int) or not isinstance(scaling, Mapping):
+        return positions if isinstance(positions, int) else None
+    original, factor = scaling.get("original_max_position_embeddings", positions), scaling.get("factor")
+    if not isinstance(original, int) or not isinstance(factor, int | float):
+        return positions
+    return max(positions, int(original * factor))
+
+
 @gate("MD032", "adapters-on-random-weights", upstream="silent", severity="warning", needs=("a run spec",))
 def adapters_on_random_weights(ctx: Context) -> Iterator[Finding]:
-    """Adapters beside weights that are random and stay so.
+    """Adapters on weights that are random and stay so.
 
     `model.lora` comes with pretrained weights: `model.name_or_path`, without `model.random_init`.
 
-    Why: The weights beside the adapters are frozen as they are. A model of frozen random weights learns next to
+    Why: The weights under the adapters are frozen as they are. A model of frozen random weights learns next to
     nothing.
 
     Example:
@@ -100,7 +115,7 @@ def adapters_on_random_weights(ctx: Context) -> Iterator[Finding]:
 def two_ways_to_freeze(ctx: Context) -> Iterator[Finding]:
     """Two lists that say which parameters are trained.
 
-    `model.freeze` and `model.train_only` are not both given, nor `model.train_only` beside `model.lora`.
+    `model.freeze` and `model.train_only` are not both given, nor `model.train_only` with `model.lora`.
 
     Why: Each of the two lists says it all: what is frozen, or what is not. Adapters freeze everything else by
     themselves, so that a list of the only parameters to train would have to name them.

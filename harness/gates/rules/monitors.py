@@ -11,7 +11,7 @@ from harness.gates.registry import Cite, Context, gate
 
 _ENABLED_SPELLINGS = frozenset(("enabled", "enable", "Enabled", "enabeld", "is_enabled"))
 """The key, and misspellings of it, for which the loader has findings."""
-_UTILITY_BLOCKS = ("tensorboard", "wandb", "csv_monitor", "comet", "flops_profiler", "comms_logger", "autotuning")
+_UTILITY_BLOCKS = ("tensorboard", "wandb", "csv_monitor", "comet", "flops_profiler", "autotuning")
 
 
 @gate(
@@ -24,11 +24,11 @@ _UTILITY_BLOCKS = ("tensorboard", "wandb", "csv_monitor", "comet", "flops_profil
 def utility_block_without_enabled(ctx: Context) -> Iterator[Finding]:
     """A utility block that is not switched on.
 
-    `tensorboard`, `wandb`, `csv_monitor`, `comet`, `flops_profiler`, `comms_logger` and `autotuning` blocks that set
-    something and have no `enabled`.
+    `tensorboard`, `wandb`, `csv_monitor`, `comet`, `flops_profiler` and `autotuning` blocks that set something and have
+    no `enabled`.
 
     Why: `enabled` is false unless it is written. The block is accepted, and nothing is monitored or profiled (run on
-    0.19.8).
+    0.19.8). `comms_logger` is the exception: `comms-logger-that-is-on-after-all`.
 
     Example:
         deepspeed.csv_monitor.output_path: /shared/metrics
@@ -52,6 +52,102 @@ def utility_block_without_enabled(ctx: Context) -> Iterator[Finding]:
                 ),
                 of_key=True,
             )
+
+
+@gate(
+    "UT019",
+    "comms-logger-that-is-on-after-all",
+    upstream="silent",
+    severity="warning",
+    cites=(
+        Cite("comm/config.py", "self.comms_logger_enabled = 'comms_logger' in ds_config"),
+        Cite("utils/comms_logging.py", "self.enabled = comms_config.comms_logger_enabled"),
+    ),
+    when=lambda ctx: isinstance(ctx.ds("comms_logger"), dict),
+)
+def comms_logger_that_is_on(ctx: Context) -> Iterator[Finding]:
+    """A `comms_logger` block that is not switched on.
+
+    A `comms_logger` block whose `enabled` is false or left out.
+
+    Why: DeepSpeed asks whether the block is there and never reads its `enabled`. With `enabled: false`, and with an
+    empty block, every collective is timed, for which the device is synchronised after each of them (run on 0.19.8:
+    `all_reduce` and `broadcast` are in the log).
+
+    Example:
+        deepspeed.comms_logger.enabled: false
+
+    Use instead:
+        telemetry.comms_logger: false
+    """
+    if not ctx.is_enabled("comms_logger") and _ENABLED_SPELLINGS.isdisjoint(set(ctx.ds("comms_logger")) - {"enabled"}):
+        key = "deepspeed.comms_logger"
+        state = "is false" if ctx.has_key("comms_logger.enabled") else "is not written"
+        yield ctx.finding(
+            f"{ctx.key(key)} logs every collective although its `enabled` {state}",
+            key,
+            label="the block alone switches it on",
+            notes=["the device is synchronised after each collective"],
+            fix=ctx.fix_to_remove(key, effect="collectives are not timed"),
+            of_key=True,
+        )
+
+
+_LOGGED_OPERATIONS = frozenset(
+    """all_gather all_gather_into_tensor all_gather_object all_reduce all_reduce_coalesced all_to_all all_to_all_single
+    allgather_fn barrier batch_isend_irecv broadcast broadcast_object_list gather inference_all_reduce irecv isend
+    monitored_barrier recv reduce reduce_scatter reduce_scatter_fn reduce_scatter_tensor scatter send""".split()
+)
+"""Names under which DeepSpeed's collectives are logged (`comm/comm.py`, `log_name`)."""
+
+
+@gate(
+    "UT021",
+    "operations-that-are-not-logged-alone",
+    upstream="silent",
+    severity="info",
+    cites=(Cite("comm/comm.py", "in comms_logger.prof_ops"),),
+    when=lambda ctx: isinstance(ctx.ds("comms_logger.prof_ops"), list) and bool(ctx.ds("comms_logger.prof_ops")),
+)
+def operations_not_logged_alone(ctx: Context) -> Iterator[Finding]:
+    """Operations for the communication logger that it does not know, or does not pick out.
+
+    `comms_logger.prof_ops` beside `prof_all: true`, which is the default, or with a name that none of DeepSpeed's
+    collectives has.
+
+    Why: The list counts only with `prof_all: false`. An unknown name is ignored: with `["all_reduce", "bogus"]` only
+    `all_reduce` is in the log (run on 0.19.8). A script that gives collectives a `log_name` of its own may name it.
+
+    Example:
+        deepspeed.comms_logger.enabled: true
+        deepspeed.comms_logger.prof_all: false
+        deepspeed.comms_logger.prof_ops: [all_reduce, allreduce]
+
+    Use instead:
+        deepspeed.comms_logger.enabled: true
+        deepspeed.comms_logger.prof_all: false
+        deepspeed.comms_logger.prof_ops: [all_reduce]
+    """
+    key = "deepspeed.comms_logger.prof_ops"
+    if ctx.ds("comms_logger.prof_all", default=True) is True:
+        all_key = "deepspeed.comms_logger.prof_all"
+        yield ctx.finding(
+            f"{ctx.key(key)} is read with {ctx.key(all_key)} false only; every collective is logged",
+            key,
+            label="has no effect",
+            fix=ctx.fix_to_set(all_key, False, effect="these operations alone are logged"),
+        )
+        return
+    names = ctx.ds("comms_logger.prof_ops")
+    unknown_names = [name for name in names if name not in _LOGGED_OPERATIONS]
+    if unknown_names:
+        shown_names = ", ".join(f"`{str(name)[:30]}`" for name in unknown_names[:2])
+        yield ctx.finding(
+            f"{ctx.key(key)} has {shown_names}, which none of DeepSpeed's collectives is called",
+            key,
+            notes=["only a script that passes it as `log_name` has such an operation"],
+            fix=Fix("remove it, or write one of DeepSpeed's names, such as `all_reduce`", {key: None}, effect="as now"),
+        )
 
 
 @gate(
@@ -107,6 +203,10 @@ def monitor_path_of_the_kernel(ctx: Context) -> Iterator[Finding]:
     Example:
         deepspeed.csv_monitor.enabled: true
         deepspeed.csv_monitor.output_path: /proc/metrics
+
+    Use instead:
+        deepspeed.csv_monitor.enabled: true
+        deepspeed.csv_monitor.output_path: /shared/metrics
     """
     for name in ("csv_monitor", "tensorboard"):
         path = ctx.ds(f"{name}.output_path")
@@ -115,9 +215,7 @@ def monitor_path_of_the_kernel(ctx: Context) -> Iterator[Finding]:
             yield ctx.finding(
                 f"{ctx.key(key)} is `{path[:60]}`, where no folder can be made",
                 key,
-                fix=Fix(
-                    "name a folder that rank 0 can write to", {key: "/shared/metrics"}, effect="the files go there"
-                ),
+                fix=Fix("name a folder that rank 0 can write to"),
             )
 
 
@@ -125,7 +223,10 @@ def monitor_path_of_the_kernel(ctx: Context) -> Iterator[Finding]:
     "UT013",
     "monitor-without-its-package",
     upstream="raises",
-    cites=(Cite("monitor/comet.py", "import comet_ml"),),
+    cites=(
+        Cite("monitor/utils.py", "import tensorboard"),
+        Cite("monitor/comet.py", "import comet_ml", since="0.14.3"),
+    ),
     needs=("a run spec", "a launch"),
     unseen="depends on what is installed",
 )
@@ -151,7 +252,9 @@ def monitor_without_its_package(ctx: Context) -> Iterator[Finding]:
                 f"{ctx.key(key)} needs the package `{package}`, which is not installed here",
                 key,
                 fix=Fix(
-                    f"install `{package}` on every host, or switch it off", {key: False}, effect="nothing is sent to it"
+                    f"set {ctx.key(key)} to false, or install `{package}` on every host",
+                    {key: False},
+                    effect="nothing is sent to it",
                 ),
             )
 

@@ -16,7 +16,10 @@ _TYPE = "deepspeed.optimizer.type"
     "OP018",
     "muon-with-reduce-scatter",
     upstream="raises",
-    cites=(Cite("runtime/zero/stage3.py", "Muon and reduce scatter cannot be used together"),),
+    cites=(
+        Cite("runtime/zero/stage3.py", "Muon and reduce scatter cannot be used together", since="0.18.9"),
+        Cite("runtime/engine.py", "Muon optimizer is not yet compatible with ZeRO Stage 3", until="0.18.8"),
+    ),
     since="0.17.6",
     when=lambda ctx: ctx.optimizer.name == "muon" and ctx.stage == 3,
 )
@@ -41,7 +44,7 @@ def muon_with_reduce_scatter(ctx: Context) -> Iterator[Finding]:
         fix = ctx.fix_to_set("zero.stage", 2, effect="parameters are replicated")
     elif ctx.ds("zero_optimization.reduce_scatter", True) is True:
         reason = "with reduce-scatter, which is on by default"
-        fix = ctx.fix_to_set(switch, False, safe=True, effect="gradients are all-reduced")
+        fix = ctx.fix_to_set(switch, False, effect="gradients are all-reduced")
     else:
         return
     yield ctx.finding(
@@ -67,8 +70,11 @@ def _is_in_bf16_optimizer(ctx: Context) -> bool:
     severity="warning",
     cites=(
         Cite(
-            "runtime/zero/stage_1_and_2.py", "Muon update runs before the norm and the clip covers the orthogonalized"
+            "runtime/zero/stage_1_and_2.py",
+            "Muon update runs before the norm and the clip covers the orthogonalized",
+            since="0.19.8",
         ),
+        Cite("runtime/zero/stage_1_and_2.py", "from deepspeed.runtime.zero.muon.original_muon import muon_update"),
     ),
     since="0.17.6",
     when=lambda ctx: ctx.optimizer.name == "muon" and ctx.stage > 0,

@@ -16,6 +16,7 @@ from harness.gates.swap_sizes import (
     is_kept_in_host_memory,
     list_shard_sizes,
 )
+from harness.spec.unread_values import NVME_KEYS
 
 _SECTIONS = ("offload_optimizer", "offload_param")
 _OPTIMIZER_DEVICE = "zero.offload_optimizer.device"
@@ -40,7 +41,10 @@ def _list_pipeline_keys(ctx: Context) -> list[str]:
     "OF002",
     "nvme-offload-without-a-path",
     upstream="crashes",
-    cites=(Cite("runtime/zero/offload_config.py", "nvme_path: Optional[Path] = None"),),
+    cites=(
+        Cite("runtime/zero/offload_config.py", "nvme_path: Optional[Path] = None", since="0.15.0"),
+        Cite("runtime/zero/offload_config.py", "nvme_path: Path = None", until="0.14.5"),
+    ),
     when=lambda ctx: ctx.stage >= 3,  # below stage 3 nothing is swapped, whatever the path: OF001 and OF003
 )
 def nvme_without_path(ctx: Context) -> Iterator[Finding]:
@@ -111,7 +115,16 @@ def nvme_optimizer_below_stage_3(ctx: Context) -> Iterator[Finding]:
     "too-few-optimizer-swap-buffers",
     upstream="asserts",
     cites=(
-        Cite("runtime/swap_tensor/partitioned_optimizer_swapper.py", "required_buffer_count = swap_info.num_tensors()"),
+        Cite(
+            "runtime/swap_tensor/partitioned_optimizer_swapper.py",
+            "required_buffer_count = swap_info.num_tensors()",
+            since="0.16.9",
+        ),
+        Cite(
+            "runtime/swap_tensor/partitioned_optimizer_swapper.py",
+            "required_buffer_count = len(swap_info.tensors)",
+            until="0.16.8",
+        ),
     ),
     when=_is_optimizer_on_nvme,
     policy="a model of a few thousand parameters runs: nothing of it is swapped",
@@ -140,7 +153,7 @@ def few_optimizer_buffers(ctx: Context) -> Iterator[Finding]:
             f"{ctx.key(_BUFFER_COUNT)} is {count}, a step of {ctx.optimizer.type} holds {needed} buffers",
             _BUFFER_COUNT,
             label="weights, states and gradient",
-            fix=ctx.fix_to_set(_BUFFER_COUNT, needed, safe=True, effect="larger buffers in host memory"),
+            fix=ctx.fix_to_set(_BUFFER_COUNT, needed, effect="larger buffers in host memory"),
         )
 
 
@@ -148,9 +161,9 @@ def few_optimizer_buffers(ctx: Context) -> Iterator[Finding]:
     "OF011",
     "too-few-buffers-for-pipelined-swapping",
     upstream="asserts",
+    severity=("error", "warning"),
     cites=(Cite("runtime/swap_tensor/pipelined_optimizer_swapper.py", "ran out of swap buffers"),),
     when=_is_optimizer_on_nvme,
-    policy="a model of one sub-group runs: nothing of it overlaps",
 )
 def few_pipeline_buffers(ctx: Context) -> Iterator[Finding]:
     """Too few swap buffers for pipelined swapping.
@@ -161,10 +174,12 @@ def few_pipeline_buffers(ctx: Context) -> Iterator[Finding]:
     Why: The sub-group that is computed, the one that is read ahead and the one that is still written each hold the
     buffers of a whole sub-group, four with Adam. One too few is an AssertionError in the first step (run on 0.19.8 with
     a model of six sub-groups: 7 buffers failed and 8 ran with one flag, 11 failed and 12 ran with both). A model of two
-    sub-groups needs 8 with both flags; with a single one nothing overlaps, so a model that is known to be smaller than
-    `zero.sub_group_size` passes.
+    sub-groups needs 8 with both flags, one of a single sub-group 4. Where the model or the ranks are not known, this is
+    a warning: with the default `zero.sub_group_size` of 1e9, 8B parameters on 8 ranks are one or two sub-groups a rank.
 
     Example:
+        model.name_or_path: meta-llama/Llama-3.1-70B
+        launch.num_gpus: 8
         zero.stage: 3
         zero.offload_optimizer.device: nvme
         zero.offload_optimizer.nvme_path: /local_nvme
@@ -185,16 +200,19 @@ def few_pipeline_buffers(ctx: Context) -> Iterator[Finding]:
         sub_groups = min(sub_groups, count_swapped_sub_groups(ctx, shards))
     needed = sub_groups * buffers_per_sub_group
     if count < needed:
-        subject = f"{' and '.join(map(ctx.key, keys))} {'have' if len(keys) > 1 else 'has'}"
+        have = "have" if len(keys) > 1 else "has"
+        up_to = "" if shards is not None else "up to "
         yield ctx.finding(
-            f"{subject} {sub_groups} sub-groups in memory at once, which need {needed} buffers: there are {count}",
+            f"{' and '.join(map(ctx.key, keys))} {have} {up_to}{sub_groups} sub-groups in memory at once, "
+            f"which need {needed} buffers: there are {count}",
             keys[0],
-            label=f"{sub_groups} in flight",
+            severity="error" if shards is not None else "warning",
+            label=f"{up_to}{sub_groups} in flight",
             related=[(_BUFFER_COUNT, "buffers")],
+            notes=[] if shards is not None else ["how many a rank has depends on the model and the number of ranks"],
             fix=ctx.fix_to_set(
                 _BUFFER_COUNT,
                 needed,
-                safe=shards is not None,  # a model that is not known may have fewer sub-groups
                 effect="more buffers in host memory",
             ),
         )
@@ -313,9 +331,6 @@ def nvme_path_off_disk(ctx: Context) -> Iterator[Finding]:
             )
 
 
-_NVME_KEYS = ("nvme_path", "buffer_count", "buffer_size", "max_in_cpu", "pipeline_read", "pipeline_write", "fast_init")
-
-
 def _has_value(ctx: Context, key: str) -> bool:
     """Has the file this key with a valid value other than `auto`, null, `none`, false, 0 and the empty text?"""
     return ctx.has_key(key) and ctx.ds(key) not in (None, False, "none", "")
@@ -351,7 +366,7 @@ def nvme_settings_with_cpu(ctx: Context) -> Iterator[Finding]:
     for section in _SECTIONS:
         if ctx.offload_device(section) != "cpu" or (section == "offload_param" and ctx.stage < 3):
             continue
-        names = [name for name in _NVME_KEYS if _has_value(ctx, f"zero_optimization.{section}.{name}")]
+        names = [name for name in NVME_KEYS if _has_value(ctx, f"zero_optimization.{section}.{name}")]
         if not names:
             continue
         key = f"zero.{section}.{names[0]}"
@@ -383,7 +398,13 @@ _STATES = {"adagrad": 1}
     "pipelined-swapping-keeps-states",
     upstream="silent",
     severity="warning",
-    cites=(Cite("runtime/swap_tensor/pipelined_optimizer_swapper.py", "buffer = torch.Tensor()"),),
+    cites=(
+        Cite("runtime/swap_tensor/pipelined_optimizer_swapper.py", "buffer = torch.Tensor()", since="0.14.5"),
+        Cite(
+            "runtime/swap_tensor/pipelined_optimizer_swapper.py",
+            "unpinned_tensors = param_info.get_unpinned_state_tensors()",
+        ),
+    ),
     when=lambda ctx: ctx.run.kind == "deepspeed-json" and _is_optimizer_on_nvme(ctx),
 )
 def optimizer_states_in_host_memory(ctx: Context) -> Iterator[Finding]:
@@ -396,7 +417,8 @@ def optimizer_states_in_host_memory(ctx: Context) -> Iterator[Finding]:
     tensor to the variable of its loop and releases nothing. With Adam that is 8 bytes a parameter over all ranks, 526
     GiB for 70B, until the second step reads each sub-group; a host without that memory ends there. Run on 0.16.9,
     0.18.2, 0.19.3 and 0.19.8 with four sub-groups: either key alone does it, without both nothing is left. 0.14.5 has
-    the same function (read). A run spec is not affected: `harness launch` releases them.
+    the same function; up to 0.14.4 it lacks the loop, and releases nothing either (read). A run spec is not affected:
+    `harness launch` releases them.
 
     Example: {
       "train_micro_batch_size_per_gpu": 1,
@@ -438,6 +460,7 @@ def optimizer_states_in_host_memory(ctx: Context) -> Iterator[Finding]:
     upstream="silent",
     severity="warning",
     cites=(Cite("runtime/engine.py", "load_zero_checkpoint and not self.zero_nvme_offload_optimizer()"),),
+    since="0.18.0",
 )
 def nvme_optimizer_without_resume(ctx: Context) -> Iterator[Finding]:
     """An optimizer on NVMe in a DeepSpeed JSON, whose checkpoints DeepSpeed itself does not load whole.
@@ -445,12 +468,12 @@ def nvme_optimizer_without_resume(ctx: Context) -> Iterator[Finding]:
     A DeepSpeed JSON with `offload_optimizer.device: nvme` at stage 3. A run spec is not meant: the harness saves and
     loads these states by itself.
 
-    Why: `engine.save_checkpoint` writes empty tensors for what is swapped out and copies the swap files beside them;
+    Why: `engine.save_checkpoint` writes empty tensors for what is swapped out and copies the swap files next to them;
     `engine.load_checkpoint` skips the optimizer: Adam starts again at step 0 with its moments lost, the learning rate
     is the freshly built one, and the exit code is 0. Neither `zero_to_fp32` nor `ds_to_universal` can read such shards.
     (Recorded from runs on 0.19.8 and read again in its source; a program that uses the Trainer or accelerate is no
-    better off.) A run spec trained by `harness launch` has none of this: its shards hold the values, and a resume is
-    exact.
+    better off. Up to 0.17.6 it loads the optimizer and copies the swap files back: read, not run.) A run spec trained
+    by `harness launch` has none of this: its shards hold the values, and a resume is exact.
 
     Example: {
       "train_micro_batch_size_per_gpu": 1,

@@ -151,9 +151,12 @@ def optimizer_without_cpu_kernel(ctx: Context) -> Iterator[Finding]:
     "OF025",
     "fp32-optimizer-states-not-read",
     upstream="silent",
-    severity="warning",
+    severity=("warning", "error"),
     unread="the states follow the master weights",
-    cites=(Cite("runtime/engine.py", "optimizer_parameters.pop('fp32_optimizer_states', None)"),),
+    cites=(
+        Cite("runtime/engine.py", "optimizer_parameters.pop('fp32_optimizer_states', None)", since="0.19.1"),
+        Cite("ops/adam/cpu_adam.py", "fp32_optimizer_states=True"),
+    ),
     when=lambda ctx: ctx.optimizer.params.get("fp32_optimizer_states") is False,
 )
 def unread_fp32_optimizer_states(ctx: Context) -> Iterator[Finding]:
@@ -162,8 +165,9 @@ def unread_fp32_optimizer_states(ctx: Context) -> Iterator[Finding]:
     `fp32_optimizer_states: false` in the parameters of Adam or AdamW without an offloaded optimizer, or offloaded
     without `bf16.bf16_master_weights_and_grads`.
 
-    Why: On the device DeepSpeed drops the key and FusedAdam keeps its states in fp32. Offloaded, the states take the
-    format of the master weights, which is fp32 unless those were made bf16 (run on 0.19.8).
+    Why: On the device DeepSpeed drops the key and FusedAdam keeps its states in fp32; up to 0.19.0 FusedAdam refuses
+    the key with a TypeError instead (read). Offloaded, the states take the format of the master weights, which is fp32
+    unless those were made bf16 (run on 0.19.8).
 
     Example:
         zero.stage: 2
@@ -179,11 +183,17 @@ def unread_fp32_optimizer_states(ctx: Context) -> Iterator[Finding]:
     if is_offloaded and (ctx.ds("bf16.bf16_master_weights_and_grads") or ctx.ds("fp16.fp16_master_weights_and_grads")):
         return
     key = f"{optimizer.key}.params.fp32_optimizer_states"
-    reason = "the states follow fp32 master weights" if is_offloaded else "only an offloaded optimizer reads it"
+    if is_offloaded:
+        reason, label = "the states follow fp32 master weights", "has no effect"
+    elif ctx.target.version < (0, 19, 1):
+        reason, label = f"FusedAdam of DeepSpeed {ctx.target.text} takes no such key: TypeError", "refused"
+    else:
+        reason, label = "only an offloaded optimizer reads it", "has no effect"
     yield ctx.finding(
         f"{ctx.key(key)} is `false`, but {reason}",
         key,
-        label="has no effect",
+        severity="error" if label == "refused" else "warning",
+        label=label,
         fix=Fix("remove it; `bf16.bf16_optimizer_states` is the key for 16-bit states", {key: None}, safe=True),
     )
 
@@ -298,7 +308,10 @@ def partial_offload_without_cpu_adam(ctx: Context) -> Iterator[Finding]:
     "partial-offload-of-few-sub-groups",
     upstream="silent",
     severity="warning",
-    cites=(Cite("runtime/zero/stage3.py", "if i >= int((1 - self.partial_offload) * sub_group_size):"),),
+    cites=(
+        Cite("runtime/zero/stage3.py", "if i >= int((1 - self.partial_offload) * sub_group_size):", since="0.18.0"),
+        Cite("runtime/zero/stage3.py", "if i < int(self.partial_offload * sub_group_size):", until="0.17.6"),
+    ),
     needs=("world size", "model facts"),
     when=lambda ctx: ctx.stage == 3 and 0 < _get_ratio(ctx) < 1,
 )
@@ -309,7 +322,8 @@ def partial_offload_of_few_sub_groups(ctx: Context) -> Iterator[Finding]:
 
     Why: The share counts sub-groups, not parameters: the first `(1 - ratio)` of them, rounded down, stay on the device.
     A model whose shard is smaller than `zero.sub_group_size` (1e9 elements by default) is one sub-group, and `ratio:
-    0.5` offloads all of it (run on 0.19.8).
+    0.5` offloads all of it (run on 0.19.8). Up to 0.17.6 it is the other way round: the first `ratio` of them, rounded
+    down, are offloaded, here none (read).
 
     Example:
         model.config: llama-2-layers

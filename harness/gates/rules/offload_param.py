@@ -34,7 +34,7 @@ def parameter_offload_below_stage_3(ctx: Context) -> Iterator[Finding]:
 
     Why: DeepSpeed reads `offload_param` at stage 3 only. Below it, the block is accepted and nothing is offloaded: the
     parameters stay on the device, NVMe paths are not even looked at, and the exit code is 0 (run on 0.19.8 at stages 0,
-    1 and 2). Files that circulate have it beside an offloaded optimizer, where it is only not needed: a warning in a
+    1 and 2). Files that circulate have it with an offloaded optimizer, where it is only not needed: a warning in a
     DeepSpeed JSON, an error in a run spec.
 
     Example:
@@ -145,7 +145,7 @@ def small_swap_buffer(ctx: Context) -> Iterator[Finding]:
         _get_key_or_device(ctx, key),
         label="too small",
         notes=["DeepSpeed asserts this while it builds the model"],
-        fix=ctx.fix_to_set(key, needed, safe=True, effect="larger buffers in host memory"),
+        fix=ctx.fix_to_set(key, needed, effect="larger buffers in host memory"),
     )
 
 
@@ -200,7 +200,7 @@ def few_swap_buffers(ctx: Context) -> Iterator[Finding]:
         severity="error" if is_exact else "warning",
         label="each holds a swap buffer",
         notes=[f"a smaller {ctx.key('zero.stage3_max_reuse_distance')} lets parameters go sooner"],
-        fix=ctx.fix_to_set(key, needed, safe=is_exact, effect="more host memory for buffers"),
+        fix=ctx.fix_to_set(key, needed, effect="more host memory for buffers"),
     )
 
 
@@ -217,7 +217,7 @@ def double_read_ahead(ctx: Context) -> Iterator[Finding]:
     """Parameters on NVMe that are read ahead twice.
 
     `offload_param.device: nvme` at stage 3 with `stage3_prefetch_bucket_size` above 0, in a DeepSpeed JSON. Runs of the
-    harness are mended while they start and pass.
+    harness are patched while they start and pass.
 
     Why: DeepSpeed looks ahead for parameters to read, and takes one twice that is used twice within its reach: the head
     at the turn from forward to backward, or a matrix that is recomputed. The run ends in its second step, or later,

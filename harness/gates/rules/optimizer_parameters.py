@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from harness.findings import Finding, Fix, Severity
 from harness.gates.optimizer_facts import (
     DEFAULT_RATES,
+    find_intended_optimizer,
     find_signature,
     get_parameter_key,
     is_number,
@@ -24,8 +25,12 @@ from harness.spec.suggestions import Suggestions
     "unknown-optimizer-parameter",
     upstream="raises",
     cites=(
-        Cite("runtime/engine.py", "optimizer = adam_optimizer(model_parameters, **optimizer_parameters"),
-        Cite("runtime/engine.py", "_MUON_HALF_KEYS = "),
+        Cite(
+            "runtime/engine.py", "optimizer = adam_optimizer(model_parameters, **optimizer_parameters", since="0.19.6"
+        ),
+        Cite("runtime/engine.py", "optimizer = FusedAdam(", until="0.19.5"),
+        Cite("runtime/engine.py", "_MUON_HALF_KEYS = ", since="0.19.7"),
+        Cite("runtime/engine.py", '["lr", "momentum", "weight_decay"', since="0.17.6", until="0.19.6"),
     ),
     when=lambda ctx: ctx.optimizer.key == "deepspeed.optimizer",
 )
@@ -43,7 +48,9 @@ def unknown_parameter(ctx: Context) -> Iterator[Finding]:
         deepspeed.optimizer.type: AdamW
         deepspeed.optimizer.params.learning_rate: 1.0e-5
     """
-    signature = find_signature(ctx)
+    kind = ctx.optimizer.type
+    intended = find_intended_optimizer(ctx, kind) if isinstance(kind, str) else None  # OP001 has the name itself
+    signature = find_signature(ctx, intended)
     if signature is None:
         return
     class_name, known = signature
@@ -76,6 +83,8 @@ def _find_nearest_parameter(name: str, known: frozenset[str], suggestions: Sugge
 
 _RATES = ("lr", "muon_lr", "adam_lr")
 _NUMBERS = (*_RATES, "weight_decay", "eps", "momentum")
+_UNIT_STEP_OPTIMIZERS = frozenset(("adam", "adamw", "lion"))
+"""Their step is about the learning rate, whatever the size of the gradient."""
 
 
 @gate(
@@ -89,11 +98,12 @@ def bad_parameter_values(ctx: Context) -> Iterator[Finding]:
     """Parameters of an optimizer that are no sensible numbers.
 
     `lr`, `weight_decay`, `eps`, `momentum` and `betas` in `optimizer.params`: numbers, not texts; none negative; two
-    betas below 1; a learning rate above 0; and Muon's `ns_method`.
+    betas below 1; a learning rate above 0, and below 1 for Adam, AdamW and Lion; and Muon's `ns_method`.
 
     Why: A text such as `"1e-3"` is passed on and fails in the first step. A negative learning rate is accepted by
     DeepSpeed's own optimizers and climbs (losses 4.4, 1264, 22713 in a run on 0.19.8); torch's classes refuse it. With
-    a rate of 0 nothing is trained.
+    a rate of 0 nothing is trained. A step of Adam or Lion moves each weight by about the rate, whatever the gradient: a
+    rate of 1 or more, such as `1e5` for `1e-5`, leaves nothing of the weights.
 
     Example:
         zero.stage: 1
@@ -133,18 +143,26 @@ def _check_value(ctx: Context, name: str, value: Any) -> _Problem | None:
     if name not in _NUMBERS or (name == "eps" and isinstance(value, (list, tuple))):
         return None
     if not is_number(value) or read_number(value) is None:
-        is_zero_rate = value is False and name in _RATES  # Python computes with `False` as with 0
-        severity: Severity = "warning" if is_zero_rate else "error"
-        return _Problem(f'"{str(value)[:20]}", which is no number', read_number(value), severity)
-    return _check_sign(name, value, is_scheduled=bool(ctx.scheduler))
+        is_zero_rate = value is False and name in _RATES
+        reason = "which Python computes with as with 0" if is_zero_rate else "which is no number"
+        return _Problem(f'"{str(value)[:20]}", {reason}', 1e-5 if is_zero_rate else read_number(value))
+    return _check_range(ctx, name, value)
 
 
-def _check_sign(name: str, value: float, *, is_scheduled: bool) -> _Problem | None:
+def _check_range(ctx: Context, name: str, value: float) -> _Problem | None:
     if value < 0:
         return _Problem(f"{value:g}, below 0", -value if name in _RATES else 0.0)
-    if name in _RATES and value == 0 and not is_scheduled:
+    if name in _RATES and value >= 1 and ctx.optimizer.name in _UNIT_STEP_OPTIMIZERS:
+        return _Problem(f"{value:g}: each step moves each weight by about as much", _intended_rate(value), "warning")
+    if name in _RATES and value == 0 and not ctx.scheduler:
         return _Problem("0, which trains nothing", 1e-5, "warning")
     return None
+
+
+def _intended_rate(value: float) -> float:
+    """The rate that was meant by one of 1 or more: a forgotten minus in the exponent, or nothing that can be told."""
+    digits, exponent = f"{value:e}".split("e")
+    return float(f"{digits}e-{int(exponent)}") if int(exponent) >= 3 else 1e-3
 
 
 def _check_betas(value: Any) -> _Problem | None:
@@ -195,7 +213,7 @@ def default_rate(ctx: Context) -> Iterator[Finding]:
         f"no `lr`: {ctx.optimizer.type} trains with its own default of {rate:g}",
         f"{ctx.optimizer.key}.type",
         notes=["DeepSpeed passes on what is written and leaves the rest to the class"],
-        fix=Fix(f"set {ctx.key(rate_key)} to {rate:g}, or to what is meant", {rate_key: rate}, safe=True),
+        fix=Fix(f"set {ctx.key(rate_key)} to {rate:g}, or to what is meant", {rate_key: rate}, effect="trains as now"),
     )
 
 
@@ -228,7 +246,7 @@ def parameter_of_another_optimizer(ctx: Context) -> Iterator[Finding]:
     optimizer = ctx.run.spec.optimizer
     kind = optimizer.type
     for name in ("betas", "eps") if kind == "sgd" else ("momentum",):
-        if name in optimizer.model_fields_set:
+        if optimizer.is_written(name):
             key = f"optimizer.{name}"
             yield ctx.finding(
                 f"{ctx.key(key)} is no parameter of {kind}",

@@ -8,30 +8,19 @@ from collections.abc import Iterator
 from harness.findings import Finding, Fix
 from harness.gates.optimizer_facts import (
     BY_SHAPE,
+    NAME_BY_CLASS,
     ONE_BIT,
     OWN,
     TORCH,
     UNUSABLE,
     ZERO_TESTED,
+    find_intended_optimizer,
     has_misspelt_type,
 )
 from harness.gates.registry import Cite, Context, gate
-from harness.spec.suggestions import nearest_name
 
 _TYPE = "deepspeed.optimizer.type"
 _ALLOW = "deepspeed.zero_allow_untested_optimizer"
-_NAME_BY_CLASS = {
-    "fusedadam": "AdamW",
-    "cpuadam": "AdamW",
-    "deepspeedcpuadam": "AdamW",
-    "zenflowcpuadam": "AdamW",
-    "fusedlamb": "Lamb",
-    "fusedlion": "Lion",
-    "deepspeedcpulion": "Lion",
-    "deepspeedcpuadagrad": "Adagrad",
-    "muonwithauxadam": "Muon",
-}
-"""Classes that people write where DeepSpeed wants the optimizer's name."""
 
 
 @gate(
@@ -59,10 +48,9 @@ def unknown_optimizer(ctx: Context) -> Iterator[Finding]:
         deepspeed.optimizer.params.weight_decay: 0.0
     """
     name = _read_type(ctx)
-    own = _list_own_names(ctx)
-    if name is None or name in ("auto", *TORCH, *UNUSABLE) or name.lower() in {own_name.lower() for own_name in own}:
+    better = find_intended_optimizer(ctx, name) if name is not None else None
+    if name is None or better is None:
         return
-    better = _NAME_BY_CLASS.get(name.lower()) or _find_nearest_optimizer(name, own)
     yield ctx.finding(
         f"`{name[:40]}` is no optimizer of DeepSpeed {ctx.target.text} or torch",
         _TYPE,
@@ -83,21 +71,8 @@ def _read_type(ctx: Context) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def _list_own_names(ctx: Context) -> list[str]:
-    """DeepSpeed's own names in this release."""
-    version = ctx.target.version
-    names = [name for name in OWN if name != "Muon" or version >= (0, 17, 6)]
-    return [*names, *ONE_BIT] if version < (0, 19, 7) else names
-
-
-def _find_nearest_optimizer(name: str, own: list[str]) -> str:
-    if "adam" in name.lower():
-        return "AdamW"
-    return nearest_name(name, [*TORCH, *own]) or "AdamW"
-
-
 def _explain_refusal(name: str) -> str:
-    if name.lower() in _NAME_BY_CLASS:
+    if name.lower() in NAME_BY_CLASS:
         return "this is the name of a class; DeepSpeed picks the class by the device and the offload settings"
     if name.lower() == "muon":
         return "DeepSpeed's Muon came with 0.17.6, and torch's takes matrices alone"
@@ -195,7 +170,7 @@ _SECTION_KEYS = tuple(
 def two_optimizers(ctx: Context) -> Iterator[Finding]:
     """Two optimizers, one of them unused.
 
-    The run spec's own `optimizer` section beside `deepspeed.optimizer`.
+    The run spec's own `optimizer` section next to `deepspeed.optimizer`.
 
     Why: DeepSpeed builds one optimizer. The harness renders `deepspeed.optimizer` when it is there, and the other
     section, its learning rate too, is not read.
@@ -247,13 +222,20 @@ def untested_optimizer(ctx: Context) -> Iterator[Finding]:
     is_tested = optimizer.name in ZERO_TESTED and not is_early_muon
     if is_known and not is_tested and not ctx.ds("zero_allow_untested_optimizer"):
         yield ctx.finding(
-            f"ZeRO stage {ctx.stage} refuses `{optimizer.type}` unless it is told to take it",
+            f"ZeRO stage {ctx.stage} refuses `{optimizer.type}` without {ctx.key(_ALLOW)}",
             f"{optimizer.key}.type",
             related=[("zero.stage", "the stage is set here")],
-            notes=["DeepSpeed asserts this when it builds the engine"],
+            notes=[
+                "DeepSpeed asserts this when it builds the engine",
+                *(
+                    ["with that key it trains, but its steps depend on the stage and the number of ranks"]
+                    if optimizer.name in BY_SHAPE
+                    else []
+                ),
+            ],
             fix=Fix("use `AdamW`", {_TYPE: "AdamW"}, effect="trains with AdamW, which computes each element by itself")
             if optimizer.name in BY_SHAPE
-            else ctx.fix_to_set(_ALLOW, True, safe=True),
+            else ctx.fix_to_set(_ALLOW, True, effect=f"ZeRO steps {optimizer.type}"),
         )
 
 

@@ -74,9 +74,7 @@ def hybrid_engine_on_cpu(ctx: Context) -> Iterator[Finding]:
             f"{ctx.key(key)} needs kernels that DeepSpeed does not have for the CPU",
             key,
             label="fails when the engine is built",
-            fix=Fix(
-                "remove the block", {"deepspeed.hybrid_engine": None}, safe=True, effect="training itself is the same"
-            ),
+            fix=Fix("remove the block", {"deepspeed.hybrid_engine": None}, effect="training itself is the same"),
         )
 
 

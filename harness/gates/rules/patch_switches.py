@@ -18,7 +18,7 @@ from harness.spec.suggestions import nearest_name
     upstream="wrong",
     cites=(
         Cite("runtime/fp16/fused_optimizer.py", "self.initialize_optimizer_states()"),
-        Cite("runtime/zero/muon/muon_optimizer.py", "use_muon"),
+        Cite("runtime/zero/muon/muon_optimizer.py", "use_muon", since="0.17.6"),
     ),
     needs=("a run spec",),
     when=lambda ctx: ctx.run.spec.launch.patches != "auto",

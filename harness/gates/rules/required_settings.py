@@ -200,5 +200,5 @@ def ignore_without_reason(ctx: Context) -> Iterator[Finding]:
                 f"{ctx.key(key)} gives no reason",
                 key,
                 notes=["whoever reads it later cannot tell whether it still holds"],
-                fix=Fix("write why", {key: "known"}, effect="a placeholder for the reason"),
+                fix=Fix("write why"),
             )

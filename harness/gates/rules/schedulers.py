@@ -60,7 +60,7 @@ def unknown_scheduler(ctx: Context) -> Iterator[Finding]:
         _TYPE,
         label=f"did you mean `{better}`?",
         notes=["DeepSpeed has " + ", ".join(SCHEDULERS)],
-        fix=Fix(f"use `{better}`", {_TYPE: better}, safe=name.lower() == better.lower(), effect=f"runs {better}"),
+        fix=Fix(f"use `{better}`", {_TYPE: better}, effect=f"runs {better}"),
     )
 
 
@@ -115,14 +115,14 @@ def scheduler_without_type(ctx: Context) -> Iterator[Finding]:
     "two-schedulers",
     upstream="silent",
     severity="warning",
-    cites=(Cite("runtime/engine.py", "load lr scheduler from json configuration if lr scheduler is not defined"),),
+    cites=(Cite("runtime/engine.py", "lr_scheduler = self._scheduler_from_config(self.optimizer)"),),
     needs=("a run spec",),
     when=lambda ctx: bool(ctx.scheduler) and ctx.source.has_key("scheduler.type"),
 )
 def two_schedulers(ctx: Context) -> Iterator[Finding]:
     """Two schedulers, one of them unused.
 
-    The run spec's own `scheduler` section beside `deepspeed.scheduler`.
+    The run spec's own `scheduler` section next to `deepspeed.scheduler`.
 
     Why: There is one scheduler. The harness leaves it to DeepSpeed as soon as `deepspeed.scheduler` is there, and the
     other section is not read.
@@ -239,7 +239,11 @@ def _get_example_value(ctx: Context, name: str) -> Any:
     upstream="raises",
     cites=(
         Cite("runtime/lr_schedules.py", "warmup_num_steps must be a positive integer, got {warmup_num_steps}"),
-        Cite("runtime/lr_schedules.py", "cycle_first_step_size must be positive, got {cycle_first_step_size}"),
+        Cite(
+            "runtime/lr_schedules.py",
+            "cycle_first_step_size must be positive, got {cycle_first_step_size}",
+            since="0.19.4",
+        ),
     ),
     since="0.19.3",
     when=lambda ctx: get_scheduler_name(ctx) in SCHEDULERS,
@@ -404,7 +408,7 @@ def torch_scheduler_on_wrapper(ctx: Context) -> Iterator[Finding]:
     "one-cycle-replaces-betas",
     upstream="silent",
     severity="warning",
-    cites=(Cite("runtime/lr_schedules.py", "self.min_moms = [(mom, 0.99) for mom in"),),
+    cites=(Cite("runtime/lr_schedules.py", "self.min_moms = ["),),
     when=lambda ctx: get_scheduler_name(ctx) == "OneCycle",
 )
 def replaced_betas(ctx: Context) -> Iterator[Finding]:

@@ -93,6 +93,7 @@ def secret_in_environment(ctx: Context) -> Iterator[Finding]:
         Cite(
             "monitor/config.py",
             "Comet API key. Can be set through .comet.config file or environment variable COMET_API_KEY",
+            since="0.14.3",
         ),
     ),
 )
@@ -172,7 +173,7 @@ def shell_code_in_environment(ctx: Context) -> Iterator[Finding]:
             message,
             "launch.env" if "." in name else variable_key,
             notes=["nothing is expanded on this machine; on other hosts a shell reads it"],
-            fix=Fix("write out what was meant", {variable_key: None}, effect="the variable is not set"),
+            fix=Fix("remove it, or write out what was meant", {variable_key: None}, effect="the variable is not set"),
         )
 
 
@@ -208,7 +209,7 @@ def shell_code_in_path(ctx: Context) -> Iterator[Finding]:
                 f"{ctx.key(key)} holds {unsafe_character!a}, which a remote shell would not leave alone",
                 key,
                 notes=["DeepSpeed writes paths into the remote command without quoting them"],
-                fix=Fix("use letters, digits and `@+=:,./-_`", {key: None}, effect="the default is used"),
+                fix=Fix("remove it, or use letters, digits and `@+=:,./-_`", {key: None}, effect="the default is used"),
             )
 
 
@@ -238,10 +239,10 @@ def path_with_variable(ctx: Context) -> Iterator[Finding]:
         has_dollar = "$" in path
         if has_dollar or not path.isprintable():
             yield ctx.finding(
-                f"{ctx.key(key)} holds {'`$`' if has_dollar else 'a control character'}: nobody expands it",
+                f"{ctx.key(key)} has {'a `$`, which nothing expands' if has_dollar else 'a control character'}",
                 key,
                 notes=["the text is taken as it is written"],
-                fix=Fix("write the path out", {key: path.replace("$", "/")}, effect="another path is read"),
+                fix=Fix("write the path out"),
             )
 
 
@@ -281,7 +282,7 @@ def code_in_environment(ctx: Context) -> Iterator[Finding]:
                 key,
                 notes=["it would run with all rights that you have, on every host"],
                 fix=Fix(
-                    "set it where the run is started; or look at what it names, then start with `--allow-local-code`",
+                    "remove it and set it in the shell that launches, or read it and start with `--allow-local-code`",
                     {key: None},
                     effect="ranks have it from their own environment",
                 ),

@@ -13,7 +13,21 @@ _DEGREE = "parallel.sequence_parallel_size"
 _DATA_PARALLEL_SIZE = "deepspeed.data_parallel_size"
 
 
-@gate("SQ010", "sequence-parallelism-before-0-17", upstream="silent", until="0.16.9", unseen="needs an older DeepSpeed")
+@gate(
+    "SQ010",
+    "sequence-parallelism-before-0-17",
+    upstream="silent",
+    cites=(
+        Cite("utils/groups.py", "_get_sequence_parallel_group"),
+        Cite(
+            "__init__.py",
+            'if "sequence_parallel_size" in config and "data_parallel_size" in config:',
+            since="0.15.0",
+        ),
+    ),
+    until="0.16.9",
+    unseen="needs an older DeepSpeed",
+)
 def sequence_parallelism_before_0_17(ctx: Context) -> Iterator[Finding]:
     """Sequence parallelism on a release without it.
 
@@ -142,6 +156,14 @@ def groups_without_wrapper(ctx: Context) -> Iterator[Finding]:
     )
 
 
+def _has_mesh(ctx: Context) -> bool:
+    """Does DeepSpeed get both keys, from which it makes a mesh? (A run spec's degree is written above 1 alone.)"""
+    is_degree_written = ctx.sequence_parallel_size > 1 or (
+        ctx.run.kind == "deepspeed-json" and ctx.ds("sequence_parallel_size") is not None
+    )
+    return is_degree_written and ctx.ds("data_parallel_size") is not None
+
+
 @gate(
     "SQ003",
     "mesh-is-not-the-world",
@@ -149,15 +171,15 @@ def groups_without_wrapper(ctx: Context) -> Iterator[Finding]:
     cites=(Cite("__init__.py", "config to Initialize mesh device"),),
     since="0.15.0",
     needs=("world size",),
-    when=lambda ctx: ctx.sequence_parallel_size > 1 and ctx.ds("data_parallel_size") is not None,
+    when=_has_mesh,
 )
 def mesh_of_another_size(ctx: Context) -> Iterator[Finding]:
     """A mesh of another size than the world.
 
-    `data_parallel_size` x the sequence degree is the number of ranks.
+    `data_parallel_size` x the sequence degree is the number of ranks, also at a degree of 1.
 
     Why: A larger product is refused: "Mesh should not be bigger than default world size"; with a smaller one the ranks
-    outside the mesh fail with an IndexError while the others train on (both run on 0.19.8).
+    outside the mesh fail with an IndexError while the others train on (both run on 0.19.8, with degrees of 1 and 2).
 
     Example:
         parallel.sequence_parallel_size: 2
@@ -183,7 +205,7 @@ def mesh_of_another_size(ctx: Context) -> Iterator[Finding]:
         label=f"{quotient}?",
         related=[(_DEGREE, "times this"), ("launch.num_gpus", "the ranks are set here")],
         notes=[note],
-        fix=ctx.fix_to_set(_DATA_PARALLEL_SIZE, quotient, safe=True, effect="the mesh covers every rank"),
+        fix=ctx.fix_to_set(_DATA_PARALLEL_SIZE, quotient, effect="the mesh covers every rank"),
     )
 
 
@@ -288,7 +310,7 @@ def indivisible_length(ctx: Context) -> Iterator[Finding]:
 def eager_attention(ctx: Context) -> Iterator[Finding]:
     """Eager attention under sequence parallelism.
 
-    `model.attn_implementation: eager` with a sequence degree above 1.
+    `model.attn_implementation: eager`, or the same in `model.config`, with a sequence degree above 1.
 
     Why: Eager attention needs a mask of the whole sequence squared, which sequence parallelism throws away: "eager
     attn_implementation isn't currently supported by Ulysses sequence parallelism", a ValueError (run on 0.19.8; up to
@@ -298,14 +320,17 @@ def eager_attention(ctx: Context) -> Iterator[Finding]:
         model.attn_implementation: eager
         parallel.sequence_parallel_size: 2
     """
-    if ctx.sequence_parallel_size > 1 and ctx.run.spec.model.attn_implementation == "eager":
-        key = "model.attn_implementation"
+    model = ctx.run.spec.model
+    key, kernel = "model.attn_implementation", model.attn_implementation
+    if kernel is None and model.config is not None:
+        key, kernel = "model.config.attn_implementation", model.config.get("attn_implementation")
+    if ctx.sequence_parallel_size > 1 and kernel == "eager":
         yield ctx.finding(
             f"eager attention does not run over {ctx.sequence_parallel_size} sequence ranks",
             key,
             related=[(_DEGREE, "sequence parallelism is asked for here")],
             notes=["DeepSpeed raises ValueError when the attention is registered"],
-            fix=ctx.fix_to_set(key, "sdpa", safe=True, effect="the same attention, other kernel"),
+            fix=ctx.fix_to_set(key, "sdpa", effect="the same attention, other kernel"),
         )
 
 
@@ -356,7 +381,7 @@ def sequence_with_tensor_or_pipeline(ctx: Context) -> Iterator[Finding]:
     upstream="raises",
     cites=(
         Cite("runtime/bf16_optimizer.py", "if not (tensor_mp_rank == 0 or is_model_parallel_parameter(lp)"),
-        Cite("runtime/utils.py", "norm_powers = torch.stack(all_norms).pow(norm_type)"),
+        Cite("runtime/utils.py", "torch.stack(all_norms)"),
     ),
     since="0.17.0",
     needs=("a run spec",),
@@ -386,7 +411,50 @@ def bf16_optimizer(ctx: Context) -> Iterator[Finding]:
             "deepspeed.data_types.grad_accum_dtype",
             related=[(_DEGREE, "sequence parallelism is asked for here")],
             notes=["DeepSpeed takes another optimizer class for it, which fails at the first step"],
-            fix=ctx.fix_to_set(
-                "zero.stage", 2, safe=True, effect="ZeRO-2 accumulates in fp32 too, and shards the gradients"
-            ),
+            fix=ctx.fix_to_set("zero.stage", 2, effect="ZeRO-2 accumulates in fp32 too, and shards the gradients"),
         )
+
+
+@gate(
+    "SQ012",
+    "mesh-over-tensor-ranks",
+    upstream="wrong",
+    cites=(
+        Cite("__init__.py", 'if "sequence_parallel_size" in config and "data_parallel_size" in config:'),
+        Cite("utils/groups.py", 'return mesh_device.get_group(mesh_dim="data_parallel")'),
+        Cite("runtime/engine.py", "def _broadcast_model(self):"),
+    ),
+    since="0.16.4",
+    when=lambda ctx: _has_mesh(ctx) and ctx.sequence_parallel_size == 1 and ctx.tensor_parallel_size > 1,
+)
+def mesh_over_tensor_ranks(ctx: Context) -> Iterator[Finding]:
+    """A mesh of data ranks that has the ranks of AutoTP in it.
+
+    A DeepSpeed JSON with `data_parallel_size`, `sequence_parallel_size: 1` and `tensor_parallel.autotp_size` above 1.
+
+    Why: DeepSpeed makes its data groups of the two keys, and knows nothing of AutoTP there. A mesh of all ranks puts
+    the ranks of a tensor group into one data group, in which the engine broadcasts the weights: the second rank of each
+    tensor group trains with the first one's shards, another model from the first step on, without a word (run on
+    0.19.8 with 2 ranks: the shard of rank 1 is that of rank 0). A smaller mesh is `mesh-is-not-the-world`. AutoTP makes
+    the right groups without the keys.
+
+    Example: {
+      "train_micro_batch_size_per_gpu": 1,
+      "zero_optimization": {"stage": 1},
+      "tensor_parallel": {"autotp_size": 2},
+      "sequence_parallel_size": 1,
+      "data_parallel_size": 8
+    }
+    """
+    yield ctx.finding(
+        f"{ctx.key(_DATA_PARALLEL_SIZE)} beside {ctx.key(_DEGREE)} puts the ranks of AutoTP into one data group",
+        _DATA_PARALLEL_SIZE,
+        label="rank 0's shards overwrite the others",
+        related=[(_DEGREE, "makes the groups, with this"), ("parallel.tensor_parallel_size", "the tensor degree")],
+        notes=["AutoTP makes the data groups itself, world size / tensor degree ranks each"],
+        fix=Fix(
+            f"remove {ctx.key(_DATA_PARALLEL_SIZE)} and {ctx.key(_DEGREE)}",
+            {_DATA_PARALLEL_SIZE: None, _DEGREE: None},
+            effect="every rank keeps its own shards",
+        ),
+    )

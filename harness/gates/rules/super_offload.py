@@ -40,10 +40,11 @@ def _get_share_of_cores(ctx: Context) -> Any:
 def super_offload_below_stage_3(ctx: Context) -> Iterator[Finding]:
     """SuperOffload below stage 3.
 
-    `super_offload: true` in `offload_optimizer` at stage 0, 1 or 2.
+    `super_offload: true` in `offload_optimizer` at stage 1 or 2. (At stage 0 nothing is offloaded:
+    `offload-without-zero`.)
 
     Why: Only stage 3 asks for it. Below, the flag is accepted and the optimizer is offloaded in the ordinary way (run
-    on 0.19.8 at stages 0 and 2).
+    on 0.19.8 at stage 2).
 
     Example:
         zero.stage: 2
@@ -98,7 +99,7 @@ def super_offload_off_cuda(ctx: Context) -> Iterator[Finding]:
         yield ctx.finding(
             f"{ctx.key(_SWITCH)} needs CUDA, this run is on `{ctx.accelerator}`",
             _SWITCH,
-            fix=Fix("remove it", {_SWITCH: None}, safe=True, effect="ordinary offload: the same steps"),
+            fix=Fix("remove it", {_SWITCH: None}, effect="ordinary offload: the same steps"),
         )
 
 
@@ -106,7 +107,7 @@ def super_offload_off_cuda(ctx: Context) -> Iterator[Finding]:
     "OF017",
     "super-offload-without-adam",
     upstream="crashes",
-    cites=(Cite("runtime/superoffload/superoffload_stage3.py", '"amsgrad": pg["amsgrad"]'),),
+    cites=(Cite("runtime/superoffload/superoffload_stage3.py", '"amsgrad": '),),
     since="0.18.0",
     when=_is_super_offload_used,
     unseen="needs CUDA",
@@ -132,7 +133,7 @@ def super_offload_without_adam(ctx: Context) -> Iterator[Finding]:
             f"{ctx.key(_SWITCH)} steps with Adam alone, this is {optimizer.type}",
             _SWITCH,
             related=[(f"{optimizer.key}.type", "the optimizer is set here")],
-            fix=Fix("remove it", {_SWITCH: None}, safe=True, effect="ordinary offload: the same steps"),
+            fix=Fix("remove it", {_SWITCH: None}, effect="ordinary offload: the same steps"),
         )
 
 
@@ -148,7 +149,7 @@ def super_offload_without_adam(ctx: Context) -> Iterator[Finding]:
 def cores_without_super_offload(ctx: Context) -> Iterator[Finding]:
     """A share of cores for SuperOffload without SuperOffload.
 
-    `cpuadam_cores_perc` in `offload_optimizer` without `super_offload: true` at stage 3.
+    `cpuadam_cores_perc` in an `offload_optimizer` with a device, at any stage, without `super_offload: true`.
 
     Why: Only the worker process of SuperOffload reads it; ordinary CPU Adam takes the threads that OpenMP gives it
     (read in 0.19.8).

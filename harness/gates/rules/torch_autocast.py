@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from harness.facts.torch_nn_modules import TORCH_NN_MODULES
 from harness.findings import Finding, Fix
 from harness.gates.dtypes import dtype_of
 from harness.gates.registry import Cite, Context, gate
+from harness.spec.suggestions import nearest_name
 
 _BLOCK = "deepspeed.torch_autocast"
 _ENABLED = "deepspeed.torch_autocast.enabled"
@@ -20,11 +22,17 @@ def _get_autocast_dtype(ctx: Context) -> str | None:
     return dtype_of(ctx.ds("torch_autocast.dtype"))
 
 
+def _is_autocast_exclusive(ctx: Context) -> bool:
+    """Does this release refuse autocast beside fp16 or bf16 weights?"""
+    return ctx.target.version < (0, 18, 3)
+
+
 def _is_fp16_autocast_under_zero(ctx: Context) -> bool:
-    """Is it fp16 autocast of fp32 weights, at ZeRO stages 1 to 3?"""
+    """Is it fp16 autocast of fp32 weights, at ZeRO stages 1 to 3 outside a pipeline (which it ends, PP011)?"""
     return (
         ctx.is_enabled("torch_autocast")
         and ctx.stage > 0
+        and ctx.pipeline_parallel_size == 1
         and _get_autocast_dtype(ctx) == "fp16"
         and not ctx.is_enabled("fp16")
         and not ctx.is_enabled("bf16")
@@ -36,7 +44,10 @@ def _is_fp16_autocast_under_zero(ctx: Context) -> bool:
     "autocast-without-format",
     upstream="silent",
     severity=("error", "warning"),
-    cites=(Cite("runtime/engine.py", "self.torch_autocast_dtype() == torch.float16"),),
+    cites=(
+        Cite("runtime/engine.py", "self.torch_autocast_dtype() == torch.float16", since="0.18.0"),
+        Cite("runtime/engine.py", "torch_autocast_dtype()"),
+    ),
     since="0.17.2",
     when=lambda ctx: ctx.is_enabled("torch_autocast"),
     unseen="needs CUDA, where torch's default is fp16",
@@ -61,7 +72,57 @@ def autocast_without_format(ctx: Context) -> Iterator[Finding]:
             _ENABLED,
             severity="warning" if is_cpu else "error",
             label="in which format?",
-            fix=ctx.fix_to_set(_DTYPE, "bfloat16", safe=is_cpu, effect="computes in bf16"),
+            fix=ctx.fix_to_set(_DTYPE, "bfloat16", effect="computes in bf16"),
+        )
+
+
+@gate(
+    "PR038",
+    "autocast-module-that-torch-lacks",
+    upstream="raises",
+    severity=("error", "warning"),
+    cites=(Cite("runtime/torch_autocast.py", "Failed to import lower precision safe module {module_name}"),),
+    since="0.17.2",
+    when=lambda ctx: ctx.is_enabled("torch_autocast"),
+)
+def unknown_safe_module(ctx: Context) -> Iterator[Finding]:
+    """A class for autocast that torch does not have.
+
+    `torch_autocast.lower_precision_safe_modules` with a class that `torch.nn` does not have. A warning where no class
+    of torch 2.13 has a near name: another torch may have it.
+
+    Why: DeepSpeed imports each name when the engine is built: `ValueError: Failed to import lower precision safe module
+    torch.nn.Linearr` (run on 0.19.8 at stages 0 and 2). Classes of other packages are not checked here.
+
+    Example:
+        deepspeed.torch_autocast.enabled: true
+        deepspeed.torch_autocast.dtype: bfloat16
+        deepspeed.torch_autocast.lower_precision_safe_modules: [torch.nn.Linearr]
+
+    Use instead:
+        deepspeed.torch_autocast.enabled: true
+        deepspeed.torch_autocast.dtype: bfloat16
+        deepspeed.torch_autocast.lower_precision_safe_modules: [torch.nn.Linear]
+    """
+    names = ctx.ds("torch_autocast.lower_precision_safe_modules")
+    key = "deepspeed.torch_autocast.lower_precision_safe_modules"
+    for name in names if isinstance(names, list) else ():
+        if not isinstance(name, str):
+            continue
+        package, _, class_name = name.rpartition(".")
+        if package != "torch.nn" or class_name in TORCH_NN_MODULES:
+            continue
+        similar = nearest_name(class_name, TORCH_NN_MODULES)
+        yield ctx.finding(
+            f"{ctx.key(key)} has `{name[:60]}`, which is no class of torch",
+            key,
+            severity="error" if similar else "warning",
+            notes=["DeepSpeed imports it when the engine is built, and raises ValueError"],
+            fix=Fix(
+                f"write {f'`torch.nn.{similar}`' if similar else 'a class of `torch.nn`'}, or remove the key",
+                {key: None},
+                effect="without the key, `Linear`, `Conv1d`, `Conv2d` and `Conv3d` are communicated in 16 bits",
+            ),
         )
 
 
@@ -70,7 +131,10 @@ def autocast_without_format(ctx: Context) -> Iterator[Finding]:
     "autocast-to-full-precision",
     upstream="silent",
     severity="warning",
-    cites=(Cite("runtime/torch_autocast.py", "dtype=engine.torch_autocast_dtype()"),),
+    cites=(
+        Cite("runtime/torch_autocast.py", "dtype=engine.torch_autocast_dtype()", since="0.17.6"),
+        Cite("runtime/engine.py", "with torch.autocast(", until="0.17.5"),
+    ),
     since="0.17.2",
 )
 def autocast_to_full_precision(ctx: Context) -> Iterator[Finding]:
@@ -100,7 +164,10 @@ def autocast_to_full_precision(ctx: Context) -> Iterator[Finding]:
     "autocast-with-fp16",
     upstream="silent",
     severity=("error", "warning"),
-    cites=(Cite("runtime/engine.py", "self.torch_autocast_z0_gradscaler.step(self.optimizer)"),),
+    cites=(
+        Cite("runtime/engine.py", "self.torch_autocast_z0_gradscaler.step(self.optimizer)", since="0.18.0"),
+        Cite("runtime/torch_autocast.py", "Cannot enable both torch autocast and fp16", until="0.18.2"),
+    ),
     since="0.17.2",
     when=lambda ctx: ctx.is_enabled("torch_autocast") and ctx.is_enabled("fp16"),
 )
@@ -113,7 +180,7 @@ def autocast_with_fp16(ctx: Context) -> Iterator[Finding]:
     inf checks were recorded for this optimizer`. At stages 1 to 3 the loss is scaled once and the gradients are divided
     twice: SGD moves the weights by less than a hundredth of what was asked, Adam is throttled by its epsilon, and
     nothing is said (run on 0.19.8 at stages 0, 1 and 3). Autocast in bf16 computes in bf16 and leaves fp16's scaling
-    without a purpose.
+    without a purpose. Up to 0.18.2 DeepSpeed asserts "Cannot enable both torch autocast and fp16" (read).
 
     Example:
         optimizer.type: sgd
@@ -126,11 +193,15 @@ def autocast_with_fp16(ctx: Context) -> Iterator[Finding]:
     fp16_key = "precision.fp16"
     is_fp16_autocast = _get_autocast_dtype(ctx) == "fp16"
     fp16_effect = "the first step fails" if ctx.stage == 0 else "gradients are divided by the loss scale twice"
+    is_refused = _is_autocast_exclusive(ctx)
+    if is_refused:
+        effect = f"DeepSpeed {ctx.target.text} refuses the pair"
+    else:
+        effect = fp16_effect if is_fp16_autocast else "what is computed is bf16"
     yield ctx.finding(
-        f"{ctx.key(_ENABLED)} and {ctx.key(fp16_key)} are both on: "
-        + (fp16_effect if is_fp16_autocast else "what is computed is bf16"),
+        f"{ctx.key(_ENABLED)} and {ctx.key(fp16_key)} are both on: {effect}",
         _ENABLED,
-        severity="error" if is_fp16_autocast else "warning",
+        severity="error" if is_fp16_autocast or is_refused else "warning",
         related=[(fp16_key, "and here")],
         notes=[
             "both bring a loss scaling of their own" if is_fp16_autocast else "fp16's loss scaling has no purpose then"
@@ -144,7 +215,10 @@ def autocast_with_fp16(ctx: Context) -> Iterator[Finding]:
     "autocast-with-bf16",
     upstream="silent",
     severity=("error", "warning"),
-    cites=(Cite("runtime/torch_autocast.py", "the engine will follow the settings in bf16/fp16 section"),),
+    cites=(
+        Cite("runtime/torch_autocast.py", "the engine will follow the settings in bf16/fp16 section", since="0.17.6"),
+        Cite("runtime/torch_autocast.py", "Cannot enable both torch autocast and bfloat16", until="0.18.2"),
+    ),
     since="0.17.2",
     when=lambda ctx: ctx.is_enabled("torch_autocast") and ctx.is_enabled("bf16") and not ctx.is_enabled("fp16"),
 )
@@ -155,7 +229,8 @@ def autocast_with_bf16(ctx: Context) -> Iterator[Finding]:
 
     Why: With bf16 weights there is nothing left to cast: autocast to bf16 changes no loss, and the fp32 parameters that
     it promises to keep are gone (run on 0.19.8). With autocast to fp16 a gradient scaler comes on top and multiplies
-    the gradients by 65536, which clipping then sees.
+    the gradients by 65536, which clipping then sees. Up to 0.18.2 DeepSpeed asserts "Cannot enable both torch autocast
+    and bfloat16" (read).
 
     Example:
         precision.bf16: true
@@ -165,12 +240,18 @@ def autocast_with_bf16(ctx: Context) -> Iterator[Finding]:
     """
     bf16_key = "precision.bf16"
     is_scaled = _get_autocast_dtype(ctx) == "fp16"
+    is_refused = _is_autocast_exclusive(ctx)
+    if is_refused:
+        effect, label = f"DeepSpeed {ctx.target.text} refuses the pair", "refused"
+    elif is_scaled:
+        effect, label = "bf16 gradients are scaled as if they were fp16", "wrong"
+    else:
+        effect, label = "the weights are bf16 already", "has no effect"
     yield ctx.finding(
-        f"{ctx.key(_ENABLED)} beside {ctx.key(bf16_key)}: "
-        + ("bf16 gradients are scaled as if they were fp16" if is_scaled else "the weights are bf16 already"),
+        f"{ctx.key(_ENABLED)} together with {ctx.key(bf16_key)}: {effect}",
         _ENABLED,
-        severity="error" if is_scaled else "warning",
-        label="wrong" if is_scaled else "has no effect",
+        severity="error" if is_scaled or is_refused else "warning",
+        label=label,
         related=[(bf16_key, "the weights are bf16")],
         fix=ctx.fix_to_remove(
             _BLOCK, effect=f"trains in bf16 without {'a gradient scaler' if is_scaled else 'autocast'}"
@@ -290,18 +371,23 @@ def autocast_modules_without_package(ctx: Context) -> Iterator[Finding]:
     "PR016",
     "autocast-ignores-communication-format",
     upstream="silent",
-    severity="warning",
+    severity=("warning", "error"),
     unread="autocast reduces in its own format",
-    cites=(Cite("runtime/zero/stage_1_and_2.py", "comm_dtypes = get_all_comm_dtypes("),),
+    cites=(
+        Cite("runtime/zero/stage_1_and_2.py", "comm_dtypes = get_all_comm_dtypes(", since="0.17.6"),
+        Cite("runtime/torch_autocast.py", "Communication data type must be float32 for torch autocast", until="0.17.5"),
+    ),
     since="0.17.2",
 )
 def ignored_communication_format(ctx: Context) -> Iterator[Finding]:
-    """A communication format beside autocast.
+    """A communication format with autocast.
 
-    `communication_data_type` with `torch_autocast.enabled` at ZeRO stages 1 to 3.
+    `communication_data_type` with `torch_autocast.enabled` at ZeRO stages 1 to 3, except for Muon at stage 3, whose
+    momentum has this format; up to 0.17.5 any but fp32 at every stage.
 
     Why: Under autocast ZeRO reduces gradients in the format of autocast for the modules that it casts, and in the
-    parameter's own format for all others. `communication_data_type` is accepted and not looked at (read in 0.19.8).
+    parameter's own format for all others. `communication_data_type` is accepted and not looked at (read in 0.19.8). Up
+    to 0.17.5 DeepSpeed asserts that it is fp32 (read).
 
     Example:
         zero.stage: 2
@@ -309,12 +395,18 @@ def ignored_communication_format(ctx: Context) -> Iterator[Finding]:
         deepspeed.torch_autocast.enabled: true
         deepspeed.torch_autocast.dtype: bfloat16
     """
-    if ctx.is_enabled("torch_autocast") and ctx.stage > 0 and ctx.ds("communication_data_type") is not None:
-        key = "deepspeed.communication_data_type"
+    name = ctx.ds("communication_data_type")
+    if not ctx.is_enabled("torch_autocast") or name is None:
+        return
+    key = "deepspeed.communication_data_type"
+    is_refused = ctx.target.version < (0, 17, 6) and dtype_of(name) != "fp32"
+    is_momentum_format = ctx.stage == 3 and ctx.optimizer.name == "muon"
+    if is_refused or (ctx.stage > 0 and not is_momentum_format):
         yield ctx.finding(
-            f"{ctx.key(key)} has no effect beside {ctx.key(_ENABLED)}",
+            f"{ctx.key(key)} {'must be fp32' if is_refused else 'has no effect'} with {ctx.key(_ENABLED)}",
             key,
-            label="not read",
+            severity="error" if is_refused else "warning",
+            label="refused" if is_refused else "not read",
             notes=["ZeRO reduces gradients in autocast's format for the modules that it casts"],
             fix=ctx.fix_to_remove(key, safe=True),
         )
@@ -330,10 +422,11 @@ def ignored_communication_format(ctx: Context) -> Iterator[Finding]:
 def fp16_autocast_in_a_pipeline(ctx: Context) -> Iterator[Finding]:
     """fp16 autocast in a pipeline.
 
-    `torch_autocast` with an fp16 `dtype` and pipeline stages at ZeRO stage 0.
+    `torch_autocast` with an fp16 `dtype` and pipeline stages, at ZeRO stages 0 and 1.
 
-    Why: At stage 0 the engine steps through torch's gradient scaler, which the pipeline's backward pass never told of a
-    loss: the first step ends in "Attempted unscale_ but _scale is None" (run on 0.19.8).
+    Why: The engine steps through torch's gradient scaler. Only the last stage computes a loss for it to scale, so that
+    the first step of the others ends in "Attempted step but _scale is None", or "Attempted unscale_ but ..." (run on
+    0.19.8 at stages 0 and 1, with and without clipping).
 
     Example:
         train.gradient_accumulation_steps: 8
@@ -344,14 +437,14 @@ def fp16_autocast_in_a_pipeline(ctx: Context) -> Iterator[Finding]:
     """
     if (
         ctx.pipeline_parallel_size > 1
-        and ctx.stage == 0
+        and ctx.stage <= 1
         and ctx.is_enabled("torch_autocast")
         and str(ctx.ds("torch_autocast.dtype")).lower().removeprefix("torch.") in ("fp16", "float16", "half")
     ):
         yield ctx.finding(
-            "fp16 autocast fails in the first step of a pipeline at ZeRO stage 0",
+            "fp16 autocast fails in the first step of a pipeline",
             _DTYPE,
             related=[("parallel.pipeline_parallel_size", "the pipeline is asked for here")],
-            notes=["torch's gradient scaler was never told of a loss"],
+            notes=["torch's gradient scaler gets a loss on the last stage alone"],
             fix=ctx.fix_to_set(_DTYPE, "bfloat16", effect="computes in bf16, without scaling"),
         )

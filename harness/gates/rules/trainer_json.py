@@ -15,7 +15,7 @@ from harness.spec.parse.source import join_key
     "HF006",
     "clipping-that-never-arrives",
     upstream="silent",
-    severity="warning",
+    severity=("warning", "info"),
     unseen="needs the Hugging Face Trainer",
 )
 def missing_clipping(ctx: Context) -> Iterator[Finding]:
@@ -24,8 +24,8 @@ def missing_clipping(ctx: Context) -> Iterator[Finding]:
     A JSON for the Hugging Face Trainer that does not have the key `gradient_clipping`.
 
     Why: Under DeepSpeed the Trainer leaves clipping to DeepSpeed, and it fills in only what the file has as "auto".
-    Without the key its `max_grad_norm` never arrives, and DeepSpeed's own default counts: 1.0 from 0.19.3 on, no
-    clipping before.
+    Without the key its `max_grad_norm` never arrives, and DeepSpeed's own default counts: no clipping up to 0.19.2, a
+    warning; 1.0 from 0.19.3 on, which is the Trainer's default as well, so that only another limit is lost.
 
     Example: {
       "train_batch_size": "auto",
@@ -36,10 +36,12 @@ def missing_clipping(ctx: Context) -> Iterator[Finding]:
     """
     if ctx.consumer == "hf" and not ctx.has_key("gradient_clipping"):
         key = "train.max_grad_norm"
-        behavior = "clips at 1.0" if ctx.target.version >= (0, 19, 3) else "does not clip"
+        is_same_default = ctx.target.version >= (0, 19, 3)
+        behavior = "clips at 1.0" if is_same_default else "does not clip"
         yield ctx.finding(
             f"without {ctx.key(key)} the Trainer's `max_grad_norm` never arrives, DeepSpeed {behavior}",
             key,
+            severity="info" if is_same_default else "warning",
             notes=["the Trainer leaves clipping to DeepSpeed and fills in only what the file leaves open"],
             fix=Fix('write `"gradient_clipping": "auto"`', {key: "auto"}, effect="the Trainer's limit is used"),
         )
@@ -50,7 +52,7 @@ def missing_clipping(ctx: Context) -> Iterator[Finding]:
     "weights-not-gathered-on-save",
     upstream="silent",
     severity=("warning", "info"),
-    cites=(Cite("runtime/engine.py", "because stage3_gather_16bit_weights_on_model_save is False"),),
+    cites=(Cite("runtime/engine.py", "Did not save the model"),),
     when=lambda ctx: ctx.consumer in ("hf", "accelerate") and ctx.stage == 3,
     unseen="needs the Hugging Face Trainer or accelerate",
 )
@@ -133,8 +135,17 @@ def compared_values(ctx: Context) -> Iterator[Finding]:
         f"{ctx.key(first)}{more} must say the same as TrainingArguments, or the Trainer does not start",
         first,
         related=[(key, "and this") for key in others],
-        fix=Fix('write "auto"', dict.fromkeys(keys, "auto"), effect="the values of TrainingArguments are used"),
+        fix=_leave_open_fix(ctx, keys),
     )
+
+
+def _leave_open_fix(ctx: Context, keys: list[str]) -> Fix:
+    """ "auto" for the keys that take it; accelerate's `mixed_precision` does not."""
+    open_keys = [key for key in keys if ctx.source.user_key(key) != "mixed_precision"]
+    if open_keys:
+        return Fix('write "auto"', dict.fromkeys(open_keys, "auto"), effect="the values of TrainingArguments are used")
+    precision = "fp16" if ctx.is_enabled("fp16") else "bf16"
+    return Fix(f'give the Trainer `--{precision}` too; `mixed_precision` takes no "auto"')
 
 
 def _get_position(ctx: Context, key: str) -> tuple[int, int]:
@@ -164,7 +175,7 @@ def no_zero_block(ctx: Context) -> Iterator[Finding]:
             "there is no `zero_optimization` block, without which accelerate and the Trainer refuse the file",
             "zero.stage",
             notes=['accelerate ends with "Please specify the ZeRO optimization config in the DeepSpeed config"'],
-            fix=Fix('write `"zero_optimization": {"stage": 0}`', {"zero.stage": 0}, safe=True),
+            fix=Fix('write `"zero_optimization": {"stage": 0}`', {"zero.stage": 0}, effect="trains without ZeRO"),
         )
 
 
@@ -204,7 +215,7 @@ def blocks_that_need_dummies(ctx: Context) -> Iterator[Finding]:
         yield ctx.finding(
             f"{names} in the file: the script must pass accelerate's {dummies}",
             keys[0],
-            notes=["accelerate refuses a real one beside the block"],
+            notes=["accelerate refuses a real one together with the block"],
             fix=Fix("pass them, or remove the blocks", dict.fromkeys(keys), effect="the script's own objects are used"),
             of_key=True,
         )

@@ -36,28 +36,28 @@ def evaluation_without_data(ctx: Context) -> Iterator[Finding]:
     spec = ctx.run.spec
     if spec.data.eval is not None or spec.data.eval_fraction > 0:
         return
-    for name in ("eval_steps", "per_device_eval_batch_size", "max_batches"):
+    for name in ("eval_steps", "per_device_eval_batch_size", "max_batches", "early_stopping_patience"):
         key = f"eval.{name}"
-        if name in spec.eval.model_fields_set:
+        if spec.eval.is_written(name):
             yield ctx.finding(
                 f"{ctx.key(key)} has nothing to evaluate on: `data.eval_fraction` is 0 and `data.eval` is not given",
                 key,
                 label="has no effect",
                 related=[("data.eval_fraction", "nothing is held out")],
-                fix=Fix("give `data.eval`, or hold something out", {key: None}, safe=True),
+                fix=Fix("remove it, or give `data.eval` or `data.eval_fraction`", {key: None}, safe=True),
             )
 
 
 @gate(
     "MD012",
-    "fraction-beside-evaluation-data",
+    "fraction-with-evaluation-data",
     upstream="silent",
     severity="warning",
     unread="`data.eval` decides",
     needs=("a run spec",),
 )
 def fraction_with_evaluation_data(ctx: Context) -> Iterator[Finding]:
-    """A held-out share beside evaluation data.
+    """A held-out share next to evaluation data.
 
     `data.eval` and `data.eval_fraction` are not both written.
 
@@ -69,7 +69,7 @@ def fraction_with_evaluation_data(ctx: Context) -> Iterator[Finding]:
     """
     data = ctx.run.spec.data
     # 0 says the same as `data.eval`
-    has_fraction = "eval_fraction" in data.model_fields_set and data.eval_fraction != 0
+    has_fraction = data.is_written("eval_fraction") and data.eval_fraction != 0
     if data.eval is not None and has_fraction:
         key = "data.eval_fraction"
         yield ctx.finding(
@@ -128,7 +128,7 @@ def weights_of_some_sources(ctx: Context) -> Iterator[Finding]:
             f"{names} {verb} no `weight`, other sources of `data.train` have one",
             f"data.train.{indices[0]}",
             fix=Fix(
-                "give every source a `weight`, or none",
+                "remove every `weight`, or give every source one",
                 {"data.train": [source.model_dump(exclude_unset=True, exclude={"weight"}) for source in sources]},
                 effect="trains on each record once an epoch",
             ),
@@ -204,7 +204,7 @@ def loss_of_another_format(ctx: Context) -> Iterator[Finding]:
     data = ctx.run.spec.data
     formats = {source.format or data.format for source in data.train or ()} or {data.format}
     for field, loss_formats in _FORMATS_OF_LOSS.items():
-        if field in data.model_fields_set and not formats & {"auto", *loss_formats}:
+        if data.is_written(field) and not formats & {"auto", *loss_formats}:
             key = f"data.{field}"
             yield ctx.finding(
                 f"{ctx.key(key)} is not read: the format is {_format_names(sorted(formats))}",
@@ -242,7 +242,7 @@ def limit_without_skipping(ctx: Context) -> Iterator[Finding]:
         data.max_bad_records: 20
     """
     data = ctx.run.spec.data
-    if "max_bad_records" in data.model_fields_set and data.on_bad_record != "skip":
+    if data.is_written("max_bad_records") and data.on_bad_record != "skip":
         key = "data.max_bad_records"
         yield ctx.finding(
             f"{ctx.key(key)} is not read, since `data.on_bad_record` is `stop`",
@@ -262,7 +262,7 @@ def limit_without_skipping(ctx: Context) -> Iterator[Finding]:
 def grouping_without_effect(ctx: Context) -> Iterator[Finding]:
     """Grouping by length where all sequences have the same length, or where the order is fixed.
 
-    `data.group_by_length: true` is not written beside `data.packing` or `data.shuffle: false`.
+    `data.group_by_length: true` is not written together with `data.packing` or `data.shuffle: false`.
 
     Why: Packed sequences are all filled up to `data.max_length`, and without shuffling the order is that of the files.
     It would have no effect.
@@ -272,7 +272,7 @@ def grouping_without_effect(ctx: Context) -> Iterator[Finding]:
         data.group_by_length: true
     """
     data = ctx.run.spec.data
-    is_grouped = "group_by_length" in data.model_fields_set and data.group_by_length
+    is_grouped = data.is_written("group_by_length") and data.group_by_length
     if is_grouped and (data.packing or not data.shuffle):
         key = "data.group_by_length"
         other = "data.packing" if data.packing else "data.shuffle"

@@ -9,6 +9,7 @@ from typing import TypeGuard
 
 from harness.findings import Finding, Fix
 from harness.gates.optimizer_facts import (
+    TYPES_WITH_MINIMUM,
     get_parameter_key,
     get_scheduler_name,
     get_scheduler_params,
@@ -17,6 +18,8 @@ from harness.gates.optimizer_facts import (
 )
 from harness.gates.registry import Cite, Context, gate
 
+_ENDS = {"constant": "stays at the peak", "inverse_sqrt": "falls without a limit"}
+"""Where a schedule without a minimum rate ends, other than at 0."""
 _TYPE = "deepspeed.scheduler.type"
 _PARAMS = "deepspeed.scheduler.params"
 _TOTAL = f"{_PARAMS}.total_num_steps"
@@ -429,7 +432,7 @@ def two_warmup_lengths(ctx: Context) -> Iterator[Finding]:
         scheduler.warmup_ratio: 0.1
     """
     scheduler = ctx.run.spec.scheduler
-    if scheduler.warmup_steps is not None and "warmup_ratio" in scheduler.model_fields_set:
+    if scheduler.warmup_steps is not None and scheduler.is_written("warmup_ratio"):
         key = "scheduler.warmup_ratio"
         yield ctx.finding(
             f"{ctx.key(key)} is not read, since `scheduler.warmup_steps` is {scheduler.warmup_steps}",
@@ -442,19 +445,20 @@ def two_warmup_lengths(ctx: Context) -> Iterator[Finding]:
 
 @gate(
     "MD008",
-    "minimum-rate-without-cosine",
+    "minimum-rate-that-is-not-read",
     upstream="silent",
     severity="warning",
     unread="the schedule has no minimum",
     needs=("a run spec",),
 )
-def min_lr_without_cosine(ctx: Context) -> Iterator[Finding]:
+def min_lr_not_read(ctx: Context) -> Iterator[Finding]:
     """A minimum learning rate that the schedule does not have.
 
-    `scheduler.min_lr_ratio` above 0 with a `scheduler.type` other than `cosine`.
+    `scheduler.min_lr_ratio` above 0 with a `scheduler.type` other than `cosine`, `polynomial` and
+    `warmup_stable_decay`.
 
-    Why: Only the cosine ends at a share of the peak. A constant rate stays, a linear one falls to 0, whatever the ratio
-    says.
+    Why: Only these end at a share of the peak. A constant rate stays there, a linear one and a cosine with restarts
+    fall to 0, and the inverse square root goes on falling, whatever the ratio says.
 
     Example:
         scheduler.type: linear
@@ -465,11 +469,11 @@ def min_lr_without_cosine(ctx: Context) -> Iterator[Finding]:
         scheduler.min_lr_ratio: 0.1
     """
     scheduler = ctx.run.spec.scheduler
-    if scheduler.type != "cosine" and scheduler.min_lr_ratio:
+    if scheduler.type not in TYPES_WITH_MINIMUM and scheduler.min_lr_ratio:
         key = "scheduler.min_lr_ratio"
+        end = _ENDS.get(scheduler.type, "falls to 0")
         yield ctx.finding(
-            f"{ctx.key(key)} is read by a cosine only; a {scheduler.type} schedule "
-            + ("falls to 0" if scheduler.type == "linear" else "stays at the peak"),
+            f"{ctx.key(key)} is not read: a {scheduler.type} schedule {end}",
             key,
             label="has no effect",
             related=[("scheduler.type", "the schedule is set here")],

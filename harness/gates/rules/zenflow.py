@@ -11,6 +11,10 @@ from harness.gates.registry import Cite, Context, gate
 _ZENFLOW = "deepspeed.zero_optimization.zenflow"
 
 
+def _count_micro_batches(count: int) -> str:
+    return "1 micro-batch" if count == 1 else f"{count} micro-batches"
+
+
 def _has_zenflow(ctx: Context) -> bool:
     """Has `zero_optimization` a `zenflow` block?"""
     return ctx.ds("zero_optimization.zenflow") is not None
@@ -174,14 +178,15 @@ def overridden_accumulation(ctx: Context) -> Iterator[Finding]:
     if ctx.ds("zero_optimization.zenflow.select_strategy") == "step":
         values[f"{_ZENFLOW}.select_interval"] = steps
     yield ctx.finding(
-        f"{ctx.key(key)} is {interval}, so DeepSpeed accumulates {interval} micro-batches instead of {steps}",
+        f"{ctx.key(key)} is {interval}, so DeepSpeed accumulates {_count_micro_batches(interval)} instead of {steps}",
         key,
         label="replaces gradient accumulation",
         related=[("train.gradient_accumulation_steps", "asked for here")],
         fix=Fix(
             f"set {ctx.key(key)} to {steps}",
             values,
-            effect=f"the global batch is the one asked for, and unimportant gradients wait for {steps} micro-batches",
+            effect="the global batch is the one asked for, and all gradients are applied "
+            + ("at each micro-batch" if steps == 1 else f"every {steps} micro-batches"),
         ),
     )
 
@@ -235,8 +240,8 @@ def refused_zenflow_intervals(ctx: Context) -> Iterator[Finding]:
         fix=Fix(
             f"set `select_strategy` to `step` and `select_interval` to {new_interval}",
             {strategy_key: "step", interval_key: new_interval},
-            safe=True,
-            effect=f"important gradients are chosen anew every {new_interval} micro-batches",
+            effect="important gradients are chosen "
+            + ("at each micro-batch" if new_interval == 1 else f"every {new_interval} micro-batches"),
         ),
     )
 
@@ -268,7 +273,7 @@ def zenflow_at_stage_0(ctx: Context) -> Iterator[Finding]:
             _ZENFLOW,
             label="no ZenFlow at stage 0",
             related=[("zero.stage", "the stage is set here")],
-            fix=Fix("remove it", {_ZENFLOW: None}, safe=True, effect="all gradients are applied in each step"),
+            fix=Fix("remove it", {_ZENFLOW: None}, effect="all gradients are applied in each step"),
             of_key=True,
         )
 
@@ -308,7 +313,7 @@ def zenflow_off_cuda(ctx: Context) -> Iterator[Finding]:
             _ZENFLOW,
             label="allocates on CUDA",
             related=[("zero.stage", "the stage is set here")],
-            fix=Fix("remove it", {_ZENFLOW: None}, safe=True, effect="all gradients are applied in each step"),
+            fix=Fix("remove it", {_ZENFLOW: None}, effect="all gradients are applied in each step"),
             of_key=True,
         )
 
@@ -363,7 +368,11 @@ def zenflow_with_another_optimizer(ctx: Context) -> Iterator[Finding]:
         Cite(
             "runtime/zenflow/zenflow_stage_1_and_2.py", "offload selective optimizer should be used with overlap_comm"
         ),
-        Cite("runtime/zenflow/engine_stage3.py", "offload selective optimizer should be used with overlap_comm"),
+        Cite(
+            "runtime/zenflow/engine_stage3.py",
+            "offload selective optimizer should be used with overlap_comm",
+            since="0.18.1",
+        ),
     ),
     since="0.17.5",
 )
@@ -395,7 +404,11 @@ def zenflow_offload_without_overlap(ctx: Context) -> Iterator[Finding]:
             f"{ctx.key(key)} needs {ctx.key(overlap_key)}",
             key,
             related=[(overlap_key, "switched off here"), ("zero.stage", "off by default below stage 3")],
-            fix=Fix(f"set {ctx.key(overlap_key)} to `true`", {overlap_key: True}, safe=True),
+            fix=Fix(
+                f"set {ctx.key(overlap_key)} to `true`",
+                {overlap_key: True},
+                effect="gradients are reduced during the backward pass",
+            ),
         )
 
 
@@ -444,7 +457,7 @@ def parameters_unknown_to_adamw(ctx: Context) -> Iterator[Finding]:
             fix=Fix(
                 "write `params` with a learning rate, 0.001 being DeepSpeed's default",
                 {"deepspeed.optimizer.params.lr": 0.001},
-                safe=True,
+                effect="trains at 0.001",
             ),
         )
     names = [name for name in _PARAMETERS_OF_DEEPSPEED if name in optimizer.params]

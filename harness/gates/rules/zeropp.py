@@ -52,9 +52,9 @@ def indivisible_hpz_groups(ctx: Context) -> Iterator[Finding]:
     best = largest_divisor(size - 1, world)
     effect = "the same steps, with other traffic between the ranks"
     if best > 1:
-        fix = ctx.fix_to_set(_HPZ_SIZE, best, safe=True, effect=effect)
+        fix = ctx.fix_to_set(_HPZ_SIZE, best, effect=effect)
     else:
-        fix = Fix("remove it", {_HPZ_SIZE: None}, safe=True, effect=effect)
+        fix = Fix("remove it", {_HPZ_SIZE: None}, effect=effect)
     yield ctx.finding(
         f"{ctx.key(_HPZ_SIZE)} is {size}, which does not divide {world} ranks",
         _HPZ_SIZE,
@@ -103,7 +103,6 @@ def hpz_larger_than_world(ctx: Context) -> Iterator[Finding]:
     "ZR018",
     "hpz-with-tensor-parallelism",
     upstream="wrong",
-    unread="no size works with tensor parallelism",
     cites=(Cite("utils/groups.py", "zero_param_parallel_size_ = min(group_size, world_size)"),),
     when=lambda ctx: ctx.stage == 3 and ctx.tensor_parallel_size > 1,
 )
@@ -132,7 +131,6 @@ def hpz_with_tensor_parallelism(ctx: Context) -> Iterator[Finding]:
             fix=Fix(
                 "remove it",
                 {_HPZ_SIZE: None},
-                safe=True,
                 effect="the weights are right; parameters cross nodes more often",
             ),
         )
@@ -331,7 +329,7 @@ def quantized_gradients_on_one_node(ctx: Context) -> Iterator[Finding]:
     upstream="asserts",
     cites=(
         Cite("runtime/zero/stage3.py", "when enable all_to_all_reduce, reduce_scatter should also be enabled"),
-        Cite("runtime/zero/stage3.py", "Muon and all2all process group cannot be used together"),
+        Cite("runtime/zero/stage3.py", "Muon and all2all process group cannot be used together", since="0.18.9"),
     ),
     when=lambda ctx: ctx.stage == 3 and _has_quantized_gradients(ctx),
 )
@@ -348,12 +346,14 @@ def refused_quantized_gradients(ctx: Context) -> Iterator[Finding]:
         zero.reduce_scatter: false
         deepspeed.zero_optimization.zero_quantized_gradients: true
     """
-    if ctx.optimizer.name == "muon":
+    if ctx.optimizer.name == "muon" and ctx.target.version >= (0, 18, 9):  # before, it takes no Muon at all: OP018
         conflict, conflict_key = "Muon", f"{ctx.optimizer.key}.type"
         fix = ctx.fix_to_remove(_QUANTIZED_GRADIENTS, effect="gradients cross the nodes in full precision")
     elif ctx.ds("zero_optimization.reduce_scatter", True) is False:
         conflict, conflict_key = "`reduce_scatter: false`", "zero.reduce_scatter"
-        fix = Fix(f"set {ctx.key(conflict_key)} to `true`", {conflict_key: True}, safe=True)
+        fix = Fix(
+            f"set {ctx.key(conflict_key)} to `true`", {conflict_key: True}, effect="gradients are reduce-scattered"
+        )
     else:
         return
     yield ctx.finding(

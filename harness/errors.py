@@ -35,3 +35,7 @@ class UserError(Exception):
         self.findings = tuple(findings)
         self.code = code
         super().__init__("; ".join(f.message for f in self.findings))
+
+
+class UnreadableKeyError(Exception):
+    """Somebody reads a key of a file that cannot be read, as its value is wrong; the message is the key."""

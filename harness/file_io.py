@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bounded reads of untrusted files, and atomic writes.
 
-`read_regular` is for every file that somebody else may have written. `write_atomically` is for a user's files, whose
-links and modes it respects; `replace_file` is for files of a run.
+`read_regular` is for every file that somebody else may have written. `write_output_file` is for what a user names after
+`--output`, which may be a pipe; `write_atomically` is for a user's files, whose links and modes it respects;
+`replace_file` is for files of a run.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import errno
 import json
 import os
 import stat
+import sys
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -69,6 +71,29 @@ def _is_deeper_than(value: Any, levels: int) -> bool:
     return children is not None and (not levels or any(_is_deeper_than(v, levels - 1) for v in children))
 
 
+def write_output_file(path: Path, text: str) -> None:
+    """Write `text` to a file that the user named: to a pipe or a character device as it is, such as `/dev/stdout` or
+    `/dev/null`, and to a regular file atomically. Raises OSError.
+    """
+    stream = {"/dev/stdout": sys.stdout, "/dev/stderr": sys.stderr}.get(str(path))
+    if stream is not None:  # also where a shell redirected it to a file, which a rename would cut off from the shell
+        stream.write(text)
+        stream.flush()
+    elif _is_pipe_or_device(path):
+        with path.open("w", encoding="utf-8") as file:
+            file.write(text)
+    else:
+        write_atomically(path, text)
+
+
+def _is_pipe_or_device(path: Path) -> bool:
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
+
+
 def write_atomically(path: Path, text: str) -> None:
     """Write `text` as UTF-8 to a temporary file next to `path`, flush it to the disk, then rename. Raises OSError, and
     then the old file stays.
@@ -95,11 +120,24 @@ def write_atomically(path: Path, text: str) -> None:
 
 def _file_mode(path: Path) -> int:
     """The old file's permissions, or those that any new file gets."""
-    if path.exists():
-        return path.stat().st_mode & 0o7777
+    return path.stat().st_mode & 0o7777 if path.exists() else 0o666 & ~read_umask()
+
+
+def read_umask() -> int:
+    """The permissions that this process withholds from new files."""
     umask = os.umask(0)
     os.umask(umask)
-    return 0o666 & ~umask
+    return umask
+
+
+def apply_umask(folder: Path) -> None:
+    """Give a folder and everything below it the permissions of new files: some libraries write files that nobody else
+    may read. Raises OSError.
+    """
+    withheld = read_umask()
+    for path in (folder, *folder.rglob("*")):
+        if not path.is_symlink():
+            path.chmod((0o777 if path.is_dir() else 0o666) & ~withheld)
 
 
 def relative_to_cwd(path: Path) -> Path:

@@ -43,9 +43,8 @@ class Label(NamedTuple):
 class Fix(NamedTuple):
     """The fix of a finding.
 
-    `sets` maps dotted spec keys to their new value (None: remove the key). `safe` means that the training stays the
-    same, that no tier of offload and no path changes, and that the fix replaces a written value only where DeepSpeed
-    refuses it or nothing reads it; otherwise `effect` describes the change.
+    `sets` maps dotted spec keys to their new value (None: remove the key). `safe` means that the run trains, fits and
+    stores the same (`harness.gates.fix_safety`); otherwise `effect` describes the change.
     """
 
     title: str
@@ -88,6 +87,10 @@ class Finding(NamedTuple):
             if fix
             else None,
         }
+
+
+UNREADABLE_KEYS = "keys that cannot be read"
+"""What a gate lacks that depends on a key with a mistake."""
 
 
 class SkippedGate(NamedTuple):

@@ -13,6 +13,8 @@ _BINARY = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
 _DECIMAL = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
 _MAX_NUMBER = 1e100
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGTP]?)(i?)B?\s*", re.IGNORECASE)
+SIZE_PATTERN = r"^[0-9]+(\.[0-9]+)? *[KMGTPkmgtp]?[Ii]?[Bb]?$"
+"""The texts of `parse_bytes`, for JSON Schemas."""
 
 
 def parse_bytes(text: str | int) -> int:
@@ -56,12 +58,22 @@ def format_bytes(count: float) -> str:
     raise ValueError(count)  # not reached: the last prefix takes everything
 
 
+def format_trainable(trainable: float, total: float) -> str:
+    """`4.19 M of 8.03 B (0.052%)`: the trainable parameters of a model, adapters included in both counts."""
+    return f"{format_count(trainable)} of {format_count(total)} ({100 * trainable / max(total, 1):.3g}%)"
+
+
 def format_count(count: float) -> str:
     """`13.02 B`, `7.1 M`; for parameters and tokens."""
     for limit, suffix in ((1e12, " T"), (1e9, " B"), (1e6, " M"), (1e3, " k")):
         if abs(count) >= limit:
             return f"{count / limit:.2f}{suffix}"
     return f"{count:.0f}"
+
+
+def pluralize(number: int, word: str) -> str:
+    """`1 record`, `1,024 records`."""
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
 
 
 def format_seconds(seconds: float) -> str:

@@ -18,6 +18,7 @@ State = Literal["completed", "stopped", "failed"]
 VERDICT = "verdict.json"
 FORMAT_VERSION = 1
 _MAX_BYTES = 1 << 20
+_SIGNAL_NAMES = {"SIGINT": "Ctrl-C (SIGINT)", "SIGUSR1": "SIGUSR1 (notice of pre-emption)"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,37 @@ class Verdict:
     """The number of the attempt that ended so."""
     time: float = 0.0
     """When, in seconds since 1970."""
+    seconds: float = 0.0
+    """The time of the whole launch: ops, all attempts, and the export. 0: not known."""
+
+
+def describe_verdict(verdict: Verdict) -> str:
+    """The end of a run in one line, the same for the terminal, `harness runs`, the report and `harness explain --log`:
+    `failed on rank 1 (node2) at step 24: killed by SIGKILL`. The caller shortens it and escapes it.
+    """
+    if verdict.state == "completed":
+        return f"completed at step {verdict.step}"
+    return f"{verdict.state}{describe_end(verdict)}"
+
+
+def describe_end(verdict: Verdict) -> str:
+    """What follows the state in that line: rank, host and signal, step, and reason."""
+    by = f" by {describe_signal(verdict.signal)}" if verdict.state == "stopped" and verdict.signal else ""
+    rank = f" on {describe_rank(verdict)}" if verdict.rank is not None else ""
+    reason = f": {verdict.reason}" if verdict.reason else ""
+    return f"{by}{rank} at step {verdict.step}{reason}"
+
+
+def describe_rank(verdict: Verdict) -> str:
+    """`rank 1 (node2)`; empty where no rank is named."""
+    if verdict.rank is None:
+        return ""
+    return f"rank {verdict.rank}" + (f" ({verdict.host})" if verdict.host else "")
+
+
+def describe_signal(name: str) -> str:
+    """The signal's name for people."""
+    return _SIGNAL_NAMES.get(name, name)
 
 
 def verdict_to_json(verdict: Verdict) -> dict[str, Any]:
@@ -59,6 +91,7 @@ def verdict_to_json(verdict: Verdict) -> dict[str, Any]:
         "step": verdict.step,
         "attempt": verdict.attempt,
         "time": verdict.time,
+        "seconds": verdict.seconds,
         "refused": verdict.refused,
         "crashed": verdict.crashed,
         "notes": list(verdict.notes),
@@ -83,10 +116,10 @@ def read_verdict(run_dir: Path) -> Verdict | None:
 
 def _parse_verdict(body: Any) -> Verdict:
     """Raises ValueError, KeyError and TypeError for anything that `write_verdict` does not write."""
-    rank, notes, time = body["rank"], body["notes"], body["time"]
+    rank, notes, time, seconds = body["rank"], body["notes"], body["time"], body.get("seconds", 0.0)
     if body["state"] not in get_args(State) or not isinstance(notes, list):
         raise ValueError
-    if not isinstance(time, (int, float)) or not 0 <= time < 1e11:
+    if not all(isinstance(value, (int, float)) and 0 <= value < 1e11 for value in (time, seconds)):
         raise ValueError
     return Verdict(
         state=body["state"],
@@ -102,6 +135,7 @@ def _parse_verdict(body: Any) -> Verdict:
         cause=_parse_str(body["cause"]),
         attempt=_parse_int(body["attempt"]),
         time=float(time),
+        seconds=float(seconds),
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.file_io import open_regular, parse_json, read_regular, replace_file
+from harness.file_io import apply_umask, open_regular, parse_json, read_regular, replace_file, write_output_file
 
 
 def test_only_a_regular_file_within_its_limit_is_read(tmp_path: Path) -> None:
@@ -72,3 +72,29 @@ def test_many_who_replace_one_file_at_once_do_not_meet(tmp_path: Path) -> None:
         for done in [pool.submit(often, text) for text in texts]:
             done.result()
     assert [path.name for path in tmp_path.iterdir()] == ["note"]
+
+
+def test_output_goes_through_a_pipe_that_stays_one(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor(1) as pool:
+        read = pool.submit(pipe.read_text, encoding="utf-8")
+        write_output_file(pipe, "text\n")
+        assert read.result(10) == "text\n"
+    assert pipe.is_fifo()
+    write_output_file(tmp_path / "file", "text\n")
+    assert (tmp_path / "file").read_text(encoding="utf-8") == "text\n"
+
+
+def test_a_folder_gets_the_permissions_of_new_files(tmp_path: Path) -> None:
+    folder, file, secret = tmp_path / "export", tmp_path / "export" / "model", tmp_path / "secret"
+    folder.mkdir(mode=0o700)
+    file.touch(mode=0o600)
+    secret.touch(mode=0o600)
+    (folder / "link").symlink_to(secret)
+    before = os.umask(0o027)
+    try:
+        apply_umask(folder)
+    finally:
+        os.umask(before)
+    assert [path.stat().st_mode & 0o777 for path in (folder, file, secret)] == [0o750, 0o640, 0o600]

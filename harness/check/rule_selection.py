@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix, Report
+from harness.gates.registry import all_gates
 
 
 class RuleSelection(NamedTuple):
@@ -30,19 +31,19 @@ class RuleSelection(NamedTuple):
     def filter_report(self, report: Report, *, readable: bool, is_spec: bool) -> Report:
         """The report without what does not count.
 
-        Errors of a file that could not be read as far as the gates are kept: without them it would be called good.
+        Errors in reading a file are kept where the gates did not see all of it: without them it would be called good.
         """
         if not self:
             return report
-        selected = tuple(f for f in report.findings if self.includes(f.gate) or (f.is_error and not readable))
+        gates = {gate.id for gate in all_gates()} if not readable else set()
+        kept = [f for f in report.findings if f.is_error and not readable and f.gate not in gates]
+        selected = tuple(f for f in report.findings if self.includes(f.gate) or f in kept)
         left_out = tuple(f for f in report.findings if f not in selected)
         skipped = tuple(s for s in report.skipped if self.includes(s.gate))
         checked = self._count_checked(report, is_spec=is_spec) if report.checked else 0
         return report._replace(findings=selected, left_out=left_out, skipped=skipped, checked=checked)
 
     def _count_checked(self, report: Report, *, is_spec: bool) -> int:
-        from harness.gates.registry import all_gates
-
         skipped = {s.gate for s in report.skipped}
         gates = [g for g in all_gates() if g.id not in skipped and (is_spec or "a run spec" not in g.needs)]
         return sum(self.includes(gate.id) for gate in gates)

@@ -1,37 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The list of commands. A call imports only the command that it names, so that every command starts fast."""
+"""The program. A call imports only the command that it names, so that every command starts fast."""
 
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from typing import Annotated, NoReturn
 
 import typer
 
+from harness.cli.command_list import ALIASES, COMMAND_GROUPS, COMMANDS, Command
 from harness.cli.error_handler import exit_broken_pipe, report_crash, report_full_disk, with_broken_pipe
+from harness.cli.help_groups import CommandGroups, GroupedCommand
 from harness.errors import ExitCode, UserError
 
-COMMANDS: dict[str, tuple[str, str]] = {
-    "validate-config": ("validate_config", "Check run specs and DeepSpeed JSONs"),
-    "plan": ("plan", "Estimate memory and step time; list alternatives"),
-    "render": ("render", "Print the DeepSpeed JSON of a run spec"),
-    "adopt": ("adopt", "Convert a DeepSpeed, accelerate, axolotl or LLaMA-Factory config"),
-    "data": ("data", "Preview the tokenized training data"),
-    "preflight": ("preflight", "Check every host before a launch"),
-    "rehearse": ("rehearse", "Run all phases of a run in small, before a long one"),
-    "tune": ("tune", "Time the planner's best settings; write the fastest as a spec"),
-    "launch": ("launch", "Train a run spec under the deepspeed launcher"),
-    "runs": ("runs", "List runs with their state, step and speed"),
-    "report": ("report", "Write an HTML report of a run, or a comparison of several"),
-    "export": ("export", "Export a checkpoint as a Hugging Face folder"),
-    "checkpoint": ("checkpoint", "List, verify, show, compare, remove checkpoints"),
-    "explain": ("explain", "Explain a finding, or the log of a failed job"),
-    "schema": ("schema", "Print the JSON Schema of run specs, for editors"),
-    "upgrade-check": ("upgrade_check", "Show what changes for a file under a newer DeepSpeed"),
-    "doctor": ("doctor", "Check this machine: versions, compilers, GPUs, memory"),
-}
-"""Command -> the module below `harness.cli` whose function of the same name it is, and a few words for the list."""
+_COMPLETION_VARIABLE = "_HARNESS_COMPLETE"
+"""Set by the completion script of the shell, as typer names it."""
 
 
 def main() -> NoReturn:
@@ -53,19 +38,55 @@ def main() -> NoReturn:
 
 
 def build_app(arguments: list[str]) -> typer.Typer:
-    """The typer application with the command that `arguments` name, or with all of them where they name none."""
-    app = typer.Typer(add_completion=False, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
+    """The typer application with the command that `arguments` name; or, where they name none, with all of them by name
+    and summary alone.
+    """
+    if arguments[:1] == ["--show-completion"] and len(arguments) == 2:  # typer would show that of the current shell
+        os.environ[_COMPLETION_VARIABLE] = f"source_{arguments[1]}"
+    words = _completed_words() if _COMPLETION_VARIABLE in os.environ else arguments
+    name = next((word for word in words if not word.startswith("-")), None)
+    is_command = name in COMMANDS or name in ALIASES
+    app = typer.Typer(
+        cls=CommandGroups,
+        add_completion=not is_command or _COMPLETION_VARIABLE in os.environ,
+        no_args_is_help=True,
+        context_settings={"help_option_names": ["-h", "--help"]},  # commands inherit it
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+    )
     app.callback()(root)
-    command = next((a for a in arguments if not a.startswith("-")), None)
-    names = [] if arguments == ["--version"] else [command] if command in COMMANDS else COMMANDS
-    for name in names:
-        function, summary = COMMANDS[name]
-        module = importlib.import_module(f"harness.cli.{function}")
-        no_args_is_help = getattr(module, "NO_ARGS_IS_HELP", False)
-        app.command(name, short_help=summary, no_args_is_help=no_args_is_help)(
-            with_broken_pipe(getattr(module, function))
-        )
+    if name is not None and is_command:
+        _add_command(app, name, COMMANDS[ALIASES.get(name, name)])
+    elif arguments != ["--version"]:
+        _add_names(app)
     return app
+
+
+def _add_command(app: typer.Typer, name: str, command: Command) -> None:
+    module = importlib.import_module(f"harness.cli.{command.function}")
+    no_args_is_help = getattr(module, "NO_ARGS_IS_HELP", False)
+    function = with_broken_pipe(getattr(module, command.function))
+    app.command(name, cls=GroupedCommand, short_help=command.summary, no_args_is_help=no_args_is_help)(function)
+
+
+def _add_names(app: typer.Typer) -> None:
+    """For the list, the completion of names, and did-you-mean: nothing is imported."""
+    for group, commands in COMMAND_GROUPS.items():
+        for name, command in commands.items():
+            app.command(name, short_help=command.summary, rich_help_panel=group)(_placeholder)
+    for alias in ALIASES:  # which the help leaves out
+        app.command(alias)(_placeholder)
+
+
+def _placeholder() -> None:
+    """A command that is listed, never called: `build_app` imports the one that is named."""
+    raise NotImplementedError
+
+
+def _completed_words() -> list[str]:
+    """The words that the shell completes; bash has them in one variable, zsh and fish in another."""
+    line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS", "")
+    return line.split()[1:]
 
 
 def _print_version(is_given: bool) -> None:

@@ -16,10 +16,12 @@ from harness.checkpoints.checkpoint_list import find_checkpoints_folder, find_ma
 from harness.checkpoints.evaluations import Evaluations
 from harness.checkpoints.removal import remove_and_update_latest, require_another_complete, require_checkpoints
 from harness.checkpoints.verify_paths import verify_paths
+from harness.cli.completion import complete_run
 from harness.cli.console import exit_with, print_findings
 from harness.cli.output_format import OutputFormat
 from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
+from harness.run_records.run_list import resolve_run_path
 from harness.views import checkpoint as view
 from harness.views.style import style_for
 
@@ -39,7 +41,12 @@ class Action(StrEnum):
 def checkpoint(
     action: Annotated[Action, typer.Argument(metavar="ACTION", help="ls, verify, show, diff or rm.")],
     paths: Annotated[
-        list[str], typer.Argument(metavar="RUN_OR_CHECKPOINT", help="A run directory or a checkpoint; two for diff.")
+        list[str],
+        typer.Argument(
+            metavar="RUN_OR_CHECKPOINT",
+            help="A run directory, its name below `runs`, `latest`, or a checkpoint; two for diff.",
+            autocompletion=complete_run,
+        ),
     ],
     format: Annotated[OutputFormat, typer.Option("--format", help="Output format.")] = OutputFormat.text,
     quick: Annotated[bool, typer.Option("--quick", help="verify: check names and sizes only, not every byte.")] = False,
@@ -52,9 +59,9 @@ def checkpoint(
 
     Exit codes: 0 fine, 1 a checkpoint is damaged, 2 no such checkpoint.
 
-    Example: harness checkpoint verify runs/latest
+    Example: harness checkpoint verify latest
     """
-    folders = [Path(p) for p in paths]
+    folders = [resolve_run_path(p) for p in paths]
     _check_count(action, folders)
     actions: dict[Action, Callable[[], ExitCode]] = {
         Action.ls: lambda: _list_checkpoints(folders[0], format),

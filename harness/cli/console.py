@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from harness.check.check_file import CheckedFile
 from harness.errors import ExitCode
-from harness.findings import Finding, LinesOf
+from harness.file_io import write_output_file
+from harness.findings import Finding, Fix, LinesOf
 from harness.plan.resolved_run import ResolvedRun
 from harness.views import findings_text
 from harness.views.style import escape_unprintable, style_for
@@ -53,12 +55,33 @@ def exit_rejected(rejected: LaunchRejected) -> NoReturn:
 
 def exit_on_errors(checked: CheckedFile, closing: str) -> ResolvedRun:
     """The run, with warnings printed; or, after all errors are printed, the end of the program."""
+    run = print_errors(checked, closing)
+    if run is None:
+        exit_with(checked.code)
+    return run
+
+
+def print_errors(checked: CheckedFile, closing: str) -> ResolvedRun | None:
+    """Print what was found; returns the run, or None where there are errors."""
     if checked.report.findings:
         print_findings(checked.report.findings, checked.lines_of)
     if checked.run is None or not checked.report.ok:
         print(f"{findings_text.format_summary([checked.report], style_for(sys.stderr))}. {closing}.", file=sys.stderr)
-        exit_with(checked.code)
+        return None
     return checked.run
+
+
+def write_output(file: Path, text: str) -> ExitCode:
+    """Write a file that the user named, and say so; where that fails, print the finding (RN003) and return its code."""
+    try:
+        write_output_file(file, text)
+    except OSError as error:
+        message = f"`{file}` cannot be written: {(error.strerror or str(error)).lower()}"
+        fix = Fix("choose another file with `--output`")
+        print_findings([Finding("RN003", "error", message, fix=fix)], None)
+        return ExitCode.USAGE
+    print(f"Wrote {file}.", file=sys.stderr)
+    return ExitCode.OK
 
 
 def exit_with(code: ExitCode | int) -> NoReturn:

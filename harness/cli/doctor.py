@@ -31,7 +31,8 @@ def doctor(
         typer.Option("--tune-nvme", metavar="FOLDER", help="Find fast I/O settings for NVMe offload on this disk."),
     ] = None,
     seconds: Annotated[
-        float, typer.Option("--seconds", min=1.0, max=3600.0, help="With --tune-nvme: duration of the search.")
+        float,
+        typer.Option("--seconds", metavar="N", min=1.0, max=3600.0, help="With --tune-nvme: duration of the search."),
     ] = aio_tuning.SEARCH_SECONDS,
 ) -> None:
     """Check this machine: versions, compilers, accelerators, memory, left-overs of earlier runs. With NVIDIA GPUs a

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`harness explain`: the page of a finding, or the diagnosis of a job's log."""
+"""`harness explain`: the page of a finding or of a key, or the diagnosis of a job's log."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from harness.cli.completion import complete_explained, complete_run
 from harness.cli.console import exit_with, print_findings
 from harness.cli.output_format import OutputFormat
 from harness.errors import ExitCode, UserError
@@ -18,8 +19,14 @@ from harness.findings import Finding, Fix
 def explain(
     ids: Annotated[
         list[str] | None,
-        typer.Argument(metavar="ID...", help="Ids such as PP001, names, or families such as ZR; none lists them all."),
+        typer.Argument(
+            metavar="[ID|KEY]...",
+            help="Ids such as PP001, names, families such as ZR, or keys such as `data.packing`, also by the names of "
+            "DeepSpeed and trainers.",
+            autocompletion=complete_explained,
+        ),
     ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List all findings by id.")] = False,
     all_: Annotated[bool, typer.Option("--all", help="Print every page.")] = False,
     table: Annotated[
         bool,
@@ -30,13 +37,15 @@ def explain(
         typer.Option(
             "--log",
             metavar="FILE|RUN|-",
-            help="Find the first cause of a failed job in its log: a log of any DeepSpeed job, a run directory, a "
-            "folder of logs, or `-` for standard input.",
+            help="Find the first cause of a failed job in its log: a log of any DeepSpeed job, a run directory, "
+            "`latest` or the name of a run below `runs`, a folder of logs, or `-` for standard input.",
+            autocompletion=complete_run,
         ),
     ] = None,
     format: Annotated[OutputFormat, typer.Option("--format", help="Output format of `--log`.")] = OutputFormat.text,
 ) -> None:
-    """Explain a finding: the check, DeepSpeed's own behavior, an example, and the settings to use instead.
+    """Explain a finding: the check, DeepSpeed's own behavior, an example, and the settings to use instead; or a key of
+    a run spec: its meaning, type and default, and the findings about it. Without a word, list the families of findings.
 
     With `--log`, explain a failed job: the rank that failed first, its error, the errors that followed, and the fix.
 
@@ -49,16 +58,23 @@ def explain(
         _explain_log(log, format)
     from harness.check.finding_index import list_rows
     from harness.views import gate_pages
+    from harness.views.key_pages import render_foreign_name, render_key
 
     width = min(shutil.get_terminal_size((120, 24)).columns, 120)
     if table:
         print(gate_pages.render_table_markdown(), end="")
         exit_with(ExitCode.OK)
     words = [row.id for row in list_rows()] if all_ else ids or []
-    if not words:
-        print(gate_pages.render_table(list_rows(), width))
+    if list_ or not words:
+        print(gate_pages.render_table(list_rows(), width) if list_ else gate_pages.render_families(width))
         exit_with(ExitCode.OK)
-    pages = [gate_pages.render_page(word, width) or gate_pages.render_family(word, width) for word in words]
+    pages = [
+        gate_pages.render_page(word, width)
+        or gate_pages.render_family(word, width)
+        or render_key(word, width)
+        or render_foreign_name(word, width)
+        for word in words
+    ]
     unknown = [gate_pages.unknown_id_finding(word) for word, page in zip(words, pages, strict=True) if page is None]
     if unknown:
         print_findings(unknown, None)

@@ -9,6 +9,7 @@ import sys
 import typer
 
 from harness.cli import launch_options as options
+from harness.cli import no_ssh_options
 from harness.cli.console import ConsoleLog, exit_rejected, exit_with, log_to_stderr
 from harness.cli.launch_output import print_dry_run, print_result, submit_and_print
 from harness.cli.options import (
@@ -46,6 +47,12 @@ def launch(
     exclude: ExcludeOption = "",
     num_nodes: NumNodesOption = None,
     num_gpus: NumGpusOption = None,
+    sbatch: options.SbatchOption = None,
+    no_preflight: options.NoPreflightOption = False,
+    no_ssh: no_ssh_options.NoSshOption = False,
+    run_id: no_ssh_options.RunIdOption = None,
+    node_rank: no_ssh_options.NodeRankOption = None,
+    master_addr: no_ssh_options.MasterAddrOption = None,
     dry_run: options.DryRunOption = False,
     resume: options.ResumeOption = "never",
     allow_change: options.AllowChangeOption = None,
@@ -54,12 +61,6 @@ def launch(
     debug_distributed: options.DebugDistributedOption = False,
     allow_local_code: AllowCodeOption = False,
     format: options.FormatOption = OutputFormat.text,
-    sbatch: options.SbatchOption = None,
-    no_preflight: options.NoPreflightOption = False,
-    no_ssh: options.NoSshOption = False,
-    run_id: options.RunIdOption = None,
-    node_rank: options.NodeRankOption = None,
-    master_addr: options.MasterAddrOption = None,
     progress: options.ProgressOption = ProgressMode.auto,
     quiet: options.QuietOption = False,
     tee: options.TeeOption = False,
@@ -67,7 +68,7 @@ def launch(
     """Check, plan and render a run spec, then train it with the `deepspeed` launcher and supervise the ranks.
 
     Ctrl-C, SIGTERM and SIGUSR1 let the ranks finish their step and save; a second signal kills them. After SIGUSR1, a
-    scheduler's notice of pre-emption, there is no time limit but the scheduler's. A signal to a rank or to the
+    scheduler's notice of preemption, there is no time limit but the scheduler's. A signal to a rank or to the
     `deepspeed` launcher has the same effect.
 
     Exit codes: 0 completed, 1 errors in the spec, 4 this machine cannot run it, 5 engine does not match the spec
@@ -94,7 +95,7 @@ def launch(
         allow_local_code=allow_local_code,
         per_node=None
         if submits
-        else options.parse_no_ssh(no_ssh=no_ssh, run_id=run_id, node_rank=node_rank, master_addr=master_addr),
+        else no_ssh_options.parse_no_ssh(no_ssh=no_ssh, run_id=run_id, node_rank=node_rank, master_addr=master_addr),
         survey=not (dry_run or no_preflight),
         dry_run=dry_run,
         submission=SlurmSubmission(tuple(sys.argv[1:]), tuple(sbatch or ())) if submits else None,

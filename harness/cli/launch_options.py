@@ -7,10 +7,11 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.options import ProgressMode
+from harness.cli.completion import complete_resume
+from harness.cli.options import HOSTS_PANEL, ProgressMode
 from harness.cli.output_format import OutputFormat
-from harness.launching.setup.no_ssh import PerNodeLaunch
 
+_RESUME, _OUTPUT = "Resume and restart", "Output"
 _Text = str | None
 _Number = int | None
 DryRunOption = Annotated[
@@ -19,9 +20,12 @@ DryRunOption = Annotated[
 ResumeOption = Annotated[
     str,
     typer.Option(
-        metavar="auto|never|PATH",
+        metavar="auto|never|RUN",
+        autocompletion=complete_resume,
         help="Resume from the newest complete checkpoint of this spec (`auto`; from step 0 if there is none), or from "
-        "a run directory or checkpoint. Verifies every byte first, and makes a new run directory.",
+        "a run directory, a run's name such as `latest`, or a checkpoint. Verifies every byte first, and makes a new "
+        "run directory.",
+        rich_help_panel=_RESUME,
     ),
 ]
 AllowChangeOption = Annotated[
@@ -29,14 +33,17 @@ AllowChangeOption = Annotated[
     typer.Option(
         metavar="KEY",
         help="Allow resume although KEY (or section) differs from the checkpoint. Repeatable.",
+        rich_help_panel=_RESUME,
     ),
 ]
 MaxRestartsOption = Annotated[
     _Number,
     typer.Option(
+        metavar="N",
         min=0,
         help="Restarts at most, each from the last complete checkpoint, when a rank, a node or the launcher dies or "
         "the run hangs (`launch.max_restarts`).",
+        rich_help_panel=_RESUME,
     ),
 ]
 ProfileOption = Annotated[
@@ -53,57 +60,34 @@ DebugDistributedOption = Annotated[
         "--debug-distributed", help="Verify and log every collective (TORCH_DISTRIBUTED_DEBUG, NCCL_DEBUG). Slow."
     ),
 ]
-FormatOption = Annotated[OutputFormat, typer.Option("--format", help="Output format of the plan or the result.")]
+FormatOption = Annotated[
+    OutputFormat, typer.Option("--format", help="Output format of the plan or the result.", rich_help_panel=_OUTPUT)
+]
 SbatchOption = Annotated[
     list[str] | None,
-    typer.Option(metavar="OPTION", help="With `--slurm` outside a job: an option of sbatch, such as `--nodes=2`."),
-]
-NoPreflightOption = Annotated[
-    bool, typer.Option("--no-preflight", help="Skip the check of the hosts before the launch.")
-]
-NoSshOption = Annotated[
-    bool,
     typer.Option(
-        "--no-ssh",
-        help="Start the ranks of this host only. Run the same command on every host of the hostfile, such as in the "
-        "pods of a job, with the same `--run-id` and a run directory that all hosts share.",
+        metavar="OPTION",
+        help="With `--slurm` outside a job: an option of sbatch, such as `--nodes=2`.",
+        rich_help_panel=HOSTS_PANEL,
     ),
 ]
-RunIdOption = Annotated[
-    _Text, typer.Option("--run-id", metavar="ID", help="With `--no-ssh`: name of the job, the same on all hosts.")
-]
-NodeRankOption = Annotated[
-    _Number,
-    typer.Option(min=0, metavar="N", help="With `--no-ssh`: index of this host. Default: found by its hostname."),
-]
-MasterAddrOption = Annotated[
-    _Text,
-    typer.Option(metavar="ADDRESS", help="With `--no-ssh`: address of node 0. Default: its hostname."),
+NoPreflightOption = Annotated[
+    bool,
+    typer.Option("--no-preflight", help="Skip the check of the hosts before the launch.", rich_help_panel=HOSTS_PANEL),
 ]
 ProgressOption = Annotated[
     ProgressMode,
-    typer.Option(help="Progress style on stderr; `quiet` shows warnings and errors only."),
+    typer.Option(help="Progress style on stderr; `quiet` shows warnings and errors only.", rich_help_panel=_OUTPUT),
 ]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="The same as `--progress quiet`.")]
+QuietOption = Annotated[
+    bool, typer.Option("--quiet", "-q", help="The same as `--progress quiet`.", rich_help_panel=_OUTPUT)
+]
 TeeOption = Annotated[
-    bool, typer.Option("--tee", help="Show the output of all ranks, prefixed by rank, not only rank 0's.")
+    bool,
+    typer.Option(
+        "--tee", help="Show the output of all ranks, prefixed by rank, not only rank 0's.", rich_help_panel=_OUTPUT
+    ),
 ]
-
-
-def parse_no_ssh(
-    *, no_ssh: bool, run_id: str | None, node_rank: int | None, master_addr: str | None
-) -> PerNodeLaunch | None:
-    """The options of `--no-ssh`. Raises BadParameter."""
-    values = {"--run-id": run_id, "--node-rank": node_rank, "--master-addr": master_addr}
-    if not no_ssh:
-        odd = next((name for name, value in values.items() if value is not None), None)
-        if odd:
-            raise typer.BadParameter("needs `--no-ssh`", param_hint=odd)
-        return None
-    if run_id is None:
-        message = "is required with `--no-ssh`: one name for the job on all hosts, such as the scheduler's job number"
-        raise typer.BadParameter(message, param_hint="--run-id")
-    return PerNodeLaunch(run_id, node_rank, master_addr)
 
 
 def parse_profile(text: str | None) -> list[str]:

@@ -63,8 +63,6 @@ def print_result(result: LaunchResult, format: OutputFormat, last_lines: Sequenc
         diagnosis_dict = log_diagnosis.diagnosis_as_dict(diagnosis) if diagnosis else None
         print(view.launch_as_json(result, record, report, diagnosis_dict))
         return
-    print(view.render_summary(result, record, read_sample(run_dir), report, style))
-    if diagnosis:
-        width = min(shutil.get_terminal_size((120, 24)).columns, 120)
-        print(f"\nDiagnosis of the log (harness explain --log {view.format_path(run_dir)})")
-        print(log_diagnosis.render_diagnosis(diagnosis, style, width))
+    width = min(shutil.get_terminal_size((120, 24)).columns, 120)
+    text = view.render_summary(result, record, read_sample(run_dir), report, style, diagnosis=diagnosis, width=width)
+    print(text)

@@ -8,25 +8,40 @@ from typing import Annotated
 
 import typer
 
+from harness.cli.completion import complete_override
+
+HOSTS_PANEL = "Hosts"
 SpecArgument = Annotated[str, typer.Argument(metavar="SPEC", help="A run spec (YAML).", show_default=False)]
 SetOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="KEY=VALUE", help="Override a key of the spec, such as `train.max_steps=10`. Repeatable."
+        "--set",
+        metavar="KEY=VALUE",
+        help="Override a key of the spec, such as `train.max_steps=10`. Repeatable.",
+        autocompletion=complete_override,
     ),
 ]
 HostfileOption = Annotated[
-    str | None, typer.Option("--hostfile", metavar="FILE", help="Hosts and slots, in DeepSpeed's grammar.")
+    str | None,
+    typer.Option(
+        "--hostfile", metavar="FILE", help="Hosts and slots, in DeepSpeed's grammar.", rich_help_panel=HOSTS_PANEL
+    ),
 ]
 WorldSizeOption = Annotated[
-    int | None, typer.Option("--world-size", min=1, metavar="N", help="Ranks, where no hostfile is given.")
+    int | None,
+    typer.Option(
+        "--world-size", min=1, metavar="N", help="Ranks, where no hostfile is given.", rich_help_panel=HOSTS_PANEL
+    ),
 ]
 VersionOption = Annotated[
     str | None,
     typer.Option("--deepspeed-version", metavar="V", help="Check against this DeepSpeed instead of the installed one."),
 ]
 HostsOption = Annotated[
-    str | None, typer.Option("--hosts", metavar="A:N,B:N", help="Hosts and slots, instead of a hostfile.")
+    str | None,
+    typer.Option(
+        "--hosts", metavar="A:N,B:N", help="Hosts and slots, instead of a hostfile.", rich_help_panel=HOSTS_PANEL
+    ),
 ]
 AllowCodeOption = Annotated[
     bool,
@@ -34,19 +49,41 @@ AllowCodeOption = Annotated[
         "--allow-local-code", help="Run code that the spec chooses: `plugins.file`, variables such as PYTHONPATH."
     ),
 ]
+HereOption = Annotated[
+    bool,
+    typer.Option("--here", help="This machine runs it: paths, packages and devices that it lacks are errors."),
+]
 SlurmOption = Annotated[
     bool,
-    typer.Option("--slurm", help="Use the hosts of the current Slurm job; outside a job, `launch` submits one."),
+    typer.Option(
+        "--slurm",
+        help="Use the hosts of the current Slurm job; outside a job, `launch` submits one.",
+        rich_help_panel=HOSTS_PANEL,
+    ),
 ]
-IncludeOption = Annotated[str, typer.Option("--include", metavar="A@B:0,2", help="Only these hosts, or slots of them.")]
+IncludeOption = Annotated[
+    str,
+    typer.Option(
+        "--include", metavar="A@B:0,2", help="Only these hosts, or slots of them.", rich_help_panel=HOSTS_PANEL
+    ),
+]
 ExcludeOption = Annotated[
     str,
-    typer.Option("--exclude", metavar="A@B:0,2", help="All but these hosts, or slots of them."),
+    typer.Option(
+        "--exclude", metavar="A@B:0,2", help="All but these hosts, or slots of them.", rich_help_panel=HOSTS_PANEL
+    ),
 ]
-NumNodesOption = Annotated[int | None, typer.Option("--num-nodes", metavar="N", help="The first N hosts.")]
+NumNodesOption = Annotated[
+    int | None, typer.Option("--num-nodes", metavar="N", help="The first N hosts.", rich_help_panel=HOSTS_PANEL)
+]
 NumGpusOption = Annotated[
     int | None,
-    typer.Option("--num-gpus", metavar="N", help="The first N slots of each host; without hosts, ranks here."),
+    typer.Option(
+        "--num-gpus",
+        metavar="N",
+        help="The first N slots of each host; without hosts, ranks here.",
+        rich_help_panel=HOSTS_PANEL,
+    ),
 ]
 
 

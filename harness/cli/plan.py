@@ -14,12 +14,14 @@ import typer
 
 from harness.check import auto_plan
 from harness.check.auto_plan import SearchResult
-from harness.check.check_file import CheckedFile, check_file
+from harness.check.check_file import CheckedFile
 from harness.check.finding_places import place_findings
+from harness.check.machine_findings import check_for_plan, find_plan_device
 from harness.cli import plan_options as options
 from harness.cli.console import exit_on_errors, print_findings
-from harness.cli.options import HostfileOption, SetOption, WorldSizeOption
+from harness.cli.options import HereOption, HostfileOption, SetOption, WorldSizeOption
 from harness.cli.output_format import OutputFormat
+from harness.hostinfo import machine
 from harness.plan.bare_count import count_model_states
 from harness.plan.plan_json import plan_json
 from harness.plan.plan_request import PlanRequest
@@ -41,6 +43,7 @@ def plan(
     hostfile: HostfileOption = None,
     world_size: WorldSizeOption = None,
     overrides: SetOption = None,
+    here: HereOption = False,
     format: Annotated[OutputFormat, typer.Option("--format", help="Output format.")] = OutputFormat.text,
     model: options.ModelOption = None,
     params: options.ParamsOption = None,
@@ -90,16 +93,16 @@ def plan(
     elif model is not None or min_gpus:
         raise usage_error(f"a spec and `{'--model' if model else '--min-gpus'}` are both given", "leave the spec out")
     else:
-        checked = check_file(spec, overrides=overrides, hostfile=hostfile, world_size=world_size, allow_code=True)
+        checked = check_for_plan(spec, overrides, hostfile, world_size, here=here)
     run = exit_on_errors(checked, "Nothing was planned")
     searched = None
     if search or (request is not None and request.stage is None):
-        searched = auto_plan.find_best_plan(
-            run, raw or run.spec.model_dump(mode="json", exclude_unset=True), spec, hostfile
-        )
+        raw = raw or run.spec.model_dump(mode="json", exclude_unset=True)
+        searched = auto_plan.find_best_plan(run, raw, spec, hostfile)
     run = searched.plan.run if searched is not None and searched.plan is not None else run
     total = None if tokens is None else parse_count_option("--tokens", tokens)
-    planned = make_plan(run, Path.cwd(), tokens=total, price=price)  # where ranks look for a relative model folder too
+    memory = machine.host_memory().total or None
+    planned = make_plan(run, Path.cwd(), find_plan_device(here=here), tokens=total, price=price, local_memory=memory)
     next_command = "" if request or searched else format_next_command(run, spec, hostfile, overrides)
     _print_plan(planned, searched, checked, format, next_command)
     _write_files(planned, searched, write, plot)

@@ -7,47 +7,68 @@ from typing import Annotated
 
 import typer
 
+_NO_SPEC, _SEARCH = "Without a spec", "Search"
 _Text = str | None
 _Number = int | None
 OptionalSpec = Annotated[_Text, typer.Argument(metavar="[SPEC]", help="A run spec (YAML).", show_default=False)]
 ModelOption = Annotated[
-    _Text, typer.Option("--model", metavar="NAME", help="Without a spec: a model of the catalogue, or a folder.")
+    _Text,
+    typer.Option("--model", metavar="NAME", help="A model of the catalogue, or a folder.", rich_help_panel=_NO_SPEC),
 ]
 ParamsOption = Annotated[
-    _Text, typer.Option("--params", metavar="COUNT", help="Without a model: a bare count of parameters, such as 70e9.")
+    _Text,
+    typer.Option(
+        "--params",
+        metavar="COUNT",
+        help="Instead of a model: a bare count of parameters, such as 70e9.",
+        rich_help_panel=_NO_SPEC,
+    ),
 ]
-GpusOption = Annotated[_Number, typer.Option("--gpus", metavar="N", help="Without a spec: number of GPUs.")]
+GpusOption = Annotated[_Number, typer.Option("--gpus", metavar="N", help="Number of GPUs.", rich_help_panel=_NO_SPEC)]
 GpuOption = Annotated[
-    _Text, typer.Option("--gpu", metavar="KIND", help="Without a spec: kind of GPU, such as H100-80GB.")
+    _Text, typer.Option("--gpu", metavar="KIND", help="Kind of GPU, such as H100-80GB.", rich_help_panel=_NO_SPEC)
 ]
 GpusPerNodeOption = Annotated[
-    _Number, typer.Option("--gpus-per-node", metavar="N", help="Without a spec: GPUs per host. Default: 8.")
+    _Number, typer.Option("--gpus-per-node", metavar="N", help="GPUs per host. Default: 8.", rich_help_panel=_NO_SPEC)
 ]
 HostMemoryOption = Annotated[
-    _Text, typer.Option("--host-memory", metavar="SIZE", help="Without a spec: memory per host, such as 2TB.")
+    _Text, typer.Option("--host-memory", metavar="SIZE", help="Memory per host, such as 2TB.", rich_help_panel=_NO_SPEC)
 ]
 NvmeOption = Annotated[
-    _Text, typer.Option("--nvme", metavar="SIZE", help="Without a spec: local disks per host, such as 8x3.5TB.")
+    _Text,
+    typer.Option("--nvme", metavar="SIZE", help="Local disks per host, such as 8x3.5TB.", rich_help_panel=_NO_SPEC),
 ]
 ZeroStageOption = Annotated[
-    _Number, typer.Option("--zero-stage", metavar="0-3", help="Without a spec: ZeRO stage. Default: the fastest.")
+    _Number,
+    typer.Option("--zero-stage", metavar="0-3", help="ZeRO stage. Default: the fastest.", rich_help_panel=_NO_SPEC),
 ]
 MaxLengthOption = Annotated[
-    int, typer.Option("--max-length", metavar="N", help="Without a spec: tokens per sequence.", show_default=True)
+    int,
+    typer.Option("--max-length", metavar="N", help="Tokens per sequence.", show_default=True, rich_help_panel=_NO_SPEC),
 ]
 BatchTokensOption = Annotated[
-    str, typer.Option("--batch-tokens", metavar="COUNT", help="Without a spec: tokens per step.", show_default=True)
+    str,
+    typer.Option(
+        "--batch-tokens", metavar="COUNT", help="Tokens per step.", show_default=True, rich_help_panel=_NO_SPEC
+    ),
 ]
 TokensOption = Annotated[
     _Text, typer.Option("--tokens", metavar="COUNT", help="Tokens of the whole run, to estimate hours and cost.")
 ]
 PriceOption = Annotated[float | None, typer.Option("--price", metavar="X", help="Price of a GPU hour, for the cost.")]
-SearchOption = Annotated[bool, typer.Option("--search", help="Find the fastest settings that fit and pass the gates.")]
+SearchOption = Annotated[
+    bool,
+    typer.Option("--search", help="Find the fastest settings that fit and pass the gates.", rich_help_panel=_SEARCH),
+]
 MinGpusOption = Annotated[
-    bool, typer.Option("--min-gpus", help="Find the smallest number of GPUs on which the run fits.")
+    bool,
+    typer.Option("--min-gpus", help="Find the smallest number of GPUs on which the run fits.", rich_help_panel=_SEARCH),
 ]
 WriteOption = Annotated[
-    _Text, typer.Option("--write", metavar="FILE", help="Write the settings of --search as a run spec.")
+    _Text,
+    typer.Option(
+        "--write", metavar="FILE", help="Write the settings of --search as a run spec.", rich_help_panel=_SEARCH
+    ),
 ]
 PlotOption = Annotated[
     _Text, typer.Option("--plot", metavar="FILE", help="Write a chart of memory by alternative as SVG.")

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from harness.cli.completion import complete_run
 from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
 from harness.run_records.run_list import find_run_dir
@@ -24,6 +25,7 @@ def report(
             metavar="RUN...",
             help="A run directory, the folder of several (its newest), or the name of a run below `runs`. Two or more "
             "are compared.",
+            autocompletion=complete_run,
             show_default=False,
         ),
     ],
@@ -41,14 +43,17 @@ def report(
         typer.Option("--watch", help="Serve the report on localhost and update it while the run trains, until Ctrl-C."),
     ] = False,
     port: Annotated[
-        int, typer.Option("--port", min=0, max=65535, help="With --watch: port of the server; 0 picks a free one.")
+        int,
+        typer.Option(
+            "--port", metavar="N", min=0, max=65535, help="With --watch: port of the server; 0 picks a free one."
+        ),
     ] = 8042,
 ) -> None:
     """Write a self-contained HTML report of a run: curves, speed, planned and measured memory, causes of slowness.
 
     Works on finished, failed and running runs.
 
-    Example: harness report runs/latest
+    Example: harness report latest
     """
     if len(runs) > _MAX_RUNS:
         fix = Fix(f"name at most {_MAX_RUNS}")

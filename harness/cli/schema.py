@@ -14,8 +14,10 @@ def schema(
 ) -> None:
     """Print the JSON Schema of a run spec.
 
-    Example: harness schema > harness.schema.json, then put this line at the top of a spec:
+    An editor with a YAML language server reads it by this first line of a spec:
     # yaml-language-server: $schema=harness.schema.json
+
+    Example: harness schema > harness.schema.json
     """
     from harness.spec.json_schema import run_spec_schema
     from harness.views.spec_reference import render_spec_reference

@@ -79,7 +79,7 @@ def tune(
     if spec == "-":
         raise typer.BadParameter("every trial reads the spec: name a file, not standard input", param_hint="SPEC")
     request = TuneRequest(spec, list(overrides or ()), hostfile, trials, allow_local_code)
-    checked, num_accelerators = check_request(request)
+    checked, num_accelerators = check_request(request, dry_run=dry_run)
     run = exit_on_errors(checked, _NOTHING_WRITTEN)
     skip = num_warmup_steps(steps)
     try:

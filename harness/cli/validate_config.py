@@ -11,7 +11,7 @@ import typer
 from harness.check.check_files import ValidateOptions, check_files, usage_outcome
 from harness.cli.console import exit_with
 from harness.cli.file_options import ConsumerOption, FilesArgument, StrictOption
-from harness.cli.options import HostfileOption, SetOption, VersionOption, WorldSizeOption
+from harness.cli.options import HereOption, HostfileOption, SetOption, VersionOption, WorldSizeOption
 from harness.cli.output_format import FindingsFormat, FindingsFormatOption
 from harness.errors import UserError
 from harness.views import validate_config as view
@@ -40,6 +40,7 @@ def validate_config(
         ),
     ] = None,
     strict: StrictOption = False,
+    here: HereOption = False,
     fix: Annotated[bool, typer.Option("--fix", help="Apply safe fixes to the files, and show what changed.")] = False,
     diff: Annotated[
         bool, typer.Option("--diff", "--dry-run", help="Show what --fix would change; write nothing.")
@@ -51,6 +52,7 @@ def validate_config(
         str | None, typer.Option("--stdin-filename", metavar="NAME", help="File name to report for standard input.")
     ] = None,
     format: FindingsFormatOption = FindingsFormat.text,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also name the gates that could not look.")] = False,
 ) -> None:
     """Check run specs and DeepSpeed JSONs without importing torch or DeepSpeed.
 
@@ -73,6 +75,8 @@ def validate_config(
         unsafe_fixes=unsafe_fixes,
         stdin_filename=stdin_filename,
         format=format.value,
+        here=here,
+        verbose=verbose,
     )
     try:
         outcome, results = check_files(options)

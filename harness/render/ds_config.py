@@ -153,7 +153,7 @@ _NVME_ONLY = frozenset(
 def _offload_entries(section: str, offload: OffloadOptimizerSpec | OffloadParamSpec) -> Iterator[ConfigEntry]:
     for name, field in type(offload).model_fields.items():
         value = getattr(offload, name)
-        is_written = name in offload.model_fields_set
+        is_written = offload.is_written(name)
         if value is None or (name in _NVME_ONLY and offload.device != "nvme" and not is_written):
             continue
         if name == "ratio" and value == field.default and not is_written:

@@ -49,6 +49,11 @@ def is_accelerate_key(key: str) -> bool:
     return key in _TOP and key not in ("fp16",)
 
 
+def find_json_key(name: str) -> KeyPath | None:
+    """The key of the JSON that accelerate writes one of its own to; () where it has none, None for other names."""
+    return _FIELDS.get(name, () if name in _OTHER_FIELDS or is_accelerate_key(name) else None)
+
+
 def to_deepspeed_json(source: Source) -> DeepSpeedJson:
     """The JSON with its places. Raises UserError for a configuration that does not use DeepSpeed."""
     section = source.data.get(_SECTION)

@@ -40,10 +40,12 @@ FILLED_BY_PLUGIN = _parse_paths(
     zero_optimization.offload_optimizer.nvme_path zero_optimization.offload_param.nvme_path"""
 )
 """Keys that accelerate's DeepSpeedPlugin fills in, also under the Trainer: from its arguments or the environment."""
-FILLED_BY_TRAINER = FROM_TRAINING_ARGUMENTS | _parse_paths(
-    """scheduler.params.warmup_min_lr zero_optimization.reduce_bucket_size
-    zero_optimization.stage3_prefetch_bucket_size zero_optimization.stage3_param_persistence_threshold"""
+SIZED_BY_MODEL = _parse_paths(
+    """zero_optimization.reduce_bucket_size zero_optimization.stage3_prefetch_bucket_size
+    zero_optimization.stage3_param_persistence_threshold"""
 )
+"""Keys that the Trainer fills in from the model's width."""
+FILLED_BY_TRAINER = FROM_TRAINING_ARGUMENTS | SIZED_BY_MODEL | _parse_paths("scheduler.params.warmup_min_lr")
 """All that the Trainer fills in itself."""
 FILLED_BY_ACCELERATE = (
     FILLED_BY_TRAINER - _parse_paths("optimizer.params.betas optimizer.params.eps")
@@ -130,7 +132,10 @@ def describe_auto_values(source: Source, consumer: Consumer) -> Iterator[Finding
         f'{count} "auto", the first is `{join_key(paths[0])}`: read as {CONSUMER_NAMES[consumer]} would',
         join_key(paths[0]),
         source.place(paths[0]),
-        notes=(f"guessed by the keys; `--consumer {first_other}` or `--consumer {second_other}` names another reader",),
+        notes=(
+            f"guessed by the keys; `--consumer {first_other}` or `--consumer {second_other}` "
+            "of `harness validate-config` names another reader",
+        ),
     )
 
 

@@ -15,15 +15,71 @@ from harness.spec.parse.source import Source, input_error
 from harness.spec.parse.source_parser import parse
 from harness.spec.run_spec import RunSpec, Section
 
-ConfigFormat = Literal["spec", "deepspeed-json", "accelerate-yaml", "axolotl-yaml", "trainer-yaml"]
+ConfigFormat = Literal[
+    "spec",
+    "deepspeed-json",
+    "accelerate-yaml",
+    "axolotl-yaml",
+    "trainer-yaml",
+    "trl-yaml",
+    "llama-factory-yaml",
+    "llama-factory-v1",
+    "swift-config",
+    "arctic-yaml",
+    "gpt-neox",
+    "inference",
+]
+TRAINER_PROGRAMS: dict[str, str] = {
+    "axolotl-yaml": "an axolotl",
+    "trainer-yaml": "a LLaMA-Factory or Trainer",
+    "trl-yaml": "a TRL",
+    "llama-factory-yaml": "a LLaMA-Factory",
+    "swift-config": "an ms-swift",
+    "arctic-yaml": "an ArcticTraining",
+}
+"""Formats that `harness adopt` converts, and no other command reads."""
+_LEFT_ALONE: tuple[ConfigFormat, ...] = ("gpt-neox", "inference", "llama-factory-v1")
 _SHARED_KEYS = frozenset(("optimizer", "scheduler", "checkpoint"))
 _ACCELERATE = frozenset(("compute_environment", "distributed_type", "deepspeed_config"))
 _AXOLOTL = frozenset(("base_model", "micro_batch_size", "sequence_len", "datasets", "adapter"))
 _TRAINER = frozenset(
     """model_name_or_path per_device_train_batch_size learning_rate num_train_epochs output_dir finetuning_type
-    cutoff_len lr_scheduler_type bf16 dataset do_train""".split()
+    cutoff_len lr_scheduler_type bf16 dataset do_train dataset_name train_file""".split()
 )
-
+_LLAMA_FACTORY = frozenset(("stage", "finetuning_type", "template", "cutoff_len", "dataset_dir", "lora_target"))
+_LLAMA_FACTORY_V1 = frozenset(("model_class", "kernel_config", "dist_config", "init_config", "train_dataset"))
+"""Keys of LLaMA-Factory's second program, `src/llamafactory/v1`."""
+_TRL = frozenset(
+    """dataset_mixer dataset_mixture dataset_text_field dataset_num_proc dataset_train_split dataset_test_split use_peft
+    packing packing_strategy padding_free eval_packing assistant_only_loss completion_only_loss max_seq_length
+    chat_template_path model_init_kwargs truncation_mode""".split()
+)
+_TRAINER_SCRIPTS = frozenset(("do_train", "train_file", "dataset_config_name", "block_size", "max_seq_len"))
+_SWIFT = frozenset(
+    """dataset tuner_type train_type torch_dtype split_dataset_ratio lora_rank target_modules num_train_epochs
+    per_device_train_batch_size learning_rate rlhf_type""".split()
+)
+_NEOX = frozenset(
+    """pipe_parallel_size model_parallel_size train_iters pos_emb lr_decay_iters attention_config vocab_file data_impl
+    num_layers num_attention_heads seq_length max_position_embeddings no_weight_tying lr_decay_style
+    distributed_backend eval_interval eval_iters checkpoint_factor hidden_dropout init_method norm rotary_pct
+    output_layer_init_method checkpoint_activations tokenizer_type""".split()
+)
+_NEOX_ALONE = frozenset(("pipe_parallel_size", "model_parallel_size", "lr_decay_iters", "pos_emb", "attention_config"))
+_INFERENCE = frozenset(
+    """replace_with_kernel_inject replace_method injection_policy injection_policy_tuple max_out_tokens min_out_tokens
+    max_tokens enable_cuda_graph triangular_masking return_tuple training_mp_size mp_size ep_size use_triton
+    triton_autotune set_empty_params save_mp_checkpoint_path transposed_mode checkpoint_config
+    model_path tokenizer_path served_model_name mem_fraction_static attention_backend schedule_policy tp_size dp_size
+    chunked_prefill_size kv_cache_dtype max_running_requests context_length load_format quantization
+    gpu_memory_utilization max_model_len max_num_seqs enforce_eager disable_cuda_graph cuda_graph_max_bs
+    speculative_algorithm moe_runner_backend max_total_tokens enable_metrics sampling_params""".split()
+)
+"""Keys of `deepspeed.init_inference`, and of the servers sglang and vLLM."""
+_TRAINING = frozenset(
+    """train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps zero_optimization gradient_clipping
+    scheduler model_name_or_path learning_rate""".split()
+)
 
 _CONFIG_WORDS = (
     "zero_optimization",
@@ -56,14 +112,46 @@ def detect_format(source: Source) -> ConfigFormat | None:
     data = source.data
     if _ACCELERATE & data.keys():
         return "accelerate-yaml"
+    program = _detect_program(source)
+    if program is not None:
+        return program
     if source.syntax == "yaml":
-        if "base_model" in data and len(_AXOLOTL & data.keys()) > 1:
-            return "axolotl-yaml"
-        has_sections = any(isinstance(data.get(name), dict) for name in RunSpec.model_fields if name != "deepspeed")
-        return "trainer-yaml" if len(_TRAINER & data.keys()) > 1 and not has_sections else "spec"
+        return _detect_yaml_format(data)
     if looks_like_deepspeed(data):
         return "deepspeed-json"
     return "spec" if RunSpec.model_fields.keys() & data.keys() - {"name"} else _guess_json_format(data)
+
+
+def _detect_yaml_format(data: dict[str, Any]) -> ConfigFormat:
+    if "base_model" in data and len(_AXOLOTL & data.keys()) > 1:
+        return "axolotl-yaml"
+    has_sections = any(isinstance(data.get(name), dict) for name in RunSpec.model_fields if name != "deepspeed")
+    if len((_TRAINER | _TRL) & data.keys()) < 2 or has_sections:
+        return "spec"
+    is_llama_factory = "finetuning_type" in data or "stage" in data or len(_LLAMA_FACTORY & data.keys()) > 1
+    if is_llama_factory:
+        return "llama-factory-yaml"
+    is_trl = _TRL & data.keys() or ("dataset_name" in data and not _TRAINER_SCRIPTS & data.keys())
+    return "trl-yaml" if is_trl and not _LLAMA_FACTORY & data.keys() else "trainer-yaml"
+
+
+def _detect_program(source: Source) -> ConfigFormat | None:
+    """Programs whose files have a mark of their own, in YAML and JSON alike."""
+    data = source.data
+    plain_names = {str(key).replace("-", "_") for key in data}
+    model, sources = data.get("model"), data.get("data")
+    if isinstance(model, dict) and isinstance(sources, dict) and "name_or_path" in model and "sources" in sources:
+        return "arctic-yaml"
+    if len(_NEOX & plain_names) > 2 and _NEOX_ALONE & plain_names and not isinstance(model, dict):
+        return "gpt-neox"
+    if isinstance(model, str) and len(_LLAMA_FACTORY_V1 & data.keys()) > 1:
+        return "llama-factory-v1"
+    if isinstance(model, str) and "base_model" not in data and len(_SWIFT & data.keys()) > 1:
+        return "swift-config"
+    has_tensor_parallel_size = isinstance(data.get("tensor_parallel"), dict) and "tp_size" in data["tensor_parallel"]
+    if len(_INFERENCE & plain_names) + has_tensor_parallel_size > 1 and not _TRAINING & plain_names:
+        return "inference"
+    return None
 
 
 def looks_like_deepspeed(data: dict[str, Any]) -> bool:
@@ -95,9 +183,17 @@ def require_supported_format(source: Source, file_format: ConfigFormat | None) -
     if file_format is None:
         kinds = "neither a run spec nor a DeepSpeed configuration"
         raise input_error("SP016", f"this is {kinds}: none of its keys is known", place, "name another file")
-    if file_format in ("axolotl-yaml", "trainer-yaml"):
-        program = "an axolotl" if file_format == "axolotl-yaml" else "a LLaMA-Factory or Trainer"
-        raise _needs_conversion(f"this is {program} configuration, not a run spec", source)
+    if file_format in TRAINER_PROGRAMS:
+        raise _needs_conversion(f"this is {TRAINER_PROGRAMS[file_format]} configuration, not a run spec", source)
+    if file_format == "gpt-neox":
+        message = "this is a GPT-NeoX configuration, of which GPT-NeoX itself makes DeepSpeed's JSON: it is left alone"
+        raise input_error("SP016", message, place, "check the JSON that GPT-NeoX writes for DeepSpeed")
+    if file_format == "llama-factory-v1":
+        message = "this is for LLaMA-Factory's new program (`USE_V1`), whose keys are not known: it is left alone"
+        raise input_error("SP016", message, place, "name a configuration of `llamafactory-cli train` without `USE_V1`")
+    if file_format == "inference":
+        message = "this is a configuration for inference, and nothing in it is for training: it is left alone"
+        raise input_error("SP016", message, place, "name a configuration for training")
     has_no_spec_key = not RunSpec.model_fields.keys() & source.data.keys()
     if source.syntax == "yaml" and has_no_spec_key and len(source.data) > 1 and looks_like_deepspeed(source.data):
         title = "save it as JSON, which DeepSpeed reads"
@@ -114,10 +210,18 @@ def looks_like_config(text: str, file: str) -> bool:
     if not any(word in text for word in _CONFIG_WORDS):
         return False
     try:
-        data = parse(text, file).data
+        source = parse(text, file)
     except UserError:
         return any(word in text for word in _DISTINCTIVE_WORDS)
+    if is_left_alone(source):
+        return False
+    data = source.data
     return _is_accelerate(data) or _is_deepspeed(data) or _is_spec(data)
+
+
+def is_left_alone(source: Source) -> bool:
+    """Is it a file of another program that neither the linter nor `harness adopt` reads?"""
+    return _detect_program(source) in _LEFT_ALONE
 
 
 def _is_accelerate(data: dict[str, Any]) -> bool:

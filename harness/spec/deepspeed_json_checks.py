@@ -12,11 +12,11 @@ from typing import Any
 
 from harness.facts.deepspeed_keys import Key, block_keys, block_paths, is_typed_block
 from harness.facts.deepspeed_version import DeepSpeedTarget, Version
-from harness.findings import Finding, Fix, Severity
+from harness.findings import Finding, Fix, Place, Severity
 from harness.spec.deepspeed_mapping import renamed_spec_key, spec_key
 from harness.spec.deepspeed_value_checks import check_value
 from harness.spec.parse.source import KeyPath, Source, join_key, split_key
-from harness.spec.suggestions import FOREIGN_KEYS, Suggestions
+from harness.spec.suggestions import FOREIGN_KEYS, Suggestions, plain_name, similarity
 
 
 def check_deepspeed_json(
@@ -25,7 +25,8 @@ def check_deepspeed_json(
     """Findings about every key of `config`, which is at `prefix` of the user's file.
 
     Errors: unknown, removed and future keys, values that DeepSpeed refuses or reads as something else, two names for
-    one thing. Warnings: deprecated keys, values that it converts.
+    one thing. Warnings: deprecated keys, values that it converts, names at the top of a DeepSpeed JSON that look like
+    none of its keys.
     """
     return list(_check_block(config, source, prefix, "", target, Suggestions()))
 
@@ -77,10 +78,11 @@ def _unknown_key_finding(
     block = f"DeepSpeed's `{path}` block" if path else "DeepSpeed's JSON"
     similar = suggestions.nearest_name(name, (key.name for key in keys.values() if key.gone is None))
     other_block = _find_block_with_key(name, path, target.version)
-    if not path and name.lower() in FOREIGN_KEYS:
-        return _foreign_key_finding(name, value, key_path, source)
+    foreign = None if path else _find_foreign_key(name, is_elsewhere=other_block is not None)
+    if foreign is not None:
+        return _foreign_key_finding(name, foreign, value, key_path, source)
     if similar in _section_at(source, key_path[:-1]) or (
-        similar and other_block is not None and _similarity(name, similar) < 0.8
+        similar and other_block is not None and similarity(name, similar) < 0.8
     ):
         similar = None  # it is in the section already, or the key belongs to another block
     if is_typed_block(path, target.version):
@@ -89,6 +91,8 @@ def _unknown_key_finding(
         note = "DeepSpeed ignores it in silence" + (f" and trains without `{similar}`" if similar else "")
     fix = _rename_fix(similar, value, key_path) if similar else _move_fix(name, other_block, value, key_path)
     message, severity = f"`{join_key(key_path)}` is not a key of {block}", _ERROR
+    if len(key_path) == 1 and similar is None and other_block is None:
+        severity = _WARNING  # DeepSpeed ignores it, and it looks like none of its keys
     if _is_comment(name) and not is_typed_block(path, target.version):
         note, severity, fix = "DeepSpeed does not read it", _INFO, Fix("keep it as a comment")
     return Finding(
@@ -96,15 +100,37 @@ def _unknown_key_finding(
     )
 
 
-def _foreign_key_finding(name: str, value: Any, key_path: KeyPath, source: Source) -> Finding:
+def _find_foreign_key(name: str, *, is_elsewhere: bool) -> KeyPath | None:
+    """DeepSpeed's key for another program's name; () where it has none, None for a name of no program. A name that
+    another block of DeepSpeed has is no foreign one, unless DeepSpeed's key for it is known.
+    """
+    from harness.spec.accelerate_config import find_json_key
+    from harness.spec.trainer_names import ADVICE, SPEC_KEYS
+
+    plain = plain_name(name)
+    key = FOREIGN_KEYS.get(plain, find_json_key(plain))
+    if key is None and (plain in SPEC_KEYS or plain in ADVICE):
+        key = ()
+    return None if is_elsewhere and not key else key
+
+
+def _is_accelerate_key(name: str) -> bool:
+    from harness.spec.accelerate_config import find_json_key
+
+    return find_json_key(plain_name(name)) is not None
+
+
+def _foreign_key_finding(name: str, key: KeyPath, value: Any, key_path: KeyPath, source: Source) -> Finding:
     """Another program's name for one of DeepSpeed's keys, or for a setting that DeepSpeed does not have."""
-    target_path = (*key_path[:-1], *FOREIGN_KEYS[name.lower()])
-    title, sets, effect = "remove it", {spec_key(key_path): None}, "nothing changes"
+    target_path = (*key_path[:-1], *key)
+    title, sets, effect, severity = "remove it", {spec_key(key_path): None}, "nothing changes", _ERROR
     if target_path == key_path[:-1]:
-        note = "it is for the script or the launcher; DeepSpeed ignores it in silence"
+        reader = "accelerate's own file" if _is_accelerate_key(name) else "the script, the trainer or the launcher"
+        note = f"it is for {reader}; DeepSpeed ignores it in silence"
+        severity = _WARNING if len(key_path) == 1 else _ERROR
     else:
         note = "another program's name for it, which DeepSpeed ignores in silence"
-        target_name = join_key(FOREIGN_KEYS[name.lower()])
+        target_name = join_key(key)
         if str(target_path[-1]) not in _section_at(source, target_path[:-1]):
             title, sets, effect = (
                 f"did you mean `{target_name}`?",
@@ -116,11 +142,12 @@ def _foreign_key_finding(name: str, value: Any, key_path: KeyPath, source: Sourc
     message = f"`{join_key(key_path)}` is not a key of DeepSpeed's JSON"
     fix = Fix(title, sets, effect=effect)
     return Finding(
-        "SP005", "error", message, join_key(key_path), source.place(key_path, of_key=True), notes=(note,), fix=fix
+        "SP005", severity, message, join_key(key_path), source.place(key_path, of_key=True), notes=(note,), fix=fix
     )
 
 
 _ERROR: Severity = "error"
+_WARNING: Severity = "warning"
 _INFO: Severity = "info"
 
 
@@ -145,12 +172,6 @@ def _move_fix(name: str, block: str | None, value: Any, key_path: KeyPath) -> Fi
     new_key = spec_key((*(("deepspeed",) if key_path[0] == "deepspeed" else ()), *block_path, name))
     title = f"`{name}` belongs in `{block}`" if block else f"`{name}` belongs at the top level"
     return Fix(title, {**removal, new_key: value}, effect="it is read")
-
-
-def _similarity(name: str, other: str) -> float:
-    from difflib import SequenceMatcher
-
-    return SequenceMatcher(None, name.lower(), other.lower()).ratio()
 
 
 def _section_at(source: Source, path: KeyPath) -> dict[str, Any]:
@@ -219,7 +240,10 @@ def _check_release(
             fix = Fix(f"use `{key.successor}`", _successor_values(key, value, key_path), safe=True)
             message = f"`{name}` is an old name"
             return Finding("SP014", "warning", message, name, place, notes=(note,), fix=fix)
-        fix = Fix(f"use `{key.successor}`" if key.successor else "remove it", removal, effect=_EFFECT_OF_REMOVAL)
+        title, effect = "remove it", _EFFECT_OF_REMOVAL
+        if key.successor:
+            title, effect = f"remove it, or use `{key.successor}` instead", "trains without either"
+        fix = Fix(title, removal, effect=effect)
         message = f"`{name}` is gone since DeepSpeed {release}"
         return Finding("SP012", "error", message, name, place, notes=(note,), fix=fix)
     if key.since is not None and version < key.since:
@@ -231,12 +255,21 @@ def _check_release(
         return Finding("SP013", "error", message, name, place, notes=(note,), fix=fix)
     if key.successor is None or key.gone is not None or key.successor in _section_at(source, key_path[:-1]):
         return None
+    own_field = key_path[:1] == ("deepspeed",) and _own_field_of(key.successor, source)
+    if own_field:
+        return _two_names_finding(name, own_field, key_path, place)
     successor_values = _successor_values(key, value, key_path)
     fix = Fix(f"use `{key.successor}`", successor_values, safe=bool(successor_values))
     return Finding("SP014", "warning", f"`{name}` is deprecated", name, place, fix=fix)
 
 
 _EFFECT_OF_REMOVAL = "trains without it"
+
+
+def _own_field_of(successor: str, source: Source) -> str:
+    """The run spec's own field for the successor of a key of `zero_optimization`, where the file has it; else empty."""
+    is_written = successor.split(".", maxsplit=1)[0] in _section_at(source, ("zero",))
+    return f"zero.{successor}" if is_written else ""
 
 
 def _successor_values(key: Key, value: Any, key_path: KeyPath) -> dict[str, Any]:
@@ -258,8 +291,14 @@ def _check_duplicate_names(
         other = (key.alias or key.successor) if key is not None and key.gone is None else None
         if key is None or other not in config or other == "bf16":  # a gate has `bfloat16` with `bf16`
             continue
-        key_path, full_name = (*prefix, name), join_key((*prefix, name))
-        note = "DeepSpeed refuses them together once every rank has started, whatever their values"
-        fix = Fix(f"remove `{full_name}`", {spec_key(key_path): None}, effect=f"`{other}` decides")
-        message = f"`{full_name}` and `{join_key((*prefix, str(other)))}` are two names of one key"
-        yield Finding("SP022", "error", message, full_name, source.place(key_path, of_key=True), notes=(note,), fix=fix)
+        key_path = (*prefix, name)
+        yield _two_names_finding(
+            join_key(key_path), join_key((*prefix, str(other))), key_path, source.place(key_path, of_key=True)
+        )
+
+
+def _two_names_finding(name: str, other: str, key_path: KeyPath, place: Place) -> Finding:
+    note = "DeepSpeed refuses them together once every rank has started, whatever their values"
+    fix = Fix(f"remove `{name}`", {spec_key(key_path): None}, effect=f"`{split_key(other)[-1]}` decides")
+    message = f"`{name}` and `{other}` are two names of one key"
+    return Finding("SP022", "error", message, name, place, notes=(note,), fix=fix)

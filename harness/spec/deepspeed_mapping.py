@@ -112,6 +112,18 @@ def covered_keys(config: dict[str, Any]) -> Iterator[tuple[KeyPath, KeyPath]]:
             yield path, field
 
 
+def find_maps_as_values(config: dict[str, Any], path: KeyPath = ()) -> frozenset[KeyPath]:
+    """The spec's fields for keys of a DeepSpeed JSON that have a map where they take a value."""
+    found: set[KeyPath] = set()
+    for name, value in config.items():
+        field = spec_field_of((*path, name))
+        if field is not None and isinstance(value, dict):
+            found.add(field)
+        elif isinstance(value, dict) and len(path) < 2:
+            found |= find_maps_as_values(value, (*path, name))
+    return frozenset(found)
+
+
 def spec_field_of(path: KeyPath) -> KeyPath | None:
     """The spec's own field for a key of DeepSpeed's JSON; None where it has none. (The optimizer block may stay a
     whole.)
@@ -124,6 +136,14 @@ def spec_field_of(path: KeyPath) -> KeyPath | None:
     return ("zero", *path[1:]) if path[-1] in fields else None
 
 
+def json_key_of(field: KeyPath) -> str | None:
+    """The key of DeepSpeed's JSON that has the same meaning as a field of the spec; None where there is none."""
+    by_field = {target: path for path, target in _SCALARS.items()}
+    if field[0] == "zero" and spec_field_of(("zero_optimization", *field[1:])) == field:
+        return join_key(("zero_optimization", *field[1:]))
+    return join_key(by_field[field]) if field in by_field else None
+
+
 def spec_key(key_path: KeyPath) -> str:
     """The run spec's key for a place in the user's file, for `Fix.sets`: a field of its own, or one of `deepspeed`."""
     path = key_path[1:] if key_path[:1] == ("deepspeed",) else key_path
@@ -133,6 +153,11 @@ def spec_key(key_path: KeyPath) -> str:
 def renamed_spec_key(key_path: KeyPath) -> str:
     """`spec_key` for a key that replaces an old one, to which the spec's own field still leads in a JSON."""
     return spec_key(key_path) if key_path[:1] == ("deepspeed",) else join_key(("deepspeed", *key_path))
+
+
+def leaves_by_current_name(config: dict[str, Any]) -> dict[KeyPath, Any]:
+    """The leaves of a DeepSpeed JSON under today's names."""
+    return {current_path: value for _, current_path, value in _iter_leaves_by_current_name(config)}
 
 
 def _iter_leaves_by_current_name(config: dict[str, Any]) -> Iterator[tuple[KeyPath, KeyPath, Any]]:

@@ -57,7 +57,7 @@ def check_value(
         yield _out_of_range_finding(key, value, key_path, place, target)
     elif key.type == "python":
         message = f"`{join_key(key_path)}` takes a Python object, which JSON cannot express"
-        fix = Fix("remove it", {spec_key(key_path): None}, safe=True)
+        fix = Fix("remove it", {spec_key(key_path): None}, effect="DeepSpeed takes its default")
         yield Finding("SP006", "error", message, join_key(key_path), place, notes=(_REFUSED,), fix=fix)
     else:
         yield _wrong_type_finding(key, value, reading, key_path, path, place, is_typed)

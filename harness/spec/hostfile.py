@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from harness.file_io import read_regular
 from harness.findings import Finding, Fix, Label, Place
+from harness.hostinfo.path_probe import answer_in_time
 
 _LINE = re.compile(r"(?P<host>\S+)(?P<gap>\s+)(?P<slots>slots=(?P<count>\S*))(?P<rest>.*)")
 _HOST_LINE = re.compile(r"^[ \t]*\S+[ \t]+slots=\d", re.MULTILINE)
@@ -193,7 +194,7 @@ def read_hostfile(path: str, *, named_by_spec: bool = False) -> tuple[Cluster | 
     is not quoted.
     """
     try:
-        text = read_regular(Path(path), _MAX_BYTES).decode("utf-8-sig")
+        text = answer_in_time(path, lambda: read_regular(Path(path), _MAX_BYTES)).decode("utf-8-sig")
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     except (OSError, ValueError) as error:
         is_binary = isinstance(error, UnicodeDecodeError)

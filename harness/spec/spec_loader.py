@@ -6,8 +6,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -19,10 +20,14 @@ from harness.spec import config_format, deepspeed_json_checks, deepspeed_mapping
 from harness.spec.deepspeed_mapping import DeepSpeedJson
 from harness.spec.deepspeed_value_checks import convert_as_deepspeed
 from harness.spec.overrides import apply_overrides, first_key
-from harness.spec.parse.source import BOM, KeyPath, Source, decode, is_json, join_key, read_bytes
+from harness.spec.parse.source import BOM, KeyPath, Source, decode, is_json, join_key, read_bytes, split_key
 from harness.spec.parse.source_parser import parse, parse_lenient
 from harness.spec.pydantic_errors import translate_errors
 from harness.spec.run_spec import Consumer, InputKind, RunSpec
+from harness.spec.unread_values import soften_unread_values
+
+if TYPE_CHECKING:
+    from harness.spec.partial_spec import PartialSpec
 
 _SECTIONS = tuple(
     name for name, field in RunSpec.model_fields.items() if field.default_factory not in (None, dict) and name != "zero"
@@ -36,7 +41,7 @@ class LoadedSpec(NamedTuple):
     """The result of loading one file. `spec` is None with error findings; `code` is then the exit code.
 
     `kind` is the kind that gates see (accelerate's YAML stands for the DeepSpeed JSON that it makes), `format` the
-    file's own, `consumer` the reader of a DeepSpeed JSON.
+    file's own, `consumer` the reader of a DeepSpeed JSON. `partial` is the readable part of a spec with errors.
     """
 
     file: str
@@ -47,6 +52,12 @@ class LoadedSpec(NamedTuple):
     code: ExitCode = ExitCode.OK
     consumer: Consumer | None = None
     format: config_format.ConfigFormat = "spec"
+    partial: PartialSpec | None = None
+
+    @property
+    def readable(self) -> RunSpec | None:
+        """The spec, or else its readable part."""
+        return self.partial.spec if self.partial is not None else self.spec
 
 
 def load_spec(
@@ -159,8 +170,8 @@ def _load_run_spec(source: Source, target: DeepSpeedTarget) -> LoadedSpec:
     if isinstance(extra, dict):
         findings += deepspeed_json_checks.check_deepspeed_json(extra, source, ("deepspeed",), target)
         findings += _duplicate_field_findings(extra, source)
-    spec, errors = _validate_spec(raw, source)
-    return _with_exit_code(LoadedSpec(source.file, source, spec, (*errors, *findings)))
+    spec, partial, errors = _validate_spec(raw, source)
+    return _with_exit_code(LoadedSpec(source.file, source, spec, (*errors, *findings), partial=partial))
 
 
 def load_deepspeed_json(
@@ -197,7 +208,11 @@ def load_deepspeed_json(
     spec_source = apply_overrides(source._replace(data=raw), spec_overrides, all_overrides or overrides)
     origin |= {path: path for path in spec_source.spots.keys() - source.spots.keys()}
     source = spec_source._replace(data=source.data, origin={**source.origin, **origin})
-    spec, errors = _validate_spec(spec_source.data, source)
+    spec, partial, errors = _validate_spec(spec_source.data, source)
+    errors = soften_unread_values(errors, source.data, target)
+    findings = soften_unread_values(findings, source.data, target)
+    if errors and not any(finding.is_error for finding in errors):
+        spec, partial, _ = _validate_spec(_without_values(spec_source.data, errors), source)
     # Errors of the spec name the user's own keys there, and replace findings about the JSON at the same places.
     error_places = {finding.place for finding in errors} if fragment.source.origin else ()
     findings = [finding for finding in findings if finding.place not in error_places]
@@ -205,14 +220,44 @@ def load_deepspeed_json(
     findings += [
         finding for finding in errors if finding.key not in error_keys and finding.key not in fragment.misspelt_keys
     ]
-    if any(finding.gate == "SP006" and finding.key in _BLOCKS and finding.is_error for finding in findings):
-        spec = None  # gates cannot check combinations with a block of the wrong type
+    blocks = [f.key for f in findings if f.gate == "SP006" and f.key in _BLOCKS and f.is_error]
+    fields = deepspeed_mapping.find_maps_as_values(source.data)
+    if blocks or fields:
+        from harness.spec.partial_spec import paths_of_blocks
+
+        unreadable = paths_of_blocks(blocks) | fields
+        spec, partial = None, _without_keys(partial, spec, unreadable)
     reader = consumer or readers.guess_consumer(source.data)
     findings += readers.describe_auto_values(source, reader) if consumer is None else ()
     loaded = LoadedSpec(
-        source.file, source, spec, tuple(findings), "deepspeed-json", consumer=reader, format="deepspeed-json"
+        source.file,
+        source,
+        spec,
+        tuple(findings),
+        "deepspeed-json",
+        consumer=reader,
+        format="deepspeed-json",
+        partial=partial,
     )
     return _with_exit_code(loaded)
+
+
+def _without_values(raw: dict[str, Any], findings: Iterable[Finding]) -> dict[str, Any]:
+    """A copy without the values of the offload sections that these findings are about."""
+    raw = copy.deepcopy(raw)
+    for finding in findings:
+        _, section, name = split_key(finding.key)
+        raw["zero"][section].pop(name)
+    return raw
+
+
+def _without_keys(partial: PartialSpec | None, spec: RunSpec | None, keys: frozenset[KeyPath]) -> PartialSpec | None:
+    """The readable part of a spec without these keys of its DeepSpeed JSON."""
+    from harness.spec.partial_spec import guard_spec
+
+    if partial is not None:
+        return guard_spec(partial.spec, partial.unreadable | keys)
+    return guard_spec(spec, keys) if spec is not None else None
 
 
 def _is_spec_override(text: str) -> bool:
@@ -236,14 +281,17 @@ def _with_exit_code(loaded: LoadedSpec) -> LoadedSpec:
     return loaded._replace(code=ExitCode.FINDINGS) if has_errors else loaded
 
 
-def _validate_spec(raw: dict[str, Any], source: Source) -> tuple[RunSpec | None, list[Finding]]:
+def _validate_spec(raw: dict[str, Any], source: Source) -> tuple[RunSpec | None, PartialSpec | None, list[Finding]]:
+    """The spec, or its readable part and the findings about the rest."""
     # Written-out sections spare pydantic a validator for each default section: a tenth of the start-up time.
     sections = {**{name: {} for name in _SECTIONS}, "zero": {"stage": 0}}
     sections |= {name: value for name, value in raw.items() if value is not None or name not in sections}
     try:
-        return RunSpec.model_validate(sections), []
+        return RunSpec.model_validate(sections), None, []
     except ValidationError as error:
-        return None, translate_errors(error, source)
+        from harness.spec.partial_spec import read_partial_spec
+
+        return None, read_partial_spec(sections, error), translate_errors(error, source)
 
 
 def _duplicate_field_findings(extra: dict[str, Any], source: Source) -> Iterable[Finding]:

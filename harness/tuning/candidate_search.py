@@ -46,6 +46,7 @@ class TuneRequest:
             world_size=world_size,
             launching=True,
             allow_code=self.allow_code,
+            look_at_paths=True,
         )
 
 

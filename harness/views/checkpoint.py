@@ -37,7 +37,7 @@ def render_checkpoints(folder: Path, rows: Sequence[CheckpointRow], evaluations:
 
 def checkpoints_as_json(folder: Path, rows: Sequence[CheckpointRow], evaluations: Evaluations) -> str:
     """The same for programs."""
-    newest = _newest_complete(rows)
+    best = evaluations.best_step([r.manifest.step for r in rows if r.manifest])
     checkpoints = [
         {
             "name": r.path.name,
@@ -47,9 +47,14 @@ def checkpoints_as_json(folder: Path, rows: Sequence[CheckpointRow], evaluations
         }
         for r in rows
     ]
-    return json.dumps(
-        {"format_version": 1, "folder": str(folder), "newest": newest, "checkpoints": checkpoints}, indent=2
-    )
+    body = {
+        "format_version": 1,
+        "folder": str(folder),
+        "newest": _newest_complete(rows),
+        "best": next((r.path.name for r in rows if r.manifest and r.manifest.step == best), None),
+        "checkpoints": checkpoints,
+    }
+    return json.dumps(body, indent=2)
 
 
 def _newest_complete(rows: Sequence[CheckpointRow]) -> str | None:

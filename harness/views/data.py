@@ -7,7 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.units import format_count, format_seconds
+from harness.units import format_count, format_seconds, pluralize
 from harness.views.style import Style, escape_unprintable
 
 _BAR_WIDTH = 32
@@ -38,15 +38,29 @@ def _render_head(name: str, body: Mapping[str, Any], style: Style) -> str:
     share = tokens["trained_on"] / max(1, tokens["train"])
     how = "packed" if body["packing"] else "at most" if any(part["rows"] for part in body["train"]) else "blocks of"
     rows = [
-        ("training", f"{documents['train']:,} records, {tokens['train']:,} tokens"),
-        ("trained on", f"{tokens['trained_on']:,} tokens, {share:.1%}"),
-        ("held out", f"{documents['eval']:,} records, {tokens['eval']:,} tokens"),
+        ("training", f"{pluralize(documents['train'], 'record')}, {pluralize(tokens['train'], 'token')}"),
+        ("predicted", f"{tokens['trained_on']:,} of these tokens, {share:.1%}: the loss counts no others"),
+        ("held out", _describe_held_out(body)),
         ("sequences", f"{body['sequences']['train']:,}, {how} {body['max_length']:,} tokens"),
         ("positions used", f"{body['filled']:.1%}, the rest is padding"),
-        ("an epoch", f"{body['steps_an_epoch']:,} steps of {body['sequences_a_step']:,} sequences"),
+        ("an epoch", _describe_epoch(body)),
     ]
     width = max(len(label) for label, _ in rows)
     return "\n".join([style.paint(name, "", bold=True), *(f"  {label.ljust(width)}  {value}" for label, value in rows)])
+
+
+def _describe_held_out(body: Mapping[str, Any]) -> str:
+    documents, tokens = body["documents"]["eval"], body["tokens"]["eval"]
+    if not tokens and body.get("eval_fraction"):
+        return "nothing: a single record is not divided; name other data in `data.eval`"
+    return f"{pluralize(documents, 'record')}, {pluralize(tokens, 'token')}"
+
+
+def _describe_epoch(body: Mapping[str, Any]) -> str:
+    steps, batch = body["steps_an_epoch"], body["sequences_a_step"]
+    rest = body["sequences"]["an_epoch"] - steps * batch
+    left_over = f"; left over: {rest:,}, other ones in each epoch" if rest else ""
+    return f"{pluralize(steps, 'step')} of {pluralize(batch, 'sequence')}{left_over}"
 
 
 def _render_sources(body: Mapping[str, Any]) -> str:
@@ -55,7 +69,8 @@ def _render_sources(body: Mapping[str, Any]) -> str:
     lines = ["Sources"]
     for part in body["train"]:
         weight = "" if part["weight"] is None else f", weight {part['weight']:g}"
-        lines.append(f"  {part['source']}: {part['documents']:,} records, {part['tokens']:,} tokens{weight}")
+        counts = f"{pluralize(part['documents'], 'record')}, {pluralize(part['tokens'], 'token')}"
+        lines.append(f"  {part['source']}: {counts}{weight}")
     return "\n".join(lines)
 
 
@@ -80,7 +95,7 @@ def _render_length_histogram(body: Mapping[str, Any], style: Style) -> str:
     if not most:
         return ""
     first = next(i for i, count in enumerate(counts) if count)
-    lines = ["Length of records, in tokens"]
+    lines = ["Length of records before they are cut, in tokens"]
     for i in range(first, len(counts)):
         low, high = (2 ** (i - 1) + 1 if i else 1), 2**i
         bar = "#" * -(-counts[i] * _BAR_WIDTH // most)
@@ -90,9 +105,8 @@ def _render_length_histogram(body: Mapping[str, Any], style: Style) -> str:
 
 def _render_example(number: int, example: Mapping[str, Any], style: Style) -> str:
     """The text with masked tokens between `[[` and `]]`, which a terminal dims as well."""
-    head = (
-        f"Example {number}: sequence {example['sequence']:,}, {example['trained_on']:,} of {example['tokens']:,} tokens"
-    )
+    counts = f"{example['trained_on']:,} of {example['tokens']:,} tokens are predicted"
+    head = f"Example {number}: sequence {example['sequence']:,}, {counts}"
     pieces: list[str] = []
     left = _MAX_EXAMPLE_CHARS
     for part, trained in example["parts"]:
@@ -103,10 +117,10 @@ def _render_example(number: int, example: Mapping[str, Any], style: Style) -> st
             pieces.append(" ...")
             break
     body = "".join(pieces).replace("\n", "\n  | ")
-    return f"{style.paint(head, '', bold=True)} are trained on\n  | {body}"
+    return f"{style.paint(head, '', bold=True)}\n  | {body}"
 
 
 def _render_foot(body: Mapping[str, Any], style: Style) -> str:
     how = "found in" if body["from_cache"] else f"prepared in {format_seconds(body['seconds'])} in"
-    mark = style.paint("[[...]]", "blue") + " is not trained on. " if body["examples"] else ""
+    mark = style.paint("[[...]]", "blue") + " is read and not predicted. " if body["examples"] else ""
     return f"{mark}{format_count(body['tokens']['train'])} tokens, {how} {body['cache']}"

@@ -32,8 +32,8 @@ def render_checks(rows: Sequence[DoctorCheck], style: Style, cluster: Mapping[st
         indent = " " * (width + 13)
         if row.means:
             lines.append(f"{indent}{row.means}")
-        if row.mend:
-            lines.append(f"{indent}{style.paint('help', 'green', bold=True)}: {row.mend}")
+        if row.fix:
+            lines.append(f"{indent}{style.paint('help', 'green', bold=True)}: {row.fix}")
     if cluster:
         lines += ["", "For `harness plan`, in a run spec:", "cluster:"]
         lines += [f"  {key}: {value}" for key, value in cluster.items()]

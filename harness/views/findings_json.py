@@ -48,10 +48,13 @@ def _iter_findings(outcome: CheckOutcome) -> Iterable[Finding]:
 
 def findings_as_github(outcome: CheckOutcome) -> str:
     """One workflow command per finding, which GitHub shows at the line in the pull request. Of one kind in one file the
-    first are written, as in text.
+    first are written, as in text. What `--fix` has fixed is a notice, at its line before.
     """
     groups = [outcome.general, *(report.findings for report in outcome.reports)]
-    return "\n".join(_format_annotation(finding) for group in groups for finding in limit_per_gate(group)[0])
+    lines = [_format_annotation(finding) for group in groups for finding in limit_per_gate(group)[0]]
+    fixed = [finding for report in outcome.reports for finding in report.fixed]
+    notices = [f._replace(severity="info", message=f"fixed: {f.message}") for f in fixed]
+    return "\n".join([*map(_format_annotation, notices), *lines])
 
 
 def _format_annotation(finding: Finding) -> str:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from harness.findings import Finding, Label, LinesOf, Place, Report
+from harness.findings import UNREADABLE_KEYS, Finding, Label, LinesOf, Place, Report
+from harness.units import pluralize
 from harness.views.style import Style, escape_unprintable
 
 _SEVERITY_COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
@@ -19,13 +20,30 @@ MAX_PER_GATE = 50
 """Findings of one kind that are shown of one file; a file of another program can have thousands."""
 
 
-def render_findings(items: Sequence[Finding], lines_of: LinesOf | None, style: Style) -> str:
+SAFE_MARK, UNSAFE_MARK = "[*]", "[!]"
+"""Marks of findings that `--fix` fixes, and of those that it fixes with `--unsafe-fixes` alone."""
+
+
+def mark_of(finding: Finding) -> str:
+    """The mark of a finding that `--fix` can fix; empty for others."""
+    if finding.fix is None or not finding.fix.sets:
+        return ""
+    return SAFE_MARK if finding.fix.safe else UNSAFE_MARK
+
+
+def render_findings(
+    items: Sequence[Finding], lines_of: LinesOf | None, style: Style, *, mark_fixes: bool = False
+) -> str:
     """Each finding as a block with its excerpt, blank lines between; empty for none. Of one kind the first are shown,
-    and the rest are counted.
+    and the rest are counted. `mark_fixes`: findings that `--fix` can fix have a mark.
     """
     limited, left = limit_per_gate(items)
     more = [f"... and {count:,} more of {gate}; `--format json` has all\n" for gate, count in left]
-    return "\n".join([*(_render_finding(finding, lines_of, style) for finding in limited), *more])
+    blocks = [_render_finding(finding, lines_of, style, mark_fixes) for finding in limited if not _is_one_line(finding)]
+    lines = [_render_line(finding, lines_of, style) for finding in limited if _is_one_line(finding)]
+    if not blocks:
+        return "\n".join(lines)
+    return "\n".join([*blocks, *more, *(["\n".join(lines) + "\n"] if lines else [])])
 
 
 def limit_per_gate(items: Sequence[Finding]) -> tuple[list[Finding], list[tuple[str, int]]]:
@@ -40,9 +58,16 @@ def limit_per_gate(items: Sequence[Finding]) -> tuple[list[Finding], list[tuple[
 
 
 def format_summary(
-    reports: Sequence[Report], style: Style, *, against: str = "", general: Sequence[Finding] = ()
+    reports: Sequence[Report],
+    style: Style,
+    *,
+    against: str = "",
+    general: Sequence[Finding] = (),
+    verbose: bool | None = None,
 ) -> str:
-    """One or two lines: the numbers of findings and of checked gates, and the skipped gates with the reason."""
+    """One line: the numbers of findings and of checked gates; `verbose` has the skipped gates with the reason. (None:
+    the command has no `-v`.)
+    """
     counts = _format_counts([*general, *(f for r in reports for f in r.findings)])
     ignored = sum(len(r.ignored) for r in reports)
     left_out = sum(len(r.left_out) for r in reports)
@@ -55,14 +80,26 @@ def format_summary(
         else style.paint("OK", "green", bold=True)
     )
     if fixed:
-        head = f"Fixed {_pluralize(fixed, 'finding')}. {head}"
+        head = f"Fixed {pluralize(fixed, 'finding')}. {head}"
     files = f" in {len(reports)} files" if len(reports) > 1 else ""
     tail = f", {ignored} ignored by the spec" if ignored else ""
-    tail += f", {_pluralize(left_out, 'finding')} left out by --select or --ignore" if left_out else ""
-    looked = f"{checked} gates checked{against}" if checked else "Combinations are checked once every key can be read"
-    return (
-        f"{head}{files}. {looked}{tail}{_format_skipped_gates(reports)}" if reports else f"{head}. Nothing was checked"
-    )
+    tail += f", {pluralize(left_out, 'finding')} left out by --select or --ignore" if left_out else ""
+    if not reports:
+        return f"{head}. Nothing was checked"
+    looked = f"{checked} gates checked{against}" if checked else "No gate was checked"
+    skipped = _format_skipped_gates(reports) if verbose else _count_skipped_gates(reports, verbose is not None)
+    return f"{head}{files}. {looked}{tail}{skipped}"
+
+
+def _count_skipped_gates(reports: Sequence[Report], has_option: bool) -> str:
+    """The number of gates that could not look; those of other releases and of a launch are not missing."""
+    skipped = {item for report in reports for item in report.skipped}
+    unreadable = {item.gate for item in skipped if item.needs == UNREADABLE_KEYS}
+    others = {item.gate for item in skipped if item.needs in _NEED_HINTS} - unreadable
+    verb = "waits" if len(unreadable) == 1 else "wait"
+    waiting = f", {len(unreadable)} {verb} for the keys that cannot be read" if unreadable else ""
+    hint = " (`-v`)" if has_option else ""
+    return f"{waiting}, {len(others)} skipped{hint}" if others else waiting
 
 
 def render_file_table(reports: Sequence[Report], style: Style) -> str:
@@ -77,7 +114,7 @@ def render_file_table(reports: Sequence[Report], style: Style) -> str:
 
 def _format_counts(items: Sequence[Finding]) -> str:
     errors, warnings = (sum(f.severity == level for f in items) for level in ("error", "warning"))
-    parts = [_pluralize(errors, "error") if errors else "", _pluralize(warnings, "warning") if warnings else ""]
+    parts = [pluralize(errors, "error") if errors else "", pluralize(warnings, "warning") if warnings else ""]
     return ", ".join(part for part in parts if part)
 
 
@@ -98,6 +135,7 @@ def _format_skipped_gates(reports: Sequence[Report]) -> str:
 
 
 _NEED_HINTS = {
+    UNREADABLE_KEYS: "they depend on keys that cannot be read",
     "world size": "no --hostfile or --world-size",
     "hosts": "no --hostfile",
     "model facts": "the model's sizes are not known",
@@ -110,13 +148,10 @@ def _format_some(gates: Sequence[str]) -> str:
     return names if len(gates) <= 4 else f"{names} and {len(gates) - 4} more"
 
 
-def _pluralize(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"
-
-
-def _render_finding(finding: Finding, lines_of: LinesOf | None, style: Style) -> str:
+def _render_finding(finding: Finding, lines_of: LinesOf | None, style: Style, mark_fixes: bool) -> str:
     head = style.paint(f"{finding.severity}[{finding.gate}]", _SEVERITY_COLOURS[finding.severity], bold=True)
-    lines = [f"{head}: {style.paint(escape_unprintable(finding.message), '', bold=True)}"]
+    mark = f" {mark_of(finding)}" if mark_fixes and mark_of(finding) else ""
+    lines = [f"{head}: {style.paint(escape_unprintable(finding.message), '', bold=True)}{mark}"]
     if finding.place is not None:
         lines += _excerpt_lines(finding, finding.place, lines_of, style)
     for note in finding.notes:
@@ -125,6 +160,18 @@ def _render_finding(finding: Finding, lines_of: LinesOf | None, style: Style) ->
         effect = f"  ({escape_unprintable(finding.fix.effect)})" if finding.fix.effect else ""
         lines.append(f"{style.paint('help', 'green', bold=True)}: {escape_unprintable(finding.fix.title)}{effect}")
     return "\n".join(lines) + "\n"
+
+
+def _is_one_line(finding: Finding) -> bool:
+    """Information without more to say than its message."""
+    has_more = finding.label or finding.related or finding.notes or finding.fix is not None
+    return finding.severity == "info" and finding.place is not None and not has_more
+
+
+def _render_line(finding: Finding, lines_of: LinesOf | None, style: Style) -> str:
+    place = "" if finding.place is None else _format_place(finding.place, lines_of, "the command line, ")
+    head = style.paint(f"{finding.severity}[{finding.gate}]", _SEVERITY_COLOURS[finding.severity], bold=True)
+    return f"{head}: {place}: {escape_unprintable(finding.message)}"
 
 
 def _excerpt_lines(finding: Finding, place: Place, lines_of: LinesOf | None, style: Style) -> list[str]:

@@ -10,7 +10,8 @@ from textwrap import fill
 from harness.check.finding_index import FAMILIES, PageRow, find_nearest_id, list_rows, load_all_pages, rows_of_family
 from harness.findings import Finding, Fix
 from harness.gates.page import Example
-from harness.gates.registry import Gate
+from harness.gates.registry import Cite, Gate
+from harness.spec.unknown_keys import describe_name
 
 UPSTREAM = {
     "raises": "refuses it",
@@ -38,11 +39,21 @@ def render_family(word: str, width: int = 120) -> str | None:
     return f"{family}: {FAMILIES.get(family, '')}\n\n{render_table(rows, width)}" if rows else None
 
 
+def rows_about(key: str) -> list[PageRow]:
+    """The findings whose page speaks of a key of the run spec."""
+    mention = re.compile(rf"`{re.escape(key)}(?:`|:|\.)")
+    pages = load_all_pages()
+    texts = ((row, row.gate.page.checks if row.gate is not None else pages[row.id].text) for row in list_rows())
+    return [row for row, text in texts if mention.search(text)]
+
+
 def unknown_id_finding(word: str) -> Finding:
-    """SP011: a word that is no id and no family, with the nearest known one."""
-    nearest = find_nearest_id(word)
-    fix = f"did you mean `{nearest}`?" if nearest else "`harness explain` lists them all"
-    return Finding("SP011", "error", f"`{word}` is no id of a finding and no family of them", fix=Fix(fix))
+    """SP011: a word that is no id, no family and no key, with what was probably meant."""
+    nearest, key = find_nearest_id(word), describe_name(word)
+    if nearest and (key is None or re.fullmatch(r"[^._]*[\d-][^._]*", word)):
+        key = f"did you mean `{nearest}`?"
+    fix = key or "`harness explain` lists the families of findings"
+    return Finding("SP011", "error", f"`{word}` is no id of a finding, no family of them and no key", fix=Fix(fix))
 
 
 def _render_gate_page(gate: Gate, width: int) -> str:
@@ -59,9 +70,16 @@ def _render_gate_page(gate: Gate, width: int) -> str:
         lines += ["", wrap_text(f"DeepSpeed itself would run this: {gate.policy}", width)]
     if gate.unseen:
         lines += ["", wrap_text(f"Read in the source, not seen happening: {gate.unseen}", width)]
-    lines += [f'Seen in: deepspeed/{cite.file}, "{cite.quote}"' for cite in gate.cites]
+    lines += [f'Seen in: deepspeed/{cite.file}, "{cite.quote}"{_format_span(cite)}' for cite in gate.cites]
     lines += [f'To ignore it, write in the spec: `ignore: {{{gate.id}: "why"}}`.']
     return "\n".join(lines)
+
+
+def _format_span(cite: Cite) -> str:
+    """The releases that a quote speaks of, where they are not all of its gate's."""
+    if cite.since and cite.until:
+        return f" ({cite.since} to {cite.until})"
+    return f" ({cite.since} and newer)" if cite.since else f" (up to {cite.until})" if cite.until else ""
 
 
 def page_text(gate: Gate) -> str:
@@ -122,6 +140,27 @@ def render_table(items: Sequence[PageRow], width: int = 120) -> str:
             head = " " * 7
         lines.append(fill(row.title, max(width, 30), initial_indent=head, subsequent_indent=" " * len(head)))
     return "\n".join(lines)
+
+
+def render_families(width: int = 120) -> str:
+    """The families of findings with the number of each, gates first."""
+    rows = list_rows()
+    families = list(dict.fromkeys(row.id[:2] for row in rows))
+    gates = [family for family in families if any(row.gate for row in rows if row.id[:2] == family)]
+    lines = []
+    for heading, names in (("Gates", gates), ("Other findings", [f for f in families if f not in gates])):
+        lines += [heading, ""]
+        for name in names:
+            head = f"  {name}  {len(rows_of_family(name)):4}  "
+            lines.append(
+                fill(FAMILIES.get(name, name), max(width, 30), initial_indent=head, subsequent_indent=" " * 12)
+            )
+        lines.append("")
+    hint = (
+        "`harness explain ZR` lists a family, `harness explain OF004` explains a finding, `harness explain "
+        "data.packing` a key of a run spec, and `harness explain --list` lists all findings."
+    )
+    return "\n".join([*lines, fill(hint, max(width, 30))])
 
 
 def render_table_markdown() -> str:

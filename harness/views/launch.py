@@ -5,21 +5,25 @@ from __future__ import annotations
 
 import json
 import shlex
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from harness.checkpoints.checkpoint_list import find_best_checkpoint
+from harness.diagnosis.diagnosis_types import Diagnosis
 from harness.file_io import relative_to_cwd
-from harness.launching.process.signals import signal_name
-from harness.launching.setup.environment import redacted_value
+from harness.launching.setup.environment import PROCESS_VARIABLES, redacted_value
 from harness.launching.setup.launch_plan import LaunchPlan
 from harness.launching.supervise.launch_runner import LaunchResult
+from harness.launching.supervise.restart_files import log_name
 from harness.run_records.run_record import RunRecord
-from harness.run_records.summary import RunSummary, median_or_none, summarise_run
+from harness.run_records.summary import RunSummary, median_or_none, summarise_run, time_parts
 from harness.slowness import SlowdownReport, diagnose_slowness
 from harness.spec.sections.zero_spec import ZeroSpec
 from harness.units import format_bytes, format_count, format_seconds
-from harness.verdicts import Verdict
+from harness.verdicts import Verdict, describe_end
+from harness.views.log_diagnosis import render_cause_rows
 from harness.views.memory_comparison import compare_memory
 from harness.views.slowness_text import summary_lines
 from harness.views.style import Style, escape_unprintable
@@ -64,16 +68,29 @@ def render_dry_run(plan: LaunchPlan, zero: ZeroSpec, ready: bool, style: Style) 
     return "\n\n".join([*blocks, _NOTHING_WRITTEN])
 
 
-def render_summary(outcome: LaunchResult, record: RunRecord, sample: str, report: Path | None, style: Style) -> str:
-    """How the run ended in ten lines: losses, speed, memory against the plan, why it is slow, what is kept where, and
-    the command that comes next. Notes about trouble and the sample come on top of them.
+def render_summary(
+    outcome: LaunchResult,
+    record: RunRecord,
+    sample: str,
+    report: Path | None,
+    style: Style,
+    *,
+    diagnosis: Diagnosis | None = None,
+    width: int = 120,
+) -> str:
+    """How the run ended in ten lines: for a failure its cause and the change, then losses, speed, memory against the
+    plan, why it is slow, what is kept where, and the command that comes next. The sample comes on top of them.
     """
-    figures = summarise_run(record)
-    lines = [_format_headline(outcome, max(outcome.verdict.step, figures.step), style)]
-    lines += [f"  note: {note}" for note in outcome.verdict.notes]
-    rows = [*_loss_rows(record), *_speed_rows(record, figures), *_memory_rows(record)]
-    rows += [*_slowness_rows(record, outcome.verdict), *_artifact_rows(outcome, report)]
-    lines += [f"  {left:<15} {right}" for left, right in rows]
+    figures, verdict = summarise_run(record), outcome.verdict
+    lines = [_format_headline(outcome, style)]
+    for name, text in render_cause_rows(diagnosis) if diagnosis else [("note", note) for note in verdict.notes]:
+        lines += _wrap_row(name, text, width)
+    parts = time_parts(record)
+    rows = [("time", f"{format_seconds(verdict.seconds)}: {parts}")] if parts else []
+    rows += [*_loss_rows(record), *_speed_rows(record, figures), *_memory_rows(record)]
+    for name, text in [*rows, *_slowness_rows(record, verdict)]:
+        lines += _wrap_row(name, text, width)
+    lines += [f"  {name:<15} {text}" for name, text in _artifact_rows(outcome, report, diagnosis)]
     if sample:
         lines += [
             "",
@@ -81,8 +98,20 @@ def render_summary(outcome: LaunchResult, record: RunRecord, sample: str, report
             *("  | " + line for line in sample.rstrip("\n").splitlines()[:12]),
             "",
         ]
-    lines += _next_lines(outcome)
+    lines += _next_lines(outcome, diagnosis)
     return "\n".join(lines)
+
+
+def _wrap_row(name: str, text: str, width: int) -> list[str]:
+    """A row of sentences; a path is not broken."""
+    return textwrap.wrap(
+        escape_unprintable(text),
+        max(width, 60),
+        initial_indent=f"  {name:<15} ",
+        subsequent_indent=" " * 18,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def launch_as_json(
@@ -111,7 +140,7 @@ def launch_as_json(
         "report": str(report) if report else None,
         "last": last,
         "slow": [_cause_as_dict(slowdown) for slowdown in diagnose_slowness(record).slowdowns]
-        if verdict.state != "failed"
+        if verdict.state == "completed"
         else [],
         "notes": list(verdict.notes),
         "diagnosis": diagnosis,
@@ -138,23 +167,23 @@ def render_node_summary(outcome: LaunchResult, style: Style) -> str:
     """The end of a job on one of its hosts, with `--no-ssh`. The first host prints the whole summary."""
     plan = outcome.plan
     host = plan.hosts[plan.node_rank or 0].name
-    return (
-        f"{_format_headline(outcome, outcome.verdict.step, style)}\n  {host} of {len(plan.hosts)} hosts; {plan.run_dir}"
-    )
+    return f"{_format_headline(outcome, style)}\n  {host} of {len(plan.hosts)} hosts; {plan.run_dir}"
 
 
-def _format_headline(outcome: LaunchResult, step: int, style: Style) -> str:
+def _format_headline(outcome: LaunchResult, style: Style) -> str:
+    """The verdict in one line, with the run's time where the run did not fail."""
     verdict, name = outcome.verdict, outcome.plan.name
     took = format_seconds(outcome.seconds)
     if verdict.state == "completed":
-        return f"{style.paint('completed', 'green', bold=True)}: {name} trained {step} steps in {took}"
+        did = (
+            f"trained {verdict.step} steps"
+            if outcome.plan.resume is None
+            else f"resumed and reached step {verdict.step}"
+        )
+        return f"{style.paint('completed', 'green', bold=True)}: {name} {did} in {took}"
     if verdict.state == "stopped":
-        how = f" by {signal_name(verdict.code - 128)}" if outcome.ranks_started and verdict.code > 128 else ""
-        return f"{style.paint('stopped', 'yellow', bold=True)}{how} after {took} at step {step}: {verdict.reason}"
-    who = (
-        f" on rank {verdict.rank}" + (f" ({verdict.host})" if verdict.host else "") if verdict.rank is not None else ""
-    )
-    return f"{style.paint('failed', 'red', bold=True)}{who} at step {step}: {verdict.reason}"
+        return f"{style.paint('stopped', 'yellow', bold=True)} after {took}{escape_unprintable(describe_end(verdict))}"
+    return f"{style.paint('failed', 'red', bold=True)}{escape_unprintable(describe_end(verdict))}"
 
 
 def _loss_rows(record: RunRecord) -> list[tuple[str, str]]:
@@ -195,37 +224,59 @@ def _memory_rows(record: RunRecord) -> list[tuple[str, str]]:
 
 
 def _slowness_rows(record: RunRecord, verdict: Verdict) -> list[tuple[str, str]]:
-    """Causes of slowness; none for a run that failed."""
-    lines = summary_lines(diagnose_slowness(record)) if verdict.state != "failed" else []
+    """Causes of slowness; none for a run that did not complete."""
+    lines = summary_lines(diagnose_slowness(record)) if verdict.state == "completed" else []
     return [("slow", "; ".join(lines))] if lines else []
 
 
-def _artifact_rows(outcome: LaunchResult, report: Path | None) -> list[tuple[str, str]]:
+def _artifact_rows(outcome: LaunchResult, report: Path | None, diagnosis: Diagnosis | None) -> list[tuple[str, str]]:
     """Checkpoint, export, report and log; the run directory where there is no report."""
     run_dir = outcome.plan.run_dir
     if not outcome.ranks_started:
         return [("run directory", format_path(run_dir))]
-    rows = [("checkpoint", format_path(outcome.checkpoint) if outcome.checkpoint else "none was completed")]
+    rows = [("checkpoint", _describe_checkpoint(outcome))]
+    best = find_best_checkpoint(run_dir)
+    if best is not None and outcome.checkpoint is not None and best.path.name != outcome.checkpoint.name:
+        rows.append(("best", f"{format_path(best.path)}, held-out loss {best.loss:.4f}"))
     if outcome.export:
         rows.append(("export", format_path(outcome.export)))
     rows.append(("report", format_path(report)) if report else ("run directory", format_path(run_dir)))
     if outcome.verdict.state == "failed":
-        rows.append(("log", format_path(run_dir / "logs" / "launcher.log")))
+        line = f", line {diagnosis.line}" if diagnosis is not None and diagnosis.line else ""
+        rows.append(("log", format_path(run_dir / "logs" / log_name(outcome.verdict.attempt)) + line))
     return rows
 
 
-def _next_lines(outcome: LaunchResult) -> list[str]:
+def _describe_checkpoint(outcome: LaunchResult) -> str:
+    """The newest complete checkpoint of the run; without one, that which the run resumed from."""
+    if outcome.checkpoint is not None:
+        return format_path(outcome.checkpoint)
+    resume = outcome.plan.resume
+    return "none was completed" if resume is None else f"none was completed; resumed from {format_path(resume)}"
+
+
+def _next_lines(outcome: LaunchResult, diagnosis: Diagnosis | None) -> list[str]:
     run_dir = shlex.quote(format_path(outcome.plan.run_dir))
-    if outcome.verdict.state == "completed":
+    if outcome.verdict.state == "completed" or outcome.export:
         done = [f"harness report {run_dir}"] if outcome.export else [f"harness export {run_dir} OUT"]
         return [f"Next: {done[0]}"]
-    if outcome.checkpoint:
-        return [f"To resume: the same command with `--resume {run_dir}`"]
-    return ["To start again: the same command"] if outcome.verdict.state == "stopped" else []
+    lines = []
+    resume = run_dir if outcome.checkpoint else None
+    if resume is None and outcome.plan.resume is not None:
+        resume = shlex.quote(format_path(outcome.plan.resume))
+    if resume is not None:
+        lines = [f"To resume: the same command with `--resume {resume}`"]
+    elif outcome.verdict.state == "stopped":
+        lines = ["To start again: the same command"]
+    if diagnosis is not None:
+        page = f", `harness explain {diagnosis.cause}`" if diagnosis.cause else ""
+        lines.append(f"More: `harness explain --log {run_dir}`{page}")
+    return lines
 
 
 def _environment_lines(plan: LaunchPlan) -> list[str]:
-    return _align_columns([(escape_unprintable(f"{v.name}={redacted_value(v)}"), v.origin) for v in plan.variables])
+    variables = [v for v in plan.variables if v.name not in PROCESS_VARIABLES]
+    return _align_columns([(escape_unprintable(f"{v.name}={redacted_value(v)}"), v.origin) for v in variables])
 
 
 def _format_ops_state(plan: LaunchPlan, ready: bool) -> str:

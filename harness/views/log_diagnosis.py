@@ -7,7 +7,9 @@ import json
 import textwrap
 
 from harness.diagnosis.diagnosis_types import Diagnosis
+from harness.diagnosis.verdict_priority import VERDICT_NOTE
 from harness.units import format_bytes
+from harness.verdicts import describe_end
 from harness.views.style import Style, escape_unprintable
 
 _STATE_COLOURS = {"failed": "red", "completed": "green"}
@@ -17,11 +19,12 @@ _STATE_COLOURS = {"failed": "red", "completed": "green"}
 def render_diagnosis(diagnosis: Diagnosis, style: Style, width: int = 120) -> str:
     """A dozen lines for a terminal."""
     head = style.paint(diagnosis.state, _STATE_COLOURS.get(diagnosis.state, "yellow"), bold=True)
-    lines = [f"{head}{escape_unprintable(_format_rank(diagnosis))}: {escape_unprintable(diagnosis.title)}"]
+    verdict = diagnosis.verdict
+    end = f"{_format_rank(diagnosis)}: {diagnosis.title}" if verdict is None else describe_end(verdict)
+    lines = [head + escape_unprintable(end)]
     if diagnosis.state == "failed":
-        what = f"{diagnosis.cause}, {diagnosis.confidence}" if diagnosis.cause else diagnosis.confidence
-        lines.append(f"  cause      {what}")
-    if diagnosis.message:
+        lines += _wrap_lines("  cause      ", _format_cause(diagnosis), width)
+    if diagnosis.message and (verdict is None or not is_same_text(diagnosis.message, verdict.reason)):
         lines += _wrap_lines("  said       ", diagnosis.message, width)
     if diagnosis.where:
         lines.append(f"  at         {escape_unprintable(diagnosis.where)}")
@@ -47,8 +50,31 @@ def render_diagnosis(diagnosis: Diagnosis, style: Style, width: int = 120) -> st
     return "\n".join(lines)
 
 
+def render_cause_rows(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    """(name, text) of the cause, its place, notes and the change, for the end of a launch, whose first line has the
+    verdict. Without the lines of the log.
+    """
+    rows = [("cause", _format_cause(diagnosis)), ("at", diagnosis.where)]
+    rows += [("note", note) for note in diagnosis.notes if note != VERDICT_NOTE]
+    rows += [("change", diagnosis.change)] if diagnosis.cause else []
+    return [(name, text) for name, text in rows if text]
+
+
+def _format_cause(diagnosis: Diagnosis) -> str:
+    """Id, certainty and title; the title only with a verdict, which has the first line."""
+    what = f"{diagnosis.cause}, {diagnosis.confidence}" if diagnosis.cause else diagnosis.confidence
+    return f"{what}: {diagnosis.title}" if diagnosis.verdict is not None and diagnosis.cause else what
+
+
+def is_same_text(one: str, other: str) -> bool:
+    """True if one text begins with the other, apart from white space and where it was shortened."""
+    first, second = (" ".join(text.removesuffix("...").split()) for text in (one, other))
+    return first.startswith(second) or second.startswith(first)
+
+
 def diagnosis_as_dict(diagnosis: Diagnosis) -> dict[str, object]:
     """The same as values of JSON."""
+    verdict = diagnosis.verdict
     return {
         "format_version": 1,
         "state": diagnosis.state,
@@ -58,6 +84,9 @@ def diagnosis_as_dict(diagnosis: Diagnosis) -> dict[str, object]:
         "message": diagnosis.message or None,
         "rank": diagnosis.rank,
         "host": diagnosis.host or None,
+        "signal": (verdict.signal or None) if verdict else None,
+        "step": verdict.step if verdict else None,
+        "reason": (verdict.reason or None) if verdict else None,
         "where": diagnosis.where or None,
         "line": diagnosis.line or None,
         "change": diagnosis.change or None,

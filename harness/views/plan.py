@@ -15,7 +15,7 @@ from harness.plan.memory_estimate import MemoryEstimate
 from harness.plan.memory_items import PHASES, TRAINING, MemoryItem, Tier
 from harness.plan.planner import Plan
 from harness.plan.step_time import TimePart
-from harness.units import format_bytes, format_count, format_seconds
+from harness.units import format_bytes, format_count, format_seconds, format_trainable, pluralize
 from harness.views.plan_tuned_defaults import render_tuned_defaults
 from harness.views.style import Style
 
@@ -42,9 +42,11 @@ def render_plan(plan: Plan, findings: Sequence[Finding], next_command: str, styl
             _render_memory(plan, plan.memory, "nvme", style, width),
             _format_fit(plan, plan.memory, style),
             _render_time(plan, style, width),
-            render_tuned_defaults(plan.tuned_defaults_impact, style, width),
-            _render_alternatives("Alternatives", plan.alternatives, style, width),
-            _render_alternatives("Fastest that fits, same batch", plan.fastest_fitting, style, width),
+            render_tuned_defaults(plan.tuned_defaults_impact, _device_name(plan), style, width),
+            _render_alternatives("Alternatives", plan.alternatives, _device_name(plan), style, width),
+            _render_alternatives(
+                "Fastest that fits, same batch", plan.fastest_fitting, _device_name(plan), style, width
+            ),
         ]
     blocks.append(_format_footer(plan, findings, next_command))
     return "\n\n".join(block for block in blocks if block)
@@ -71,6 +73,10 @@ def _render_ranks_and_batch(plan: Plan) -> str:
         lines.append(f"Batch    {batch.global_batch} = {product}, at most {settings.tokens_per_step:,} tokens per step")
     if settings is not None:
         lines.append(f"States   {settings.bytes_per_parameter}")
+    split = plan.trainable
+    if split is not None and split.frozen:
+        count = format_trainable(split.num_trainable, split.num_parameters)
+        lines.append(f"Train    {count} of the parameters; the others have neither gradients nor states")
     return "\n".join(lines)
 
 
@@ -79,6 +85,11 @@ def _format_hosts(plan: Plan) -> str:
         return ""
     hosts, kind = plan.settings.num_hosts, plan.device.name if plan.device else "accelerators"
     return f", on {hosts} host{'s' if hosts > 1 else ''} x {plan.settings.ranks_per_host} {kind}"
+
+
+def _device_name(plan: Plan) -> str:
+    """The word for what a rank computes on: a CPU is no GPU."""
+    return "device" if plan.device is None or plan.device.is_cpu else "GPU"
 
 
 def _render_memory(plan: Plan, memory: MemoryEstimate, tier: Tier, style: Style, width: int) -> str:
@@ -90,10 +101,10 @@ def _render_memory(plan: Plan, memory: MemoryEstimate, tier: Tier, style: Style,
     total = sum(row.bytes * (1 if row.shared else times) for row in rows)
     heads = {
         "gpu": f"Memory at the peak, {_PHASE_LABELS[phase]}, per rank",
-        "host": f"Memory per host, {_pluralize(memory.ranks_per_host, 'rank')}, {_PHASE_LABELS[phase]}",
+        "host": f"Memory per host, {pluralize(memory.ranks_per_host, 'rank')}, {_PHASE_LABELS[phase]}",
         "nvme": "NVMe per host",
     }
-    names = {"gpu": "device" if plan.device is None or memory.pooled else "GPU", "host": "host", "nvme": "disk"}
+    names = {"gpu": _device_name(plan), "host": "host", "nvme": "disk"}
     lines = [
         (row.description + (" (assumed)" if row.assumed else ""), row.bytes * times, _format_formula(row, times))
         for row in rows
@@ -121,7 +132,10 @@ def _format_pooled_note(plan: Plan, memory: MemoryEstimate) -> str:
         peak = format_bytes(memory.host_peak)
         return f"On the CPU accelerator this is host memory too: {peak} per host with the rows below."
     if plan.device is None:
-        return "The kind of GPU is not known: set `cluster.gpu`, such as `H100-80GB`, or `cpu` where there is none."
+        return (
+            "The kind of GPU is not known: set `cluster.gpu`, such as `H100-80GB`, or `cpu` where there is none.\n"
+            "`harness plan --here` takes the CPU where this machine has no GPU, as `harness launch` does."
+        )
     return ""
 
 
@@ -143,7 +157,8 @@ def _format_fit(plan: Plan, memory: MemoryEstimate, style: Style) -> str:
         parts.append(f"GPU {format_bytes(memory.gpu_peak)} of {format_bytes(plan.capacity.gpu)}")
     if plan.capacity.host:
         when = f" {_PHASE_LABELS[memory.host_peak_phase]}" if memory.host_peak_phase not in TRAINING else ""
-        parts.append(f"host {format_bytes(memory.host_peak)} of {format_bytes(plan.capacity.host)}{when}")
+        owner = " of this machine" if plan.is_capacity_local else ""
+        parts.append(f"host {format_bytes(memory.host_peak)} of {format_bytes(plan.capacity.host)}{owner}{when}")
     if plan.capacity.nvme and memory.nvme_bytes:
         parts.append(f"NVMe {format_bytes(memory.nvme_bytes)} of {format_bytes(plan.capacity.nvme)}")
     if not parts:
@@ -194,22 +209,24 @@ def _long_run_lines(plan: Plan) -> list[str]:
     return lines
 
 
-def _render_alternatives(heading: str, rungs: Sequence[Alternative], style: Style, width: int) -> str:
-    if not rungs:
+def _render_alternatives(
+    heading: str, alternatives: Sequence[Alternative], device: str, style: Style, width: int
+) -> str:
+    if not alternatives:
         return ""
-    timed = any(rung.time for rung in rungs)
+    timed = any(each.time for each in alternatives)
     fixed = 33 + (12 if timed else 0)
-    left = min(max(len(rung.title) for rung in rungs) + 3, max(24, width - fixed))
-    head = heading.ljust(left) + "GPU/rank".rjust(13) + "host/node".rjust(13) + "NVMe/node".rjust(13)
-    lines = [style.paint(head + ("step".rjust(12) if timed else ""), "", bold=True)]
-    for rung in rungs:
+    left = min(max(len(each.title) for each in alternatives) + 3, max(24, width - fixed))
+    head = heading.ljust(left) + f"{device}/rank".rjust(13) + "host/node".rjust(13) + "NVMe/node".rjust(13)
+    lines = [style.paint(head + ("step".rjust(12) if timed else "") + "  fits", "", bold=True)]
+    for each in alternatives:
         sizes = "".join(
-            (format_bytes(size) if size else "-").rjust(13) for size in (rung.gpu_peak, rung.host_peak, rung.nvme_bytes)
+            (format_bytes(size) if size else "-").rjust(13) for size in (each.gpu_peak, each.host_peak, each.nvme_bytes)
         )
-        time = (format_seconds(rung.time.seconds) if rung.time else "-").rjust(12) if timed else ""
-        fits = {True: "fits", False: f"no: {rung.fit.binding}", None: ""}[rung.fit.fits]
-        mark = ">" if rung.is_current else " "
-        lines.append(f"{mark} {_truncate(rung.title, left - 2).ljust(left - 2)}{sizes}{time}  {fits}".rstrip())
+        time = (format_seconds(each.time.seconds) if each.time else "-").rjust(12) if timed else ""
+        fits = {True: "yes", False: f"no: {each.fit.binding}", None: "not known"}[each.fit.fits]
+        mark = ">" if each.is_current else " "
+        lines.append(f"{mark} {_truncate(each.title, left - 2).ljust(left - 2)}{sizes}{time}  {fits}".rstrip())
     return "\n".join(lines)
 
 
@@ -221,10 +238,6 @@ def _format_footer(plan: Plan, findings: Sequence[Finding], next_command: str) -
     errors = sum(f.severity == "error" for f in findings)
     warnings = sum(f.severity == "warning" for f in findings)
     world = plan.run.parallel_dims.world_size
-    ranks = "unknown ranks" if world is None else _pluralize(world, "rank")
-    summary = f"Plan: {ranks}, {_pluralize(errors, 'error')}, {_pluralize(warnings, 'warning')}. {_NOTHING_STARTED}"
+    ranks = "unknown ranks" if world is None else pluralize(world, "rank")
+    summary = f"Plan: {ranks}, {pluralize(errors, 'error')}, {pluralize(warnings, 'warning')}. {_NOTHING_STARTED}"
     return f"{summary}\nNext: {next_command}" if next_command else summary
-
-
-def _pluralize(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"

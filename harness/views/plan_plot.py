@@ -29,7 +29,7 @@ _STYLE = (
     ".have{stroke:#c33;stroke-dasharray:4 3}"
     "@media(prefers-color-scheme:dark){text{fill:#ddd}.q{fill:#999}}"
 )
-_TIERS = (("gpu", "GPU per rank"), ("host", "host memory per node"), ("nvme", "NVMe per node"))
+_TIERS = (("gpu", "{device} per rank"), ("host", "host memory per node"), ("nvme", "NVMe per node"))
 
 
 def render_memory_svg(plan: Mapping[str, Any]) -> str:
@@ -42,7 +42,8 @@ def render_memory_svg(plan: Mapping[str, Any]) -> str:
         return ""
     parts, top = [_render_legend()], _LEGEND_HEIGHT
     for tier, name in _TIERS:
-        block, height = _render_tier(tier, name, plan.get(f"{tier}_capacity_bytes"), rungs, top)
+        heading = name.format(device="device" if plan.get("device") == "cpu" else "GPU")
+        block, height = _render_tier(tier, heading, plan.get(f"{tier}_capacity_bytes"), rungs, top)
         parts.append(block)
         top += height
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {top}" role="img"'

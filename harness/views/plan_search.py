@@ -9,7 +9,7 @@ from dataclasses import asdict
 from typing import Any
 
 from harness.check.auto_plan import MinGpusResult, SearchResult
-from harness.plan.alternatives import Alternative
+from harness.plan.alternatives import Alternative, describe_checkpointing
 from harness.plan.bare_count import ModelStates
 from harness.plan.settings_search import filter_fitting
 from harness.units import format_bytes, format_count, format_seconds
@@ -45,15 +45,16 @@ def _select_listed(fits: Sequence[Alternative], best: Alternative | None) -> lis
 def _format_alternative(alternative: Alternative, is_best: bool) -> str:
     time = format_seconds(alternative.time.seconds) if alternative.time else "-"
     s = alternative.settings
-    batch = f"micro-batch {s.micro_batch}, {'checkpointing' if s.checkpointing else 'no checkpointing'}"
-    name = (
-        alternative.title.split(", micro-batch")[0]
-        .removesuffix(", gradient checkpointing")
-        .removesuffix(", no checkpointing")
-    )
+    batch = f"micro-batch {s.micro_batch}, {describe_checkpointing(s)}"
+    name = _title_without_batch(alternative)
     mark = ">" if is_best else " "
     memory = f"{format_bytes(alternative.gpu_peak):>11} GPU  {format_bytes(alternative.host_peak):>11} host"
     return f"{mark} {time:>12}  {memory}  {name}, {batch}"
+
+
+def _title_without_batch(alternative: Alternative) -> str:
+    """The stage, offload and parallel degrees: the batch and the checkpointing follow in every line."""
+    return alternative.title.split(", micro-batch")[0].removesuffix(f", {describe_checkpointing(alternative.settings)}")
 
 
 def search_as_dict(result: SearchResult) -> dict[str, Any]:
@@ -116,8 +117,8 @@ def render_min_gpus(model: str, gpu: str, result: MinGpusResult) -> str:
     where = f"{format_bytes(best.gpu_peak)} per GPU, {format_bytes(best.host_peak)} per host"
     where += f", {format_bytes(best.nvme_bytes)} NVMe per host" if best.nvme_bytes else ""
     s = best.settings
-    batch = f"micro-batch {s.micro_batch}, {'checkpointing' if s.checkpointing else 'no checkpointing'}"
-    name = best.title.split(", micro-batch")[0].removesuffix(", no checkpointing")
+    batch = f"micro-batch {s.micro_batch}, {describe_checkpointing(s)}"
+    name = _title_without_batch(best)
     return f"{model} fits on {result.gpus:,} x {gpu}: {name}, {batch}{time}\n{where}\n{raw}"
 
 

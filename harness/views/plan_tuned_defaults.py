@@ -13,8 +13,8 @@ from harness.views.style import Style
 _MIN_SECONDS = 1e-4
 
 
-def render_tuned_defaults(impacts: Sequence[DefaultImpact], style: Style, width: int) -> str:
-    """Each tuned default, DeepSpeed's own default, and the planned difference."""
+def render_tuned_defaults(impacts: Sequence[DefaultImpact], device: str, style: Style, width: int) -> str:
+    """Each tuned default, DeepSpeed's own default, and the planned difference; `device` is the word for a GPU."""
     if not impacts:
         return ""
     heads = ("Tuned defaults", "value", "default")
@@ -31,7 +31,7 @@ def render_tuned_defaults(impacts: Sequence[DefaultImpact], style: Style, width:
     for d, (key, value, default) in zip(impacts, rows, strict=True):
         start = f"  {key}".ljust(left) + f"  {value.rjust(middle)}  {default.rjust(right)}  "
         room = max(width - len(start), 30)
-        parts = textwrap.wrap("; ".join(filter(None, (_format_impact(d), d.tuned_default.reason))), room)
+        parts = textwrap.wrap("; ".join(filter(None, (_format_impact(d, device), d.tuned_default.reason))), room)
         lines += [start + parts[0], *(" " * len(start) + part for part in parts[1:])]
     return "\n".join(line.rstrip() for line in [*lines, "`tuned_defaults: false` keeps DeepSpeed's defaults"])
 
@@ -42,8 +42,8 @@ def _format_value(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else ", ".join(value) if isinstance(value, list) else str(value)
 
 
-def _format_impact(d: DefaultImpact) -> str:
-    sizes = (("GPU", d.gpu_bytes), ("host", d.host_bytes), ("wire/step", round(d.wire_bytes)))
+def _format_impact(d: DefaultImpact, device: str) -> str:
+    sizes = ((device, d.gpu_bytes), ("host", d.host_bytes), ("wire/step", round(d.wire_bytes)))
     effects = [f"{name} {'+' if size > 0 else '-'}{format_bytes(abs(size))}" for name, size in sizes if size]
     if d.step_seconds is not None and abs(d.step_seconds) >= _MIN_SECONDS:
         effects.append(f"step {'+' if d.step_seconds > 0 else '-'}{format_seconds(abs(d.step_seconds))}")

@@ -14,22 +14,22 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from harness.launching.supervise.log_filter import is_noise, is_progress_line, rank_of
-from harness.progress import RunProgress, format_plain, format_to_width, to_json_row
+from harness.progress import RunProgress, format_plain, to_json_row
 from harness.units import finite_number, format_seconds
 from harness.verdicts import Verdict
 from harness.views.style import escape_unprintable, style_for
-from harness.views.traceback_buffer import TracebackBuffer
+from harness.views.traceback_buffer import TracebackBuffer, shorten_traceback
+
+if TYPE_CHECKING:
+    from harness.views.live_line import LiveLine
 
 ScreenMode = Literal["bar", "plain", "json", "quiet"]
 _REPEAT_SECONDS = 15.0
 _OP_LOAD_SECONDS = 3.0
 """A compiled op loads in less."""
-_BAR_WIDTH = 20
-_BAR_MARGIN = 34
-"""Columns of a line that the bar, the count and the gaps take."""
 
 
 def resolve_mode(mode: str) -> ScreenMode:
@@ -52,8 +52,10 @@ class Screen:
         self._save_schedule = (save_steps, save_at_end)
         self._pace: RunProgress | None = None
         self._style = style_for(sys.stderr)
-        self._bar: Any = None
-        self._task: Any = None
+        self._live: LiveLine | None = None
+        self._start_time = time.monotonic()
+        self._activity = ""
+        self._log: Path | str = "the log"
         self._last_build_note = 0.0
         self._current_op = ""
         self._tracebacks = TracebackBuffer()
@@ -64,17 +66,17 @@ class Screen:
         """Print the ops; the check imports torch, which takes seconds."""
         self._print_note(f"checking that these ops are compiled: {', '.join(ops)}")
 
-    def on_op_build(self, op: str, seconds: float, expected: float) -> None:
+    def on_op_build(self, op: str, seconds: float, expected: float | None) -> None:
         """Print progress of a build that takes longer than a load, at intervals."""
         now = time.monotonic()
         if seconds < _OP_LOAD_SECONDS or (op == self._current_op and now - self._last_build_note < _REPEAT_SECONDS):
             return
-        about = f"about {format_seconds(expected)} the first time"
-        self._print_note(
-            f"compiling {op}, {about}"
-            if op != self._current_op
-            else f"compiling {op}, {format_seconds(seconds)} so far"
-        )
+        text = f"loading {op}, which is compiled" if expected is None else f"compiling {op}"
+        if op == self._current_op:
+            text += f", {format_seconds(seconds)} so far"
+        elif expected is not None:
+            text += f", about {format_seconds(expected)} the first time"
+        self._print_note(text)
         self._current_op, self._last_build_note = op, now
 
     def on_op_built(self, op: str, seconds: float) -> None:
@@ -100,7 +102,21 @@ class Screen:
         """Print the number of ranks and the folder of their logs."""
         where = "on this machine" if hosts == 1 else f"on {hosts} hosts"
         ranks = f"{world} ranks {where}; their output is in" if world > 1 else f"1 rank {where}; its output is in"
+        self._start_time, self._activity, self._log = time.monotonic(), "", log
         self._print_note(f"starting {ranks} {log.parent}")
+
+    def on_start_up(self, activity: str) -> None:
+        """Show what the ranks do: in the live line, or a line for each change, with the time since the start."""
+        seconds = time.monotonic() - self._start_time
+        if self._mode == "json":
+            self._print_json({"type": "start_up", "activity": activity, "seconds": round(seconds, 1)})
+        elif self._mode == "bar":
+            if activity and self._pace is None:
+                self._open_live_line().show_activity(f"ranks are {activity}")
+        elif activity and activity.partition(" (")[0] != self._activity:  # a line for each activity, not for each rank
+            self._activity = activity.partition(" (")[0]
+            after = f", {format_seconds(seconds)} after the start" if seconds >= 1 else ""
+            self._print_note(f"ranks are {activity}{after}")
 
     def on_output(self, line: str) -> None:
         """A line of a rank or of the launcher: noise stays in the log, and a bar replaces plain progress."""
@@ -123,11 +139,11 @@ class Screen:
             start = int(finite_number(row.get("start_step")) or 0)
             self._pace = RunProgress(int(finite_number(row.get("steps")) or 0), start, *self._save_schedule)
             if self._mode == "bar":
-                self._open_bar(self._pace)
+                self._open_live_line().show_training(self._pace)
         elif kind == "step" and self._pace is not None:
             self._update_progress(row, self._pace)
         elif kind in {"end", "stop", "restart"}:
-            self.close()
+            self._close_live_line(keep=row.get("state") == "completed")
         if self._mode == "json" and (kind != "step" or self._pace is None):
             self._print_json(row)
 
@@ -136,9 +152,8 @@ class Screen:
         self._print_lines(self._tracebacks.pop_lines(0))
         if self._mode == "json":
             self._print_json(to_json_row(row, pace))
-        elif self._bar is not None:
-            numbers = format_to_width(row, pace, self._bar.console.width - _BAR_MARGIN)
-            self._bar.update(self._task, completed=step, numbers=numbers)
+        elif self._live is not None:
+            self._live.update(step, row, pace)
         elif self._mode == "plain" and pace.should_log(step):
             self._print(format_plain(row, pace))
 
@@ -146,7 +161,8 @@ class Screen:
         """Print what a stop waits for."""
         if waiting:
             may = "the ranks finish" if grace is None else f"the ranks have {format_seconds(grace)} to finish"
-            text = f"stopping after {why}: {may} their step and save (a second signal kills them)"
+            key = "" if grace is None else "`launch.stop_grace_seconds`; "
+            text = f"stopping after {why}: {may} their step and save ({key}a second signal kills them)"
         else:
             text = f"stopping after {why}: no rank is training yet"
         self._print_note(text, always=True)
@@ -156,9 +172,16 @@ class Screen:
         self._print_note(f"killing {count} process{'es' if count > 1 else ''} of the run")
 
     def on_end(self, verdict: Verdict) -> None:
-        """Print the traceback of the rank that failed first; those of ranks that lost that one stay in the log."""
+        """Print the traceback of the rank that failed first; those of ranks that lost that one stay in the log. The
+        bar of the attempt goes, and the next attempt has its own.
+        """
+        self._close_live_line(keep=verdict.state == "completed")
+        self._pace = None
         lines, others = self._tracebacks.pop_for_verdict(verdict)
-        self._print_lines(lines)
+        shown = shorten_traceback(lines)
+        self._print_lines(shown)
+        if len(shown) < len(lines):
+            self._print_note(f"{len(lines) - len(shown)} more lines of this are in {self._log}")
         if verdict.state == "failed" and verdict.rank is not None and not (verdict.crashed or verdict.refused):
             self.last_lines.clear()
         if others and verdict.state == "failed":
@@ -174,25 +197,20 @@ class Screen:
         self._print_note(escape_unprintable(text, keep="\n"))
 
     def close(self) -> None:
-        """Stop the bar."""
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
+        """End the live line."""
+        self._close_live_line()
 
-    def _open_bar(self, pace: RunProgress) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    def _open_live_line(self) -> LiveLine:
+        if self._live is None:
+            from harness.views.live_line import LiveLine
 
-        self.close()
-        self._bar = Progress(
-            TextColumn("train"),
-            BarColumn(_BAR_WIDTH),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[numbers]}", markup=False),
-            console=Console(stderr=True, force_terminal=True),
-        )
-        self._task = self._bar.add_task("train", total=pace.total_steps, completed=pace.start_step, numbers="")
-        self._bar.start()
+            self._live = LiveLine()
+        return self._live
+
+    def _close_live_line(self, *, keep: bool = False) -> None:
+        if self._live is not None:
+            self._live.close(keep=keep)
+            self._live = None
 
     def _print_note(self, text: str, *, always: bool = False) -> None:
         if self._mode == "json":
@@ -206,10 +224,8 @@ class Screen:
     def _print(self, text: str) -> None:
         """Print; a closed terminal or a broken pipe must not end a training."""
         with contextlib.suppress(OSError, ValueError):
-            if self._bar is not None:
-                from rich.text import Text
-
-                self._bar.console.print(Text.from_ansi(text), soft_wrap=True)
+            if self._live is not None:
+                self._live.print(text)
             else:
                 print(text, file=sys.stderr, flush=True)
 

@@ -45,7 +45,7 @@ def format_prediction(prediction: PlanPrediction | None) -> str:
 
 def _format_time_change(before: Plan, after: Plan) -> str:
     if before.time is None or after.time is None:
-        return "the plan has no time for this device"
+        return "no time for this device"
     old, new = before.time, after.time
     if before.settings and after.settings and before.settings.tokens_per_step != after.settings.tokens_per_step:
         faster = new.tokens_per_second / old.tokens_per_second - 1

@@ -19,10 +19,10 @@ _TYPES = {"integer": "integer", "number": "number", "string": "text", "boolean":
 def render_spec_reference(schema: Schema) -> str:
     """The whole page, ending without a newline: top-level keys first, then one table for each section."""
     definitions: dict[str, Schema] = schema["$defs"]
-    top = {key: field for key, field in schema["properties"].items() if _section_of(field) is None}
+    top = {key: field for key, field in schema["properties"].items() if section_of(field) is None}
     lines = [HEAD, "", "## Top level", "", *_render_table(top)]
     for key, field in schema["properties"].items():
-        name = _section_of(field)
+        name = section_of(field)
         if name is not None:
             lines += _render_section(key, definitions[name], definitions, level=2)
     return "\n".join(lines)
@@ -32,7 +32,7 @@ def _render_section(key: str, section: Schema, definitions: dict[str, Schema], l
     yield from ("", f"{'#' * level} `{key}`", "", _join_lines(section.get("description", "")), "")
     fields: dict[str, Schema] = section["properties"]
     yield from _render_table(fields, required=section.get("required", []))
-    nested = {field: name for field, value in fields.items() if (name := _section_of(value)) is not None}
+    nested = {field: name for field, value in fields.items() if (name := section_of(value)) is not None}
     shown: set[str] = set()
     for field, name in nested.items():
         if name not in shown:
@@ -40,7 +40,7 @@ def _render_section(key: str, section: Schema, definitions: dict[str, Schema], l
             yield from _render_section(f"{key}.{field}", definitions[name], definitions, level + 1)
 
 
-def _section_of(field: Schema) -> str | None:
+def section_of(field: Schema) -> str | None:
     """The definition that a field refers to, alone or as one of its alternatives."""
     for option in (field, *field.get("anyOf", [])):
         if "$ref" in option:
@@ -52,7 +52,8 @@ def _render_table(fields: dict[str, Schema], required: list[str] | None = None) 
     yield "| Key | Type | Default | Meaning |"
     yield "| --- | --- | --- | --- |"
     for key, field in fields.items():
-        default = "required" if key in (required or []) else _format_default(field)
+        default = format_default(field)
+        default = "required" if key in (required or []) else f"`{default}`" if default else ""
         cells = [f"`{key}`", format_type(field), default, _join_lines(field.get("description", ""))]
         yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
 
@@ -92,10 +93,11 @@ def _format_bounds(field: Schema) -> Iterator[str]:
             yield f", {word} {value}"
 
 
-def _format_default(field: Schema) -> str:
+def format_default(field: Schema) -> str:
+    """A field's default as written in YAML; empty where it has none."""
     if field.get("default") is None:
         return ""
-    return f"`{json.dumps(field['default'], ensure_ascii=False).strip(chr(34))}`"
+    return json.dumps(field["default"], ensure_ascii=False).strip('"')
 
 
 def _join_lines(text: str) -> str:

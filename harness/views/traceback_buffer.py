@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tracebacks of ranks, kept from the screen until the rank that failed first is known.
+"""Tracebacks of ranks, kept from the screen until the rank that failed first is known, and shortened for it.
 
 A rank that lost a peer prints a long traceback before the supervisor knows that the peer was killed. Prints nothing.
 """
 
 from __future__ import annotations
 
+import re
 from collections import deque
+from collections.abc import Sequence
 
 from harness.launching.supervise.log_filter import rank_of, strip_rank_prefix
 from harness.verdicts import Verdict
@@ -14,6 +16,34 @@ from harness.verdicts import Verdict
 _FIRST_LINE = "Traceback (most recent call last):"
 _MAX_LINES = 200
 """Kept of a rank's first lines and of its last: a caught traceback may come long before the fatal one."""
+_FRAME = re.compile(r'^\s+File "([^"]+)", line \d+')
+_LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3|/harness/(?:runtime|workers|patches)/|<frozen |<string>")
+_MAX_SHOWN = 20
+
+
+def shorten_traceback(lines: Sequence[str]) -> list[str]:
+    """The lines without frames of libraries and of the harness, but for the last frame of each traceback, which raised;
+    at most the last 20.
+    """
+    kept: list[str] = []
+    frame: list[str] = []
+    for line in [*lines, ""]:
+        text = strip_rank_prefix(line)
+        if _FRAME.match(text):
+            kept += frame if frame and not _is_of_library(frame) else []
+            frame = [line]
+        elif frame and text.startswith("    "):
+            frame.append(line)
+        else:
+            kept += frame  # the last of its traceback
+            frame = []
+            kept.append(line)
+    return kept[:-1][-_MAX_SHOWN:]
+
+
+def _is_of_library(frame: Sequence[str]) -> bool:
+    match = _FRAME.match(strip_rank_prefix(frame[0]))
+    return bool(match and _LIBRARY.search(match[1]))
 
 
 class TracebackBuffer:

@@ -35,9 +35,11 @@ def _format_title(e: TuneReport) -> str:
 
 
 def render_trials(e: TuneReport, style: Style, width: int) -> str:
-    """One line per trial."""
+    """One line per trial, with the columns that have a value."""
     rows = [_COLUMNS, *(_format_cells(trial) for trial in e.trials)]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(_COLUMNS))]
+    empty = {i for i in range(len(_COLUMNS)) if e.trials and all(row[i] == "-" for row in rows[1:])}
+    rows = [tuple(cell for i, cell in enumerate(row) if i not in empty) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     widths[0] = min(widths[0], max(24, width - sum(widths[1:]) - 2 * len(widths)))
     lines = []
     for n, row in enumerate(rows):

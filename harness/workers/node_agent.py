@@ -45,6 +45,7 @@ def main() -> int:
     sys.path[:0] = request["path"]
     from harness.hostinfo.machine import host_identity
     from harness.launching.process import shm
+    from harness.launching.process.oom_kills import read_oom_kills
     from harness.launching.process.processes import find_run_processes, kill_all, read_process
 
     run_dir = Path(request["run_dir"])
@@ -66,7 +67,7 @@ def main() -> int:
         signals |= {pid: number for pid, number in killed.items() if number}
         alive = [process.pid for process in find_ranks()]
         known_pids |= set(alive)
-        if not send({"alive": alive, "signals": signals}):
+        if not send({"alive": alive, "signals": signals, "oom_kills": read_oom_kills()}):
             break
         time.sleep(_POLL_SECONDS)
     left = kill_all(find_ranks, 0.0)

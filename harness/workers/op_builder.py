@@ -80,7 +80,7 @@ def build_ops(ops: Sequence[str], root: Path, events: TextIO) -> dict[str, Any]:
     records: dict[str, Any] = {}
     for op in ops:
         start = time.time()
-        write_event(events, "start", op=op)
+        write_event(events, "start", op=op, compiled=any(_find_libraries(op, root)))
         try:
             file = Path(load_op(op, root, events).__file__)
         except Exception as error:  # whatever it is, the user gets one finding and the log has the rest
@@ -91,6 +91,13 @@ def build_ops(ops: Sequence[str], root: Path, events: TextIO) -> dict[str, Any]:
         records[op] = {"file": str(file), "mtime_ns": stat.st_mtime_ns, "size": stat.st_size}
         write_event(events, "done", op=op, compiled=stat.st_mtime >= start)
     return records
+
+
+def _find_libraries(op: str, root: Path) -> list[Path]:
+    """The libraries of an op that was compiled before; it loads in seconds, unless its sources have changed."""
+    from harness.launching.ops import build_cache
+
+    return [library for folder in build_cache.find_op_folders(root, [op]) for library in folder.glob("*.so")]
 
 
 def load_op(op: str, root: Path, events: TextIO) -> Any:

@@ -50,7 +50,7 @@ def test_a_table_of_a_run(run: Path) -> None:
     assert lines[-1].startswith("2 complete in ")
     assert lines[-1].endswith("newest step-00000006")
     body = json.loads(call("ls", run / "checkpoints", "--format", "json").stdout)
-    assert body["newest"] == "step-00000006"
+    assert (body["newest"], body["best"]) == ("step-00000006", "step-00000004")
     assert [c["complete"] for c in body["checkpoints"]] == [True, True, False]
     assert [c.get("loss") for c in body["checkpoints"]] == [None, 2.0, None]
 

@@ -36,7 +36,7 @@ def test_its_exit_code_is_what_it_says():
         "host",
         "disk here",
     }
-    assert all(row["mend"] for row in body["rows"] if row["state"] == "missing")
+    assert all(row["fix"] for row in body["rows"] if row["state"] == "missing")
 
 
 def test_without_torch_nothing_can_be_trained():
@@ -59,7 +59,7 @@ def test_assertions_that_are_off_are_missed():
 def test_a_missing_compiler_is_named_with_its_remedy(tmp_path):
     done = doctor("--format", "json", PATH=str(tmp_path), CXX="")
     compiler = next(row for row in json.loads(done.stdout)["rows"] if row["name"] == "C++ compiler")
-    assert (compiler["value"], compiler["state"], compiler["mend"]) == ("none", "missing", "apt install g++")
+    assert (compiler["value"], compiler["state"], compiler["fix"]) == ("none", "missing", "apt install g++")
 
 
 @pytest.mark.parametrize("has_nvcc", [True, False])
@@ -74,7 +74,7 @@ def test_a_gpu_without_a_cuda_compiler_is_said(tmp_path, has_nvcc):
     row = next(row for row in json.loads(done.stdout)["rows"] if row["name"] == "nvcc")
     assert row["state"] == ("ok" if has_nvcc else "note")
     assert row["value"] == (str(tmp_path / "bin" / "nvcc") if has_nvcc else "none")
-    assert ("CUDA toolkit" in (row["mend"] or "")) is not has_nvcc
+    assert ("CUDA toolkit" in (row["fix"] or "")) is not has_nvcc
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,7 @@ def test_a_dry_run_shows_everything_and_does_nothing(folder):
     assert done.returncode == 0, done.stderr
     for expected in ("spec.resolved.json", "HARNESS_RUN_DIR", "--num_gpus 2", "ranks 0-1", "train_worker.py"):
         assert expected in done.stdout
+    assert "HARNESS_SUPERVISOR" not in done.stdout, "it names the process of this dry run"
     assert done.stdout.rstrip().endswith("Nothing was written or started")
     assert [p.name for p in folder.iterdir()] == ["tiny.yaml"]
 
@@ -146,6 +147,7 @@ def test_a_deepspeed_json_cannot_be_launched(folder):
     done = harness("launch", "ds.json", "--dry-run", cwd=folder)
     assert done.returncode == 1
     assert "SP020" in done.stderr
+    assert "`harness adopt ds.json -o spec.yaml` makes a run spec of it" in done.stderr
     assert "Traceback" not in done.stderr
 
 

@@ -34,6 +34,24 @@ def test_write_then_check_then_drift(write):
     assert '-    "stage": 2' in drifted.stdout
 
 
+def test_several_specs_are_checked_and_written_in_one_call(write):
+    specs = [write(f"{name}.yaml", SPEC.replace("max_steps: 1", f"max_steps: {n}")) for n, name in enumerate("abc", 1)]
+    assert run("render", *specs, "--write").exit_code == 0
+    checked = run("render", *specs, "--check")
+    assert checked.exit_code == 0
+    assert checked.stdout.count("OK. ") == 3
+    second = Path(specs[1]).with_suffix(".json")
+    second.write_text(second.read_text().replace('"stage": 1', '"stage": 2'))
+    Path(specs[0]).write_text("zero: {stage: 9}\n")
+    drifted = run("render", *specs, "--check")
+    assert drifted.exit_code == 1
+    assert (drifted.stdout.count("OK. "), drifted.stderr.count("RN002"), drifted.stderr.count("SP007")) == (1, 1, 1)
+    for options in ([], ["--output", "x.json"], ["--reasons"]):
+        refused = run("render", *specs, *options)
+        assert refused.exit_code == 2
+        assert "add `--check` or `--write`" in refused.stderr
+
+
 def test_a_wrong_spec_renders_nothing(write):
     spec = write("a.yaml", "zero: {stage: 9}\n")
     result = run("render", spec, "--write")
@@ -63,7 +81,7 @@ def test_explain_prints_the_page(asked):
 
 
 def test_explain_lists_and_suggests():
-    assert "SP005" in run("explain").stdout
+    assert "SP005" in run("explain", "--list").stdout
     assert run("explain", "--table").stdout.startswith("# Every gate")
     wrong = run("explain", "PP0O1")
     assert wrong.exit_code == 2

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from harness.errors import UserError
+from harness.run_records.run_list import find_run_dir
 from tests.support.sample_run import eventful, head, step, tiny, write_run
 
 
@@ -46,6 +47,18 @@ def test_each_run_has_a_line_the_newest_first(folder: Path) -> None:
     assert count == f"3 runs in {folder}"
 
 
+def test_before_the_first_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only a folder that the user named must be there."""
+    monkeypatch.chdir(tmp_path)
+    result = run("runs")
+    assert (result.exit_code, result.stdout) == (0, "no runs in runs; `harness launch SPEC` starts one\n")
+    assert json.loads(run("runs", "--format", "json").stdout)["runs"] == []
+    assert isinstance(run("runs", "runs").exception, UserError)
+    with pytest.raises(UserError) as refused:
+        find_run_dir("latest")
+    assert "`harness runs` lists them, and `harness launch SPEC` starts one" in refused.value.findings[0].fix.title
+
+
 def test_for_programs(folder: Path) -> None:
     body = json.loads(run("runs", str(folder), "--format", "json").stdout)
     assert [entry["state"] for entry in body["runs"]] == ["completed", "not started", "failed"]
@@ -58,7 +71,10 @@ def test_for_programs(folder: Path) -> None:
 
 def test_a_run_directory_means_itself_and_an_empty_folder_none(folder: Path) -> None:
     assert "1 run in" in run("runs", str(folder / "large-20260921-120000")).stdout
-    assert run("runs", str(folder / "notes")).stdout == f"no runs in {folder / 'notes'}\n"
+    assert (
+        run("runs", str(folder / "notes")).stdout
+        == f"no runs in {folder / 'notes'}; `harness launch SPEC` starts one\n"
+    )
     result = run("runs", str(folder / "nowhere"))
     assert isinstance(result.exception, UserError)
     assert "no such file or directory" in str(result.exception)

@@ -6,6 +6,7 @@ in `training/tuning/test_tune.py`. Needs the base dependencies alone; seconds.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -51,6 +52,20 @@ def tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]
         return run("tune", "spec.yaml", *options)
 
     return call
+
+
+@pytest.mark.parametrize(("path", "options", "is_refused"), [
+    ("texts.jsonl", (), True),
+    ("texts.jsonl", ("--dry-run",), False),
+    ("trian.jsonl", ("--dry-run",), True),
+])  # fmt: skip
+def test_trials_need_the_paths_of_the_spec(
+    tuned: Callable[..., Any], tmp_path: Path, path: str, options: tuple[str, ...], is_refused: bool
+) -> None:
+    (tmp_path / "train.jsonl").write_text('{"text": "a"}\n')
+    result = tuned(took(1.0), "--set", f"data.train={path}", *options)
+    assert (result.exit_code == 1) == is_refused, result.stderr
+    assert (f"SP050]: `{path}` does not exist" in result.stderr) == is_refused
 
 
 def took(*seconds: float) -> Answer:
@@ -132,6 +147,7 @@ def test_a_dry_run_starts_nothing(tuned: Any, tmp_path: Path) -> None:
     done = tuned(took(), "--dry-run", "--trials", "3")
     assert done.exit_code == 0, done.output
     assert done.stdout.count("not tried") == 3
+    assert re.search(r"^  candidate +state$", done.stdout, re.MULTILINE), "no columns of dashes"
     assert "the same global batch of 16" in done.stdout
     assert "Nothing was written or started" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["spec.yaml"]

@@ -215,12 +215,12 @@ def test_who_reads_a_json_is_told(write):
 
 
 def test_many_files_end_with_a_line_for_each_bad_one(write):
-    refused = SPEC + "precision: {fp16: true, min_loss_scale: 0}\n"
+    refused = SPEC + "deepspeed: {steps_per_print: 0}\n"
     files = [write("good.yaml", SPEC), write("bad.yaml", refused), write("warn.yaml", SPEC + "ignore: {PP001: x}\n")]
     lines = run("validate-config", *files).stdout.splitlines()
     assert lines[-4:-2] == [f"1 error    {files[1]}", f"1 warning  {files[2]}"]
     assert lines[-1].startswith("Found 1 error, 1 warning in 3 files. ")
-    assert lines[-1].endswith(". 1 can be fixed with `--fix`")
+    assert lines[-1].endswith(". 1 [*] can be fixed with `--fix`")
 
 
 DEEP = {
@@ -321,12 +321,13 @@ def test_thousands_of_unknown_keys_are_counted_and_not_all_shown(write, name):
     start = time.process_time()
     said = run("validate-config", file).stdout
     assert time.process_time() - start < 4, "it was 10 s, and four times that for twice as many"
-    assert said.count("error[SP005]") == 50
+    severity = "warning" if name.endswith("json") else "error"  # DeepSpeed ignores them, a run spec does not
+    assert said.count(f"{severity}[SP005]") == 50
     assert "... and 19,950 more of SP005" in said
-    assert f"Found {MANY} errors" in said
+    assert f"Found {MANY:,} {severity}s" in said
     assert len(said) < 40_000
-    assert check(file)[1]["totals"]["errors"] == MANY
-    assert run("validate-config", file, "--format", "github").stdout.count("::error") == 50
+    assert check(file)[1]["totals"][f"{severity}s"] == MANY
+    assert run("validate-config", file, "--format", "github").stdout.count(f"::{severity}") == 50
 
 
 HIDDEN = "zq7SECRET"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli.app import COMMANDS
+from harness.cli.command_list import COMMANDS
 from harness.spec.json_schema import run_spec_schema
 from harness.views.spec_reference import render_spec_reference
 from tests.support.markdown_blocks import PAGES, ROOT

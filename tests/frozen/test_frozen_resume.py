@@ -68,7 +68,8 @@ def test_resume_continues_with_the_same_losses_to_the_same_end(version: str, nam
         assert {step: now[step]["loss"] for step in STEPS} == {
             step: pytest.approx(then[step]["loss"], rel=TOLERANCE) for step in STEPS
         }
-    assert rows(resumed, "stop")[6]["reason"] == rows(frozen, "stop")[6]["reason"]
+    for run in (frozen, resumed):  # by the patience that the checkpoint has counted, for a loss better by less than 10
+        assert rows(run, "stop")[6]["reason"].startswith("5 evaluations in a row no better than ")
     assert rows(resumed, "end")[6]["state"] == "completed"
     learning_rates = [[rows(run, "step")[step]["learning_rate"] for step in STEPS] for run in (frozen, resumed)]
     assert learning_rates[0] == learning_rates[1]

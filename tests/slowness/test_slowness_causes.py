@@ -108,6 +108,15 @@ def test_pcie_is_the_plans_word() -> None:
     assert best_gain(report) > 0.2
 
 
+@pytest.mark.parametrize("offload_param", [None, {"device": "cpu"}])
+def test_only_an_offload_that_the_run_has_is_removed(offload_param: dict[str, str] | None) -> None:
+    zero = {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": offload_param}
+    diagnosis = diagnose_changes({"zero": zero, "cluster": {"pcie_bandwidth": "2GB/s"}}, {"communication": 0.5})
+    assert {"communication", "pcie"} <= {report.slowdown.name for report in diagnosis.slowdowns}
+    removed = {key for slow in diagnosis.slowdowns for s, _ in slow.settings for key, v in s.sets.items() if v is None}
+    assert ("zero.offload_param" in removed) == (offload_param is not None)
+
+
 @pytest.mark.parametrize("offload_param", [None, NVME])
 def test_nvme(offload_param: dict[str, Any] | None) -> None:
     zero = {"stage": 3, "offload_optimizer": NVME, "offload_param": offload_param}

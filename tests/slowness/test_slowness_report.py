@@ -33,7 +33,7 @@ def test_a_run_on_the_cpu_has_no_planned_time_and_says_so(tmp_path: Path) -> Non
     (report,) = diagnosis.slowdowns
     assert report.slowdown.name == "cpu-optimizer"
     assert report.settings
-    assert all("the plan has no time for this device" in format_prediction(p) for _, p in report.settings)
+    assert all("the plan: no time for this device" in format_prediction(p) for _, p in report.settings)
 
 
 @pytest.mark.parametrize(

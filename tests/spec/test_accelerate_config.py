@@ -155,3 +155,22 @@ def test_overrides_of_its_own_keys(write):
     assert loaded.source.place("zero.stage").file == "--set"
     assert loaded.source.place("zero.stage").line == 2
     assert resolve_run(loaded.spec, kind=loaded.kind).parallel_dims.world_size == 4
+
+
+@pytest.mark.parametrize(
+    ("block", "sets", "title"),
+    [
+        ("  zero_stage: 2\n", {}, "`--bf16`"),
+        (
+            "  zero_stage: 2\n  gradient_accumulation_steps: 4\n",
+            {"train.gradient_accumulation_steps": "auto"},
+            '"auto"',
+        ),
+    ],
+)
+def test_auto_is_no_advice_for_a_key_that_takes_none(block, sets, title, write):
+    """accelerate's `mixed_precision` is no, fp16, bf16 or fp8; what the Trainer compares may be "auto" elsewhere."""
+    loaded = read(write, f"{TOP}mixed_precision: bf16\ndeepspeed_config:\n{block}", consumer="hf")
+    report = check_run(resolve_run(loaded.spec, kind=loaded.kind), loaded.source, deepspeed=TARGET, consumer="hf")
+    (finding,) = [f for f in report.findings if f.gate == "HF008"]
+    assert (finding.fix.sets, title in finding.fix.title) == (sets, True)

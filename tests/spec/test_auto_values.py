@@ -93,7 +93,7 @@ def test_the_guess_is_said_in_one_line(consumer, write):
     assert len(infos) == (consumer is None)
     if infos:
         assert "the Hugging Face Trainer" in infos[0].message
-        assert "--consumer" in infos[0].notes[0]
+        assert "`--consumer deepspeed` of `harness validate-config`" in infos[0].notes[0]  # no other command has it
         assert infos[0].severity == "info"
 
 

@@ -27,9 +27,13 @@ KEYS = [(path, name) for path in block_paths() for name in block_keys(path) or (
 DS = st.lists(st.tuples(st.sampled_from(KEYS), ODD), max_size=8)
 FIELDS = st.sampled_from([*accelerate_config._FIELDS, *accelerate_config._OTHER_FIELDS, "zero_optimization", "foo"])
 TOP = st.sampled_from([*accelerate_config._TOP, "foo"])
-FLAT = st.sampled_from(
-    [*trainer_config._AXOLOTL_KEYS, *trainer_config._TRAINER_KEYS, *trainer_config._SPECIAL_KEYS, "adapter", "foo"]
-)
+SPECIAL = """deepspeed optimizer optim lr_scheduler lr_scheduler_type lr_scheduler_kwargs bf16 fp16 adam_beta1 adam_beta2
+    datasets test_datasets dataset eval_dataset val_dataset dataset_dir val_size val_set_size split_dataset_ratio save_steps
+    save_strategy eval_steps eval_strategy saves_per_epoch evals_per_epoch warmup_steps warmup_ratio max_steps report_to
+    gradient_checkpointing_kwargs sample_packing packing neat_packing chat_template flash_attn torch_dtype loss_scale adapter
+    finetuning_type tuner_type lora_r lora_rank lora_target lora_target_modules target_modules batch_size plugins checkpoint
+    epochs train_iters foo""".split()
+FLAT = st.sampled_from([*SPECIAL, *(key for program in trainer_config.PROGRAMS.values() for key in program.keys)])
 
 
 def nested(entries):
@@ -79,12 +83,49 @@ def test_an_accelerate_yaml(folder, top, section):
     both_ways(str(folder / "a.yaml"))
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.sampled_from(["base_model", "model_name_or_path"]), st.dictionaries(FLAT, ODD, max_size=10))
+MARKS = {
+    "base_model": {"base_model": "m", "micro_batch_size": 1},
+    "model_name_or_path": {"model_name_or_path": "m", "bf16": True},
+    "finetuning_type": {"model_name_or_path": "m", "finetuning_type": "lora", "stage": "sft"},
+    "model": {"model": "m", "dataset": "d.jsonl", "torch_dtype": "bfloat16"},
+}
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from(sorted(MARKS)), st.dictionaries(FLAT, ODD, max_size=10))
 def test_a_trainers_yaml(folder, name, values):
-    text = yaml.safe_dump({"bf16": True, "micro_batch_size": 1, "learning_rate": 1.0, **values, name: "m"})
+    text = yaml.safe_dump({"learning_rate": 1.0, **values, **MARKS[name]})
     (folder / "t.yaml").write_text(text)
     both_ways(str(folder / "t.yaml"))
+
+
+ARCTIC = st.sampled_from(
+    [*trainer_config.ARCTIC_TRAINING.keys, *"data.sources data.eval_sources data.train_eval_split data.filter_samples model.dtype model.type model.peft_config optimizer.type scheduler.type scheduler.name wandb.enable checkpoint deepspeed epochs train_iters exit_iteration type".split()]
+)  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.dictionaries(ARCTIC, ODD, max_size=8))
+def test_an_arctic_training_yaml(folder, values):
+    data = {"model": {"name_or_path": "m"}, "data": {"sources": ["d"]}}
+    for key, value in values.items():
+        section, _, name = key.rpartition(".")
+        if section:
+            data.setdefault(section, {})[name] = value
+        else:
+            data[name] = value
+    (folder / "arctic.yaml").write_text(yaml.safe_dump(data))
+    both_ways(str(folder / "arctic.yaml"))
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.text("{}[]\",:\n#/ 'ax1.-$\t\\", max_size=60))
+def test_any_shell_script(folder, text):
+    (folder / "c.sh").write_text(f"swift sft --model m {text}")
+    try:
+        convert_file(str(folder / "c.sh"), TARGET)
+    except UserError as refused:
+        assert refused.findings  # noqa: PT017
 
 
 @settings(max_examples=150, deadline=None)

@@ -13,7 +13,8 @@ from typing import Any
 
 from typer.main import get_command
 
-from harness.cli.app import COMMANDS, build_app
+from harness.cli.app import build_app
+from harness.cli.command_list import COMMANDS
 from tests.support.markdown_blocks import ROOT, Block, command_lines, read_blocks
 
 FOREIGN = {"bash", "cat", "cd", "cp", "export", "git", "hf", "mkdir", "pre-commit", "source", "ssh", "touch"}
@@ -81,7 +82,7 @@ def _problems_of(words: list[str], known: set[str]) -> Iterator[str]:
     elif program == "make":
         yield from (f"`make {word}` is no target" for word in arguments if "=" not in word and word not in TARGETS)
     elif program == "python":
-        yield from _problems_of_python(arguments)
+        yield from _problems_of_python(arguments) if arguments[0] not in known else ()
     elif program == "pip":
         extras = {extra for word in arguments for found in re.findall(r"\[(.+)\]", word) for extra in found.split(",")}
         yield from (f"there is no extra `{name}`" for name in extras - set(PROJECT["optional-dependencies"]))

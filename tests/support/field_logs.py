@@ -373,6 +373,19 @@ CASES = [
         "LG076",
     ),
     Case(
+        "a scheduler's log of a launch whose rank was killed by somebody",
+        "harness rank 0 failed after that; its output is in the log\n"
+        "failed on rank 1 (gpu-07) at step 9: killed by SIGKILL, which a process sent: the kernel had not run out of memory\n",
+        "LG006",
+        1,
+    ),
+    Case(
+        "a scheduler's log of a launch whose rank the kernel killed",
+        "failed on rank 3 (gpu-07) at step 9: killed by SIGKILL of the kernel's out-of-memory killer\n",
+        "LG002",
+        3,
+    ),
+    Case(
         "a scheduler's log of a launch that lost a host",
         "step 40/200  loss 3.012  1.45 k tokens/s  9.0 s left\n"
         "harness no heartbeat from host gpu-node-07; ending the run\n"

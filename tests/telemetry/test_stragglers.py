@@ -127,3 +127,25 @@ def test_a_single_rank_and_steps_of_microseconds_have_no_stragglers() -> None:
     detector = StragglerDetector(["a", "a"], [0, 0])
     samples = [RankSample(0.0, 1e-4), RankSample(0.0, 5e-4)]
     assert [detector.update(5, samples) for _ in range(10)] == [[]] * 10
+
+
+def test_the_figures_of_a_straggler_come_from_the_same_steps() -> None:
+    """A rank that was 2.5 times as slow for a few steps, and level before: no figure mixes the two."""
+    detector = StragglerDetector(["a", "a"], [0, 0])
+    level, peers = RankSample(0.002, 0.085), RankSample(0.002, 0.085)
+    changes = [detector.update(5, [peers, mine]) for mine in (level, *3 * (RankSample(0.002, 0.170),))]
+    (change,) = changes[-1]
+    straggler = change.straggler
+    assert (straggler.busy_seconds, straggler.peer_seconds) == pytest.approx((0.172, 0.087))
+    assert straggler.slowdown == pytest.approx(0.172 / 0.087 - 1)
+    assert straggler.lost_seconds == pytest.approx(0.085)
+    assert straggler.evidence == "computes 170 ms against 85 ms a step"
+
+
+def test_a_percentage_and_its_seconds_agree() -> None:
+    """Whatever the noise: the share and the seconds of the warning are the same figures."""
+    for seed in range(20):
+        for _, change in Cluster(2, seed).run(40, {1: 0.4}):
+            straggler = change.straggler
+            assert straggler.slowdown == pytest.approx(straggler.lost_seconds / straggler.peer_seconds)
+            assert straggler.slowdown == pytest.approx(0.4, abs=0.12)

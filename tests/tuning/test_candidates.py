@@ -140,4 +140,4 @@ def test_words_say_what_differs() -> None:
     plan, _ = planned()
     assert plan.settings is not None
     other = next(r.settings for r in choices(plan) if _decided(r.settings)[:6] == (2, "none", "none", 4, 4, False))
-    assert describe_changes(other, plan.settings) == "ZeRO-2, micro-batch 4 x 4, no checkpointing"
+    assert describe_changes(other, plan.settings) == "ZeRO-2, micro-batch 4 x 4, no gradient checkpointing"

@@ -78,7 +78,8 @@ def test_the_table_has_every_trial_with_its_cause() -> None:
     shown = view.render_tune_report(known, Style(), 140)
     lines = shown.split("\n")
     assert "the same global batch of 16" in lines[0]
-    assert next(line for line in lines if line.startswith(">")).split()[1:4] == ["micro-batch", "2", "-"]
+    assert "planned" not in shown, "nothing was"
+    assert next(line for line in lines if line.startswith(">")).split()[1:5] == ["micro-batch", "2", "500", "ms"]
     assert "Fastest: micro-batch 2, 2.00 times as fast" in shown
     assert "by `train.per_device_train_batch_size: 2`" in shown
     assert "refused by OF001: ZeRO-2 (no)" in shown

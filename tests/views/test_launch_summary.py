@@ -16,8 +16,9 @@ from harness.views.style import Style
 from tests.support.sample_run import eventful, tiny, write_run
 
 
-def outcome(run_dir: Path, verdict: Verdict, **more: Any) -> Any:
-    return LaunchResult(SimpleNamespace(run_dir=run_dir, name="large"), verdict, 1300.0, **more)  # type: ignore[arg-type]
+def outcome(run_dir: Path, verdict: Verdict, *, resume: Path | None = None, **more: Any) -> Any:
+    plan = SimpleNamespace(run_dir=run_dir, name="large", resume=resume)
+    return LaunchResult(plan, verdict, 1300.0, **more)  # type: ignore[arg-type]
 
 
 def test_a_completed_run_is_told_in_ten_lines(tmp_path: Path) -> None:
@@ -25,11 +26,15 @@ def test_a_completed_run_is_told_in_ten_lines(tmp_path: Path) -> None:
     kept = {"checkpoint": folder / "checkpoints/step-00000060", "export": folder / "export"}
     done = outcome(folder, Verdict("completed", 0, step=60), **kept)
     lines = render_summary(done, read_run_record(folder), "", folder / "report.html", Style()).splitlines()
+    assert all(len(line) <= 120 for line in lines if str(tmp_path) not in line)
+    assert sum(line.startswith(" " * 18) for line in lines) == 2  # the rest of `loss` and `slow`
+    lines = [line for line in lines if not line.startswith(" " * 18)]
     assert len(lines) == 10
     assert lines[0] == "completed: large trained 60 steps in 21 min 40 s"
     starts = [line.split()[0] for line in lines[1:]]
     assert starts == ["loss", "speed", "a", "memory", "slow", "checkpoint", "export", "report", "Next:"]
-    text = "\n".join(lines)
+    text = render_summary(done, read_run_record(folder), "", None, Style())
+    text = " ".join(text.split())
     for expected in (
         "held-out loss 6.1",
         "unigram entropy 7.200",
@@ -41,14 +46,31 @@ def test_a_completed_run_is_told_in_ten_lines(tmp_path: Path) -> None:
     assert "the optimizer on the CPU: 33% of the step; try without `zero.offload_optimizer`; the plan: a step" in text
 
 
+def test_a_resumed_run_has_not_trained_all_steps_in_its_time(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "r", tiny(), None)
+    done = outcome(folder, Verdict("completed", 0, step=60), resume=tmp_path / "step-00000040")
+    text = render_summary(done, read_run_record(folder), "", None, Style())
+    assert text.startswith("completed: large resumed and reached step 60 in 21 min 40 s")
+
+
 def test_a_run_that_failed_before_a_step(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "r", tiny(), None, ("failed",))
-    verdict = Verdict("failed", 1, "RuntimeError: boom", rank=0)
+    verdict = Verdict("failed", 1, "RuntimeError: boom", rank=0, step=3)
     text = render_summary(outcome(folder, verdict), read_run_record(folder), "", None, Style())
     assert text.startswith("failed on rank 0 at step 3: RuntimeError: boom")
     assert "none was completed" in text
     assert str(folder) in text
     assert "launcher.log" in text
+
+
+def test_a_resumed_run_that_failed_before_a_save_names_the_checkpoint_it_resumed_from(tmp_path: Path) -> None:
+    folder, resume = write_run(tmp_path / "r", tiny(), None, ("failed",)), tmp_path / "q/checkpoints/step-00000010"
+    verdict = Verdict("failed", 137, "killed by SIGKILL", rank=1, step=13, signal="SIGKILL")
+    text = render_summary(outcome(folder, verdict, resume=resume), read_run_record(folder), "", None, Style())
+    assert f"none was completed; resumed from {resume}" in text
+    assert f"To resume: the same command with `--resume {resume}`" in text
+    own = outcome(folder, verdict, resume=resume, checkpoint=folder / "checkpoints/step-00000012")
+    assert f"with `--resume {folder}`" in render_summary(own, read_run_record(folder), "", None, Style())
 
 
 def test_for_programs(tmp_path: Path) -> None:

@@ -34,14 +34,14 @@ def shown(plan: Plan, width: int = 110) -> str:
 def test_the_flagship() -> None:
     text = shown(plan_of())
     for expected in (
-        "flagship: 70.55 B parameters in bf16, ZeRO-3, optimizer on cpu",
+        "flagship: 70.55 B parameters in bf16, ZeRO-3, optimizer on CPU",
         "Ranks    8 = 8 data x 1 tensor x 1 pipeline, on 1 host x 8 H100-80GB",
         "Batch    256 = 1 per rank x 8 x 32 accumulation steps, at most 1,048,576 tokens per step",
         "(8 P / N) x 8",
         "Fits: GPU",
         "limited by compute",
-        "> ZeRO-3, optimizer on cpu",
-        "no: gpu memory",
+        "> ZeRO-3, optimizer on CPU",
+        "no: GPU memory",
         "Plan: 8 ranks, 0 errors, 0 warnings. Nothing was started and no host was contacted.",
         "Next: harness launch a.yaml --dry-run",
     ):

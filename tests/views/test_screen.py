@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,22 @@ def row(step: int, **more: Any) -> dict[str, Any]:
     return {"type": "step", "step": step, "loss": 3.01234, "tokens_per_second": 1450.0, **more}
 
 
+def visible_lines(output: str) -> list[str]:
+    """The lines that a terminal shows: rich moves the cursor up (`ESC[1A`), erases lines (`ESC[2K`) and returns."""
+    lines, at = [""], 0
+    for part in re.findall(r"\x1b\[[0-9;?]*[A-Za-z]|[\r\n]|[^\x1b\r\n]+", output):
+        if part == "\n":
+            at += 1
+            lines += [""] * (at + 1 - len(lines))
+        elif part == "\x1b[1A":
+            at -= 1
+        elif part == "\x1b[2K":
+            lines[at] = ""
+        elif not part.startswith(("\x1b", "\r")):
+            lines[at] += part
+    return lines
+
+
 def shown(screen: Screen, capsys: pytest.CaptureFixture[str], *rows: dict[str, Any]) -> list[str]:
     for one in rows:
         screen.on_metrics(one)
@@ -34,6 +52,8 @@ def test_a_plain_line_has_everything(capsys: pytest.CaptureFixture[str]) -> None
     assert lines[0].startswith("step 20/200  loss 3.012  1.45 k tokens/s  ")
     assert lines[0].endswith(" left  MFU 38.1%  GPU 33.00 GiB  saves at 50")
     assert len(lines) == 2  # a line every tenth of the run
+    (last,) = shown(Screen("plain"), capsys, RUN, row(200))
+    assert " left" not in last  # the last save and evaluation follow: how long they take is not known
 
 
 def test_the_ranks_own_line_is_not_shown_twice(capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,6 +82,16 @@ def test_json_is_one_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert [line["type"] for line in lines] == ["note", "output", "run", "step", "save"]
     assert (lines[3]["next_save"], lines[3]["total_steps"], lines[3]["mfu"]) == (50, 200, 0.381)
     assert lines[3]["seconds_left"] >= 0
+
+
+def test_an_op_that_was_compiled_before_is_loaded(capsys: pytest.CaptureFixture[str]) -> None:
+    screen = Screen("plain")
+    screen.on_op_build("deepspeed_shm_comm", 4.0, None)
+    screen.on_op_build("cpu_adam", 4.0, 40.0)
+    assert [line.partition(" ")[2] for line in capsys.readouterr().err.splitlines()] == [
+        "loading deepspeed_shm_comm, which is compiled",
+        "compiling cpu_adam, about 40.0 s the first time",
+    ]
 
 
 def test_quiet_shows_trouble_alone(capsys: pytest.CaptureFixture[str]) -> None:
@@ -166,10 +196,80 @@ def test_the_traceback_that_ended_a_rank_is_shown_long_after_one_that_it_outlive
     for line in [*harmless, *(f"[rank1]: line {i}" for i in range(900)), *OTHERS]:
         screen.on_output(line)
     screen.on_end(Verdict("failed", 1, "boom", 1, crashed=True))
-    lines = capsys.readouterr().err.splitlines()
-    assert lines[:3] == harmless
+    *lines, note = capsys.readouterr().err.splitlines()
     assert lines[-3:] == OTHERS
-    assert len(lines) <= 400
+    assert len(lines) == 20
+    assert "more lines of this are in the log" in note
+
+
+def test_of_a_long_traceback_the_frames_of_libraries_stay_in_the_log(capsys: pytest.CaptureFixture[str]) -> None:
+    def frame(file: str) -> list[str]:
+        return [f'  File "{file}", line 7, in f', "    g(x)", "    ^^^^"]
+
+    library = frame("/venv/lib/python3.12/site-packages/torch/nn/modules/module.py")
+    own = frame("models/mine.py")
+    first = [MINE[0], *frame("/x/harness/runtime/train.py"), *20 * library, *own, *library, "ValueError: a"]
+    chained = ["During handling of the above exception, another exception occurred:", MINE[0], *library, "E: b"]
+    screen = Screen("plain")
+    screen.on_start(2, 1, Path("runs/r/logs/launcher.log"))
+    capsys.readouterr()
+    for line in [*first, *chained]:
+        screen.on_output(f"[rank1]: {line}")
+    screen.on_end(Verdict("failed", 1, "b", 1, crashed=True))
+    *lines, note = capsys.readouterr().err.splitlines()
+    expected = [MINE[0], *own, *library, "ValueError: a", *chained]
+    assert lines == [f"[rank1]: {line}" for line in expected]
+    assert note.endswith("63 more lines of this are in runs/r/logs/launcher.log")
+
+
+def test_what_the_ranks_do_before_the_first_step(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("harness.views.screen.time.monotonic", lambda: now)
+    screens = {mode: Screen(mode) for mode in ("plain", "json", "quiet", "bar")}
+    shown = {}
+    for mode, screen in screens.items():
+        now = 100.0
+        screen.on_start(2, 1, Path("log"))
+        capsys.readouterr()
+        screen.on_start_up("starting Python, torch and DeepSpeed")
+        now = 112.5
+        screen.on_start_up("building the engine (1 of 2 ranks)")
+        screen.on_start_up("building the engine")
+        screen.on_start_up("")
+        screen.on_metrics(RUN)
+        screen.close()
+        shown[mode] = capsys.readouterr().err
+    assert shown["plain"].splitlines() == [
+        "harness ranks are starting Python, torch and DeepSpeed",
+        "harness ranks are building the engine (1 of 2 ranks), 12.5 s after the start",
+    ]
+    assert [json.loads(line).get("activity") for line in shown["json"].splitlines()][:4] == [
+        "starting Python, torch and DeepSpeed",
+        "building the engine (1 of 2 ranks)",
+        "building the engine",
+        "",
+    ]
+    assert shown["quiet"] == ""
+    assert "ranks are starting Python, torch and DeepSpeed" in shown["bar"]
+    assert not any("ranks are" in line for line in visible_lines(shown["bar"]))  # the bar of training follows
+
+
+def test_the_bar_of_an_attempt_that_failed_goes_with_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A terminal that is emulated shows no step of the attempt before; one of a completed run keeps its bar."""
+    monkeypatch.setenv("COLUMNS", "140")
+    for verdict, kept in ((Verdict("failed", 137, "killed", 1), False), (Verdict("completed", 0), True)):
+        screen = Screen("bar", 50)
+        for one in (RUN, row(20), row(140)):
+            screen.on_metrics(one)
+        screen.on_end(verdict)
+        screen.on_note("attempt 2 starts from step 0")
+        lines = visible_lines(capsys.readouterr().err)
+        assert any("140/200" in line for line in lines) is kept
+        assert any("attempt 2" in line for line in lines)
 
 
 def test_a_traceback_that_the_run_outlives_is_shown_as_it_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
@@ -190,3 +290,20 @@ def test_the_last_lines_of_ranks_that_lost_another_explain_nothing() -> None:
         screen.on_output(line)
     screen.on_end(Verdict("failed", 137, "killed", 1))
     assert list(screen.last_lines) == []
+
+
+def test_a_terminal_that_was_closed_ends_no_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Closed(io.StringIO):
+        def write(self, _: str) -> int:
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("sys.stderr", Closed())
+    screen = Screen("bar", 50)
+    screen.on_start(2, 1, Path("log"))
+    screen.on_start_up("building the engine")
+    screen.on_start_up("taking the first step")
+    for one in (RUN, row(20), row(40)):
+        screen.on_metrics(one)
+    screen.on_note("a note")
+    screen.on_end(Verdict("completed", 0))
+    screen.close()

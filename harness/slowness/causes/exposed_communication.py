@@ -56,8 +56,9 @@ def detect(run: RunMeasurements) -> Slowdown | None:
 def _suggest_settings(settings: PlanSettings) -> tuple[SettingChange, ...]:
     """Settings that move less: fewer, larger micro-batches; a lower stage; overlap; ZeRO++ across hosts."""
     changes = list(enlarge_micro_batch(settings))
+    without_offload = {} if settings.param_device == "none" else {"zero.offload_param": None}
     for stage in range(1, settings.stage):
-        sets: dict[str, Any] = {"zero.stage": stage, "zero.offload_param": None}
+        sets: dict[str, Any] = {"zero.stage": stage, **without_offload}
         changes.append(SettingChange(f"ZeRO stage {stage}, which gathers fewer parameters", sets))
     if settings.stage in (1, 2, 3) and not settings.overlap_comm:
         changes.append(SettingChange("reduce during the backward pass", {"zero.overlap_comm": True}))

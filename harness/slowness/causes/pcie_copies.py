@@ -54,7 +54,9 @@ def _suggest_settings(settings: PlanSettings) -> tuple[SettingChange, ...]:
     if settings.param_device != "none":
         changes.append(SettingChange("parameters on the device", {"zero.offload_param": None}))
     if settings.optimizer_device == "cpu":
-        sets: dict[str, Any] = {"zero.offload_optimizer": None, "zero.offload_param": None}
+        sets: dict[str, Any] = {"zero.offload_optimizer": None}
+        if settings.param_device != "none":
+            sets["zero.offload_param"] = None
         changes.append(SettingChange("nothing offloaded", sets))
         if not settings.pin_memory:
             changes.append(SettingChange("page-locked buffers", {"zero.offload_optimizer.pin_memory": True}))

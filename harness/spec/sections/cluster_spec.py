@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from harness.spec.sections.section import Positive, Section
+from harness.spec.sections.section import Positive, Quantity, Section
 
 
 class ClusterSpec(Section):
@@ -17,24 +17,24 @@ class ClusterSpec(Section):
     """Accelerators per host."""
     gpu: str | None = None
     """A kind that `harness plan` knows, such as `H100-80GB`."""
-    host_memory: str | int | None = None
+    host_memory: Quantity | None = None
     """Memory per host, such as `2TB`."""
-    nvme: str | int | None = None
+    nvme: Quantity | None = None
     """Local disks per host, such as `8x3.5TB`."""
-    host_memory_bandwidth: str | int | None = None
+    host_memory_bandwidth: Quantity | None = None
     """Memory bandwidth per host, such as `400GB/s`. `harness doctor --measure` measures it."""
-    nvme_read_bandwidth: str | int | None = None
+    nvme_read_bandwidth: Quantity | None = None
     """Total read rate of a host's disks, such as `24GB/s`."""
-    nvme_write_bandwidth: str | int | None = None
+    nvme_write_bandwidth: Quantity | None = None
     """Total write rate of a host's disks."""
-    checkpoint_write_bandwidth: str | int | None = None
+    checkpoint_write_bandwidth: Quantity | None = None
     """Write rate of a host to the file system of its checkpoints."""
-    link_bandwidth: str | int | None = None
+    link_bandwidth: Quantity | None = None
     """One direction between two GPUs of a host, as measured."""
-    network_bandwidth: str | int | None = None
+    network_bandwidth: Quantity | None = None
     """Measured network rate of a host in one direction, the sum of its network cards: the bus bandwidth of
     `all_gather_perf` over two hosts, such as `300GB/s`."""
-    pcie_bandwidth: str | int | None = None
+    pcie_bandwidth: Quantity | None = None
     """One direction between a GPU and host memory, as measured."""
     compute_efficiency: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
     """Share of the dense peak that forward and backward reach. Default of the plan: 0.45."""

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from harness.spec.sections.section import Positive, Section, numbers_to_texts, off_to_text
+from harness.spec.sections.section import Count, Positive, Section, WholeNumber, numbers_to_texts, off_to_text
 
 
 class LaunchSpec(Section):
@@ -19,9 +19,12 @@ class LaunchSpec(Section):
     """Hosts and slots, as in `deepspeed --hostfile`; relative to the spec."""
     launcher: Literal["pdsh", "openmpi", "slurm"] = "pdsh"
     """DeepSpeed's launcher for several hosts; `slurm` is srun, inside a Slurm job."""
-    master_port: Annotated[int, Field(ge=1024, le=65535)] | None = None
+    master_port: Annotated[WholeNumber, Field(ge=1024, le=65535)] | None = None
     """Port of the rendezvous. Default: a free one."""
-    env: Annotated[dict[str, str], BeforeValidator(numbers_to_texts)] = Field(default_factory=dict)
+    env: Annotated[dict[str, str], BeforeValidator(numbers_to_texts)] = Field(
+        default_factory=dict,
+        json_schema_extra={"additionalProperties": {"anyOf": [{"type": "string"}, {"type": "number"}]}},
+    )
     """Variables that every rank gets. Those that choose code, such as PYTHONPATH, need `--allow-local-code`."""
     bind_cores_to_rank: bool = False
     """Give each rank cores of its own, and memory of their NUMA node where they lie in one, as `deepspeed
@@ -30,8 +33,10 @@ class LaunchSpec(Section):
     bind_core_list: str | None = None
     """The cores to bind to, as `0-27,56-83`. Default: all physical cores, in the order of their numbers."""
     stop_grace_seconds: Annotated[float, Field(gt=0, le=3600)] = 8.0
-    """Seconds for ranks to finish their step and save after Ctrl-C or SIGTERM, before they are killed."""
-    max_restarts: Annotated[int, Field(ge=0)] = 0
+    """Seconds for ranks to finish their step and save after Ctrl-C or SIGTERM, before they are killed. Default: 8, or
+    three measured steps and a save where these take longer, up to two minutes.
+    """
+    max_restarts: Count = 0
     """Restarts at most, each from the last complete checkpoint, after a rank, a node or the launcher died, or after a
     hang. There is no restart after a user error, nor without progress."""
     restart_delay_seconds: Annotated[float, Field(gt=0, le=3600)] = 5.0

@@ -46,7 +46,7 @@ class ModelSpec(Section):
 
     name_or_path: str | None = None
     """A folder or a Hub name with a Hugging Face model. Training starts from its weights, unless `random_init` is
-    set."""
+    set. A relative path starts at the spec's folder, else at the current one."""
     revision: str | None = None
     """Branch, tag or commit on the Hub."""
     config: dict[str, Any] | None = None
@@ -55,7 +55,8 @@ class ModelSpec(Section):
     random_init: bool = False
     """Take only the architecture from `name_or_path` and initialise new weights."""
     tokenizer: str | None = None
-    """A folder or Hub name, or `bytes` for the 256-byte tokenizer that needs no file. Default: `name_or_path`."""
+    """A folder or Hub name, or `bytes` for the 256-byte tokenizer that needs no file. A relative path is as that of
+    `name_or_path`, which is the default."""
     attn_implementation: Literal["eager", "sdpa", "flash_attention_2"] | None = None
     """The attention kernel, as `transformers` names it. Default: that of `transformers`."""
     trust_remote_code: bool = False
@@ -65,4 +66,4 @@ class ModelSpec(Section):
     train_only: Strings = ()
     """The only parameters that are trained, as globs over their names."""
     lora: LoraSpec | None = None
-    """Train low-rank adapters instead of the weights. Needs `pip install 'deepspeed-harness[lora]'`."""
+    """Train low-rank adapters instead of the weights. Needs `pip install '.[lora]'` in a clone."""

@@ -9,5 +9,6 @@ class PluginsSpec(Section):
 
     file: str | None = None
     """A Python file with `build_model(config, spec)`, `load_documents(spec)` or `metrics(logits, labels)`, as
-    `harness/runtime/plugin_loader.py` describes them; relative to the current folder.
+    `harness/runtime/plugin_loader.py` describes them. A relative path starts at the spec's folder, else at the current
+    one.
     """

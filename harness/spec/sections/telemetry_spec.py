@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
 
-from harness.spec.sections.section import Positive, Section
+from harness.spec.sections.section import Count, Positive, Section
 
 Tracker = Literal["csv", "tensorboard", "wandb", "mlflow"]
 
@@ -47,7 +47,7 @@ class TelemetrySpec(Section):
         Annotated[str, Field(pattern=r"^[1-9][0-9]*(-[1-9][0-9]*)?$"), AfterValidator(_check_step_range)] | None
     ) = None
     """Steps that torch's profiler records, such as `10-12`, as in `harness launch --profile steps=10-12`."""
-    profile_ranks: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(strict=False)] = (0,)
+    profile_ranks: Annotated[tuple[Count, ...], Field(strict=False)] = (0,)
     """Ranks that are profiled."""
     flops_profiler: bool = False
     """Let DeepSpeed count FLOPs module by module in the first profiled step (else step 5), into `profile/flops.txt`."""

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from harness.spec.sections.section import Count, Fraction, Positive, Section
+from harness.spec.sections.section import Count, Fraction, Positive, Section, WholeNumber
 
 
 class OffloadOptimizerSpec(Section):
@@ -49,7 +49,7 @@ class OffloadParamSpec(Section):
 class ZeroSpec(Section):
     """ZeRO, with DeepSpeed's names. Without this section: plain data parallelism (stage 0)."""
 
-    stage: Annotated[int, Field(ge=0, le=3)]
+    stage: Annotated[WholeNumber, Field(ge=0, le=3)]
     """0 replicates everything, 1 shards optimizer states, 2 gradients too, 3 parameters too."""
     offload_optimizer: OffloadOptimizerSpec | None = None
     """Optimizer states and step on the CPU or on NVMe."""

@@ -59,6 +59,9 @@
     return bands;
   }
 
+  // distances of the marks on the axis of steps: there is no step 2.5
+  const WHOLE = [...Array(10).keys()].flatMap((n) => [1, 2, 5].map((factor) => factor * 10 ** n));
+
   function axis(chart, vertical) {
     return {
       stroke: () => css("--quiet"),
@@ -69,6 +72,7 @@
       size: vertical ? (u, values) => 16 + 7 * Math.max(2, ...(values || [""]).map((v) => v.length)) : 28,
       gap: 4,
       space: vertical ? 34 : 64,
+      incrs: vertical ? undefined : WHOLE,
     };
   }
 

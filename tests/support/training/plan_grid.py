@@ -12,6 +12,7 @@ from harness.plan.memory_items import MemoryItem
 from harness.plan.model_states import model_state_items
 from harness.plan.plan_settings import PlanSettings, settings_of
 from harness.plan.resolved_run import resolve_run
+from harness.plan.trainable_split import TrainableChoice
 from harness.plan.zero_partitions import partition_model
 from harness.spec.run_spec import RunSpec
 
@@ -38,6 +39,7 @@ LEAN = {"bf16": {"enabled": True, "bf16_master_weights_and_grads": True, "bf16_o
 LEAN_MASTER = {"bf16": {"enabled": True, "bf16_master_weights_and_grads": True}}
 SGD = {"optimizer": {"type": "SGD", "params": {"lr": 1e-3, "momentum": 0.9}}}
 LION = {"optimizer": {"type": "Lion", "params": {"lr": 1e-4}}}
+_FROZEN = ("model.embed_tokens.*", "*.mlp.*", "*norm*")
 PLAIN_SGD = {"optimizer": {"type": "SGD", "params": {"lr": 1e-3}}}
 
 
@@ -55,10 +57,13 @@ class Case:
     accumulation: int = 2
     zero: dict[str, Any] = field(default_factory=dict)
     more: dict[str, Any] = field(default_factory=dict)
+    freeze: tuple[str, ...] = ()
+    """Globs over names of parameters that are not trained."""
 
     def __str__(self) -> str:
         parts = [f"{self.world}x{self.model}", f"stage{self.stage}", "bf16" if self.bf16 else "fp32"]
         parts += [f"{self.optimizer_at}-{self.parameters_at}", "decay" if self.decay else ""]
+        parts += ["frozen" if self.freeze else ""]
         parts += [f"accumulate{self.accumulation}" if self.accumulation != 2 else ""]
         parts += [f"{key}{value}" for key, value in self.zero.items()]
         parts += [f"{key}.{list(value)[-1]}" for key, value in self.more.items() if key != "optimizer"]
@@ -115,7 +120,12 @@ class Case:
         if settings is None:
             raise ValueError(str(self))
         # of DeepSpeed without the harness
-        return replace(settings, separate_offload_grads=self.optimizer_at != "none", keeps_first_step_states=True)
+        return replace(
+            settings,
+            separate_offload_grads=self.optimizer_at != "none",
+            keeps_first_step_states=True,
+            trainable=TrainableChoice(freeze=self.freeze) if self.freeze else None,
+        )
 
     def facts(self) -> ModelFacts:
         """The model's sizes."""
@@ -141,6 +151,10 @@ CASES = [
     *(Case(stage, bf16=False, optimizer_at="cpu") for stage in (2, 3)),
     Case(3, bf16=True, optimizer_at="cpu", parameters_at="cpu"),
     Case(3, bf16=True, parameters_at="cpu"),
+    # frozen parameters
+    *(Case(stage, bf16=True, freeze=_FROZEN) for stage in (0, 1, 2, 3)),
+    Case(2, bf16=True, optimizer_at="cpu", freeze=_FROZEN),
+    Case(3, bf16=True, optimizer_at="cpu", parameters_at="cpu", freeze=_FROZEN),
     # precision policies
     Case(2, bf16=True, more=FP32_SUMS),
     Case(3, bf16=True, more=FP32_SUMS),

@@ -9,6 +9,7 @@ import os
 import sys
 import tempfile
 import traceback
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,8 @@ def count(engine: Any, stage: int) -> dict[str, int]:
     if stage == 0:
         flat = getattr(zero, "fp32_groups_flat", [])
         inner = getattr(zero, "optimizer", zero)
-        return {"parameters": nbytes(module.parameters()), "master": nbytes(flat), "states": nbytes(states(inner))}
+        trained = [p for p in module.parameters() if p.requires_grad]
+        return {"parameters": nbytes(trained), "master": nbytes(flat), "states": nbytes(states(inner))}
     if hasattr(zero, "fp32_groups_gradients_flat"):
         return {
             "parameters": nbytes(zero.bf16_groups_flat),
@@ -143,7 +145,8 @@ def watch(engine: Any, stage: int, seen: dict[str, int]) -> None:
             seen["bucket"] = max(seen.get("bucket", 0), nbytes(buffers))
             return gradient
 
-        next(iter(module.parameters())).register_hook(backward)  # the embedding: the last to get a gradient
+        # the embedding, or what is trained behind it: the last to get a gradient
+        next(p for p in module.parameters() if p.requires_grad).register_hook(backward)
     if stage == 3 and zero.zero_hpz_partition_size > 1:
 
         def forward(*_: Any) -> None:
@@ -153,7 +156,7 @@ def watch(engine: Any, stage: int, seen: dict[str, int]) -> None:
         module.register_forward_hook(forward)
 
 
-def run(fields: dict[str, Any], config: dict[str, Any], decay: bool) -> dict[str, int]:
+def run(fields: dict[str, Any], config: dict[str, Any], decay: bool, freeze: list[str]) -> dict[str, int]:
     """Two optimizer steps; what is held before the second step and after it."""
     stage = config["zero_optimization"]["stage"]
     offload = config["zero_optimization"].get("offload_optimizer", {})
@@ -170,12 +173,18 @@ def run(fields: dict[str, Any], config: dict[str, Any], decay: bool) -> dict[str
         model = AutoModelForCausalLM.from_config(model_config)
     for p in model.parameters():  # fused experts come uninitialised out of a bare zero.Init: no step with such numbers
         getattr(p, "ds_tensor", p).data.normal_(std=0.02)
+    for name, p in model.named_parameters():
+        p.requires_grad_(not any(fnmatchcase(name, pattern) for pattern in freeze))
     weights, vectors = [], []
     for p in model.parameters():
+        if not p.requires_grad:
+            continue
         (weights if len(getattr(p, "ds_shape", p.shape)) > 1 else vectors).append(p)
     groups = [{"params": weights, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
     engine = deepspeed.initialize(
-        model=model, model_parameters=groups if decay else [*model.parameters()], config=config
+        model=model,
+        model_parameters=groups if decay else [p for p in model.parameters() if p.requires_grad],
+        config=config,
     )[0]
     del model, weights, vectors, groups
     result: dict[str, int] = {}
@@ -189,13 +198,17 @@ def run(fields: dict[str, Any], config: dict[str, Any], decay: bool) -> dict[str
         engine.step()
     del loss, tokens
     result |= count(engine, stage)
+    if freeze:
+        frozen = [p for p in engine.module.parameters() if not p.requires_grad]
+        result["frozen"] = nbytes([getattr(p, "ds_tensor", p) for p in frozen])
+    dist.barrier()  # gloo's threads keep the last reduced tensors until they take up the next work
     result["held"] = held() - before
     engine.destroy()
     return result
 
 
 def main() -> None:
-    """argv: a JSON file with [[model fields, config, decay], ...], and where to write; RANK, WORLD_SIZE as torch wants."""
+    """argv: a JSON file with [[model fields, config, decay, globs of frozen parameters], ...], and where to write; RANK, WORLD_SIZE as torch wants."""
     deepspeed.init_distributed("gloo")
     work = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     gc.freeze()  # what was imported is no tensor of a case: a look through all objects takes a tenth of the time

@@ -78,7 +78,7 @@ if ranks.is_main_process:
     facts = {
         "straight": straight,
         "resumed": resumed,
-        "parameters": count_parameters(built.engine),
+        "parameters": count_parameters(built.engine)[0],
         "whole": sum(t.numel() for t in stored.values()),
         "cut": len(tp_sharded_weights(built.engine)),
     }

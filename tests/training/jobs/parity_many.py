@@ -80,7 +80,7 @@ def _drawn(built: TrainContext, job: dict[str, Any]) -> str:
             }
             for b in drawn.micro_batches
         ]
-        state = state.advance(samples=0, tokens=0, position=drawn.next_position)
+        state = state.advance(samples=0, tokens=0, predicted_tokens=0, position=drawn.next_position)
         steps.append(mine)
     sharers = built.distributed.all_gather_object((built.topology.data_parallel_rank, steps))
     by_data_rank = dict(reversed(sharers))

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`phase_memory.py RUN [CHECKPOINT]`: trains in a run directory, from a checkpoint where one is named. The first rank writes
-beside it what every rank held at most in each phase, as the lines `memory` tell it, and before it loaded anything.
+"""`phase_memory.py RUN [--resume CHECKPOINT] [--keep-freed-blocks]`: trains in a run directory. The first rank writes
+what every rank held at most in each phase, as the lines `memory` tell it, and before it loaded anything.
 
-glibc keeps what was freed in pieces below 32 MiB (its threshold grows as pieces are freed), up to as much again as is in
-use, and how much of it depends on the order in which threads freed it. Pieces from 64 KiB go back here, so that what is
-resident is what is in use. Models whose tensors are larger than 32 MiB never see the difference.
+glibc keeps freed blocks below 32 MiB (its threshold grows as blocks are freed), and how many of them depends on the order
+in which threads freed them. Blocks from 64 KiB go back here, so that what is resident is what is in use;
+`--keep-freed-blocks` leaves glibc as it is, as `harness launch` does.
 """
 
 from __future__ import annotations
 
+import argparse
 import ctypes
 import json
-import sys
 from pathlib import Path
 
 from harness.runtime.distributed import Distributed, destroy_process_group, init_process_group
@@ -40,8 +40,14 @@ def main(ranks: Distributed, place: Path, resume: Path | None) -> None:
 
 
 if __name__ == "__main__":
-    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 64 * 2**10)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("run", type=Path)
+    parser.add_argument("--resume", type=Path)
+    parser.add_argument("--keep-freed-blocks", action="store_true")
+    arguments = parser.parse_args()
+    if not arguments.keep_freed_blocks:
+        ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 64 * 2**10)
     ranks = init_process_group()
     _set_log_levels("error")
-    main(ranks, Path(sys.argv[1]), Path(sys.argv[2]) if len(sys.argv) > 2 else None)
+    main(ranks, arguments.run, arguments.resume)
     destroy_process_group()

@@ -124,8 +124,9 @@ def test_every_line_is_as_the_schema_says(runs: dict[str, Path]) -> None:
 
 
 def test_tokens_are_those_counted_by_hand(runs: dict[str, Path]) -> None:
-    """A record has a token a letter and one for its end."""
-    records = map(json.loads, (runs["even"].parent / "even.jsonl").read_text().splitlines())
+    """A record has a token a letter and one for its end; of those, the completion and the end are trained on."""
+    records = [json.loads(line) for line in (runs["even"].parent / "even.jsonl").read_text().splitlines()]
+    trained = [len(record["completion"]) + 1 for record in records]
     texts = [len(record["prompt"] + record["completion"]) + 1 for record in records]
     total = 0
     for index, line in enumerate(metric_lines(runs["even"], "step")):
@@ -134,6 +135,7 @@ def test_tokens_are_those_counted_by_hand(runs: dict[str, Path]) -> None:
         total += sum(lengths)
         assert (line["step_tokens"], line["step_positions"], line["tokens"]) == (sum(lengths), sum(padded), total)
         assert line["samples"] == (index + 1) * ROWS
+        assert line["predicted_tokens"] == sum(trained[: (index + 1) * ROWS])
         assert line["tokens_per_second"] == pytest.approx(sum(lengths) / line["seconds"], rel=1e-3)
 
 

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Findings about a run on this machine's CPU: fp16 that the processor lacks, more ranks than cores, and too little host
+memory for the plan.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterator
+from pathlib import Path
+
+from harness.findings import Finding, Fix
+from harness.hostinfo import machine
+from harness.plan.planner import make_plan
+from harness.plan.resolved_run import ResolvedRun
+
+FP16_ON_CPU = "PR017"
+_RANKS = "launch.num_gpus"
+_FP16_FLAGS = {"avx512_fp16", "avx_ne_convert"}
+"""A processor of x86 without both computes nothing in fp16; with one of them, torch decides."""
+
+
+def runs_on_local_cpu(run: ResolvedRun) -> bool:
+    """Would this machine run all ranks on its CPU?"""
+    environ = {**os.environ, **run.spec.launch.env}
+    return run.kind == "spec" and run.cluster is None and not machine.accelerators_for(environ)
+
+
+def check_local_cpu(run: ResolvedRun) -> Iterator[Finding]:
+    """The findings about a run that trains on this machine's CPU; `check_local_memory` has those about its memory."""
+    precision = run.spec.precision
+    if precision.fp16 and not precision.bf16 and _lacks_fp16():
+        yield Finding(
+            FP16_ON_CPU,
+            "error",
+            "fp16 does not run on this machine's CPU, which has no AVX512-FP16",
+            "precision.fp16",
+            notes=("DeepSpeed refuses it on every rank: `Type fp16 is not supported on your device`",),
+            fix=Fix(
+                "set `precision.fp16` to false and `precision.bf16` to true",
+                {"precision.fp16": False, "precision.bf16": True},
+                effect="trains in bf16, without loss scaling",
+            ),
+        )
+    ranks, cores = run.parallel_dims.world_size or 1, machine.usable_cores()
+    if ranks > cores:
+        yield Finding(
+            "EN017",
+            "warning",
+            f"{ranks} ranks share the {cores} core{'s' if cores > 1 else ''} of this machine, which has no GPU",
+            _RANKS,
+            notes=("ranks wait for each other at each collective, so that a step takes longer than with fewer ranks",),
+            fix=Fix(f"set `{_RANKS}: {cores}`", {_RANKS: cores}, effect="the batch is divided differently"),
+        )
+
+
+def check_local_memory(run: ResolvedRun) -> tuple[Finding, ...]:
+    """A warning where the plan needs more host memory than this machine has (MM005)."""
+    plan = make_plan(run, Path.cwd(), "cpu", local_memory=machine.host_memory().total or None)
+    fix = Fix("take fewer ranks or a smaller micro-batch; `harness plan --here` has alternatives that fit")
+    return tuple(f._replace(key=_RANKS, fix=fix) for f in plan.findings if f.gate == "MM005")
+
+
+def _lacks_fp16() -> bool:
+    """Is it certain that DeepSpeed refuses fp16? It asks torch, whose import takes seconds."""
+    flags = machine.cpu_flags()
+    return platform.machine() == "x86_64" and bool(flags) and not flags & _FP16_FLAGS

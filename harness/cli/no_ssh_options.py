@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`harness launch --no-ssh` and the options that it needs, for typer, and their parser."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from harness.launching.setup.no_ssh import PerNodeLaunch
+
+_NO_SSH = "Hosts without ssh"
+_Text = str | None
+_Number = int | None
+NoSshOption = Annotated[
+    bool,
+    typer.Option(
+        "--no-ssh",
+        help="Start the ranks of this host only. Run the same command on every host of the hostfile, such as in the "
+        "pods of a job, with the same `--run-id` and a run directory that all hosts share.",
+        rich_help_panel=_NO_SSH,
+    ),
+]
+RunIdOption = Annotated[
+    _Text,
+    typer.Option(
+        "--run-id",
+        metavar="ID",
+        help="With `--no-ssh`: name of the job, the same on all hosts.",
+        rich_help_panel=_NO_SSH,
+    ),
+]
+NodeRankOption = Annotated[
+    _Number,
+    typer.Option(
+        min=0,
+        metavar="N",
+        help="With `--no-ssh`: index of this host. Default: found by its hostname.",
+        rich_help_panel=_NO_SSH,
+    ),
+]
+MasterAddrOption = Annotated[
+    _Text,
+    typer.Option(
+        metavar="ADDRESS", help="With `--no-ssh`: address of node 0. Default: its hostname.", rich_help_panel=_NO_SSH
+    ),
+]
+
+
+def parse_no_ssh(
+    *, no_ssh: bool, run_id: str | None, node_rank: int | None, master_addr: str | None
+) -> PerNodeLaunch | None:
+    """The options of `--no-ssh`. Raises BadParameter."""
+    values = {"--run-id": run_id, "--node-rank": node_rank, "--master-addr": master_addr}
+    if not no_ssh:
+        odd = next((name for name, value in values.items() if value is not None), None)
+        if odd:
+            raise typer.BadParameter("needs `--no-ssh`", param_hint=odd)
+        return None
+    if run_id is None:
+        message = "is required with `--no-ssh`: one name for the job on all hosts, such as the scheduler's job number"
+        raise typer.BadParameter(message, param_hint="--run-id")
+    return PerNodeLaunch(run_id, node_rank, master_addr)

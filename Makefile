@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # One command each: demo, check, test, test-hosts, test-gpu, conformance, lint, docs, pages, freeze, bench, clean. All of them set up .venv first, which is quick
-# when nothing changed.
+# when nothing changed; `pages` only where no environment with harness is active.
 #
 # Variables that may be given, such as `make demo TORCH='torch>=2.10'`:
 #   PYTHON  the interpreter that .venv is made with (default: the first of python3, python3.13, 3.12, 3.11, 3.14 that is new enough)
@@ -23,6 +23,12 @@ BASE ?= main
 
 # The environment's own programs first: two versions of ninja that take turns recompile every DeepSpeed op each time.
 export PATH := $(abspath $(BIN)):$(PATH)
+
+# `make pages` needs no torch. Without .venv, such as in a worktree, it takes the active environment if that has harness and
+# pytest, and runs the code of this folder.
+HAS_HARNESS := import importlib.util as u, sys; sys.exit(not (u.find_spec("harness") and u.find_spec("pytest")))
+ACTIVE := $(if $(wildcard $(BIN)/python),,$(shell python -I -c '$(HAS_HARNESS)' 2>/dev/null && command -v python))
+PAGES_PYTHON := PYTHONPATH="$(CURDIR)" $(or $(ACTIVE),$(BIN)/python)
 
 # The demo asks for 2 ranks. One GPU takes one of them, which then does the work of both: the batch stays as it is.
 ONE_GPU = $(filter 1,$(shell nvidia-smi -L 2>/dev/null | grep -c '^GPU '))
@@ -63,12 +69,12 @@ docs: setup  ## The documentation as a site in build/docs; a warning is an error
 	$(BIN)/python -m sphinx -W --keep-going -n -q -b html -c docs . build/docs
 	@echo "build/docs/docs/index.html"
 
-pages: setup  ## After a change of a gate, a field or an output: write the generated pages and the outputs that pages show
-	$(BIN)/harness explain --table > harness/gates/TABLE.md
-	$(BIN)/harness schema --markdown > docs/spec-keys.md
-	$(BIN)/python -m harness.facts.metrics_schema > harness/facts/METRICS.md
-	$(BIN)/python -m harness.patches > docs/patches.md
-	DOCS_WRITE=1 $(BIN)/python -m pytest -q tests/docs/test_console_blocks.py
+pages: $(if $(ACTIVE),,setup)  ## After a change of a gate, a field or an output: write the generated pages and the outputs that pages show
+	$(PAGES_PYTHON) -m harness explain --table > harness/gates/TABLE.md
+	$(PAGES_PYTHON) -m harness schema --markdown > docs/spec-keys.md
+	$(PAGES_PYTHON) -m harness.facts.metrics_schema > harness/facts/METRICS.md
+	$(PAGES_PYTHON) -m harness.patches > docs/patches.md
+	DOCS_WRITE=1 $(PAGES_PYTHON) -m pytest -q tests/docs/test_console_blocks.py
 
 check: lint  ## Before a push, three minutes at most: lint, and the tests that a change touches
 	$(BIN)/python -m tests.support.changed_tests light --base $(BASE) --seconds 75

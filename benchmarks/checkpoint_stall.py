@@ -106,7 +106,9 @@ def by_harness(scratch: Path, megabytes: int) -> None:
     def step(state: TrainState) -> TrainState:
         batch = job.prefetcher.next_batch(state.position)
         job.stepper.train_step(batch.micro_batches, batch.num_targets, StepTimer())
-        return state.advance(samples=1, tokens=batch.num_tokens, position=batch.next_position)
+        return state.advance(
+            samples=1, tokens=batch.num_tokens, predicted_tokens=batch.num_targets, position=batch.next_position
+        )
 
     state, outcomes = step(TrainState()), []
     for background in (False, True, False, True, False, True):

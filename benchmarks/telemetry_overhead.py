@@ -264,7 +264,9 @@ class Both:
         job.engine_checks.on_batch(batch, job.train_data.data_parallel_rank)
         losses = job.stepper.train_step(batch.micro_batches, batch.num_targets, timer)
         samples = job.train_data.geometry.global_batch_size
-        state = self._state.advance(samples=samples, tokens=batch.num_tokens, position=batch.next_position)
+        state = self._state.advance(
+            samples=samples, tokens=batch.num_tokens, predicted_tokens=batch.num_targets, position=batch.next_position
+        )
         self._state, _ = self._policy.check_step(state, position, losses)
         return losses, batch
 

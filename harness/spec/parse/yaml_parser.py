@@ -75,6 +75,7 @@ def _check_depth(text: str, file: str) -> None:
     """Raises UserError where lists and maps are nested deeper than `MAX_DEPTH`, yaml.YAMLError for wrong syntax.
 
     libyaml's composer calls itself for each level, in C: 30,000 brackets end the process. Its events come one by one.
+    From PyYAML 6.0.4 on, its scanner, which looks ahead of the events, has a limit of its own: 1,000 levels.
     """
     loader = _Loader(text)
     depth = 0
@@ -82,11 +83,18 @@ def _check_depth(text: str, file: str) -> None:
         while (event := loader.get_event()) is not None:
             depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
             if depth > MAX_DEPTH:
-                mark = event.start_mark
-                place = Place(file, mark.line + 1, mark.column + 1, 1)
-                raise input_error("SP002", f"the file is nested deeper than {MAX_DEPTH} levels", place, _NESTING_FIX)
+                raise _nesting_error(event.start_mark, file)
+    except yaml.scanner.ScannerError as error:
+        if error.problem != "exceeded maximum nesting depth" or error.problem_mark is None:
+            raise
+        raise _nesting_error(error.problem_mark, file) from None
     finally:
         loader.dispose()
+
+
+def _nesting_error(mark: yaml.Mark, file: str) -> UserError:
+    place = Place(file, mark.line + 1, mark.column + 1, 1)
+    return input_error("SP002", f"the file is nested deeper than {MAX_DEPTH} levels", place, _NESTING_FIX)
 
 
 def compose_nodes(text: str) -> Node | None:

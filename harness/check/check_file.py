@@ -148,6 +148,10 @@ def load_run(
     named = _value_or_none(lambda: readable.launch.hostfile)
     named_by_spec = Path(file).parent / named if named is not None else None
     cluster, findings = _resolve_cluster(hostfile, named_by_spec, selection)
+    if loaded_spec.format == "accelerate-yaml" and cluster is not None and hostfile is None:
+        from harness.spec.accelerate_machines import with_slots
+
+        cluster = with_slots(cluster, _value_or_none(lambda: readable.cluster.gpus_per_node))
     if named is not None and any(f.gate == "HO001" for f in findings) and hostfile is None:
         located = locate_hostfile(named, file, loaded_spec.source.place(HOSTFILE_KEY))
         findings, paths = [_place_in_spec(f, located) for f in findings], (*paths, located)

@@ -128,6 +128,12 @@ A line is not `NAME slots=N`.
 
 DeepSpeed reads `slots=8x` as 8 and starts nothing for `slots=0`.
 
+A user before the name, as in `root@worker-0`, belongs in `~/.ssh/config`: a line `Host worker-0`, and `User root` below
+it. DeepSpeed takes the line and hands it to ssh and pdsh as it stands. But its `--include` and `--exclude` split at
+`@` and find no such host (run on 0.19.8), `mpirun` and `srun` start by names of machines, and the harness compares the
+names with those that pdsh and the hosts themselves report. Other users have other home folders: the ranks start in the
+folder of the launch with the Python of the launch, so both must be there on every host.
+
 ## HO004 host-listed-twice
 The hostfile has a host twice.
 
@@ -195,6 +201,50 @@ JSON included. They belong into a JSON that `deepspeed_config_file` names.
 
 ## HF103 stage-by-default
 An accelerate YAML without `zero_stage` trains at ZeRO stage 2.
+
+## HF104 machines-that-train-alone
+An accelerate YAML of several machines names no `deepspeed_hostfile`, and its launcher is not `standard`.
+
+accelerate then starts `deepspeed --hostfile None`. DeepSpeed's launcher warns "Unable to find hostfile, will proceed
+with training with local resources only" and trains with the processes of this machine at 127.0.0.1, whatever
+`main_process_ip` says: on each machine on which `accelerate launch` runs, a training of its own (run with accelerate
+1.15 and DeepSpeed 0.19.8). `pdsh` is what accelerate takes where the file names no launcher; with `nossh` the machines
+of rank 1 and more end with an AssertionError.
+
+There are two ways out. With `deepspeed_multinode_launcher: standard` and `main_process_ip`, run
+`accelerate launch --machine_rank N` on every machine. With a `deepspeed_hostfile` (a line `NAME slots=N` for each
+machine, and ssh without a password from the first to all others), run `accelerate launch` on the first machine alone.
+
+What the command line of `accelerate launch` says, `--set` says to the check:
+`--set deepspeed_config.deepspeed_multinode_launcher=standard`.
+
+## HF105 no-main-process-address
+An accelerate YAML of several machines has the launcher `standard` and no `main_process_ip`.
+
+accelerate gives torchrun the endpoint `None:29500`, and every machine looks for a host called `None`: after 20 minutes
+none had given up (run with accelerate 1.15 and torch 2.13). It is right where each `accelerate launch` is given
+`--main_process_ip`, as batch scripts do; then `--set main_process_ip=ADDRESS` says so to the check.
+
+## HF106 processes-miscounted
+The processes that `accelerate launch` starts are not `num_processes`.
+
+accelerate divides `num_processes` by `num_machines`, drops the remainder, and starts that many ranks on every machine.
+Under DeepSpeed's launcher these are the hosts of `deepspeed_hostfile`, however many it has, and `--num_gpus` counts
+more than `slots` (run with accelerate 1.15 and DeepSpeed 0.19.8).
+
+## HF107 compiled-for-debugging
+`dynamo_config` names the back end `EAGER` or `AOT_EAGER`.
+
+accelerate compiles DeepSpeed's engine with the back end of `dynamo_config` (0.14.4 and newer). These two trace the
+model and then run it op by op, to find faults: for a Llama of 4 layers at ZeRO stage 2 on a CPU, the first step took 2
+to 4 s instead of 0.1 s, and the others as long as before (run with accelerate 1.15 and DeepSpeed 0.19.8). `INDUCTOR`
+is the one that generates kernels.
+
+## HF108 clipping-of-zero
+An accelerate YAML sets `gradient_clipping` to 0.
+
+accelerate leaves a limit of 0 out of the JSON that it makes. Up to 0.19.2 DeepSpeed does not clip then; from 0.19.3 on
+it clips at 1.0 (run with accelerate 1.15 and DeepSpeed 0.19.8). In a JSON that `deepspeed_config_file` names, 0 counts.
 
 ## SP030 report-not-written
 The report cannot be written to the given path.

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from harness.findings import Finding, Fix
+from harness.spec.accelerate_machines import check_machines
 from harness.spec.deepspeed_mapping import DeepSpeedJson
 from harness.spec.parse.source import KeyPath, Source, input_error, join_key
 from harness.spec.referenced_files import find_referenced_file, missing_file_finding, read_deepspeed_json
@@ -41,6 +42,8 @@ _OTHER_FIELDS = frozenset(
     deepspeed_multinode_launcher deepspeed_moe_layer_cls_names transformer_moe_cls_names enable_msamp
     msamp_opt_level""".split()
 )
+_DEBUG_BACKENDS = ("EAGER", "AOT_EAGER")
+"""Back ends of torch.compile that run the graph op by op."""
 _PRECISIONS = {"bf16": "bf16", "fp8": "bf16", "fp16": "fp16"}
 
 
@@ -64,7 +67,18 @@ def to_deepspeed_json(source: Source) -> DeepSpeedJson:
         place = source.place(("distributed_type",))
         raise input_error("SP016", message, place, "give one with `distributed_type: DEEPSPEED`")
     fields: dict[str, Any] = section if isinstance(section, dict) else {}
-    findings = [*_check_shape(source, section), *_check_unknown_keys(source, fields)]
+    machines = check_machines(source, fields)
+    findings = [*_check_shape(source, section), *_check_unknown_keys(source, fields), *machines.findings]
+    findings += _check_dynamo(source)
+    config = _to_json(source, fields, findings)
+    if machines.hostfile is None:
+        return config
+    path: KeyPath = (_SECTION, "deepspeed_hostfile")
+    hosts: dict[KeyPath, tuple[Any, KeyPath]] = {("launch", "hostfile"): (machines.hostfile, path)}
+    return config._replace(extra_fields={**config.extra_fields, **hosts})
+
+
+def _to_json(source: Source, fields: dict[str, Any], findings: list[Finding]) -> DeepSpeedJson:
     file_name = fields.get(_FILE)
     if isinstance(file_name, str) and file_name:
         return _json_from_file(source, fields, file_name, findings)
@@ -98,6 +112,27 @@ def _check_shape(source: Source, section: Any) -> Iterator[Finding]:
         message = f"`mixed_precision` is `{precision}`, which is none of no, fp16, bf16, fp8"
         place = source.place(("mixed_precision",))
         yield Finding("SP007", "error", message, "mixed_precision", place, fix=Fix("write one of these, in quotes"))
+
+
+def _check_dynamo(source: Source) -> Iterator[Finding]:
+    """A back end of torch.compile that finds faults and saves no time."""
+    section = source.data.get("dynamo_config")
+    backends: dict[KeyPath, Any] = {("dynamo_backend",): source.data.get("dynamo_backend")}
+    if isinstance(section, dict):
+        backends |= {("dynamo_config", name): section.get(name) for name in ("dynamo_backend", "backend")}
+    for path, value in backends.items():
+        backend = str(value).upper()
+        if backend in _DEBUG_BACKENDS:
+            key = join_key(path)
+            yield Finding(
+                "HF107",
+                "warning",
+                f"`{backend}` compiles DeepSpeed's engine for debugging: steps are not faster, and the first is slower",
+                key,
+                source.place(path),
+                notes=("torch.compile traces the model and runs it op by op, again for new shapes",),
+                fix=Fix("remove it, or write `INDUCTOR`", {key: None}, effect="nothing is compiled"),
+            )
 
 
 def _check_unknown_keys(source: Source, fields: dict[str, Any]) -> Iterator[Finding]:
@@ -152,6 +187,9 @@ def _json_from_fields(source: Source, fields: dict[str, Any], findings: list[Fin
             block = block.setdefault(str(part), {})
         block[str(path[-1])] = _convert_digits(value)
     config.setdefault("gradient_accumulation_steps", "auto")
+    if config.setdefault("gradient_clipping", "auto") == 0 and not isinstance(config["gradient_clipping"], bool):
+        findings.append(_dropped_clipping_finding(source))
+        del config["gradient_clipping"]
     ranks = _parallel_fields(source)
     degree = ranks.get(("parallel", "sequence_parallel_size"))
     world = source.data.get("num_processes")
@@ -188,11 +226,23 @@ def _default_stage_finding(source: Source) -> Finding:
     )
 
 
+def _dropped_clipping_finding(source: Source) -> Finding:
+    key = f"{_SECTION}.gradient_clipping"
+    return Finding(
+        "HF108",
+        "warning",
+        f"accelerate leaves out a `{key}` of 0, and DeepSpeed 0.19.3 and newer clip at 1.0 then",
+        key,
+        source.place((_SECTION, "gradient_clipping")),
+        fix=Fix(f'write `"gradient_clipping": 0` in a JSON that `{_FILE}` names'),
+    )
+
+
 def _parallel_fields(source: Source) -> dict[KeyPath, tuple[Any, KeyPath]]:
     """Hosts, ranks a host and the sequence-parallel size, for the run spec."""
     extra: dict[KeyPath, tuple[Any, KeyPath]] = {}
     ranks, hosts = source.data.get("num_processes"), source.data.get("num_machines", 1)
-    if _is_count(ranks) and _is_count(hosts) and ranks % hosts == 0:
+    if _is_count(ranks) and _is_count(hosts) and ranks >= hosts:  # accelerate drops the remainder
         extra["cluster", "gpus_per_node"] = (ranks // hosts, ("num_processes",))
         extra["cluster", "num_nodes"] = (hosts, ("num_machines",))
     parallel = source.data.get("parallelism_config")
@@ -214,7 +264,7 @@ def _json_from_file(source: Source, fields: dict[str, Any], file_name: str, find
     file = find_referenced_file(source.file, file_name)
     if file is None:
         findings.append(missing_file_finding(file_name, path, source.place(path)))
-        config = {"zero_optimization": {"stage": 2}, "train_batch_size": "auto", "gradient_clipping": 1.0}
+        config = {"zero_optimization": {"stage": 2}, "train_batch_size": "auto", "gradient_clipping": "auto"}
         return DeepSpeedJson(source._replace(data=config), tuple(findings), _parallel_fields(source))
     document = read_deepspeed_json(file)
     findings += document.findings

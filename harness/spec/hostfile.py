@@ -20,6 +20,7 @@ _HOST_LINE = re.compile(r"^[ \t]*\S+[ \t]+slots=\d", re.MULTILINE)
 _MAX_LINE_LENGTH = 1000
 _MAX_BYTES = 32_000_000
 _MPI_DIALECTS = (("max_slots|max-slots|cpu|ppn|sockets", "Open MPI or Torque"), ("binding|ifhn|user", "MPICH"))
+_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 _HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?|\[?[0-9A-Fa-f:.%]*:[0-9A-Fa-f:.%a-z]*\]?")
 
 
@@ -55,17 +56,19 @@ class Cluster(NamedTuple):
 
 
 def parse_hostfile(text: str, file: str) -> tuple[Cluster | None, list[Finding]]:
-    """Hosts and findings; the cluster is None when there is an error among them.
+    """Hosts and findings, which are errors; the cluster is None where a line's host or slots are not clear.
 
     Grammar: DeepSpeed's (`launcher/runner.py`, `_parse_hostfile`), anchored at the end of the line.
     """
     hosts: list[Host] = []
     first_places: dict[str, Place] = {}
     findings: list[Finding] = []
+    num_lines = 0
     for number, raw in enumerate(text.split("\n"), start=1):
         line = raw.split("#", 1)[0].rstrip()
         if not line.strip():
             continue
+        num_lines += 1
         finding = _parse_line(
             line, Place(file, number, len(line) - len(line.lstrip()) + 1, len(line.strip())), hosts, first_places
         )
@@ -82,7 +85,7 @@ def parse_hostfile(text: str, file: str) -> tuple[Cluster | None, list[Finding]]
                 fix=Fix("write one line per host, such as `worker-0 slots=8`"),
             )
         )
-    return (None if findings else Cluster(tuple(hosts), file)), findings
+    return (Cluster(tuple(hosts), file) if hosts and len(hosts) == num_lines else None), findings
 
 
 def hostfile_text(cluster: Cluster) -> str:
@@ -92,8 +95,8 @@ def hostfile_text(cluster: Cluster) -> str:
 
 def _parse_line(line: str, place: Place, hosts: list[Host], first_places: dict[str, Place]) -> Finding | None:
     match = _LINE.fullmatch(line.strip()) if len(line) <= _MAX_LINE_LENGTH else None
-    if match is None:
-        return _bad_line_finding(line.strip(), place)
+    if match is None or "@" in match["host"]:
+        return _parse_user_line(match, place, hosts, first_places) if match else _bad_line_finding(line.strip(), place)
     name, count, rest = match["host"], match["count"], match["rest"].strip()
     slots_place = Place(
         place.file, place.line, place.column + match.start("slots"), len(match["slots"] + match["rest"])
@@ -134,6 +137,30 @@ def _parse_line(line: str, place: Place, hosts: list[Host], first_places: dict[s
     first_places[name] = Place(place.file, place.line, place.column, len(name))
     hosts.append(Host(name, int(count)))
     return None
+
+
+def _parse_user_line(match: re.Match[str], place: Place, hosts: list[Host], first_places: dict[str, Place]) -> Finding:
+    """A line for ssh and pdsh alone: to all else, what stands before `slots=` is the name of a machine. The machine and
+    its slots count for other findings.
+    """
+    user, _, name = match["host"].rpartition("@")
+    place = Place(place.file, place.line, place.column, len(match["host"]))
+    if not _USER.fullmatch(user) or not _HOST.fullmatch(name):
+        message = f"`{printable_excerpt(match['host'])}` is not a host name or address"
+        return _syntax_finding(place, message, "write a host name that ssh takes")
+    slots = int(match["count"]) if re.fullmatch(r"[0-9]{1,6}", match["count"]) and not match["rest"].strip() else 0
+    if slots and name not in first_places:
+        hosts.append(Host(name, slots))
+        first_places[name] = place
+    return _syntax_finding(
+        place,
+        f"`{printable_excerpt(match['host'])}` names a user, and a line of a hostfile names a machine alone",
+        f"write `{name} slots={slots or 'N'}`, and `Host {name}` with `User {user}` below it in `~/.ssh/config`",
+        (
+            "DeepSpeed passes it on to ssh and pdsh, but its `--include` splits at `@`, and MPI and Slurm take no user",
+            "ranks start in the same folder and with the same Python on every host, whoever the user is",
+        ),
+    )
 
 
 def _bad_line_finding(line: str, place: Place) -> Finding:

@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from harness.check.check_file import check_file
 from harness.facts.deepspeed_version import DeepSpeedTarget
 from harness.gates import check_run
 from harness.plan.resolved_run import resolve_run
@@ -23,7 +24,7 @@ def read(write, text, *overrides, name="accelerate.yaml", **kwargs):
 def test_its_own_fields_are_a_deepspeed_configuration(write):
     loaded = read(
         write,
-        TOP + "num_machines: 2\nmixed_precision: bf16\ndeepspeed_config:\n  zero_stage: 3\n  offload_optimizer_device: nvme\n"
+        TOP + "num_machines: 1\nmixed_precision: bf16\ndeepspeed_config:\n  zero_stage: 3\n  offload_optimizer_device: nvme\n"
         "  offload_optimizer_nvme_path: /nvme\n  gradient_accumulation_steps: 4\n  gradient_clipping: 0.5\n  zero3_save_16bit_model: true\n",
     )  # fmt: skip
     spec = loaded.spec
@@ -163,14 +164,66 @@ def test_overrides_of_its_own_keys(write):
         ("  zero_stage: 2\n", {}, "`--bf16`"),
         (
             "  zero_stage: 2\n  gradient_accumulation_steps: 4\n",
-            {"train.gradient_accumulation_steps": "auto"},
-            '"auto"',
+            {"train.gradient_accumulation_steps": None},
+            "remove `deepspeed_config.gradient_accumulation_steps`",
         ),
     ],
 )
 def test_auto_is_no_advice_for_a_key_that_takes_none(block, sets, title, write):
-    """accelerate's `mixed_precision` is no, fp16, bf16 or fp8; what the Trainer compares may be "auto" elsewhere."""
+    """accelerate's `mixed_precision` is no, fp16, bf16 or fp8, and `Accelerator()` makes a number of "auto" steps."""
     loaded = read(write, f"{TOP}mixed_precision: bf16\ndeepspeed_config:\n{block}", consumer="hf")
     report = check_run(resolve_run(loaded.spec, kind=loaded.kind), loaded.source, deepspeed=TARGET, consumer="hf")
     (finding,) = [f for f in report.findings if f.gate == "HF008"]
     assert (finding.fix.sets, title in finding.fix.title) == (sets, True)
+
+
+def findings_of(file, gate, *overrides, consumer=None):
+    report = check_file(file, overrides=overrides, deepspeed=TARGET, consumer=consumer).report
+    return [f for f in report.findings if f.gate == gate]
+
+
+def test_its_explicit_values_must_be_those_of_the_trainer(write):
+    block = "deepspeed_config:\n  zero_stage: 2\n  gradient_accumulation_steps: 4\n  gradient_clipping: 0.5\n"
+    file = write("accelerate.yaml", TOP + "mixed_precision: fp16\n" + block)
+    (finding,) = findings_of(file, "HF008")
+    assert (finding.severity, finding.key) == ("info", "deepspeed_config.gradient_accumulation_steps")
+    assert "`deepspeed_config.gradient_clipping` must say the same" in finding.message
+    assert [label.place.line for label in finding.related] == [3, 7]
+    assert "in silence" in finding.notes[0]
+    assert finding.fix.sets == {"train.gradient_accumulation_steps": None, "train.max_grad_norm": None}
+
+
+@pytest.mark.parametrize("block", ["{zero_stage: 2}", "{zero_stage: 2, gradient_accumulation_steps: auto}"])
+def test_what_it_leaves_open_is_filled_in(block, write):
+    """The plugin writes "auto" for both, which the Trainer and accelerate fill in (run with accelerate 1.15)."""
+    file = write("accelerate.yaml", f"{TOP}mixed_precision: bf16\ndeepspeed_config: {block}\n")
+    for consumer in (None, "hf"):
+        for gate in ("HF006", "HF010"):
+            assert findings_of(file, gate, consumer=consumer) == []
+    assert findings_of(file, "HF008") == []
+
+
+def test_a_file_that_is_not_here_has_no_values_to_compare(write):
+    file = write("accelerate.yaml", TOP + "deepspeed_config: {deepspeed_config_file: /nowhere/ds.json}\n")
+    for consumer in ("hf", "accelerate", "deepspeed"):
+        report = check_file(file, deepspeed=TARGET, consumer=consumer).report
+        assert [f.gate for f in report.findings if "clipping" in f.message] == []
+
+
+def test_a_clipping_of_zero_does_not_arrive(write):
+    file = write("accelerate.yaml", TOP + "deepspeed_config: {zero_stage: 2, gradient_clipping: 0}\n")
+    assert [f.key for f in findings_of(file, "HF108")] == ["deepspeed_config.gradient_clipping"]
+    assert findings_of(file, "HF008") == []
+    zero = write("false.yaml", TOP + "deepspeed_config: {zero_stage: 2, gradient_clipping: false}\n")
+    assert findings_of(zero, "HF108") == []
+
+
+@pytest.mark.parametrize("key", ["dynamo_config: {dynamo_backend: AOT_EAGER}", "dynamo_backend: eager"])
+def test_a_back_end_for_debugging_is_told(key, write):
+    file = write("accelerate.yaml", f"{TOP}deepspeed_config: {{zero_stage: 2}}\n{key}\n")
+    (finding,) = findings_of(file, "HF107")
+    assert list(finding.fix.sets) == [finding.key]
+    other = write(
+        "other.yaml", f"{TOP}deepspeed_config: {{zero_stage: 2}}\ndynamo_config: {{dynamo_backend: INDUCTOR}}\n"
+    )
+    assert findings_of(other, "HF107") == []

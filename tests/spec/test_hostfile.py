@@ -50,6 +50,26 @@ def test_all_bad_lines_are_told():
     assert [f.place.line for f in findings] == [1, 3]
 
 
+def test_a_user_before_the_name_has_a_way_out_and_its_host_counts():
+    cluster, findings = parse_hostfile("amd00@192.168.1.10 slots=2\nroot@192.168.1.7 slots=1\n", "h")
+    assert [(h.name, h.slots) for h in cluster.hosts] == [("192.168.1.10", 2), ("192.168.1.7", 1)]
+    assert [(f.gate, f.place.line, f.place.length) for f in findings] == [("HO003", 1, 18), ("HO003", 2, 16)]
+    assert all(f.is_error for f in findings)
+    assert "`192.168.1.10 slots=2`" in findings[0].fix.title
+    assert "`User amd00`" in findings[0].fix.title
+    assert "~/.ssh/config" in findings[0].fix.title
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a@ slots=1\n", "@w slots=1\n", "a@b@c slots=1\n", "-o@w slots=1\n", "a@w slots=x\n", "a@w slots=1\nw slots=1\n"],
+)
+def test_a_user_without_a_host_or_slots_leaves_no_cluster(text):
+    cluster, findings = parse_hostfile(text, "h")
+    assert cluster is None
+    assert findings[0].gate in ("HO003", "HO004")
+
+
 def test_a_missing_hostfile_is_an_error(tmp_path):
     cluster, findings = read_hostfile(str(tmp_path / "no"))
     assert cluster is None

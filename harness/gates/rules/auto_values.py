@@ -27,9 +27,12 @@ def _is_read_by_deepspeed(ctx: Context) -> bool:
 
 def _find_auto_keys(ctx: Context, meaning: str) -> Iterator[str]:
     """The DeepSpeed keys that are "auto" where DeepSpeed makes `meaning` of it (see `auto_in_deepspeed`)."""
-    data = ctx.source.data if ctx.run.kind == "deepspeed-json" else ctx.run.spec.deepspeed
-    for path in find_auto_values(data):
-        if auto_in_deepspeed(path, ctx.target.version) == meaning:
+    is_json = ctx.run.kind == "deepspeed-json"
+    for path in find_auto_values(ctx.source.data if is_json else ctx.run.spec.deepspeed):
+        is_written = (
+            not is_json or ctx.source.user_path(path) in ctx.source.spots
+        )  # accelerate fills in some of its own
+        if is_written and auto_in_deepspeed(path, ctx.target.version) == meaning:
             yield join_key(path)
 
 
@@ -299,8 +302,8 @@ def clipping_of_one(ctx: Context) -> Iterator[Finding]:
       "zero_optimization": {"stage": 2, "stage3_gather_16bit_weights_on_model_save": "auto"}
     }
     """
-    if ctx.consumer == "accelerate" and ctx.is_auto("gradient_clipping"):
-        key = "train.max_grad_norm"
+    key = "train.max_grad_norm"
+    if ctx.consumer == "accelerate" and ctx.is_auto("gradient_clipping") and ctx.source.has_key(key):
         yield ctx.finding(
             f'{ctx.key(key)} is "auto", which becomes 1.0 unless accelerate is told otherwise',
             key,

@@ -101,17 +101,20 @@ def ungathered_weights(ctx: Context) -> Iterator[Finding]:
     "values-that-the-trainer-compares",
     upstream="raises",
     severity="info",
-    when=lambda ctx: ctx.consumer == "hf",
-    unseen="needs the Hugging Face Trainer",
+    when=lambda ctx: ctx.consumer in ("hf", "accelerate"),
+    unseen="needs the Hugging Face Trainer or accelerate",
 )
 def compared_values(ctx: Context) -> Iterator[Finding]:
     """Values that the Trainer compares with its own.
 
     A JSON for the Hugging Face Trainer that writes out a batch size, the clipping, a learning rate or another value
-    that TrainingArguments have, too.
+    that TrainingArguments have, too; an accelerate YAML with `gradient_accumulation_steps` or `gradient_clipping`.
 
     Why: The Trainer refuses to start when one of them differs: "Please correct the following DeepSpeed config values
-    that mismatch TrainingArguments values" (run with transformers 5.23). Nothing is wrong while both say the same.
+    that mismatch TrainingArguments values". It is so for accelerate's own YAML as well, `mixed_precision` included.
+    Without the Trainer, accelerate takes the file's values: the 4 steps of a YAML replace the 2 of an Accelerator in
+    silence, those of a GradientAccumulationPlugin with a warning, and the limit of `clip_grad_norm_` is not used (run
+    with transformers 5.24 and accelerate 1.15). Nothing is wrong while both say the same.
 
     Example: {
       "train_batch_size": "auto",
@@ -122,10 +125,14 @@ def compared_values(ctx: Context) -> Iterator[Finding]:
     """
     names = map(join_key, FROM_TRAINING_ARGUMENTS)
     keys = [ctx.spec_key(name) for name in names if ctx.has_key(name) and not ctx.is_auto(name)]
-    if not keys:
-        return
     keys.sort(key=lambda key: _get_position(ctx, key))
-    first, *others = keys
+    named, notes = keys, []
+    if ctx.consumer == "accelerate":
+        named = [key for key in keys if _is_own_field(ctx, key)]
+        notes = ["a script without the Trainer is overruled in silence: accelerate goes by this file"]
+    if not named:
+        return
+    first, *others = named
     more = ""
     if len(others) == 1:
         more = f" and {ctx.key(others[0])}"
@@ -134,13 +141,23 @@ def compared_values(ctx: Context) -> Iterator[Finding]:
     yield ctx.finding(
         f"{ctx.key(first)}{more} must say the same as TrainingArguments, or the Trainer does not start",
         first,
-        related=[(key, "and this") for key in others],
+        related=[(key, "and this") for key in keys if key != first],
+        notes=notes,
         fix=_leave_open_fix(ctx, keys),
     )
 
 
+def _is_own_field(ctx: Context, key: str) -> bool:
+    """Is it in the `deepspeed_config` of accelerate's YAML?"""
+    return ctx.source.user_key(key).startswith("deepspeed_config.")
+
+
 def _leave_open_fix(ctx: Context, keys: list[str]) -> Fix:
-    """ "auto" for the keys that take it; accelerate's `mixed_precision` does not."""
+    """ "auto" for the keys that take it; accelerate's own fields take none, and may be left out."""
+    own = [key for key in keys if _is_own_field(ctx, key)]
+    if own:
+        names = " and ".join(map(ctx.key, own))
+        return Fix(f"remove {names}", dict.fromkeys(own), effect="the values of TrainingArguments or of the script")
     open_keys = [key for key in keys if ctx.source.user_key(key) != "mixed_precision"]
     if open_keys:
         return Fix('write "auto"', dict.fromkeys(open_keys, "auto"), effect="the values of TrainingArguments are used")

@@ -20,11 +20,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
-import subprocess
 import sys
-import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,12 +30,12 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.release_archives import ARCHIVES, get_archive, iterate_files  # noqa: E402
+from benchmarks.release_archives import DEEPSPEED_RELEASES as RELEASES  # noqa: E402
 from harness.facts.deepspeed_keys import Key, block_keys, block_paths  # noqa: E402
 from harness.facts.deepspeed_version import Version, parse_version  # noqa: E402
 from harness.gates.registry import Gate, all_gates  # noqa: E402
 
-_LAST_PATCH = {"0.14": 5, "0.15": 4, "0.16": 9, "0.17": 6, "0.18": 9, "0.19": 8}
-RELEASES = tuple(f"{minor}.{patch}" for minor, last in _LAST_PATCH.items() for patch in range(last + 1))
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -57,11 +54,13 @@ class Release(NamedTuple):
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("releases", nargs="*", default=RELEASES, help="such as 0.18.2")
-    parser.add_argument("--archives", type=Path, default=Path.home() / ".cache" / "deepspeed-archives")
+    parser.add_argument("--archives", type=Path, default=ARCHIVES)
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
     cited_files = {cite.file for gate in all_gates() for cite in gate.cites}
-    releases = [read_archive(name, get_archive(name, args.archives), cited_files) for name in args.releases]
+    releases = [
+        read_release(name, get_archive("deepspeed", name, args.archives), cited_files) for name in args.releases
+    ]
     misses, gaps = list(find_misses(releases)), list(find_gaps(releases))
     unknown_keys = list(find_unknown_keys(releases))
     text = format_page(releases, misses, unknown_keys, gaps)
@@ -73,32 +72,17 @@ def main() -> int:
     return 1 if misses or unknown_keys else 0
 
 
-def get_archive(release: str, folder: Path) -> Path:
-    """The source archive of a release, downloaded where it is not there."""
-    archive = folder / f"deepspeed-{release}.tar.gz"
-    if not archive.is_file():
-        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", ":all:"]
-        command = [*pip, "--no-build-isolation", "--dest", str(folder), f"deepspeed=={release}"]
-        subprocess.run(command, check=True, env={**os.environ, "DS_BUILD_OPS": "0"})
-    return archive
-
-
-def read_archive(release: str, archive: Path, cited_files: Iterable[str]) -> Release:
+def read_release(release: str, archive: Path, cited_files: Iterable[str]) -> Release:
     """The release as its archive has it, where `accelerator/` and `csrc/` are not below `deepspeed/` as when built."""
     wanted, files, words = set(cited_files), {}, set()
-    with tarfile.open(archive) as tar:
-        for member in tar:
-            path = member.name.partition("/")[2]
-            inner = path.removeprefix("deepspeed/")
-            is_python = path.startswith("deepspeed/") and path.endswith(".py")
-            stream = tar.extractfile(member) if is_python or inner in wanted else None
-            if stream is None:
-                continue
-            text = stream.read().decode("utf-8", "replace")
-            if inner in wanted:
-                files[inner] = text
-            if is_python:
-                words |= set(_WORD.findall(text))
+    for path, read in iterate_files(archive):
+        inner = path.removeprefix("deepspeed/")
+        is_python = path.startswith("deepspeed/") and path.endswith(".py")
+        text = read().decode("utf-8", "replace") if is_python or inner in wanted else ""
+        if inner in wanted:
+            files[inner] = text
+        if is_python:
+            words |= set(_WORD.findall(text))
     return Release(release, files, frozenset(words))
 
 

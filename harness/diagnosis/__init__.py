@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A job's log -> its first cause: the rank that failed first, its error, and what to change.
 
-Reads the output of any DeepSpeed job, with all ranks mixed. `deepspeed_messages` has the messages of gates, `causes/`
-has all other causes. Reads no machine and no file but the log.
+Reads the output of any DeepSpeed job, with all ranks mixed. `messages/` has the messages of programs,
+`causes/` the causes that are no gates. Reads no machine and no file but the log.
 """
 
 from __future__ import annotations

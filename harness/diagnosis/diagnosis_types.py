@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from harness.verdicts import Verdict
 
@@ -16,18 +16,27 @@ EventLevel = Literal["root", "echo", "end", "hint"]
 explains nothing by itself, and adds to another cause."""
 
 
+STOP_CAUSE = "LG069"
+"""The job was asked to stop. A hint of it is the line with which a launcher begins to end its ranks."""
+
+
 @dataclass(frozen=True, slots=True)
 class FailureSignature:
     """A pattern for the line of a cause, without the line's prefixes.
 
     `sure`: the pattern allows no other cause. `frames` must match the files or functions of the traceback above. A line
-    without a traceback matches too, but is not sure; with `frames_required` it does not match.
+    without a traceback matches too, but is not sure; with `frames_required` it does not match. With `last_frame` the
+    last one of the traceback must match. `title` and `change` are those of this message, where it says more than its
+    cause.
     """
 
     pattern: str
     sure: bool = True
     frames: str = ""
     frames_required: bool = False
+    last_frame: bool = False
+    title: str = ""
+    change: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +69,42 @@ class Frame:
     code: str = ""
 
 
+class PhaseMark(NamedTuple):
+    """The last phase that lines show: its name, the last step, whether the log shows a finished step, and whether it
+    shows a progress bar without a name, which may be that of training. `order` counts the marks of a log.
+    """
+
+    name: str = ""
+    step: int | None = None
+    order: int = 0
+    has_trained: bool = False
+    has_bar: bool = False
+
+
+NO_PHASE = PhaseMark()
+
+
+@dataclass(slots=True)
+class LogFacts:
+    """What a log states of its job, or several that were merged. `versions` is by package, `config` the text of the
+    JSON that DeepSpeed printed; numbers are 0 where the log has none.
+    """
+
+    versions: dict[str, str] = field(default_factory=dict)
+    config: str = ""
+    config_files: list[str] = field(default_factory=list)
+    world_size: int = 0
+    num_parameters: int = 0
+
+    def merge(self, other: LogFacts) -> None:
+        """Add the facts of another log of the job, where this one has none."""
+        self.versions = {**other.versions, **self.versions}
+        self.config = self.config or other.config
+        self.config_files += [file for file in other.config_files if file not in self.config_files]
+        self.world_size = self.world_size or other.world_size
+        self.num_parameters = max(self.num_parameters, other.num_parameters)
+
+
 @dataclass(slots=True)
 class LogEvent:
     """A line of the log that reports a failure. `line_number` counts from 1. `time` is in seconds, comparable within
@@ -81,6 +126,38 @@ class LogEvent:
     more: tuple[str, ...] = ()
     is_uncaught: bool = False
     details: Mapping[str, str] = field(default_factory=dict)
+    title: str = ""
+    change: str = ""
+    """Of the message, where it says more than its cause."""
+    pattern: str = ""
+    phase: PhaseMark = NO_PHASE
+    """The last phase that lines above it show."""
+    attempt: int = 0
+    """How often the job had been restarted before it."""
+    num_ends: int = 0
+    num_retries: int = 0
+    """How often its log had said before it that the training ended well, and that a smaller batch is tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailurePhase:
+    """The phase of a failure: its `name`, a sentence without subject (`while saving a checkpoint, after step 1200`),
+    the last step that the log shows, and whether the traceback or the last lines say so.
+    """
+
+    name: str
+    text: str
+    step: int | None = None
+    source: Literal["traceback", "lines"] = "lines"
+
+
+@dataclass(frozen=True, slots=True)
+class FailedAllocation:
+    """What a job was allocating when memory or space ran out. `text` says it; `change` fits it."""
+
+    name: str
+    text: str
+    change: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,5 +183,14 @@ class Diagnosis:
     num_bytes: int = 0
     ranks: tuple[int, ...] = ()
     details: Mapping[str, str] = field(default_factory=dict)
+    phase: FailurePhase | None = None
+    allocation: FailedAllocation | None = None
+    facts: LogFacts = field(default_factory=LogFacts)
+    releases: str = ""
+    """The releases that say this message, where that is known."""
+    hosts: tuple[str, ...] = ()
     verdict: Verdict | None = None
     """The verdict of the run's supervisor, which names rank, host, signal and step; None for other logs."""
+    line_files: tuple[str, ...] = ()
+    """The log of each of `lines`, and of `line` in `file`, where several were read; their numbers count in each."""
+    file: str = ""

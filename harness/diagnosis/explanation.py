@@ -4,32 +4,41 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from dataclasses import replace
 
 from harness.diagnosis.causes import causes_by_id
-from harness.diagnosis.diagnosis_types import Confidence, Diagnosis, Frame, LogEvent
+from harness.diagnosis.diagnosis_types import (
+    NO_PHASE,
+    Confidence,
+    Diagnosis,
+    FailedAllocation,
+    FailurePhase,
+    LogEvent,
+    LogFacts,
+)
+from harness.diagnosis.evidence.failure_phase import find_phase
+from harness.diagnosis.evidence.gpu_allocation import compare_numbers, find_gpu_allocation
+from harness.diagnosis.evidence.host_allocation import find_disk_allocation, find_host_allocation
+from harness.diagnosis.evidence.log_end import describe_open_end
+from harness.diagnosis.evidence.missing_ranks import describe_wait, describe_wait_of_ranks, find_missing_ranks
+from harness.diagnosis.evidence.silent_end import describe_missing_hosts, diagnose_silent_end
+from harness.diagnosis.evidence.unknown_cause import describe_area, describe_next_step, is_generic_evidence
 from harness.diagnosis.first_cause import CauseSelection
-from harness.diagnosis.line_prefix import parse_line
-from harness.diagnosis.log_reader import LogReader
-from harness.diagnosis.log_scanner import LogScanner
-from harness.diagnosis.missing_ranks import find_missing_ranks
+from harness.diagnosis.reader.line_prefix import parse_line
+from harness.diagnosis.reader.log_reader import LogReader
+from harness.diagnosis.reader.log_scanner import LogScanner
 from harness.diagnosis.verdict_priority import VERDICT_NOTE
 
 _LIBRARY_PATH = re.compile(r"site-packages|dist-packages|/lib/python3|<frozen|<string>")
 _HARNESS_PATH = re.compile(r"/harness/(?:runtime|workers|patches)/")
 _LOST_PEER_CAUSES = ("LG070", "LG073", "LG074")
-_MEMORY_CAUSES = ("LG002", "LG003")
-_ALLOCATION_CAUSES = ("LG001", "LG004")
-_LOGITS = re.compile(r"ForCausalLMLoss|cross_entropy|\blogits\.float\(\)|\blm_head\(")
-_LOGITS_NOTE = (
-    "it was computing the logits of a whole micro-batch or their loss: `train.loss_chunk_size` of a run spec computes "
-    "both in chunks of tokens"
-)
-_LOADING = "Loading checkpoint shards"
-_LOADING_NOTE = (
-    "it was loading a model: each rank reads all of it into host memory, unless ZeRO stage 3 is set up before "
-    "`from_pretrained`"
-)
+_GPU_CAUSE, _DISK_CAUSE, _TIMEOUT_CAUSE, _SETUP_CAUSE = "LG001", "LG050", "LG070", "LG192"
+_MAX_LAST_LINE = 1 << 12
+_SAYS_NOTHING = re.compile(r"[=*#~_-]+|error_file ?: <N/A>")
+"""Rules between lines, and a field of torchrun's table that is empty."""
+_MAX_EARLIER = 5
+"""Failed attempts before the last one that get a note each."""
+_HOST_CAUSES = ("LG002", "LG003", "LG004")
 
 
 def explain_selection(
@@ -40,42 +49,50 @@ def explain_selection(
     is_completed: bool,
 ) -> Diagnosis:
     """The diagnosis of the selected cause; without one, of a job that ended well or shows no failure."""
+    if selection.first is None:
+        notes = collect_notes(selection, scanner)
+        return _explain_no_failure(scanner, readers, notes, is_completed=is_completed)
+    return _explain_failure(selection, selection.first, scanner, readers)
+
+
+def _explain_failure(
+    selection: CauseSelection, first: LogEvent, scanner: LogScanner, readers: list[LogReader]
+) -> Diagnosis:
+    """The diagnosis of the first failure."""
     notes = collect_notes(selection, scanner)
-    first = selection.first
-    if first is not None and not first.line_number:
+    if not first.line_number:
         notes = (VERDICT_NOTE, *notes)
-    if first is None:
-        op_load = _diagnose_op_load(scanner, readers)
-        if op_load is not None and not is_completed:
-            return op_load
-        if is_completed:
-            return Diagnosis("completed", "certain", title="the job ended well", notes=notes)
-        title = "the log shows no failure"
-        return Diagnosis("no failure seen", title=title, lines=_last_lines(readers, 10), notes=notes)
-    missing_ranks, evidence = (
-        find_missing_ranks(selection.others, scanner.ranks, scanner.world_size) if first.cause == "LG070" else ([], "")
-    )
-    rank, host = _find_failed_rank(first, scanner)
-    if missing_ranks:
-        rank, host = missing_ranks[0], scanner.hosts.get(missing_ranks[0], "")
-        notes = (
-            f"missing: rank{'s' if len(missing_ranks) > 1 else ''} {_format_numbers(missing_ranks)}; {evidence}",
-            *notes,
-        )
+    if is_generic_evidence(first):
+        unknown = replace(first, cause="")
+        others = tuple(unknown if event is first else event for event in selection.others)
+        selection, first = replace(selection, first=unknown, others=others), unknown
+    if first.cause == _TIMEOUT_CAUSE:  # whoever reports it only waited
+        missing_ranks, evidence = list[int](), ""
+        if not scanner.is_incomplete:
+            world_size = scanner.world_size or merge_facts(readers).world_size
+            missing_ranks, evidence = find_missing_ranks(selection.others, scanner.ranks, world_size)
+        rank, host = missing_ranks[0] if missing_ranks else None, ""
+        notes = (*describe_wait_of_ranks(selection.others, missing_ranks, evidence), *notes)
+    else:
+        rank, host = _find_failed_rank(first, scanner)
     if not host and rank is not None:
         host = scanner.hosts.get(rank, "")
-    if first.cause in _MEMORY_CAUSES and any(_LOADING in text for _, text in _last_lines(readers, 12)):
-        notes = (_LOADING_NOTE, *notes)
-    if first.cause in _ALLOCATION_CAUSES and _is_in_logits(first.frames):
-        notes = (_LOGITS_NOTE, *notes)
-    title, change = describe_cause(first.cause)
+    phase = find_phase(first.frames, first.phase)
+    allocation = _find_allocation(first, phase, readers)
+    notes = (*_notes_of_phase(first, phase), *notes)
+    title, change = describe_cause(first.cause, needs_change=not first.change)
+    if allocation is not None and not first.change:
+        change = allocation.change
+    elif not first.cause:
+        versions = merge_facts(readers).versions
+        change = describe_next_step(first.text, first.frames, versions) if first.line_number else change
     return Diagnosis(
         "failed",
         _confidence_of(selection, first),
         first.cause,
-        title or _unknown_title(first),
+        first.title or title or _unknown_title(first),
         _shorten(first.text),
-        change,
+        first.change or change,
         rank,
         host,
         first.line_number,
@@ -83,27 +100,72 @@ def explain_selection(
         _select_lines(selection, first, readers),
         notes,
         details=first.details,
+        phase=phase,
+        allocation=allocation,
+        releases=describe_releases(first.cause, first.pattern),
     )
 
 
-def _is_in_logits(frames: Sequence[Frame]) -> bool:
-    """Did a traceback end in the logits of a model or their loss, computed at once?"""
-    last = [f"{frame.function} {frame.code}" for frame in frames[-4:] if "chunked_" not in frame.file]
-    return len(last) == len(frames[-4:]) and any(_LOGITS.search(text) for text in last)
+def _explain_no_failure(
+    scanner: LogScanner, readers: list[LogReader], notes: tuple[str, ...], *, is_completed: bool
+) -> Diagnosis:
+    """The diagnosis of a log without an event that may be the first failure."""
+    if is_completed:
+        return Diagnosis("completed", "certain", title="the job ended well", notes=notes)
+    op_load = _diagnose_op_load(scanner, readers)
+    if op_load is not None:
+        return op_load
+    last = _last_text(readers)
+    mark = last.phases.last if last is not None else NO_PHASE
+    silent_end = diagnose_silent_end(scanner.events, _last_lines(readers, 40))
+    if silent_end is not None:
+        return replace(silent_end, phase=find_phase((), mark))
+    notes = (describe_open_end(last.tail if last is not None else b""), *notes)
+    title = "the log shows no failure"
+    phase = find_phase((), mark, is_over=True)
+    return Diagnosis("no failure seen", title=title, lines=_last_lines(readers, 10), notes=notes, phase=phase)
 
 
-def describe_cause(cause: str) -> tuple[str, str]:
+def _find_allocation(first: LogEvent, phase: FailurePhase | None, readers: list[LogReader]) -> FailedAllocation | None:
+    """What was being allocated or written when memory or a disk ran out; None for other causes."""
+    name, frames = phase.name if phase else "", first.frames
+    num_parameters = merge_facts(readers).num_parameters
+    if first.cause == _GPU_CAUSE:
+        return find_gpu_allocation(frames, name)
+    if first.cause in _HOST_CAUSES:
+        return find_host_allocation(frames, name, first.text, num_parameters, is_seen=first.cause != "LG003")
+    return find_disk_allocation(frames, name, first.text, num_parameters) if first.cause == _DISK_CAUSE else None
+
+
+def _notes_of_phase(first: LogEvent, phase: FailurePhase | None) -> tuple[str, ...]:
+    """What the numbers of an out-of-memory message say, or what a missing rank probably did."""
+    if first.cause == _GPU_CAUSE:
+        return compare_numbers(first.text)
+    wait = describe_wait(phase.name) if first.cause == _TIMEOUT_CAUSE and phase is not None else ""
+    return (wait,) if wait else ()
+
+
+def merge_facts(readers: list[LogReader]) -> LogFacts:
+    """The facts of all logs of a job."""
+    facts = LogFacts()
+    for reader in readers:
+        facts.merge(reader.facts)
+    return facts
+
+
+def describe_cause(cause: str, *, needs_change: bool = True) -> tuple[str, str]:
     """(what happened, what to change) of a gate, a finding or a known cause; empty texts for an unknown one."""
     if not cause:
         return "", "read the lines below; the first of them is the oldest"
     if cause in causes_by_id():
         return causes_by_id()[cause].title, causes_by_id()[cause].change
+    from harness.diagnosis.gate_change import describe_gate_change
     from harness.finding_pages import load_pages
     from harness.gates.registry import all_gates
 
-    change = f"`harness explain {cause}` shows the settings to use instead; `harness validate-config` finds it too"
     gate = next((gate for gate in all_gates() if gate.id == cause), None)
     if gate is not None:
+        change = describe_gate_change(gate) if needs_change else ""
         return gate.page.title[0].lower() + gate.page.title[1:], change
     page = load_pages().get(cause)
     if page is None:
@@ -120,16 +182,48 @@ def _confidence_of(selection: CauseSelection, first: LogEvent) -> Confidence:
 
 def _find_failed_rank(first: LogEvent, scanner: LogScanner) -> tuple[int | None, str]:
     """The rank and host of the first failure, from torchrun's summary where the line has none."""
+    if first.cause == _SETUP_CAUSE:
+        return None, ""  # whoever reports it only waited
     rank, host = (scanner.torchrun_root_cause.get(name, "") for name in ("rank", "host"))
     if not scanner.torchrun_root_cause or (first.rank is not None and first.level == "root"):
         return first.rank, first.host or (host if rank == str(first.rank) else "")
-    return (int(rank) if rank.isdigit() else None), first.host or host
+    return (int(rank) if rank.isdecimal() else None), first.host or host
+
+
+def describe_releases(cause: str, pattern: str) -> str:
+    """The releases of DeepSpeed that say this message, and the one after which the fault is gone; empty where it is in
+    all that were searched.
+    """
+    from harness.diagnosis.rules.message_releases import releases_of
+    from harness.facts.deepspeed_version import VERIFIED_RANGE
+
+    ends, parts = releases_of(pattern) if pattern else None, []
+    if ends is not None and ends != VERIFIED_RANGE:
+        parts.append(_describe_range(*ends, *VERIFIED_RANGE))
+    if cause and cause not in causes_by_id():
+        from harness.gates.registry import all_gates
+
+        gate = next((gate for gate in all_gates() if gate.id == cause), None)
+        if gate is not None and gate.until is not None:
+            parts.append(f"the fault is gone after {'.'.join(map(str, gate.until))}")
+    return "; ".join(parts)
+
+
+def _describe_range(first: str, last: str, oldest: str, newest: str) -> str:
+    """Which releases say a message; of those before the oldest and after the newest none was read."""
+    if first == oldest:
+        return f"DeepSpeed up to {last} says this"
+    if last == newest:
+        return f"DeepSpeed from {first} on says this"
+    return f"only DeepSpeed {first} says this" if first == last else f"DeepSpeed {first} to {last} say this"
 
 
 def _unknown_title(first: LogEvent) -> str:
     if not first.line_number:  # the text of the verdict
         return _shorten(first.text, 160)
-    return f"an exception that is not in the catalogue: {_shorten(first.text, 160)}"
+    area, _ = describe_area(first.frames)
+    source = f", raised in {area}" if area else ""
+    return f"an exception that is not in the catalogue{source}: {_shorten(first.text, 160)}"
 
 
 def _find_location(first: LogEvent) -> str:
@@ -163,24 +257,29 @@ def collect_notes(selection: CauseSelection, scanner: LogScanner) -> tuple[str, 
         same_ranks = sorted({e.rank for e in selection.others if e.cause == first.cause and e.rank is not None})
         if first.cause and first.cause not in _LOST_PEER_CAUSES and len(same_ranks) > 1:
             notes.append(f"{len(same_ranks)} ranks have the same error: {_format_numbers(same_ranks)}")
+        failed_rank, _ = _find_failed_rank(first, scanner)
         echoes = {e.rank for e in selection.others if e.level == "echo" and e.cause != first.cause}
+        echoes -= {failed_rank} - {None}
         if echoes and first.level != "echo":
             count = len(echoes - {None})
             ranks = f"of {count} other rank{'s' if count > 1 else ''} " if count else ""
             notes.append(f"the lost connections and timeouts {ranks}followed from it")
         if selection.is_contested:
             notes.append("another error in the log may have come first; see the lines")
+    earlier = selection.earlier[-_MAX_EARLIER:]
+    if len(selection.earlier) > len(earlier):
+        notes.append(f"{len(selection.earlier)} attempts of the job had failed before; these are the last of them")
+    for event in earlier:
+        text = event.title or describe_cause(event.cause)[0] or "an exception"
+        said = _shorten(event.text, 120)
+        notes.append(f"attempt {event.attempt + 1} of the job had failed before: {text} (`{said}`)")
     survived_errors = [e for e in selection.survived_errors if e.level != "hint"]
     if survived_errors:
         notes.append(
             f"the job survived {len(survived_errors)} earlier error line{'s' if len(survived_errors) > 1 else ''}"
         )
-    hints = {e.cause for e in scanner.events if e.level == "hint"}
-    notes += [
-        f"{causes_by_id()[cause].title}: {causes_by_id()[cause].change}"
-        for cause in sorted(hints)
-        if scanner.world_size > 8
-    ]
+    if missing_hosts := describe_missing_hosts(scanner.events):
+        notes.append(f"{missing_hosts}: {causes_by_id()['LG075'].change}")
     return tuple(notes)
 
 
@@ -190,21 +289,25 @@ def _diagnose_op_load(scanner: LogScanner, readers: list[LogReader]) -> Diagnosi
     if not scanner.op_loads or not any("PyTorch extensions root" in text for _, text in last_lines):
         return None
     title, change = describe_cause("LG026")
-    message = next(iter(scanner.op_loads.values()))[1]
+    message = next(iter(scanner.op_loads.values()))
     return Diagnosis("failed", "likely", "LG026", title, _shorten(message), change, lines=last_lines[-10:])
 
 
 def _last_lines(readers: list[LogReader], count: int) -> tuple[tuple[int, str], ...]:
-    """The last lines that are not empty, with their numbers."""
-    lines = []
-    for reader in readers:
-        rows = reader.tail.split(b"\n")
-        number = reader.lines - len(rows) + 2
-        lines = [
-            (number + i, _shorten(parse_line(row).text))
-            for i, row in enumerate(rows[-4 * count :], max(0, len(rows) - 4 * count))
-        ]
-    return tuple((number, text) for number, text in lines if text)[-count:]
+    """The last lines of the last log that are not empty, with their numbers."""
+    reader = _last_text(readers)
+    if reader is None:
+        return ()
+    rows = reader.tail.split(b"\n")
+    number = reader.first_line + reader.lines - len(rows) + 2
+    start = max(0, len(rows) - 4 * count)
+    lines = [(number + i, _shorten(parse_line(row[:_MAX_LAST_LINE]).text)) for i, row in enumerate(rows[start:], start)]
+    return tuple((number, text) for number, text in lines if text and not _SAYS_NOTHING.fullmatch(text))[-count:]
+
+
+def _last_text(readers: list[LogReader]) -> LogReader | None:
+    """The last log that is text, and not a dump; None without one."""
+    return next((reader for reader in reversed(readers) if reader.tail), None)
 
 
 def _shorten(text: str, max_length: int = 400) -> str:

@@ -3,24 +3,47 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from harness.diagnosis.diagnosis_types import LogEvent
+from harness.diagnosis.diagnosis_types import STOP_CAUSE, LogEvent
 
 MAX_PROGRESS_AFTER_ERROR = 4
 """A job with more signs of progress after an error, for each writer, has survived it. One sign a rank is added:
 all ranks may have been before their next collective."""
 
 
+_MAX_ATTEMPTS = 100
+"""Of a job that was restarted more often, the last ones are looked at."""
+FIRST_DATE = 31 * 86400.0
+"""Times below have no date, and cannot be compared with those that have one."""
+_OOM_CAUSE = "LG002"
+"""The kernel reports it in several lines, of which one names the process."""
+_WEAK_ENDS = ("LG074", "LG069", "LG245", "LG247", "LG253")
+"""What launchers and schedulers say of any end. An echo says more."""
+_END_ORDER = ("LG069", "LG247", "LG245", "LG074")
+_ECHO_ORDER = {"LG240": 0, "LG241": 1, "LG070": 2, "LG192": 2}
+"""Which echo says most: a dump that names who is missing, stacks that do, a wait that timed out, any other."""
+_SILENT_CAUSES = ("LG204", "LG229")
+"""Faults that a job survives and that make its result worthless."""
+_RECOVERABLE_CAUSE = "LG229"
+_GPU_MEMORY_CAUSE = "LG001"
+_LOST_PEER_CAUSE, _FAILED_CAUSE = "LG073", "LG074"
+_MAX_PROGRESS_OF_CERTAIN = 1
+
+
 @dataclass(frozen=True, slots=True)
 class CauseSelection:
-    """The first event. `is_contested`: another event may be the first. The job continued after `survived_errors`."""
+    """The first event. `is_contested`: another event may be the first. The job continued after `survived_errors`.
+    `earlier` has the first event of each attempt before the last one.
+    """
 
     first: LogEvent | None
     is_contested: bool = False
     survived_errors: tuple[LogEvent, ...] = ()
     others: tuple[LogEvent, ...] = ()
+    earlier: tuple[LogEvent, ...] = ()
 
 
 def select_first_cause(
@@ -31,46 +54,163 @@ def select_first_cause(
     *,
     clock_went_back: bool,
     is_completed: bool,
+    reported_rank: int | None = None,
+    end_counts: Sequence[tuple[int, int]] = (),
 ) -> CauseSelection:
-    """The first cause. `progress` counts the signs of progress of each log, `num_writers` those who wrote them."""
+    """The first cause of the last attempt that failed. `progress` counts the signs of progress of each log,
+    `num_writers` those who wrote them. `reported_rank` failed first, says the launcher. `end_counts`: for each
+    log, how often it says that the training ended well, and that a smaller batch is tried.
+    """
+    hints = [e for e in events if e.level == "hint"]
+    by_attempt: dict[int, list[LogEvent]] = defaultdict(list)
+    for event in events:
+        if event.level != "hint":
+            by_attempt[event.attempt].append(event)
+    selections = [
+        _select_in_attempt(
+            [*by_attempt[attempt], *hints],
+            progress,
+            num_ranks,
+            num_writers,
+            clock_went_back=clock_went_back,
+            is_completed=is_completed,
+            reported_rank=reported_rank,
+            end_counts=end_counts,
+        )
+        for attempt in sorted(by_attempt)[-_MAX_ATTEMPTS:] or [0]
+    ]
+    failed = [selection for selection in selections if selection.first is not None]
+    if not failed:
+        return replace(selections[-1], survived_errors=tuple(e for s in selections for e in s.survived_errors))
+    earlier = tuple(selection.first for selection in failed[:-1] if selection.first is not None)
+    return replace(failed[-1], earlier=earlier)
+
+
+def _select_in_attempt(
+    events: Sequence[LogEvent],
+    progress: Sequence[int],
+    num_ranks: int,
+    num_writers: int,
+    *,
+    clock_went_back: bool,
+    is_completed: bool,
+    reported_rank: int | None,
+    end_counts: Sequence[tuple[int, int]],
+) -> CauseSelection:
     margin = MAX_PROGRESS_AFTER_ERROR * max(1, num_writers) + num_ranks // len(progress)
-    survived_errors = [e for e in events if is_completed or progress[e.log_index] - e.progress > margin]
-    candidates = [e for e in events if e not in survived_errors and e.level != "hint"]
+    survived_errors = [
+        e
+        for e in events
+        if is_completed or progress[e.log_index] - e.progress > margin or _was_survived(e, events, end_counts, progress)
+    ]
+    silent_faults = [
+        e
+        for e in events
+        if e.cause in _SILENT_CAUSES
+        and (e.cause != _RECOVERABLE_CAUSE or "collapsed" in e.details or progress[e.log_index] - e.progress <= margin)
+    ]
+    silent_ids = {id(e) for e in events if e.cause in _SILENT_CAUSES}
+    fault_ids = set(map(id, silent_faults))
+    survived_errors = [e for e in survived_errors if id(e) not in fault_ids]
+    passed_ids = silent_ids.union(map(id, survived_errors))
+    candidates = [e for e in events if id(e) not in passed_ids and e.level != "hint"]
     killed_event = _find_killed_rank(candidates)
     for level in ("root", "end", "echo"):
         level_events = [e for e in candidates if e.level == level]
         if level == "end":
-            level_events = [e for e in level_events if e.cause not in ("LG074", "LG069")]
+            level_events = [e for e in level_events if e.cause not in _WEAK_ENDS]
+        if level == "echo" and _follow_from_stop(level_events, candidates, events):
+            break
         if level_events:
-            ordered_events = _sort_events(level_events, clock_went_back=clock_went_back)
+            ordered_events = _sort_events(level_events, clock_went_back=clock_went_back, reported_rank=reported_rank)
             first, is_contested = _pick_first(ordered_events)
             is_contested = is_contested or progress[first.log_index] - first.progress > 2 * max(1, num_writers)
+            is_contested = is_contested or _may_be_survived(first, candidates, progress)
             if killed_event is not None and level == "root" and _may_have_been_caught(first, killed_event):
                 first, is_contested = killed_event, True
+            first = next(
+                (e for e in level_events if first.cause == e.cause == _OOM_CAUSE and "pid" in e.details), first
+            )
             return CauseSelection(first, is_contested, tuple(survived_errors), tuple(candidates))
     ends = _sort_events([e for e in candidates if e.level == "end"], clock_went_back=clock_went_back)
-    stop_requests = [e for e in ends if e.cause == "LG069"]
-    choices = stop_requests or ends
+    choices = sorted(ends, key=lambda e: _END_ORDER.index(e.cause) if e.cause in _END_ORDER else len(_END_ORDER))
+    choices = silent_faults or choices
     return CauseSelection(choices[0] if choices else None, False, tuple(survived_errors), tuple(candidates))
 
 
-def _sort_events(events: list[LogEvent], *, clock_went_back: bool) -> list[LogEvent]:
-    """By time where every event has its own (or where several logs follow each other in one), else by line."""
+def _sort_events(events: list[LogEvent], *, clock_went_back: bool, reported_rank: int | None = None) -> list[LogEvent]:
+    """By time where every event has its own (or where several logs follow each other in one); else by line, where
+    several logs were read after the rank that the launcher reports.
+    """
     has_times = all(e.time is not None and (e.has_own_time or clock_went_back) for e in events)
-    return sorted(events, key=lambda e: ((e.time or 0.0) if has_times else 0.0, e.line_number))
+    has_dates = {e.time >= FIRST_DATE for e in events if e.time is not None}
+    if has_times and len(has_dates) < 2:
+        return sorted(events, key=lambda e: (e.time or 0.0, e.line_number))
+    is_one_log = len({e.log_index for e in events}) < 2
+    return sorted(events, key=lambda e: (not is_one_log and e.rank != reported_rank, e.line_number))
 
 
 def _pick_first(events: Sequence[LogEvent]) -> tuple[LogEvent, bool]:
     """A known cause comes before an unknown exception, unless that one is uncaught and of another rank."""
     first = events[0]
     if first.level == "echo":
-        timeouts = [e for e in events if e.cause == "LG070"]
-        return (timeouts or list(events))[0], False
+        return min(events, key=lambda e: _ECHO_ORDER.get(e.cause, len(_ECHO_ORDER))), False
     known_events = [e for e in events if e.cause]
     if not first.cause and known_events and not (first.is_uncaught and known_events[0].rank != first.rank):
         return known_events[0], True
     rivals = {e.cause for e in known_events if e.cause != first.cause and e.rank != first.rank}
     return first, bool(rivals) and bool(first.cause)
+
+
+def _was_survived(
+    event: LogEvent, events: Sequence[LogEvent], end_counts: Sequence[tuple[int, int]], progress: Sequence[int]
+) -> bool:
+    """Does the log say later that the training ended well, and no launcher that it failed? An uncaught traceback
+    counts unless losses follow: what a program prints may come late, after its errors.
+    """
+    num_ends, num_retries = end_counts[event.log_index] if end_counts else (0, 0)
+    if event.cause == _GPU_MEMORY_CAUSE and num_retries > event.num_retries:
+        return True
+    if any(e.level == "end" and e.num_ends >= num_ends for e in events):
+        return False
+    if event.level == "echo" and not event.frames:
+        return num_ends > 0
+    is_uncaught = event.is_uncaught or any(frame.function == "<module>" for frame in event.frames[:1])
+    return num_ends > event.num_ends and (not is_uncaught or progress[event.log_index] - event.progress > 1)
+
+
+def _may_be_survived(first: LogEvent, events: Sequence[LogEvent], progress: Sequence[int]) -> bool:
+    """May the job have gone on after the error? It shows progress, and nobody says that it failed; or the same writer
+    has another error later, which no rule knows.
+    """
+    if first.is_uncaught or first.level != "root":
+        return False
+    others = [e for e in events if e is not first and (e.host, e.rank) == (first.host, first.rank)]
+    if any(e.level == "root" and e.frames and e.progress > first.progress for e in others):
+        return True
+    has_gone_on = progress[first.log_index] - first.progress >= _MAX_PROGRESS_OF_CERTAIN
+    return has_gone_on and not any(e.level in ("end", "echo") for e in events)
+
+
+def _follow_from_stop(echoes: Sequence[LogEvent], candidates: Sequence[LogEvent], events: Sequence[LogEvent]) -> bool:
+    """Did ranks lose connections only after somebody had stopped the job: with Ctrl-C, or through its launcher? A
+    launcher that names a return code had seen a rank fail.
+    """
+    stops = [e for e in candidates if e.level == "end" and e.cause == STOP_CAUSE]
+    if not stops or any(e.level == "end" and e.cause == _FAILED_CAUSE for e in candidates):
+        return False
+    attempts = {e.attempt for e in stops}
+    kills = [e for e in events if e.level == "hint" and e.cause == STOP_CAUSE and e.attempt in attempts]
+    return all(e.cause == _LOST_PEER_CAUSE and any(_is_before(s, e) for s in (*stops, *kills)) for e in echoes)
+
+
+def _is_before(event: LogEvent, other: LogEvent) -> bool:
+    """By line in one log; by time in two, where both lines have one."""
+    if event.log_index == other.log_index:
+        return event.line_number < other.line_number
+    if not (event.has_own_time and other.has_own_time and event.time is not None and other.time is not None):
+        return False
+    return event.time < other.time
 
 
 def _find_killed_rank(events: Sequence[LogEvent]) -> LogEvent | None:

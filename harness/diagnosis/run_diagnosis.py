@@ -7,21 +7,22 @@ from dataclasses import replace
 from pathlib import Path
 
 from harness.diagnosis import Diagnosis, diagnose
-from harness.diagnosis.log_files import find_logs
-from harness.errors import UserError
+from harness.diagnosis.reader.log_files import find_logs
 from harness.locks import RUN_LOCK, current_holder
 from harness.run_records.rank_statuses import read_statuses
 from harness.verdicts import Verdict, read_verdict
 
 
-def diagnose_run(name: str | Path) -> Diagnosis:
-    """The first cause in a log, or in a run directory after the verdict of its supervisor. Raises UserError where
-    there is no log to read, OSError where reading it fails.
+def diagnose_run(*names: str | Path) -> Diagnosis:
+    """The first cause in the logs of one job, or in a run directory after the verdict of its supervisor. Raises
+    UserError where there is no log to read, OSError where reading one fails.
     """
-    logs = find_logs(str(name))
+    logs = find_logs([str(name) for name in names])
     verdict = read_verdict(logs.run_dir) if logs.run_dir else None
     hosts = {rank: s.host for rank, s in read_statuses(logs.run_dir).items() if s.host} if logs.run_dir else {}
     diagnosis = diagnose(logs.streams(), plan=logs.plan, hosts=hosts, verdict=verdict)
+    if logs.note:
+        diagnosis = replace(diagnosis, notes=(*diagnosis.notes, logs.note))
     if diagnosis.state == "no failure seen" and logs.run_dir and current_holder(logs.run_dir / RUN_LOCK) is not None:
         return replace(diagnosis, title="the run is still running, and its log shows no failure so far")
     return diagnosis
@@ -33,6 +34,6 @@ def diagnose_failure(run_dir: Path, verdict: Verdict) -> Diagnosis | None:
         return None
     try:
         diagnosis = diagnose_run(run_dir)
-    except (OSError, UserError):
+    except Exception:  # whatever is wrong with the diagnosis, the verdict is shown
         return None
     return diagnosis if diagnosis.state == "failed" else None

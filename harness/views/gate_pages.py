@@ -84,7 +84,7 @@ def _format_span(cite: Cite) -> str:
 
 def page_text(gate: Gate) -> str:
     """The page in Markdown: the gate's own sections, and the corrected example."""
-    from harness.check.use_instead import use_instead  # the loader and all gates: only where a page is shown
+    from harness.gates.use_instead import use_instead  # the loader and all gates: only where a page is shown
 
     page = gate.page
     sections = {

@@ -3,16 +3,10 @@
 
 from __future__ import annotations
 
-import io
-
 import pytest
 
-from harness.diagnosis import diagnose
 from tests.support.field_logs import CASES
-
-
-def diagnose_text(text: str | bytes, **more):
-    return diagnose([io.BytesIO(text.encode() if isinstance(text, str) else text)], **more)
+from tests.support.tracebacks import diagnose_text
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -70,7 +64,8 @@ def test_memory_that_ran_out_in_the_logits(file, function, code, is_told, prefix
     ]
     diagnosis = diagnose_text("".join(f"{prefix}{line}\n" for line in lines))
     assert diagnosis.cause == "LG001"
-    assert any("`train.loss_chunk_size`" in note for note in diagnosis.notes) is is_told
+    assert ("`train.loss_chunk_size`" in diagnosis.change) is is_told
+    assert (diagnosis.allocation is not None and diagnosis.allocation.name == "logits") is is_told
 
 
 @pytest.mark.parametrize("is_loading", [True, False])
@@ -80,4 +75,5 @@ def test_a_rank_that_is_killed_while_it_loads_a_model(is_loading):
         f"{progress}[ERROR] [launch.py:325:sigkill_handler] ['python'] exits with return code = -9\n"
     )
     assert diagnosis.cause == "LG003"
-    assert any("each rank reads all of it into host memory" in note for note in diagnosis.notes) is is_loading
+    allocation = diagnosis.allocation
+    assert (allocation is not None and "each rank reads all of it into host memory" in allocation.text) is is_loading

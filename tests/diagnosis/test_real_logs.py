@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.diagnosis.test_field_logs import diagnose_text
+from tests.support.tracebacks import diagnose_text
 
 LOGS = Path(__file__).parent / "logs"
 ROWS = [line.split("\t") for line in (LOGS / "answers.tsv").read_text().splitlines()]

@@ -7,8 +7,8 @@ import re
 from pathlib import Path
 
 import harness.gates as package
-from harness.check.use_instead import use_instead
 from harness.gates import registry
+from harness.gates.use_instead import use_instead
 from tests.support.gate_examples import judge
 
 CONTRIBUTING = Path(__file__).parents[2] / "CONTRIBUTING.md"

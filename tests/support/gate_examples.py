@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 import yaml
 
-from harness.check.use_instead import newest_release, use_instead
 from harness.facts.deepspeed_version import DeepSpeedTarget
 from harness.findings import Finding, Report
 from harness.gates import check_run
 from harness.gates.page import Example
 from harness.gates.registry import Gate
+from harness.gates.use_instead import newest_release, use_instead
 from harness.plan.resolved_run import ResolvedRun, resolve_run
 from harness.spec.hostfile import read_hostfile
 from harness.spec.parse.source import Source

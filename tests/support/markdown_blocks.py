@@ -83,6 +83,7 @@ def write_files(page: str, folder: Path) -> None:
         (folder / name).symlink_to(ROOT / name)
     for block in read_blocks(ROOT / page):
         if block.file is not None:
+            (folder / block.file).parent.mkdir(parents=True, exist_ok=True)
             (folder / block.file).write_text(block.text, encoding="utf-8")
 
 

@@ -26,13 +26,12 @@ CAUSES = (
         "LG031",
         "checkpoint-of-another-model",
         "the checkpoint's tensors do not match this model",
-        "compare the model's configuration with that of the run that saved: layers, widths, vocabulary, tied weights, "
-        "adapters",
+        "compare the model's configuration with that of the run that saved: layers, widths, vocabulary, tied "
+        "weights, adapters",
         (
             FailureSignature(r"size mismatch for (?P<name>\S+?): copying a param with shape"),
             FailureSignature(r"Error\(s\) in loading state_dict for (?P<model>\w+)"),
             FailureSignature(r"(?:Missing|Unexpected) key\(s\) in state_dict"),
-            FailureSignature(r"You set `ignore_mismatched_sizes` to `False`"),
             FailureSignature(r"AssertionError: key: \S+ is not found in the checkpoint"),
             FailureSignature(r"KeyError: '[\w.]+\.(?:weight|bias)'", sure=False, frames=_LOADING_FRAMES),
             FailureSignature(
@@ -105,8 +104,7 @@ CAUSES = (
         "LG034",
         "checkpoint-files-missing",
         "files of the checkpoint are missing at the rank's path",
-        "check the path and the tag, that every host sees the folder, and that the run that saved it had "
-        "ended its save",
+        "check the path and the tag, that every host sees the folder, and that the save had finished",
         (
             FailureSignature(r"Unable to find latest file at|Invalid for universal checkpoint: \S* ?does not exist"),
             FailureSignature(
@@ -127,9 +125,8 @@ CAUSES = (
         "LG035",
         "checkpoint-refused-by-unpickling",
         "torch refuses to unpickle the checkpoint (`weights_only` is on by default from torch 2.6)",
-        "use the DeepSpeed and torch that saved it, or newer ones of both; load it with "
-        "`weights_only=False` only if you "
-        "trust whoever wrote it",
+        "use the DeepSpeed and torch that saved it, or newer releases of both; load it with `weights_only=False` "
+        "only if you trust its author",
         (FailureSignature(r"Weights only load failed|Unsupported (?:global|class): GLOBAL|WeightsUnpickler error"),),
     ),
     FailureCause(

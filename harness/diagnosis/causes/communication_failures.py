@@ -5,19 +5,26 @@ from __future__ import annotations
 
 from harness.diagnosis.diagnosis_types import FailureCause, FailureSignature
 
-_TIMED_OUT = "check what the rank named was doing: a longer data, checkpoint or evaluation step, a batch more or less "
+_TIMED_OUT = (
+    "find the missing rank: it may have had a longer data, checkpoint or evaluation step, one batch more or less "
+)
 
 CAUSES = (
     FailureCause(
         "LG070",
         "collective-timed-out",
-        "ranks waited in a collective for one that did not join",
+        "ranks waited in a collective for one that did not join; the ranks that report the timeout only waited",
         _TIMED_OUT
-        + "than the others, a lock, a dead host; `py-spy dump` there shows it; set a longer timeout only where such a "
+        + "than the others, a lock, or a dead host (`py-spy dump` shows it); set a longer timeout only where such a "
         "wait is normal",
         (
             FailureSignature(
-                r"Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(?P<seq>\d+), OpType=(?P<op>\w+)",
+                r"Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(?P<seq>\d+), OpType=(?P<op>\w+)"
+                r"(?:, NumelIn=(?P<numel>\d+))?",
+            ),
+            FailureSignature(
+                r"failure detected by watchdog at work sequence id: (?P<seq>\d+) PG status: last enqueued work: "
+                r"(?P<enqueued>-?\d+), last completed work: (?P<done>-?\d+)"
             ),
             FailureSignature(
                 r"Timeout at NCCL work: (?P<seq>\d+), last enqueued NCCL work: (?P<enqueued>-?\d+), "
@@ -27,7 +34,6 @@ CAUSES = (
                 r"[Cc]ollective operation timeout|Some NCCL operations have failed or timed out|"
                 r"wait timeout after \d+ms, keys"
             ),
-            FailureSignature(r"Timed out waiting \d+ms for (?:recv|send) operation to complete"),
             FailureSignature(
                 r"(?:ProcessGroupNCCL's )?watchdog (?:got stuck|is stuck|thread (?:got|is) stuck)|"
                 r"Could not acquire GIL",
@@ -54,19 +60,21 @@ CAUSES = (
             FailureSignature(r"op\.preamble\.length <= op\.nbytes"),
             FailureSignature(r"Detected mismatch between collectives on ranks|Mismatch between collective"),
             FailureSignature(r"mismatch between ranks for .*|disagreement (?:between|on|for) rank", sure=False),
-            FailureSignature(r"tracing error at step \d+|'status': '(?:INFLIGHT|NOT_AVAILABLE)'", sure=False),
+            FailureSignature(
+                r"tracing error at step \d+|'status': '(?:INFLIGHT|NOT_AVAILABLE)'",
+                sure=False,
+                frames="(?:^|/)deepspeed/",
+            ),
         ),
     ),
     FailureCause(
         "LG072",
         "network-failed",
         "the network between ranks failed",
-        "check the interface that NCCL uses (NCCL_DEBUG=INFO, NCCL_SOCKET_IFNAME, NCCL_IB_HCA), at links "
-        "and switches "
-        "(`ibstat`), and at memlock limits for InfiniBand (`ulimit -l`)",
+        "check the interface that NCCL uses (NCCL_DEBUG=INFO, NCCL_SOCKET_IFNAME, NCCL_IB_HCA), links and switches "
+        "(`ibstat`), and the memlock limit for InfiniBand (`ulimit -l`)",
         (
             FailureSignature(r"NCCL WARN NET/IB ?: ?Got completion .*(?:error|status)"),
-            FailureSignature(r"NCCL WARN (?:Call to ibv_|ibv_)\w+ failed"),
             FailureSignature(r"NCCL WARN .*(?:No route to host|Network is unreachable|link down|port error)"),
             FailureSignature(
                 r"NCCL WARN .*(?:Connection refused|connect to .* failed|Connect to .* failed)", sure=False
@@ -80,9 +88,9 @@ CAUSES = (
     FailureCause(
         "LG073",
         "peer-was-lost",
-        "a rank lost its connection to another one, which had ended or was cut off",
-        "look for the rank that ended first: its host's log, `dmesg`, the scheduler; this log only shows that it is "
-        "gone",
+        "a rank lost its connection to another one, which exited or was cut off",
+        "find the rank that failed first in its host's log, `dmesg` or the scheduler's log; this log only shows "
+        "that it is gone",
         (
             FailureSignature(
                 r"Connection closed by peer|Connection reset by peer|[Bb]roken pipe|Errno (?:32|104)\b", sure=False
@@ -134,7 +142,7 @@ CAUSES = (
     FailureCause(
         "LG077",
         "host-cut-off",
-        "a host sent no more heartbeats: it was switched off, or cut off from the network",
+        "a host stopped sending heartbeats: it went down, or lost its network",
         "check that the host is up, its link and its logs (`last -x`, `dmesg`); `launch.max_restarts` with "
         "`launch.min_hosts` continues without it",
         (
@@ -145,8 +153,9 @@ CAUSES = (
     FailureCause(
         "LG075",
         "trained-on-this-node-alone",
-        "the hostfile was not found, so the launcher used this node alone",
-        "give the hostfile's path with `--hostfile`",
+        "the launcher found no hostfile, so it started ranks on this host alone, without the other hosts",
+        "for several hosts pass the hostfile with `--hostfile` (accelerate: `deepspeed_hostfile`; the default is "
+        "/job/hostfile), with one `NAME slots=N` per line; a job on one host can ignore this",
         (FailureSignature(r"Unable to find hostfile, will proceed with training with local resources only"),),
         level="hint",
     ),

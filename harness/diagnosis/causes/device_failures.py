@@ -20,7 +20,7 @@ CAUSES = (
     FailureCause(
         "LG011",
         "no-kernel-for-this-gpu",
-        "the binaries have no kernels for this kind of GPU",
+        "torch or an op was built without kernels for this GPU's compute capability",
         "install a torch that was built for this GPU; for DeepSpeed's or other ops set `TORCH_CUDA_ARCH_LIST` and "
         "rebuild them",
         (
@@ -35,13 +35,8 @@ CAUSES = (
         "a rank found no GPU",
         "look at `nvidia-smi` on that host, at CUDA_VISIBLE_DEVICES, and that this torch is a CUDA build",
         (
-            FailureSignature(r"Found no NVIDIA driver on your system"),
             FailureSignature(r"No CUDA GPUs are available|no CUDA-capable device is detected"),
-            FailureSignature(r"Torch not compiled with CUDA enabled"),
             FailureSignature(r"Cannot access accelerator device when none is available"),
-            FailureSignature(
-                r"Attempting to deserialize object on a CUDA device but torch\.cuda\.is_available\(\) is False"
-            ),
         ),
     ),
     FailureCause(
@@ -49,15 +44,12 @@ CAUSES = (
         "more-ranks-than-gpus",
         "a rank was started for a GPU that does not exist",
         "start no more ranks per host than it has GPUs: `--num_gpus`, the hostfile's `slots`, CUDA_VISIBLE_DEVICES",
-        (
-            FailureSignature(r"CUDA error: invalid device ordinal"),
-            FailureSignature(r"Duplicate GPU detected ?: ?rank (?P<rank>\d+)"),
-        ),
+        (FailureSignature(r"CUDA error: invalid device ordinal"),),
     ),
     FailureCause(
         "LG014",
         "index-beyond-the-embedding",
-        "a token id, position or label is larger than the table that it is looked up in",
+        "an index is out of range of its table: most often a token id, position or label",
         "compare the tokenizer's size with `vocab_size` of the model (and labels other than -100 with it), "
         "and the length "
         "of sequences with its positions; CUDA_LAUNCH_BLOCKING=1 names the place",
@@ -68,7 +60,6 @@ CAUSES = (
             FailureSignature(
                 r"Assertion `?(?:srcIndex < srcSelectDimSize|t >= 0 && t < n_classes|-?sizes?\[i\] <= index)"
             ),
-            FailureSignature(r"index out of range in self"),
             FailureSignature(r"Target -?\d+ is out of bounds"),
         ),
     ),
@@ -106,7 +97,7 @@ CAUSES = (
             FailureSignature(
                 r"unspecified launch failure|misaligned address|CUBLAS_STATUS_EXECUTION_FAILED", sure=False
             ),
-            FailureSignature(r"NVRM: Xid .*?: (?:13|31|43|45)\b", sure=False),
+            FailureSignature(r"NVRM: Xid .*?: (?:13|31)\b", sure=False),
         ),
     ),
     FailureCause(
@@ -116,7 +107,6 @@ CAUSES = (
         "check what differs from the last run that worked: driver, NCCL, a compiled op built for another torch "
         "(remove its folder below TORCH_EXTENSIONS_DIR); `python -X faulthandler` names the line",
         (
-            FailureSignature(r"exits with return code = (?:-11|139)\b"),
             FailureSignature(r"failed \(exitcode: -11\)|Signal 11 \(SIGSEGV\)|exited on signal 11"),
             FailureSignature(r"Segmentation fault|Fatal Python error: Segmentation"),
             FailureSignature(r"exits with return code = (?:-4|132|-8|136)\b|Illegal instruction"),
@@ -126,12 +116,11 @@ CAUSES = (
     FailureCause(
         "LG019",
         "number-format-not-on-this-device",
-        "this device does not support the requested number format",
+        "this device does not support the requested dtype",
         "use bf16 or fp32 there, or another device",
         (
             FailureSignature(r"Type (?:fp16|bf16) is not supported"),
             FailureSignature(r"not implemented for '(?:Half|BFloat16)'"),
-            FailureSignature(r"This op had not been implemented on \w+ backend"),
             FailureSignature(r"FlashAttention only supports Ampere GPUs|bf16 is only supported on A100"),
         ),
     ),

@@ -9,7 +9,7 @@ CAUSES = (
     FailureCause(
         "LG050",
         "disk-full",
-        "a disk is full, or a quota used up",
+        "a disk is full, or a quota is used up",
         "free space (old checkpoints, ~/.cache), or write elsewhere; `harness plan` counts a checkpoint's bytes",
         (
             FailureSignature(r"No space left on device|Errno 28\b|ENOSPC"),
@@ -24,19 +24,17 @@ CAUSES = (
         "LG051",
         "permission-denied",
         "a rank has no permission to read or write a file",
-        "give the user of the job the permission, on every host, or set another path",
+        "give the job's user access to the path on every host, or set another path",
         (
             FailureSignature(r"PermissionError: \[Errno 1?3?\] ?.*|\[Errno 13\] Permission denied"),
             FailureSignature(r"^(?:bash|sh|/\S+): (?:line \d+: )?\S+: Permission denied"),
             FailureSignature(r"Read-only file system|Errno 30\b"),
-            # DeepSpeed continues where a checkpoint folder could not be made, and then torch cannot open the file.
-            FailureSignature(r"RuntimeError: Parent directory (?P<path>\S+) does not exist", sure=False),
         ),
     ),
     FailureCause(
         "LG052",
         "file-system-failed",
-        "the file system failed under a rank",
+        "a disk or file system returned an I/O error",
         "check the disk or the network file system of that host; resume from the last checkpoint",
         (
             FailureSignature(r"Stale file handle|Errno 116\b"),
@@ -50,7 +48,7 @@ CAUSES = (
         "a rank reached its limit of open files",
         "raise `ulimit -n` on that host, use fewer data loader workers, or "
         "`torch.multiprocessing.set_sharing_strategy('file_system')`",
-        (FailureSignature(r"Too many open files|Errno 24\b"), FailureSignature(r"received 0 items of ancdata")),
+        (FailureSignature(r"Too many open files|Errno 24\b"),),
     ),
     FailureCause(
         "LG054",
@@ -62,7 +60,7 @@ CAUSES = (
             FailureSignature(
                 r"FileNotFoundError: \[Errno 2\] No such file or directory: '?(?P<path>[^']*)", sure=False
             ),
-            FailureSignature(r"(?:IsADirectoryError|NotADirectoryError|FileExistsError): \[Errno \d+\]"),
+            FailureSignature(r"(?:IsADirectoryError|NotADirectoryError): \[Errno \d+\]"),
             FailureSignature(r"^(?:bash|sh): (?:line \d+: )?(?:cd: )?\S+: No such file or directory"),
         ),
     ),
@@ -72,9 +70,7 @@ CAUSES = (
         "reading or writing swapped tensors on NVMe failed",
         "check free space, the disk and `aio` in the configuration; `harness doctor --tune-nvme` measures the disk",
         (
-            FailureSignature(
-                r"(?:async_io|aio|deepspeed_aio|swap\w*).*(?:Input/output error|failed|Invalid argument)", sure=False
-            ),
+            FailureSignature(r"(?:async_io|aio|swap).*(?:Input/output error|failed|Invalid argument)", sure=False),
             FailureSignature(r"AssertionError", sure=False, frames=r"swap_tensor/", frames_required=True),
         ),
     ),

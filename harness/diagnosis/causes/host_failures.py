@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from harness.diagnosis.diagnosis_types import FailureCause, FailureSignature
 
+_PORT_USERS = r"torch/|deepspeed|rendezvous|elastic|accelerate|init_process_group"
 _LAUNCHER_FRAMES = r"launcher/(?:runner|launch|multinode_runner)|bin/deepspeed"
 
 CAUSES = (
@@ -16,12 +17,6 @@ CAUSES = (
         "every direction, "
         "host keys known (`ssh-keyscan`), names that resolve; `harness doctor` tests it",
         (
-            FailureSignature(r"Host key verification failed"),
-            FailureSignature(r"REMOTE HOST IDENTIFICATION HAS CHANGED"),
-            FailureSignature(r"Permission denied \((?:publickey|password|gssapi|keyboard)[^)]*\)"),
-            FailureSignature(
-                r"ssh: (?:connect to host (?P<host>\S+) port \d+: |Could not resolve hostname (?P<name>[^:\s]+))"
-            ),
             FailureSignature(
                 r"ssh_exchange_identification|kex_exchange_identification|Connection reset by \S+ port 22"
             ),
@@ -38,7 +33,6 @@ CAUSES = (
         "the hostfile; `harness validate-config --hostfile` checks it",
         (
             FailureSignature(r"Hostfile (?:contains|is empty)"),
-            FailureSignature(r"Hostname '(?P<host>[^']*)' not found in hostfile|No slot '[^']*' specified on host"),
             FailureSignature(
                 r"include_str and exclude_str are mutually exclusive|Cannot specify num_nodes/gpus with include"
             ),
@@ -72,13 +66,14 @@ CAUSES = (
         "LG064",
         "program-missing-on-a-host",
         "a host lacks Python, a package or the script",
-        "make every host have the same environment under the same path; the shell that ssh opens reads no "
-        "~/.bashrc part "
-        "for interactive use",
+        "make every host have the same environment under the same path; an ssh command skips the part of ~/.bashrc "
+        "for interactive shells",
         (
             FailureSignature(r"(?:python\S*|deepspeed|conda|torchrun|accelerate): (?:command )?not found"),
             FailureSignature(
-                r"ModuleNotFoundError: No module named '?(?P<module>[\w.]+)|python\S*: No module named (?P<name>[\w.]+)"
+                r"ModuleNotFoundError: No module named '?(?P<module>[\w.]+)|"
+                r"python\S*: No module named (?P<name>[\w.]+)",
+                sure=False,
             ),
             FailureSignature(r"^ImportError: (?!\S+\.so)", sure=False),
         ),
@@ -87,47 +82,47 @@ CAUSES = (
         "LG065",
         "option-refused",
         "the script, or the launcher, does not know an option",
-        "DeepSpeed's launcher gives every script `--local_rank=N`: let it be parsed "
-        "(`deepspeed.add_config_arguments`), or "
-        "pass `--no_local_rank`; options of the launcher stand before the script's name",
+        'DeepSpeed\'s launcher passes `--local_rank=N` to the script: parse it (`parser.add_argument("--local_rank",'
+        " type=int)`), or pass `--no_local_rank`; put launcher options before the script's name",
         (
             FailureSignature(r"error: unrecognized arguments: (?P<option>.*)"),
-            FailureSignature(r"error: the following arguments are required"),
-            FailureSignature(r"error: argument \S+: (?:invalid|expected)"),
+            FailureSignature(r"error: the following arguments are required", sure=False),
+            FailureSignature(r"error: argument \S+: (?:invalid|expected)", sure=False),
         ),
     ),
     FailureCause(
         "LG066",
         "port-taken",
-        "the port of the rendezvous is taken",
-        "another job, or a rank of a dead one, holds it: end that, or choose another with `--master_port` "
+        "the port of the rendezvous is in use",
+        "end the job or leftover rank that holds it (`ss -ltnp`), or choose another with `--master_port` "
         "(`launch.master_port`)",
         (
             FailureSignature(r"EADDRINUSE"),
-            FailureSignature(r"[Aa]ddress already in use"),
-            FailureSignature(r"Errno 98\b"),
+            FailureSignature(r"[Aa]ddress already in use", frames=_PORT_USERS),
+            FailureSignature(r"Errno 98\b", frames=_PORT_USERS),
         ),
     ),
     FailureCause(
         "LG067",
         "rendezvous-failed",
-        "ranks did not connect to each other at the start",
-        "check that all hosts were started; MASTER_ADDR must be a name or address that all of them reach, "
-        "the port open "
-        "in firewalls, and the number of nodes right",
+        "ranks could not connect to each other at the rendezvous",
+        "check that all hosts were started, that all of them reach MASTER_ADDR, that firewalls open the port, and "
+        "that the number of nodes is right",
         (
             FailureSignature(
                 r"Timed out after \d+ seconds waiting for clients\. (?P<joined>\d+)/(?P<all>\d+) clients joined"
             ),
             FailureSignature(r"client socket has timed out after \d+ ?m?s while trying to connect to"),
             FailureSignature(
-                r"client socket has failed to connect to (?:any network address of )?\(?\[?(?P<host>[^\s,\])|]+)"
+                r"client socket has failed to connect to (?:any network address of )?\(?\[?(?P<host>[^\s,\])|]+)",
+                sure=False,
             ),
-            FailureSignature(r"RendezvousTimeoutError|RendezvousConnectionError|RendezvousClosedError"),
-            FailureSignature(r"No address associated with hostname|Temporary failure in name resolution", sure=False),
-            FailureSignature(r"Name or service not known|nodename nor servname provided", sure=False),
+            FailureSignature(
+                r"(?:No address associated with hostname|Temporary failure in name resolution|"
+                r"Name or service not known|nodename nor servname provided)(?!'? thrown while requesting)",
+                sure=False,
+            ),
             FailureSignature(r"Gloo connectFullMesh failed", sure=False),
-            FailureSignature(r"NCCL WARN Bootstrap : no socket interface found"),
             FailureSignature(r"(?:MASTER_ADDR|MASTER_PORT|RANK|WORLD_SIZE) expected, but not set"),
         ),
     ),
@@ -135,21 +130,20 @@ CAUSES = (
         "LG068",
         "ended-by-the-scheduler",
         "the scheduler ended the job",
-        "ask for more time, or save more often and resume; `harness launch` saves on SIGUSR1 or SIGTERM",
+        "request more time, or save more often and resume; `harness launch` saves on SIGUSR1 or SIGTERM",
         (
-            FailureSignature(r"CANCELLED AT .*DUE TO (?P<why>TIME LIMIT|PREEMPTION|NODE FAILURE)"),
             FailureSignature(
                 r"slurmstepd: error: .*CANCELLED AT|JOB \d+ ON \S+ CANCELLED|STEP \d+\.\d+ ON \S+ CANCELLED"
             ),
-            FailureSignature(r"DUE TO NODE FAILURE|Node failure on|NODE_FAIL"),
             FailureSignature(r"(?:The node was low on resource|Evicted|preempted by)", sure=False),
         ),
     ),
     FailureCause(
         "LG069",
         "asked-to-stop",
-        "the job was asked to stop: SIGTERM, or Ctrl-C",
-        "the job has no error; if nobody stopped it, check the scheduler's log for a time limit or a pre-emption",
+        "the job got a signal to stop: SIGTERM, or Ctrl-C",
+        "if nobody stopped it, check the scheduler's log for a time limit or a preemption; the log shows no error "
+        "of the job itself",
         (
             FailureSignature(r"^KeyboardInterrupt\b"),
             FailureSignature(r"Process \d+ got signal: (?:15|2|1)\b|SignalException"),

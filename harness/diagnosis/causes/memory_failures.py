@@ -21,7 +21,6 @@ CAUSES = (
                 r"(?:.*?(?P<allocated>[\d.]+ [KMGT]iB) is allocated by PyTorch, and (?P<reserved>[\d.]+ [KMGT]iB))?"
             ),
             FailureSignature(r"OutOfMemoryError: (?:CUDA|HIP|XPU|NPU|Allocation)"),
-            FailureSignature(r"CUDA error: out of memory"),
             FailureSignature(r"NCCL WARN.*Cuda failure.*out of memory"),
             FailureSignature(r"CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED", sure=False),
         ),
@@ -31,7 +30,7 @@ CAUSES = (
     FailureCause(
         "LG002",
         "host-out-of-memory",
-        "the kernel killed a rank because the memory of the host, or of its control group, had run out",
+        "the kernel killed a rank because the memory of the host, or of its control group, ran out",
         "give the job more host memory (a container or Slurm job has a limit of its own), or reduce the need: fewer "
         "ranks per host, no `pin_memory`, optimizer on NVMe, fewer data loader workers; `harness plan` counts the "
         "bytes per host",
@@ -46,7 +45,6 @@ CAUSES = (
             FailureSignature(
                 r"^failed on rank (?P<rank>\d+) .*: killed by SIGKILL of the kernel's out-of-memory killer"
             ),
-            FailureSignature(r"DataLoader worker \(pid\(?s?\)? \d+\) is killed by signal: Killed", sure=False),
         ),
         page="Linux ends the process that uses most memory with SIGKILL: no message and no traceback, exit code -9 or "
         "137. `dmesg` on that host, or the scheduler's log, confirms it. `harness launch` compares the kernel's count "
@@ -57,12 +55,11 @@ CAUSES = (
     FailureCause(
         "LG003",
         "killed",
-        "a rank was killed from outside (SIGKILL), most often by the kernel because the host's memory had run out",
+        "a rank was killed from outside (SIGKILL), most often by the kernel because the host's memory ran out",
         "check `dmesg` on that host for `Killed process`; if it is there, reduce host memory (`harness plan` counts "
         "it), else find out who killed it: a limit of the scheduler, a user",
         (
             FailureSignature(r"exits with return code = (?:-9|137)\b", sure=False),
-            FailureSignature(r"failed \(exitcode: -9\) local_rank: (?P<local>\d+)", sure=False),
             FailureSignature(r"Signal 9 \(SIGKILL\) received by PID", sure=False),
             FailureSignature(r"rank (?P<rank>\d+) with PID \d+ on node \S+ exited on signal 9", sure=False),
             FailureSignature(r"task (?P<rank>\d+): Killed\s*$", sure=False),
@@ -76,7 +73,7 @@ CAUSES = (
     FailureCause(
         "LG004",
         "host-allocation-refused",
-        "the host refused memory to a rank",
+        "the host refused a rank memory, a thread or a pinned buffer",
         "raise the limit (`ulimit -v`, `ulimit -l` for pinned memory, the container's), or reduce the need: fewer "
         "ranks per host, no `pin_memory`, a smaller batch; `harness plan` counts the bytes per host",
         (
@@ -107,17 +104,15 @@ CAUSES = (
         "LG005",
         "shared-memory-full",
         "shared memory (/dev/shm) is too small or full",
-        "make /dev/shm larger (`docker run --shm-size=16g` or `--ipc=host`; a `Memory` volume in "
-        "Kubernetes), or remove "
-        "what dead runs left there",
+        "make /dev/shm larger (`docker run --shm-size=16g` or `--ipc=host`; a `Memory` volume in Kubernetes), or "
+        "remove files that dead runs left there",
         (
             FailureSignature(r"It is possible that dataloader's workers are out of shared memory"),
             FailureSignature(r"DataLoader worker.*(?:Bus error|shared memory)"),
             FailureSignature(r"unable to (?:allocate|open|resize|write).*shared memory"),
             FailureSignature(
-                r"(?:Error while creating shared memory segment|shm_open|/dev/shm/\S+).*(?:No space|size \d+)"
+                r"(?:Error while creating shared memory segment|shm_open|/dev/shm/\S).*(?:No space|size \d)"
             ),
-            FailureSignature(r"exits with return code = (?:-7|135)\b", sure=False),
             FailureSignature(r"exited on signal 7|Signal 7 \(SIGBUS\)", sure=False),
             FailureSignature(r"\bBus error\b", sure=False),
         ),

@@ -9,7 +9,7 @@ CAUSES = (
     FailureCause(
         "LG040",
         "hub-not-reachable",
-        "a model, tokenizer or data set must be downloaded from the Hub, which cannot be reached",
+        "a model, tokenizer or dataset must be downloaded from the Hub, which cannot be reached",
         "download it beforehand where there is a network and give the folder's path, or put it into HF_HOME on "
         "every host and "
         "set HF_HUB_OFFLINE=1",
@@ -28,7 +28,7 @@ CAUSES = (
     FailureCause(
         "LG041",
         "model-not-found",
-        "the model, tokenizer or data set does not exist, or this account may not read it",
+        "the model, tokenizer or dataset does not exist, or this account may not read it",
         "check the name or path on every host; for a gated or private one accept its terms and give HF_TOKEN",
         (
             FailureSignature(r"is not a local folder and is not a valid model identifier"),
@@ -54,7 +54,7 @@ CAUSES = (
     FailureCause(
         "LG042",
         "weight-files-missing",
-        "the folder of the model lacks weights",
+        "the model's folder lacks weight files",
         "download the folder again: every file that its index (`*.index.json`) lists must be there, and no "
         "git-lfs pointer",
         (
@@ -68,17 +68,16 @@ CAUSES = (
     FailureCause(
         "LG043",
         "model-too-new",
-        "this transformers does not know the model's architecture",
+        "the installed transformers does not support the model's architecture or its own code",
         "update transformers on every host, or give a model that it knows",
         (
             FailureSignature(r"Transformers does not recognize this architecture"),
-            FailureSignature(r"Unrecognized (?:model in|configuration class)"),
             FailureSignature(r"requires you to execute the (?:modeling|configuration|tokenizer)? ?.*file in that repo"),
             FailureSignature(
                 r"contains custom code which must be executed|[Pp]lease pass the argument `trust_remote_code=True`"
             ),
             FailureSignature(
-                r"(?:AttributeError|ValueError).*(?:Tokenizer class|\w+ForCausalLM) .*(?:does not exist|not currently)"
+                r"^(?:AttributeError|ValueError)\b.*?(?:Tokenizer class|ForCausalLM) .*(?:does not exist|not currently)"
             ),
         ),
     ),
@@ -104,13 +103,12 @@ CAUSES = (
     FailureCause(
         "LG045",
         "data-ran-out",
-        "the data of a rank ended while the others continued",
+        "a rank had no more batches, or none at all",
         "give every rank the same number of batches: `drop_last`, a `DistributedSampler`, or stop all ranks at the "
         "shortest; a rank that has no batch leaves the others waiting in a collective",
         (
             FailureSignature(r"^(?:\w+\.)?StopIteration\b"),
             FailureSignature(r"generator raised StopIteration"),
-            FailureSignature(r"num_samples should be a positive integer value, but got num_samples=0"),
             FailureSignature(
                 r"object of type 'NoneType' has no len\(\)", sure=False, frames=r"sampler|dataloader|data_loader"
             ),
@@ -119,8 +117,8 @@ CAUSES = (
     FailureCause(
         "LG046",
         "data-differs-in-a-tensor-group",
-        "the ranks of a tensor-parallel group were given different samples",
-        "give all ranks of a tensor group the same data: the sampler's rank and number are those of the "
+        "the ranks of a tensor-parallel group got different samples",
+        "give all ranks of a tensor group the same data: build the sampler with the rank and size of the "
         "data-parallel group",
         (FailureSignature(r"Data inconsistency within the TP group"),),
     ),
@@ -150,7 +148,6 @@ CAUSES = (
                 r"\b(?:[Ll]oss|[Gg]rad\w*)(?: norm)? (?:is|became|contains?) (?:nan|NaN|inf|Inf)\b", sure=False
             ),
             FailureSignature(r"probability tensor contains either `?inf`?, `?nan`?"),
-            FailureSignature(r"Function '\w+Backward\d*' returned nan values"),
             FailureSignature(
                 r"(?:NaN|nan|inf) (?:detected|found|encountered)|[Nn]on-?finite (?:loss|grad)", sure=False
             ),

@@ -9,13 +9,10 @@ CAUSES = (
     FailureCause(
         "LG020",
         "cuda-versions-differ",
-        "the CUDA toolkit that compiles is not the one that torch was built with",
+        "the installed CUDA toolkit has another version than the CUDA that torch was built with",
         "install the toolkit of torch's CUDA version and point CUDA_HOME at it, or a torch for the installed toolkit; "
         "set DS_SKIP_CUDA_CHECK=1 only where the two are known to be compatible",
         (
-            FailureSignature(
-                r"Installed CUDA version (?P<have>[\d.]+) does not match the version torch was compiled with"
-            ),
             FailureSignature(r"CUDAMismatchException"),
             FailureSignature(
                 r"The detected CUDA version \((?P<have>[\d.]+)\) mismatches the version that was used to compile"
@@ -25,7 +22,7 @@ CAUSES = (
     FailureCause(
         "LG021",
         "no-cuda-toolkit",
-        "an op must be compiled and there is no CUDA toolkit",
+        "DeepSpeed must compile an op, but this host has no CUDA toolkit",
         "install the toolkit (nvcc) on every host, or build the ops in the image (`DS_BUILD_OPS=1 pip "
         "install deepspeed`)",
         (
@@ -37,7 +34,7 @@ CAUSES = (
     FailureCause(
         "LG022",
         "no-compiler",
-        "an op must be compiled and a compiler, ninja or the headers of Python are missing",
+        "DeepSpeed must compile an op, but a compiler, ninja or Python's headers are missing",
         "install `ninja`, a C++ compiler and the headers of this Python (python3-dev) on every host",
         (
             FailureSignature(r"Ninja is required to load C\+\+ extensions|No such file or directory: 'ninja'"),
@@ -57,7 +54,6 @@ CAUSES = (
         "asynchronous I/O needs libaio, which is missing or cannot be used on a host",
         "install `libaio-dev` (Debian, Ubuntu) or `libaio-devel` on every host, or offload to `cpu` instead of `nvme`",
         (
-            FailureSignature(r"Unable to JIT load the async_io op"),
             FailureSignature(r"libaio\.so\S*: cannot open shared object file"),
             FailureSignature(r"undefined symbol: io_(?:setup|submit|getevents|pgetevents)"),
             FailureSignature(r"io_setup.*(?:failed|error)|errno:? ?11.*io_setup", sure=False),
@@ -66,14 +62,13 @@ CAUSES = (
     FailureCause(
         "LG024",
         "op-does-not-build",
-        "one of DeepSpeed's ops does not compile here",
-        "read the compiler's first error below; `ds_report` and `harness doctor` list what is missing; build it alone, "
-        "before the job, with MAX_JOBS set where memory is short",
+        "an op of DeepSpeed failed to compile on this host",
+        "read the compiler's first error below; `ds_report` and `harness doctor` list what is missing; build it "
+        "once before the job, with a low MAX_JOBS if memory is short",
         (
             FailureSignature(r"Error building extension '(?P<op>\w+)'"),
             FailureSignature(r"ninja: build stopped", sure=False),
             FailureSignature(r"Command '\['ninja'[^\]]*\]' (?:returned non-zero|died with)", sure=False),
-            FailureSignature(r"Unable to JIT load the (?P<op>\w+) op due to it not being compatible"),
             FailureSignature(r"fatal error: \S+\.(?:h|hpp|cuh): No such file or directory", sure=False),
         ),
     ),
@@ -85,14 +80,13 @@ CAUSES = (
         "that folder between different machines",
         (
             FailureSignature(r"ImportError: \S+\.so: (?:undefined symbol|cannot open shared object file)"),
-            FailureSignature(r"(?:GLIBCXX|GLIBC|CXXABI)_[\d.]+' not found"),
             FailureSignature(r"undefined symbol: _ZN?K?(?:\d*c10|\d*at|\d*torch|3c10|2at|5torch)"),
         ),
     ),
     FailureCause(
         "LG026",
         "stale-lock-of-an-op",
-        "ranks wait for a compiled op's lock that no process holds any more",
+        "ranks wait for the lock file of a compiled op that no process holds any more",
         "remove the file `lock` in the folder named, with no job running that builds it; `harness launch` "
         "builds ops in "
         "one process beforehand",

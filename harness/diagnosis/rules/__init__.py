@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The catalogue as rules: which of them a line matches, and which releases say a message."""

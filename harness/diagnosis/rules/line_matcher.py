@@ -1,0 +1,232 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A line -> its cause. The messages of programs are tried before the signatures of causes."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import NamedTuple
+
+from harness.diagnosis.causes import all_causes, causes_by_id
+from harness.diagnosis.diagnosis_types import STOP_CAUSE, EventLevel, FailureSignature, Frame
+from harness.diagnosis.messages import all_rows
+from harness.diagnosis.rules.pattern_literals import find_literals
+from harness.diagnosis.rules.pydantic_messages import describe_pydantic_error, match_pydantic_error
+
+_EXCEPTION = re.compile(
+    r"^(?:[A-Za-z_]\w*\.)*_?[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Iteration|Timeout|Warning|Failure|Expired)\b(?::|$)"
+)
+_TRACEBACK_END = re.compile(r"^(?:(?:[A-Za-z_]\w*|<\w+>)\.)*[A-Z]\w*(?::|$)")
+_WARNING_LINE = re.compile(
+    r"^(?:\w+\.)*\w*Warning\b(?! +\w+ +\S)|^Exception ignored in|ERROR: ld\.so|^\s*warnings\.warn"
+    r"|^\s*(?:\[\w+\] )*\[?(?:WARNING|WARN|INFO|DEBUG)\b(?!: task )"
+    r"|\b(?:Warning|INFO|WARNING):(?! task \S+ blocked| rcu_| UNPROTECTED PRIVATE| REMOTE HOST)"
+)
+"""Lines of warnings, and lines that Python prints at its end. They report no failure."""
+
+
+class Match(NamedTuple):
+    """The cause of a line; an empty `cause` is an unknown exception."""
+
+    cause: str
+    level: EventLevel
+    sure: bool
+    details: Mapping[str, str]
+    title: str = ""
+    change: str = ""
+    """Of the message, where it says more than its cause."""
+    pattern: str = ""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A signature with its cause. Every match of its pattern contains one of `literals`, unless there are none."""
+
+    cause: str
+    level: EventLevel
+    literals: tuple[str, ...]
+    signature: FailureSignature
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        """Compiled when a line first has a literal: most patterns never are."""
+        return re.compile(self.signature.pattern)
+
+    @cached_property
+    def frames(self) -> re.Pattern[str] | None:
+        """The pattern for the traceback above; None for any."""
+        return re.compile(self.signature.frames) if self.signature.frames else None
+
+
+@cache
+def all_rules() -> tuple[Rule, ...]:
+    """The rules in the order in which they are tried: the messages of programs, then the signatures of causes."""
+    causes = causes_by_id()
+    rows = [(row.cause, row.signature) for row in all_rows()]
+    rows += [(cause.id, signature) for cause in all_causes() for signature in cause.signatures]
+    return tuple(
+        Rule(id_, causes[id_].level if id_ in causes else "root", find_literals(signature.pattern), signature)
+        for id_, signature in rows
+    )
+
+
+class RuleIndex:
+    """Finds the few rules that a line can match, however many there are.
+
+    A literal is filed under four of its characters in a row, those that the fewest literals have. A line has the
+    literal only if it has these four.
+    """
+
+    def __init__(self, literals_of_rules: Sequence[tuple[str, ...]]) -> None:
+        counts = Counter(part for literals in literals_of_rules for text in literals for part in _parts(text))
+        self._rules: dict[str, list[int]] = {}
+        self.unfiled: list[int] = []
+        """Rules that are tried on every line: no literal, or one that is shorter."""
+        for number, literals in enumerate(literals_of_rules):
+            if not literals or min(map(len, literals)) < _PART_CHARS:
+                self.unfiled.append(number)
+                continue
+            for part in {min(_parts(text), key=lambda part: (counts[part], part)) for text in literals}:
+                self._rules.setdefault(part, []).append(number)
+
+    def find(self, text: str) -> list[int]:
+        """The numbers of the rules that the line may match, in order."""
+        return sorted(self.find_filed(text).union(self.unfiled))
+
+    def find_filed(self, text: str) -> set[int]:
+        """The same without those that are tried on every line."""
+        return {number for part in self._rules.keys() & _parts(text) for number in self._rules[part]}
+
+
+_PART_CHARS = 4
+
+
+def _parts(text: str) -> set[str]:
+    return {text[i : i + _PART_CHARS] for i in range(len(text) - _PART_CHARS + 1)}
+
+
+@cache
+def _index_rules() -> RuleIndex:
+    return RuleIndex([rule.literals for rule in all_rules()])
+
+
+_KILLING = "Killing subprocess "
+"""DeepSpeed's launcher says it of each rank, before it says why."""
+_OWN_FINDING = re.compile(r"^(?:error|refused)\[(?P<id>[A-Z]{2}\d{3})\]: ")
+"""An error finding of the harness, as ranks and commands print it."""
+
+
+MAX_MATCHED_CHARS = 1024
+"""Of a longer line, or message of several lines, patterns see the first three quarters of this and the last one. Most
+patterns need time that grows with the square of the length, and a log is untrusted.
+"""
+
+
+def match_line(text: str, frames: Sequence[Frame], *, in_traceback: bool) -> Match | None:
+    """The cause of the line; None for no failure. `frames`: the traceback that the line ends, if any."""
+    if len(text) > MAX_MATCHED_CHARS:
+        text = f"{text[: MAX_MATCHED_CHARS * 3 // 4]} ... {text[-MAX_MATCHED_CHARS // 4 :]}"
+    if own_finding := _OWN_FINDING.match(text):
+        return Match(own_finding["id"], "root", True, {})
+    match = _match_known_cause(text, frames)
+    if match is not None:
+        return match
+    if _KILLING in text:
+        return Match(STOP_CAUSE, "hint", False, {"killing": ""})
+    is_exception = _EXCEPTION.match(text) or (in_traceback and _TRACEBACK_END.match(text))
+    return Match("", "root", False, {}) if is_exception and not _WARNING_LINE.search(text) else None
+
+
+def may_match_rule(text: str) -> bool:
+    """Does the line contain a literal of a rule? Rules without one do not count."""
+    rules = all_rules()
+    numbers = _index_rules().find_filed(text)
+    return any(literal in text for number in numbers for literal in rules[number].literals)
+
+
+def is_exception_line(text: str) -> bool:
+    """Is the line an exception's last one, such as `ValueError: ...`?"""
+    return bool(_EXCEPTION.match(text))
+
+
+def _match_known_cause(text: str, frames: Sequence[Frame]) -> Match | None:
+    finding_id = match_pydantic_error(text)
+    if finding_id is not None:
+        return Match(finding_id, "root", True, {}, *describe_pydantic_error(text))
+    rules = all_rules()
+    for number in _index_rules().find(text):
+        rule = rules[number]
+        if rule.literals and not any(literal in text for literal in rule.literals):
+            continue
+        match = rule.pattern.search(text)
+        if match is None:
+            continue
+        if rule.level != "hint" and rule.cause not in _CAUSES_IN_WARNINGS and _WARNING_LINE.search(text):
+            continue
+        sure = rule.signature.sure
+        if rule.frames is not None:
+            if not frames:
+                if rule.signature.frames_required:
+                    continue
+                sure = False
+            elif not any(
+                rule.frames.search(f"{f.file} {f.function}")
+                for f in (frames[-1:] if rule.signature.last_frame else frames)
+            ):
+                continue
+        sure = sure and not _is_own_check(frames)
+        details = {key: value for key, value in match.groupdict().items() if value is not None}
+        title, change = (_fill_fields(text, match) for text in (rule.signature.title, rule.signature.change))
+        return Match(rule.cause, rule.level, sure, details, title, change, rule.signature.pattern)
+    return None
+
+
+_LIBRARY_FILE = re.compile(
+    r"(?:site|dist)-packages/|/lib/python3|^<|(?:^|/)(?:deepspeed|torch|transformers|accelerate|peft|trl|harness)/"
+)
+
+
+def _is_own_check(frames: Sequence[Frame]) -> bool:
+    """Did the job's own code raise the exception? Its text may then only resemble that of a program."""
+    if not frames or _LIBRARY_FILE.search(frames[-1].file.replace("\\", "/")):
+        return False
+    return frames[-1].code.startswith(("raise", "assert"))
+
+
+_FIELD = re.compile(r"(?P<before>: | )?\{(?P<name>\w+)\}")
+
+
+def _fill_fields(text: str, match: re.Match[str]) -> str:
+    """The text with its `{name}`s replaced by the groups of the match; one that is empty goes with the space before."""
+    groups = match.groupdict()
+
+    def fill(field: re.Match[str]) -> str:
+        if field["name"] not in groups:
+            return field[0]
+        value = " ".join((groups[field["name"]] or "").split())
+        if field["name"] == _PAIRS:
+            value = _list_keys(value)
+        value = value[:_MAX_FIELD_CHARS]
+        return f"{field['before'] or ''}{value}" if value else ""
+
+    return _FIELD.sub(fill, text) if "{" in text else text
+
+
+_MAX_FIELD_CHARS = 160
+_PAIRS = "pairs"
+"""The group of `- ds KEY=VALUE vs hf ARGUMENT=VALUE`, once for each key that mismatches."""
+
+
+def _list_keys(pairs: str) -> str:
+    """The keys of the DeepSpeed JSON among `pairs`, as a title lists them; the text itself where it has none."""
+    keys = [f"`{key}`" for key in dict.fromkeys(re.findall(r"- ds ([\w.]+)=", pairs))]
+    return " and ".join([", ".join(keys[:-1]), keys[-1]] if len(keys) > 1 else keys) or pairs
+
+
+_CAUSES_IN_WARNINGS = frozenset({"LG016", "LG023", "LG069", "LG072", "LG204", "LG229", "LG250", "ZR032"})
+"""Causes that appear in warnings: a missing libaio, messages of the kernel and NCCL, a signal to the launcher, weights
+that were not loaded.
+"""

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pydantic's error about a DeepSpeed JSON -> the finding that reports the same before the job."""
+
+from __future__ import annotations
+
+import re
+
+_ERROR_TYPE = re.compile(r"\[type=(\w+), input_value=")
+_FIRST_IS_AUTO = re.compile(r"^[^\[]*\[type=\w+, input_value='auto'")
+"""The first error is about a value that only a program around DeepSpeed fills in."""
+_ERROR_TYPES_BY_FINDING = {
+    "SP005": {"extra_forbidden"},
+    "SP007": {
+        "greater_than",
+        "greater_than_equal",
+        "less_than",
+        "less_than_equal",
+        "literal_error",
+        "string_too_short",
+        "finite_number",
+    },
+    "SP008": {"missing"},
+}
+_DEEPSPEED_MODELS = re.compile(
+    r"validation errors? for (?:DeepSpeed\w*|\w*(?:TP|Compile|Comms|Hybrid|Monitor|Zen|Quant|Config)\w*)"
+)
+
+
+def match_pydantic_error(text: str) -> str | None:
+    """The id of the finding; None where the line is no error of pydantic. The line holds the whole message."""
+    types = _ERROR_TYPE.findall(text)
+    if not types or not _DEEPSPEED_MODELS.search(text):
+        return None
+    if _FIRST_IS_AUTO.search(text):
+        return "HF003"
+    error_type = types[0]
+    if error_type in ("value_error", "int_from_float"):
+        return None  # its message says more
+    if error_type == "enum":
+        return "SP006" if re.search(r"input_type=(?:NoneType|float|bool|list|dict)", text) else "SP007"
+    return next((id_ for id_, error_types in _ERROR_TYPES_BY_FINDING.items() if error_type in error_types), "SP006")
+
+
+_FRACTION = re.compile(r"\| (?P<key>\w+) \|.*type=int_from_float, input_value=(?P<value>[\d.e+]+)")
+_AUTO = re.compile(r"\| (?P<key>\w+) \|[^\[]*\[type=\w+, input_value='auto'")
+
+
+def describe_pydantic_error(text: str) -> tuple[str, str]:
+    """(title, change) where the message says more than its finding; else empty texts."""
+    if match := _FRACTION.search(text):
+        return (
+            f"`{match['key']}` is {match['value']}, a fraction, and this DeepSpeed takes integers there",
+            "write an integer into the JSON; where it had `auto`, transformers before 4.45 and accelerate before 0.31 "
+            "computed 0.9 times the square of the hidden size without rounding: install newer ones",
+        )
+    if match := _AUTO.search(text):
+        return (
+            f"`{match['key']}` is still `auto`: only the Trainer and accelerate replace `auto`, and not for every key",
+            "write the value itself into the JSON, or start through newer versions of the Trainer or accelerate",
+        )
+    return "", ""

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Answers to exceptions that no row knows, or only a generic pattern. Needs nothing; a second."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.diagnosis.gate_change import describe_fix
+from harness.findings import Fix
+from tests.support.tracebacks import diagnose_text, traceback_text
+
+ODD = "RuntimeError: nobody knows this one, at 0x7f00 of /data/x/y in step 1234"
+
+
+@pytest.mark.parametrize(
+    ("file", "area", "step"),
+    [
+        (
+            "deepspeed/runtime/zero/partitioned_param_coordinator.py",
+            "DeepSpeed's ZeRO-3 parameter coordinator",
+            "stage 2",
+        ),
+        ("deepspeed/runtime/pipe/engine.py", "DeepSpeed's pipeline engine", "one pipeline stage"),
+        ("deepspeed/runtime/swap_tensor/utils.py", "DeepSpeed's NVMe swapping", "`device: cpu`"),
+        ("transformers/integrations/deepspeed.py", "the DeepSpeed integration", "`harness validate-config FILE`"),
+        ("peft/tuners/lora/layer.py", "PEFT", "without the adapter"),
+        ("torch/utils/data/dataloader.py", "the data loader", "num_workers=0"),
+        ("strange_pkg/core.py", "the package `strange_pkg`", "pip show strange_pkg"),
+        ("/home/u/train.py", "the script's own code", "read that line"),
+    ],
+)
+def test_the_area_and_the_next_step(file, area, step):
+    diagnosis = diagnose_text(
+        "deepspeed==0.16.4\n" + traceback_text([("/x/train.py", "main", "go()"), (file, "f", "x")], ODD)
+    )
+    assert (diagnosis.state, diagnosis.cause, diagnosis.confidence) == ("failed", "", "unknown")
+    assert f"raised in {area}" in diagnosis.title
+    assert step in diagnosis.change
+    query = "search the issues of that project for `RuntimeError: nobody knows this one, at of in step`"
+    assert (query in diagnosis.change) is not file.startswith("/home/")
+    assert "deepspeed 0.16.4" in diagnosis.change
+
+
+@pytest.mark.parametrize(
+    ("file", "error", "cause"),
+    [
+        ("/home/u/train.py", "TypeError: f() got an unexpected keyword argument 'x'", "LG096"),
+        ("strange_pkg/core.py", "TypeError: f() got an unexpected keyword argument 'x'", ""),
+        (
+            "deepspeed/runtime/zero/parameter_offload.py",
+            "AttributeError: 'Linear' object has no attribute 'ds_odd'",
+            "",
+        ),
+    ],
+)
+def test_a_generic_pattern_blames_no_script_for_an_error_inside_a_package(file, error, cause):
+    diagnosis = diagnose_text(traceback_text([("/x/train.py", "main", "go()"), (file, "f", "x")], error, 0))
+    assert diagnosis.cause == cause
+    assert diagnosis.confidence == ("likely" if cause else "unknown")
+    numbers = [number for number, _ in diagnosis.lines if number]
+    assert len(numbers) == len(set(numbers))
+
+
+def test_the_setting_of_a_gate_in_the_words_of_the_json():
+    diagnosis = diagnose_text("[rank0]: AssertionError: You are using an untested ZeRO Optimizer\n")
+    assert diagnosis.cause == "OP011"
+    assert diagnosis.change.startswith(
+        'write `"zero_allow_untested_optimizer": true` in the DeepSpeed JSON; `harness explain OP011`'
+    )
+
+
+@pytest.mark.parametrize(
+    ("sets", "text"),
+    [
+        ({"zero.reduce_scatter": False}, 'write `"zero_optimization": {"reduce_scatter": false}` in the DeepSpeed JSON'),
+        ({"train.global_batch_size": 8}, 'write, with your own value, `"train_batch_size": 8` in the DeepSpeed JSON'),
+        ({"deepspeed.aio.use_gds": None}, "remove `aio.use_gds` from the DeepSpeed JSON"),
+        (
+            {"deepspeed.optimizer.params.max_grad_norm": None, "train.max_grad_norm": 0.5},
+            'remove `optimizer.params.max_grad_norm` from the DeepSpeed JSON and write, with your own value, `"gradient_clipping": 0.5`',
+        ),
+        (
+            {"deepspeed.a.b": True, "deepspeed.a.c": True},
+            'write `"a": {"b": true, "c": true}` in the DeepSpeed JSON',
+        ),
+        ({"model.attn_implementation": "sdpa"}, "the title"),
+        ({}, "the title"),
+    ],
+)  # fmt: skip
+def test_fixes_as_keys_of_the_json(sets, text):
+    assert describe_fix(Fix("the title", sets)) == text

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The time that a pattern needs for lines that are made to keep it busy: a log is untrusted. Needs nothing; 20 s."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from harness.diagnosis.reader import attempt_counter, log_scanner
+from harness.diagnosis.rules.line_matcher import MAX_MATCHED_CHARS, all_rules, match_line
+from tests.support.tracebacks import diagnose_text
+
+MAX_SECONDS = 0.1
+"""Of one search, ten times what most of the slow ones need. `.*` twice between words that repeat, or a `\\S+` in front
+of a `\\S*`, need seconds.
+"""
+FILLERS = ("a", "1", " ", ".", "/", ":", "a1.", "a ", "-a1", "'a', ", "aA1_", "A.", "[1]")
+
+
+def literals_of(pattern: str) -> list[str]:
+    """The texts between the special characters of a pattern."""
+    plain = re.sub(r"\[\^?\]?(?:\\.|[^\]\\])*\]|\\[wWsSdDbB]|\?P<\w+>|\(\?<?[=!:]", "|", pattern)
+    texts = re.split(r"(?<!\\)[()|?*+^$.{}]", plain)
+    return [text for text in dict.fromkeys(re.sub(r"\\(.)", r"\1", text) for text in texts) if text]
+
+
+def hostile_lines(pattern: str) -> Iterator[str]:
+    """Lines of the longest length that patterns see: fillers, and the words of the pattern repeated, alone and in order."""
+    texts = literals_of(pattern)[:10]
+    units = [*FILLERS, *texts, *(f"{text} a1" for text in texts)]
+    units += ["".join(texts[:count]) for count in range(2, len(texts) + 1)]
+    units += [f"{' a '.join(texts[:count])} " for count in range(2, len(texts) + 1)]
+    yield from ((unit * (MAX_MATCHED_CHARS // len(unit) + 1))[:MAX_MATCHED_CHARS] for unit in units)
+    yield from ((text + filler * MAX_MATCHED_CHARS)[:MAX_MATCHED_CHARS] for text in texts for filler in FILLERS[:5])
+
+
+def seconds_of(pattern: re.Pattern[str], line: str) -> float:
+    start = time.process_time()
+    pattern.search(line)
+    return time.process_time() - start
+
+
+@pytest.mark.parametrize("part", range(8))
+def test_no_pattern_is_slow(part):
+    slow = {}
+    for pattern in dict.fromkeys(rule.pattern for rule in all_rules()[part::8]):
+        for line in hostile_lines(pattern.pattern):
+            if (
+                seconds_of(pattern, line) > MAX_SECONDS
+                and min(seconds_of(pattern, line) for _ in range(2)) > MAX_SECONDS
+            ):
+                slow[pattern.pattern] = line[:60]
+                break
+    assert not slow
+
+
+def test_the_ends_of_a_long_line_are_matched():
+    filler = " x" * 100_000
+    assert match_line(f"torch.OutOfMemoryError: CUDA out of memory. {filler}", (), in_traceback=False).cause == "LG001"
+    assert match_line(f"{filler} CUDA error: out of memory", (), in_traceback=False).cause == "LG001"
+
+
+@pytest.mark.parametrize(
+    "unit", ["AutoEP metadata ", "async_io swap ", "AttributeError ForCausalLM ", ">= <= ", "libmpi"]
+)
+def test_a_hostile_log_takes_no_longer_than_its_size(unit):
+    lines = "".join(f"ValueError: {number:x} {unit * 300}\n" for number in range(1000, 1200))
+    start = time.process_time()
+    diagnose_text(lines)
+    assert time.process_time() - start < 20
+
+
+@pytest.mark.parametrize("name", ["_RESTART", "_INTERRUPTION", "_ROOT_CAUSE_FIELD", "_SPAWNED", "_TORCHRUN_PID"])
+def test_no_pattern_of_the_scanner_is_slow(name):
+    pattern = getattr(attempt_counter if name == "_RESTART" else log_scanner, name)
+    assert not [line[:60] for line in hostile_lines(pattern.pattern) if seconds_of(pattern, line * 4) > MAX_SECONDS]

@@ -21,6 +21,8 @@ class ExitCode(IntEnum):
     BUG = 3
     PREFLIGHT = 4
     ENGINE_CHECK = 5
+    UNKNOWN_CAUSE = 6
+    NO_FAILURE_SEEN = 7
     HUNG = 124
     INTERRUPTED = 130
     PREEMPTED = 138

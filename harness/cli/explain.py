@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 import sys
-from typing import Annotated, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -14,6 +16,9 @@ from harness.cli.console import exit_with, print_findings
 from harness.cli.output_format import OutputFormat
 from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
+
+if TYPE_CHECKING:
+    from harness.diagnosis.diagnosis_types import Diagnosis
 
 
 def explain(
@@ -33,29 +38,40 @@ def explain(
         typer.Option("--table", help="Print the table of all gates in Markdown, as in harness/gates/TABLE.md."),
     ] = False,
     log: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             "--log",
             metavar="FILE|RUN|-",
             help="Find the first cause of a failed job in its log: a log of any DeepSpeed job, a run directory, "
-            "`latest` or the name of a run below `runs`, a folder of logs, or `-` for standard input.",
+            "`latest` or the name of a run below `runs`, a folder of logs, or `-` for standard input. More names, or a "
+            "repeated `--log`, are further logs of the same job.",
             autocompletion=complete_run,
         ),
     ] = None,
     format: Annotated[OutputFormat, typer.Option("--format", help="Output format of `--log`.")] = OutputFormat.text,
+    redact: Annotated[
+        bool,
+        typer.Option(
+            "--redact",
+            help="With `--log`: leave out tokens, addresses, names of hosts and users, and folders, so that the answer "
+            "can be posted.",
+        ),
+    ] = False,
 ) -> None:
     """Explain a finding: the check, DeepSpeed's own behavior, an example, and the settings to use instead; or a key of
     a run spec: its meaning, type and default, and the findings about it. Without a word, list the families of findings.
 
     With `--log`, explain a failed job: the rank that failed first, its error, the errors that followed, and the fix.
 
-    Exit codes with `--log`: 0 the cause is known or the job ended well, 1 the cause is unknown, 2 no file, an empty
-    or a compressed one.
+    Exit codes with `--log`: 0 the job ended well or was asked to stop, 1 it failed and the cause is known, 2 no file,
+    or one without text, 6 it failed and the cause is unknown, 7 the log shows no failure.
 
     Example: harness explain PP001
     """
-    if log is not None:
-        _explain_log(log, format)
+    if log:
+        _explain_log([*log, *(ids or [])], format, redact=redact)
+    if redact:
+        raise typer.BadParameter("it is an option of `--log`", param_hint="--redact")
     from harness.check.finding_index import list_rows
     from harness.views import gate_pages
     from harness.views.key_pages import render_foreign_name, render_key
@@ -75,30 +91,58 @@ def explain(
         or render_foreign_name(word, width)
         for word in words
     ]
-    unknown = [gate_pages.unknown_id_finding(word) for word, page in zip(words, pages, strict=True) if page is None]
+    unknown = [_explain_unknown_word(word) for word, page in zip(words, pages, strict=True) if page is None]
     if unknown:
         print_findings(unknown, None)
         exit_with(ExitCode.USAGE)
     print(f"\n\n{'-' * min(width, 72)}\n\n".join(page for page in pages if page is not None))
 
 
-def _explain_log(name: str, format: OutputFormat) -> NoReturn:
+def _explain_unknown_word(word: str) -> Finding:
+    from harness.views.gate_pages import unknown_id_finding
+
+    finding = unknown_id_finding(word)
+    if not word or not Path(word).exists():
+        return finding
+    return finding._replace(fix=Fix(f"`harness explain --log {shlex.quote(word)}` explains the log of a failed job"))
+
+
+def _explain_log(names: list[str], format: OutputFormat, *, redact: bool) -> NoReturn:
+    from harness.check.log_opinion import review_config
     from harness.diagnosis.run_diagnosis import diagnose_run
     from harness.views import log_diagnosis as view
     from harness.views.style import style_for
 
     try:
-        diagnosis = diagnose_run(name)
+        diagnosis = diagnose_run(*names)
     except OSError as error:
         fix = Fix("give a file that can be read, or `-` for standard input")
-        message = f"the log `{name}` cannot be read: {error.strerror or error}"
+        message = f"the log `{error.filename or names[0]}` cannot be read: {error.strerror or error}"
         raise UserError([Finding("SP001", "error", message, fix=fix)], ExitCode.USAGE) from None
+    code = _exit_code_of(diagnosis)
+    diagnosis, opinion = review_config(diagnosis, _folders_of(names))
+    if redact:
+        from harness.views.redaction import redact_answer
+
+        diagnosis, opinion = redact_answer(diagnosis, opinion)
     width = min(shutil.get_terminal_size((120, 24)).columns, 120)
     print(
-        view.diagnosis_as_json(diagnosis)
+        view.diagnosis_as_json(diagnosis, opinion)
         if format is OutputFormat.json
-        else view.render_diagnosis(diagnosis, style_for(sys.stdout), width)
+        else view.render_diagnosis(diagnosis, style_for(sys.stdout), width, opinion=opinion)
     )
+    exit_with(code)
+
+
+def _folders_of(logs: list[str]) -> list[Path]:
+    """The folders whose files a log may name: the current one, and those of the logs."""
+    paths = [Path(log) for log in logs if log != "-"]
+    return list(dict.fromkeys([Path.cwd(), *(path if path.is_dir() else path.parent for path in paths)]))
+
+
+def _exit_code_of(diagnosis: Diagnosis) -> ExitCode:
     if diagnosis.state in ("empty", "not text"):
-        exit_with(ExitCode.USAGE)
-    exit_with(ExitCode.OK if diagnosis.cause or diagnosis.state == "completed" else ExitCode.FINDINGS)
+        return ExitCode.USAGE
+    if diagnosis.state == "failed":
+        return ExitCode.FINDINGS if diagnosis.cause else ExitCode.UNKNOWN_CAUSE
+    return ExitCode.NO_FAILURE_SEEN if diagnosis.state == "no failure seen" else ExitCode.OK

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import json
 import textwrap
+from collections.abc import Iterator
 
+from harness.check.log_opinion import LogOpinion
 from harness.diagnosis.diagnosis_types import Diagnosis
 from harness.diagnosis.verdict_priority import VERDICT_NOTE
 from harness.units import format_bytes
@@ -16,45 +18,94 @@ _STATE_COLOURS = {"failed": "red", "completed": "green"}
 """Of a state; all others are yellow."""
 
 
-def render_diagnosis(diagnosis: Diagnosis, style: Style, width: int = 120) -> str:
-    """A dozen lines for a terminal."""
+def render_diagnosis(diagnosis: Diagnosis, style: Style, width: int = 120, *, opinion: LogOpinion | None = None) -> str:
+    """A dozen lines for a terminal. `opinion`: what the gates find in the configuration that the log shows."""
     head = style.paint(diagnosis.state, _STATE_COLOURS.get(diagnosis.state, "yellow"), bold=True)
     verdict = diagnosis.verdict
     end = f"{_format_rank(diagnosis)}: {diagnosis.title}" if verdict is None else describe_end(verdict)
-    lines = [head + escape_unprintable(end)]
+    first, *rest = _wrap_lines("", f"{diagnosis.state}{end}", width - 2)
+    lines = [head + first.removeprefix(diagnosis.state), *(f"  {line}" for line in rest)]
     if diagnosis.state == "failed":
         lines += _wrap_lines("  cause      ", _format_cause(diagnosis), width)
-    if diagnosis.message and (verdict is None or not is_same_text(diagnosis.message, verdict.reason)):
-        lines += _wrap_lines("  said       ", diagnosis.message, width)
-    if diagnosis.where:
-        lines.append(f"  at         {escape_unprintable(diagnosis.where)}")
-    for note in diagnosis.notes:
-        lines += _wrap_lines("  note       ", note, width)
-    if diagnosis.change:
-        lines += _wrap_lines("  change     ", diagnosis.change, width)
+    for name, text in _list_rows(diagnosis):
+        lines += _wrap_lines(f"  {name:<10} ", text, width)
+    if opinion is not None:
+        lines += _render_opinion(opinion, diagnosis, style, width)
     if diagnosis.lines:
         lines += ["", "  Relevant lines"]
-        digits = max(len(str(number)) for number, _ in diagnosis.lines)
-        text_width = max(width - digits - 5, 40)
+        places = _list_places(diagnosis)
+        place_width = max(map(len, places))
+        text_width = max(width - place_width - 5, 40)
         lines += [
-            f"  {str(number or '').rjust(digits)} | {escape_unprintable(text, keep=chr(9))[:text_width]}"
-            for number, text in diagnosis.lines
+            f"  {place.rjust(place_width)} | {escape_unprintable(text, keep=chr(9))[:text_width].rstrip()}"
+            for place, (_, text) in zip(places, diagnosis.lines, strict=True)
         ]
     if diagnosis.num_bytes:
         ranks = (
             f", {len(diagnosis.ranks)} rank{'s' if len(diagnosis.ranks) != 1 else ''} seen" if diagnosis.ranks else ""
         )
-        lines += ["", f"  {diagnosis.num_lines} lines read, {format_bytes(diagnosis.num_bytes)}{ranks}"]
+        versions = "".join(f", {name} {version}" for name, version in sorted(diagnosis.facts.versions.items())[:3])
+        num_lines = f"{diagnosis.num_lines} line{'s' if diagnosis.num_lines != 1 else ''}"
+        lines += ["", f"  {num_lines} read, {format_bytes(diagnosis.num_bytes)}{ranks}{versions}"]
     if diagnosis.cause:
         lines.append(f"  More: harness explain {diagnosis.cause}")
     return "\n".join(lines)
+
+
+def _render_opinion(opinion: LogOpinion, diagnosis: Diagnosis, style: Style, width: int) -> list[str]:
+    """The findings about the configuration, one line each."""
+    if opinion.agrees:
+        head = f"`harness validate-config` finds the same, {diagnosis.cause}, in {opinion.source}"
+    else:
+        head = f"`harness validate-config` finds in {opinion.source}"
+    lines = ["", *_wrap_lines("  ", f"{head}, under DeepSpeed {opinion.deepspeed}:", width)]
+    for finding in opinion.findings:
+        colour = "red" if finding.is_error else "yellow"
+        text = escape_unprintable(f"{finding.gate}: {finding.message}")
+        room = max(width - 5 - len(finding.severity), 40)
+        text = text if len(text) <= room else f"{text[: room - 3]}..."
+        lines.append(f"    {style.paint(finding.severity, colour)} {text}")
+    return [*lines, f"    and {opinion.num_more} more"] if opinion.num_more else lines
+
+
+def _list_rows(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
+    """(name, text) of the rows below the cause."""
+    verdict, phase, allocation = diagnosis.verdict, diagnosis.phase, diagnosis.allocation
+    if diagnosis.message and (verdict is None or not is_same_text(diagnosis.message, verdict.reason)):
+        yield "said", diagnosis.message
+    if diagnosis.file:
+        yield "log", f"{diagnosis.file}:{diagnosis.line}"
+    if diagnosis.where:
+        yield "at", diagnosis.where
+    if phase is not None:
+        yield "phase", phase.text
+    if allocation is not None:
+        yield "allocating", allocation.text
+    for note in diagnosis.notes:
+        yield "note", note
+    if diagnosis.change:
+        yield "change", diagnosis.change
+    if diagnosis.releases:
+        yield "releases", diagnosis.releases
+
+
+def _list_places(diagnosis: Diagnosis) -> list[str]:
+    """`12` of each line, or `FILE:12` where several logs were read; empty for a frame."""
+    files = diagnosis.line_files or ("",) * len(diagnosis.lines)
+    return [
+        (f"{escape_unprintable(file)}:{number}" if file else str(number)) if number else ""
+        for file, (number, _) in zip(files, diagnosis.lines, strict=True)
+    ]
 
 
 def render_cause_rows(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     """(name, text) of the cause, its place, notes and the change, for the end of a launch, whose first line has the
     verdict. Without the lines of the log.
     """
+    phase, allocation = diagnosis.phase, diagnosis.allocation
     rows = [("cause", _format_cause(diagnosis)), ("at", diagnosis.where)]
+    rows += [("phase", phase.text)] if phase is not None and diagnosis.cause else []
+    rows += [("allocating", allocation.text)] if allocation is not None else []
     rows += [("note", note) for note in diagnosis.notes if note != VERDICT_NOTE]
     rows += [("change", diagnosis.change)] if diagnosis.cause else []
     return [(name, text) for name, text in rows if text]
@@ -72,9 +123,9 @@ def is_same_text(one: str, other: str) -> bool:
     return first.startswith(second) or second.startswith(first)
 
 
-def diagnosis_as_dict(diagnosis: Diagnosis) -> dict[str, object]:
+def diagnosis_as_dict(diagnosis: Diagnosis, opinion: LogOpinion | None = None) -> dict[str, object]:
     """The same as values of JSON."""
-    verdict = diagnosis.verdict
+    verdict, phase, allocation = diagnosis.verdict, diagnosis.phase, diagnosis.allocation
     return {
         "format_version": 1,
         "state": diagnosis.state,
@@ -88,19 +139,44 @@ def diagnosis_as_dict(diagnosis: Diagnosis) -> dict[str, object]:
         "step": verdict.step if verdict else None,
         "reason": (verdict.reason or None) if verdict else None,
         "where": diagnosis.where or None,
+        "file": diagnosis.file or None,
         "line": diagnosis.line or None,
+        "phase": {"name": phase.name, "text": phase.text, "step": phase.step, "source": phase.source}
+        if phase
+        else None,
+        "allocation": {"name": allocation.name, "text": allocation.text} if allocation else None,
         "change": diagnosis.change or None,
+        "releases": diagnosis.releases or None,
+        "second_opinion": _opinion_as_dict(opinion) if opinion is not None else None,
+        "versions": dict(sorted(diagnosis.facts.versions.items())),
         "notes": list(diagnosis.notes),
-        "lines": [{"line": number or None, "text": text} for number, text in diagnosis.lines],
+        "lines": [
+            {"file": file or None, "line": number or None, "text": text}
+            for file, (number, text) in zip(
+                diagnosis.line_files or ("",) * len(diagnosis.lines), diagnosis.lines, strict=True
+            )
+        ],
         "ranks_seen": list(diagnosis.ranks),
         "num_lines": diagnosis.num_lines,
         "num_bytes": diagnosis.num_bytes,
     }
 
 
-def diagnosis_as_json(diagnosis: Diagnosis) -> str:
+def _opinion_as_dict(opinion: LogOpinion) -> dict[str, object]:
+    return {
+        "source": opinion.source,
+        "deepspeed": opinion.deepspeed,
+        "agrees": opinion.agrees,
+        "findings": [
+            {"gate": f.gate, "severity": f.severity, "key": f.key, "message": f.message} for f in opinion.findings
+        ],
+        "num_more": opinion.num_more,
+    }
+
+
+def diagnosis_as_json(diagnosis: Diagnosis, opinion: LogOpinion | None = None) -> str:
     """The same for programs."""
-    return json.dumps(diagnosis_as_dict(diagnosis), indent=2)
+    return json.dumps(diagnosis_as_dict(diagnosis, opinion), indent=2)
 
 
 def _format_rank(diagnosis: Diagnosis) -> str:

@@ -24,7 +24,7 @@ LISTED = subprocess.run(
 PAGES = [ROOT / name for name in LISTED if (ROOT / name).is_file()]
 CODE = re.compile(r"^(`{3,}).*?^\1\s*$|`[^`\n]*`", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
-PLACEHOLDER = re.compile(r"\b(NAME|FEATURE|FILE)\b|\.\.")
+PLACEHOLDER = re.compile(r"\b(NAME|FEATURE|FILE|FAMILY|PROGRAM)\b|\.\.")
 HEADING = re.compile(r"^#{1,6} (.+)$", re.MULTILINE)
 
 

@@ -21,10 +21,10 @@ FIRST_DATE = 31 * 86400.0
 _OOM_CAUSE = "LG002"
 """The kernel reports it in several lines, of which one names the process."""
 _WEAK_ENDS = ("LG074", "LG069", "LG245", "LG247", "LG253")
-"""What launchers and schedulers say of any end. An echo says more."""
+"""Launchers and schedulers report any end with these. An echo says more."""
 _END_ORDER = ("LG069", "LG247", "LG245", "LG074")
 _ECHO_ORDER = {"LG240": 0, "LG241": 1, "LG070": 2, "LG192": 2}
-"""Which echo says most: a dump that names who is missing, stacks that do, a wait that timed out, any other."""
+"""The echo that says most is first: a dump that names who is missing, stacks that do, a timeout, any other."""
 _SILENT_CAUSES = ("LG204", "LG229")
 """Faults that a job survives and that make its result worthless."""
 _RECOVERABLE_CAUSE = "LG229"

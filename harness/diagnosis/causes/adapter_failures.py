@@ -54,14 +54,6 @@ CAUSES = (
         (),
     ),
     FailureCause(
-        "LG200",
-        "no-trainable-parameter",
-        "no parameter of the model is trainable, or the optimizer got none",
-        "check `requires_grad` of the parameters (`model.print_trainable_parameters()`): an adapter that is loaded "
-        "for training needs `is_trainable=True`; create the optimizer after the model, from its parameters",
-        (),
-    ),
-    FailureCause(
         "LG201",
         "adapter-cannot-be-merged",
         "peft cannot merge the adapter into these weights",

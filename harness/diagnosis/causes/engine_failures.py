@@ -21,8 +21,8 @@ CAUSES = (
     ),
     FailureCause(
         "LG116",
-        "backward-on-the-tensor",
-        "the script called `loss.backward()` instead of the engine's backward",
+        "backward-without-the-engine",
+        "the script called `loss.backward()`, or unscaled gradients, instead of the engine",
         "call `engine.backward(loss)` with a scalar loss (with accelerate `accelerator.backward(loss)`); where the"
         " script must call `backward` itself, `engine.scale(loss).backward()`",
         (),
@@ -53,7 +53,7 @@ CAUSES = (
     ),
     FailureCause(
         "LG120",
-        "attribute-of-the-engine",
+        "engine-attribute-missing",
         "the script used an attribute that neither the engine nor its wrapped model has",
         "use `engine.module` for the model's own attributes, and check the name against the installed DeepSpeed, "
         "transformers and accelerate: a release may have renamed or removed it",
@@ -139,10 +139,11 @@ CAUSES = (
     ),
     FailureCause(
         "LG147",
-        "no-trainable-parameters",
+        "no-trainable-parameter",
         "the optimizer got no trainable parameters",
         "check that something requires a gradient: add adapters before `deepspeed.initialize`, with "
-        "`target_modules` that match the model's layers, unfreeze some parameters, and pass `model_parameters` as a"
+        "`target_modules` that match the model's layers, unfreeze some parameters (an adapter that is "
+        "loaded for training needs `is_trainable=True`), and pass `model_parameters` as a"
         " list, not as an exhausted generator",
         (),
     ),

@@ -53,7 +53,7 @@ CAUSES = (
     ),
     FailureCause(
         "LG236",
-        "file-made-twice",
+        "concurrent-file-creation",
         "a rank tried to create a file or folder that already exists: an earlier run left it, or several ranks "
         "created it at the same time",
         "let one rank create it and the others wait (a barrier, `exist_ok=True`), remove what an earlier run left, or "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Refusals of training programs beside DeepSpeed: degrees, arguments, inputs, and parts that were never made."""
+"""Refusals of training programs other than DeepSpeed: degrees, arguments, inputs, objects that are None."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CAUSES = (
     ),
     FailureCause(
         "LG293",
-        "part-that-was-never-made",
+        "object-is-none",
         "a program used an optimizer, scheduler, engine, configuration or output that is None or missing",
         "create that object, or pass it, before it is used",
         (),
@@ -48,7 +48,7 @@ CAUSES = (
     ),
     FailureCause(
         "LG295",
-        "number-given-as-text",
+        "number-as-string",
         "a setting is a string where the program needs a number",
         "write it as a number: in YAML `1.0e-5` (`1e-5` is a string there), in JSON without quotation marks",
         (),

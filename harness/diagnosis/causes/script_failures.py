@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from harness.diagnosis.diagnosis_types import FailureCause, FailureSignature
 
-_DEEPSPEED_FRAMES = r"deepspeed/"
-
 CAUSES = (
     FailureCause(
         "LG080",

@@ -24,7 +24,7 @@ CAUSES = (
     ),
     FailureCause(
         "LG212",
-        "parameters-without-a-gradient",
+        "ddp-unused-parameters",
         "DistributedDataParallel got no gradient for some parameters, because they did not contribute to the loss",
         "set `find_unused_parameters=True` (`ddp_find_unused_parameters`), or freeze parameters that are not used; the "
         "job runs under DDP, not under DeepSpeed, which does not need this",
@@ -130,16 +130,8 @@ CAUSES = (
         level="echo",
     ),
     FailureCause(
-        "LG193",
-        "wrong-backward",
-        "the script did not call the engine's backward, or unscaled gradients itself, so ZeRO was not prepared for "
-        "them",
-        "call `engine.backward(loss)` (`accelerator.backward(loss)`), never `loss.backward()`, and pass each loss once",
-        (),
-    ),
-    FailureCause(
         "LG194",
-        "device-handed-to-two-ranks",
+        "gpu-shared-by-ranks",
         "two ranks use the same GPU",
         "call `torch.cuda.set_device(local_rank)` before anything is put on the GPU, start no more ranks per host than "
         "it has GPUs, and give each rank its own CUDA_VISIBLE_DEVICES or none",

@@ -63,7 +63,7 @@ CAUSES = (
     ),
     FailureCause(
         "LG227",
-        "packages-of-different-times",
+        "package-releases-conflict",
         "two packages have incompatible releases: one imports or calls a name that the installed release of the "
         "other lacks",
         "install matching releases of both (`pip list` shows them): the traceback's last file belongs to the "

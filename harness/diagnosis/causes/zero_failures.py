@@ -9,7 +9,7 @@ INTERNAL_PAGE = (
     "This is an invariant inside DeepSpeed: the assertion does not name a wrong setting or a cause. A bug of that "
     "release, or code that changes DeepSpeed's tensors outside of it, breaks the invariant."
 )
-"""What the page of a cause says whose message is about DeepSpeed's own bookkeeping."""
+"""The page of causes whose messages are about DeepSpeed's own bookkeeping."""
 
 CAUSES = (
     FailureCause(

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evidence beside a failure's own message: its phase, what was being allocated, who is missing, how the log ends."""
+"""Evidence besides a failure's own message: its phase, what was being allocated, who is missing, how the log ends."""

@@ -81,7 +81,7 @@ _TEXTS_OF_LINES = {
     "import": "early: the log shows no more than the import of DeepSpeed",
     "rendezvous": "early: the log shows no more than the rendezvous of the ranks",
 }
-"""Where no frame says so: programs print nothing of what comes next."""
+"""Texts where no frame names the phase: programs print nothing of the phases that follow these."""
 
 
 def find_phase(frames: Sequence[Frame], mark: PhaseMark, *, is_over: bool = False) -> FailurePhase | None:

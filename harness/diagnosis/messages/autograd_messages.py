@@ -19,7 +19,7 @@ LG213 Unpack is being triggered for a tensor that was already unpacked once
     title: gradient checkpointing does not support this backward call (`torch.autograd.grad`, `inputs=`, or a second
         one)
     change: set `use_reentrant=False`, call `backward` without `inputs`, and only once
-LG193 object has no attribute 'ipg_(?:index|buffer|buckets)'
+LG116 object has no attribute 'ipg_(?:index|buffer|buckets)'
     title: the script did not call the engine's backward, so ZeRO has no buffer for the gradients
     change: call `engine.backward(loss)` (or `accelerator.backward(loss)`) instead of `loss.backward()`
 LG080 has already been reduced\..*Gradient computed twice|Gradient computed twice for this partition
@@ -168,7 +168,7 @@ LG081 Attempting to unscale FP16 gradients
     title: the trainable weights are fp16, and torch's GradScaler only unscales gradients of fp32 weights
     change: load the model in fp32 or bf16 (`torch_dtype`), keep trainable adapters in fp32, or set `bf16` instead of
         `fp16`
-LG200 No inf checks were recorded for this optimizer
+LG147 No inf checks were recorded for this optimizer
     title: the optimizer has no gradients: no trainable parameter contributed to the loss
     change: check which parameters are trainable (`print_trainable_parameters()`), and that the loss depends on them
 """

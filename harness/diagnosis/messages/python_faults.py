@@ -158,7 +158,7 @@ LG044 * IndexError: (?:list index|tuple index|index \d+ is) out of (?:range|boun
 LG082 * view size is not compatible with input tensor's size and stride
     title: `view` got a tensor that is not contiguous
     change: call `.reshape(...)`, or `.contiguous()` before `.view(...)`
-LG193 unscale_\(\) has already been called on this optimizer
+LG116 unscale_\(\) has already been called on this optimizer
     title: gradients were unscaled twice in one step: the script clips or steps in addition to the Trainer or accelerate
     change: clip in one place: `accelerator.clip_grad_norm_` once per step under `if accelerator.sync_gradients:`, or
         `max_grad_norm` of the Trainer; under DeepSpeed set `gradient_clipping` in the JSON

@@ -16,7 +16,7 @@ _MAX_NAMED = 4
 
 
 def explain_hang(scanner: LogScanner, dumps: Sequence[FlightDump], dump_places: Sequence[StackPlace]) -> list[LogEvent]:
-    """The events of what was collected beside the lines. Gives events of killed processes their rank."""
+    """The events from dumps and stacks. Gives events of killed processes their rank."""
     scanner.events[:] = [_with_rank(event, scanner) for event in scanner.events]
     scanner.ranks.update(dump.rank for dump in dumps)
     events = [

@@ -22,7 +22,7 @@ _READ_BYTES = 1 << 16
 _HEAD_BYTES = 1024
 _MAX_MEMBERS = 512
 MAX_RATIO = 300
-"""What unpacks to more than `FREE_BYTES` and to more than this times its packed size is read no further."""
+"""A file that unpacks to more than `FREE_BYTES` and to more than this times its packed size is read no further."""
 FREE_BYTES = 1 << 30
 _MAX_XZ_MEMORY = 256 << 20
 _UTF_BYTE_MARKS = {

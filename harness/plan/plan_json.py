@@ -80,6 +80,7 @@ def _phases_json(memory: MemoryEstimate) -> list[dict[str, Any]]:
 def _time_json(time: StepTime | None) -> dict[str, Any]:
     return {
         "step_seconds": time.seconds if time else None,
+        "step_seconds_range": list(time.range) if time else None,
         "tokens_per_second": time.tokens_per_second if time else None,
         "bottleneck": time.bottleneck if time else None,
         "mfu": time.mfu if time else None,

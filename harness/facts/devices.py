@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 MIB = 2**20
 TERA = 1e12
@@ -57,40 +57,108 @@ def _device(
 
 
 # Columns: MiB; TFLOP/s with 16-bit, 32-bit and 8-bit inputs; GB/s of memory; GB/s in one direction: link, PCIe, network
-# share. Vendors print NVLink as the sum of both directions and TFLOP/s with sparsity: both are halved here.
+# share. Vendors print NVLink as the sum of both directions and TFLOP/s with sparsity: both are halved here. GeForce and
+# RTX: with fp32 accumulation. Where NVLink-C2C joins GPU and host, it stands for PCIe; two GPUs of a GB200 share one.
 _TABLE = (
+    _device("V100-16GB", 16160, (125, 15.7, 0), 900, (150, 16, 12.5), "NVIDIA V100 data sheet"),
     _device("V100-32GB", 32768, (125, 15.7, 0), 900, (150, 16, 12.5), "NVIDIA V100 data sheet"),
     _device("A100-40GB", 40960, (312, 19.5, 0), 1555, (300, 32, 25), "NVIDIA A100 data sheet"),
     _device("A100-80GB", 81920, (312, 19.5, 0), 2039, (300, 32, 25), "NVIDIA A100 data sheet"),
+    _device("A800-80GB", 81920, (312, 19.5, 0), 2039, (200, 32, 25), "NVIDIA A800 data sheet"),
     _device("H100-80GB", 81559, (989, 67, 1979), 3350, (450, 64, 50), "NVIDIA H100 SXM data sheet"),
+    _device("H100-96GB", 97871, (989, 67, 1979), 3350, (450, 64, 50), "NVIDIA H100 SXM data sheet, 96 GB"),
     _device("H100-PCIe-80GB", 81559, (756, 51, 1513), 2000, (300, 64, 25), "NVIDIA H100 PCIe data sheet"),
+    _device("H100-NVL-94GB", 95830, (835, 60, 1671), 3938, (300, 64, 25), "NVIDIA H100 NVL data sheet"),
+    _device("H800-80GB", 81559, (989, 67, 1979), 3350, (200, 64, 50), "NVIDIA H800 data sheet"),
+    _device("H20-96GB", 97871, (148, 44, 296), 4000, (450, 64, 50), "NVIDIA H20 data sheet"),
     _device("H200-141GB", 143771, (989, 67, 1979), 4800, (450, 64, 50), "NVIDIA H200 SXM data sheet"),
+    _device("GH200-96GB", 97871, (990, 67, 1979), 4000, (450, 450, 50), "NVIDIA GH200 data sheet"),
+    _device("GH200-144GB", 146831, (990, 67, 1979), 4900, (450, 450, 50), "NVIDIA GH200 data sheet"),
     _device("B200-180GB", 183359, (2250, 80, 4500), 8000, (900, 64, 50), "NVIDIA DGX B200 data sheet"),
+    _device("B300-288GB", 275040, (2250, 75, 4500), 8000, (900, 128, 100), "NVIDIA HGX B300 data sheet"),
+    _device("GB200-186GB", 189471, (2500, 80, 5000), 8000, (900, 225, 50), "NVIDIA GB200 NVL72 data sheet"),
+    _device("GB300-288GB", 284208, (2500, 80, 5000), 8000, (900, 225, 100), "NVIDIA GB300 NVL72 data sheet"),
     _device("MI300X-192GB", 196592, (1307, 163.4, 2615), 5300, (448, 64, 50), "AMD MI300X data sheet"),
+    _device("MI325X-256GB", 262128, (1307, 163.4, 2615), 6000, (448, 64, 50), "AMD MI325X data sheet"),
+    _device("MI355X-288GB", 294896, (2516, 157.3, 5033), 8000, (538, 64, 50), "AMD MI355X data sheet"),
+    _device("Gaudi2-96GB", 98304, (432, 108, 865), 2450, (262.5, 32, 37.5), "Intel Gaudi 2 and 3 white papers"),
+    _device("Gaudi3-128GB", 131072, (1678, 229, 1678), 3700, (525, 64, 75), "Intel Gaudi 3 white paper"),
     _device("L40S-48GB", 46068, (362, 91.6, 733), 864, (32, 32, 12.5), "NVIDIA L40S data sheet"),
+    _device("A6000-48GB", 49140, (154.8, 38.7, 0), 768, (32, 32, 3), "NVIDIA RTX A6000 data sheet"),
+    _device("A10G-24GB", 23028, (70, 31.2, 0), 600, (32, 32, 1.6), "AWS EC2 G5 and NVIDIA A10G figures"),
+    _device("L4-24GB", 23034, (121, 30.3, 242), 300, (32, 32, 3), "NVIDIA L4 data sheet"),
+    _device("T4-16GB", 15360, (65, 8.1, 0), 320, (16, 16, 1.6), "NVIDIA T4 data sheet"),
+    _device("RTX3090-24GB", 24576, (71, 35.6, 0), 936, (32, 32, 3), "NVIDIA GA102 white paper"),
     _device("RTX4090-24GB", 24564, (165, 82.6, 330), 1008, (32, 32, 3), "NVIDIA Ada architecture white paper"),
+    _device("RTX5090-32GB", 32607, (209.5, 104.8, 419), 1792, (64, 64, 3), "NVIDIA RTX Blackwell white paper"),
+    _device(
+        "RTX-PRO-6000-96GB", 97887, (503.8, 125, 1007), 1792, (64, 64, 12.5), "NVIDIA RTX PRO Blackwell white paper"
+    ),
 )
 CPU = Device("cpu", 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, "the host's own memory")
 
 DEVICES: Mapping[str, Device] = {device.name: device for device in (*_TABLE, CPU)}
 
-_SHORT_NAMES = {
-    "v100": "V100-32GB",
-    "a100": "A100-80GB",
-    "h100": "H100-80GB",
-    "h200": "H200-141GB",
-    "b200": "B200-180GB",
-    "mi300x": "MI300X-192GB",
-    "l40s": "L40S-48GB",
-    "rtx4090": "RTX4090-24GB",
+_USUAL_MEMORY = {"v100": "32gb", "a100": "80gb", "h100": "80gb", "gh200": "96gb"}
+"""Of the kinds that come with more than one memory, the one that a name without memory means."""
+
+_DRIVER_PATTERNS = {
+    "A6000": r"rtx ?a6000",
+    "Gaudi2": r"gaudi ?2|hl-225",
+    "Gaudi3": r"gaudi ?3|hl-325",
+    "RTX3090": r"rtx ?3090",
+    "RTX4090": r"rtx ?4090",
+    "RTX5090": r"rtx ?5090",
+    "RTX-PRO-6000": r"rtx pro 6000 blackwell",
 }
+"""Driver names that do not hold the kind's own name as one word."""
+_OTHER_BOARDS = re.compile(r"laptop|max-q|3090 ti|[45]090 d|h20-3e|h800 pcie|h[28]00 nvl|h20 nvl")
+"""Boards of other peaks whose driver names hold that of a kind here."""
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[-_\s]", "", name.lower()).removeprefix("nvidia").removeprefix("amd")
+
+
+def _stem(device: Device) -> str:
+    return device.name.rpartition("-")[0]
 
 
 def find_device(name: str) -> Device | None:
-    """The kind of this name, whatever its case; a name without memory, such as `H100`, is the usual one."""
-    kind = name.strip().lower().replace(" ", "").replace("_", "-")
-    kind = _SHORT_NAMES.get(kind, kind).lower()
-    return next((device for device in DEVICES.values() if device.name.lower() == kind), None)
+    """The kind of this name, whatever its case, blanks and dashes; a name without memory, such as `H100`, is the usual
+    one.
+    """
+    plain_name = _plain(name)
+    plain_name = "a6000" + plain_name.removeprefix("rtxa6000") if plain_name.startswith("rtxa6000") else plain_name
+    plain_name += _USUAL_MEMORY.get(plain_name, "")
+    return next(
+        (
+            device
+            for device in DEVICES.values()
+            if plain_name and plain_name in (_plain(device.name), _plain(_stem(device)))
+        ),
+        None,
+    )
+
+
+def describe_device(
+    name: str, memory: int | None, flops_16: float | None, bandwidth: float | None, known: Device | None = None
+) -> Device | None:
+    """A kind with the user's own figures: bytes, dense FLOP/s with 16 bits, bytes/s. What is not given is that of the
+    `known` kind. Without one, memory and FLOP/s are needed, else None; the rest are those of a card on a PCIe 4 slot,
+    with a byte of bandwidth for 200 operations and fp32 at an eighth.
+    """
+    if known is None:
+        if not memory or not flops_16:
+            return None
+        link = 32 * GIGA
+        rate = bandwidth or flops_16 / 200
+        return Device(name, memory, flops_16, flops_16 / 8, 0.0, rate, link, link, 12.5 * GIGA, "`cluster`")
+    changes = {"memory": memory, "flops_16": flops_16, "bandwidth": bandwidth}
+    changes = {key: value for key, value in changes.items() if value is not None}
+    if not changes or known.is_cpu:
+        return known
+    return replace(known, **changes, source=f"{known.source}, with figures of `cluster`")  # type: ignore[arg-type]
 
 
 def device_by_driver_name(name: str, memory: int) -> Device | None:
@@ -98,12 +166,15 @@ def device_by_driver_name(name: str, memory: int) -> Device | None:
     differ in memory alone the one nearest to `memory` bytes. None for an unknown kind.
     """
     lower_name = name.lower()
-    if "nvl" in lower_name:  # another board, with other clocks
+    if _OTHER_BOARDS.search(lower_name):
         return None
-    joined = lower_name.replace("rtx ", "rtx")
-    kinds = [
-        device for device in _TABLE if re.search(rf"(?<![a-z0-9]){device.name.split('-')[0].lower()}(?![0-9])", joined)
-    ]
-    if any("pcie" in device.name.lower() for device in kinds):
-        kinds = [device for device in kinds if ("pcie" in device.name.lower()) == ("pcie" in lower_name)]
+    kinds = [device for device in _TABLE if re.search(_driver_pattern(device), lower_name)]
+    for board in ("pcie", "nvl"):
+        if any(board in device.name.lower() for device in kinds):
+            kinds = [device for device in kinds if (board in device.name.lower()) == (board in lower_name)]
     return min(kinds, key=lambda device: abs(device.memory - memory), default=None)
+
+
+def _driver_pattern(device: Device) -> str:
+    stem = _stem(device)
+    return rf"(?<![a-z0-9])(?:{_DRIVER_PATTERNS.get(stem, stem.split('-')[0].lower())})(?![a-z0-9])"

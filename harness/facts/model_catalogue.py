@@ -6,8 +6,11 @@ A folder or the local Hugging Face cache wins over this list, since a run trains
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
+
+from harness.facts.recent_model_catalogue import LANGUAGE_PART_ONLY, RECENT
 
 
 def _config(
@@ -127,7 +130,7 @@ def _pythia(hidden: int, layers: int, heads: int, vocab: int) -> dict[str, Any]:
     return _config("gpt_neox", hidden, layers, heads, heads, 4 * hidden, vocab)
 
 
-CATALOGUE: Mapping[str, Mapping[str, Any]] = {
+_OLDER: dict[str, Mapping[str, Any]] = {
     "meta-llama/Llama-3.1-8B": _LLAMA31_8B,
     "meta-llama/Llama-3.1-8B-Instruct": _LLAMA31_8B,
     "meta-llama/Meta-Llama-3-8B": _LLAMA31_8B,
@@ -216,21 +219,84 @@ CATALOGUE: Mapping[str, Mapping[str, Any]] = {
     "deepseek-ai/DeepSeek-R1-Distill-Llama-70B": _LLAMA31_70B,
     "deepseek-ai/DeepSeek-R1-Distill-Qwen-32B": _QWEN25_32B,
 }
+CATALOGUE: Mapping[str, Mapping[str, Any]] = {
+    **_OLDER,
+    **{name: _OLDER[config] if isinstance(config, str) else config for name, config in RECENT.items()},
+}
+_STAGE_WORDS = frozenset("instruct chat it pt base hf thinking meta fp8 bf16 sft dpo".split())
+"""Parts of a name that say how a model was trained further, or how it is stored, not what its sizes are."""
+_VERSION = re.compile(r"v0\.\d|\d{4}")
+
+
+def _drop_words(name: str, versions: bool = False) -> str:
+    """A name without its owner and the words for stages of training; with `versions` also without `v0.1` and `2507`."""
+    words = name.lower().rpartition("/")[2].split("-")
+    return "-".join(w for w in words if w not in _STAGE_WORDS and not (versions and _VERSION.fullmatch(w)))
+
+
+def _index(versions: bool) -> dict[str, Mapping[str, Any]]:
+    """Configurations by their shortened names, where all the models of one name have the same."""
+    index: dict[str, Mapping[str, Any] | None] = {}
+    for name, config in CATALOGUE.items():
+        key = _drop_words(name, versions)
+        index[key] = config if index.get(key, config) == config else None
+    return {key: config for key, config in index.items() if config is not None}
+
 
 _BY_NAME = {name.lower(): config for name, config in CATALOGUE.items()}
 _BY_NAME |= {name.split("/", 1)[1].lower(): config for name, config in CATALOGUE.items()}
+_BY_SIZES = _index(versions=False)
+_BY_SIZES_OF_ANY_VERSION = _index(versions=True)
+_OWNERS = frozenset(name.split("/", 1)[0].lower() for name in CATALOGUE)
+_SHORT_NAMES = {
+    "llama-4-scout": "meta-llama/Llama-4-Scout-17B-16E-Instruct",
+    "llama-4-maverick": "meta-llama/Llama-4-Maverick-17B-128E-Instruct",
+    "command-r": "CohereLabs/c4ai-command-r-v01",
+    "command-r-plus": "CohereLabs/c4ai-command-r-plus",
+    "command-r7b": "CohereLabs/c4ai-command-r7b-12-2024",
+    "command-a": "CohereLabs/c4ai-command-a-03-2025",
+    "gpt-3": "openai/gpt3-175b",
+    "gpt3": "openai/gpt3-175b",
+    "bloom-176b": "bigscience/bloom",
+    "minimax-m2": "MiniMaxAI/MiniMax-M2",
+}
 
 
 def catalogue_config(name: str) -> Mapping[str, Any] | None:
-    """The configuration of a model by its Hub name, with or without its owner; case does not matter."""
-    return _BY_NAME.get(name.lower())
+    """The configuration of a model by its Hub name, with or without its owner; case does not matter, nor do words such
+    as `Instruct`, where all models of the name that is left have the same sizes.
+    """
+    lower_name = name.lower()[:200]
+    owner, _, short_name = lower_name.rpartition("/")
+    if lower_name in _BY_NAME:
+        return _BY_NAME[lower_name]
+    if owner and owner not in _OWNERS:
+        return None
+    if short_name in _SHORT_NAMES:
+        return CATALOGUE[_SHORT_NAMES[short_name]]
+    return _BY_SIZES.get(_drop_words(short_name)) or _BY_SIZES_OF_ANY_VERSION.get(_drop_words(short_name, True))
+
+
+def is_language_part_only(name: str) -> bool:
+    """Does the catalogue count the language model alone, of a repository with a vision tower?"""
+    short_name = name.lower().rpartition("/")[2]
+    return any(short_name.startswith(start.lower().rpartition("/")[2]) for start in LANGUAGE_PART_ONLY)
 
 
 def closest_name(name: str) -> str | None:
-    """The most similar name of the catalogue, if any is similar."""
+    """The most similar name of the catalogue, if any is similar; of equally likely ones that with the same numbers."""
     plain_name = name.lower()[:200]
     import difflib
 
-    match = difflib.get_close_matches(plain_name if "/" in plain_name else f"/{plain_name}", _BY_NAME, n=1, cutoff=0.75)
-    short = difflib.get_close_matches(plain_name, _BY_NAME, n=1, cutoff=0.75)
-    return next(iter(short or match), None)
+    names = difflib.get_close_matches(plain_name, _BY_NAME, n=12, cutoff=0.75)
+    if "/" not in plain_name:
+        names += difflib.get_close_matches(f"/{plain_name}", _BY_NAME, n=3, cutoff=0.75)
+    numbers = re.findall(r"\d+(?:\.\d+)?", plain_name)
+    return max(
+        names,
+        key=lambda known: (
+            sum(number in re.findall(r"\d+(?:\.\d+)?", known) for number in numbers),
+            difflib.SequenceMatcher(None, plain_name, known).ratio(),
+        ),
+        default=None,
+    )

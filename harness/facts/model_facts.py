@@ -27,8 +27,9 @@ class ModelFacts(NamedTuple):
     """Sizes of a causal language model. Counts in elements; `before`, `layers`, `after` in the model's own order.
 
     `intermediate` is the width of one expert where there are experts, `shared` that of the shared experts. `head_dim`
-    is the mean of query and value width under latent attention. `built`: the parameters are those of real modules that
-    `transformers` built, since no formula for the family is here.
+    is the mean of query and value width under latent attention. `built`: no formula for the family is here; the
+    parameters are those of real modules that `transformers` built, or with `estimated` those of a Llama-like model of
+    the same sizes. `counted_only`: a formula counts the parameters, and nothing of the family was run here.
     """
 
     family: str
@@ -48,6 +49,8 @@ class ModelFacts(NamedTuple):
     shared: int = 0
     latent: LatentAttention | None = None
     built: bool = False
+    estimated: bool = False
+    counted_only: bool = False
 
     @property
     def num_layers(self) -> int:
@@ -89,6 +92,13 @@ class ModelFacts(NamedTuple):
     def largest_module(self) -> int:
         """Elements of the largest module with weights of its own: what ZeRO-3 gathers at once. Experts are one."""
         return max(self.largest_parameter, _numel(_expert_parameters(self.largest_layer)))
+
+    @property
+    def largest_layer_module(self) -> int:
+        """The same inside a layer: no embedding and no head."""
+        return max(
+            (*(parameter.numel for parameter in self.largest_layer), _numel(_expert_parameters(self.largest_layer)))
+        )
 
     @property
     def active_parameters(self) -> int:

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 from harness.facts import dense_model_families as dense
 from harness.facts import moe_model_families as moe
+from harness.facts import recent_dense_families as recent
+from harness.facts import recent_moe_families as recent_moe
 from harness.facts.model_parts import ConfigFields, Parts
 
 
@@ -18,6 +20,7 @@ class Family(NamedTuple):
     """The parts of a `model_type`: its function, the defaults of `transformers`, other names of keys.
 
     `text_config_key` names the part of the configuration that describes the language model, where it is nested.
+    `counted_only`: its parameters are those of `transformers`, and nothing of it was run here.
     """
 
     build: Callable[[ConfigFields], Parts]
@@ -25,6 +28,17 @@ class Family(NamedTuple):
     layer_path: str
     aliases: Mapping[str, str]
     text_config_key: str = ""
+    counted_only: bool = False
+
+
+def _counted(
+    build: Callable[[ConfigFields], Parts],
+    defaults: Mapping[str, Any],
+    aliases: Mapping[str, str] | None = None,
+    layer_path: str = "model.layers",
+    text_config_key: str = "",
+) -> Family:
+    return Family(build, defaults, layer_path, aliases or {}, text_config_key, counted_only=True)
 
 
 def _defaults(
@@ -118,6 +132,82 @@ _NEOX = {
     "attention_bias": True,
     "tie_word_embeddings": False,
 }
+_SMOLLM3 = _defaults(2048, 36, 16, 4, 11008, 128256, attention_bias=False, mlp_bias=False, tie_word_embeddings=True)
+_SEED_OSS = _defaults(
+    4096, 64, 80, 8, 27648, 155136, head_dim=128, attention_bias=True, attention_out_bias=False, mlp_bias=False
+)
+_OLMO2 = _defaults(4096, 32, 32, None, 11008, 50304, attention_bias=False)
+_HUNYUAN = _defaults(4096, 32, 32, None, 11008, 290943, head_dim=None, attention_bias=False)
+_COHERE = _defaults(8192, 40, 64, None, 22528, 256000, attention_bias=False, tie_word_embeddings=True)
+_NEMOTRON = _defaults(6144, 32, 48, None, 24576, 256000, head_dim=None, attention_bias=False, mlp_bias=False)
+_ERNIE = _defaults(1024, 18, 16, 2, 3072, 103424, head_dim=128, use_bias=False, tie_word_embeddings=True)
+_BLOOM = {
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "vocab_size": 250880,
+    "tie_word_embeddings": True,
+}
+_BLOOM_NAMES = {"n_embed": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads"}
+_OPT = {
+    **_defaults(768, 12, 12, None, 3072, 50272, tie_word_embeddings=True),
+    "max_position_embeddings": 2048,
+}
+_MPT = {
+    "hidden_size": 2048,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "vocab_size": 50368,
+    "tie_word_embeddings": True,
+}
+_MPT_NAMES = {"d_model": "hidden_size", "n_layers": "num_hidden_layers", "n_heads": "num_attention_heads"}
+_GLM4_MOE = {
+    **_defaults(4096, 46, 96, 8, 10944, 151552, attention_bias=False, num_local_experts=128, num_experts_per_tok=8),
+    "moe_intermediate_size": 1408,
+    "n_shared_experts": 1,
+    "first_k_dense_replace": 1,
+    "use_qk_norm": False,
+}
+_DEEPSEEK_V32 = {**_DEEPSEEK_V3, "index_head_dim": 128, "index_n_heads": 64}
+_MINIMAX_M2 = _defaults(3072, 62, 48, 8, 1536, 200064, head_dim=128, num_local_experts=256, num_experts_per_tok=8)
+_ERNIE_MOE = {
+    **_defaults(2560, 28, 20, 4, 12288, 103424, use_bias=False, tie_word_embeddings=True),
+    "num_local_experts": 64,
+    "num_experts_per_tok": 6,
+    "moe_intermediate_size": 1536,
+    "n_shared_experts": 2,
+    "moe_layer_start_index": 1,
+    "moe_layer_end_index": -1,
+    "moe_layer_interval": 1,
+}
+_ERNIE_MOE_NAMES = {
+    "moe_num_experts": "num_local_experts",
+    "moe_k": "num_experts_per_tok",
+    "moe_num_shared_experts": "n_shared_experts",
+}
+_LLAMA4 = {
+    **_defaults(5120, 48, 40, 8, 16384, 202048, head_dim=128, attention_bias=False),
+    "num_local_experts": 16,
+    "num_experts_per_tok": 1,
+    "moe_intermediate_size": 8192,
+    "n_shared_experts": 1,
+    "interleave_moe_layer_step": 1,
+    "moe_layers": None,
+}
+_LLAMA4_NAMES = {"intermediate_size": "moe_intermediate_size", "intermediate_size_mlp": "intermediate_size"}
+_QWEN3_NEXT = {
+    **_defaults(2048, 48, 16, 2, 5632, 151936, head_dim=256, attention_bias=False),
+    **_QWEN_MOE,
+    "num_local_experts": 512,
+    "num_experts_per_tok": 10,
+    "moe_intermediate_size": 512,
+    "shared_expert_intermediate_size": 512,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128,
+    "linear_value_head_dim": 128,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+}
 _EXPERTS = {"num_experts": "num_local_experts"}
 _ROUTED = {"n_routed_experts": "num_local_experts"}
 
@@ -141,4 +231,26 @@ FAMILIES: Mapping[str, Family] = {
     "gpt_oss": Family(moe.gpt_oss, _GPT_OSS, "model.layers", {}),
     "deepseek_v2": Family(moe.deepseek, _DEEPSEEK_V2, "model.layers", _ROUTED),
     "deepseek_v3": Family(moe.deepseek, _DEEPSEEK_V3, "model.layers", _ROUTED),
+    "smollm3": _counted(dense.llama, _SMOLLM3),
+    "granite": _counted(dense.llama, {**_LLAMA, "head_dim": None}),
+    "seed_oss": _counted(recent.seed_oss, _SEED_OSS),
+    "olmo2": _counted(recent.olmo2, _OLMO2),
+    "olmo3": _counted(recent.olmo2, _OLMO2),
+    "hunyuan_v1_dense": _counted(recent.hunyuan, _HUNYUAN),
+    "cohere": _counted(recent.cohere, {**_COHERE, "use_qk_norm": False}),
+    "cohere2": _counted(recent.cohere, _COHERE),
+    "nemotron": _counted(recent.nemotron, _NEMOTRON),
+    "ernie4_5": _counted(recent.ernie, _ERNIE),
+    "bloom": _counted(recent.bloom, _BLOOM, _BLOOM_NAMES, "transformer.h"),
+    "opt": _counted(recent.opt, _OPT, {"ffn_dim": "intermediate_size"}, "model.decoder.layers"),
+    "mpt": _counted(recent.mpt, _MPT, _MPT_NAMES, "transformer.blocks"),
+    "glm4_moe": _counted(recent_moe.glm4_moe, _GLM4_MOE, _ROUTED),
+    "deepseek_v32": _counted(recent_moe.deepseek_v32, _DEEPSEEK_V32, _ROUTED),
+    "minimax_m2": _counted(recent_moe.minimax_m2, _MINIMAX_M2),
+    "ernie4_5_moe": _counted(recent_moe.ernie_moe, _ERNIE_MOE, _ERNIE_MOE_NAMES),
+    "qwen3_next": _counted(recent_moe.qwen3_next, _QWEN3_NEXT, _EXPERTS),
+    "llama4_text": _counted(recent_moe.llama4, _LLAMA4, _LLAMA4_NAMES),
+    "llama4": _counted(recent_moe.llama4, _LLAMA4, _LLAMA4_NAMES, text_config_key="text_config"),
 }
+SAME_FAMILY: Mapping[str, str] = {"kimi_k2": "deepseek_v3"}
+"""A `model_type` that names another family's modules."""

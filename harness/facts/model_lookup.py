@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.facts.model_catalogue import catalogue_config, closest_name
+from harness.facts.model_catalogue import catalogue_config, closest_name, is_language_part_only
 from harness.facts.model_facts import LatentAttention, ModelFacts
-from harness.facts.model_families import FAMILIES, Family
+from harness.facts.model_families import FAMILIES, SAME_FAMILY, Family
 from harness.facts.model_parts import BadConfig, ConfigFields, Parameter, split_layers
 from harness.file_io import read_regular
 from harness.hostinfo.path_probe import answer_in_time
@@ -52,11 +52,12 @@ def facts_from_config(
     """Facts from a `transformers` configuration; missing fields have the defaults of `transformers`.
 
     `build`: let `transformers`, where it is installed, build a family without a formula here, on the meta device and in
-    a process of its own (seconds).
+    a process of its own (seconds); where that fails, estimate its size from the usual fields.
     """
     kind = config.get("model_type")
     if not isinstance(kind, str):
         return ModelLookup(None, why_not=f"{source} has no `model_type`")
+    kind = SAME_FAMILY.get(kind, kind)
     family = FAMILIES.get(kind)
     if family is None:
         return (
@@ -83,12 +84,25 @@ def _build_with_transformers(config: Mapping[str, Any], kind: str, source: str) 
 
     probe = probe_model(config)
     if isinstance(probe, str):
-        return ModelLookup(None, why_not=f"{_unknown_family(kind)}; {probe}")
+        return _estimate(config, kind, source, probe)
     layer_path, (before, layers, after) = split_layers(Parameter(name, shape) for name, shape in probe.parameters)
     facts = ModelFacts(
         family=kind, **probe.sizes, layer_path=layer_path, before=before, layers=layers, after=after, built=True
     )
     return ModelLookup(facts, f"{source}, built by transformers on the meta device")
+
+
+def _estimate(config: Mapping[str, Any], kind: str, source: str, why_not_built: str) -> ModelLookup:
+    from harness.facts.estimated_model import estimate_fields
+
+    try:
+        family, fields = estimate_fields(config)
+        facts = _facts_of_family(kind, family, fields)._replace(built=True, estimated=True)
+    except BadConfig as error:
+        return ModelLookup(
+            None, why_not=f"{_unknown_family(kind)}; {why_not_built}; no estimate is possible either: {error}"
+        )
+    return ModelLookup(facts, f"{source}, estimated from its sizes")
 
 
 def _facts_of_family(kind: str, family: Family, fields: ConfigFields) -> ModelFacts:
@@ -113,6 +127,7 @@ def _facts_of_family(kind: str, family: Family, fields: ConfigFields) -> ModelFa
         after=after,
         shared=_shared_expert_size(fields),
         latent=latent,
+        counted_only=family.counted_only,
     )
 
 
@@ -134,7 +149,7 @@ def _shared_expert_size(fields: ConfigFields) -> int:
         return fields.count("shared_expert_intermediate_size")
     if fields.get("n_shared_experts") is None:
         return 0
-    return fields.count("n_shared_experts") * fields.count("moe_intermediate_size")
+    return fields.count("n_shared_experts", minimum=0) * fields.count("moe_intermediate_size")
 
 
 def _latent_attention(fields: ConfigFields) -> LatentAttention:
@@ -169,7 +184,8 @@ def find_model(
         return facts_from_config(stored.config, f"`{stored.file}`", build=build)._replace(config=stored.config)
     catalogue_entry = catalogue_config(name_or_path)
     if catalogue_entry is not None:
-        return facts_from_config(catalogue_entry, "the catalogue")._replace(config=catalogue_entry)
+        part = " (the language model alone)" if is_language_part_only(name_or_path) else ""
+        return facts_from_config(catalogue_entry, f"the catalogue{part}")._replace(config=catalogue_entry)
     similar = closest_name(name_or_path)
     hint = f"; did you mean `{similar}`?" if similar else ""
     return ModelLookup(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from harness.facts.model_parts import (
     TWO_NORMS,
     ConfigFields,
+    Layers,
     Parameter,
     Parameters,
     Parts,
@@ -22,7 +23,8 @@ from harness.facts.model_parts import (
 )
 
 
-def _fused_experts(fields: ConfigFields, intermediate: int) -> Parameters:
+def fused_experts(fields: ConfigFields, intermediate: int) -> Parameters:
+    """All experts of a layer in two weights: gate and up, down."""
     experts, hidden = fields.count("num_local_experts"), fields.count("hidden_size")
     return (
         Parameter("mlp.experts.gate_up_proj", (experts, 2 * intermediate, hidden)),
@@ -34,12 +36,12 @@ def mixtral(fields: ConfigFields) -> Parts:
     """Mixtral: a router and experts in every layer."""
     hidden = fields.count("hidden_size")
     router = linear("mlp.gate", fields.count("num_local_experts"), hidden)
-    experts = _fused_experts(fields, fields.count("intermediate_size"))
+    experts = fused_experts(fields, fields.count("intermediate_size"))
     layer = (*attention(fields, False, False), *router, *experts, *norms(hidden, *TWO_NORMS))
     return decoder(fields, repeat_layer(fields, layer))
 
 
-def _is_sparse_layer(fields: ConfigFields) -> tuple[bool, ...]:
+def is_sparse_layer(fields: ConfigFields) -> tuple[bool, ...]:
     """Does this layer of a Qwen mixture have experts?"""
     dense, every = fields.numbers("mlp_only_layers"), fields.count("decoder_sparse_step")
     return tuple(index not in dense and (index + 1) % every == 0 for index in range(fields.num_layers))
@@ -51,25 +53,25 @@ def qwen2_moe(fields: ConfigFields) -> Parts:
     shared = fields.count("shared_expert_intermediate_size")
     block = (
         *linear("mlp.gate", fields.count("num_local_experts"), hidden),
-        *_fused_experts(fields, fields.count("moe_intermediate_size")),
+        *fused_experts(fields, fields.count("moe_intermediate_size")),
         *gated_mlp(hidden, shared, name="mlp.shared_expert"),
         *linear("mlp.shared_expert_gate", 1, hidden),
     )
     heads, ends = attention(fields, bias, False), norms(hidden, *TWO_NORMS)
     sparse, dense = (*heads, *block, *ends), (*heads, *gated_mlp(hidden, fields.count("intermediate_size")), *ends)
-    return decoder(fields, tuple(sparse if is_sparse else dense for is_sparse in _is_sparse_layer(fields)))
+    return decoder(fields, tuple(sparse if is_sparse else dense for is_sparse in is_sparse_layer(fields)))
 
 
 def qwen3_moe(fields: ConfigFields) -> Parts:
     """Qwen3-MoE: norms of queries and keys, experts without a shared one."""
     bias, hidden = fields.flag("attention_bias"), fields.count("hidden_size")
     block = (
-        *_fused_experts(fields, fields.count("moe_intermediate_size")),
+        *fused_experts(fields, fields.count("moe_intermediate_size")),
         *linear("mlp.gate", fields.count("num_local_experts"), hidden),
     )
     heads, ends = (*attention(fields, bias, bias), *qk_norms(fields)), norms(hidden, *TWO_NORMS)
     sparse, dense = (*heads, *block, *ends), (*heads, *gated_mlp(hidden, fields.count("intermediate_size")), *ends)
-    return decoder(fields, tuple(sparse if is_sparse else dense for is_sparse in _is_sparse_layer(fields)))
+    return decoder(fields, tuple(sparse if is_sparse else dense for is_sparse in is_sparse_layer(fields)))
 
 
 def gpt_oss(fields: ConfigFields) -> Parts:
@@ -97,17 +99,23 @@ def deepseek(fields: ConfigFields) -> Parts:
     """DeepSeek V2, V3 and R1: latent attention; the first layers dense, then experts and shared experts."""
     hidden, intermediate = fields.count("hidden_size"), fields.count("moe_intermediate_size")
     block = (
-        *_fused_experts(fields, intermediate),
+        *fused_experts(fields, intermediate),
         *linear("mlp.gate", fields.count("num_local_experts"), hidden),
         *gated_mlp(hidden, intermediate * fields.count("n_shared_experts"), name="mlp.shared_experts"),
     )
-    heads, ends = _latent_attention(fields), norms(hidden, *TWO_NORMS)
+    heads, ends = latent_attention(fields), norms(hidden, *TWO_NORMS)
     sparse, dense = (*heads, *block, *ends), (*heads, *gated_mlp(hidden, fields.count("intermediate_size")), *ends)
+    return decoder(fields, leading_dense(fields, dense, sparse))
+
+
+def leading_dense(fields: ConfigFields, dense: Parameters, sparse: Parameters) -> Layers:
+    """`first_k_dense_replace` dense layers, and sparse ones after them."""
     first = min(fields.count("first_k_dense_replace", 0, minimum=0), fields.num_layers)
-    return decoder(fields, (dense,) * first + (sparse,) * (fields.num_layers - first))
+    return (dense,) * first + (sparse,) * (fields.num_layers - first)
 
 
-def _latent_attention(fields: ConfigFields) -> Parameters:
+def latent_attention(fields: ConfigFields) -> Parameters:
+    """Queries through a low rank, keys and values through another, which the heads share."""
     hidden, heads, bias = (
         fields.count("hidden_size"),
         fields.count("num_attention_heads"),

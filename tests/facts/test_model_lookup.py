@@ -87,7 +87,43 @@ PUBLISHED = {
     "deepseek-ai/DeepSeek-V2-Lite": 15_706_484_224,
     "deepseek-ai/DeepSeek-V2": 235_741_434_880,
     "deepseek-ai/DeepSeek-V3": 671_026_404_352,
+    "mistralai/Ministral-8B-Instruct-2410": 8_019_808_256,
+    "Qwen/Qwen3-Coder-480B-A35B-Instruct": 480_154_875_392,
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": 1_777_088_000,
+    "baidu/ERNIE-4.5-0.3B-PT": 360_748_032,
+    "allenai/OLMo-2-1124-7B": 7_298_617_344,
+    "allenai/OLMo-2-1124-13B": 13_716_198_400,
+    "allenai/OLMo-2-0325-32B": 32_234_279_936,
+    "allenai/Olmo-3-1025-7B": 7_298_011_136,
+    "HuggingFaceTB/SmolLM3-3B": 3_075_098_624,
+    "ByteDance-Seed/Seed-OSS-36B-Base": 36_151_104_512,
+    "ibm-granite/granite-3.3-8b-base": 8_170_864_640,
+    "CohereLabs/c4ai-command-r-v01": 34_980_831_232,
+    "CohereLabs/c4ai-command-r-08-2024": 32_296_476_672,
+    "CohereLabs/c4ai-command-r-plus": 103_810_674_688,
+    "CohereLabs/c4ai-command-r7b-12-2024": 8_028_033_024,
+    "CohereLabs/c4ai-command-a-03-2025": 111_057_580_032,
+    "facebook/opt-1.3b": 1_315_758_080,
+    "facebook/opt-6.7b": 6_658_473_984,
+    "facebook/opt-13b": 12_853_473_280,
+    "bigscience/bloom-560m": 559_214_592,
+    "bigscience/bloom-7b1": 7_069_016_064,
+    "bigscience/bloom": 176_247_271_424,
+    "mosaicml/mpt-7b": 6_649_286_656,
 }
+ROUNDED = {
+    "meta-llama/Llama-4-Scout-17B-16E-Instruct": (107.77, 17.17),
+    "meta-llama/Llama-4-Maverick-17B-128E-Instruct": (400.71, 17.18),
+    "Qwen/Qwen3-Next-80B-A3B-Instruct": (79.67, 3.87),
+    "zai-org/GLM-4.5": (352.80, 33.63),
+    "zai-org/GLM-4.5-Air": (106.85, 13.42),
+    "moonshotai/Kimi-K2-Instruct": (1026.41, 32.86),
+    "moonshotai/Moonlight-16B-A3B": (15.96, 2.91),
+    "MiniMaxAI/MiniMax-M2": (228.69, 11.03),
+    "baidu/ERNIE-4.5-21B-A3B-PT": (21.83, 3.35),
+    "openai/gpt3-175b": (174.60, 174.60),
+}
+"""Billions, all and active: of the language model alone, without layers that predict a second token."""
 TINY = {"model_type": "llama", "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 32}
 
 
@@ -113,7 +149,45 @@ def test_catalogue_agrees_with_published_counts(name: str, count: int) -> None:
 def test_every_entry_is_counted(name: str) -> None:
     lookup = find_model(name)
     assert lookup.facts is not None, lookup.why_not
-    assert lookup.source == "the catalogue"
+    assert lookup.source.startswith("the catalogue")
+
+
+@pytest.mark.parametrize(("name", "billions"), ROUNDED.items())
+def test_mixtures_and_their_active_parameters(name: str, billions: tuple[float, float]) -> None:
+    facts = known(name)
+    found = (facts.num_parameters / 1e9, facts.active_parameters / 1e9)
+    assert found == pytest.approx(billions, abs=0.006)
+
+
+@pytest.mark.parametrize(
+    ("short", "name"),
+    [
+        ("gemma-3-27b", "google/gemma-3-27b-pt"),
+        ("gemma-2-27b-it", "google/gemma-2-27b"),
+        ("llama-3.3-70b", "meta-llama/Llama-3.3-70B-Instruct"),
+        ("llama-2-13b-chat", "meta-llama/Llama-2-13b-hf"),
+        ("Qwen3-8B-Base", "Qwen/Qwen3-8B"),
+        ("Qwen/Qwen3-30B-A3B-Thinking-2507", "Qwen/Qwen3-30B-A3B"),
+        ("deepseek-v3-0324", "deepseek-ai/DeepSeek-V3"),
+        ("mixtral-8x7b", "mistralai/Mixtral-8x7B-v0.1"),
+        ("kimi-k2", "moonshotai/Kimi-K2-Instruct"),
+        ("olmo-2-7b", "allenai/OLMo-2-1124-7B"),
+        ("llama-4-scout", "meta-llama/Llama-4-Scout-17B-16E-Instruct"),
+        ("command-a", "CohereLabs/c4ai-command-a-03-2025"),
+    ],
+)
+def test_names_without_the_words_for_stages_of_training(short: str, name: str) -> None:
+    assert known(short) == known(name)
+
+
+@pytest.mark.parametrize("name", ["mistral-7b", "someone/llama-3.1-8b", "someone/gemma-3-27b", "instruct", "-"])
+def test_a_name_that_may_mean_two_models_or_another_owner_is_unknown(name: str) -> None:
+    assert find_model(name).facts is None
+
+
+def test_a_repository_with_images_says_that_its_language_model_is_counted() -> None:
+    assert find_model("Qwen/Qwen2.5-VL-7B-Instruct").source == "the catalogue (the language model alone)"
+    assert find_model("google/gemma-3-4b-it").source == "the catalogue"
 
 
 def test_a_name_without_its_owner_in_any_case() -> None:
@@ -143,6 +217,7 @@ def test_layers_of_two_kinds() -> None:
 
 def test_a_misspelt_name_gets_the_right_one() -> None:
     assert "did you mean `llama-3.1-70b`" in find_model("lama-3.1-70b").why_not
+    assert "did you mean `gemma-3-27b-" in find_model("gemma3-27b").why_not
 
 
 def test_a_tied_embedding_is_multiplied_with_once() -> None:

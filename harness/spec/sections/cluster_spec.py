@@ -16,7 +16,13 @@ class ClusterSpec(Section):
     gpus_per_node: Positive | None = None
     """Accelerators per host."""
     gpu: str | None = None
-    """A kind that `harness plan` knows, such as `H100-80GB`."""
+    """A kind that `harness plan` knows, such as `H100-80GB`; or any name, with `gpu_memory` and `gpu_tflops`."""
+    gpu_memory: Quantity | None = None
+    """Memory of a GPU, such as `80GB`. It counts before that of a known `gpu`."""
+    gpu_tflops: Annotated[float, Field(gt=0.0, le=1e6)] | None = None
+    """Dense 16-bit peak of a GPU in TFLOP/s, without sparsity. It counts before that of a known `gpu`."""
+    gpu_memory_bandwidth: Quantity | None = None
+    """Memory bandwidth of a GPU, such as `3.35TB/s`. It counts before that of a known `gpu`."""
     host_memory: Quantity | None = None
     """Memory per host, such as `2TB`."""
     nvme: Quantity | None = None
@@ -29,6 +35,8 @@ class ClusterSpec(Section):
     """Total write rate of a host's disks."""
     checkpoint_write_bandwidth: Quantity | None = None
     """Write rate of a host to the file system of its checkpoints."""
+    checkpoint_shared_bandwidth: Quantity | None = None
+    """Write rate of that file system for all hosts together, such as `250GB/s`. Default of the plan: at most 2 TB/s."""
     link_bandwidth: Quantity | None = None
     """One direction between two GPUs of a host, as measured."""
     network_bandwidth: Quantity | None = None
@@ -37,6 +45,6 @@ class ClusterSpec(Section):
     pcie_bandwidth: Quantity | None = None
     """One direction between a GPU and host memory, as measured."""
     compute_efficiency: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
-    """Share of the dense peak that forward and backward reach. Default of the plan: 0.45."""
+    """Share of the dense peak that forward and backward reach, instead of rates fitted to published runs."""
     failure_hours_per_gpu: Annotated[float, Field(gt=0.0)] | None = None
     """Mean hours between failures of one GPU. Default of the plan: 50,700."""

@@ -80,6 +80,44 @@ CASES: dict[str, list[dict[str, Any]]] = {
         {"n_embd": 48, "n_layer": 3, "n_head": 6, "vocab_size": 101, "n_positions": 77},
         {**_SMALL, "n_inner": 100},
     ],
+    "smollm3": [{**_SMALL, "num_key_value_heads": 2, "intermediate_size": 80, "pad_token_id": None}],
+    "granite": [{**_SMALL, "num_key_value_heads": 2, "intermediate_size": 80, "mlp_bias": True}],
+    "seed_oss": [{**_SMALL, **_KV}, {**_SMALL, **_KV, "attention_out_bias": True, "mlp_bias": True}],
+    "olmo2": [{**_SMALL, "num_key_value_heads": 2, "intermediate_size": 80}],
+    "olmo3": [{**_SMALL, "intermediate_size": 80, "attention_bias": True}],
+    "hunyuan_v1_dense": [{**_SMALL, **_KV}],
+    "cohere": [
+        {**_SMALL, "num_key_value_heads": 2, "intermediate_size": 80},
+        {**_SMALL, "num_key_value_heads": 2, "intermediate_size": 80, "use_qk_norm": True},
+    ],
+    "cohere2": [{**_SMALL, "num_key_value_heads": 2, "intermediate_size": 80, "tie_word_embeddings": False}],
+    "nemotron": [{**_SMALL, **_KV}, {**_SMALL, **_KV, "mlp_bias": True, "attention_bias": True}],
+    "ernie4_5": [{**_SMALL, **_KV}, {**_SMALL, **_KV, "use_bias": True, "tie_word_embeddings": False}],
+    "bloom": [{"hidden_size": 48, "n_layer": 3, "n_head": 6, "vocab_size": 101}],
+    "opt": [{**_SMALL, "ffn_dim": 80, "word_embed_proj_dim": 48, "max_position_embeddings": 33}],
+    "mpt": [{"d_model": 48, "n_heads": 6, "n_layers": 3, "vocab_size": 101, "expansion_ratio": 3}],
+    "glm4_moe": [
+        {**_SMALL, **_KV, "n_routed_experts": 4, "moe_intermediate_size": 24, "use_qk_norm": True},
+        {**_SMALL, **_KV, "n_routed_experts": 4, "first_k_dense_replace": 2, "attention_bias": True},
+    ],
+    "deepseek_v32": [{**_SMALL, **_LATENT, "first_k_dense_replace": 1, "intermediate_size": 80, "index_n_heads": 4}],
+    "minimax_m2": [{**_SMALL, **_KV, "num_local_experts": 4}],
+    "ernie4_5_moe": [
+        {**_SMALL, "moe_num_experts": 4, "moe_intermediate_size": 24, "intermediate_size": 80},
+        {**_SMALL, "moe_num_experts": 4, "moe_num_shared_experts": 0, "moe_layer_start_index": 2, "use_bias": True},
+        {**_SMALL, "moe_num_experts": 4, "moe_layer_interval": 2, "moe_layer_end_index": 1},
+    ],
+    "qwen3_next": [
+        {**_SMALL, **_KV, "num_hidden_layers": 5, "num_experts": 4, "moe_intermediate_size": 24},
+        {**_SMALL, **_KV, "num_experts": 4, "layer_types": ["full_attention", "linear_attention", "full_attention"]},
+        {**_SMALL, **_KV, "num_experts": 4, "mlp_only_layers": [1], "linear_num_key_heads": 8},
+    ],
+    "llama4_text": [
+        {**_SMALL, **_KV, "num_local_experts": 4, "intermediate_size_mlp": 60},
+        {**_SMALL, **_KV, "num_local_experts": 4, "interleave_moe_layer_step": 2, "attention_bias": True},
+        {**_SMALL, **_KV, "num_local_experts": 4, "moe_layers": [2]},
+    ],
+    "llama4": [{"text_config": {**_SMALL, **_KV, "num_local_experts": 4}, "vision_config": {"num_hidden_layers": 1}}],
     "gpt_neox": [{**_SMALL, "intermediate_size": 80}, {**_SMALL, "tie_word_embeddings": True, "attention_bias": False}],
 }
 
@@ -110,9 +148,16 @@ def test_names_shapes_and_order_are_those_of_transformers(kind: str, fields: dic
 def test_defaults_are_those_of_transformers(kind: str) -> None:
     """With nothing but the number of layers given, everything else comes from the pinned defaults."""
     layer = {"num_hidden_layers": 1}
-    fields: dict[str, Any] = {"n_layer": 1} if kind == "gpt2" else {"text_config": layer} if kind == "gemma3" else layer
-    if kind == "phi3":
-        fields["pad_token_id"] = None
+    layer_keys = {"gpt2": "n_layer", "bloom": "n_layer", "mpt": "n_layers"}
+    fields: dict[str, Any] = {layer_keys[kind]: 1} if kind in layer_keys else layer
+    if kind in ("gemma3", "llama4"):
+        fields = {"text_config": layer}
+    # Defaults that transformers itself cannot build, or not without a smaller vocabulary.
+    fields |= {
+        "phi3": {"pad_token_id": None},
+        "hunyuan_v1_dense": {"head_dim": 128},
+        "nemotron": {"num_key_value_heads": 48},
+    }.get(kind, {})
     expected = [(name, tuple(p.shape)) for name, p in built(kind, fields).named_parameters()]
     assert [(p.name, p.shape) for p in facts(kind, fields).parameters()] == expected
     layers = transformers.AutoConfig.for_model(kind).get_text_config().num_hidden_layers
@@ -129,12 +174,11 @@ def test_an_untied_model_has_the_same_properties_as_the_module() -> None:
 @pytest.mark.parametrize(
     ("kind", "fields"),
     [
-        ("olmo2", {**_SMALL, "intermediate_size": 80}),
+        ("olmoe", {**_SMALL, "intermediate_size": 80, "num_experts": 4}),
         (
             "starcoder2",
             {**_SMALL, "num_key_value_heads": 2, "intermediate_size": 80, "bos_token_id": 1, "eos_token_id": 1},
         ),
-        ("glm4_moe", {**_SMALL, "intermediate_size": 80, "n_routed_experts": 4, "moe_intermediate_size": 24}),
     ],
 )
 def test_an_architecture_that_is_not_written_down_is_built(kind: str, fields: dict[str, Any]) -> None:

@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The size of a model of any family, from the fields that most configurations have: a Llama-like model of that size.
+
+An estimate: norms, biases and parts of a family's own are not known here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from harness.facts.model_families import Family
+from harness.facts.model_parts import (
+    TWO_NORMS,
+    BadConfig,
+    ConfigFields,
+    Parameters,
+    Parts,
+    attention,
+    decoder,
+    gated_mlp,
+    linear,
+    norms,
+)
+from harness.facts.moe_model_families import fused_experts, latent_attention
+from harness.facts.recent_moe_families import linear_attention
+
+_NAMES = {
+    "hidden_size": ("n_embd", "d_model", "n_embed", "model_dim"),
+    "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
+    "num_attention_heads": ("n_head", "n_heads", "num_heads"),
+    "num_key_value_heads": ("num_kv_heads", "n_kv_heads", "n_head_kv", "multi_query_group_num"),
+    "head_dim": ("attention_head_dim", "kv_channels"),
+    "intermediate_size": ("ffn_dim", "n_inner", "ffn_hidden_size", "d_ff"),
+    "vocab_size": ("padded_vocab_size",),
+    "num_local_experts": ("num_experts", "n_routed_experts", "moe_num_experts"),
+    "num_experts_per_tok": ("moe_k", "moe_topk", "moe_top_k", "num_experts_per_token", "top_k_experts"),
+    "moe_intermediate_size": ("expert_intermediate_size", "moe_ffn_hidden_size", "expert_ffn_hidden_size"),
+    "n_shared_experts": ("num_shared_experts", "num_shared_expert", "moe_num_shared_experts"),
+    "shared_expert_intermediate_size": (
+        "shared_intermediate_size",
+        "share_expert_dim",
+        "moe_shared_expert_intermediate_size",
+    ),
+    "first_k_dense_replace": ("moe_layer_start_index", "num_dense_layers"),
+    "decoder_sparse_step": ("moe_layer_freq", "moe_layer_interval", "interleave_moe_layer_step"),
+    "tie_word_embeddings": ("tie_embedding", "tie_embeddings"),
+    "qkv_bias": ("add_qkv_bias", "attention_bias", "use_bias", "bias"),
+    "activation": ("hidden_act", "hidden_activation", "activation_function", "mlp_hidden_act"),
+}
+"""Other names of each field, in the order in which they count."""
+_REQUIRED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+_TEXT_KEYS = ("text_config", "language_config", "llm_config")
+_GATED = ("silu", "swi", "glu")
+_OTHER_LAYERS = (
+    "hybrid_override_pattern",
+    "mamba_n_heads",
+    "ssm_state_size",
+    "state_size",
+    "conv_L_cache",
+    "hidden_size_per_layer_input",
+    "zero_expert_num",
+    "block_configs",
+)
+"""Fields of layers that are neither attention nor an MLP nor experts: an estimate would be far off."""
+_LATENT = {"q_lora_rank": None, "qk_rope_head_dim": 64, "v_head_dim": 128, "qk_nope_head_dim": 128}
+
+
+def estimate_fields(config: Mapping[str, Any]) -> tuple[Family, ConfigFields]:
+    """A family that builds the estimate, and the configuration under usual names. Raises BadConfig where a field is
+    missing that no estimate can do without.
+    """
+    text: Mapping[str, Any] = next((config[key] for key in _TEXT_KEYS if isinstance(config.get(key), Mapping)), {})
+    values = _rename({**config, **text})
+    for name in _REQUIRED:
+        if values.get(name) is None:
+            raise BadConfig(f"`{name}` is missing")
+    if values.get("is_moe") is False:
+        values["num_local_experts"] = None
+    other = next((name for name in _OTHER_LAYERS if values.get(name)), None)
+    if other is not None:
+        raise BadConfig(f"`{other}` stands for layers of a kind that is not estimated")
+    defaults: dict[str, Any] = {"num_key_value_heads": None, "intermediate_size": None, "num_experts_per_tok": 1}
+    experts = values.get("num_local_experts")
+    if isinstance(experts, int) and experts > 1:
+        defaults["num_local_experts"] = experts
+        values.setdefault("moe_intermediate_size", values.get("intermediate_size"))
+    if values.get("kv_lora_rank"):
+        defaults |= {"kv_lora_rank": None, **_LATENT}
+    defaults["tie_word_embeddings"] = not _is_gated(values)  # as GPT-2 and as Llama
+    if not values.get("shared_expert_intermediate_size"):
+        values.pop("shared_expert_intermediate_size", None)
+    return Family(_build, defaults, "model.layers", {}), ConfigFields(values, defaults, {})
+
+
+def _rename(config: Mapping[str, Any]) -> dict[str, Any]:
+    values = {key: _first(value) for key, value in config.items()}
+    for name, others in _NAMES.items():
+        if values.get(name) is None:
+            found = next((values[other] for other in others if values.get(other) is not None), None)
+            if found is not None:
+                values[name] = found
+    return values
+
+
+def _first(value: Any) -> Any:
+    """The number of a list that repeats one number for each layer, else the value itself."""
+    is_repeated = isinstance(value, list) and value and all(isinstance(v, int) and v == value[0] for v in value)
+    return value[0] if is_repeated and len(value) > 1 else value
+
+
+def _is_gated(values: Mapping[str, Any]) -> bool:
+    """Has the MLP a gate? By the name of its activation, else by a width that is not four times the hidden size."""
+    activation = values.get("activation")
+    if isinstance(activation, str):
+        return any(word in activation.lower() for word in _GATED) or "hidden_activation" in values
+    return values.get("intermediate_size") not in (None, 4 * values["hidden_size"])
+
+
+def _build(fields: ConfigFields) -> Parts:
+    hidden, ends = fields.count("hidden_size"), norms(fields.count("hidden_size"), *TWO_NORMS)
+    dense = _mlp(fields, fields.count("intermediate_size", 4 * hidden)) if _has_dense_layers(fields) else ()
+    sparse = _experts(fields) if fields.get("num_local_experts") not in (None, 0, 1) else dense
+    linear_layers = _linear_layers(fields)
+    kinds = {
+        (is_linear, is_sparse): (
+            *(linear_attention(fields) if is_linear else _attention(fields)),
+            *(sparse if is_sparse else dense),
+            *ends,
+        )
+        for is_linear in {False, *linear_layers}
+        for is_sparse in (False, True)
+    }
+    pairs = zip(linear_layers, _sparse_layers(fields), strict=True)
+    return decoder(fields, tuple(kinds[pair] for pair in pairs))
+
+
+def _mlp(fields: ConfigFields, width: int, name: str = "mlp") -> Parameters:
+    hidden = fields.count("hidden_size")
+    values = {"hidden_size": hidden, **{key: fields.get(key) for key in ("activation", "intermediate_size")}}
+    if fields.get("hidden_activation") is not None:
+        values["hidden_activation"] = True
+    if _is_gated(values):
+        return gated_mlp(hidden, width, name=name)
+    return (*linear(f"{name}.up_proj", width, hidden), *linear(f"{name}.down_proj", hidden, width))
+
+
+def _experts(fields: ConfigFields) -> Parameters:
+    hidden, width = fields.count("hidden_size"), fields.count("moe_intermediate_size")
+    shared = fields.get("shared_expert_intermediate_size")
+    if shared is None and fields.get("n_shared_experts"):
+        shared = fields.count("n_shared_experts") * width
+    return (
+        *linear("mlp.gate", fields.count("num_local_experts"), hidden),
+        *fused_experts(fields, width),
+        *(gated_mlp(hidden, shared, name="mlp.shared_experts") if isinstance(shared, int) and shared > 0 else ()),
+    )
+
+
+def _attention(fields: ConfigFields) -> Parameters:
+    if fields.get("kv_lora_rank"):
+        return latent_attention(fields)
+    return attention(fields, fields.flag("qkv_bias"), False)
+
+
+def _has_dense_layers(fields: ConfigFields) -> bool:
+    return not all(_sparse_layers(fields))
+
+
+def _sparse_layers(fields: ConfigFields) -> tuple[bool, ...]:
+    layers = fields.num_layers
+    if fields.get("num_local_experts") in (None, 0, 1):
+        return (False,) * layers
+    first, every = fields.get("first_k_dense_replace"), fields.get("decoder_sparse_step")
+    first, every = first if isinstance(first, int) else 0, every if isinstance(every, int) and every > 0 else 1
+    dense = fields.get("mlp_only_layers")
+    dense = frozenset(dense) if isinstance(dense, list) else frozenset()
+    return tuple(i >= first and i not in dense and (i + 1) % every == 0 for i in range(layers))
+
+
+def _linear_layers(fields: ConfigFields) -> tuple[bool, ...]:
+    """The layers with linear attention, as in Qwen3.5: by `layer_types`, or all but every n-th."""
+    layers, types = fields.num_layers, fields.get("layer_types")
+    if fields.get("linear_num_value_heads") is None:
+        return (False,) * layers
+    if isinstance(types, list) and len(types) == layers:
+        return tuple(kind == "linear_attention" for kind in types)
+    every = fields.count("full_attention_interval", 4)
+    return tuple((i + 1) % every != 0 for i in range(layers))

@@ -284,7 +284,8 @@ class Context:
         from harness.plan.planner import make_plan
 
         folder = Path(self.source.file).parent if self.source.file != "-" else None
-        return make_plan(self.run, folder, self.accelerator if self.accelerator == "cpu" else None)
+        gpu = self.accelerator if self.accelerator == "cpu" else None
+        return make_plan(self.run, folder, gpu, with_alternatives=False)
 
     # Findings
 

@@ -1,69 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Presets and layer specs of AutoTP, and what they make of a model's weights. Judges nothing."""
+"""Presets of AutoTP by the families that they fit, and norms over split heads. Judges nothing."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
-from typing import Any
-
-from harness.facts.model_lookup import ModelFacts
-
-
-def _iter_matrix_names(model: ModelFacts) -> Iterator[str]:
-    """Names of the weights that AutoTP may shard: those of linear layers, of one layer of each kind."""
-    kinds: set[int] = set()
-    for index, layer in enumerate(model.layers):
-        if id(layer) not in kinds:
-            kinds.add(id(layer))
-            yield from (f"{model.layer_path}.{index}.{weight.name}" for weight in layer if len(weight.shape) == 2)
-    yield from (weight.name for weight in model.after if len(weight.shape) == 2)
-
-
-def assign_roles(model: ModelFacts, specs: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """The role of each weight by `layer_specs`: `row`, `column`, `gathered`, `skip`. Weights without a match are left
-    out. The first spec whose pattern matches the beginning of the name wins (`module_inject/autotp_config.py`).
-    """
-    roles: dict[str, str] = {}
-    for name in _iter_matrix_names(model):
-        spec = next((spec for spec in specs if _is_match(spec, name, model.family)), None)
-        if spec is not None:
-            role = str(spec.get("partition_type", "column")).lower()
-            roles[name] = "gathered" if role == "column" and spec.get("gather_output") else role
-    return roles
-
-
-def _is_match(spec: Mapping[str, Any], name: str, family: str) -> bool:
-    """Is the layer spec one for this weight of a model of this family?"""
-    types = spec.get("model_types")
-    if isinstance(types, list | tuple) and types and family not in [str(type_).lower() for type_ in types]:
-        return False
-    return any(regex.match(name) for regex in _compile_patterns(spec))
-
-
-def _compile_patterns(spec: Mapping[str, Any]) -> list[re.Pattern[str]]:
-    """The patterns of a layer spec, without those that are no regular expressions."""
-    patterns = spec.get("patterns")
-    if not isinstance(patterns, list | tuple):
-        return []
-    regexes = [compile_pattern(pattern) for pattern in patterns if isinstance(pattern, str)]
-    return [regex for regex in regexes if regex is not None]
-
-
-@cache
-def compile_pattern(pattern: str) -> re.Pattern[str] | None:
-    """The regular expression; None where the pattern is none."""
-    try:
-        return re.compile(pattern)
-    except (re.error, OverflowError, RecursionError):
-        return None
-
-
-def read_layer_specs(config: Any) -> list[Mapping[str, Any]]:
-    """The `layer_specs` of a `partition_config` that are maps."""
-    specs = config.get("layer_specs") if isinstance(config, dict) else None
-    return [spec for spec in specs if isinstance(spec, dict)] if isinstance(specs, list) else []
+from harness.plan.layer_specs import compile_patterns, read_layer_specs
 
 
 def has_norm_sums(partition: object, layer_path: str) -> bool:
@@ -73,7 +13,7 @@ def has_norm_sums(partition: object, layer_path: str) -> bool:
         regex
         for spec in read_layer_specs(partition)
         if spec.get("grad_allreduce") and str(spec.get("partition_type", "")).lower() == "skip"
-        for regex in _compile_patterns(spec)
+        for regex in compile_patterns(spec)
     ]
     return all(any(regex.match(name) for regex in regexes) for name in names)
 

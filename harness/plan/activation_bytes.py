@@ -2,8 +2,8 @@
 """Bytes that the forward pass keeps for the backward pass: layers, head, and their peaks. Per token of a micro-batch.
 
 The formulas are those of `transformers` 5 modules in eager PyTorch, counted with saved-tensor hooks
-(tests/training/plan/test_plan_activations.py); other kernels and compiled models keep less. Latent attention, and
-models known from their built parameters alone, are estimates. The rows that use these bytes are in
+(tests/training/plan/test_plan_activations.py); other kernels and compiled models keep less. Models
+known from their built parameters alone are estimates. The rows that use these bytes are in
 `harness.plan.activation_items`.
 """
 
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from harness.facts.model_lookup import ModelFacts
 from harness.facts.model_parts import Parameters
+from harness.plan.trained_weights import LayerTraining, ModelTraining, saved_bytes_change
 
 _BytesPerToken = tuple[float, float]
 """Bytes a token of a layer: what every tensor-parallel rank keeps, and what they divide."""
@@ -33,16 +34,37 @@ class MicroBatchShape:
     tensor_parallel_size: int = 1
 
 
-def layer_bytes(model: ModelFacts, micro_batch: MicroBatchShape, layer: Parameters | None = None) -> int:
-    """Bytes that one decoder layer saves for backward, without checkpointing; by default the largest kind of layer."""
+def layer_bytes(
+    model: ModelFacts,
+    micro_batch: MicroBatchShape,
+    layer: Parameters | None = None,
+    training: LayerTraining | None = None,
+) -> int:
+    """Bytes that one decoder layer saves for backward, without checkpointing; by default the largest kind of layer, and
+    trained whole.
+    """
     layer = model.largest_layer if layer is None else layer
+    if training is not None and not training.saves:
+        return 0
     whole, divided = _FAMILIES.get(model.family, _llama_bytes)(model, micro_batch, layer)
+    if training is not None:
+        changes = saved_bytes_change(model, layer, training, micro_batch.element_bytes, micro_batch.attention)
+        whole, divided = whole + changes[0], divided + changes[1]
     return round(micro_batch.tokens * (whole + divided / micro_batch.tensor_parallel_size))
 
 
-def all_layer_bytes(model: ModelFacts, micro_batch: MicroBatchShape, count: int) -> int:
-    """Bytes that `count` layers save: the heaviest ones where they differ."""
-    return sum(sorted((layer_bytes(model, micro_batch, layer) for layer in model.layers), reverse=True)[:count])
+def all_layer_bytes(
+    model: ModelFacts, micro_batch: MicroBatchShape, count: int, training: ModelTraining | None = None
+) -> list[int]:
+    """Bytes that each of `count` layers saves: the heaviest ones where they differ, those first."""
+    known: dict[tuple[int, LayerTraining | None], int] = {}
+    sizes = []
+    for index, layer in enumerate(model.layers):
+        key = id(layer), training.layers[index] if training else None
+        if key not in known:
+            known[key] = layer_bytes(model, micro_batch, layer, key[1])
+        sizes.append(known[key])
+    return sorted(sizes, reverse=True)[:count]
 
 
 def _llama_bytes(model: ModelFacts, micro_batch: MicroBatchShape, layer: Parameters) -> _BytesPerToken:
@@ -60,6 +82,8 @@ def _llama_bytes(model: ModelFacts, micro_batch: MicroBatchShape, layer: Paramet
 def _mlp_bytes(model: ModelFacts, micro_batch: MicroBatchShape, layer: Parameters) -> float:
     if any(".experts." in parameter.name for parameter in layer):
         gate = micro_batch.element_bytes * (model.hidden + 1) if model.family == "qwen2_moe" else 0
+        if model.latent and micro_batch.element_bytes == 2:
+            gate = 4 * model.hidden  # the router's input in fp32
         return _expert_bytes(model, micro_batch) + 4 * micro_batch.element_bytes * model.shared + gate
     width = next(
         (parameter.shape[0] for parameter in layer if parameter.name == "mlp.gate_proj.weight"), model.intermediate
@@ -90,12 +114,21 @@ def _attention_bytes(model: ModelFacts, micro_batch: MicroBatchShape) -> float:
 
 
 def _latent_attention_bytes(model: ModelFacts, micro_batch: MicroBatchShape) -> float:
-    """Latent attention: low-rank inputs and their norms, then queries, keys, values and output of every head."""
+    """Latent attention: low-rank inputs and their norms, then queries, keys and output of every head. Values are a view
+    that keeps the plain part of the keys alive, and in fp32 the norm's input one that keeps the rotary part.
+
+    Heads as wide as their values take torch's flash kernel, whose output follows the layout of the queries and is
+    copied for the last projection; others take the memory-efficient one, on CUDA.
+    """
     if model.latent is None:
         return 0
-    ranks = model.latent.queries + model.latent.keys
-    heads = model.heads * (2 * (model.latent.plain + model.latent.rope) + 2 * model.latent.value)
-    return (4 + 2 * micro_batch.element_bytes) * ranks + 8 + micro_batch.element_bytes * heads + 4 * model.heads
+    latent, element_bytes = model.latent, micro_batch.element_bytes
+    width = latent.plain + latent.rope
+    copy = latent.value if width == latent.value else 0
+    heads = model.heads * (2 * width + latent.plain + 2 * latent.value + copy)
+    rotary = 4 * latent.rope if element_bytes == 4 else 0
+    ranks = latent.queries + latent.keys
+    return (4 + 2 * element_bytes) * ranks + 8 + rotary + element_bytes * heads + 4 * model.heads
 
 
 def _expert_bytes(model: ModelFacts, micro_batch: MicroBatchShape) -> float:
@@ -188,7 +221,7 @@ _FAMILIES: dict[str, Callable[[ModelFacts, MicroBatchShape, Parameters], _BytesP
 
 
 def head_bytes(model: ModelFacts, micro_batch: MicroBatchShape) -> int:
-    """Bytes that the final norm, the head and the loss save: the fp32 log-softmax above all."""
+    """Bytes that the final norm, the head and the loss save: the fp32 log-softmax above all. All of them trained."""
     norm = (
         8 * model.hidden + 4 if model.family.startswith("gemma") else (4 + micro_batch.element_bytes) * model.hidden + 4
     )

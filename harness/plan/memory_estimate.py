@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from harness.facts.devices import Device
 from harness.facts.model_lookup import ModelFacts
 from harness.plan.activation_items import activation_items
+from harness.plan.gpu_peaks import ALLOCATED, RESERVED, RESERVED_ZERO3, Share
 from harness.plan.memory_items import PHASES, TRAINING, MemoryItem, Phase, Tier, pinned_rounding_bytes
 from harness.plan.model_states import model_state_items
 from harness.plan.plan_settings import PlanSettings
@@ -22,7 +23,7 @@ from harness.plan.transient_memory import (
     heap_items,
     transient_items,
 )
-from harness.plan.zero_partitions import partition_model
+from harness.plan.zero_partitions import ZeroPartitions, partition_model
 
 HOST_RESERVE = 0.05
 _STATES = (
@@ -49,7 +50,7 @@ ITEM_GROUPS: Mapping[str, tuple[str, ...]] = {
         "small_gradients",
     ),
     "masters": ("master",),
-    "optimizer states": ("states",),
+    "optimizer states": ("states", "unused_states", "momentum"),
     "activations": ("activations", "logits", "recompute"),
     "buffers and temporaries": ("bucket", "temporary", "swap", "save", "resume", "rounding"),
     "assumed": ("context", "nccl", "slack", "process", "heap", "export"),
@@ -68,6 +69,8 @@ class MemoryEstimate:
     items: tuple[MemoryItem, ...]
     ranks_per_host: int
     pooled: bool
+    gathers_parameters: bool = False
+    """ZeRO-3, where blocks of the GPU's memory come and go, and leave gaps."""
 
     def items_of(self, tier: Tier) -> tuple[MemoryItem, ...]:
         """The items of one tier."""
@@ -96,6 +99,47 @@ class MemoryEstimate:
     def gpu_peak(self) -> int:
         """Bytes a rank on its device in that phase."""
         return self.bytes_at("gpu", self.gpu_peak_phase)
+
+    @property
+    def allocated_peak(self) -> int:
+        """Bytes of tensors on the GPU in the phase that has most of them: `torch.cuda.max_memory_allocated`."""
+        tensors = [item for item in self.items_of("gpu") if not item.assumed]
+        return max(sum(item.bytes for item in tensors if phase in item.phases) for phase in PHASES)
+
+    @property
+    def allocated_peak_range(self) -> tuple[int, int]:
+        """The lowest and the highest that most runs show."""
+        return ALLOCATED.of(self.allocated_peak)
+
+    @property
+    def reserved_peak(self) -> int:
+        """Bytes that torch's allocator takes from the GPU where there is room: `torch.cuda.max_memory_reserved`."""
+        return int(self._reserved_share.value * self.allocated_peak)
+
+    @property
+    def reserved_peak_range(self) -> tuple[int, int]:
+        """From the least allocated with the least gaps to the most with the most."""
+        low, high = self.allocated_peak_range
+        return self._reserved_share.of(low)[0], self._reserved_share.of(high)[1]
+
+    @property
+    def nvidia_smi_peak(self) -> int:
+        """Bytes that `nvidia-smi` shows for the process: with the CUDA context and NCCL's buffers."""
+        return self.reserved_peak + self._outside_torch
+
+    @property
+    def nvidia_smi_peak_range(self) -> tuple[int, int]:
+        """That of the reserved memory; half the context and NCCL at least, and twice at most."""
+        low, high = self.reserved_peak_range
+        return low + self._outside_torch // 2, high + 2 * self._outside_torch
+
+    @property
+    def _reserved_share(self) -> Share:
+        return RESERVED_ZERO3 if self.gathers_parameters else RESERVED
+
+    @property
+    def _outside_torch(self) -> int:
+        return sum(item.bytes for item in self.items_of("gpu") if item.kind in ("context", "nccl"))
 
     @property
     def host_peak_phase(self) -> Phase:
@@ -134,12 +178,17 @@ class MemoryEstimate:
         return max(sum(item.bytes for item in items if phase in item.phases) for phase in ("backward", "step"))
 
 
-def estimate_memory(model: ModelFacts, settings: PlanSettings, device: Device | None) -> MemoryEstimate:
-    """The memory of a run. An unknown device counts as a GPU of unknown size."""
+def estimate_memory(
+    model: ModelFacts, settings: PlanSettings, device: Device | None, partitions: ZeroPartitions | None = None
+) -> MemoryEstimate:
+    """The memory of a run. An unknown device counts as a GPU of unknown size. `partitions`: those of these settings,
+    where the caller has them already.
+    """
     pooled = device is not None and device.is_cpu
-    partitions = partition_model(model, settings)
+    partitions = partitions or partition_model(model, settings)
     if pooled:  # host pages that nothing is written to cost nothing: of a bucket, what the gradients fill
-        settings = replace(settings, reduce_bucket_size=min(settings.reduce_bucket_size, partitions.total))
+        bucket_size = min(settings.reduce_bucket_size, partitions.total)
+        settings = replace(settings, reduce_bucket_size=bucket_size, activation_device="none")
     candidates = [
         *model_state_items(settings, partitions),
         *activation_items(model, settings),
@@ -152,7 +201,7 @@ def estimate_memory(model: ModelFacts, settings: PlanSettings, device: Device | 
         items += [*cpu_process_items(settings, partitions), *heap]
     else:
         items += gpu_overhead_items(settings, items, pinned_rounding_bytes(items))
-    return MemoryEstimate(tuple(items), settings.ranks_per_host, pooled)
+    return MemoryEstimate(tuple(items), settings.ranks_per_host, pooled, settings.stage == 3)
 
 
 def with_activations(memory: MemoryEstimate, activations: Sequence[MemoryItem]) -> MemoryEstimate:
@@ -161,7 +210,7 @@ def with_activations(memory: MemoryEstimate, activations: Sequence[MemoryItem]) 
     states = [item for item in memory.items if item.kind not in kinds]
     items = [*states, *(item for item in activations if item.bytes)]
     slack = [allocator_slack_item(items)] if any(item.kind == "slack" for item in memory.items) else []
-    return MemoryEstimate((*items, *slack), memory.ranks_per_host, memory.pooled)
+    return replace(memory, items=(*items, *slack))
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +230,10 @@ class Fit:
     binding: str
     headroom: float | None = None
     """Share of the fullest tier that is left; negative where it is too small."""
+    phase: Phase | None = None
+    """When the fullest tier holds most; None for disks."""
+    fits_in_training: bool = False
+    """Is it too small only while an engine is built, a checkpoint is read or a folder is exported?"""
 
 
 def check_fit(memory: MemoryEstimate, capacity: Capacity) -> Fit:
@@ -197,10 +250,17 @@ def check_fit(memory: MemoryEstimate, capacity: Capacity) -> Fit:
         return Fit(None, "")
     binding = max(shares, key=lambda name: shares[name])
     headroom = 1 - shares[binding]
+    phase = {"GPU memory": memory.gpu_peak_phase, "host memory": memory.host_peak_phase}.get(binding)
     if headroom < 0:
-        return Fit(False, binding, headroom)
+        training = {
+            "GPU memory": (max(memory.bytes_at("gpu", each) for each in TRAINING), gpu),
+            "host memory": (memory.host_bytes_at(memory.training_peak_phase), host),
+            "NVMe": (memory.nvme_bytes, capacity.nvme),
+        }
+        in_training = all(need <= have for need, have in training.values() if have)
+        return Fit(False, binding, headroom, phase, in_training)
     unknown = (gpu is None and not memory.pooled) or host is None or (memory.nvme_bytes > 0 and capacity.nvme is None)
-    return Fit(None if unknown else True, binding, headroom)
+    return Fit(None if unknown else True, binding, headroom, phase)
 
 
 def replace_settings(settings: PlanSettings, **changes: object) -> PlanSettings:

@@ -48,6 +48,13 @@ def _frozen_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterato
         yield memory_item("gpu", label, shard, source) if on_gpu else pinned_item(label, shard, source)
 
 
+def _first_state_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
+    if settings.keeps_first_states:
+        first = ElementBytes(settings.param_bytes, partitions.total, "P")
+        label = ("unused_states", "states of a first Adagrad, which nothing reads")
+        yield memory_item("gpu", label, first, "s12 initialize_optimizer_states")
+
+
 def _gradient_phases(settings: PlanSettings) -> tuple[Phase, ...]:
     """The phases in which gradients exist: with accumulation the forward pass of the next micro-batch too."""
     return MICRO_BATCH if settings.accumulation > 1 else BACKWARD
@@ -69,10 +76,10 @@ def _stage0_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterato
         yield memory_item(
             "gpu", ("master", "fp32 master weights"), ElementBytes(4, num_parameters, "P"), "f16 fp32_groups_flat"
         )
-        # 4 bytes cast tensor by tensor, 4 flattened
-        yield memory_item(
-            "gpu", ("temporary", "fp32 gradients in the step"), ElementBytes(8, num_parameters, "P"), "f16 step", STEP
-        )
+        # 4 bytes cast tensor by tensor, and 4 flattened
+        gradients = ElementBytes(8 if settings.flattens_masters else 4, num_parameters, "P")
+        yield memory_item("gpu", ("temporary", "fp32 gradients in the step"), gradients, "f16 step", STEP)
+    yield from _first_state_items(settings, partitions)
     states = ElementBytes(4 * settings.num_states, num_parameters, "P")
     yield memory_item(
         "gpu", ("states", "optimizer states, from the first step on"), states, "torch optimizer", TRAINING
@@ -135,14 +142,21 @@ def _stage12_gradient_items(settings: PlanSettings, partitions: ZeroPartitions) 
             "gpu", label, partition_gradients, "s12 get_gradient_for_cpu_offload", _gradient_phases(settings) + STEP
         )
     if settings.contiguous_gradients or settings.optimizer_device != "none":
-        bucket = ElementBytes(
-            settings.comm_bytes * (2 if settings.overlap_comm else 1), settings.reduce_bucket_size, "reduce_bucket_size"
-        )
+        # one for each format that autocast communicates in, all of them as wide as the model's
+        num_buckets = (2 if settings.overlap_comm else 1) * (2 if settings.autocast_bytes else 1)
+        bucket = ElementBytes(settings.comm_bytes * num_buckets, settings.reduce_bucket_size, "reduce_bucket_size")
         yield memory_item("gpu", ("bucket", "gradient bucket"), bucket, "s12 setup_buckets", BACKWARD)
 
 
 def _stage12_optimizer_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
     yield from master_and_state_items(settings, partitions, "s12 single_partition_of_fp32_groups")
+    yield from _first_state_items(settings, partitions)
+    if partitions.muon_partition:
+        muon = ElementBytes(settings.comm_bytes, partitions.muon_partition, "P of matrices / N")
+        label = ("momentum", "next momentum, until the step has succeeded")
+        yield memory_item("gpu", label, muon, "s12 _muon_pending_momentum", TRAINING)
+        label = ("gradients", "updates of the matrices, by Muon")
+        yield memory_item("gpu", label, muon, "s12 _apply_muon_update", STEP)
     cast, flat = (
         ElementBytes(settings.master_bytes, partitions.partition_size, "P / N"),
         ElementBytes(settings.grad_bytes, partitions.partition_size, "P / N"),
@@ -171,7 +185,7 @@ def _stage12_cpu_optimizer_items(settings: PlanSettings, partitions: ZeroPartiti
     yield pinned_item(_GRADIENT_BUFFER, largest, "s12 temp_grad_buffer_for_cpu_offload")
     yield memory_item("gpu", _GRADIENT_BUFFER, largest, "s12 temp_grad_buffer_for_gpu_offload")
     if (
-        settings.stage == 2
+        settings.stage == 2  # stage 1 sums whole gradients on the device
         and settings.accumulation > 1
         and settings.grad_bytes == param_bytes
         and settings.master_bytes == 4

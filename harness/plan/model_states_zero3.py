@@ -111,8 +111,16 @@ def _gathered_parameter_items(settings: PlanSettings, partitions: ZeroPartitions
 
 
 def _bucket_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
-    bucket = ElementBytes(settings.comm_bytes, settings.reduce_bucket_size, "reduce_bucket_size")
-    yield memory_item("gpu", ("bucket", "gradient bucket"), bucket, "s3 ipg_buckets")
+    if settings.contiguous_gradients:  # one a format that autocast communicates in
+        width = settings.comm_bytes + settings.autocast_bytes
+        bucket = ElementBytes(width, settings.reduce_bucket_size, "reduce_bucket_size")
+        yield memory_item("gpu", ("bucket", "gradient bucket"), bucket, "s3 ipg_buckets")
+    else:
+        waiting = ElementBytes(
+            settings.param_bytes, min(settings.reduce_bucket_size, partitions.total), "min(bucket, P)"
+        )
+        label = ("gradients_whole", "gradients that wait for one reduction")
+        yield memory_item("gpu", label, waiting, "s3 __add_grad_to_ipg_bucket", BACKWARD)
     copy = ElementBytes(settings.comm_bytes, min(settings.reduce_bucket_size, partitions.total), "min(bucket, P)")
     source = "runtime/comm/coalesced_collectives.py reduce_scatter_coalesced"
     yield memory_item("gpu", ("temporary", "copy of the bucket in reduce-scatter"), copy, source, BACKWARD)
@@ -215,6 +223,7 @@ def master_and_state_items(
     elements, by default of the whole partition.
     """
     count = partitions.partition_size if num_elements is None else num_elements
+    muon = partitions.muon_partition * count // max(1, partitions.partition_size)
     master_bytes, state_bytes = settings.master_bytes, settings.state_bytes * settings.num_states
     name = (
         "second copy of the weights"
@@ -231,9 +240,12 @@ def master_and_state_items(
         else memory_item(tier, ("master", name), master, source)
     )
     label = ("states", "optimizer states, from the first step on")
-    yield memory_item(
-        tier, label, ElementBytes(state_bytes, count, "P / N"), "exp_avg and exp_avg_sq, or the momentum", TRAINING
-    )
+    source = "exp_avg and exp_avg_sq, or the momentum"
+    yield memory_item(tier, label, ElementBytes(state_bytes, count - muon, "P / N"), source, TRAINING)
+    if muon:
+        momentum = ElementBytes(settings.momentum_bytes, muon, "P of matrices / N")
+        label = ("states", "momentum of the matrices, by Muon")
+        yield memory_item(tier, label, momentum, "runtime/zero/muon/muon_optimizer.py", TRAINING)
 
 
 def _align_for_aio(numel: int) -> int:

@@ -11,41 +11,17 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from harness.patches.patch_registry import is_planned
+from harness.plan.bytes_per_parameter import BytesPerParameter
+from harness.plan.optimizer_states import Optimizer
 from harness.plan.patch_facts import patch_facts
 from harness.plan.resolved_run import ResolvedRun
+from harness.plan.tensor_shard import DEFAULT_PLAN, TensorPlanChoice
 from harness.plan.trainable_split import TrainableChoice
 from harness.spec.run_spec import RunSpec
 
 OffloadDevice = Literal["none", "cpu", "nvme"]
 _ACTIVATION_CHECKPOINTING = "activation_checkpointing"
 _BF16_STATE_KEYS = ("bf16_master_weights_and_grads", "bf16_optimizer_states")
-
-
-@dataclass(frozen=True, slots=True)
-class BytesPerParameter:
-    """Bytes a parameter of the model states, by kind, however many ranks share each of them."""
-
-    parameters: int
-    gradients: int
-    master: int
-    states: int
-
-    @property
-    def total(self) -> int:
-        """All of them: 16 with 16-bit weights, fp32 masters and Adam."""
-        return self.parameters + self.gradients + self.master + self.states
-
-    def per_rank(self, parameters: float, ranks: int, stage: int) -> float:
-        """Bytes a rank of the states alone, as in table 1 of the ZeRO paper (arXiv 1910.02054): what a stage shards is
-        divided by the ranks. No buffers and no padding.
-        """
-        unsharded = {0: self.total, 1: self.parameters + self.gradients, 2: self.parameters, 3: 0}[stage]
-        return parameters * (unsharded + (self.total - unsharded) / ranks)
-
-    def __str__(self) -> str:
-        parts = (self.parameters, "parameters"), (self.gradients, "gradients"), (self.master, "master weights")
-        terms = " + ".join(f"{width} {name}" for width, name in (*parts, (self.states, "optimizer states")) if width)
-        return f"{terms} = {self.total} bytes per parameter"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,14 +32,20 @@ class PlanSettings:
     none. `activation_device`: where the inputs of checkpointed layers wait; `partition_activations`: each
     tensor-parallel rank keeps its part of them. `leaf_decoder_layers`: ZeRO-3 gathers a decoder layer as one
     (`leaf_module`). `packing`: rows hold several documents. `loss_chunk_size`: tokens whose logits exist at once, 0 for
-    all of a micro-batch. `unsharded_head`, `unsharded_tied_head`: AutoTP leaves the head as it is, always or where it
-    is the embedding.
+    all of a micro-batch. `tensor_plan`: what the run says about AutoTP's plan.
 
     `separate_offload_grads`: an optimizer on the CPU or on NVMe has fp32 gradients of its own, as in DeepSpeed without
     the harness (`patches/cpu_offload_single_grad.py`, `nvme_offload_no_grad_swap.py`).
     `keeps_first_step_states`: the states of the first step stay in host memory where swapping is pipelined, as in
     DeepSpeed without the harness (`patches/nvme_release.py`). `trainable`: what the spec says of adapters and of frozen
-    parameters, None where all of them are trained.
+    parameters, None where all of them are trained. `compiled`: `train.torch_compile`. `binds_cores`: the launcher binds
+    each rank to cores of its own.
+
+    `keeps_first_states`: the engine keeps the states of a first optimizer, of all parameters. `flattens_masters`: the
+    master weights are one buffer. `autocast_bytes`: bytes of a gradient that autocast communicates in a format of its
+    own, which has its own buckets; 0 where there is one format. `copies_for_save`: saves in the background, from a copy
+    in host memory. `reentrant_checkpointing`: every layer's input requires a gradient, frozen embeddings or not.
+    `steps_matrices_by_muon`: with one momentum, and `num_states` for all else.
     """
 
     stage: int
@@ -112,11 +94,18 @@ class PlanSettings:
     leaf_decoder_layers: bool = False
     packing: bool = False
     loss_chunk_size: int = 0
-    unsharded_head: bool = False
-    unsharded_tied_head: bool = False
+    tensor_plan: TensorPlanChoice = DEFAULT_PLAN
     separate_offload_grads: bool = False
     keeps_first_step_states: bool = False
     trainable: TrainableChoice | None = None
+    compiled: bool = False
+    binds_cores: bool = False
+    keeps_first_states: bool = False
+    flattens_masters: bool = True
+    autocast_bytes: int = 0
+    copies_for_save: bool = False
+    reentrant_checkpointing: bool = False
+    steps_matrices_by_muon: bool = False
 
     @property
     def bytes_per_parameter(self) -> BytesPerParameter:
@@ -128,6 +117,11 @@ class PlanSettings:
     def swap_buffers_per_sub_group(self) -> int:
         """Swap buffers of one sub-group of the optimizer: its master weights, its states, its gradient."""
         return self.num_states + 2
+
+    @property
+    def momentum_bytes(self) -> int:
+        """Bytes of Muon's momentum of an element: as gradients, but at stages 1 and 2 on the CPU as Adam's states."""
+        return self.state_bytes if self.stage in (1, 2) and self.optimizer_device != "none" else self.comm_bytes
 
     @property
     def zero_world_size(self) -> int:
@@ -204,6 +198,8 @@ def settings_of(run: ResolvedRun) -> PlanSettings | None:
         optimizer_device = "cpu"  # stage_1_and_2.py: any offload device is the CPU
     mixed = spec.precision.bf16 or spec.precision.fp16
     width = 2 if mixed else 4
+    kind = Optimizer.of(spec.deepspeed.get("optimizer"), spec.optimizer.type, spec.optimizer.momentum)
+    is_offloaded = optimizer_device != "none"
     master, state = _master_and_state_bytes(spec) if mixed else (4, 4)
     checkpointing = spec.train.gradient_checkpointing
     return PlanSettings(
@@ -216,7 +212,7 @@ def settings_of(run: ResolvedRun) -> PlanSettings | None:
         comm_bytes=_comm_bytes(run, width),
         master_bytes=master,
         state_bytes=state,
-        num_states=_num_states(spec),
+        num_states=kind.num_states(stage=stage, is_offloaded=is_offloaded),
         micro_batch=batch.micro_batch,
         accumulation=batch.accumulation or 1,
         seq_length=spec.data.max_length,
@@ -243,9 +239,7 @@ def settings_of(run: ResolvedRun) -> PlanSettings | None:
         parameter_buffer_size=zero.get_offload_value("offload_param.buffer_size", 100_000_000),
         max_in_cpu=parameters.max_in_cpu if parameters else 1_000_000_000,
         hpz_partition_size=zero.get_int("zero_hpz_partition_size", 1) if stage == 3 else 1,
-        activation_device="cpu"
-        if checkpointing and _raw_value(spec, _ACTIVATION_CHECKPOINTING, "cpu_checkpointing") is True
-        else "none",
+        activation_device="cpu" if checkpointing and _offloads_activations(spec) else "none",
         partition_activations=checkpointing
         and _raw_value(spec, _ACTIVATION_CHECKPOINTING, "partition_activations") is True,
         quantized_weights=stage == 3 and zero.get_bool("zero_quantized_weights", False),
@@ -259,14 +253,22 @@ def settings_of(run: ResolvedRun) -> PlanSettings | None:
         ),
         packing=spec.data.packing,
         loss_chunk_size=run.loss_chunk_size if _is_patched(run, "chunked-loss") else 0,
-        unsharded_head=any(
-            _raw_value(spec, "tensor_parallel", key) is not None for key in ("preset_model", "partition_config")
-        ),
-        unsharded_tied_head=_raw_value(spec, "tensor_parallel", "vocab_parallel_lm_head") is False,
+        tensor_plan=TensorPlanChoice.from_block(spec.deepspeed.get("tensor_parallel")),
         separate_offload_grads=optimizer_device != "none"
         and not (_is_patched(run, "cpu-offload-single-grad") or _is_patched(run, "nvme-offload-no-grad-swap")),
         keeps_first_step_states=not _is_patched(run, "nvme-release", stage=3, optimizer_device="nvme"),
         trainable=TrainableChoice.from_spec(spec.model),
+        compiled=bool(spec.train.torch_compile),
+        binds_cores=bool(spec.launch.bind_cores_to_rank),
+        keeps_first_states=kind.keeps_first_states(stage=stage, is_offloaded=is_offloaded, mixed_precision=mixed),
+        flattens_masters=stage > 0 or kind.is_fused,
+        reentrant_checkpointing=spec.train.gradient_checkpointing_use_reentrant or _offloads_activations(spec),
+        steps_matrices_by_muon=kind.is_muon,
+        autocast_bytes=_autocast_bytes(run, width),
+        copies_for_save=run.kind == "spec"
+        and spec.checkpoint.async_save
+        and spec.checkpoint.save_steps is not None
+        and "nvme" not in (optimizer_device, parameters.device if parameters else "none"),
     )
 
 
@@ -281,13 +283,10 @@ def _is_patched(run: ResolvedRun, name: str, **alternative: Any) -> bool:
     return run.kind == "spec" and is_planned(name, facts, run.spec.launch.patches)
 
 
-def _num_states(spec: RunSpec) -> int:
-    """States of an element. Muon's matrices have one, what its Adam steps has two: counted as two throughout. Lion on
-    the CPU has a second one that nothing reads (`ops/lion/cpu_lion.py`).
-    """
-    kind = spec.optimizer.type
-    lion = 1 if spec.zero.offload_optimizer is None else 2
-    return {"sgd": 1 if spec.optimizer.momentum else 0, "lion": lion, "adagrad": 1}.get(kind, 2)
+def _offloads_activations(spec: RunSpec) -> bool:
+    """The spec's own key is rendered as DeepSpeed's, which a JSON may set too and which then decides."""
+    raw = _raw_value(spec, _ACTIVATION_CHECKPOINTING, "cpu_checkpointing")
+    return spec.train.offload_activations if raw is None else raw is True
 
 
 def _raw_value(spec: RunSpec, block: str, key: str) -> Any:
@@ -300,12 +299,24 @@ def _master_and_state_bytes(spec: RunSpec) -> tuple[int, int]:
     return tuple(2 if _raw_flag(spec, "bf16", key) else 4 for key in _BF16_STATE_KEYS)  # type: ignore[return-value]
 
 
+def _is_autocast(run: ResolvedRun) -> bool:
+    return run.spec.zero.stage > 0 and _raw_flag(run.spec, "torch_autocast", "enabled")
+
+
+def _autocast_bytes(run: ResolvedRun, width: int) -> int:
+    """Bytes of the gradients of linear layers under autocast, where other gradients are wider
+    (`runtime/torch_autocast.py`).
+    """
+    dtype = _raw_value(run.spec, "torch_autocast", "dtype")
+    bytes_of_linears = _dtype_bytes(dtype, 2)
+    return bytes_of_linears if _is_autocast(run) and bytes_of_linears != width else 0
+
+
 def _comm_bytes(run: ResolvedRun, width: int) -> int:
     """Bytes of a gradient between ranks: with Ulysses fp32 unless `communication_data_type` says otherwise. (ZeRO does
     not look at that key beside autocast.)
     """
-    is_autocast = run.spec.zero.stage > 0 and _raw_flag(run.spec, "torch_autocast", "enabled")
-    name = None if is_autocast else run.spec.deepspeed.get("communication_data_type")
+    name = None if _is_autocast(run) else run.spec.deepspeed.get("communication_data_type")
     return _dtype_bytes(name, 4 if run.parallel_dims.sequence > 1 else width)
 
 

@@ -93,7 +93,12 @@ def _load_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[
 
 
 def _save_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
-    """Tensors on a GPU pass through the host one storage at a time; those on the host are written from there."""
+    """Tensors on a GPU pass through the host one storage at a time; those on the host are written from there. A save in
+    the background writes a copy, which stays for the next one.
+    """
+    if settings.copies_for_save:
+        yield from _copy_items(settings, partitions)
+        return
     if settings.optimizer_device != "none":
         return
     master_bytes = settings.master_bytes
@@ -105,6 +110,32 @@ def _save_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[
     yield memory_item(
         "host", ("save", "one tensor on its way to the file"), amount, "torch.save of the flat buffers", SAVE
     )
+
+
+def _copy_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
+    """What a rank's files hold, each storage once: the optimizer's shard, and below stage 3 on one rank of the job the
+    weights. Stage 0 has one file. From the first save on.
+    """
+    source, widths = "harness/runtime/checkpoint/snapshot.py", settings.bytes_per_parameter
+    label = ("save", "copy of masters and states for a save in the background")
+    width = widths.master + widths.states
+    if settings.stage == 0:
+        states = ElementBytes(width, partitions.total, "P, one rank")
+        yield _once_a_job(label, states, source)
+    else:
+        shard = ElementBytes(width, partitions.partition_size, "P / N")
+        yield memory_item("host", label, shard, source, TRAINING)
+    label = ("save", "copy of the weights for a save in the background")
+    if settings.stage == 3:
+        frozen = ElementBytes(settings.param_bytes, partitions.frozen_shard, "P frozen / N")
+        yield memory_item("host", label, frozen, source, TRAINING)
+    else:
+        num_elements = partitions.frozen + (partitions.padded_total if settings.stage else partitions.total)
+        yield _once_a_job(label, ElementBytes(settings.param_bytes, num_elements, "P, one rank"), source)
+
+
+def _once_a_job(label: tuple[str, str], amount: ElementBytes, source: str) -> MemoryItem:
+    return MemoryItem("host", *label, amount.bytes, str(amount), source, TRAINING, shared=True)
 
 
 def _resume_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:

@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from harness.facts.model_lookup import ModelFacts, Parameter
 from harness.plan.gathered_parameters import embedding_numel_kept_gathered, num_layers_kept_gathered
 from harness.plan.plan_settings import PlanSettings
+from harness.plan.tensor_shard import TensorShard, shard_model
 from harness.plan.trainable_split import split_parameters
 
 GroupSizes = tuple[tuple[int, ...], ...]
+_MATRIX = 2
+"""Dimensions of a weight that is divided."""
 _MIN_SWAPPED_BYTES = 1 << 20
 """The smallest block that DeepSpeed writes to NVMe (swap_tensor/utils.py MIN_AIO_BYTES)."""
 _MIN_SWAPPED_NUMEL = _MIN_SWAPPED_BYTES // 4
@@ -34,6 +37,7 @@ class ZeroPartitions:
     one, of all ranks. `persistent_parameters`: those that stay gathered at stage 3. `hpz_partition`: ZeRO++'s second
     shard. `nvme_gradients`, `nvme_parameters`: elements of this rank's shards that are large enough for NVMe.
     `kept_gathered`: parameters that stay gathered from the forward to the backward pass, without the largest module.
+    `muon_partition`: this rank's share of the matrices that Muon steps.
     """
 
     total: int
@@ -53,6 +57,7 @@ class ZeroPartitions:
     nvme_parameters: int = 0
     frozen: int = 0
     frozen_shard: int = 0
+    muon_partition: int = 0
 
     @property
     def whole(self) -> int:
@@ -70,33 +75,43 @@ class ZeroPartitions:
         return tuple(share for share in self.sub_groups if share >= _MIN_SWAPPED_NUMEL)
 
 
-def local_parameters(model: ModelFacts, settings: PlanSettings) -> list[Parameter]:
-    """The parameters that one rank would hold without ZeRO: all, or an estimate under tensor or pipeline parallel.
+def tensor_parallel_shard(model: ModelFacts, settings: PlanSettings) -> TensorShard:
+    """What AutoTP divides of the model with these settings: roles of weights, the head, all-reduced widths."""
+    return shard_model(model, settings.tensor_parallel_size, settings.tensor_plan)
 
-    Tensor parallel divides matrices of the layers and the head; the first pipeline stage has its layers and the
-    embedding.
+
+def local_parameters(model: ModelFacts, settings: PlanSettings) -> list[Parameter]:
+    """The parameters that one rank would hold without ZeRO: all, or those of tensor rank 0, which has the most.
+
+    The first pipeline stage has the heaviest layers and the embedding. Tensor parallelism in a pipeline is Megatron's,
+    which divides every matrix of the layers; DeepSpeed has none (gate TP018). Layers of a family without a known plan
+    are counted in the same way.
     """
     if settings.tensor_parallel_size == settings.pipeline_parallel_size == 1:
         return list(model.parameters())
+    shard = _known_shard(model, settings)
+    if shard is not None:
+        return list(shard.local_parameters())
     count, degree = -(-model.num_layers // settings.pipeline_parallel_size), settings.tensor_parallel_size
     heaviest = sorted(model.layers, key=lambda layer: -sum(parameter.numel for parameter in layer))[:count]
-    inside = [
-        Parameter(parameter.name, _tensor_parallel_shape(parameter.shape, degree))
-        for layer in heaviest
-        for parameter in layer
-    ]
-    after = (
-        [Parameter(parameter.name, _tensor_parallel_shape(parameter.shape, degree)) for parameter in model.after]
-        if settings.pipeline_parallel_size == 1
-        else []
-    )
-    return [*model.before, *inside, *after]
+    inside = [_divide_matrix(parameter, degree) for layer in heaviest for parameter in layer]
+    after = [_divide_matrix(parameter, degree) for parameter in model.after]
+    return [*model.before, *inside, *(after if settings.pipeline_parallel_size == 1 else [])]
+
+
+def _known_shard(model: ModelFacts, settings: PlanSettings) -> TensorShard | None:
+    """AutoTP's division; None in a pipeline, and for a family without a known plan."""
+    shard = tensor_parallel_shard(model, settings)
+    return shard if shard.is_known and settings.pipeline_parallel_size == 1 else None
 
 
 def local_num_parameters(model: ModelFacts, settings: PlanSettings) -> int:
     """Elements of `local_parameters`."""
     if settings.tensor_parallel_size == settings.pipeline_parallel_size == 1:
         return model.num_parameters
+    shard = _known_shard(model, settings)
+    if shard is not None:
+        return shard.num_local_parameters
     return sum(parameter.numel for parameter in local_parameters(model, settings))
 
 
@@ -109,26 +124,28 @@ def count_trainable(model: ModelFacts, settings: PlanSettings) -> tuple[int, int
 
 
 def local_vocab_size(model: ModelFacts, settings: PlanSettings) -> int:
-    """Words whose logits a rank computes: those of its part of the head where AutoTP divides it. Presets and partition
-    configurations leave the head whole, as a rule.
-    """
-    whole = settings.unsharded_head or (settings.unsharded_tied_head and model.tied)
-    return model.vocab if whole else -(-model.vocab // settings.tensor_parallel_size)
+    """Words whose logits a rank computes: those of its part of the head where AutoTP divides it."""
+    shard = tensor_parallel_shard(model, settings)
+    is_whole = shard.is_known and shard.head == "whole"
+    return model.vocab if is_whole else -(-model.vocab // settings.tensor_parallel_size)
 
 
-def _tensor_parallel_shape(shape: tuple[int, ...], degree: int) -> tuple[int, ...]:
-    return shape if len(shape) == 1 else (-(-shape[0] // degree), *shape[1:])
-
-
-def _tensor_parallel_numel(parameter: Parameter, degree: int) -> int:
-    return Parameter(parameter.name, _tensor_parallel_shape(parameter.shape, degree)).numel
+def _divide_matrix(parameter: Parameter, degree: int) -> Parameter:
+    """A part of a matrix, along its first dimension; vectors and stacks of experts stay whole."""
+    if len(parameter.shape) != _MATRIX:
+        return parameter
+    outputs, inputs = parameter.shape
+    return parameter._replace(shape=(-(-outputs // degree), inputs))
 
 
 def partition_model(model: ModelFacts, settings: PlanSettings) -> ZeroPartitions:
     """Partition the model as DeepSpeed would with these settings."""
     parameters, frozen = _split_local_parameters(model, settings)
-    groups = weight_decay_group_sizes(parameters, settings.decay_groups)
     ranks = settings.zero_world_size
+    muon = [p for p in parameters if settings.steps_matrices_by_muon and _is_hidden_matrix(p, model)]
+    others = [p for p in parameters if p not in set(muon)] if muon else parameters
+    muon_groups = weight_decay_group_sizes(muon, decay=False) if muon else ()
+    groups = (*muon_groups, *weight_decay_group_sizes(others, settings.decay_groups))
     trainable_sizes = [parameter.numel for parameter in parameters]
     sizes = [*trainable_sizes, *(parameter.numel for parameter in frozen)]
     frozen_shards = [-(-parameter.numel // ranks) for parameter in frozen]
@@ -144,6 +161,9 @@ def partition_model(model: ModelFacts, settings: PlanSettings) -> ZeroPartitions
         total=sum(trainable_sizes),
         padded_total=sum(padded),
         partition_size=sum(map(sum, shares)) if stage3 else sum(padded) // ranks,
+        muon_partition=sum(map(sum, shares[: len(muon_groups)]))
+        if stage3
+        else sum(padded[: len(muon_groups)]) // ranks,
         owned_gradients=_owned_gradient_numel(groups, ranks) if settings.stage in (1, 2) else (),
         sub_groups=tuple(share for share, _ in sub_groups),
         undivided_sub_group=max(full for _, full in sub_groups),
@@ -153,12 +173,10 @@ def partition_model(model: ModelFacts, settings: PlanSettings) -> ZeroPartitions
         largest_parameter=max(sizes),
         largest_gradient=max(trainable_sizes),
         largest_module=max(
-            -(-model.largest_module // (settings.tensor_parallel_size if model.experts else 1)),
+            _largest_module_numel(model, settings, max(sizes)),
             model.largest_layer_parameters if settings.leaf_decoder_layers else 0,
         ),
-        largest_parameter_in_layer=max(
-            _tensor_parallel_numel(parameter, settings.tensor_parallel_size) for parameter in model.largest_layer
-        ),
+        largest_parameter_in_layer=max(parameter.numel for parameter in _largest_local_layer(model, settings)),
         kept_gathered=_kept_gathered_numel(model, settings),
         hpz_partition=_hpz_partition_numel(sizes, settings),
         nvme_gradients=sum(_nvme_gradient_numel(numel) for share in shares for numel in share) if stage3 else 0,
@@ -173,15 +191,45 @@ def partition_model(model: ModelFacts, settings: PlanSettings) -> ZeroPartitions
     )
 
 
+def _largest_module_numel(model: ModelFacts, settings: PlanSettings, largest_parameter: int) -> int:
+    """Elements of the largest module with weights of its own on this rank; the experts of a layer are one."""
+    if settings.tensor_parallel_size == 1:
+        return model.largest_module
+    experts = sum(p.numel for p in _largest_local_layer(model, settings) if ".experts." in p.name)
+    return max(largest_parameter, experts)
+
+
+def _largest_local_layer(model: ModelFacts, settings: PlanSettings) -> Sequence[Parameter]:
+    """The parameters of the largest kind of layer on this rank."""
+    if settings.tensor_parallel_size == 1:
+        return model.largest_layer
+    shard = _known_shard(model, settings)
+    if shard is None:
+        return [_divide_matrix(parameter, settings.tensor_parallel_size) for parameter in model.largest_layer]
+    return shard.largest_local_layer()
+
+
+def _is_hidden_matrix(parameter: Parameter, model: ModelFacts) -> bool:
+    """Is it stepped by Muon: a matrix that is no embedding and no head (`patches/muon_embeddings.py`)?"""
+    outside = {p.name for p in (*model.before, *model.after)}
+    return len(parameter.shape) > 1 and parameter.name not in outside and "embed" not in parameter.name
+
+
 def _split_local_parameters(
     model: ModelFacts, settings: PlanSettings
 ) -> tuple[Sequence[Parameter], Sequence[Parameter]]:
-    """(trainable, frozen). Of a part of a model that AutoTP or a pipeline cuts, all count as trainable."""
-    if settings.tensor_parallel_size == settings.pipeline_parallel_size == 1:
-        split = split_parameters(model, settings.trainable)
-        if split.trainable:
-            return split
-    return local_parameters(model, settings), ()
+    """(trainable, frozen). Of a part of a model that a pipeline cuts, all count as trainable."""
+    is_whole = settings.tensor_parallel_size == settings.pipeline_parallel_size == 1
+    if settings.trainable is None and not is_whole:
+        return local_parameters(model, settings), ()
+    split = split_parameters(model, settings.trainable)
+    if is_whole and split.trainable:
+        return split
+    shard = _known_shard(model, settings)
+    if shard is None or not split.trainable:
+        return local_parameters(model, settings), ()
+    local = [[p._replace(shape=shard.local_shape(p)) for p in parameters] for parameters in split]
+    return local[0], local[1]
 
 
 def _kept_gathered_numel(model: ModelFacts, settings: PlanSettings) -> int:

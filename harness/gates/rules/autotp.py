@@ -5,9 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from harness.facts.tensor_parallel_plans import SCALED_EMBEDDINGS
 from harness.findings import Finding, Fix
 from harness.gates.divisors import largest_divisor
 from harness.gates.registry import Cite, Context, gate
+from harness.plan.tensor_shard import TensorPlanChoice, shard_model
 
 _DEGREE = "parallel.tensor_parallel_size"
 _INFERENCE_BLOCKS = ("tp", "tensor_parallel")
@@ -420,11 +422,12 @@ def liger_without_head(ctx: Context) -> Iterator[Finding]:
     """Liger's cross-entropy without a vocabulary-parallel head.
 
     `tensor_parallel.vocab_parallel_ce_backend: liger` while the output head is not sharded over the vocabulary: with
-    `vocab_parallel_lm_head: false`, or where it is not set and the model does not tie its embeddings.
+    `vocab_parallel_lm_head: false`, or where it is not set and the model does not tie its embeddings, is a Gemma or a
+    Gemma 2, or has a preset or a `partition_config`.
 
     Why: "vocab_parallel_ce_backend='liger' requires a no-gather vocabulary-parallel LM head": a ValueError at
-    initialisation, after the model has been sharded (run on 0.19.8). Left to itself DeepSpeed shards the head only of
-    models with tied embeddings.
+    initialisation, after the model has been sharded (run on 0.19.8). Left to itself DeepSpeed shards the head over the
+    vocabulary only by the plan of `transformers`, where it is tied to an embedding without a forward of its own.
 
     Example:
         parallel.tensor_parallel_size: 2
@@ -432,16 +435,31 @@ def liger_without_head(ctx: Context) -> Iterator[Finding]:
         deepspeed.tensor_parallel.vocab_parallel_ce_backend: liger
     """
     head = ctx.ds("tensor_parallel.vocab_parallel_lm_head")
-    has_untied_head = ctx.model is not None and not ctx.model.tied
-    if head is True or (head is None and not has_untied_head):
+    choice = TensorPlanChoice.from_block(ctx.run.spec.deepspeed.get("tensor_parallel"))
+    shard = None if ctx.model is None else shard_model(ctx.model, ctx.tensor_parallel_size, choice)
+    if shard is None or not shard.is_known:
+        may_be_sharded = head is not False
+    else:
+        may_be_sharded = bool(shard.refusal) or shard.head == "vocabulary"
+    if may_be_sharded:
         return
     key = "deepspeed.tensor_parallel.vocab_parallel_ce_backend"
     switch = "deepspeed.tensor_parallel.vocab_parallel_lm_head"
-    reason = "is switched off" if head is False else "a model without tied embeddings does not get"
+    if head is False:
+        reason = "is switched off"
+    elif choice.preset or choice.partition:
+        reason = "a preset or a `partition_config` does not give"
+    elif ctx.model is not None and ctx.model.tied:
+        reason = f"a `{ctx.model.family}` model does not get"
+    else:
+        reason = "a model without tied embeddings does not get"
+    is_possible = ctx.model is None or not ctx.model.tied or ctx.model.family not in SCALED_EMBEDDINGS
     yield ctx.finding(
         f"{ctx.key(key)} `liger` needs a vocabulary-parallel head, which {reason}",
         key,
         related=[(switch, "switched off here"), ("model.name_or_path", "the model")],
         notes=["DeepSpeed raises ValueError at initialisation"],
-        fix=ctx.fix_to_set(switch, True, effect="shards the head over the vocabulary"),
+        fix=ctx.fix_to_set(switch, True, effect="shards the head over the vocabulary")
+        if is_possible
+        else ctx.fix_to_remove(key, effect="the plain cross-entropy"),
     )

@@ -8,14 +8,8 @@ from typing import Any
 
 from harness.findings import Finding, Fix
 from harness.gates.registry import Cite, Context, gate
-from harness.gates.tensor_plans import (
-    PRESETS,
-    SPLIT_HEAD_NORMS,
-    assign_roles,
-    compile_pattern,
-    has_norm_sums,
-    read_layer_specs,
-)
+from harness.gates.tensor_plans import PRESETS, SPLIT_HEAD_NORMS, has_norm_sums
+from harness.plan.layer_specs import assign_roles, compile_pattern, read_layer_specs
 from harness.spec.suggestions import nearest_name
 
 _DEGREE = "parallel.tensor_parallel_size"
@@ -79,8 +73,6 @@ _UNKNOWN_STYLES = {
     "deepseek_v3": "packed_colwise",
 }
 """The families whose own plan DeepSpeed rejects, each with a style in it that it does not know."""
-_PRESETS_INSTEAD = {"mixtral": "mixtral", "qwen2_moe": "qwen2"}
-"""The presets that train such models, of the families that have one."""
 
 
 @gate(
@@ -101,8 +93,8 @@ def unknown_plan_styles(ctx: Context) -> Iterator[Finding]:
 
     Why: Since 0.19.6 DeepSpeed takes the `tp_plan` that `transformers` ships with the model, and rejects the whole plan
     when one style in it is unknown: `ValueError: HuggingFace tp_plan contains unsupported partition style(s)` at
-    initialisation (run on 0.19.8 with transformers 5.23 for phi3, mixtral and qwen3_moe; read for the others). A plan
-    of one's own comes first, so a preset or a `partition_config` gets around it.
+    initialisation (run on 0.19.8 with transformers 5.24 for all six families). A plan of one's own comes first, so a
+    preset or a `partition_config` gets around it: see `experts-whole-under-autotp` and `latent-keys-drift-apart`.
 
     Example:
         model.name_or_path: mistralai/Mixtral-8x7B-v0.1
@@ -112,18 +104,16 @@ def unknown_plan_styles(ctx: Context) -> Iterator[Finding]:
     if model is None or model.family not in _UNKNOWN_STYLES or _read_preset(ctx) in PRESETS:
         return
     family = model.family
-    preset = _PRESETS_INSTEAD.get(family)
-    if preset:
-        fix = ctx.fix_to_set(_PRESET, preset, effect="shards attention, not the experts")
-    else:
-        fix = ctx.fix_to_set(_DEGREE, 1, effect="trains data parallel, with more memory a rank")
+    notes = ["DeepSpeed raises ValueError at initialisation", "a `partition_config` of your own is taken instead"]
+    if model.experts:
+        notes[1] += "; it shards attention, not the experts"
     yield ctx.finding(
         f"the tensor plan of `{family}` models has `{_UNKNOWN_STYLES[family]}`, which DeepSpeed rejects",
         _DEGREE,
         label="refused for this model",
         related=[("model.name_or_path", "the model"), ("model.config", "the model")],
-        notes=["DeepSpeed raises ValueError at initialisation", "a `partition_config` of your own is taken instead"],
-        fix=fix,
+        notes=notes,
+        fix=ctx.fix_to_set(_DEGREE, 1, effect="trains data parallel, with more memory a rank"),
     )
 
 
@@ -194,7 +184,7 @@ def preset_of_another_model(ctx: Context) -> Iterator[Finding]:
     """
     model = ctx.model
     preset = _read_preset(ctx)
-    if model is None or model.built or model.family in PRESETS[preset]:
+    if model is None or model.built or model.counted_only or model.family in PRESETS[preset]:
         return
     if preset == model.family == "phi3":
         problem = "the preset `phi3` shards what a `phi3` model's own code still cuts at full width"

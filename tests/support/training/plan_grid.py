@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 from typing import Any
 
 from harness.facts.model_lookup import ModelFacts, facts_from_config
@@ -15,6 +17,7 @@ from harness.plan.resolved_run import resolve_run
 from harness.plan.trainable_split import TrainableChoice
 from harness.plan.zero_partitions import partition_model
 from harness.spec.run_spec import RunSpec
+from harness.spec.sections.model_spec import ModelSpec
 
 _SMALL = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
 _WIDE = {**_SMALL, "num_key_value_heads": 2, "intermediate_size": 96, "vocab_size": 259}
@@ -39,8 +42,33 @@ LEAN = {"bf16": {"enabled": True, "bf16_master_weights_and_grads": True, "bf16_o
 LEAN_MASTER = {"bf16": {"enabled": True, "bf16_master_weights_and_grads": True}}
 SGD = {"optimizer": {"type": "SGD", "params": {"lr": 1e-3, "momentum": 0.9}}}
 LION = {"optimizer": {"type": "Lion", "params": {"lr": 1e-4}}}
-_FROZEN = ("model.embed_tokens.*", "*.mlp.*", "*norm*")
+TRAINED: dict[str, dict[str, Any]] = {
+    "": {},
+    "frozen": {"freeze": ["model.embed_tokens.*", "*.mlp.*", "*norm*"]},
+    "attention": {"train_only": ["*attn*"]},
+    "last-layer": {"train_only": ["*.1.*"]},
+    "lora": {"lora": {"r": 3}},
+    "lora-all": {"lora": {"r": 4, "target_modules": "all-linear"}},
+    "lora-saved": {"lora": {"r": 2, "target_modules": ["q_proj", "down_proj"], "modules_to_save": ["lm_head"]}},
+    "lora-bias": {"lora": {"r": 5, "bias": "all", "exclude_modules": ["v_proj"], "target_modules": "all-linear"}},
+    "lora-frozen": {"lora": {"r": 4, "rank_pattern": {"v_proj": 7}}, "freeze": ["*.0.*lora_A*"]},
+}
+ADAGRAD = {"optimizer": {"type": "Adagrad", "params": {"lr": 1e-3}}}
+RMSPROP = {"optimizer": {"type": "RMSprop", "params": {"lr": 1e-3, "momentum": 0.9}}}
+ADAFACTOR = {"optimizer": {"type": "Adafactor", "params": {"lr": 1e-3}}}
+MUON = {"optimizer": {"type": "Muon", "params": {"lr": 1e-3, "momentum": 0.9}}}
+AUTOCAST = {"torch_autocast": {"enabled": True, "dtype": "bfloat16"}}
 PLAIN_SGD = {"optimizer": {"type": "SGD", "params": {"lr": 1e-3}}}
+_OPTIMIZERS = {
+    "momentum": SGD,
+    "plain": PLAIN_SGD,
+    "lion": LION,
+    "adagrad": ADAGRAD,
+    "rmsprop": RMSPROP,
+    "adafactor": ADAFACTOR,
+    "muon": MUON,
+}
+_PLACES = (*((stage, "none", "none") for stage in range(4)), *((stage, "cpu", "none") for stage in (1, 2, 3)))
 
 
 @dataclass(frozen=True)
@@ -57,17 +85,17 @@ class Case:
     accumulation: int = 2
     zero: dict[str, Any] = field(default_factory=dict)
     more: dict[str, Any] = field(default_factory=dict)
-    freeze: tuple[str, ...] = ()
-    """Globs over names of parameters that are not trained."""
+    trained: str = ""
+    """What is trained of the model, a name of `TRAINED`; all of it by default."""
 
     def __str__(self) -> str:
         parts = [f"{self.world}x{self.model}", f"stage{self.stage}", "bf16" if self.bf16 else "fp32"]
         parts += [f"{self.optimizer_at}-{self.parameters_at}", "decay" if self.decay else ""]
-        parts += ["frozen" if self.freeze else ""]
+        parts += [self.trained]
         parts += [f"accumulate{self.accumulation}" if self.accumulation != 2 else ""]
         parts += [f"{key}{value}" for key, value in self.zero.items()]
         parts += [f"{key}.{list(value)[-1]}" for key, value in self.more.items() if key != "optimizer"]
-        parts += [name for name, more in (("momentum", SGD), ("plain", PLAIN_SGD), ("lion", LION)) if self.more == more]
+        parts += [name for name, more in _OPTIMIZERS.items() if self.more == more]
         return "-".join(part for part in parts if part)
 
     def config(self) -> dict[str, Any]:
@@ -93,9 +121,7 @@ class Case:
     def settings(self) -> PlanSettings:
         """What the planner sees."""
         config = self.config()
-        optimizer = config["optimizer"]
-        momentum = optimizer["params"].get("momentum", 0.0)
-        raw = {key: value for key, value in self.more.items() if key in ("data_types", "communication_data_type")}
+        raw = {key: value for key, value in self.more.items() if key in _RAW}
         if "bf16" in self.more:
             raw["bf16"] = {key: value for key, value in self.more["bf16"].items() if key != "enabled"}
         fields = {key for key in config["zero_optimization"] if key in _ZERO_FIELDS}
@@ -105,11 +131,7 @@ class Case:
             {
                 "train": {"per_device_train_batch_size": 1, "gradient_accumulation_steps": self.accumulation},
                 "data": {"max_length": 16},
-                "optimizer": {
-                    "type": optimizer["type"].lower(),
-                    **({"momentum": momentum} if optimizer["type"] == "SGD" else {}),
-                    "weight_decay": 0.1 if self.decay else 0.0,
-                },
+                "optimizer": {"weight_decay": 0.1 if self.decay else 0.0},
                 "precision": {"bf16": self.bf16},
                 "zero": zero,
                 "launch": {"num_gpus": self.world},
@@ -124,8 +146,12 @@ class Case:
             settings,
             separate_offload_grads=self.optimizer_at != "none",
             keeps_first_step_states=True,
-            trainable=TrainableChoice(freeze=self.freeze) if self.freeze else None,
+            trainable=TrainableChoice.from_spec(self.model_spec()),
         )
+
+    def model_spec(self) -> ModelSpec:
+        """The section of a spec that says what is trained."""
+        return ModelSpec.model_validate({"name_or_path": "x", **TRAINED[self.trained]}, strict=False)
 
     def facts(self) -> ModelFacts:
         """The model's sizes."""
@@ -140,7 +166,36 @@ class Case:
         return model_state_items(settings, partition_model(self.facts(), settings))
 
 
+_RAW = frozenset(("data_types", "communication_data_type", "optimizer", "torch_autocast"))
 _ZERO_FIELDS = frozenset(RunSpec.model_fields["zero"].annotation.model_fields)  # type: ignore[union-attr]
+
+
+def draw_trained() -> list[Case]:
+    """Adapters, frozen and trained parts of a few models, each at every place: a draw of 28."""
+    draw, names = random.Random(30), [name for name in TRAINED if name]  # noqa: S311
+    cases: list[Case] = []
+    while len(cases) < 28:
+        stage, optimizer_at, parameters_at = _PLACES[len(cases) % len(_PLACES)]
+        model, trained = draw.choice(("llama", "tied", "uneven", "gpt2", "gemma2")), draw.choice(names)
+        if model == "gpt2" and trained not in ("attention", "lora", "lora-all"):
+            continue  # the others name modules of Llama
+        if model == "tied" and trained == "lora-saved":
+            continue  # `peft` unties the head
+        bf16, decay = draw.random() < 0.7, draw.random() < 0.3
+        case = Case(
+            stage,
+            bf16,
+            optimizer_at,
+            parameters_at,
+            decay,
+            model=model,
+            trained=trained,
+            accumulation=draw.choice((1, 2)),
+        )
+        if str(case) not in map(str, cases):
+            cases.append(case)
+    return cases
+
 
 CASES = [
     # 2 ranks: stages, precisions, places
@@ -152,9 +207,10 @@ CASES = [
     Case(3, bf16=True, optimizer_at="cpu", parameters_at="cpu"),
     Case(3, bf16=True, parameters_at="cpu"),
     # frozen parameters
-    *(Case(stage, bf16=True, freeze=_FROZEN) for stage in (0, 1, 2, 3)),
-    Case(2, bf16=True, optimizer_at="cpu", freeze=_FROZEN),
-    Case(3, bf16=True, optimizer_at="cpu", parameters_at="cpu", freeze=_FROZEN),
+    *(Case(stage, bf16=True, trained="frozen") for stage in (0, 1, 2, 3)),
+    Case(2, bf16=True, optimizer_at="cpu", trained="frozen"),
+    *(Case(3, bf16=True, optimizer_at="cpu", parameters_at="cpu", trained=trained) for trained in ("frozen", "lora")),
+    *draw_trained(),
     # precision policies
     Case(2, bf16=True, more=FP32_SUMS),
     Case(3, bf16=True, more=FP32_SUMS),
@@ -170,6 +226,22 @@ CASES = [
     Case(3, bf16=True, more=SGD),
     Case(3, bf16=True, more=PLAIN_SGD),
     *(Case(stage, bf16=True, optimizer_at="cpu", more=LION) for stage in (1, 3)),
+    *(Case(stage, bf16=True, more=ADAGRAD) for stage in (1, 2, 3)),
+    *(Case(stage, bf16=True, optimizer_at="cpu", more=ADAGRAD) for stage in (2, 3)),
+    *(Case(stage, bf16=True, more=more) for stage in (2, 3) for more in (RMSPROP, ADAFACTOR)),
+    *(Case(stage, bf16=True, decay=decay, more=MUON) for stage, decay in ((1, False), (2, True))),
+    Case(3, bf16=True, more=MUON, zero={"reduce_scatter": False}),
+    Case(3, bf16=True, optimizer_at="cpu", more=MUON, zero={"reduce_scatter": False}),
+    # autocast, which communicates in two formats
+    *(Case(stage, bf16=False, more=AUTOCAST) for stage in (1, 2, 3)),
+    Case(3, bf16=False, optimizer_at="cpu", more=AUTOCAST),
+    Case(2, bf16=False, optimizer_at="cpu", more=AUTOCAST, zero={"overlap_comm": True}),
+    *(Case(0, bf16=bf16, more=more) for bf16 in (False, True) for more in (ADAGRAD, SGD)),
+    Case(0, bf16=False, more=RMSPROP),
+    Case(1, bf16=True, optimizer_at="cpu", accumulation=3),
+    Case(1, bf16=True, optimizer_at="cpu", accumulation=1),
+    Case(3, bf16=True, zero={"contiguous_gradients": False}),
+    Case(2, bf16=True, zero={"contiguous_gradients": False}),
     # accumulation, buckets, thresholds, ZeRO++
     Case(2, bf16=True, optimizer_at="cpu", accumulation=1),
     Case(3, bf16=True, optimizer_at="cpu", accumulation=1),
@@ -204,5 +276,8 @@ CASES = [
     Case(2, bf16=True, world=4, model="experts"),
     Case(3, bf16=True, world=4, model="experts", optimizer_at="cpu", parameters_at="cpu"),
     Case(3, bf16=True, world=4, zero={"zero_hpz_partition_size": 2}),
+]
+CASES = [
+    case for case in {str(case): case for case in CASES}.values() if "lora" not in case.trained or find_spec("peft")
 ]
 WORLDS = sorted({case.world for case in CASES})

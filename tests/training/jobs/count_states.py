@@ -9,7 +9,6 @@ import os
 import sys
 import tempfile
 import traceback
-from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,10 @@ import deepspeed
 import torch
 import torch.distributed as dist
 from transformers import AutoConfig, AutoModelForCausalLM
+
+from harness.runtime.models.lora import add_adapters
+from harness.runtime.models.trainable_parameters import freeze_parameters
+from harness.spec.sections.model_spec import ModelSpec
 
 
 def nbytes(tensors: Any) -> int:
@@ -54,10 +57,11 @@ def count(engine: Any, stage: int) -> dict[str, int]:
     """Bytes by kind, named as the planner's rows."""
     zero, module = engine.optimizer, engine.module
     if stage == 0:
-        flat = getattr(zero, "fp32_groups_flat", [])
+        masters = getattr(zero, "fp32_groups_flat", None) or [p for g in getattr(zero, "fp32_groups", ()) for p in g]
         inner = getattr(zero, "optimizer", zero)
         trained = [p for p in module.parameters() if p.requires_grad]
-        return {"parameters": nbytes(trained), "master": nbytes(flat), "states": nbytes(states(inner))}
+        stepped = [t for p in masters or trained for t in inner.state[p].values() if torch.is_tensor(t) and t.dim()]
+        return {"parameters": nbytes(trained), "master": nbytes(masters), "states": nbytes(stepped)}
     if hasattr(zero, "fp32_groups_gradients_flat"):
         return {
             "parameters": nbytes(zero.bf16_groups_flat),
@@ -156,7 +160,7 @@ def watch(engine: Any, stage: int, seen: dict[str, int]) -> None:
         module.register_forward_hook(forward)
 
 
-def run(fields: dict[str, Any], config: dict[str, Any], decay: bool, freeze: list[str]) -> dict[str, int]:
+def run(fields: dict[str, Any], config: dict[str, Any], decay: bool, trained: dict[str, Any]) -> dict[str, int]:
     """Two optimizer steps; what is held before the second step and after it."""
     stage = config["zero_optimization"]["stage"]
     offload = config["zero_optimization"].get("offload_optimizer", {})
@@ -173,8 +177,11 @@ def run(fields: dict[str, Any], config: dict[str, Any], decay: bool, freeze: lis
         model = AutoModelForCausalLM.from_config(model_config)
     for p in model.parameters():  # fused experts come uninitialised out of a bare zero.Init: no step with such numbers
         getattr(p, "ds_tensor", p).data.normal_(std=0.02)
-    for name, p in model.named_parameters():
-        p.requires_grad_(not any(fnmatchcase(name, pattern) for pattern in freeze))
+    spec = ModelSpec.model_validate({"name_or_path": "x", **trained}, strict=False)
+    if spec.lora is not None:
+        add_adapters(model, spec.lora, seed=0)
+    if spec.freeze or spec.train_only:
+        freeze_parameters(model, spec)
     weights, vectors = [], []
     for p in model.parameters():
         if not p.requires_grad:
@@ -198,7 +205,7 @@ def run(fields: dict[str, Any], config: dict[str, Any], decay: bool, freeze: lis
         engine.step()
     del loss, tokens
     result |= count(engine, stage)
-    if freeze:
+    if trained:
         frozen = [p for p in engine.module.parameters() if not p.requires_grad]
         result["frozen"] = nbytes([getattr(p, "ds_tensor", p) for p in frozen])
     dist.barrier()  # gloo's threads keep the last reduced tensors until they take up the next work
@@ -208,8 +215,9 @@ def run(fields: dict[str, Any], config: dict[str, Any], decay: bool, freeze: lis
 
 
 def main() -> None:
-    """argv: a JSON file with [[model fields, config, decay, globs of frozen parameters], ...], and where to write; RANK, WORLD_SIZE as torch wants."""
+    """argv: a JSON file with [[model fields, config, decay, what is trained], ...], and where to write; RANK, WORLD_SIZE as torch wants."""
     deepspeed.init_distributed("gloo")
+    torch._dynamo.config.disable = True  # Muon's kernels would be compiled
     work = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     gc.freeze()  # what was imported is no tensor of a case: a look through all objects takes a tenth of the time
     counts: list[dict[str, Any]] = []

@@ -11,7 +11,7 @@ import pytest
 from harness.plan.memory_items import MemoryItem
 from harness.plan.trainable_split import split_parameters
 from tests.support.training.forked_ranks import ForkedRanks
-from tests.support.training.plan_grid import CASES, MODELS, WORLDS, Case
+from tests.support.training.plan_grid import CASES, MODELS, MUON, TRAINED, WORLDS, Case
 
 JOB = Path(__file__).parents[1] / "jobs" / "count_states.py"
 Counts = dict[int, list[dict[str, int]]]
@@ -25,7 +25,10 @@ def counts(forked: ForkedRanks, tmp_path_factory: pytest.TempPathFactory) -> Cou
     for world in WORLDS:
         indices = [i for i, case in enumerate(CASES) if case.world == world]
         folder = tmp_path_factory.mktemp(f"counts-{world}")
-        work = [[MODELS[case.model], case.config(), case.decay, case.freeze] for case in (CASES[i] for i in indices)]
+        work = [
+            [MODELS[case.model], case.config(), case.decay, TRAINED[case.trained]]
+            for case in (CASES[i] for i in indices)
+        ]
         (folder / "cases.json").write_text(json.dumps(work), encoding="utf-8")
         forked.run(JOB, str(folder / "cases.json"), str(folder), ranks=world, timeout=900)
         by_rank = [json.loads((folder / f"{rank}.json").read_text(encoding="utf-8")) for rank in range(world)]
@@ -74,8 +77,10 @@ def test_every_kind_is_predicted_to_the_byte(index: int, counts: Counts) -> None
     assert counted == expected
 
 
-TOLD_APART = [i for i, case in enumerate(CASES) if case.optimizer_at != "nvme"]
-"""Buffers of aio are not tensors that can be told apart."""
+TOLD_APART = [
+    i for i, case in enumerate(CASES) if case.optimizer_at != "nvme" and not (case.stage == 3 and case.more == MUON)
+]
+"""Buffers of aio are not tensors that can be told apart; Muon keeps up to 256 MiB for the next gather at stage 3."""
 
 
 @pytest.mark.parametrize("index", TOLD_APART, ids=[IDS[i] for i in TOLD_APART])
@@ -85,6 +90,7 @@ def test_nothing_else_is_held_between_steps(index: int, counts: Counts) -> None:
     if "failed" in counts[index][0]:
         pytest.fail("not built")
     kinds = {"parameters", "frozen", "master", "states", "master_gradients", "staging", "largest", "accumulated"}
+    kinds |= {"unused_states", "momentum"}
     if case.stage == 3:
         kinds |= {"bucket", "gradients", "persistent"}
     if case.settings().uses_bf16_optimizer:

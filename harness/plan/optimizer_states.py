@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The optimizer that trains, of the spec or of its DeepSpeed JSON, and the states that it keeps of an element.
+
+Counted on live engines: `tests/training/plan/test_plan_counts.py`. Names and classes: `_configure_basic_optimizer` in
+`runtime/engine.py` of DeepSpeed, and `torch.optim`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+_MOMENTUM_ALONE = frozenset(("sgd", "musgd"))
+_NUM_STATES: Mapping[str, int] = {"lion": 1, "adagrad": 1, "asgd": 1, "adafactor": 1, "rmsprop": 1}
+"""States of an element where they are not two (Adam, AdamW, Lamb, Adadelta, Adamax, NAdam, RAdam, Rprop, mup's Adams).
+
+ZeRO flattens what it steps. Of a vector Adafactor keeps one variance an element, of a matrix one a row and a column.
+"""
+_DEFAULT_STATES = 2
+_BUILT_WITH_STATES = frozenset(("adagrad",))
+"""torch's Adagrad has its sums from its construction on, in the model's dtype. The 16-bit optimizer of stage 0 then has
+others for its masters, and stages 1 and 2 make a new one of the shards (`initialize_optimizer_states` in
+`runtime/zero/stage_1_and_2.py`), while the engine keeps the first. At stage 3 it has only empty parameters.
+"""
+_FUSED = frozenset(("adam", "adamw"))
+
+
+class Optimizer(NamedTuple):
+    """The optimizer that DeepSpeed builds: its name in lower case, and the parameters that it is given."""
+
+    name: str
+    params: Mapping[str, Any]
+
+    @staticmethod
+    def of(block: object, name: str, momentum: float | None) -> Optimizer:
+        """The `optimizer` block of the DeepSpeed JSON where there is one, since that is rendered; else the spec's."""
+        if isinstance(block, Mapping) and isinstance(block.get("type"), str):
+            params = block.get("params")
+            return Optimizer(block["type"].lower(), params if isinstance(params, Mapping) else {})
+        return Optimizer(name, {"momentum": momentum})
+
+    @property
+    def is_muon(self) -> bool:
+        """DeepSpeed's Muon for matrices, with its Adam for all else."""
+        return self.name == "muon"
+
+    @property
+    def is_fused(self) -> bool:
+        """DeepSpeed's FusedAdam; under fp16 and bf16 stage 0 flattens the masters of that one alone."""
+        return self.name in _FUSED and not self.params.get("torch_adam")
+
+    def num_states(self, *, stage: int, is_offloaded: bool) -> int:
+        """States of an element, of Muon those of its Adam. Lion on the CPU has a second one that nothing reads
+        (`ops/lion/cpu_lion.py`).
+        """
+        if self.name in _MOMENTUM_ALONE:
+            return 1 if self.params.get("momentum") else 0
+        if self.name == "lion" and is_offloaded:
+            return 2
+        if self.name == "adafactor" and stage == 0:
+            return 0
+        extra = sum(bool(self.params.get(key)) for key in ("momentum", "centered")) if self.name == "rmsprop" else 0
+        return _NUM_STATES.get(self.name, _DEFAULT_STATES) + extra
+
+    def keeps_first_states(self, *, stage: int, is_offloaded: bool, mixed_precision: bool) -> bool:
+        """Does the engine keep the states of a first version, of all parameters?"""
+        is_rebuilt = stage in (1, 2) or (stage == 0 and mixed_precision)
+        return self.name in _BUILT_WITH_STATES and is_rebuilt and not is_offloaded

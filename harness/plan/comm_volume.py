@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from harness.facts.model_lookup import ModelFacts
 from harness.plan.plan_settings import PlanSettings
 from harness.plan.rates import CPU_STEP_BYTES
+from harness.plan.zero_partitions import tensor_parallel_shard
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +54,23 @@ def gradient_reduction_bytes(size: float, settings: PlanSettings) -> float:
 
 
 def tensor_parallel_bytes(model: ModelFacts, settings: PlanSettings) -> float:
-    """Wire bytes a rank: AutoTP all-reduces the hidden states 7 times a layer (2 forward, 5 backward) and gathers the
-    logits once.
+    """Wire bytes a rank: the all-reduces of what AutoTP divides of this family (a Llama layer has 2 forward and 5
+    backward), half of the forward ones again where layers are recomputed, since torch stops before the last; and the
+    logits.
     """
     ranks = settings.tensor_parallel_size
     if ranks == 1:
         return 0.0
+    stages = settings.pipeline_parallel_size
     tokens = settings.tokens_per_micro_batch * settings.accumulation * settings.param_bytes
-    hidden = 2 * 7 * model.num_layers / settings.pipeline_parallel_size * tokens * model.hidden
-    return (hidden + tokens * model.vocab) * (ranks - 1) / ranks
+    shard = tensor_parallel_shard(model, settings)
+    if stages > 1 or not shard.is_known or shard.refusal:
+        width = 7.0 * model.num_layers / stages * model.hidden
+        return (2 * width + model.vocab) * tokens * (ranks - 1) / ranks
+    forward, backward = shard.reduced_width
+    width = forward * (1.5 if settings.checkpointing else 1.0) + backward
+    logits = model.vocab if shard.head == "gathered" and not settings.loss_chunk_size else 0
+    return (2 * width + logits) * tokens * (ranks - 1) / ranks
 
 
 def sequence_parallel_bytes(model: ModelFacts, settings: PlanSettings) -> float:

@@ -12,7 +12,7 @@ from harness.check.check_file import CheckedFile, check_file
 from harness.errors import ExitCode, UserError
 from harness.facts.devices import find_device
 from harness.findings import Finding, Fix
-from harness.plan.alternatives import Alternative
+from harness.plan.alternatives import Alternative, best_of_each_kind, kind_of
 from harness.plan.plan_request import (
     PlanRequest,
     min_gpus_for_states,
@@ -21,8 +21,9 @@ from harness.plan.plan_request import (
 )
 from harness.plan.planner import Plan, make_plan
 from harness.plan.resolved_run import ResolvedRun
-from harness.plan.settings_search import filter_fitting, search_settings
+from harness.plan.settings_search import filter_fitting, may_fit, search_settings
 from harness.plan.spec_changes import merge_changes, spec_changes_for
+from harness.plan.way_out import WayOut, can_fit, find_way_out
 from harness.spec.yaml_text import spec_as_yaml
 
 _MAX_CHECKED = 40
@@ -33,7 +34,9 @@ _MAX_HOSTS = 4096
 class SearchResult:
     """The outcome of a search: all choices in order, the first that fits and passes, and those refused before it.
 
-    `launchable`: `harness launch` would start it; otherwise it is valid and planned, and launch says why not.
+    `plan` is the plan of the best, where nothing fits that of the closest. `launchable`: `harness launch` would start
+    it; otherwise it is valid and planned, and launch says why not. `way_out`: what would do where nothing fits.
+    `findings`: of the gates about the best.
     """
 
     alternatives: tuple[Alternative, ...]
@@ -43,6 +46,27 @@ class SearchResult:
     plan: Plan | None
     refused: tuple[tuple[Alternative, Finding], ...]
     launchable: bool
+    way_out: WayOut | None = None
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def usable(self) -> tuple[Alternative, ...]:
+        """Those that fit, the best first, without the kinds that the gates refuse: none is faster than the best (by
+        more than steps count as equally fast).
+        """
+        if self.best is None:
+            return ()
+        best_kind = kind_of(self.best)
+        refused = {kind_of(alternative) for alternative, _ in self.refused} - {best_kind}
+        usable = [each for each in filter_fitting(self.alternatives) if kind_of(each) not in refused]
+        return tuple(usable) or (self.best,)
+
+    def refusal_of(self, alternative: Alternative) -> Finding | None:
+        """Why the gates refuse settings of this kind, where they were asked."""
+        if self.best is not None and kind_of(alternative) == kind_of(self.best):
+            return None
+        kinds = {kind_of(refused): finding for refused, finding in reversed(self.refused)}
+        return kinds.get(kind_of(alternative))
 
 
 @dataclass(frozen=True)
@@ -59,7 +83,7 @@ def check_request(request: PlanRequest) -> tuple[dict[str, Any], CheckedFile]:
     """The requested run, through the same checks as a file. Raises UserError with everything that is wrong."""
     findings = validate_request(request)
     if findings:
-        raise UserError(findings, ExitCode.FINDINGS)
+        raise UserError(findings, ExitCode.USAGE)
     raw = spec_from_request(request)
     return raw, check_file(name_of(request), text=spec_as_yaml(raw), world_size=request.gpus)
 
@@ -74,49 +98,47 @@ def find_best_plan(run: ResolvedRun, raw: Mapping[str, Any], file: str, hostfile
 
     Raises UserError where no step can be timed.
     """
-    base = make_plan(run, Path.cwd())
+    base = make_plan(run, Path.cwd(), with_alternatives=False)
     if base.model is None or base.settings is None:
         return None
     if base.time is None:
         fix = Fix("set `cluster.gpu` to a kind that `harness plan` knows, such as `H100-80GB`")
         message = "a search needs a GPU of known speed"
         raise UserError([Finding("MM007", "error", message, "cluster.gpu", fix=fix)], ExitCode.USAGE)
-    alternatives = search_settings(base.model, base.settings, base.device, base.capacity, base.rates)
+    alternatives = search_settings(base.run, base.model, base.device, base.capacity, base.rates)
     refused: list[tuple[Alternative, Finding]] = []
     second: SearchResult | None = None
-    for alternative in _best_of_each_kind(filter_fitting(alternatives)):
+    fitting = list(filter_fitting(alternatives)) or [each for each in alternatives if may_fit(each)]
+    for alternative in best_of_each_kind(fitting)[:_MAX_CHECKED]:
         changed = merge_changes(raw, spec_changes_for(alternative.settings, base.model, raw))
         text = spec_as_yaml(changed)
         checked = _check_candidate(file, text, run, hostfile, launching=True)
         if checked.report.ok and checked.run is not None:
-            plan = make_plan(checked.run, Path.cwd())
-            return SearchResult(alternatives, alternative, changed, text, plan, tuple(refused), launchable=True)
-        refused.append((alternative, next(f for f in checked.report.findings if f.severity == "error")))
+            plan = make_plan(checked.run, Path.cwd(), with_alternatives=False)
+            found = SearchResult(alternatives, alternative, changed, text, plan, tuple(refused), launchable=True)
+            return replace(found, findings=tuple(checked.report.findings))
         if second is None:
             valid = _check_candidate(file, text, run, hostfile, launching=False)
             if valid.report.ok and valid.run is not None:
-                plan = make_plan(valid.run, Path.cwd())
-                second = SearchResult(alternatives, alternative, changed, text, plan, (), launchable=False)
+                plan = make_plan(valid.run, Path.cwd(), with_alternatives=False)
+                second = SearchResult(alternatives, alternative, changed, text, plan, tuple(refused), launchable=False)
+                second = replace(second, findings=tuple(valid.report.findings))
+        refused.append((alternative, next(f for f in checked.report.findings if f.severity == "error")))
     if second is not None:
-        return replace(second, refused=tuple(refused))
-    return SearchResult(alternatives, None, {}, "", None, tuple(refused), launchable=False)
-
-
-def _best_of_each_kind(alternatives: Any) -> list[Alternative]:
-    """The best choice of every kind of place and degree, best kinds first: a gate refuses kinds, seldom batches."""
-    best: dict[tuple[object, ...], Alternative] = {}
-    for alternative in alternatives:
-        s = alternative.settings
-        kind = (
-            s.stage,
-            s.optimizer_device,
-            s.param_device,
-            s.tensor_parallel_size,
-            s.pipeline_parallel_size,
-            s.sequence_parallel_size,
-        )
-        best.setdefault(kind, alternative)
-    return list(best.values())[:_MAX_CHECKED]
+        return second
+    nothing = SearchResult(alternatives, None, {}, "", None, tuple(refused), launchable=False)
+    if fitting:
+        return nothing
+    way_out = find_way_out(base.run, base.model, base.device, base.capacity, alternatives)
+    if way_out is None or way_out.closest is None:
+        return nothing
+    changed = merge_changes(raw, spec_changes_for(way_out.closest.settings, base.model, raw))
+    closest = _check_candidate(file, spec_as_yaml(changed), run, hostfile, launching=False).run
+    return replace(
+        nothing,
+        way_out=way_out,
+        plan=None if closest is None else make_plan(closest, Path.cwd(), with_alternatives=False),
+    )
 
 
 def _check_candidate(file: str, text: str, run: ResolvedRun, hostfile: str | None, *, launching: bool) -> CheckedFile:
@@ -128,19 +150,21 @@ def find_min_gpus(request: PlanRequest) -> MinGpusResult:
     """Try whole hosts, and parts of one, until something fits. Raises UserError with everything that is wrong."""
     findings = validate_request(request)
     if findings:
-        raise UserError(findings, ExitCode.FINDINGS)
+        raise UserError(findings, ExitCode.USAGE)
     floor, states = 1, 0.0
     device = find_device(request.gpu)
     for gpus in _gpu_counts_to_try(request.gpus_per_node or 8):
         candidate = replace(request, gpus=gpus)
         checked = check_file(name_of(candidate), text=spec_as_yaml(spec_from_request(candidate)), world_size=gpus)
-        plan = make_plan(checked.run, Path.cwd()) if checked.run is not None else None
+        plan = make_plan(checked.run, Path.cwd(), with_alternatives=False) if checked.run is not None else None
         if plan is None or plan.model is None or plan.settings is None or device is None:
             raise UserError(checked.report.findings or (_unknown_size_finding(request),), ExitCode.FINDINGS)
         states = plan.settings.bytes_per_parameter.per_rank(plan.model.num_parameters, 1, 0)
         floor = min_gpus_for_states(states, device)
+        if not can_fit(plan.run, plan.model, plan.device, plan.capacity):
+            continue
         alternatives = search_settings(
-            plan.model, plan.settings, plan.device, plan.capacity, plan.rates, vary_parallel_dims=False
+            plan.run, plan.model, plan.device, plan.capacity, plan.rates, vary_parallel_dims=False
         )
         best = next(
             (

@@ -55,7 +55,10 @@ BatchTokensOption = Annotated[
 TokensOption = Annotated[
     _Text, typer.Option("--tokens", metavar="COUNT", help="Tokens of the whole run, to estimate hours and cost.")
 ]
-PriceOption = Annotated[float | None, typer.Option("--price", metavar="X", help="Price of a GPU hour, for the cost.")]
+PriceOption = Annotated[
+    list[str] | None,
+    typer.Option("--price", metavar="X", help="Price of a GPU hour, for the cost; KIND=X, repeatable, for --cheapest."),
+]
 SearchOption = Annotated[
     bool,
     typer.Option("--search", help="Find the fastest settings that fit and pass the gates.", rich_help_panel=_SEARCH),
@@ -64,12 +67,38 @@ MinGpusOption = Annotated[
     bool,
     typer.Option("--min-gpus", help="Find the smallest number of GPUs on which the run fits.", rich_help_panel=_SEARCH),
 ]
+CheapestOption = Annotated[
+    bool,
+    typer.Option(
+        "--cheapest", help="Find the kind and the number of GPUs on which the run costs least.", rich_help_panel=_SEARCH
+    ),
+]
+LongestOption = Annotated[
+    bool, typer.Option("--longest", help="Find the longest sequence that fits.", rich_help_panel=_SEARCH)
+]
+LargestModelOption = Annotated[
+    bool,
+    typer.Option("--largest-model", help="Find the largest model of the catalogue that fits.", rich_help_panel=_SEARCH),
+]
+DeadlineOption = Annotated[
+    _Text, typer.Option("--deadline", metavar="TIME", help="Time to train --tokens in, such as 48h or 3d.")
+]
+PriceFileOption = Annotated[
+    _Text,
+    typer.Option(
+        "--price-file", metavar="FILE", help="Prices of your own for --cheapest (YAML).", rich_help_panel=_SEARCH
+    ),
+]
 WriteOption = Annotated[
     _Text,
     typer.Option(
-        "--write", metavar="FILE", help="Write the settings of --search as a run spec.", rich_help_panel=_SEARCH
+        "--write", metavar="FILE", help="Write the settings that are found as a run spec.", rich_help_panel=_SEARCH
     ),
 ]
 PlotOption = Annotated[
     _Text, typer.Option("--plot", metavar="FILE", help="Write a chart of memory by alternative as SVG.")
+]
+LongOption = Annotated[
+    bool,
+    typer.Option("--long", help="Print every table: memory by row, parts of the step, tuned defaults, alternatives."),
 ]

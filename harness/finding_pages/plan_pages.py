@@ -10,17 +10,19 @@ The plan needs the number of ranks and the micro-batch for anything beyond model
 
 ## MM003 gpu-kind-unknown
 The kind of GPU in `cluster.gpu` is not in the table of devices, so the fit and the time of a step are
-unknown.
+unknown. A kind of one's own has `cluster.gpu_memory` and `cluster.gpu_tflops` (dense, 16 bit) written next to its name.
 
 ## MM004 memory-size-unreadable
-A size in `cluster` is not of the form `2TB` or `80GiB`.
+A size in `cluster` is not of the form `2TB` or `80GiB`, or no machine has it: `2` without a unit is two bytes.
 
 ## MM005 does-not-fit
 The plan's peak exceeds the memory of the GPU or the host, or the space on its disks.
 
 ## MM006 counted-by-building
-There is no formula for the architecture, so `transformers` built it on the meta device, where nothing is allocated.
-Its parameters are exact; activations are estimated as those of a Llama-like layer of the same sizes.
+There is no formula for the architecture, so `transformers` built it on the meta device, where nothing is allocated;
+or there is one, and no run of such a model was measured. Its parameters are exact; activations are estimated as those
+of a Llama-like layer of the same sizes. Where `transformers` is not installed or cannot build it, the parameters are
+an estimate, too, from the usual fields of its configuration.
 
 ## MM007 not-a-number-to-plan-with
 An option of `harness plan` has an impossible value, or options contradict each other.

@@ -1,13 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same run at other stages and offloads: which ones would fit, and the speed of each.
-
-Alternatives that the gates refuse (pipeline above stage 1) are left out. Other batch sizes and parallel sizes are in
-`harness.plan.settings_search`.
-"""
+"""One alternative of a run: other settings with their memory, fit and speed, and their name in tables."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from harness.facts.devices import Device
@@ -16,6 +12,7 @@ from harness.plan.memory_estimate import Capacity, Fit, MemoryEstimate, check_fi
 from harness.plan.plan_settings import OffloadDevice, PlanSettings
 from harness.plan.rates import Rates
 from harness.plan.step_time import StepTime, estimate_step_time
+from harness.plan.zero_partitions import ZeroPartitions
 
 STAGES_AND_OFFLOADS: tuple[tuple[int, OffloadDevice, OffloadDevice], ...] = (
     (0, "none", "none"),
@@ -47,16 +44,6 @@ class Alternative:
     memory: MemoryEstimate = field(repr=False, compare=False)
 
 
-def list_alternatives(
-    model: ModelFacts, settings: PlanSettings, device: Device | None, capacity: Capacity, rates: Rates | None = None
-) -> tuple[Alternative, ...]:
-    """The run among its alternatives, in rising order of stage and offload."""
-    return tuple(
-        evaluate_alternative(model, settings, other, device, capacity, rates)
-        for other in _alternative_settings(settings)
-    )
-
-
 def evaluate_alternative(
     model: ModelFacts,
     run: PlanSettings,
@@ -64,10 +51,12 @@ def evaluate_alternative(
     device: Device | None,
     capacity: Capacity,
     rates: Rates | None = None,
-    memory: MemoryEstimate | None = None,
+    partitions: ZeroPartitions | None = None,
 ) -> Alternative:
-    """Memory and time of one alternative. Its title names the differences from `run`."""
-    memory = memory or estimate_memory(model, other, device)
+    """Memory and time of one alternative. Its title names the differences from `run`. `partitions` as for
+    `estimate_memory`.
+    """
+    memory = estimate_memory(model, other, device, partitions)
     return Alternative(
         title=title_of(other, run),
         settings=other,
@@ -81,20 +70,19 @@ def evaluate_alternative(
     )
 
 
-def _alternative_settings(run: PlanSettings) -> Iterator[PlanSettings]:
-    current = (run.stage, run.optimizer_device, run.param_device)
-    placements = [placement for placement in STAGES_AND_OFFLOADS if is_stage_supported(placement[0], run)]
-    if current not in placements:
-        placements = sorted(
-            [*placements, current], key=lambda placement: (placement[0], placement[1] != "none", placement[2] != "none")
-        )
-    for stage, optimizer_device, param_device in placements:
-        if (stage, optimizer_device, param_device) != current:
-            yield with_offload(run, stage, optimizer_device, param_device)
-            continue
-        yield run
-        if not run.checkpointing:
-            yield replace_settings(run, checkpointing=True)
+def kind_of(alternative: Alternative) -> tuple[object, ...]:
+    """Stage, places and parallel sizes: a gate refuses kinds, seldom batches."""
+    s = alternative.settings
+    degrees = (s.tensor_parallel_size, s.pipeline_parallel_size, s.sequence_parallel_size)
+    return (s.stage, s.optimizer_device, s.param_device, *degrees)
+
+
+def best_of_each_kind(alternatives: Iterable[Alternative]) -> list[Alternative]:
+    """The first one of every kind, in the order of their first ones."""
+    best: dict[tuple[object, ...], Alternative] = {}
+    for alternative in alternatives:
+        best.setdefault(kind_of(alternative), alternative)
+    return list(best.values())
 
 
 def with_offload(

@@ -45,9 +45,11 @@ def optimal_interval_daly(cost: float, failure_seconds: float) -> float:
 
 
 def checkpoint_cost(settings: PlanSettings, parameters: int, rates: Rates, frozen: int = 0) -> CheckpointCost:
-    """For a run that stops as a whole when one of its GPUs fails; every host writes its own part."""
+    """For a run that stops as a whole when one of its GPUs fails; every host writes its own part, all to one file
+    system.
+    """
     size = checkpoint_bytes(settings, parameters, frozen)
-    cost = size / settings.num_hosts / rates.checkpoint_write
+    cost = size / min(settings.num_hosts * rates.checkpoint_write, rates.checkpoint_shared)
     failure_seconds = rates.failure_hours * 3600 / settings.world_size
     interval = optimal_interval_daly(cost, failure_seconds)
     lost_share = cost / interval + (interval / 2 + rates.restart_seconds) / failure_seconds

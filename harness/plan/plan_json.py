@@ -10,6 +10,7 @@ from harness.facts.model_lookup import ModelFacts
 from harness.plan.alternatives import Alternative
 from harness.plan.memory_estimate import MemoryEstimate
 from harness.plan.memory_items import PHASES, MemoryItem
+from harness.plan.memory_peaks import PEAK_NAMES, peaks_of
 from harness.plan.planner import Plan
 from harness.plan.step_time import StepTime
 from harness.plan.tuned_defaults.impact import DefaultImpact
@@ -33,6 +34,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "bytes_per_parameter": asdict(plan.settings.bytes_per_parameter) if plan.settings else None,
         "model_states_per_rank_bytes": memory.model_state_bytes if memory else None,
         "gpu_peak_bytes": memory.gpu_peak if memory else None,
+        **_peaks_json(memory, plan.capacity.gpu),
         "gpu_peak_phase": memory.gpu_peak_phase if memory else None,
         "host_peak_bytes": memory.host_peak if memory else None,
         "host_peak_phase": memory.host_peak_phase if memory else None,
@@ -44,20 +46,43 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "fits": plan.fit.fits,
         "binding_constraint": plan.fit.binding or None,
         "headroom": plan.fit.headroom,
-        **_time_json(plan.time),
+        "binding_phase": plan.fit.phase,
+        "fits_in_training": plan.fit.fits is not False or plan.fit.fits_in_training if memory else None,
+        **_time_json(plan.time if plan.fit.fits is not False else None),
+        "no_step_time_because": _no_time_reason(plan),
+        "if_it_fitted": _time_json(plan.time) if plan.time and plan.fit.fits is False else None,
         "tokens_per_step": plan.settings.tokens_per_step if plan.settings else None,
         "checkpoint": asdict(plan.checkpoint_cost) if plan.checkpoint_cost else None,
         "cost": asdict(plan.cost) if plan.cost else None,
         "rows": [_item_json(item) for item in memory.items] if memory else [],
-        "alternatives": [_alternative_json(alternative) for alternative in plan.alternatives],
-        "fastest_that_fit": [_alternative_json(alternative) for alternative in plan.fastest_fitting],
+        "alternatives": [_alternative_json(plan, alternative) for alternative in plan.alternatives],
+        "async_offloads": [_alternative_json(plan, alternative) for alternative in plan.async_offloads],
+        "fastest_that_fit": [_alternative_json(plan, alternative) for alternative in plan.fastest_fitting],
         "chosen": [_impact_json(impact) for impact in plan.tuned_defaults_impact],
-        "assumptions": list(plan.rates.as_text()) if plan.time else [],
+        "assumptions": list(plan.rates.as_text(plan.device)) if plan.time and plan.device else [],
         "findings": [
             {"gate": finding.gate, "severity": finding.severity, "message": finding.message, "key": finding.key}
             for finding in plan.findings
         ],
     }
+
+
+def _no_time_reason(plan: Plan) -> str | None:
+    if plan.fit.fits is False:
+        return f"it does not fit: {plan.fit.binding}"
+    if plan.time is not None:
+        return None
+    return "the memory is not planned" if plan.memory is None else "the speed of the device is not known"
+
+
+def _peaks_json(memory: MemoryEstimate | None, capacity: int | None) -> dict[str, Any]:
+    peaks = {peak.name: peak for peak in peaks_of(memory, capacity)} if memory else {}
+    body: dict[str, Any] = {}
+    for name in PEAK_NAMES:
+        peak = peaks.get(name)
+        body[f"gpu_{name}_bytes"] = peak.bytes if peak else None
+        body[f"gpu_{name}_bytes_range"] = list(peak.range) if peak else None
+    return body
 
 
 def _impact_json(impact: DefaultImpact) -> dict[str, Any]:
@@ -82,6 +107,9 @@ def _time_json(time: StepTime | None) -> dict[str, Any]:
         "step_seconds": time.seconds if time else None,
         "step_seconds_range": list(time.range) if time else None,
         "tokens_per_second": time.tokens_per_second if time else None,
+        "tokens_per_second_range": [time.tokens_per_step / seconds for seconds in reversed(time.range)]
+        if time
+        else None,
         "bottleneck": time.bottleneck if time else None,
         "mfu": time.mfu if time else None,
         "step_parts_seconds": {part.name: part.seconds for part in time.parts} if time else None,
@@ -120,7 +148,9 @@ def _item_json(item: MemoryItem) -> dict[str, Any]:
     }
 
 
-def _alternative_json(alternative: Alternative) -> dict[str, Any]:
+def _alternative_json(plan: Plan, alternative: Alternative) -> dict[str, Any]:
+    time = alternative.time if alternative.fit.fits is not False else None
+    cost = plan.cost_at(time)
     return {
         "title": alternative.title,
         "gpu_peak_bytes": alternative.gpu_peak,
@@ -128,8 +158,11 @@ def _alternative_json(alternative: Alternative) -> dict[str, Any]:
         "nvme_bytes": alternative.nvme_bytes,
         "fits": alternative.fit.fits,
         "binding_constraint": alternative.fit.binding or None,
-        "step_seconds": alternative.time.seconds if alternative.time else None,
-        "bottleneck": alternative.time.bottleneck if alternative.time else None,
+        "headroom": alternative.fit.headroom,
+        "step_seconds": time.seconds if time else None,
+        "step_seconds_range": list(time.range) if time else None,
+        "bottleneck": time.bottleneck if time else None,
+        "cost": asdict(cost) if cost else None,
         "micro_batch": alternative.settings.micro_batch,
         "gradient_checkpointing": alternative.settings.checkpointing,
         "chosen": alternative.is_current,

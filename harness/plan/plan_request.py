@@ -11,7 +11,7 @@ from harness.facts.devices import DEVICES, Device, find_device
 from harness.facts.model_lookup import find_model
 from harness.findings import Finding, Fix
 from harness.plan.rates import parse_disks
-from harness.units import parse_bytes
+from harness.units import parse_bytes, pluralize
 
 _MAX_GPUS = 1_000_000
 
@@ -37,8 +37,13 @@ class PlanRequest:
 
     @property
     def global_batch_size(self) -> int:
-        """Sequences a step: as many as the tokens ask for, and the same number on every rank."""
+        """Sequences a step: the same number on every rank, as near to the tokens as that can be."""
         return self.gpus * max(1, round(self.tokens_per_step / self.max_length / self.gpus))
+
+    @property
+    def planned_tokens(self) -> int:
+        """Tokens of those sequences."""
+        return self.global_batch_size * self.max_length
 
 
 def validate_request(request: PlanRequest) -> list[Finding]:
@@ -65,7 +70,7 @@ def validate_count(option: str, value: int, maximum: int) -> list[Finding]:
     if 1 <= value <= maximum:
         return []
     message = f"`{option} {value}` is not a number from 1 to {maximum:,}"
-    return [Finding("MM007", "error", message, fix=Fix(f"give `{option}` a number of at least 1"))]
+    return [Finding("MM007", "error", message, fix=Fix(f"give `{option}` a number from 1 to {maximum:,}"))]
 
 
 def validate_gpu(name: str) -> list[Finding]:
@@ -85,12 +90,31 @@ def _validate_sizes(request: PlanRequest) -> list[Finding]:
         ("--nvme", request.nvme, parse_disks),
     ):
         try:
-            if text is not None and parse(text) <= 0:
-                raise ValueError(f"`{text}` is zero")
+            size = None if text is None else parse(text)
+            if size is not None and size < 10**8:
+                raise ValueError(f"`{text}` is {pluralize(size, 'byte')}" if size else f"`{text}` is zero")
+            if size is not None and size > 10**18:
+                raise ValueError(f"`{text}` is more than any host has")
         except ValueError as error:
             fix = Fix("write a size such as `2TB`" + (" or `8x3.5TB`" if option == "--nvme" else ""))
             findings.append(Finding("MM004", "error", f"`{option}`: {error}", fix=fix))
     return findings
+
+
+def batch_finding(request: PlanRequest) -> Finding | None:
+    """A warning where no step has exactly the tokens that were asked for, with the nearest that a step can have."""
+    asked, planned = request.tokens_per_step, request.planned_tokens
+    if asked == planned:
+        return None
+    whole = request.gpus * request.max_length
+    below = asked // whole * whole
+    message = (
+        f"{asked:,} tokens per step are not a multiple of {whole:,}, a sequence of {request.max_length:,} tokens "
+        f"on each of {pluralize(request.gpus, 'rank')}: planned with {planned:,}"
+    )
+    possible = [f"`--batch-tokens {tokens}`" for tokens in (below, below + whole) if tokens]
+    fix = Fix(f"give {' or '.join(possible)}, fewer GPUs, or a shorter `--max-length`")
+    return Finding("MM007", "warning", message, fix=fix)
 
 
 def spec_from_request(request: PlanRequest) -> dict[str, Any]:
@@ -120,10 +144,10 @@ def spec_from_request(request: PlanRequest) -> dict[str, Any]:
 
 def min_gpus_for_states(bytes_of_states: float, device: Device) -> int:
     """GPUs of this kind whose memory holds the states alone, in the vendor's gigabytes: 14 for 70 B on 80 GB."""
-    return max(1, -(-int(bytes_of_states) // _nominal_memory(device)))
+    return max(1, -(-int(bytes_of_states) // nominal_memory(device)))
 
 
-def _nominal_memory(device: Device) -> int:
+def nominal_memory(device: Device) -> int:
     """The size in the kind's name, decimal: what the literature divides by."""
     digits = "".join(c for c in device.name.rpartition("-")[2] if c.isdigit())
     return int(digits) * 10**9 if digits else max(1, device.memory)

@@ -6,27 +6,43 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from pathlib import Path
 
-from harness.facts.devices import DEVICES, Device, find_device
+from harness.facts.devices import DEVICES, TERA, Device, describe_device, find_device
 from harness.facts.model_lookup import ModelFacts, ModelLookup, find_model
 from harness.findings import Finding, Fix
-from harness.plan.alternatives import Alternative, list_alternatives, title_of
-from harness.plan.goodput import CheckpointCost, RunCost, checkpoint_cost, run_cost
+from harness.plan.alternatives import Alternative, best_of_each_kind, title_of
+from harness.plan.async_offload import (
+    AsyncOffload,
+    list_async_offloads,
+    read_async_offload,
+    with_async_offload,
+    with_current_row,
+)
+from harness.plan.cost_range import CostRange, cost_range
+from harness.plan.goodput import CheckpointCost, checkpoint_cost
 from harness.plan.memory_estimate import Capacity, Fit, MemoryEstimate, check_fit, estimate_memory
 from harness.plan.plan_settings import PlanSettings, settings_of
-from harness.plan.rates import BadRate, Rates, override_links, parse_disks, rates_of
+from harness.plan.rates import BadRate, Rates, override_links, parse_disks, parse_rate, rates_of
 from harness.plan.resolved_run import ResolvedRun
-from harness.plan.settings_search import filter_fitting, search_settings
+from harness.plan.settings_search import filter_fitting, list_alternatives, search_settings
 from harness.plan.step_time import StepTime, estimate_step_time
 from harness.plan.trainable_split import TrainableChoice, TrainableSplit, split_parameters
 from harness.plan.tuned_defaults.impact import DefaultImpact, compute_impacts
 from harness.plan.tuned_defaults.rules import with_tuned_defaults
 from harness.plan.zero_partitions import count_trainable
+from harness.spec.sections.cluster_spec import ClusterSpec
 from harness.spec.sections.data_spec import DataSpec
-from harness.units import format_bytes, parse_bytes
+from harness.units import format_bytes, parse_bytes, pluralize
 
+_BOUNDS: dict[str, tuple[int, int | None]] = {
+    "cluster.gpu_memory": (10**8, 10**14),
+    "cluster.gpu_memory_bandwidth": (10**9, 10**15),
+    "cluster.host_memory": (10**8, 10**16),
+    "cluster.nvme": (10**8, 10**18),
+}
+"""Bytes, or bytes a second: below is a size whose unit was forgotten, above is a slip."""
+_SIZE_EXAMPLES = {"cluster.nvme": "write it as `8x3.5TB`", "cluster.gpu_memory_bandwidth": "write it as `3.35TB/s`"}
 _TABLE_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet", ".arrow")
 
 
@@ -35,7 +51,9 @@ class Plan:
     """Memory, time and alternatives of a run.
 
     `memory`, `fit`, `time` and `alternatives` are empty where the model, the ranks or the micro-batch are unknown;
-    `findings` name the missing one. `fastest_fitting`: the fastest data-parallel settings that fit.
+    `findings` name the missing one. `time` is there for what does not fit too, `cost` is not. `fastest_fitting`: the
+    fastest settings that fit, those of the same parallel sizes unless a search found them; `best_by_kind`: the fastest
+    of each stage and offload.
     """
 
     run: ResolvedRun
@@ -51,20 +69,46 @@ class Plan:
     findings: tuple[Finding, ...]
     rates: Rates = field(default_factory=Rates)
     checkpoint_cost: CheckpointCost | None = None
-    cost: RunCost | None = None
     fastest_fitting: tuple[Alternative, ...] = ()
+    best_by_kind: tuple[Alternative, ...] = ()
     is_capacity_local: bool = False
     """Is the host's memory that of this machine?"""
+    async_offload: AsyncOffload | None = None
+    """ZenFlow or SuperOffload, where the run has one."""
+    tokens: float | None = None
+    price: float | None = None
+    """Of the whole run, and of a GPU and hour."""
+
+    @property
+    def cost(self) -> CostRange | None:
+        """Hours and money of the whole run; None for a run that does not fit, and without tokens."""
+        return None if self.fit.fits is False else self.cost_at(self.time)
+
+    def cost_at(self, time: StepTime | None) -> CostRange | None:
+        """The same at another speed, that of an alternative."""
+        if time is None or self.tokens is None or self.settings is None:
+            return None
+        lost = self.checkpoint_cost.lost if self.checkpoint_cost else 0.0
+        return cost_range(self.tokens, time, self.settings, lost, self.price)
 
     @property
     def title(self) -> str:
         """The run in a few words: `ZeRO-3, optimizer on CPU`."""
-        return title_of(self.settings) if self.settings else f"ZeRO-{self.run.spec.zero.stage}"
+        extra = f" with {self.async_offload.title}" if self.async_offload is not None else ""
+        return title_of(self.settings) + extra if self.settings else f"ZeRO-{self.run.spec.zero.stage}"
 
     @property
     def trainable(self) -> TrainableSplit | None:
         """The trainable and the frozen parameters; None where the model is unknown. Computed at each call."""
         return split_parameters(self.model, TrainableChoice.from_spec(self.run.spec.model)) if self.model else None
+
+    @property
+    def async_offloads(self) -> tuple[Alternative, ...]:
+        """The run with ZenFlow or SuperOffload, where DeepSpeed trains so. Computed at each call."""
+        is_adam = self.run.spec.optimizer.type in ("adam", "adamw")
+        if self.model is None or self.settings is None or not is_adam or self.async_offload is not None:
+            return ()
+        return list_async_offloads(self.model, self.settings, self.device, self.capacity, self.rates)
 
     @property
     def tuned_defaults_impact(self) -> tuple[DefaultImpact, ...]:
@@ -82,11 +126,14 @@ def make_plan(
     tokens: float | None = None,
     price: float | None = None,
     local_memory: int | None = None,
+    with_alternatives: bool = True,
+    with_search: bool = True,
 ) -> Plan:
     """Plan a run; `base_dir` is the folder that a relative `model.name_or_path` starts from. `gpu` is
     the kind of device where the spec names none (`cpu`: this machine has no other). `tokens` of the whole run and
     `price` a GPU and hour give hours and money. `local_memory` is that of this machine: the capacity of a CPU run that
-    names no hosts and no `cluster.host_memory`. Raises nothing.
+    names no hosts and no `cluster.host_memory`. Without alternatives the plan is that of the run alone; without a
+    search it has no fastest ones. Raises nothing.
     """
     run = with_tuned_defaults(run, base_dir)
     spec = run.spec
@@ -95,26 +142,30 @@ def make_plan(
     settings = settings_of(run)
     is_local = _is_local_cpu_run(run, device, capacity, settings)
     capacity = replace(capacity, host=local_memory) if is_local else capacity
-    device_of_spec = find_device(spec.cluster.gpu or gpu or "")
-    findings = (*_check_inputs(run, lookup, device_of_spec, settings), *cluster_findings)
+    findings = (*_check_inputs(run, lookup, device, settings), *cluster_findings)
     plan = Plan(
         run, lookup.facts, lookup.source, device, capacity, settings, None, Fit(None, ""), None, (), findings, rates
     )
-    plan = replace(plan, is_capacity_local=is_local and local_memory is not None)
+    plan = replace(plan, is_capacity_local=is_local and local_memory is not None, tokens=tokens, price=price)
     if lookup.facts is None or settings is None:
         return plan
     model = lookup.facts
     memory = estimate_memory(model, settings, device)
     fit = check_fit(memory, capacity)
     time = estimate_step_time(model, settings, device, rates)
+    zero_block = spec.deepspeed.get("zero_optimization")
+    offload = read_async_offload(settings, zero_block, spec.train.max_grad_norm)
+    if offload is not None:
+        memory, time = with_async_offload(memory, time, offload, model, settings)
+        fit = check_fit(memory, capacity)
     trainable, whole = count_trainable(model, settings)
     checkpoints = None if memory.pooled else checkpoint_cost(settings, trainable, rates, whole - trainable)
-    return replace(
+    plan = replace(
         plan,
         memory=memory,
         fit=fit,
         time=time,
-        alternatives=list_alternatives(model, settings, device, capacity, rates),
+        async_offload=offload,
         findings=(
             *findings,
             *_built_model_findings(lookup),
@@ -122,9 +173,18 @@ def make_plan(
             *_check_capacity(memory, capacity, fit),
         ),
         checkpoint_cost=checkpoints,
-        cost=_run_cost(settings, time, checkpoints, tokens, price),
-        fastest_fitting=_fastest_fitting(model, settings, device, capacity, rates) if time else (),
     )
+    if not with_alternatives:
+        return plan
+    alternatives = list_alternatives(run, model, device, capacity, rates)
+    if offload is not None:
+        alternatives = with_current_row(alternatives, offload, memory, time, fit)
+    plan = replace(plan, alternatives=alternatives)
+    if time is None or not with_search:
+        return plan
+    found = search_settings(run, model, device, capacity, rates, vary_parallel_dims=False)
+    fitting = list(filter_fitting(found))
+    return replace(plan, fastest_fitting=tuple(fitting[:3]), best_by_kind=tuple(best_of_each_kind(fitting)[:4]))
 
 
 def _is_local_cpu_run(
@@ -136,33 +196,13 @@ def _is_local_cpu_run(
     return is_cpu and is_single and capacity.host is None
 
 
-def _fastest_fitting(
-    model: ModelFacts, settings: PlanSettings, device: Device | None, capacity: Capacity, rates: Rates
-) -> tuple[Alternative, ...]:
-    return tuple(
-        islice(filter_fitting(search_settings(model, settings, device, capacity, rates, vary_parallel_dims=False)), 3)
-    )
-
-
-def _run_cost(
-    settings: PlanSettings,
-    time: StepTime | None,
-    checkpoints: CheckpointCost | None,
-    tokens: float | None,
-    price: float | None,
-) -> RunCost | None:
-    if time is None or tokens is None:
-        return None
-    return run_cost(tokens, time.tokens_per_second, settings, checkpoints.lost if checkpoints else 0.0, price)
-
-
 def _resolve_cluster(run: ResolvedRun, gpu: str | None) -> tuple[Device | None, Rates, Capacity, tuple[Finding, ...]]:
     """The device, the rates and the sizes of the spec. An unreadable figure is a finding and is left out."""
     cluster = run.spec.cluster
-    device = find_device(cluster.gpu or gpu or "")
     host, findings = _parse_size("cluster.host_memory", cluster.host_memory, parse_bytes)
     disks, disk_findings = _parse_size("cluster.nvme", cluster.nvme, parse_disks)
-    findings += disk_findings
+    device, device_findings = _resolve_device(cluster, gpu)
+    findings += (*disk_findings, *device_findings)
     rates = Rates()
     try:
         rates = rates_of(cluster)
@@ -171,6 +211,19 @@ def _resolve_cluster(run: ResolvedRun, gpu: str | None) -> tuple[Device | None, 
         fix = Fix("write a rate such as `400GB/s`")
         findings += (Finding("MM004", "warning", str(error), key=error.key, fix=fix),)
     return device, rates, Capacity(device.memory or None if device else None, host, disks), findings
+
+
+def _resolve_device(cluster: ClusterSpec, gpu: str | None) -> tuple[Device | None, tuple[Finding, ...]]:
+    """The kind of GPU with the spec's own figures. An unreadable figure is a finding and is left out."""
+    name = cluster.gpu or gpu or ""
+    memory, findings = _parse_size("cluster.gpu_memory", cluster.gpu_memory, parse_bytes)
+    bandwidth, rate_findings = _parse_size("cluster.gpu_memory_bandwidth", cluster.gpu_memory_bandwidth, _parse_rate)
+    flops = cluster.gpu_tflops and cluster.gpu_tflops * TERA
+    return describe_device(name, memory, flops, bandwidth, find_device(name)), findings + rate_findings
+
+
+def _parse_rate(text: str | int) -> int:
+    return int(parse_rate(text))
 
 
 def _row_length_findings(run: ResolvedRun, device: Device | None) -> tuple[Finding, ...]:
@@ -197,10 +250,20 @@ def _may_have_rows(data: DataSpec) -> bool:
 
 
 def _built_model_findings(lookup: ModelLookup) -> tuple[Finding, ...]:
-    if lookup.facts is None or not lookup.facts.built:
+    model = lookup.facts
+    if model is None or not (model.built or model.counted_only):
         return ()
-    message = f"`model_type: {lookup.facts.family}` is not counted by formula: transformers built it on the meta device"
-    notes = ("parameters are exact; activations are those of a Llama-like layer",)
+    notes: tuple[str, ...] = ("parameters are exact; activations are those of a Llama-like layer",)
+    if model.estimated:
+        message = f"the size of `model_type: {model.family}` is an estimate from the usual fields of its configuration"
+        notes = (
+            "parameters are those of a Llama-like model of these sizes: mostly within 3 % (6 % with experts)",
+            "where transformers is installed and knows the model, its parameters are exact",
+        )
+    elif model.built:
+        message = f"`model_type: {model.family}` is not counted by formula: transformers built it on the meta device"
+    else:
+        message = f"`model_type: {model.family}` is counted by formula, and none of its runs was measured"
     return (Finding("MM006", "info", message, "model.name_or_path", notes=notes),)
 
 
@@ -215,6 +278,8 @@ def _check_capacity(memory: MemoryEstimate, capacity: Capacity, fit: Fit) -> tup
         f"the plan needs {format_bytes(required)} {fit.binding} for {owner}, "
         f"and there are {format_bytes(available or 0)}"
     )
+    if fit.fits_in_training:
+        message += "; training itself fits"
     fix = Fix("choose a row of `Alternatives` that fits, or more ranks")
     return (Finding("MM005", "warning", message, f"cluster.{key}", fix=fix),)
 
@@ -224,10 +289,16 @@ def _parse_size(
 ) -> tuple[int | None, tuple[Finding, ...]]:
     if text is None:
         return None, ()
+    smallest, largest = _BOUNDS.get(key, (0, None))
     try:
-        return parse(text), ()
+        size = parse(text)
+        if size < smallest:
+            raise ValueError(f"`{text}` is {pluralize(size, 'byte')}, which no such machine has")
+        if largest is not None and size > largest:
+            raise ValueError(f"`{text}` is more than {format_bytes(largest)}, which no such machine has")
+        return size, ()
     except ValueError as error:
-        fix = Fix("write a size such as `2TB` or `1024GiB`" if parse is parse_bytes else "write it as `8x3.5TB`")
+        fix = Fix(_SIZE_EXAMPLES.get(key, "write a size such as `2TB` or `1024GiB`"))
         return None, (Finding("MM004", "warning", str(error), key=key, fix=fix),)
 
 
@@ -255,8 +326,11 @@ def _check_inputs(
     if gpu and device is None:
         similar = difflib.get_close_matches(gpu, DEVICES, n=1, cutoff=0.3)
         fix = Fix(f"set `cluster.gpu: {similar[0]}`" if similar else "choose one of " + ", ".join(DEVICES))
-        notes = ("known kinds: " + ", ".join(DEVICES),)
+        kinds = (
+            "known kinds: " + ", ".join(DEVICES),
+            "of any other kind give `cluster.gpu_memory` (`80GB`) and `cluster.gpu_tflops` (dense, 16 bit)",
+        )
         findings.append(
-            Finding("MM003", "warning", f"GPU kind `{gpu}` is not known", "cluster.gpu", notes=notes, fix=fix)
+            Finding("MM003", "warning", f"GPU kind `{gpu}` is not known", "cluster.gpu", notes=kinds, fix=fix)
         )
     return tuple(findings)

@@ -50,7 +50,7 @@ def spec_changes_for(choice: PlanSettings, model: ModelFacts, raw: Mapping[str, 
             "gradient_accumulation_steps": None,
             "gradient_checkpointing": choice.checkpointing,
         },
-        "zero": _zero_changes(choice, model, raw.get("zero") or {}),
+        "zero": _zero_changes(choice, model, raw),
         "parallel": {
             "tensor_parallel_size": choice.tensor_parallel_size if choice.tensor_parallel_size > 1 else None,
             "pipeline_parallel_size": choice.pipeline_parallel_size if choice.pipeline_parallel_size > 1 else None,
@@ -60,32 +60,42 @@ def spec_changes_for(choice: PlanSettings, model: ModelFacts, raw: Mapping[str, 
 
 
 def _zero_changes(settings: PlanSettings, model: ModelFacts, raw: Mapping[str, Any]) -> dict[str, Any]:
-    zero: dict[str, Any] = {"stage": settings.stage, "offload_optimizer": None, "offload_param": None}
-    zero["sub_group_size"] = (
-        settings.sub_group_size
-        if "nvme" in (settings.optimizer_device, settings.param_device)
-        else raw.get("sub_group_size")
-    )
+    """Stage and offload. Sizes of buffers on NVMe are left to the tuned defaults where there are any for this run."""
+    raw_zero = raw.get("zero") or {}
     path = next(
-        (section["nvme_path"] for section in raw.values() if isinstance(section, Mapping) and section.get("nvme_path")),
+        (
+            section["nvme_path"]
+            for section in raw_zero.values()
+            if isinstance(section, Mapping) and section.get("nvme_path")
+        ),
         _NVME_PATH,
     )
-    if settings.optimizer_device != "none":
-        zero["offload_optimizer"] = {"device": settings.optimizer_device}
-    if settings.optimizer_device == "nvme":
-        zero["offload_optimizer"] |= {
-            "nvme_path": path,
+    has_defaults = raw.get("tuned_defaults", True) and settings.tensor_parallel_size == 1 and not model.built
+    zero: dict[str, Any] = {"stage": settings.stage}
+    for section, device in (("offload_optimizer", settings.optimizer_device), ("offload_param", settings.param_device)):
+        written = value_at(raw_zero, (section, "device"))
+        zero[section] = None if device == "none" else {"device": device}
+        if device == "nvme":
+            zero[section] |= {"nvme_path": path}
+        elif device != "none" and written == "nvme":
+            zero[section] |= dict.fromkeys(_NVME_ONLY_KEYS)
+        if device == "nvme" and written != "nvme" and not has_defaults:
+            zero[section] |= _nvme_sizes(section, settings, model)
+            zero["sub_group_size"] = settings.sub_group_size
+    return zero
+
+
+def _nvme_sizes(section: str, settings: PlanSettings, model: ModelFacts) -> dict[str, Any]:
+    """Keys of a section on NVMe that DeepSpeed's defaults are too slow or too small for."""
+    if section == "offload_optimizer":
+        return {
             "pipeline_read": settings.pipeline_read,
             "pipeline_write": settings.pipeline_write,
             "buffer_count": settings.optimizer_buffers,
         }
-    if settings.param_device != "none":
-        zero["offload_param"] = {"device": settings.param_device}
-    if settings.param_device == "nvme":
-        largest = -(-partition_model(model, settings).largest_parameter // settings.zero_world_size)
-        size = max(settings.parameter_buffer_size, -(-largest // 1_000_000) * 1_000_000)
-        zero["offload_param"] |= {"nvme_path": path, "buffer_count": settings.parameter_buffers, "buffer_size": size}
-    return zero
+    largest = -(-partition_model(model, settings).largest_parameter // settings.zero_world_size)
+    size = max(settings.parameter_buffer_size, -(-largest // 1_000_000) * 1_000_000)
+    return {"buffer_count": settings.parameter_buffers, "buffer_size": size}
 
 
 def minimal_changes(
@@ -106,11 +116,8 @@ def minimal_changes(
     ):
         if device != current_device:
             changes |= _offload_changes(("zero", name), zero[name], value_at(raw, ("zero", name)))
-    if "nvme" in (choice.optimizer_device, choice.param_device) and "nvme" not in (
-        run.optimizer_device,
-        run.param_device,
-    ):
-        changes["zero", "sub_group_size"] = choice.sub_group_size
+    if "sub_group_size" in zero:
+        changes["zero", "sub_group_size"] = zero["sub_group_size"]
     if choice.checkpointing != run.checkpointing:
         changes["train", "gradient_checkpointing"] = choice.checkpointing
     if choice.micro_batch != run.micro_batch:

@@ -83,8 +83,7 @@ def find_candidates(request: TuneRequest, checked: CheckedFile, run: ResolvedRun
     capacity = plan.capacity if not (device and device.is_cpu) else replace(plan.capacity, gpu=None)
     host_bytes = machine.host_memory().available if is_local and capacity.host is None else capacity.host
     capacity = replace(capacity, host=host_bytes, gpu=device.memory or None if device else capacity.gpu)
-    arguments = (plan.model, plan.settings, device, capacity, plan.rates)
-    alternatives = search_settings(*arguments, vary_parallel_dims=False)
+    alternatives = search_settings(plan.run, plan.model, device, capacity, plan.rates, vary_parallel_dims=False)
     baseline = evaluate_alternative(plan.model, plan.settings, plan.settings, device, capacity, plan.rates)
     search = TuneSearch(
         spec=request.spec,

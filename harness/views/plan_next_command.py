@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line with which a plan ends."""
+"""The command line with which a plan ends: a launch, a search for settings that fit, or a spec to write first."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 
 from harness.plan.resolved_run import ResolvedRun
 
@@ -23,3 +24,21 @@ def format_next_command(run: ResolvedRun, spec: str, hostfile: str | None, overr
     elif run.cluster is None and run.parallel_dims.world_size != run.spec.launch.num_gpus:
         words += ["--set", f"launch.num_gpus={run.parallel_dims.world_size}"]
     return shlex.join([*words, "--dry-run"])
+
+
+def format_search_command(run: ResolvedRun, spec: str, hostfile: str | None, overrides: Sequence[str] | None) -> str:
+    """For a spec that does not fit: the search that writes another one. Empty for a DeepSpeed JSON."""
+    if run.kind != "spec":
+        return ""
+    words = ["harness", "plan", spec]
+    for override in overrides or ():
+        words += ["--set", override]
+    words += ["--hostfile", hostfile] if hostfile else []
+    return shlex.join([*words, "--search", "--write", f"{Path(spec).stem}-fits.yaml"])
+
+
+def format_next_after_search(write: str | None) -> str:
+    """What follows settings that were found: they become a spec, and the spec is launched."""
+    if write is not None:
+        return shlex.join(["harness", "launch", write, "--dry-run"])
+    return "the same with `--write run.yaml`, then harness launch run.yaml --dry-run"

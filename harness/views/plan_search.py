@@ -3,58 +3,21 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 from harness.check.auto_plan import MinGpusResult, SearchResult
-from harness.plan.alternatives import Alternative, describe_checkpointing
+from harness.check.plan_report import PlanReport
+from harness.plan.alternatives import Alternative
 from harness.plan.bare_count import ModelStates
+from harness.plan.plan_json import plan_json
 from harness.plan.settings_search import filter_fitting
-from harness.units import format_bytes, format_count, format_seconds
-from harness.views.style import Style
+from harness.plan.way_out import WayOut
+from harness.units import format_bytes, format_count
+from harness.views.plan_numbers import format_time
+from harness.views.plan_screen import name_of_choice
 
 _MAX_SHOWN = 8
-
-
-def render_search(result: SearchResult, style: Style, width: int) -> str:
-    """The number of settings, the fastest few, and those that the gates refused before the best."""
-    fitting = list(filter_fitting(result.alternatives))
-    lines = [f"Searched {len(result.alternatives):,} settings with the same batch; {len(fitting):,} fit with headroom."]
-    if result.best is None:
-        closest = result.alternatives[0] if result.alternatives else None
-        if closest is not None and not fitting:
-            lines.append(f"Nothing fits. Closest: {closest.title}, short of {closest.fit.binding}.")
-        elif fitting:
-            lines.append("The gates refuse all of them.")
-    lines += [_format_alternative(each, each is result.best) for each in _select_listed(fitting, result.best)]
-    for alternative, finding in result.refused[:4]:
-        gate = style.paint(finding.gate, "yellow")
-        lines.append(f"  refused by {gate}: {alternative.title} ({finding.message})"[: max(width, 60)])
-    if result.best is not None and not result.launchable:
-        lines.append("`harness launch` of this version refuses it; it can be validated, planned and rendered.")
-    return "\n".join(lines)
-
-
-def _select_listed(fits: Sequence[Alternative], best: Alternative | None) -> list[Alternative]:
-    listed = list(fits[:_MAX_SHOWN])
-    return listed if best is None or best in listed else [*listed[:-1], best]
-
-
-def _format_alternative(alternative: Alternative, is_best: bool) -> str:
-    time = format_seconds(alternative.time.seconds) if alternative.time else "-"
-    s = alternative.settings
-    batch = f"micro-batch {s.micro_batch}, {describe_checkpointing(s)}"
-    name = _title_without_batch(alternative)
-    mark = ">" if is_best else " "
-    memory = f"{format_bytes(alternative.gpu_peak):>11} GPU  {format_bytes(alternative.host_peak):>11} host"
-    return f"{mark} {time:>12}  {memory}  {name}, {batch}"
-
-
-def _title_without_batch(alternative: Alternative) -> str:
-    """The stage, offload and parallel degrees: the batch and the checkpointing follow in every line."""
-    return alternative.title.split(", micro-batch")[0].removesuffix(f", {describe_checkpointing(alternative.settings)}")
 
 
 def search_as_dict(result: SearchResult) -> dict[str, Any]:
@@ -63,11 +26,35 @@ def search_as_dict(result: SearchResult) -> dict[str, Any]:
     body = {
         "searched": len(result.alternatives),
         "fit": len(fitting),
+        "usable": len(result.usable),
         "chosen": result.best.title if result.best else None,
         "refused": [{"title": a.title, "gate": f.gate, "message": f.message} for a, f in result.refused],
-        "fastest": [alternative_as_dict(alternative) for alternative in fitting[:_MAX_SHOWN]],
+        "fastest": [alternative_as_dict(alternative) for alternative in result.usable[:_MAX_SHOWN]],
     }
     return {"search": body, "spec": dict(result.raw)}
+
+
+def report_as_dict(report: PlanReport) -> dict[str, Any]:
+    """The plan as in `plan.json`, the search and the spec that it found, and what would do where nothing fits."""
+    body = plan_json(report.plan)
+    if report.searched is not None:
+        body |= search_as_dict(report.searched)
+        for row, each in zip(body["alternatives"], report.plan.alternatives, strict=True):
+            refusal = report.searched.refusal_of(each)
+            row["refused_by"] = refusal.gate if refusal else None
+    if report.way_out is not None:
+        body["way_out"] = _way_out_as_dict(report.way_out)
+    return body
+
+
+def _way_out_as_dict(way_out: WayOut) -> dict[str, Any]:
+    return {
+        "closest": alternative_as_dict(way_out.closest),
+        "ranks": way_out.ranks,
+        "ranks_per_host": way_out.ranks_per_host,
+        "host_bytes": way_out.host_bytes,
+        "nvme_bytes": way_out.nvme_bytes,
+    }
 
 
 def alternative_as_dict(alternative: Alternative | None) -> dict[str, Any]:
@@ -75,6 +62,7 @@ def alternative_as_dict(alternative: Alternative | None) -> dict[str, Any]:
     if alternative is None:
         return {"title": None}
     s = alternative.settings
+    time = alternative.time if alternative.fit.fits is not False else None
     return {
         "title": alternative.title,
         "zero_stage": s.stage,
@@ -91,19 +79,20 @@ def alternative_as_dict(alternative: Alternative | None) -> dict[str, Any]:
         "nvme_bytes": alternative.nvme_bytes,
         "fits": alternative.fit.fits,
         "headroom": alternative.fit.headroom,
-        "step_seconds": alternative.time.seconds if alternative.time else None,
-        "bottleneck": alternative.time.bottleneck if alternative.time else None,
+        "step_seconds": time.seconds if time else None,
+        "step_seconds_range": list(time.range) if time else None,
+        "bottleneck": time.bottleneck if time else None,
     }
 
 
-def min_gpus_as_json(result: MinGpusResult) -> str:
+def min_gpus_as_dict(result: MinGpusResult) -> dict[str, Any]:
     """The smallest number of GPUs for programs."""
     body = {
         "gpus": result.gpus if result.best else None,
         "raw_floor_gpus": result.raw_floor_gpus,
         "state_bytes": result.state_bytes,
     }
-    return json.dumps({"format_version": 1, **body, **alternative_as_dict(result.best)}, indent=2)
+    return {"format_version": 1, **body, **alternative_as_dict(result.best)}
 
 
 def render_min_gpus(model: str, gpu: str, result: MinGpusResult) -> str:
@@ -113,18 +102,16 @@ def render_min_gpus(model: str, gpu: str, result: MinGpusResult) -> str:
     best = result.best
     if best is None:
         return f"{model} does not fit on up to {result.gpus:,} x {gpu}.\n{raw}"
-    time = f", {format_seconds(best.time.seconds)} per step" if best.time else ""
+    time = f", {format_time(best.time.seconds, best.time.range)} per step" if best.time else ""
     where = f"{format_bytes(best.gpu_peak)} per GPU, {format_bytes(best.host_peak)} per host"
     where += f", {format_bytes(best.nvme_bytes)} NVMe per host" if best.nvme_bytes else ""
     s = best.settings
-    batch = f"micro-batch {s.micro_batch}, {describe_checkpointing(s)}"
-    name = _title_without_batch(best)
-    return f"{model} fits on {result.gpus:,} x {gpu}: {name}, {batch}{time}\n{where}\n{raw}"
+    return f"{model} fits on {result.gpus:,} x {gpu}: {name_of_choice(s)}{time}\n{where}\n{raw}"
 
 
-def model_states_as_json(states: ModelStates) -> str:
+def model_states_as_dict(states: ModelStates) -> dict[str, Any]:
     """A bare count for programs."""
-    body = {
+    return {
         "format_version": 1,
         "parameters": states.parameters,
         "gpus": states.gpus,
@@ -134,7 +121,6 @@ def model_states_as_json(states: ModelStates) -> str:
         "by_stage_bytes": dict(states.by_stage),
         "raw_floor_gpus": states.raw_floor_gpus,
     }
-    return json.dumps(body, indent=2)
 
 
 def render_model_states(states: ModelStates) -> str:

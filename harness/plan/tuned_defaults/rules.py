@@ -57,7 +57,8 @@ def tuned_defaults_for(run: ResolvedRun, model: ModelFacts | None) -> tuple[Tune
     """
     if not run.spec.tuned_defaults or run.kind != "spec":
         return ()
-    inputs = DefaultInputs(run, None if model is None or model.built else model, settings_of(run))
+    is_known = model is not None and not (model.built or model.counted_only)
+    inputs = DefaultInputs(run, model if is_known else None, settings_of(run))
     choices = (rule(inputs) for rule in _RULES)
     return tuple(
         default

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The answer of `harness plan`: the plan, the search behind it, the alternatives worth naming, and what would do where
+nothing fits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+from harness.check.auto_plan import SearchResult
+from harness.check.check_file import CheckedFile
+from harness.check.finding_places import place_findings
+from harness.errors import ExitCode
+from harness.findings import Finding
+from harness.plan.alternatives import Alternative, best_of_each_kind
+from harness.plan.plan_request import PlanRequest, batch_finding
+from harness.plan.planner import Plan
+from harness.plan.settings_search import filter_fitting, may_fit
+from harness.plan.way_out import WayOut, find_way_out
+
+NUM_ALTERNATIVES = 3
+
+
+@dataclass(frozen=True)
+class PlanReport:
+    """`findings`: of the gates, the options and the plan. `next_command` is empty where there is none."""
+
+    plan: Plan
+    searched: SearchResult | None
+    way_out: WayOut | None
+    findings: tuple[Finding, ...]
+    next_command: str = ""
+
+    @property
+    def nothing_fits(self) -> bool:
+        """Does neither the run fit, nor anything that was looked at instead?"""
+        if self.searched is not None:
+            return self.searched.best is None
+        others = (*self.plan.alternatives, *self.plan.fastest_fitting)
+        return self.plan.fit.fits is False and not any(map(may_fit, others))
+
+    @property
+    def code(self) -> ExitCode:
+        """1 where nothing fits."""
+        return ExitCode.FINDINGS if self.nothing_fits else ExitCode.OK
+
+    @property
+    def alternatives(self) -> tuple[Alternative, ...]:
+        """A few that fit, the best first: one of each kind, then others."""
+        if self.searched is not None:
+            others = [each for each in self.searched.usable if each is not self.searched.best]
+        elif self.plan.time is None:
+            others = [each for each in filter_fitting(self.plan.alternatives) if not each.is_current]
+        else:
+            others = [each for each in (*self.plan.fastest_fitting, *self.plan.best_by_kind) if not each.is_current]
+        by_kind = best_of_each_kind(others)
+        rest = [each for index, each in enumerate(others) if each not in (*by_kind, *others[:index])]
+        return tuple([*by_kind, *rest][:NUM_ALTERNATIVES])
+
+
+def report_plan(
+    plan: Plan,
+    searched: SearchResult | None,
+    checked: CheckedFile,
+    request: PlanRequest | None = None,
+    next_command: str = "",
+) -> PlanReport:
+    """Everything that a command prints. `request` where there is no spec: its settings are not the user's."""
+    if searched is not None and searched.best is not None:
+        of_gates = tuple(finding._replace(place=None, related=()) for finding in searched.findings)
+    else:
+        of_gates = tuple(checked.report.findings)
+    source = checked.source if request is None and searched is None else None
+    of_batch = () if request is None else tuple(f for f in (batch_finding(request),) if f is not None)
+    findings = [*of_batch, *_drop_harmless(of_gates, plan), *place_findings(plan.findings, source)]
+    if searched is not None and searched.best is not None and plan.time is not None:
+        others = [each for each in searched.usable if each is not searched.best]
+        plan = replace(plan, fastest_fitting=(searched.best, *others)[:NUM_ALTERNATIVES])
+    return PlanReport(plan, searched, _find_way_out(plan, searched), tuple(findings), next_command)
+
+
+def _drop_harmless(findings: Iterable[Finding], plan: Plan) -> Iterator[Finding]:
+    """Without EX017 for models of `transformers`, which since 5 keeps all experts of a layer in one weight: no rank can
+    wait for an expert of another.
+    """
+    is_own_code = plan.run.spec.model.trust_remote_code
+    return (finding for finding in findings if is_own_code or finding.gate != "EX017")
+
+
+def _find_way_out(plan: Plan, searched: SearchResult | None) -> WayOut | None:
+    """What would do for a plan that does not fit, where none of its alternatives does."""
+    if searched is not None:
+        return searched.way_out
+    others = (*plan.alternatives, *plan.fastest_fitting)
+    if plan.model is None or plan.fit.fits is not False or any(map(may_fit, others)):
+        return None
+    return find_way_out(plan.run, plan.model, plan.device, plan.capacity, plan.alternatives)

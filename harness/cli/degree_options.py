@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options of `harness plan` for degrees of parallelism and tables of states, for typer. No values are looked at."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+_Text = str | None
+_Number = int | None
+_DEGREES = "Any degrees, as arithmetic"
+
+
+def _degree(option: str, help_text: str) -> Any:
+    return typer.Option(option, metavar="N", help=help_text, rich_help_panel=_DEGREES)
+
+
+def _word(option: str, metavar: str, help_text: str) -> Any:
+    return typer.Option(option, metavar=metavar, help=help_text, rich_help_panel=_DEGREES)
+
+
+TensorOption = Annotated[_Number, _degree("--tensor", "Tensor-parallel degree.")]
+PipelineOption = Annotated[_Number, _degree("--pipeline", "Pipeline stages.")]
+ContextOption = Annotated[_Number, _degree("--context", "Context-parallel degree: ranks that share a sequence.")]
+ExpertOption = Annotated[_Number, _degree("--expert", "Expert-parallel degree, over the ranks of a stage.")]
+VirtualStagesOption = Annotated[_Number, _degree("--virtual-stages", "Chunks of layers on a stage, interleaved.")]
+MicroBatchOption = Annotated[_Number, _degree("--micro-batch", "Sequences of a micro-batch. Default: 1.")]
+ScheduleOption = Annotated[
+    _Text, _word("--schedule", "NAME", "naive, gpipe, 1f1b (default), interleaved, zb-h1 or dualpipe.")
+]
+PrecisionOption = Annotated[
+    _Text, _word("--precision", "NAME", "bf16 (default), fp16, fp32 or fp8; with --params and --table, too.")
+]
+CheckpointingOption = Annotated[_Text, _word("--checkpointing", "NAME", "none (default), selective or full.")]
+StatesOption = Annotated[
+    _Text, _word("--states", "NAME", "Optimizer states in fp32 (default), bf16 or int8; with --params, too.")
+]
+SequenceParallelOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--sequence-parallel/--no-sequence-parallel",
+        help="Divide the sequence over the tensor group, as Megatron does. Default: on.",
+        rich_help_panel=_DEGREES,
+    ),
+]
+TimelineOption = Annotated[_Text, _word("--timeline", "FILE", "Draw the pipeline's schedule as SVG.")]
+TableOption = Annotated[
+    bool,
+    typer.Option("--table", help="States of 124M to 405B parameters, by precision, ZeRO stage and GPUs."),
+]
+NonStatePeakOption = Annotated[
+    _Text,
+    typer.Option(
+        "--non-state-peak",
+        metavar="SIZE",
+        help="A measured peak without the states, such as 22GB: on how many GPUs both fit.",
+    ),
+]

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The request of `harness plan` with degrees of parallelism, from its options."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.errors import ExitCode, UserError
+from harness.findings import Finding
+from harness.plan.degrees.degrees_request import CHOICES, DegreesRequest, validate_choice
+from harness.plan.degrees.rank_groups import ParallelDegrees
+from harness.plan.plan_usage import check_stage_and_price, parse_count_option, usage_error
+from harness.plan.price_list import split_price_options
+
+_SHARED_OPTIONS = (
+    *("model", "gpus", "gpu", "gpus_per_node", "zero_stage", "max_length", "batch_tokens"),
+    *("tokens", "prices", "format", "long"),
+)
+"""Options of `harness plan` that mean the same here."""
+_DEFAULTS = {"schedule": None, "precision": "bf16", "checkpointing": "none", "states": "fp32"}
+
+
+def find_price(values: dict[str, Any]) -> float | None:
+    """The one price. Raises UserError for that of a kind of GPU, which is for a comparison of kinds."""
+    price, kind_prices = split_price_options(values["prices"])
+    if kind_prices:
+        message = "`--price KIND=X` compares kinds of GPU, which only `--cheapest` does"
+        raise usage_error(message, "give `--price` a number such as `2.5`")
+    return price
+
+
+def request_from_options(own: dict[str, Any], values: dict[str, Any]) -> DegreesRequest:
+    """Raises UserError where an option is missing, is another question's, or is not a word that it takes."""
+    check_stage_and_price(values["zero_stage"], find_price(values))
+    for name, value in values.items():
+        if value not in (None, False) and name not in _SHARED_OPTIONS:
+            option = "a spec" if name == "spec" else f"`--{name.replace('_', '-')}`"
+            raise usage_error(f"{option} does not go with degrees of parallelism", "leave it out")
+    model, gpus, gpu = values["model"], values["gpus"], values["gpu"]
+    if model is None or gpus is None or gpu is None:
+        example = "harness plan --model llama-3.1-405b --gpus 16384 --gpu H100-80GB --tensor 8 --pipeline 16"
+        raise usage_error("degrees of parallelism need `--model`, `--gpus` and `--gpu`", f"try `{example}`")
+    chunks = 1 if own["virtual_stages"] is None else own["virtual_stages"]
+    words = {name: own[name] or default for name, default in _DEFAULTS.items()}
+    words["schedule"] = words["schedule"] or ("interleaved" if chunks > 1 else "1f1b")
+    findings: list[Finding] = []
+    for name, word in words.items():
+        findings += validate_choice(f"--{name}", str(word), CHOICES[f"--{name}"])
+    if findings:
+        raise UserError(findings, ExitCode.USAGE)
+
+    def count(name: str) -> int:
+        return 1 if own[name] is None else int(own[name])
+
+    degrees = ParallelDegrees(
+        world_size=gpus,
+        tensor=count("tensor"),
+        pipeline=count("pipeline"),
+        context=count("context"),
+        expert=count("expert"),
+        virtual_stages=chunks,
+        schedule=words["schedule"],  # type: ignore[arg-type]
+        sequence=own["sequence_parallel"] is not False,
+        gpus_per_host=8 if values["gpus_per_node"] is None else values["gpus_per_node"],
+    )
+    return DegreesRequest(
+        model=model,
+        gpu=gpu,
+        degrees=degrees,
+        micro_batch=count("micro_batch"),
+        tokens_per_step=parse_count_option("--batch-tokens", values["batch_tokens"]),
+        seq_length=values["max_length"],
+        precision=words["precision"],  # type: ignore[arg-type]
+        checkpointing=words["checkpointing"],  # type: ignore[arg-type]
+        zero_stage=1 if values["zero_stage"] is None else values["zero_stage"],
+        states=words["states"],  # type: ignore[arg-type]
+    )

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The output of `harness plan`: the text or the JSON, the spec that a search found, the picture."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
+from harness.check.check_file import CheckedFile
+from harness.check.plan_report import PlanReport
+from harness.cli.console import print_findings
+from harness.cli.output_format import OutputFormat
+from harness.cli.plan_questions import Answer
+from harness.plan.plan_json import plan_json
+from harness.plan.plan_usage import usage_error
+from harness.spec.yaml_text import spec_as_yaml
+from harness.views import plan_search as search_view
+from harness.views.plan import render_plan
+from harness.views.plan_plot import render_memory_svg
+from harness.views.plan_screen import INPUT_FINDINGS
+from harness.views.style import style_for
+
+
+def print_report(
+    report: PlanReport, checked: CheckedFile, format: OutputFormat, *, long: bool, deadline: Answer | None = None
+) -> None:
+    """The plan on stdout. On stderr, in full, the findings for which the screen has no line."""
+    everything = long or format is OutputFormat.json
+    in_full = [finding for finding in report.findings if everything or finding.gate in INPUT_FINDINGS]
+    if in_full:
+        print_findings(in_full, checked.lines_of)
+    if format is OutputFormat.json:
+        extra = {} if deadline is None else deadline.body
+        print(json.dumps({**search_view.report_as_dict(report), **extra}, indent=2))
+        return
+    print(render_plan(report, style_for(sys.stdout), shutil.get_terminal_size((110, 24)).columns, long=long))
+    if deadline is not None:
+        print(deadline.text)
+
+
+def write_files(report: PlanReport, write: str | None, plot: str | None) -> None:
+    """The spec of the search and the picture, with a line on stderr for each."""
+    searched = report.searched
+    if write is not None:
+        if searched is None:
+            raise usage_error("there is nothing to write: no settings were found", "add `--search`")
+        if searched.best is None:
+            print(f"{write} was not written: nothing fits and passes the gates.", file=sys.stderr)
+        else:
+            head = f"# {searched.best.title}: found by `harness plan --search`.\n"
+            _write_text(write, spec_as_yaml(searched.raw, head))
+            print(f"Wrote {write}. Next: harness validate-config {shlex.quote(write)}", file=sys.stderr)
+    if plot is not None:
+        if not report.plan.alternatives:
+            raise usage_error(
+                "there is nothing to draw: the plan has no memory", "give the model, the ranks and the batch"
+            )
+        _write_text(plot, render_memory_svg(plan_json(report.plan)))
+        print(f"Wrote {plot}", file=sys.stderr)
+
+
+def _write_text(file: str, text: str) -> None:
+    try:
+        Path(file).write_text(text, encoding="utf-8")
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise usage_error(f"`{file}` cannot be written: {reason}", "name a file in a folder that exists") from None

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`harness plan --table`, `--non-state-peak`, and `--params` in other recipes: tables of model states."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness.cli.degree_request import find_price
+from harness.cli.output_format import OutputFormat
+from harness.errors import ExitCode, UserError
+from harness.facts.model_lookup import find_model
+from harness.findings import Finding, Fix
+from harness.plan.degrees.degrees_request import CHOICES, validate_choice
+from harness.plan.plan_usage import check_stage_and_price, parse_count_option, usage_error
+from harness.plan.state_tables import GPU_COUNTS, MODEL_SIZES, RECIPES, tabulate_peak, tabulate_states
+from harness.units import parse_bytes
+from harness.views import plan_states as view
+
+
+def is_states_question(own: dict[str, Any], values: dict[str, Any]) -> bool:
+    """A table of states, a measured peak, or a bare count of parameters in a recipe of its own."""
+    has_recipe = own["precision"] is not None or own["states"] is not None
+    return own["table"] or own["non_state_peak"] is not None or (values["params"] is not None and has_recipe)
+
+
+def print_states(own: dict[str, Any], values: dict[str, Any]) -> None:
+    """Raises UserError where an option is missing or is no size."""
+    check_stage_and_price(values["zero_stage"], find_price(values))
+    is_json = values["format"] is OutputFormat.json
+    recipe, size = _find_recipe(own), _find_size(values)
+    if own["non_state_peak"] is None:
+        counts = GPU_COUNTS if values["gpus"] is None else (values["gpus"],)
+        recipes = RECIPES if recipe is None else {recipe: RECIPES[recipe]}
+        rows = tabulate_states(MODEL_SIZES if size is None else dict([size]), counts, recipes)
+        print(view.states_table_as_json(rows) if is_json else view.render_states_table(rows))
+        return
+    if size is None or values["gpu"] is None:
+        example = "harness plan --params 70e9 --gpu H100-80GB --non-state-peak 22GB"
+        raise usage_error("a measured peak needs `--params` or `--model`, and `--gpu`", f"try `{example}`")
+    try:
+        peak = parse_bytes(own["non_state_peak"])
+    except ValueError as error:
+        raise usage_error(f"`--non-state-peak`: {error}", "write a size such as `22GB`") from None
+    per_host = 8 if values["gpus_per_node"] is None else values["gpus_per_node"]
+    table = tabulate_peak(size[1], recipe or "mixed", values["gpu"], peak, values["gpus"], per_host)
+    print(view.peak_table_as_json(table) if is_json else view.render_peak_table(table))
+
+
+def _find_recipe(own: dict[str, Any]) -> str | None:
+    """The recipe of `--precision` and `--states`, None where neither is given."""
+    precision, states = own["precision"], own["states"]
+    if precision is None and states is None:
+        return None
+    findings = validate_choice("--precision", precision or "bf16", CHOICES["--precision"])
+    findings += validate_choice("--states", states or "fp32", ("fp32", "int8"))
+    if not findings and (precision == "fp8" or (precision == "fp32" and states == "int8")):
+        message = f"the tables of states have no recipe with {precision} and states in {states or 'fp32'}"
+        findings.append(Finding("MM007", "error", message, fix=Fix("choose fp32, or bf16 with states in fp32 or int8")))
+    if findings:
+        raise UserError(findings, ExitCode.USAGE)
+    if precision == "fp32":
+        return "fp32"
+    return "mixed, 8-bit states" if states == "int8" else "mixed"
+
+
+def _find_size(values: dict[str, Any]) -> tuple[str, float] | None:
+    """The name and the parameters of `--params` or of `--model`; None without either."""
+    if values["params"] is not None:
+        return values["params"], parse_count_option("--params", values["params"])
+    if values["model"] is None:
+        return None
+    lookup = find_model(values["model"], build=False)
+    if lookup.facts is None:
+        fix = Fix("name a folder with a `config.json`, or a model of the catalogue, or give `--params`")
+        message = f"the model's size is not known: {lookup.why_not}"
+        raise UserError([Finding("MM001", "error", message[:400], fix=fix)], ExitCode.USAGE)
+    return values["model"], float(lookup.facts.num_parameters)

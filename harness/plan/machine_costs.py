@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Costs of a run on machines that can be rented: the best settings on each kind and number of GPUs, by money.
+
+Arithmetic only; the caller makes the settings of a number of GPUs, and runs the gates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from harness.facts.devices import Device
+from harness.facts.gpu_prices import GpuPrice
+from harness.facts.model_lookup import ModelFacts
+from harness.plan.alternatives import Alternative
+from harness.plan.cost_range import CostRange, cost_range
+from harness.plan.goodput import checkpoint_cost
+from harness.plan.memory_estimate import HOST_RESERVE, Capacity, Fit
+from harness.plan.plan_settings import PlanSettings
+from harness.plan.rates import Rates
+from harness.plan.resolved_run import ResolvedRun
+from harness.plan.settings_search import HEADROOM, rank_alternatives, search_settings
+from harness.plan.step_time import estimate_step_time
+from harness.plan.zero_partitions import count_trainable
+
+GPUS_PER_HOST = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """GPUs of one kind: parts of a host, or whole hosts of eight. `host_memory`: bytes a host."""
+
+    device: Device
+    gpus: int
+    host_memory: int
+    price: GpuPrice
+
+    @property
+    def gpus_per_host(self) -> int:
+        """GPUs of a host."""
+        return min(self.gpus, GPUS_PER_HOST)
+
+    @property
+    def capacity(self) -> Capacity:
+        """Memory of a GPU and of a host; no disks are known."""
+        return Capacity(self.device.memory, self.host_memory, None)
+
+
+@dataclass(frozen=True, slots=True)
+class MachineCost:
+    """A choice of settings on a machine, and what the run costs there."""
+
+    machine: Machine
+    alternative: Alternative
+    cost: CostRange
+
+    @property
+    def money(self) -> float:
+        """Dollars of the whole run."""
+        return self.cost.money or 0.0
+
+
+def list_candidates(run: ResolvedRun, model: ModelFacts, rates: Rates) -> tuple[Alternative, ...]:
+    """Every setting of the search with its memory and no time: the same for all kinds of GPU."""
+    return search_settings(run, model, None, Capacity(None, None, None), rates)
+
+
+def estimate_costs(
+    model: ModelFacts, candidates: Iterable[Alternative], machine: Machine, rates: Rates, tokens: float
+) -> tuple[MachineCost, ...]:
+    """The candidates that fit with headroom, cheapest first: the largest micro-batch of each place."""
+    timed = _timed(model, _largest_micro_batches(_fitting(candidates, machine.capacity)), machine.device, rates)
+    return tuple(sorted(_costs(model, timed, machine, rates, tokens), key=lambda each: each.money))
+
+
+def rank_on_machine(
+    model: ModelFacts, candidates: Iterable[Alternative], machine: Machine, rates: Rates
+) -> tuple[Alternative, ...]:
+    """The candidates that fit with headroom in the order of the search."""
+    return rank_alternatives(_timed(model, _fitting(candidates, machine.capacity), machine.device, rates))
+
+
+def _timed(model: ModelFacts, fitting: Iterable[Alternative], device: Device, rates: Rates) -> Iterator[Alternative]:
+    for each in fitting:
+        yield replace(each, time=estimate_step_time(model, each.settings, device, rates))
+
+
+def _costs(
+    model: ModelFacts, timed: Iterable[Alternative], machine: Machine, rates: Rates, tokens: float
+) -> Iterator[MachineCost]:
+    for each in timed:
+        if each.time is not None:
+            lost = lost_share(model, each.settings, rates)
+            yield MachineCost(machine, each, cost_range(tokens, each.time, each.settings, lost, machine.price.dollars))
+
+
+def lost_share(model: ModelFacts, settings: PlanSettings, rates: Rates) -> float:
+    """Share of the time that checkpoints and failures take, as in the plan of these settings."""
+    trainable, whole = count_trainable(model, settings)
+    return checkpoint_cost(settings, trainable, rates, whole - trainable).lost
+
+
+def _fitting(candidates: Iterable[Alternative], capacity: Capacity) -> Iterator[Alternative]:
+    """Those that fit with headroom, by the peaks that they have already: `check_fit` would count them anew."""
+    gpu, host = float(capacity.gpu or 0), float(capacity.host or 0) * (1 - HOST_RESERVE)
+    for candidate in candidates:
+        shares = {"GPU memory": candidate.gpu_peak / gpu, "host memory": candidate.host_peak / host}
+        binding = max(shares, key=lambda name: shares[name])
+        headroom = 1 - shares[binding]
+        if not candidate.nvme_bytes and headroom >= HEADROOM:
+            yield replace(candidate, fit=Fit(True, binding, headroom))
+
+
+def _largest_micro_batches(candidates: Iterable[Alternative]) -> Iterable[Alternative]:
+    """Of those that differ in the micro-batch alone the largest: fewer micro-batches never take longer."""
+    largest: dict[tuple[object, ...], Alternative] = {}
+    for candidate in sorted(candidates, key=lambda each: each.settings.micro_batch):
+        largest[place_of(candidate.settings)] = candidate
+    return largest.values()
+
+
+def place_of(settings: PlanSettings) -> tuple[object, ...]:
+    """What distinguishes settings but for their batch: stage, offload, parallel sizes, recomputation."""
+    return (
+        settings.stage,
+        settings.optimizer_device,
+        settings.param_device,
+        settings.tensor_parallel_size,
+        settings.pipeline_parallel_size,
+        settings.sequence_parallel_size,
+        settings.checkpointing,
+    )
+
+
+def count_gpus(most: int) -> Sequence[int]:
+    """Parts of a host, then whole hosts, doubled: 1, 2, 4, 8, 16, 32, ..."""
+    return [2**power for power in range(most.bit_length()) if 2**power <= most]

@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers of an estimate as text, with no more figures than it has."""
+
+from __future__ import annotations
+
+from harness.units import format_bytes, format_count
+
+Range = tuple[float, float]
+_UNITS = ((240 * 3600.0, 86400.0, "days"), (3600.0, 3600.0, "h"), (60.0, 60.0, "min"), (1.0, 1.0, "s"))
+"""From so many seconds on, the seconds of the unit, and its name."""
+
+
+def format_size(count: float) -> str:
+    """`44.7 GiB`, `1.30 TiB`: enough to compare with what there is."""
+    if not 1 << 20 <= count < 1 << 40:
+        return format_bytes(count)
+    return f"{count / (1 << 30):.1f} GiB" if count >= 1 << 30 else f"{count / (1 << 20):.0f} MiB"
+
+
+def format_number(value: float) -> str:
+    """Two figures: `6,300`, `0.42`; from a million on with a suffix: `150 M`."""
+    rounded = float(f"{value:.1e}")
+    if rounded >= 1e6:
+        number, suffix = format_count(rounded).split()
+        return f"{number.rstrip('0').rstrip('.')} {suffix}"
+    return f"{rounded:,.0f}" if rounded >= 10 else f"{rounded:.1f}" if rounded >= 1 else f"{rounded:.2g}"
+
+
+def format_range(values: Range) -> str:
+    """`5,000 to 7,800`; one number where both look alike."""
+    least, most = map(format_number, values)
+    return least if least == most else f"{least} to {most}"
+
+
+def format_estimate(value: float, values: Range | None) -> str:
+    """`6,300 (5,000 to 7,800)`."""
+    return format_number(value) if values is None else f"{format_number(value)} ({format_range(values)})"
+
+
+def format_time(seconds: float, values: Range) -> str:
+    """`2.8 min (2.2 to 3.5)`."""
+    size, unit = _unit_of(seconds)
+    return f"{format_number(seconds / size)} {unit} ({format_range((values[0] / size, values[1] / size))})"
+
+
+def format_time_range(values: Range) -> str:
+    """`2.2 to 3.5 min`."""
+    size, unit = _unit_of(values[1])
+    return f"{format_range((values[0] / size, values[1] / size))} {unit}"
+
+
+def _unit_of(seconds: float) -> tuple[float, str]:
+    return next(((size, unit) for limit, size, unit in _UNITS if seconds >= limit), (0.001, "ms"))
+
+
+def format_share(share: float) -> str:
+    """`36%`, below 10 % with one decimal: `4.2%`."""
+    return f"{share:.0%}" if share >= 0.0995 else f"{share:.1%}"

@@ -64,7 +64,7 @@ def _report(planned: list[PlannedRow], files: list[Path], by_source: bool) -> st
     ]
     if by_source:
         for source in sorted({each.source for each in comparisons}):
-            lines += ["", f"### {source}", "", *format_table(comparisons, lambda name, s=source: name == s)]  # type: ignore[misc]
+            lines += ["", f"## {source}", "", *format_table(comparisons, lambda name, s=source: name == s)]  # type: ignore[misc]
     return "\n".join(lines)
 
 
@@ -77,7 +77,7 @@ def _write(text: str) -> None:
     head = "# Plans beside published measurements\n\n`python benchmarks/plan_published.py --sources --write`\n\n"
     result.write_text(f"{head}{text}\n", encoding="utf-8")
     page = ROOT / "docs" / "plan.md"
-    table = text.partition("\n### ")[0]
+    table = text.partition("\n## ")[0]
     body = f"{_START}\n{table}\n{_END}"
     page.write_text(re.sub(f"{_START}.*?{_END}", lambda _: body, page.read_text("utf-8"), flags=re.S), encoding="utf-8")
 

@@ -15,6 +15,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from harness.check.plan_report import PlanReport  # noqa: E402
 from harness.plan.planner import Plan, make_plan  # noqa: E402
 from harness.plan.resolved_run import resolve_run  # noqa: E402
 from harness.spec.spec_loader import load_spec  # noqa: E402
@@ -68,7 +69,7 @@ def main() -> None:
     ]
     parts += ["sections and the assumptions of `harness plan --format json`.", "", HEAD, *(row(plan) for plan in plans)]
     for plan in plans:
-        text = render_plan(plan, (), "", Style(), 110)
+        text = render_plan(PlanReport(plan, None, None, ()), Style(), 110, long=True)
         parts += ["", f"## {plan.run.name}", "", "```", text, "```"]
     text = "\n".join(parts) + "\n"
     print(text)

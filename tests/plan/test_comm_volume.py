@@ -107,13 +107,13 @@ def test_parameters_on_nvme_are_read_for_every_gather() -> None:
     assert (moved.parameters_read, moved.parameters_write) == (2 * 2 * 4, 2)
 
 
-def test_tensor_parallel_all_reduces_seven_times_a_layer() -> None:
+def test_tensor_parallel_all_reduces_seven_times_a_layer_and_once_where_it_is_recomputed() -> None:
     facts = find_model("llama-3.1-8b").facts
     assert facts is not None
     plan_settings = settings("llama-3.1-8b", parallel={"tensor_parallel_size": 2}, zero={"stage": 1}, **ONCE)
     hidden = 4096 * 4096 * 2
     assert comm_volume.tensor_parallel_bytes(facts, plan_settings) == pytest.approx(
-        (14 * 32 * hidden + 4096 * 2 * 128_256) / 2
+        (2 * ((7 + 1) * 32 + 1) * hidden + 4096 * 2 * 128_256) / 2
     )
     assert comm_volume.tensor_parallel_bytes(facts, settings()) == 0
 

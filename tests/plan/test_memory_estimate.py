@@ -233,10 +233,35 @@ def test_a_tensor_degree_divides_attention_and_mlp_and_not_the_norms() -> None:
 
 
 def test_inputs_of_checkpointed_layers_can_wait_on_the_host() -> None:
+    """By DeepSpeed's key and by the spec's own, and the last three stay; nothing waits without recomputation."""
+    one_input = 2 * 4096 * 4096
+
+    def inputs(**sections: Any) -> list[tuple[str, int]]:
+        rows = memory("llama-3.1-8b", **sections).items
+        return [(row.tier, row.bytes) for row in rows if row.kind == "activations"]
+
     raw = {"activation_checkpointing": {"cpu_checkpointing": True}}
-    rows = [row for row in memory("llama-3.1-8b", deepspeed=raw).items if row.kind == "activations"]
-    assert [row.tier for row in rows] == ["host"]
-    assert rows[0].bytes == 32 * 2 * 4096 * 4096
+    offloaded = {"gradient_checkpointing": True, "offload_activations": True}
+    assert inputs(deepspeed=raw) == [("host", 29 * one_input), ("gpu", 3 * one_input)]
+    assert inputs(train=offloaded) == inputs(deepspeed=raw)
+    assert [tier for tier, _ in inputs(train={**offloaded, "gradient_checkpointing": False})] == ["gpu"]
+    off = {"activation_checkpointing": {"cpu_checkpointing": False}}
+    assert inputs(train=offloaded, deepspeed=off) == [("gpu", 32 * one_input)]
+
+
+def test_a_save_in_the_background_keeps_a_copy_of_the_state_in_host_memory() -> None:
+    def copies(stage: int, **checkpoint: Any) -> dict[str, tuple[int, bool]]:
+        rows = memory("llama-3.1-8b", zero={"stage": stage}, checkpoint=checkpoint).items
+        return {row.description: (row.bytes, row.shared) for row in rows if row.description.endswith("background")}
+
+    due = {"save_steps": 10, "async_save": True}
+    weights, states = (f"copy of {w} for a save in the background" for w in ("the weights", "masters and states"))
+    assert copies(3, **due) == {states: (12 * 1_003_782_656, False)}
+    total = 8_030_261_248
+    assert copies(2, **due) == {states: (12 * total // 8, False), weights: (2 * total, True)}
+    assert copies(0, **due) == {states: (12 * total, True), weights: (2 * total, True)}
+    assert copies(3, save_steps=10) == copies(3, async_save=True) == {}
+    assert copies(3, **{**due, "save_steps": None}) == {}
 
 
 def test_a_phase_is_never_empty_and_the_peak_is_one_of_them() -> None:
@@ -273,3 +298,46 @@ def test_the_mask_of_packed_rows_is_whole_on_each_rank_of_a_sequence_group() -> 
     assert masks(data={"max_length": 65536}) == []
     assert masks(model={"attn_implementation": "flash_attention_2"}) == []
     assert masks(parallel={}) == []
+
+
+def test_three_figures_of_the_peak_each_within_its_range() -> None:
+    m, fewer = memory("llama-3.1-8b"), memory("llama-3.1-8b", zero={"stage": 2})
+    outside = sum(row.bytes for row in m.items if row.kind in ("context", "nccl"))
+    tensors = max(
+        sum(row.bytes for row in m.items_of("gpu") if not row.assumed and phase in row.phases) for phase in PHASES
+    )
+    assert m.allocated_peak == tensors < m.gpu_peak
+    assert m.reserved_peak == int(1.25 * tensors)
+    assert fewer.reserved_peak == int(1.10 * fewer.allocated_peak)
+    assert m.nvidia_smi_peak == m.reserved_peak + outside
+    figures = (m.allocated_peak, m.reserved_peak, m.nvidia_smi_peak)
+    ranges = (m.allocated_peak_range, m.reserved_peak_range, m.nvidia_smi_peak_range)
+    assert all(low < figure < high for figure, (low, high) in zip(figures, ranges, strict=True))
+    assert [low for low, _ in ranges] == sorted(low for low, _ in ranges)
+
+
+def test_adapters_save_less_than_a_model_that_is_trained_whole() -> None:
+    """The input of each norm, q, k, v and the output of attention, three tensors of the MLP: no input of a frozen
+    weight, but for that of the two adapters.
+    """
+    train = {"gradient_checkpointing": False, "loss_chunk_size": 0}
+
+    def activations(**model: Any) -> int:
+        run = {"name_or_path": "meta-llama/Llama-3.1-8B", **model}
+        return next(r.bytes for r in memory(model=run, train=train).items if r.kind == "activations")
+
+    h, i, tokens, layers, r = 4096, 14336, 4096, 32, 8
+    of_norms, of_attention = 2 * (4 * h + 4), 2 * (2 * h + 2 * h // 4) + 4 * 32
+    later = layers * tokens * (of_norms + 2 * h + of_attention + 3 * 2 * i + 2 * 2 * r)
+    assert activations(lora={"r": r}) == later - tokens * (4 * h + 4)  # nothing before the first layer is trained
+    assert activations() > 1.2 * later
+
+
+def test_a_frozen_head_has_no_gradient_in_fp32() -> None:
+    def head(**model: Any) -> int:
+        run = {"name_or_path": "meta-llama/Llama-3.1-8B", **model}
+        rows = memory(model=run, train={"gradient_checkpointing": False, "loss_chunk_size": 1024}).items
+        return next(r.bytes for r in rows if r.kind == "logits" and "forward" in r.phases)
+
+    less = head() - head(freeze=["lm_head.*"])
+    assert less == 4 * 128256 * 4096 + 2 * 4096 * 4096

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
 
+from harness.check.plan_report import PlanReport
 from harness.plan.plan_json import plan_json
 from harness.plan.planner import make_plan
 from harness.views.plan import render_plan
@@ -20,7 +22,7 @@ def test_json_has_what_scripts_read() -> None:
     assert body["format_version"] == 1
     assert body["fits"] is True
     assert body["binding_constraint"] == "host memory"
-    assert body["bottleneck"] == "compute"
+    assert body["bottleneck"] == "CPU optimizer"
     assert 30e9 < body["gpu_peak_bytes"] < 60e9
     assert 1.2e12 < body["host_peak_bytes"] < 2e12
     a_sub_group = 4 * 1_020_000_000  # fp32 gradients of one at a time
@@ -76,6 +78,14 @@ def test_kernels_for_each_length_of_rows_are_told_of_bf16_on_a_cpu(
         ({"cluster": {"gpu": "H101"}}, "MM003", "H101"),
         ({"cluster": {"host_memory": "much"}}, "MM004", "much"),
         ({"cluster": {"host_memory": -5}}, "MM004", "-5"),
+        ({"cluster": {"host_memory": "2"}}, "MM004", "2 bytes"),
+        ({"cluster": {"host_memory": "99999999PB"}}, "MM004", "more than"),
+        ({"cluster": {"nvme": 0}}, "MM004", "0 bytes"),
+        ({"cluster": {"gpu_memory": "80"}}, "MM004", "80 bytes"),
+        ({"cluster": {"gpu_memory": "900TB"}}, "MM004", "more than"),
+        ({"cluster": {"gpu_memory_bandwidth": "3GB per second"}}, "MM004", "not a rate"),
+        ({"cluster": {"gpu": "MyGPU", "gpu_memory": "80GB"}}, "MM003", "MyGPU"),
+        ({"cluster": {"gpu": "MyGPU", "gpu_tflops": 400}}, "MM003", "MyGPU"),
     ],
 )
 def test_what_is_unknown_is_a_finding(sections: dict[str, Any], gate: str, word: str) -> None:
@@ -84,6 +94,46 @@ def test_what_is_unknown_is_a_finding(sections: dict[str, Any], gate: str, word:
     assert word in " ".join(f.message for f in plan.findings)
     assert not any("not affected" in note for f in plan.findings for note in f.notes), "the run may well be"
     json.dumps(plan_json(plan))
+
+
+def test_a_gpu_of_ones_own_is_planned_with_its_figures() -> None:
+    cluster = {"gpu": "MyGPU", "gpu_memory": "40GiB", "gpu_tflops": 400, "gpu_memory_bandwidth": "2TB/s"}
+    plan = plan_of(cluster=cluster)
+    assert not [f for f in plan.findings if f.gate in ("MM003", "MM004")]
+    assert plan.device is not None
+    assert (plan.device.name, plan.device.flops_16, plan.device.bandwidth) == ("MyGPU", 400e12, 2e12)
+    assert plan.capacity.gpu == 40 << 30
+    assert plan.time is not None
+
+
+def test_own_figures_count_before_those_of_a_known_kind() -> None:
+    known, changed = (plan_of(cluster={"gpu": "H100-80GB", **own}) for own in ({}, {"gpu_tflops": 494.5}))
+    assert known.device is not None
+    assert changed.device is not None
+    assert changed.device.flops_16 == known.device.flops_16 / 2
+    assert changed.device.memory == known.device.memory
+    assert "`cluster`" in changed.device.source
+
+
+def test_an_unknown_kind_says_what_would_describe_it() -> None:
+    (finding,) = [f for f in plan_of(cluster={"gpu": "MyGPU"}).findings if f.gate == "MM003"]
+    assert "gpu_memory" in " ".join(finding.notes)
+    assert "gpu_tflops" in " ".join(finding.notes)
+
+
+def test_a_family_of_which_nothing_was_run_says_so() -> None:
+    model = {"name_or_path": None, "config": {"model_type": "smollm3"}}
+    (finding,) = [f for f in plan_of(model=model).findings if f.gate == "MM006"]
+    assert "none of its runs was measured" in finding.message
+
+
+def test_an_estimated_size_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.hostinfo.model_probe.package_version", lambda _: None)
+    sizes = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 128}
+    plan = plan_of(model={"name_or_path": None, "config": {"model_type": "brandnew", **sizes}})
+    (finding,) = [f for f in plan.findings if f.gate == "MM006"]
+    assert "estimate" in finding.message
+    assert plan.memory is not None
 
 
 def test_the_chosen_rung_has_the_numbers_of_the_plan() -> None:
@@ -129,7 +179,8 @@ def test_a_cpu_run_without_hosts_is_compared_with_this_machine() -> None:
     assert (fits.fit.fits, fits.is_capacity_local, fits.capacity.host) == (True, True, 16 << 30)
     assert fails.fit.fits is False
     assert [f.gate for f in fails.findings] == ["MM005"]
-    assert " of 16.00 GiB of this machine" in render_plan(fits, fits.findings, "", Style())
+    text = render_plan(PlanReport(fits, None, None, fits.findings), Style())
+    assert re.search(r"^Host .* of 16.0 GiB per host \(this machine\)", text, re.MULTILINE)
     for other in ({"gpu": "cpu", "host_memory": "8GiB"}, {"gpu": "H100-80GB", "host_memory": None}):
         assert not make_plan(run_of(TINY, ranks=2, cluster=other), local_memory=16 << 30).is_capacity_local
 
@@ -145,7 +196,7 @@ def test_the_plan_of_lora_has_states_of_the_adapters_alone() -> None:
     assert whole.memory is not None
     assert plan.memory.model_state_bytes == pytest.approx(2 * 8_030_261_248 + 16 * 41_943_040, rel=0.01)
     assert whole.memory.model_state_bytes == 16 * 8_030_261_248
-    assert "41.94 M of 8.07 B (0.52%)" in render_plan(plan, plan.findings, "", Style())
+    assert "41.94 M of 8.07 B (0.52%)" in render_plan(PlanReport(plan, None, None, plan.findings), Style())
     assert plan_json(plan)["trainable_parameters"] == 41_943_040
     assert plan_json(whole)["trainable_parameters"] == 8_030_261_248
 

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from harness.plan.alternatives import Alternative
+from harness.plan.memory_estimate import Fit
 from harness.plan.plan_request import (
     PlanRequest,
     min_gpus_for_states,
@@ -18,8 +20,9 @@ from harness.plan.plan_request import (
 from harness.plan.plan_settings import settings_of
 from harness.plan.planner import Plan, make_plan
 from harness.plan.resolved_run import resolve_run
-from harness.plan.settings_search import filter_fitting, search_settings
+from harness.plan.settings_search import filter_fitting, rank_alternatives, search_settings
 from harness.plan.spec_changes import merge_changes, spec_changes_for
+from harness.plan.tuned_defaults.rules import with_tuned_defaults
 from harness.spec.run_spec import RunSpec
 from tests.support.plan_inputs import offload, plan_of, run_of
 
@@ -27,7 +30,7 @@ from tests.support.plan_inputs import offload, plan_of, run_of
 def search_run(plan: Plan, **more: Any) -> tuple[Alternative, ...]:
     assert plan.model is not None
     assert plan.settings is not None
-    return search_settings(plan.model, plan.settings, plan.device, plan.capacity, plan.rates, **more)
+    return search_settings(plan.run, plan.model, plan.device, plan.capacity, plan.rates, **more)
 
 
 def test_what_fits_comes_first_and_the_fastest_of_it_before() -> None:
@@ -37,6 +40,42 @@ def test_what_fits_comes_first_and_the_fastest_of_it_before() -> None:
     assert list(alternatives[: len(fits)]) == fits
     seconds = [alternative.time.seconds for alternative in fits if alternative.time and alternative.fit.fits]
     assert seconds == sorted(seconds)
+
+
+def row(seconds: float, headroom: float, micro_batch: int = 1, **changes: Any) -> Alternative:
+    """A row of a search with this speed, and with so much of the fullest memory left."""
+    first = search_run(plan_of("llama-3.1-8b"), vary_parallel_dims=False)[0]
+    assert first.time is not None
+    return replace(
+        first,
+        time=replace(first.time, seconds=seconds),
+        fit=Fit(True, "GPU memory", headroom),
+        settings=replace(first.settings, micro_batch=micro_batch, **changes),
+    )
+
+
+def test_the_faster_one_is_first_however_full_it_is() -> None:
+    slower, faster = row(1.02, 0.6), row(1.0, 0.06, 8)
+    assert rank_alternatives([slower, faster]) == (faster, slower)
+
+
+def test_of_equally_fast_ones_more_free_memory_then_fewer_offloads_then_speed() -> None:
+    full, free = row(1.0, 0.06, 8), row(1.009, 0.13)
+    assert rank_alternatives([full, free]) == (free, full)
+    offloaded, plain = row(1.0, 0.69, optimizer_device="cpu"), row(1.009, 0.21)
+    assert rank_alternatives([offloaded, plain]) == (plain, offloaded), "more than a fifth is no reason"
+    half_empty, faster = row(1.009, 0.6), row(1.0, 0.25, 8)
+    assert rank_alternatives([half_empty, faster]) == (faster, half_empty)
+    offloaded, plain = row(1.0, 0.097, optimizer_device="cpu", param_device="cpu"), row(1.0, 0.089)
+    assert rank_alternatives([offloaded, plain]) == (plain, offloaded), "a step of 5 %"
+    small, large = row(1.0, 0.5, 1), row(1.0, 0.5, 8)
+    assert rank_alternatives([small, large]) == (large, small)
+
+
+def test_equally_fast_is_measured_from_the_fastest() -> None:
+    """Rows 0.8 % apart do not make a chain that ends with a slow one."""
+    rows = [row(1.0, 0.06), row(1.008, 0.06), row(1.016, 0.5)]
+    assert [each.time.seconds for each in rank_alternatives(rows) if each.time] == [1.0, 1.008, 1.016]
 
 
 def test_every_choice_keeps_the_global_batch_and_the_ranks() -> None:
@@ -85,27 +124,22 @@ def test_a_choice_written_as_a_spec_is_that_choice(index: int) -> None:
     }
     alternative = list(kinds.values())[index]
     spec = RunSpec.model_validate(merge_changes(raw, spec_changes_for(alternative.settings, plan.model, raw)))
-    again = settings_of(resolve_run(spec, world_size=8))
+    again = settings_of(with_tuned_defaults(resolve_run(spec, world_size=8)))
     assert again is not None
-    same = (
-        "stage",
-        "optimizer_device",
-        "param_device",
-        "micro_batch",
-        "accumulation",
-        "checkpointing",
-        "sub_group_size",
-    )
-    assert [getattr(again, name) for name in same] == [getattr(alternative.settings, name) for name in same]
+    assert again == alternative.settings
 
 
 def test_swap_buffers_of_a_written_spec_hold_the_largest_shard() -> None:
     raw = spec_from_request(PlanRequest("llama-3.1-70b", 8, "H100-80GB"))
-    plan = make_plan(resolve_run(RunSpec.model_validate(raw), world_size=8))
-    assert plan.model is not None
-    both = next(r for r in search_run(plan, vary_parallel_dims=False) if r.settings.param_device == "nvme")
-    zero = spec_changes_for(both.settings, plan.model, raw)["zero"]
-    assert zero["offload_param"]["buffer_size"] >= 131_334_144
+    for tuned in (True, False):
+        raw["tuned_defaults"] = tuned
+        plan = make_plan(resolve_run(RunSpec.model_validate(raw), world_size=8))
+        assert plan.model is not None
+        both = next(r for r in search_run(plan, vary_parallel_dims=False) if r.settings.param_device == "nvme")
+        assert both.settings.parameter_buffer_size >= 131_334_144
+        assert both.settings.sub_group_size == 100_000_000
+        zero = spec_changes_for(both.settings, plan.model, raw)["zero"]
+        assert ("buffer_size" in zero["offload_param"]) is not tuned, "left to the tuned defaults where there are any"
 
 
 def test_merging_lays_over_and_takes_away() -> None:

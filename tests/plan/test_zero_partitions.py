@@ -58,6 +58,15 @@ def test_tensor_parallel_divides_matrices_of_layers_and_pipeline_divides_layers(
     assert sum(p.numel for p in pipeline) == tiny().largest_layer_parameters + 259 * 64
 
 
+def test_muon_steps_the_matrices_of_the_layers_in_a_group_of_their_own() -> None:
+    matrices = sum(p.numel for layer in tiny().layers for p in layer if len(p.shape) > 1)
+    for stage in (2, 3):
+        z = partition_model(tiny(), settings(TINY, ranks=2, zero={"stage": stage}, optimizer={"type": "muon"}))
+        assert z.muon_partition == matrices // 2
+        other = partition_model(tiny(), settings(TINY, ranks=2, zero={"stage": stage}))
+        assert (z.partition_size, other.muon_partition) == (other.partition_size, 0)
+
+
 def test_sixteen_thousand_ranks_take_under_a_second() -> None:
     facts = find_model("llama-3.1-405b").facts
     assert facts is not None

@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from harness.check.plan_report import PlanReport
 from harness.plan.planner import Plan, make_plan
 from harness.plan.resolved_run import resolve_run
+from harness.plan.way_out import find_way_out
 from harness.spec.run_spec import RunSpec
 from harness.views.plan import render_plan
 from harness.views.style import Style
@@ -27,55 +31,128 @@ def plan_of(ranks: int | None = 8, **sections: Any) -> Plan:
     return make_plan(resolve_run(RunSpec.model_validate(raw), name="flagship", world_size=ranks))
 
 
-def shown(plan: Plan, width: int = 110) -> str:
-    return render_plan(plan, plan.findings, "harness launch a.yaml --dry-run", Style(), width)
+def report_of(plan: Plan) -> PlanReport:
+    command = "harness launch a.yaml --dry-run"
+    others = (*plan.alternatives, *plan.fastest_fitting)
+    way_out = None
+    if plan.model is not None and plan.fit.fits is False and not any(each.fit.fits for each in others):
+        way_out = find_way_out(plan.run, plan.model, plan.device, plan.capacity, plan.alternatives)
+    return PlanReport(plan, None, way_out, plan.findings, command)
 
 
-def test_the_flagship() -> None:
-    text = shown(plan_of())
+def shown(plan: Plan, width: int = 110, *, long: bool = False) -> str:
+    return render_plan(report_of(plan), Style(), width, long=long)
+
+
+def test_the_flagship_on_one_screen() -> None:
+    text = shown(plan_of(), 100)
+    lines = text.splitlines()
+    assert lines[0] == "flagship: 70.55 B parameters in bf16, ZeRO-3, optimizer on CPU, micro-batch 1, checkpointing"
+    assert lines[1].startswith("Fits: host memory is the fullest, ")
+    assert lines[1].endswith("while a checkpoint is read")
     for expected in (
-        "flagship: 70.55 B parameters in bf16, ZeRO-3, optimizer on CPU",
-        "Ranks    8 = 8 data x 1 tensor x 1 pipeline, on 1 host x 8 H100-80GB",
-        "Batch    256 = 1 per rank x 8 x 32 accumulation steps, at most 1,048,576 tokens per step",
+        "Ranks      8, on 1 host x 8 H100-80GB",
+        "Batch      256 = 1 x 8 data ranks x 32 accumulation, 1,048,576 tokens at most",
+        "of 79.6 GiB per rank, in the backward pass",
+        ", limited by ",
+        "Plan: 8 ranks, 0 errors, 0 warnings. Nothing was started and no host was contacted. More: `--long`.",
+        "Next: harness launch a.yaml --dry-run",
+    ):
+        assert expected in text
+    assert len(lines) <= 30
+    assert "from" not in text, "no formulas"
+
+
+def test_the_tables_of_the_flagship() -> None:
+    text = shown(plan_of(), long=True)
+    for expected in (
+        "States     2 parameters + 2 gradients",
         "(8 P / N) x 8",
-        "Fits: GPU",
-        "limited by compute",
         "> ZeRO-3, optimizer on CPU",
         "no: GPU memory",
-        "Plan: 8 ranks, 0 errors, 0 warnings. Nothing was started and no host was contacted.",
-        "Next: harness launch a.yaml --dry-run",
+        "no: host memory, resume only",
+        "Parts of a step",
+        "`tuned_defaults: false` keeps DeepSpeed's defaults",
     ):
         assert expected in text
 
 
-@pytest.mark.parametrize("width", [40, 80, 110, 200])
-def test_lines_keep_to_the_width_and_to_ascii(width: int) -> None:
-    text = shown(plan_of(), width)
+@pytest.mark.parametrize("width", [40, 80, 100, 140, 200])
+@pytest.mark.parametrize("colour", [False, True])
+def test_lines_keep_to_the_width_and_to_ascii(width: int, colour: bool) -> None:
+    plan = plan_of()
+    report = report_of(replace(plan, tokens=2e9, price=2.5))
+    painted = render_plan(report, Style(colour), width)
+    text = re.sub("\x1b\\[[0-9;]*m", "", painted)
+    assert (text == painted) is not colour
     assert text.isascii()
-    table = text[text.index("Memory at the peak") : text.index("Fits:")]
-    assert max(map(len, table.splitlines())) <= max(width, 80)
+    assert max(map(len, text.splitlines())) <= max(width, 80)
     assert not any(line != line.rstrip() for line in text.splitlines())
+    details = render_plan(report, Style(), width, long=True)
+    table = details[details.index("Memory at the peak") : details.index("Parts of a step")]
+    assert max(map(len, table.splitlines())) <= max(width, 80)
+
+
+def test_words_and_terms_are_whole() -> None:
+    wide = shown(plan_of(), 200)
+    for width in range(60, 120, 3):
+        words = shown(plan_of(), width).split()
+        assert sorted(words) == sorted(wide.split())
+        lines = shown(plan_of(), width).splitlines()
+        assert not any(line.endswith("micro-batch") for line in lines)
+
+
+def test_hours_and_cost_are_ranges_of_two_figures() -> None:
+    text = shown(replace(plan_of(), tokens=2e9, price=2.5))
+    assert re.search(r"^Step +[\d.]+ min \([\d.]+ to [\d.]+\), limited by", text, re.MULTILINE)
+    assert re.search(r"^Speed +[\d,]+0 \([\d,]+0 to [\d,]+0\) tokens/s, MFU \d+%$", text, re.MULTILINE)
+    assert re.search(
+        r"^Run +2.00 B tokens: \d+ h \(\d+ to \d+\), [\d,]+0 \([\d,]+ to [\d,]+\) GPU hours$", text, re.MULTILINE
+    )
+    assert re.search(r"^Cost +[\d,]+00 \([\d,]+00 to [\d,]+00\)$", text, re.MULTILINE)
+    alternatives = text[text.index("Alternatives") :].splitlines()
+    assert alternatives[0].split()[1:] == ["GPU", "host", "step", "cost"]
 
 
 def test_rows_of_the_host_are_per_host_and_add_up() -> None:
     plan = plan_of(ranks=16, cluster={"gpus_per_node": 8, "gpu": "H100"})
     assert plan.memory is not None
-    text = shown(plan)
+    text = shown(plan, long=True)
     assert "on 2 hosts x 8" in text
     assert "Memory per host, 8 ranks" in text
 
 
 def test_on_the_cpu_it_says_that_both_tables_are_one_memory() -> None:
-    text = shown(plan_of(cluster={"gpu": "cpu", "gpus_per_node": 8}))
+    text = shown(plan_of(cluster={"gpu": "cpu", "gpus_per_node": 8}), long=True)
     assert "On the CPU accelerator this is host memory too" in text
     assert "limited by" not in text
     assert "Whether it fits is not known" in text
 
 
-def test_what_does_not_fit_says_so_with_a_warning() -> None:
-    text = shown(plan_of(cluster={"gpu": "H100", "host_memory": "1TB", "gpus_per_node": 8}))
-    assert "Does not fit: GPU" in text
+def test_what_does_not_fit_has_no_time_and_says_what_would() -> None:
+    plan = plan_of(zero={"stage": 2}, cluster={"gpu": "H100", "host_memory": "2TB", "gpus_per_node": 8})
+    text = shown(replace(plan, tokens=1e9, price=2.0))
+    assert "Does not fit: GPU memory" in text
+    assert "Would fit" in text
+    assert "ZeRO-3, optimizer on CPU" in text[text.index("Would fit") :]
+    for word in ("Step ", "Speed", "Run ", "Cost ", "tokens/s"):
+        assert word not in text
     assert "1 warning." in text
+
+
+def test_a_run_that_trains_and_cannot_resume_says_so() -> None:
+    plan = plan_of(cluster={"gpu": "H100", "host_memory": "1.3TB", "gpus_per_node": 8})
+    text = shown(plan)
+    assert re.search(r"^Nothing fits: host memory is too small, 1.3\d TiB of 1.18 TiB", text, re.MULTILINE)
+    assert "while a checkpoint is read" in text
+    assert "training itself fits" in " ".join(text.split())
+
+
+def test_where_nothing_fits_it_says_what_would_do() -> None:
+    text = shown(plan_of(cluster={"gpu": "H100", "host_memory": "100GB", "gpus_per_node": 8}))
+    assert "Nothing fits: host memory" in text
+    assert "Closest: ZeRO-" in text
+    assert re.search(r"Would do: \d+ x H100-80GB \(\d+ hosts of 8\); or [\d.]+ [GT]iB of memory a host", text)
 
 
 def test_an_unknown_model_still_has_ranks_and_the_last_lines() -> None:
@@ -87,5 +164,5 @@ def test_an_unknown_model_still_has_ranks_and_the_last_lines() -> None:
 
 def test_unknown_ranks() -> None:
     text = shown(plan_of(ranks=None, cluster={}))
-    assert "Ranks    unknown" in text
+    assert "Ranks      unknown" in text
     assert "Plan: unknown ranks" in text

@@ -12,9 +12,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from harness.facts.devices import Device
-from harness.facts.model_facts import ModelFacts
-from harness.plan.plan_settings import PlanSettings
 from harness.plan.planner import Plan, make_plan
 from harness.plan.resolved_run import resolve_run
 from harness.spec.run_spec import RunSpec
@@ -41,7 +38,7 @@ def read_rows(files: Iterable[Path]) -> list[dict[str, Any]]:
 
 
 def group_of(row: Mapping[str, Any]) -> str:
-    """What a row tests first: `LoRA`, `MoE`, `degrees` (tensor or pipeline), `offload`, `long` or `dense`."""
+    """The first that applies: `LoRA`, `MoE`, `degrees` (tensor or pipeline), `offload`, `long` or `dense`."""
     config = row.get("config") or {}
     if row.get("lora"):
         return "LoRA"
@@ -69,7 +66,7 @@ def plan_row(row: Mapping[str, Any]) -> PlannedRow:
 
 
 def _why_unplannable(row: Mapping[str, Any]) -> str:
-    """What no spec can say, or the source does not tell; empty where a spec can be made."""
+    """The reason why no spec can be made of a row; empty where one can."""
     reasons = {
         "shape of the model not published": not row.get("config"),
         f"precision {row['precision']}": row["precision"] not in ("bf16", "fp16", "fp32"),
@@ -150,13 +147,3 @@ def _cluster(row: Mapping[str, Any]) -> dict[str, Any]:
     if row.get("network_gb_s_per_gpu"):
         cluster["network_bandwidth"] = f"{row['network_gb_s_per_gpu'] * per_host * LINK_SHARE:g}GB/s"
     return cluster
-
-
-def inputs_of(planned: PlannedRow) -> tuple[ModelFacts, PlanSettings, Device | None] | None:
-    """What the time of a row depends on."""
-    plan = planned.plan
-    return (
-        None
-        if plan is None or plan.model is None or plan.settings is None
-        else (plan.model, plan.settings, plan.device)
-    )

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accelerator kinds: memory, peak arithmetic, links. Figures of data sheets, each with its source.
+"""Accelerator kinds: memory, peak arithmetic, links. Figures of data sheets, each with its source; no measurements.
 
-No measurements.
+The sheets of V100-16GB, H100-96GB, H100-NVL, GH200, GB200, B300, GB300, H20, MI325X, MI355X, Gaudi, T4, L4, A10G,
+A6000, RTX3090, RTX5090 and RTX-PRO-6000 were not opened when their rows were written: check a row that you rely on.
 """
 
 from __future__ import annotations

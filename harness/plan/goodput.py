@@ -54,22 +54,3 @@ def checkpoint_cost(settings: PlanSettings, parameters: int, rates: Rates, froze
     interval = optimal_interval_daly(cost, failure_seconds)
     lost_share = cost / interval + (interval / 2 + rates.restart_seconds) / failure_seconds
     return CheckpointCost(size, cost, failure_seconds, interval, min(1.0, lost_share))
-
-
-@dataclass(frozen=True, slots=True)
-class RunCost:
-    """Hours of a whole run with checkpoints and failures, GPU hours, and money where there is a price."""
-
-    tokens: float
-    hours: float
-    gpu_hours: float
-    money: float | None
-
-
-def run_cost(
-    tokens: float, tokens_per_second: float, settings: PlanSettings, lost_share: float, price: float | None
-) -> RunCost:
-    """`price`: money a GPU and hour; `lost_share`: share of time that checkpoints and failures take."""
-    hours = tokens / tokens_per_second / 3600 / (1 - min(lost_share, 0.99))
-    gpu_hours = hours * settings.world_size
-    return RunCost(tokens, hours, gpu_hours, None if price is None else gpu_hours * price)

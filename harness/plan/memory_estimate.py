@@ -6,7 +6,7 @@ Arithmetic on settings and model facts; no probe of a machine.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from harness.facts.devices import Device
@@ -17,7 +17,6 @@ from harness.plan.memory_items import PHASES, TRAINING, MemoryItem, Phase, Tier,
 from harness.plan.model_states import model_state_items
 from harness.plan.plan_settings import PlanSettings
 from harness.plan.transient_memory import (
-    allocator_slack_item,
     cpu_process_items,
     gpu_overhead_items,
     heap_items,
@@ -202,15 +201,6 @@ def estimate_memory(
     else:
         items += gpu_overhead_items(settings, items, pinned_rounding_bytes(items))
     return MemoryEstimate(tuple(items), settings.ranks_per_host, pooled, settings.stage == 3)
-
-
-def with_activations(memory: MemoryEstimate, activations: Sequence[MemoryItem]) -> MemoryEstimate:
-    """The same run with another micro-batch: other activations, and the allocator's share of them."""
-    kinds = ("activations", "logits", "recompute", "slack")
-    states = [item for item in memory.items if item.kind not in kinds]
-    items = [*states, *(item for item in activations if item.bytes)]
-    slack = [allocator_slack_item(items)] if any(item.kind == "slack" for item in memory.items) else []
-    return replace(memory, items=(*items, *slack))
 
 
 @dataclass(frozen=True, slots=True)

@@ -123,7 +123,7 @@ def _render_time(plan: Plan, style: Style, width: int) -> str:
             f"{time.tokens_per_step:,} tokens per step, half at {half}"
         )
     lines += _checkpoint_lines(plan)
-    lines.append("estimates from assumed rates; `--format json` lists them, `cluster` overrides them")
+    lines.append("estimates from fitted rates and data sheets; `--format json` lists them, `cluster` overrides them")
     head = style.paint("Parts", "", bold=True) + " of a step\n           "
     return head + "\n           ".join(
         part for line in lines for part in textwrap.wrap(line, max(40, width - 11), break_on_hyphens=False)

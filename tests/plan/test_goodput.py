@@ -10,10 +10,9 @@ from harness.plan.goodput import (
     checkpoint_cost,
     optimal_interval_daly,
     optimal_interval_young,
-    run_cost,
 )
 from harness.plan.rates import Rates
-from tests.support.plan_inputs import plan_of, settings
+from tests.support.plan_inputs import settings
 
 HOURS = 3600
 FAILURE = 50_700 * HOURS
@@ -69,11 +68,3 @@ def test_more_ranks_fail_more_often_and_want_shorter_intervals() -> None:
     many = checkpoint_cost(settings(ranks=1024), 8_030_261_248, Rates())
     assert many.interval < few.interval
     assert many.lost > few.lost
-
-
-def test_hours_and_money() -> None:
-    cost = run_cost(3600e6, 1e6, settings(), 0.0, 2.0)
-    assert (cost.hours, cost.gpu_hours, cost.money) == (1.0, 8.0, 16.0)
-    assert run_cost(3600e6, 1e6, settings(), 0.5, None).hours == 2.0
-    plan = plan_of("llama-3.1-8b")
-    assert plan.cost is None

@@ -192,15 +192,20 @@ def test_an_error_of_a_log_that_is_no_text_does_not_hide_that_of_the_next_one():
     assert (diagnosis.cause, diagnosis.line) == ("LG001", 4)
 
 
+def _search_seconds(pattern, line):
+    """CPU time of one search; a collection of garbage may be part of it."""
+    start = time.process_time()
+    pattern.search(line)
+    return time.process_time() - start
+
+
 @pytest.mark.parametrize("fill", ["a ", "0.", "'a', ", "rank 1 "])
 def test_no_rule_takes_long_on_a_long_line(fill):
     slow = []
     for rule in all_rules():
         words = (rule.literals or ("",))[0] + fill * 4
         line = (words * (MAX_LINE_BYTES // len(words) + 1))[:MAX_LINE_BYTES]
-        start = time.process_time()
-        rule.pattern.search(line)
-        slow += [rule.pattern.pattern] if time.process_time() - start > 0.25 else []
+        slow += [rule.pattern.pattern] if all(_search_seconds(rule.pattern, line) > 0.25 for _ in range(3)) else []
     assert not slow
 
 

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from harness.file_io import read_regular, replace_file
+from harness import input_limits
+from harness.file_io import parse_json, read_regular, replace_file
 
 State = Literal["completed", "stopped", "failed"]
 VERDICT = "verdict.json"
 FORMAT_VERSION = 1
-_MAX_BYTES = 1 << 20
 _SIGNAL_NAMES = {"SIGINT": "Ctrl-C (SIGINT)", "SIGUSR1": "SIGUSR1 (notice of pre-emption)"}
 
 
@@ -58,7 +58,7 @@ def describe_verdict(verdict: Verdict) -> str:
 
 
 def describe_end(verdict: Verdict) -> str:
-    """What follows the state in that line: rank, host and signal, step, and reason."""
+    """The rest of that line after the state: rank, host and signal, step, and reason."""
     by = f" by {describe_signal(verdict.signal)}" if verdict.state == "stopped" and verdict.signal else ""
     rank = f" on {describe_rank(verdict)}" if verdict.rank is not None else ""
     reason = f": {verdict.reason}" if verdict.reason else ""
@@ -108,7 +108,7 @@ def read_verdict(run_dir: Path) -> Verdict | None:
     wrote or whose supervisor was killed; and where no launch has written such a file.
     """
     try:
-        body = json.loads(read_regular(run_dir / VERDICT, _MAX_BYTES, follow=False))
+        body = parse_json(read_regular(run_dir / VERDICT, input_limits.VERDICT, follow=False))
         return _parse_verdict(body)
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None

@@ -6,7 +6,6 @@ Every output format gets the same outcome, wrong usage included.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,7 +17,7 @@ from harness.check.rule_selection import RuleSelection, parse_rule_selection
 from harness.errors import ExitCode, UserError
 from harness.facts.deepspeed_version import DeepSpeedTarget
 from harness.findings import CheckOutcome, Finding, Fix, Report
-from harness.spec.parse.source import decode
+from harness.spec.parse.source import decode, read_bytes
 
 if TYPE_CHECKING:
     from harness.check.autofix import FixResult
@@ -98,7 +97,7 @@ def worst_exit_code(files: Iterable[CheckedFile], general: Sequence[Finding], *,
 
 def read_stdin(name: str) -> str:
     """The text of standard input, which goes by this name. Raises UserError when it is no text."""
-    return decode(sys.stdin.buffer.read(), name)
+    return decode(read_bytes("-"), name)
 
 
 def unreadable_file(name: str, refused: UserError) -> CheckedFile:

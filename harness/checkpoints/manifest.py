@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -23,8 +24,10 @@ from harness.findings import Finding, Fix
 
 FORMAT_VERSION = 2
 MANIFEST = "manifest.json"
-_MAX_BYTES = 256 * 2**20  # a file that is read whole; one line a file of a checkpoint is far below
+_MAX_BYTES = 128 * 2**20  # about 300 a file of a checkpoint
 _MAX_COUNT = 2**63
+_MAX_FILES = 300_000
+"""100,000 ranks write three each."""
 _REQUIRED = {"state": dict, "tag": str, "world": int, "zero_stage": int, "dtype": str, "files": dict}
 _OPTIONAL = {
     **dict.fromkeys(("name", "run", "run_id", "layout", "saved_at"), str),
@@ -166,12 +169,16 @@ def _parse_body(folder: Path) -> dict[str, Any]:
     if not isinstance(body, dict):
         raise damage_error("CK108", folder, f"`{path}` is not a map")
     if body.get("format_version") != FORMAT_VERSION:
-        message = f"`{folder}` has format_version {body.get('format_version')}, should be {FORMAT_VERSION}"
+        version = str(body.get("format_version"))[:40]
+        message = f"`{folder}` has format_version {version}, should be {FORMAT_VERSION}"
         raise damage_error("CK101", folder, message)
     return body
 
 
 def _parse_files(folder: Path, listed: Mapping[str, Any]) -> dict[str, FileRecord]:
+    if len(listed) > _MAX_FILES:
+        message = f"`{folder / MANIFEST}` lists {len(listed):,} files, more than any save writes"
+        raise damage_error("CK112", folder, message)
     files: dict[str, FileRecord] = {}
     for name, record in listed.items():
         if not is_safe_path(name):
@@ -193,6 +200,10 @@ def _parse_files(folder: Path, listed: Mapping[str, Any]) -> dict[str, FileRecor
 
 def is_safe_path(name: str) -> bool:
     """Is this a relative path that stays below the folder it is relative to?"""
+    try:
+        os.fsencode(name)
+    except UnicodeEncodeError:  # half of a surrogate pair, which JSON can hold and no file system
+        return False
     path = PurePosixPath(name)
     plain = bool(name) and "\0" not in name and "\\" not in name and not path.is_absolute()
     return plain and all(part not in {"..", "."} for part in name.split("/")) and "" not in name.split("/")

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -12,6 +14,12 @@ from harness.checkpoints.manifest import MANIFEST
 from harness.checkpoints.retention import remove_checkpoint, update_latest_pointer
 from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
+from harness.folder_walk import MAX_DEPTH, find_deep_folder
+
+ROOT = 0
+MOUNTS = Path("/proc/self/mountinfo")
+_OCTAL = re.compile(r"\\([0-7]{3})")
+"""How the kernel writes a blank in a mount point."""
 
 
 def require_checkpoints(paths: Iterable[Path]) -> None:
@@ -19,6 +27,34 @@ def require_checkpoints(paths: Iterable[Path]) -> None:
     for path in paths:
         if step_in_name(path.name) is None or not path.is_dir() or path.is_symlink():
             raise UserError([no_checkpoint_finding(path, "is not a checkpoint")], ExitCode.USAGE)
+        reason = _reason_to_refuse(path)
+        if reason:
+            fix = Fix("look at it, and remove it by hand")
+            message = f"`{path}` is not removed: {reason}"
+            raise UserError([Finding("CK113", "error", message, fix=fix)], ExitCode.USAGE)
+
+
+def _reason_to_refuse(checkpoint: Path) -> str:
+    """Why a removal might reach further than the checkpoint, in words; empty where it cannot."""
+    for folder in (checkpoint.parent, checkpoint.parent.parent):
+        if folder.is_symlink() and folder.lstat().st_uid not in (ROOT, os.geteuid()):
+            return f"`{folder}` is a link that another user made"
+    mounts = find_mounts(checkpoint.resolve())
+    if mounts:
+        return f"`{mounts[0]}` is a mount, which may hold anything"
+    if find_deep_folder(checkpoint) is not None:
+        return f"it has folders nested more than {MAX_DEPTH} deep, which no save writes"
+    return ""
+
+
+def find_mounts(folder: Path) -> list[str]:
+    """The mount points at and below an absolute path; none where the kernel does not say them."""
+    try:
+        rows = MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return []
+    points = (_OCTAL.sub(lambda match: chr(int(match[1], 8)), row.split(" ")[4]) for row in rows)
+    return [point for point in points if Path(point).is_relative_to(folder)]
 
 
 def require_another_complete(path: Path) -> None:

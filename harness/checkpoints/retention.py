@@ -5,8 +5,11 @@ takes half a checkpoint for one.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import shutil
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -19,7 +22,7 @@ from harness.checkpoints.latest import (
     step_in_name,
 )
 from harness.checkpoints.manifest import MANIFEST
-from harness.file_io import fsync_folder, replace_file
+from harness.file_io import replace_file
 
 
 def select_outdated(
@@ -42,11 +45,21 @@ def select_outdated(
 
 
 def remove_checkpoint(checkpoint: Path) -> None:
-    """Remove one checkpoint: after the first rename nobody can take what is left for a checkpoint. Raises OSError."""
-    trash = checkpoint.with_name(f"{TRASH_PREFIX}{checkpoint.name}-{os.getpid()}")
-    checkpoint.rename(trash)
-    fsync_folder(checkpoint.parent)
-    shutil.rmtree(trash)
+    """Remove one checkpoint: after the first rename nobody can take what is left for a checkpoint. Raises OSError.
+
+    All of it is relative to the open folder of checkpoints: a link that somebody puts in its place, or in the place of
+    the checkpoint, is not followed.
+    """
+    trash = f"{TRASH_PREFIX}{checkpoint.name}-{os.getpid()}"
+    parent = os.open(checkpoint.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISDIR(os.stat(checkpoint.name, dir_fd=parent, follow_symlinks=False).st_mode):
+            raise OSError(errno.ENOTDIR, "it is a link or a file", str(checkpoint))
+        os.rename(checkpoint.name, trash, src_dir_fd=parent, dst_dir_fd=parent)
+        os.fsync(parent)
+        shutil.rmtree(trash, dir_fd=parent)
+    finally:
+        os.close(parent)
 
 
 def remove_leftovers(folder: Path) -> list[Path]:
@@ -56,7 +69,7 @@ def remove_leftovers(folder: Path) -> list[Path]:
     """
     leftovers = [p for prefix in (UNFINISHED_PREFIX, TRASH_PREFIX) for p in folder.glob(f"{prefix}*")]
     for path in leftovers:
-        shutil.rmtree(path, ignore_errors=True)
+        _try_to_remove(path)
     return leftovers
 
 
@@ -67,8 +80,13 @@ def remove_unfinished_saves(folder: Path) -> list[Path]:
     """
     unfinished = [p for p in folder.glob(f"{UNFINISHED_PREFIX}*") if not (p / MANIFEST).exists()]
     for path in unfinished:
-        shutil.rmtree(path, ignore_errors=True)
+        _try_to_remove(path)
     return unfinished
+
+
+def _try_to_remove(folder: Path) -> None:
+    with contextlib.suppress(RecursionError):  # of folders nested a thousand deep
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def update_latest_pointer(folder: Path) -> None:

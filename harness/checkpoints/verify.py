@@ -12,6 +12,7 @@ from harness.checkpoints.manifest import MANIFEST, FileRecord, Manifest, damage_
 from harness.errors import UserError
 from harness.file_io import open_regular
 from harness.findings import Finding, Fix
+from harness.folder_walk import walk_files
 
 ProgressCallback = Callable[[int, int], None]
 """Called with the bytes read so far and all that there are to read."""
@@ -96,11 +97,17 @@ def _unreadable_finding(folder: Path, name: str, error: OSError) -> Finding:
 
 
 def _check_unlisted(manifest: Manifest) -> list[Finding]:
-    """A warning about files that no save of the harness wrote: they are neither verified nor loaded."""
-    unlisted = []
-    for path in sorted(manifest.folder.rglob("*")):
-        name = path.relative_to(manifest.folder).as_posix()
-        if (path.is_symlink() or not path.is_dir()) and name not in manifest.files and name != MANIFEST:
+    """A warning about files that no save of the harness wrote: they are neither verified nor loaded. A link among them
+    is an error: what reads a folder, such as an export, would follow it out of the checkpoint.
+    """
+    unlisted, folder = list[str](), manifest.folder
+    for path in sorted(walk_files(folder)):
+        name = path.relative_to(folder).as_posix()
+        if path.is_symlink():
+            if name in manifest.files:
+                continue
+            return [damage_finding("CK112", folder, f"`{name}` of `{folder}` is a link, which may point anywhere")]
+        if name not in manifest.files and name != MANIFEST:
             unlisted.append(name)
     if not unlisted:
         return []

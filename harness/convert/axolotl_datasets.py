@@ -89,7 +89,7 @@ def _convert_entries(file: TrainerFile, key: str, spec_key: str, entries: list[A
 
 
 def _find_problem(entry: Any) -> str | None:
-    """What keeps a dataset from being a source; None for one that a run spec can express."""
+    """The reason why a dataset is no source; None for one that a run spec can express."""
     if not isinstance(entry, Mapping):
         return None if isinstance(entry, str) else "an entry is no map"
     where = str(entry.get("path") or "an entry")[:60]

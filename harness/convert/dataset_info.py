@@ -123,7 +123,7 @@ def _find_format(
 
 
 def _add_notes(file: TrainerFile, key: str, name: str, entry: Mapping[str, Any], format_: str) -> None:
-    """What the run spec does not read of a dataset that it can name."""
+    """The fields that the run spec does not read, of a dataset that it can name."""
     columns, tags = entry.get("columns") or {}, entry.get("tags") or {}
     if "num_samples" in entry:
         file.add_lossy(key, f"`num_samples` of `{name}`: takes this many records, the run spec all")

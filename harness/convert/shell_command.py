@@ -26,7 +26,16 @@ _PROGRAMS = (
     ),
 )
 _ASSIGNMENT = re.compile(r"\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=(\S*|\"[^\"]*\"|'[^']*')\s*(?:#.*)?")
-_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}|\$(\w+)")
+_COUNT = re.compile(r"[0-9]{1,6}")
+_MAX_PLACES = 1000
+_MAX_COMMAND = 100_000
+"""Characters of a command; shells take about as many."""
+_MAX_SEARCHED = 20_000
+"""Characters of the script from the command on, in which its options have their places."""
+_MAX_FILLED = 100_000
+_MAX_DIGITS = 300
+"""Longer numbers are infinite as floats."""
+_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^{}]*))?\}|\$(\w+)")
 _QUOTIENT = re.compile(r"\$\(expr (\d+(?: / \d+)+)\)|\$\(\(\s*(\d+(?:\s*/\s*\d+)+)\s*\)\)")
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
 
@@ -66,7 +75,7 @@ def find_training_command(file: str, text: str) -> ShellCommand | None:
     if not commands:
         return None
     program, verb, first_line, line = commands[0]
-    words = _split_words(_fill_in(line, variables))
+    words = _split_words(_fill_in(line[:_MAX_COMMAND], variables)[:_MAX_COMMAND])
     options, config = _read_options(words)
     spots = _find_places(file, text, first_line, options)
     inline = {name: value for name, _, value in (word.partition("=") for word in words) if value}
@@ -98,10 +107,19 @@ def _logical_lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _fill_in(text: str, variables: dict[str, str]) -> str:
-    """Variables that the script sets, defaults in `${NAME:-default}`, and whole quotients."""
-    text = _VARIABLE.sub(lambda m: variables.get(m[1] or m[3], m[2] if m[2] is not None else m[0]), text)
+    """Variables that the script sets, defaults in `${NAME:-default}`, and whole quotients. A text that doubles from
+    line to line keeps its variables.
+    """
+
+    def value_of(match: re.Match[str]) -> str:
+        return variables.get(match[1] or match[3], match[2] if match[2] is not None else match[0])
+
+    if sum(len(value_of(match)) for match in _VARIABLE.finditer(text)) <= _MAX_FILLED:
+        text = _VARIABLE.sub(value_of, text)
 
     def divide(match: re.Match[str]) -> str:
+        if len(match[0]) > _MAX_DIGITS:
+            return match[0]
         total, *parts = (int(number) for number in (match[1] or match[2]).split("/"))
         return str(total // prod(parts)) if all(parts) else match[0]
 
@@ -141,7 +159,8 @@ def _read_options(words: list[str]) -> tuple[dict[str, Any], str]:
             if previous is True:
                 options[name] = value
             else:
-                options[name] = [*(previous if isinstance(previous, list) else [previous]), value]
+                options[name] = previous if isinstance(previous, list) else [previous]
+                options[name].append(value)
         elif seen_program and word.endswith((".yaml", ".yml", ".json")):
             config = word
     return options, config
@@ -151,23 +170,23 @@ def _read_value(text: str) -> Any:
     lower = text.lower()
     if lower in ("true", "false"):
         return lower == "true"
-    if _NUMBER.fullmatch(text):
+    if len(text) <= _MAX_DIGITS and _NUMBER.fullmatch(text):
         number = float(text)
         return int(number) if re.fullmatch(r"[-+]?\d+", text) else number
     if text[:1] in ("{", "["):
         try:
             return json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             return text
     return text
 
 
 def _find_places(file: str, text: str, first_line: int, options: dict[str, Any]) -> dict[KeyPath, EntryPlace]:
-    lines = text.split("\n")
+    lines = "\n".join(text.split("\n")[first_line - 1 :])[:_MAX_SEARCHED].split("\n")
     spots: dict[KeyPath, EntryPlace] = {(): EntryPlace(None, Place(file, first_line, 1))}
-    for name in options:
+    for name in list(options)[:_MAX_PLACES]:
         pattern = re.compile(rf"(?:--|(?<=\s)){re.escape(name).replace('_', '[-_]')}(?=[\s=\\]|$)")
-        for number, line in enumerate(lines[first_line - 1 :], first_line):
+        for number, line in enumerate(lines, first_line):
             match = pattern.search(line)
             if match is not None:
                 place = Place(file, number, match.start() + 1, match.end() - match.start())
@@ -188,8 +207,8 @@ def _launcher_options(words: list[str]) -> Iterator[tuple[str, str]]:
 def _count_ranks(variables: dict[str, str]) -> int | None:
     """`NPROC_PER_NODE` and `NNODES`, as ms-swift and torchrun read them."""
     per_node, nodes = variables.get("NPROC_PER_NODE", ""), variables.get("NNODES", "1")
-    if not per_node.isdigit():
+    if not _COUNT.fullmatch(per_node):
         devices = variables.get("CUDA_VISIBLE_DEVICES", "")
         is_single = re.fullmatch(r"\d+", devices) is not None
         return 1 if is_single else None
-    return int(per_node) * int(nodes) if nodes.isdigit() else None
+    return int(per_node) * int(nodes) if _COUNT.fullmatch(nodes) else None

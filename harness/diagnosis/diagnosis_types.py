@@ -86,8 +86,8 @@ NO_PHASE = PhaseMark()
 
 @dataclass(slots=True)
 class LogFacts:
-    """What a log states of its job, or several that were merged. `versions` is by package, `config` the text of the
-    JSON that DeepSpeed printed; numbers are 0 where the log has none.
+    """The facts that a log states of its job, or several logs that were merged. `versions` is by package, `config` the
+    text of the JSON that DeepSpeed printed; numbers are 0 where the log has none.
     """
 
     versions: dict[str, str] = field(default_factory=dict)
@@ -153,7 +153,7 @@ class FailurePhase:
 
 @dataclass(frozen=True, slots=True)
 class FailedAllocation:
-    """What a job was allocating when memory or space ran out. `text` says it; `change` fits it."""
+    """The block that a job was allocating when memory or space ran out. `text` says it; `change` fits it."""
 
     name: str
     text: str

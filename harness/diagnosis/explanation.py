@@ -127,7 +127,7 @@ def _explain_no_failure(
 
 
 def _find_allocation(first: LogEvent, phase: FailurePhase | None, readers: list[LogReader]) -> FailedAllocation | None:
-    """What was being allocated or written when memory or a disk ran out; None for other causes."""
+    """The block that was being allocated or written when memory or a disk ran out; None for other causes."""
     name, frames = phase.name if phase else "", first.frames
     num_parameters = merge_facts(readers).num_parameters
     if first.cause == _GPU_CAUSE:
@@ -138,7 +138,7 @@ def _find_allocation(first: LogEvent, phase: FailurePhase | None, readers: list[
 
 
 def _notes_of_phase(first: LogEvent, phase: FailurePhase | None) -> tuple[str, ...]:
-    """What the numbers of an out-of-memory message say, or what a missing rank probably did."""
+    """The meaning of the numbers of an out-of-memory message, or the likely fate of a missing rank."""
     if first.cause == _GPU_CAUSE:
         return compare_numbers(first.text)
     wait = describe_wait(phase.name) if first.cause == _TIMEOUT_CAUSE and phase is not None else ""

@@ -14,7 +14,7 @@ from harness.spec.parse.source import join_key, split_key
 
 
 def describe_gate_change(gate: Gate) -> str:
-    """What to change where the gate's fault ended a job: the setting itself, and where to read more."""
+    """The change where the gate's fault ended a job: the setting itself, and where to read more."""
     from harness.gates.use_instead import check_example
 
     more = f"`harness explain {gate.id}` has an example, and `harness validate-config` finds it before a job"

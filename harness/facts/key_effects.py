@@ -141,7 +141,7 @@ _TABLE = """
 
 
 class KeyEffect(NamedTuple):
-    """What a key decides; `unread_in` names the runs in which nothing reads it (`harness.gates.fix_safety`)."""
+    """The decision of a key; `unread_in` names the runs in which nothing reads it (`harness.gates.fix_safety`)."""
 
     decides: Decision
     unread_in: tuple[str, ...] = ()

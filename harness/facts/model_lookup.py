@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from harness import input_limits
 from harness.facts.model_catalogue import catalogue_config, closest_name, is_language_part_only
 from harness.facts.model_facts import LatentAttention, ModelFacts
 from harness.facts.model_families import FAMILIES, SAME_FAMILY, Family
@@ -20,7 +21,7 @@ from harness.facts.model_parts import BadConfig, ConfigFields, Parameter, split_
 from harness.file_io import read_regular
 from harness.hostinfo.path_probe import answer_in_time
 
-_MAX_CONFIG_BYTES, _MAX_REF_BYTES = 16 * 2**20, 4096
+_MAX_REF_BYTES = 4096
 """Bytes; the largest configurations that people publish have some hundred thousand."""
 
 __all__ = [
@@ -47,12 +48,12 @@ class ModelLookup(NamedTuple):
 
 
 def facts_from_config(
-    config: Mapping[str, Any], source: str = "its configuration", *, build: bool = False
+    config: Mapping[str, Any], source: str = "its configuration", *, build: bool = False, estimate: bool = False
 ) -> ModelLookup:
     """Facts from a `transformers` configuration; missing fields have the defaults of `transformers`.
 
     `build`: let `transformers`, where it is installed, build a family without a formula here, on the meta device and in
-    a process of its own (seconds); where that fails, estimate its size from the usual fields.
+    a process of its own (seconds); where that fails, estimate its size from the usual fields. `estimate`: at once.
     """
     kind = config.get("model_type")
     if not isinstance(kind, str):
@@ -60,11 +61,11 @@ def facts_from_config(
     kind = SAME_FAMILY.get(kind, kind)
     family = FAMILIES.get(kind)
     if family is None:
-        return (
-            _build_with_transformers(config, kind, source)
-            if build
-            else ModelLookup(None, why_not=_unknown_family(kind))
-        )
+        if build:
+            return _build_with_transformers(config, kind, source)
+        if estimate:
+            return _estimate(config, kind, source, "it was not built")
+        return ModelLookup(None, why_not=_unknown_family(kind))
     try:
         inner = config.get(family.text_config_key) if family.text_config_key else None
         merged = {**config, **inner} if isinstance(inner, Mapping) else config
@@ -169,19 +170,22 @@ def find_model(
     revision: str | None = None,
     *,
     build: bool = False,
+    estimate: bool = False,
 ) -> ModelLookup:
     """Facts of the model of a run spec. In this order: the spec's own `config`, a folder (relative to `base_dir`), the
-    local Hugging Face cache, the catalogue. `build` is that of `facts_from_config`.
+    local Hugging Face cache, the catalogue. `build` and `estimate` are those of `facts_from_config`.
     """
     if config is not None:
-        return facts_from_config(config, "`model.config`", build=build)._replace(config=config)
+        facts = facts_from_config(config, "`model.config`", build=build, estimate=estimate)
+        return facts._replace(config=config)
     if not name_or_path:
         return ModelLookup(None, why_not="neither `model.name_or_path` nor `model.config` is given")
     stored = _find_stored_config(name_or_path, base_dir, revision)
     if stored is not None:
         if isinstance(stored.config, str):
             return ModelLookup(None, why_not=stored.config)
-        return facts_from_config(stored.config, f"`{stored.file}`", build=build)._replace(config=stored.config)
+        facts = facts_from_config(stored.config, f"`{stored.file}`", build=build, estimate=estimate)
+        return facts._replace(config=stored.config)
     catalogue_entry = catalogue_config(name_or_path)
     if catalogue_entry is not None:
         part = " (the language model alone)" if is_language_part_only(name_or_path) else ""
@@ -249,7 +253,7 @@ def _find_folder(name: str, base_dir: Path | None) -> Path | None:
 def _read_config(path: Path) -> dict[str, Any] | str:
     """The object in a `config.json`, which may be a link into the cache's blobs; or why there is none."""
     try:
-        config = json.loads(read_regular(path, _MAX_CONFIG_BYTES).decode())
+        config = json.loads(read_regular(path, input_limits.MODEL_CONFIG).decode())
     except OSError as error:
         return f"`{path}` cannot be read: {(error.strerror or str(error)).lower()}"
     except RecursionError:

@@ -12,6 +12,8 @@ from math import prod
 from typing import Any, NamedTuple
 
 MAX_LAYERS = 10_000
+MAX_COUNT = 10**12
+"""Of anything in a configuration; products of it stay numbers that a float can hold."""
 _PARAMETER_OF_LAYER = re.compile(r"^(.+?)\.(\d+)\.(.+)$")
 
 
@@ -76,11 +78,13 @@ class ConfigFields:
         return bool(self._values.get(key))
 
     def count(self, key: str, default: int | None = None, minimum: int = 1) -> int:
-        """A whole number of at least `minimum`; `default` is the meaning of `None`."""
+        """A whole number of at least `minimum` that a model can have; `default` is the meaning of `None`."""
         value = self._values.get(key)
         value = default if value is None else value
         if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
             raise BadConfig(f"`{key}` is `{value}` where a whole number of at least {minimum} belongs")
+        if value > MAX_COUNT:
+            raise BadConfig(f"`{key}` is over {MAX_COUNT:,}")
         return value
 
     def numbers(self, key: str) -> frozenset[int]:

@@ -151,4 +151,4 @@ PRESET_SPECS: Final[Mapping[str, LayerSpecs]] = {
 """`preset_model` by name (`module_inject/autotp_config.py` `AutoTPPresets`)."""
 
 GUESSED_SPECS: Final[Mapping[str, LayerSpecs]] = {"falcon": _FUSED_PRESET}
-"""What DeepSpeed guesses from the names of layers, of the families here without a plan."""
+"""DeepSpeed's guess from the names of layers, of the families here without a plan."""

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from harness import input_limits
 from harness.facts.model_lookup import find_model_folder
 from harness.file_io import parse_json, read_regular
 from harness.hostinfo.path_probe import answer_in_time
 
-_MAX_BYTES = 64 * 2**20
 _TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json", "additional_chat_templates")
 BYTE_TOKENS = 258
 """Tokens of `model.tokenizer: bytes`: the bytes, end of text and padding."""
@@ -24,7 +24,9 @@ class TokenizerFacts(NamedTuple):
     has_chat_template: bool
 
 
-def find_tokenizer(name: str, revision: str | None = None, max_bytes: int = _MAX_BYTES) -> TokenizerFacts | None:
+def find_tokenizer(
+    name: str, revision: str | None = None, max_bytes: int = input_limits.TOKENIZER
+) -> TokenizerFacts | None:
     """Facts of a tokenizer: `bytes`, a folder, or a name in the local Hugging Face cache. None where its files are not
     here, cannot be read, or do not answer in time. A vocabulary of more than `max_bytes` is not read.
     """
@@ -40,7 +42,7 @@ def find_tokenizer(name: str, revision: str | None = None, max_bytes: int = _MAX
 
 
 def _read_facts(folder: Path, max_bytes: int) -> TokenizerFacts | None:
-    config = _read_object(folder / "tokenizer_config.json", _MAX_BYTES)
+    config = _read_object(folder / "tokenizer_config.json", input_limits.TOKENIZER)
     core = _read_object(folder / "tokenizer.json", max_bytes)
     if config is None and core is None:
         return None

@@ -3,11 +3,16 @@
 
 from __future__ import annotations
 
+import math
+
+_MAX_TRIALS = 100_000
+"""Enough for every number up to ten billion; a stranger's file may have a number of 60 digits."""
+
 
 def largest_divisor(limit: int, *numbers: int) -> int:
-    """The largest number up to `limit` that divides all `numbers`; 1 where there is no larger one.
-
-    No positive number has a divisor above itself, so that a limit of a billion costs nothing.
-    """
-    highest = min([limit, *(number for number in numbers if number > 0)])
-    return next((d for d in range(highest, 1, -1) if all(number % d == 0 for number in numbers)), 1)
+    """The largest number up to `limit` that divides all `numbers`; 1 where none was found."""
+    common = math.gcd(*numbers)
+    if not common:
+        return max(limit, 1)
+    small = [d for d in range(1, min(math.isqrt(common), _MAX_TRIALS) + 1) if common % d == 0]
+    return max((d for each in small for d in (each, common // each) if d <= limit), default=1)

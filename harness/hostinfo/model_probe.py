@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """A model that `transformers` builds on the meta device, in a process of its own, for its sizes and parameters.
 
-Imports neither torch nor transformers into this process, loads no weights, runs no code of a repository.
+Imports neither torch nor transformers into this process, loads no weights, runs no code of a repository and connects
+to nothing. The configuration may be a stranger's: a model without an end is not built.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -15,11 +17,20 @@ from harness.hostinfo.machine import package_version
 from harness.interpreter import python_command
 
 _TIMEOUT_SECONDS = 120
+_MAX_COUNT = 3_000
+"""Layers, blocks or experts; models have hundreds."""
+_COUNTED = ("layer", "depth", "block", "expert")
+_SIZED = ("size", "dim", "window", "type", "length", "capacity")
+_CHOICE = "_implementation"
+"""The end of keys that choose kernels: `owner/name` there is code on the Hub, which transformers would load and run."""
 _PROGRAM = """
-import json, sys
+import json, resource, sys
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 fields = json.load(sys.stdin)
+pages = int(open("/proc/self/statm").read().split()[5])
+limit = pages * resource.getpagesize() + (2 << 30)
+resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 config = AutoConfig.for_model(fields.pop("model_type"), **fields)
 with torch.device("meta"):
     model = AutoModelForCausalLM.from_config(config)
@@ -52,7 +63,9 @@ def probe_model(config: Mapping[str, Any]) -> ModelProbe | str:
     missing = [name for name in ("torch", "transformers") if package_version(name) is None]
     if missing:
         return f"with {' and '.join(missing)} installed it could be built and counted"
-    text = _run_program(config)
+    if _is_endless(config):
+        return f"it has more than {_MAX_COUNT:,} layers or experts"
+    text = _run_program(_without_choices(config))
     if text is None:
         return "transformers could not build it either"
     body = json.loads(text)
@@ -66,11 +79,33 @@ def probe_model(config: Mapping[str, Any]) -> ModelProbe | str:
 
 def _run_program(config: Mapping[str, Any]) -> str | None:
     """The program's output; None when it fails, for a wrong value as well as for an unknown type."""
-    command = python_command("-c", _PROGRAM)
     try:
         process = subprocess.run(  # noqa: S603
-            command, input=json.dumps(config), text=True, capture_output=True, timeout=_TIMEOUT_SECONDS, check=False
+            python_command("-c", _PROGRAM),
+            input=json.dumps(config),
+            env={**os.environ, "HF_HUB_OFFLINE": "1", "USE_HUB_KERNELS": "0"},
+            text=True,
+            capture_output=True,
+            timeout=_TIMEOUT_SECONDS,
+            check=False,
         )
     except (OSError, ValueError, TypeError, RecursionError, subprocess.TimeoutExpired):
         return None
     return process.stdout if process.returncode == 0 and process.stdout.startswith("{") else None
+
+
+def _is_endless(value: Any, key: str = "") -> bool:
+    """Does it count more layers, blocks or experts than any model has? Keys of sizes do not count."""
+    if isinstance(value, Mapping):
+        return any(_is_endless(item, str(name)) for name, item in value.items())
+    if isinstance(value, list):
+        return any(_is_endless(item, key) for item in value)
+    is_count = any(word in key for word in _COUNTED) and not any(word in key for word in _SIZED)
+    return is_count and isinstance(value, int | float) and value > _MAX_COUNT
+
+
+def _without_choices(value: Any) -> Any:
+    """The configuration without the kernels that it chooses, at every level: they change no shape."""
+    if isinstance(value, Mapping):
+        return {name: _without_choices(item) for name, item in value.items() if not str(name).endswith(_CHOICE)}
+    return [_without_choices(item) for item in value] if isinstance(value, list) else value

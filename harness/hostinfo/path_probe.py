@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
-from itertools import islice
+from itertools import count, islice
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Event, Thread
@@ -58,6 +58,7 @@ class _Worker:
     def __init__(self) -> None:
         self._questions: SimpleQueue[_Question[Any]] = SimpleQueue()
         Thread(target=self._run, daemon=True).start()
+        _WORKERS.append(self)
 
     def _run(self) -> None:
         while True:
@@ -70,15 +71,20 @@ class _Worker:
         return question
 
 
+_MAX_WORKERS = 64
+_WORKERS: list[_Worker] = []
 _IDLE_WORKERS: list[_Worker] = []
-os.register_at_fork(after_in_child=_IDLE_WORKERS.clear)  # threads do not survive a fork
+_TURNS = count()
+"""Whose turn it is to get one more question, when all are busy."""
+for _workers in (_WORKERS, _IDLE_WORKERS):
+    os.register_at_fork(after_in_child=_workers.clear)  # threads do not survive a fork
 
 
 def _ask_worker(function: Callable[[], T]) -> _Question[T]:
     try:
         worker = _IDLE_WORKERS.pop()
     except IndexError:
-        worker = _Worker()
+        worker = _Worker() if len(_WORKERS) < _MAX_WORKERS else _WORKERS[next(_TURNS) % _MAX_WORKERS]
     return worker.ask(function)
 
 

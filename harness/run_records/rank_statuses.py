@@ -25,7 +25,7 @@ class RankStatus:
     checkpoint: str = ""
     phase: str = "step"
     activity: str = ""
-    """What it does before its first step."""
+    """Its phase before its first step."""
     refused: bool = False
     """The error is a finding about the user's input: a start with the same input would fail the same way."""
 

@@ -6,19 +6,18 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from heapq import heappop, heappush
+from itertools import compress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from harness import input_limits
 from harness.file_io import open_regular, parse_json, read_regular
 from harness.units import finite_number
 
 METRICS = "metrics.jsonl"
 Line = Mapping[str, Any]
 Lines = tuple[Line, ...]
-_MAX_BYTES = 64 * 2**20
-"""Size limit of a file that is read at once."""
-_MAX_LINE_BYTES = 16 * 2**20
-"""Bytes of a line of metrics.jsonl; one of `ranks` with 100,000 ranks has five million."""
 
 
 def text_of(path: Path) -> str:
@@ -31,7 +30,7 @@ def read_text(path: Path) -> tuple[str, str]:
     a foreign run directory must not bring a file of this machine into a report.
     """
     try:
-        return read_regular(path, _MAX_BYTES, follow=False).decode("utf-8", "replace"), ""
+        return read_regular(path, input_limits.RUN_FILE, follow=False).decode("utf-8", "replace"), ""
     except (OSError, ValueError) as error:
         return "", _describe_error(error)
 
@@ -85,15 +84,31 @@ def read_metrics(run_dir: Path) -> tuple[Lines, int, str]:
     """All of metrics.jsonl, the number of its unread lines, and the reason that it cannot be read."""
     try:
         with open_regular(run_dir / METRICS, follow=False) as file:
-            return (*parse_json_lines(_iter_lines(file)), "")
+            end = _LineReader(file)
+            lines, unread = parse_json_lines(end)
+            return lines, unread, end.reason
     except OSError as error:
         return (), 0, _describe_error(error)
 
 
-def _iter_lines(file: BinaryIO) -> Iterator[str]:
-    """Line by line; a line above the limit comes in pieces, of which none is a JSON object."""
-    while line := file.readline(_MAX_LINE_BYTES):
-        yield line.decode("utf-8", "replace")
+class _LineReader:
+    """The lines of a file up to the first that no rank writes; then `reason` says what was left out."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.reason = ""
+
+    def __iter__(self) -> Iterator[str]:
+        count = size = 0
+        while line := self._file.readline(input_limits.RUN_LINE):
+            count, size = count + 1, size + len(line)
+            if len(line) == input_limits.RUN_LINE:
+                self.reason = f"all from line {count:,} on, which is longer than {input_limits.RUN_LINE >> 20} MiB"
+                return
+            if count > input_limits.METRICS_LINES or size > input_limits.METRICS:
+                self.reason = f"all from line {count:,} on: no run writes as much"
+                return
+            yield line.decode("utf-8", "replace")
 
 
 def read_metrics_ends(run_dir: Path, size: int = 1 << 17) -> tuple[Lines, str]:
@@ -121,29 +136,26 @@ def drop_lost_steps(lines: Lines) -> tuple[Lines, int]:
     A line `restart` has the step from which the run resumed, a second line `run` its start; without either, a repeated
     step marks the restart. Steps and evaluations of earlier lines after that step are lost.
     """
-    current: list[Line] = []
+    is_current: list[bool] = []
+    by_step: list[tuple[float, int]] = []  # a heap: a foreign file may have as many restarts as steps
     last, lost = 0.0, 0
-    for line in lines:
+    for number, line in enumerate(lines):
         kind, step = line.get("type"), finite_number(line.get("step"))
         start = finite_number(line.get("start_step")) if kind == "run" else step if kind == "restart" else None
         if start is None and kind == "step" and step is not None and step <= last:
             start = step - 1
         if start is not None and start < last:
-            previous, current = current, [k for k in current if not _is_lost(k, start)]
-            lost += _count_steps(previous) - _count_steps(current)
+            while by_step and -by_step[0][0] > start:
+                lost_number = heappop(by_step)[1]
+                is_current[lost_number] = False
+                lost += lines[lost_number].get("type") == "step"
             last = start
         if kind == "step" and step is not None:
             last = step
-        current.append(line)
-    return tuple(current), lost
-
-
-def _count_steps(lines: list[Line]) -> int:
-    return sum(line.get("type") == "step" for line in lines)
-
-
-def _is_lost(line: Line, step: float) -> bool:
-    return str(line.get("type")) not in _EVENT_TYPES and (finite_number(line.get("step")) or 0) > step
+        is_current.append(True)
+        if str(kind) not in _EVENT_TYPES:
+            heappush(by_step, (-(step or 0.0), number))
+    return tuple(compress(lines, is_current)), lost
 
 
 _EVENT_TYPES = {"run", "restart", "end", "stop", "save", "save_failed"}

@@ -37,7 +37,7 @@ class RankStatusWriter:
     checkpoint: str | None = None
     phase: Phase = "start"
     activity: str = ""
-    """What it does before its first step, of `harness.progress.START_UP`."""
+    """Its phase before its first step, of `harness.progress.START_UP`."""
     on_progress: Callable[[Phase], None] | None = None
     """Called whenever this rank makes progress: the watchdog."""
     _written_at: float = field(default=0.0)

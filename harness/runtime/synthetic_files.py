@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from harness.runtime.hub_kernels import refuse_hub_kernels
 from harness.runtime.tokenizer import byte_tokenizer
 
 SHARD_BYTES = 2 << 30
@@ -30,6 +31,7 @@ def write_model(folder: Path, config: Mapping[str, Any], dtype: torch.dtype, see
     tokenizer = byte_tokenizer()
     fields = dict(config)
     config_object = AutoConfig.for_model(fields.pop("model_type"), **fields)
+    refuse_hub_kernels(config_object)
     config_object.eos_token_id, config_object.pad_token_id, config_object.bos_token_id = (
         tokenizer.eos_token_id,
         tokenizer.pad_token_id,

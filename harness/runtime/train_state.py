@@ -73,6 +73,10 @@ class TrainState:
         is_complete = {"step", "samples", "tokens", "position"} <= set(body) <= known_fields
         if not is_complete or not isinstance(position, dict) or set(position) != position_fields:
             raise ValueError(f"it has the fields {sorted(body)} and the position {position}")
+        counts = {key: body[key] for key in ("step", "samples", "tokens")} | position
+        wrong = [k for k, v in counts.items() if type(v) is not int or not 0 <= v < 2**63]
+        if wrong:
+            raise ValueError(f"its `{wrong[0]}` is no count")
         # A version that wrote no `last_eval_step` evaluated before it saved, where these counters mattered.
         older = {"last_eval_step": body["step"], "patience_loss": body.get("best_loss"), "predicted_tokens": None}
         return TrainState(**{**older, **body, "position": DataPosition(**position)})

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
+from itertools import islice
 from typing import Any
 
+from harness import input_limits
 from harness.facts.deepspeed_keys import Key, block_keys, block_paths, is_typed_block
 from harness.facts.deepspeed_version import DeepSpeedTarget, Version
 from harness.findings import Finding, Fix, Place, Severity
@@ -26,9 +28,14 @@ def check_deepspeed_json(
 
     Errors: unknown, removed and future keys, values that DeepSpeed refuses or reads as something else, two names for
     one thing. Warnings: deprecated keys, values that it converts, names at the top of a DeepSpeed JSON that look like
-    none of its keys.
+    none of its keys. It stops after 1,000 findings, with an error.
     """
-    return list(_check_block(config, source, prefix, "", target, Suggestions()))
+    found = list(islice(_check_block(config, source, prefix, "", target, Suggestions()), input_limits.FINDINGS + 1))
+    if len(found) > input_limits.FINDINGS:
+        message = f"more than {input_limits.FINDINGS:,} keys are wrong, and the others were not looked at"
+        stop = Finding("SP005", _ERROR, message, place=found[0].place, fix=Fix("is this a DeepSpeed JSON?"))
+        return [stop, *found[:-1]]
+    return found
 
 
 def _check_block(

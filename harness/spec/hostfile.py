@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from harness import input_limits
 from harness.file_io import read_regular
 from harness.findings import Finding, Fix, Label, Place
 from harness.hostinfo.path_probe import answer_in_time
@@ -18,7 +19,6 @@ from harness.hostinfo.path_probe import answer_in_time
 _LINE = re.compile(r"(?P<host>\S+)(?P<gap>\s+)(?P<slots>slots=(?P<count>\S*))(?P<rest>.*)")
 _HOST_LINE = re.compile(r"^[ \t]*\S+[ \t]+slots=\d", re.MULTILINE)
 _MAX_LINE_LENGTH = 1000
-_MAX_BYTES = 32_000_000
 _MPI_DIALECTS = (("max_slots|max-slots|cpu|ppn|sockets", "Open MPI or Torque"), ("binding|ifhn|user", "MPICH"))
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 _HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?|\[?[0-9A-Fa-f:.%]*:[0-9A-Fa-f:.%a-z]*\]?")
@@ -58,7 +58,8 @@ class Cluster(NamedTuple):
 def parse_hostfile(text: str, file: str) -> tuple[Cluster | None, list[Finding]]:
     """Hosts and findings, which are errors; the cluster is None where a line's host or slots are not clear.
 
-    Grammar: DeepSpeed's (`launcher/runner.py`, `_parse_hostfile`), anchored at the end of the line.
+    Grammar: DeepSpeed's (`launcher/runner.py`, `_parse_hostfile`), anchored at the end of the line. It stops after
+    1,000 findings.
     """
     hosts: list[Host] = []
     first_places: dict[str, Place] = {}
@@ -74,6 +75,8 @@ def parse_hostfile(text: str, file: str) -> tuple[Cluster | None, list[Finding]]
         )
         if finding:
             findings.append(finding)
+        if len(findings) == input_limits.FINDINGS:  # nobody reads more, and a cluster is out of the question
+            return None, findings
     if not hosts and not findings:
         findings.append(
             Finding(
@@ -90,7 +93,7 @@ def parse_hostfile(text: str, file: str) -> tuple[Cluster | None, list[Finding]]
 
 def hostfile_text(cluster: Cluster) -> str:
     """The hostfile that DeepSpeed reads: as many slots as the last device that is used asks for."""
-    return "".join(f"{h.name} slots={max(h.device_ids) + 1}\n" for h in cluster.hosts)
+    return "".join(f"{h.name} slots={max(h.devices) + 1 if h.devices else h.slots}\n" for h in cluster.hosts)
 
 
 def _parse_line(line: str, place: Place, hosts: list[Host], first_places: dict[str, Place]) -> Finding | None:
@@ -221,7 +224,7 @@ def read_hostfile(path: str, *, named_by_spec: bool = False) -> tuple[Cluster | 
     is not quoted.
     """
     try:
-        text = answer_in_time(path, lambda: read_regular(Path(path), _MAX_BYTES)).decode("utf-8-sig")
+        text = answer_in_time(path, lambda: read_regular(Path(path), input_limits.HOSTFILE)).decode("utf-8-sig")
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     except (OSError, ValueError) as error:
         is_binary = isinstance(error, UnicodeDecodeError)

@@ -26,6 +26,8 @@ PathState = Literal["present", "missing", "unusable", "not a path", "placeholder
 DATA_SUFFIXES = (".txt", ".md", ".rst", ".jsonl", ".json", ".csv", ".parquet", ".arrow")
 """Extensions of the files that `data.train` and `data.eval` read."""
 HOSTFILE_KEY: KeyPath = ("launch", "hostfile")
+_MAX_LOOKS = 1000
+"""Paths of one file that are looked up; a spec with more files names them by a pattern."""
 _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 _PLACEHOLDER = re.compile(r"(^|/)path/to(/|$)|(^|/)your[-_]|<[^<>]+>", re.IGNORECASE)
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".safetensors.index.json", ".bin.index.json")
@@ -128,12 +130,14 @@ def locate_paths(paths: Sequence[NamedPath], file: str, *, look: bool) -> tuple[
     folder = "" if folder and os.path.abspath(folder) == os.getcwd() else folder  # noqa: PTH100, PTH109
     placeholders = [LocatedPath(path, "placeholder", path.text) for path in paths if is_placeholder(path.text)]
     paths = [p for p in paths if not is_placeholder(p.text) and (look or folder or p.text.startswith("~"))]
+    left_out = [LocatedPath(path, "not a path", path.text) for path in paths[_MAX_LOOKS:]]
+    paths = paths[:_MAX_LOOKS]
     answers = answer_all_in_time([(path.text, partial(_try_to_locate, path, folder)) for path in paths])
     located = [
         answer[0] if answer is not None else LocatedPath(path, "silent", path.text)
         for path, answer in zip(paths, answers, strict=True)
     ]
-    return (*placeholders, *located)
+    return (*placeholders, *located, *left_out)
 
 
 def locate_hostfile(text: str, file: str, place: Place | None) -> LocatedPath:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
+from harness import input_limits
 from harness.errors import UnreadableKeyError
 from harness.spec.parse.source import KeyPath, Source, copy_values, join_key, split_key, value_at
 from harness.spec.pydantic_errors import path_of_location
@@ -57,7 +58,10 @@ def read_partial_spec(raw: Mapping[str, Any], error: ValidationError) -> Partial
     unreadable: set[KeyPath] = set()
     suggestions = Suggestions()
     for _ in range(_MAX_ROUNDS):
-        for item in error.errors(include_url=False, include_context=False, include_input=False):
+        items = error.errors(include_url=False, include_context=False, include_input=False)
+        if len(items) > input_limits.FINDINGS:  # no spec of a run
+            return None
+        for item in items:
             path = path_of_location(item["loc"])
             if not path:
                 return None

@@ -7,6 +7,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from harness import input_limits
 from harness.findings import Finding, Fix
 from harness.spec.deepspeed_value_checks import describe_value
 from harness.spec.parse.source import KeyPath, Source, join_key, value_at
@@ -60,17 +61,26 @@ _LIMITS = {
 
 
 def translate_errors(error: ValidationError, source: Source) -> list[Finding]:
-    """One finding for each field that is wrong; alternatives of a union count once."""
+    """One finding for each field that is wrong; alternatives of a union count once. Of more than 1,000 the rest is
+    counted.
+    """
     findings: dict[KeyPath, Finding] = {}
     suggestions = Suggestions()
-    for item in error.errors(include_url=False):
+    items = error.errors(include_url=False)
+    for item in items[: input_limits.FINDINGS]:
         path = path_of_location(item["loc"])
         finding = _finding_of_error(item, path, source, suggestions)
         if path not in findings or finding.gate == "SP005":
             findings[path] = finding
     suggested_titles = {f.fix.title for f in findings.values() if f.gate == "SP005" and f.fix}
     # A misspelt key that is also required is one mistake, not two.
-    return [f for f in findings.values() if f.gate != "SP008" or f"did you mean `{f.key}`?" not in suggested_titles]
+    shown = [f for f in findings.values() if f.gate != "SP008" or f"did you mean `{f.key}`?" not in suggested_titles]
+    left_out = items[input_limits.FINDINGS :]
+    if left_out:
+        place = source.place(path_of_location(left_out[0]["loc"]), of_key=True)
+        message = f"{len(left_out):,} more keys from here on are wrong"
+        shown.append(Finding("SP005", "error", message, place=place, fix=Fix("is this a run spec?")))
+    return shown
 
 
 def path_of_location(loc: tuple[int | str, ...]) -> KeyPath:
@@ -125,8 +135,9 @@ def _finding_of_error(item: Any, path: KeyPath, source: Source, suggestions: Sug
 
 
 def _rename_key(path: KeyPath, value: Any, source: Source, title: str) -> tuple[dict[str, Any], bool, str]:
-    """What a fix sets for a misspelt key: its value under the name of the same section that the title suggests, unless
-    the file has that name too. Nothing for a name of another section or program, whose value may mean something else.
+    """The setting of a fix for a misspelt key: its value under the name of the same section that the title suggests,
+    unless the file has that name too. Nothing for a name of another section or program, whose value may mean something
+    else.
     """
     section, name = path[:-1], str(path[-1])
     meant = next(

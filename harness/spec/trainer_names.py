@@ -202,7 +202,7 @@ _NAMES_BY_ADVICE: Mapping[str, str] = {
     "remove it: the tokenizer's own special tokens are used": "special_tokens",
     "remove it: the vocabulary is the tokenizer's own": "resize_vocab",
 }  # fmt: skip
-"""What to do instead -> names of settings that are no key of a run spec."""
+"""Remedy -> names of settings that are no key of a run spec."""
 
 SPEC_KEYS: Mapping[str, str] = {name: key for key, names in _NAMES_BY_KEY.items() for name in names.split()}
 """Another program's name -> the key of a run spec."""

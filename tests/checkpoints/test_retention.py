@@ -46,7 +46,7 @@ def test_removing_is_atomic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     make(tmp_path, 2)
     later = make(tmp_path, 4)
 
-    def killed(path: Path) -> None:
+    def killed(path: str, *, dir_fd: int) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(retention.shutil, "rmtree", killed)

@@ -471,6 +471,24 @@ def test_an_activation_without_a_gate_has_two_matrices() -> None:
     assert gated.num_parameters - plain.num_parameters == 2 * 64 * 96
 
 
+def test_bitnet_has_a_gate_although_its_activation_has_none() -> None:
+    """The total is that of transformers' BitNetForCausalLM with the defaults of its configuration, on the meta device."""
+    config = {
+        "model_type": "bitnet",
+        "hidden_act": "relu2",
+        "hidden_size": 2560,
+        "intermediate_size": 6912,
+        "num_attention_heads": 20,
+        "num_hidden_layers": 30,
+        "num_key_value_heads": 5,
+        "tie_word_embeddings": False,
+        "vocab_size": 128256,
+    }
+    found = estimate(config).facts
+    assert found is not None
+    assert found.num_parameters == pytest.approx(2741155840, rel=0.001)
+
+
 def test_kimi_k2_is_counted_as_deepseek_v3() -> None:
     lookup = facts_from_config({"model_type": "kimi_k2"})
     assert lookup.facts == facts_from_config({"model_type": "deepseek_v3"}).facts

@@ -12,15 +12,19 @@ import io
 import json
 import pickle
 import re
+import resource
 import sys
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from harness.diagnosis.diagnosis_types import Frame
 
 MAX_DUMP_BYTES = 64 << 20
+_SPARE_BYTES, _BYTES_OF_OBJECTS = 256 << 20, 24
+"""Memory for a dump, and for each byte of its pickle."""
 _MAX_TEXT, _MAX_INPUTS, _MAX_FRAMES = 300, 64, 30
 _RANK_AT_END = re.compile(r"(\d{1,6})(?:\.\w{1,6})*$")
 _SHAPED = frozenset({"all_reduce", "allreduce", "all_gather", "_all_gather_base", "_allgather_base", "broadcast"})
@@ -96,7 +100,7 @@ def read_flight_dump(data: bytes, name: str, index: int) -> FlightDump:
     if len(data) > MAX_DUMP_BYTES:
         raise ValueError(f"the dump is larger than {MAX_DUMP_BYTES >> 20} MiB")
     try:
-        value = json.loads(data) if data.lstrip().startswith(b"{") else _PlainUnpickler(io.BytesIO(data)).load()
+        value = json.loads(data) if data.lstrip().startswith(b"{") else _unpickle(data)
         match = _RANK_AT_END.search(name)
         return _parse_dump(value, int(match[1]) if match else index)
     except (MemoryError, RecursionError):
@@ -105,12 +109,29 @@ def read_flight_dump(data: bytes, name: str, index: int) -> FlightDump:
         raise ValueError(f"the dump is damaged or of another program: {error}") from None
 
 
+def _unpickle(data: bytes) -> Any:
+    """The value of a pickle, in memory of a few times its size: a dozen bytes can ask for a table of 32 GiB.
+
+    Raises MemoryError, and whatever a damaged pickle raises.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    used = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0]) * resource.getpagesize()
+    limit = used + _SPARE_BYTES + _BYTES_OF_OBJECTS * len(data)
+    if soft != resource.RLIM_INFINITY and soft <= limit:
+        return _PlainUnpickler(io.BytesIO(data)).load()
+    resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
+    try:
+        return _PlainUnpickler(io.BytesIO(data)).load()
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
 def _parse_dump(value: Any, rank: int) -> FlightDump:
     entries: dict[str, dict[int, Mapping[str, Any]]] = defaultdict(dict)
     for entry in value["entries"]:
         if not entry.get("is_p2p"):
             group = _text(entry["process_group"][0])
-            entries[group][int(entry.get("collective_seq_id", entry.get("seq_id", 0)))] = entry
+            entries[group][_parse_count(entry.get("collective_seq_id", entry.get("seq_id", 0)))] = entry
     enqueued = {group: max(numbers) for group, numbers in entries.items()}
     collectives = {
         group: {number: _parse_call(entry, is_last=number == enqueued[group]) for number, entry in calls.items()}
@@ -143,17 +164,25 @@ def _parse_call(entry: Mapping[str, Any], *, is_last: bool) -> CollectiveCall:
 def _parse_frames(frames: Sequence[Mapping[str, Any]]) -> tuple[Frame, ...]:
     """The frames of the call, outermost first, as tracebacks have them."""
     parsed = [
-        Frame(_text(frame.get("filename")), int(frame.get("line") or 0), _text(frame.get("name")))
+        Frame(_text(frame.get("filename")), _parse_count(frame.get("line") or 0), _text(frame.get("name")))
         for frame in frames[:_MAX_FRAMES]
     ]
     return tuple(reversed(parsed))
+
+
+def _parse_count(value: Any) -> int:
+    """A number as programs count. Raises ValueError: Python prints no number of many thousand digits."""
+    number = int(value)
+    if abs(number) >= 1 << 63:
+        raise ValueError("a number in it is larger than any count")
+    return number
 
 
 def _parse_ranks(value: Any) -> tuple[int, ...]:
     """The ranks of a group: torch writes the text of a list, other programs a list."""
     if isinstance(value, str):
         return tuple(int(number) for number in re.findall(r"(?<!\d)\d{1,6}(?!\d)", value))
-    return tuple(number for number in value if isinstance(number, int)) if isinstance(value, list | tuple) else ()
+    return tuple(n for n in value if isinstance(n, int) and abs(n) < 1 << 63) if isinstance(value, list | tuple) else ()
 
 
 def _text(value: Any) -> str:

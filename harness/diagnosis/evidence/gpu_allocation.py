@@ -159,7 +159,7 @@ _RULES = (
 
 
 def find_gpu_allocation(frames: Sequence[Frame], phase: str) -> FailedAllocation | None:
-    """What was being allocated; None where neither the frames nor the numbers show it."""
+    """The block that was being allocated; None where neither the frames nor the numbers show it."""
     texts = [f"{frame.file} {frame.function} | {frame.code}" for frame in frames[-_LAST_FRAMES:]]
     is_chunked = any("chunked_" in frame.file for frame in frames[-4:])
     for rule in _RULES:

@@ -88,8 +88,8 @@ _BUILDS_OPTIMIZER = re.compile(r"cpu_?adam|DeepSpeedCPU|initialize_optimizer_sta
 def find_host_allocation(
     frames: Sequence[Frame], phase: str, text: str, num_parameters: int, *, is_seen: bool
 ) -> FailedAllocation | None:
-    """What was being allocated on the host; None where the phase says nothing. `is_seen`: the log says that memory ran
-    out, and not only that a rank was killed.
+    """The block that was being allocated on the host; None where the phase says nothing. `is_seen`: the log says that
+    memory ran out, and not only that a rank was killed.
     """
     rows = [f"{frame.file} {frame.function} | {frame.code}" for frame in frames[-8:]]
     if _PIN.search(text) or any(_PIN.search(row) for row in rows):
@@ -150,7 +150,7 @@ _DISK_BY_TEXT = (
 def find_disk_allocation(
     frames: Sequence[Frame], phase: str, text: str, num_parameters: int
 ) -> FailedAllocation | None:
-    """What was being written when a disk was full."""
+    """The file that was being written when a disk was full."""
     rows = " ".join([*(f"{frame.file} {frame.function}" for frame in frames[-10:]), text])
     for pattern, name, what, change in _DISK_BY_TEXT:
         if re.search(pattern, rows):

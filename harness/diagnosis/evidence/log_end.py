@@ -37,7 +37,7 @@ _NEXT_STEP = (
 
 
 def describe_open_end(tail: bytes) -> str:
-    """What to do where a log shows no failure, by its last bytes."""
+    """The next step where a log shows no failure, by its last bytes."""
     rows = [row for row in tail.split(b"\n") if row.strip()][-_LAST_LINES:]
     if not rows or any(_ENDED.search(row) for row in rows):
         return _NEXT_STEP

@@ -50,7 +50,7 @@ def diagnose_silent_end(events: Sequence[LogEvent], last_lines: tuple[tuple[int,
 
 
 def describe_missing_hosts(events: Sequence[LogEvent]) -> str:
-    """What in the log shows that more hosts were wanted than the launcher started; empty where nothing does."""
+    """Evidence in the log that more hosts were wanted than the launcher started; empty where nothing does."""
     warnings = [e for e in events if e.cause == _NO_HOSTFILE]
     if not warnings:
         return ""

@@ -112,7 +112,7 @@ def _area_of(frame: Frame) -> tuple[str, str]:
 
 
 def describe_next_step(text: str, frames: Sequence[Frame], versions: Mapping[str, str]) -> str:
-    """What to do with an unknown exception: the next step, the releases seen, and what to search for."""
+    """Advice for an unknown exception: the next step, the releases seen, and what to search for."""
     area, step = describe_area(frames)
     parts = [step or "read the lines below; the first of them is the oldest"]
     if area != _SCRIPT and (query := _search_words(text)):

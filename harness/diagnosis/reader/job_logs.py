@@ -31,7 +31,7 @@ _CONTROLS_OF_TEXT = 20
 
 @dataclass
 class JobLogs:
-    """What was read: logs, dumps of the flight recorder, and what was left out, in words."""
+    """All that was read: logs, dumps of the flight recorder, and what was left out, in words."""
 
     readers: list[LogReader] = field(default_factory=list)
     dumps: list[FlightDump] = field(default_factory=list)

@@ -40,7 +40,7 @@ _DAMAGES = (OSError, EOFError, zlib.error, lzma.LZMAError, tarfile.TarError, zip
 
 
 class Readable(Protocol):
-    """What has bytes to read."""
+    """A source of bytes to read."""
 
     def read(self, size: int, /) -> bytes:
         """The next bytes, at most `size`; empty at the end."""
@@ -87,6 +87,7 @@ def open_logs(stream: BinaryIO) -> Iterator[LogText]:
 def _open_packed(stream: Readable, name: str, depth: int) -> Iterator[LogText]:
     counted = PeekedStream(stream)
     if counted.head.startswith(bytes(64)):
+        _skip_holes(stream)
         counted = PeekedStream(_skip_nulls(counted))
         if not counted.head:
             yield LogText(name, io.BytesIO(), refusal=f"{name or 'this'} is no text")
@@ -105,9 +106,16 @@ def _open_packed(stream: Readable, name: str, depth: int) -> Iterator[LogText]:
     elif head[257:262] == b"ustar":
         yield from _open_tar(counted, name)
     else:
+        _skip_holes(stream)
         encoding = next((text for mark, text in _UTF_BYTE_MARKS.items() if head.startswith(mark)), "")
         encoding = encoding or _guess_encoding(head)
         yield LogText(name, _Recoded(counted, encoding) if encoding else counted)
+
+
+def _skip_holes(stream: Readable) -> None:
+    """From here on, leave out the holes of a file that is open under its name."""
+    if skip_holes := getattr(stream, "skip_holes", None):
+        skip_holes()
 
 
 def _open_unpacked(stream: Readable, name: str, depth: int) -> Iterator[LogText]:

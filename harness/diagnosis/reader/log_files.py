@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +14,7 @@ from typing import Any, BinaryIO
 
 from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
+from harness.folder_walk import walk_files
 from harness.run_records.plan_file import PLAN, read_plan
 from harness.run_records.run_list import is_run_dir, known_runs_notes, resolve_run_path
 
@@ -22,6 +25,8 @@ _LOG_NAME = re.compile(
 )
 _LOG_NAMES_IN_WORDS = ".log, .out, .err, .txt, also with a number or compressed, dmesg, nccl_trace_rank_N"
 _MAX_FILES = 12_288
+_SMALL_HOLE = 16 << 20
+"""Bytes of a hole that are read like any others."""
 _ROTATION = re.compile(r"\.(\d{1,3})(?:\.(?:gz|bz2|xz|zst))?$")
 _ATTEMPT = re.compile(r"(?:attempt|restart)[_-]?(\d{1,4})\b|launcher-(\d{1,4})\.log")
 _LOCAL_RANK_FOLDER = re.compile(r"attempt_\d+/(\d{1,5})/(?:std(?:out|err)\.log|error\.json)")
@@ -62,10 +67,28 @@ class NamedStream:
 
     def __init__(self, stream: BinaryIO, name: str) -> None:
         self._stream, self.name = stream, name
+        self._skips_holes = False
 
     def read(self, size: int = -1) -> bytes:
         """The next bytes."""
+        if self._skips_holes:
+            self._skip_hole()
         return self._stream.read(size)
+
+    def skip_holes(self) -> None:
+        """From here on leave out the holes of a sparse file, which may be as long as the largest disk."""
+        self._skips_holes = self._stream.seekable()
+
+    def _skip_hole(self) -> None:
+        descriptor, position = self._stream.fileno(), self._stream.tell()
+        unbuffered = os.lseek(descriptor, 0, os.SEEK_CUR)
+        try:
+            data = os.lseek(descriptor, position, os.SEEK_DATA)
+        except OSError as error:  # no data up to the end, or a file system that does not say
+            data = os.fstat(descriptor).st_size if error.errno == errno.ENXIO else position
+        os.lseek(descriptor, unbuffered, os.SEEK_SET)
+        if data - position > _SMALL_HOLE:
+            self._stream.seek(data)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
@@ -132,12 +155,13 @@ def _find_by_name(name: str) -> LogFiles:
 
 
 def _find_in_folder(path: Path) -> LogFiles:
-    launchers = [file for file in (path / "logs").glob("launcher*.log") if file.is_file() and not file.is_symlink()]
+    logs = path / "logs"
+    launchers = [] if logs.is_symlink() else [f for f in logs.glob("launcher*.log") if _is_regular(f)]
     if launchers:
         return LogFiles((max(launchers, key=_attempt_of),), path, read_plan(path)[0])
-    in_run_dir = is_run_dir(path)  # it may come from somebody else: follow no links in it
-    paths = (file for file in path.rglob("*") if _LOG_NAME.search(file.name) and file.is_file())
-    files = sorted((file for file in paths if not (in_run_dir and file.is_symlink())), key=_reading_order)
+    in_run_dir = is_run_dir(path) or os.path.lexists(path / PLAN)  # of somebody else: follow no links in it
+    paths = (file for file in walk_files(path) if _LOG_NAME.search(file.name))
+    files = sorted((f for f in paths if (_is_regular(f) if in_run_dir else f.is_file())), key=_reading_order)
     if not files:
         message = f"the folder `{path}` has no logs"
         fix = Fix(f"logs are files that end in {_LOG_NAMES_IN_WORDS}, or those of a run directory")
@@ -145,6 +169,11 @@ def _find_in_folder(path: Path) -> LogFiles:
     note = f"only {_MAX_FILES} of the {len(files)} logs of `{path}` were read" if len(files) > _MAX_FILES else ""
     run_dir = path if (path / PLAN).is_file() else None
     return LogFiles(tuple(files[:_MAX_FILES]), run_dir, read_plan(path)[0], note)
+
+
+def _is_regular(file: Path) -> bool:
+    """No link, and no pipe or device."""
+    return file.is_file() and not file.is_symlink()
 
 
 def _reading_order(file: Path) -> tuple[object, ...]:

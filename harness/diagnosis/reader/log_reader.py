@@ -116,7 +116,7 @@ class LogReader:
 
     @property
     def facts(self) -> LogFacts:
-        """What the log states of its job, as far as it was read."""
+        """The facts that the log states of its job, as far as it was read."""
         return self._fact_reader.facts
 
     def forget_tail(self) -> None:

@@ -145,7 +145,7 @@ _WHOLE_MODEL_KEYS = {
 
 @gate("MD033", "not-with-model-parallelism", upstream="silent", needs=("a run spec", "a launch"))
 def conflicts_with_model_parallelism(ctx: Context) -> Iterator[Finding]:
-    """What is done to a whole model, asked of one that is cut.
+    """The options for a whole model, asked of one that is cut.
 
     On `harness launch`: `model.lora` and `train.offload_activations` are not given with `parallel.tensor_parallel_size`
     above 1, and `plugins.file` with none of the degrees of `parallel`.

@@ -333,7 +333,7 @@ def unread_pipeline_keys(ctx: Context) -> Iterator[Finding]:
     when=lambda ctx: ctx.pipeline_parallel_size > 1,
 )
 def whole_model_options_in_a_pipeline(ctx: Context) -> Iterator[Finding]:
-    """What needs the whole model in one place, in a pipeline.
+    """The options that need the whole model in one place, in a pipeline.
 
     `model.lora`, `train.torch_compile`, `train.gradient_checkpointing_use_reentrant` and `train.offload_activations`
     are off when there are pipeline stages.

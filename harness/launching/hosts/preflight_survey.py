@@ -137,7 +137,7 @@ def _to_host_facts(host: Host, answer: HostResult) -> HostFacts:
         host_time, duration = float(answer.body["time"]), float(answer.body["took"])
         skew = (host_time - (answer.ended_at - duration), host_time - answer.started_at)
         return parse_host_facts(host.name, host.slots, answer.body, seconds, skew)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         message = f"its answer is not the probe's: {type(error).__name__} {error}"
         return HostFacts(host.name, host.slots, "no probe", message[:200], seconds)
 
@@ -172,6 +172,7 @@ def _shared_addresses(first: HostFacts, other: HostFacts) -> list[str]:
 
 
 def _to_links(answer: HostResult) -> Iterator[Link]:
-    for row in answer.body.get("links") or ():
-        with contextlib.suppress(KeyError, TypeError, ValueError):
+    links = answer.body.get("links")
+    for row in links if isinstance(links, list) else ():
+        with contextlib.suppress(KeyError, TypeError, ValueError, OverflowError):
             yield Link(answer.host, str(row["address"]), int(row["port"]), str(row["state"]))

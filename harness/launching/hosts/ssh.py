@@ -24,8 +24,11 @@ from threading import Lock
 from typing import Any
 
 import harness
+from harness import input_limits
+from harness.file_io import parse_json
 from harness.hostinfo.host_survey import HostState
 from harness.interpreter import SAFE_PATH
+from harness.launching.process.bounded_output import communicate_bounded
 
 MARK = b"HARNESS-PROBE "
 FAN_OUT = 64
@@ -33,8 +36,6 @@ FAN_OUT = 64
 HOST_TIMEOUT_SECONDS = 20.0
 """The limit for one host; the others do not wait for it."""
 CONNECT_TIMEOUT_SECONDS = 8
-_MAX_BYTES = 8 * 2**20
-"""More than a probe prints; a host that prints without end is cut off."""
 _SSH_ERRORS: tuple[tuple[str, HostState], ...] = (
     ("REMOTE HOST IDENTIFICATION HAS CHANGED", "host key"),
     ("Host key verification failed", "host key"),
@@ -129,10 +130,8 @@ def _run_on_host(
     with lock:
         children.add(child)
     try:
-        out, err = child.communicate(source, timeout=seconds)
+        out, err = communicate_bounded(child, source, seconds, input_limits.HOST_ANSWER)
     except subprocess.TimeoutExpired:
-        _kill_process_group(child)
-        child.communicate()
         return HostResult(host, "no answer in time", {}, f"nothing within {seconds:.0f} s", started_at, time.time())
     finally:
         with lock:
@@ -143,10 +142,10 @@ def _run_on_host(
 def parse_result(host: str, code: int, out: bytes, err: bytes, when: tuple[float, float]) -> HostResult:
     """The result of one ssh, from its exit code, stdout and stderr."""
     error_text = err.decode("utf-8", "replace").strip()
-    line = next((x for x in reversed(out[-_MAX_BYTES:].split(b"\n")) if x.startswith(MARK)), None)
+    line = next((x for x in reversed(out.split(b"\n")) if x.startswith(MARK)), None)
     if line is not None:
         try:
-            body = json.loads(line.removeprefix(MARK))
+            body = parse_json(line.removeprefix(MARK))
         except ValueError:
             body = None
         if isinstance(body, dict):
@@ -183,10 +182,10 @@ def _read_ports(child: subprocess.Popen[bytes], script: Path) -> list[int]:
     with contextlib.suppress(OSError):
         child.stdin.write(script.read_bytes())
         child.stdin.close()
-    for line in child.stdout:
+    while line := child.stdout.readline(input_limits.AGENT_LINE):
         if line.startswith(MARK):
-            with contextlib.suppress(ValueError, KeyError):
-                return [int(port) for port in json.loads(line.removeprefix(MARK))["listening"]]
+            with contextlib.suppress(ValueError, KeyError, TypeError, OverflowError):
+                return [int(port) for port in parse_json(line.removeprefix(MARK))["listening"]]
     return []
 
 

@@ -125,7 +125,9 @@ def read_child_lines(
     *,
     timeout: float,
 ) -> list[dict[str, Any]]:
-    """Run a child to its end, or kill it after `timeout`; `on_line` gets each JSON object of its stdout at once."""
+    """Run a child to its end, or kill it after `timeout`; `on_line` gets each JSON object of its stdout at once.
+    SIGTERM ends it with this thread.
+    """
     objects: list[dict[str, Any]] = []
     with subprocess.Popen(  # noqa: S603
         command,
@@ -134,6 +136,7 @@ def read_child_lines(
         stderr=subprocess.DEVNULL,
         text=True,
         errors="replace",
+        preexec_fn=partial(die_with_parent, signal.SIGTERM),  # noqa: PLW1509  (only prctl is called)
     ) as child:
         timer = threading.Timer(timeout, child.kill)
         timer.start()

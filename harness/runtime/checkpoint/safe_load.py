@@ -8,6 +8,7 @@ DeepSpeed's and refuses any other file.
 from __future__ import annotations
 
 import pickle
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,13 @@ import torch
 from torch.serialization import MAP_LOCATION
 
 from harness.errors import UserError
+from harness.file_io import open_regular
 from harness.patches.torch_safe_globals import allow_deepspeed_globals
 from harness.runtime.user_errors import user_error
+
+_BYTEARRAY = b"bytearray"
+_MAX_PICKLE_BYTES = 1 << 28
+"""Of what a file holds besides tensors; a shard of 100,000 parameters has some ten million."""
 
 
 def load_file(file: Path, *, map_location: MAP_LOCATION = "cpu", mmap: bool = False) -> Any:
@@ -31,25 +37,61 @@ def load_shard(file: Path) -> dict[str, Any]:
     """The content of a shard, memory-mapped. Raises UserError (CK120) for a file that DeepSpeed does not write."""
     try:
         shard: dict[str, Any] = _load(file, map_location="cpu", mmap=True)
-    except OSError:
+    except (OSError, UserError):
         raise
     except Exception as error:  # torch raises RuntimeError, UnpicklingError, ValueError and EOFError here
-        raise user_error(
-            "CK120",
-            f"`{file}` cannot be read as a shard of a checkpoint",
-            notes=((str(error).strip() or type(error).__name__).splitlines()[0][:200],),
-            fix="name another checkpoint",
-        ) from None
+        raise _damaged_file_error(file, (str(error).strip() or type(error).__name__).splitlines()[0][:200]) from None
+    if not isinstance(shard, dict):
+        raise _damaged_file_error(file, f"it holds a {type(shard).__name__} and no map")
     return shard
 
 
 def find_unsafe_globals(file: Path) -> list[str]:
-    """Names of classes and functions in a file that no shard needs. Runs nothing."""
+    """Names of classes and functions in a file that no shard needs. Runs nothing. Raises UserError (CK120)."""
+    check_sizes(file)
     with allow_deepspeed_globals():
         try:
             return sorted(torch.serialization.get_unsafe_globals_in_checkpoint(file))
         except Exception as error:  # whatever a hostile or broken file provokes in the scanner
             return [f"something that cannot be looked at ({type(error).__name__})"]
+
+
+def check_sizes(file: Path) -> None:
+    """Check that no entry of the zip archive that a torch file is unpacks to more than it takes in the file, before
+    memory is taken. Raises UserError (CK120), and OSError.
+    """
+    try:
+        with open_regular(file, follow=False) as stream, zipfile.ZipFile(stream) as archive:
+            entries = archive.infolist()
+            calls_bytearray = any(_BYTEARRAY in _read_pickle(archive, e) for e in entries if _is_pickle(e))
+    except (zipfile.BadZipFile, ValueError, NotImplementedError):
+        raise _damaged_file_error(file, "it is not as `torch.save` writes it") from None
+    size = file.stat().st_size
+    packed = [e.filename for e in entries if e.compress_type != zipfile.ZIP_STORED or e.file_size != e.compress_size]
+    if packed:
+        raise _damaged_file_error(file, f"its entry `{packed[0][:80]}` is compressed, which `torch.save` never does")
+    if sum(entry.file_size for entry in entries) > size:
+        raise _damaged_file_error(file, f"its entries claim more than its {size:,} bytes")
+    if max((e.file_size for e in entries if _is_pickle(e)), default=0) > _MAX_PICKLE_BYTES:
+        raise _damaged_file_error(file, f"it holds more than {_MAX_PICKLE_BYTES >> 20} MiB besides tensors")
+    if calls_bytearray:
+        raise _damaged_file_error(file, "it has a `bytearray`, which may take any memory and which no shard needs")
+
+
+def _is_pickle(entry: zipfile.ZipInfo) -> bool:
+    return entry.filename.endswith(".pkl")
+
+
+def _read_pickle(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
+    """The bytes as they are in the file; none where they are too many to be read."""
+    with archive.open(entry) as content:
+        return content.read(_MAX_PICKLE_BYTES) if entry.compress_type == zipfile.ZIP_STORED else b""
+
+
+def _damaged_file_error(file: Path, reason: str) -> UserError:
+    return user_error(
+        "CK120", f"`{file}` cannot be read as a shard of a checkpoint", notes=(reason,), fix="name another checkpoint"
+    )
 
 
 def unsafe_file_error(file: Path, names: list[str]) -> UserError:
@@ -63,5 +105,6 @@ def unsafe_file_error(file: Path, names: list[str]) -> UserError:
 
 
 def _load(file: Path, *, map_location: MAP_LOCATION, mmap: bool) -> Any:
+    check_sizes(file)
     with allow_deepspeed_globals():
         return torch.load(file, map_location=map_location, mmap=mmap, weights_only=True)

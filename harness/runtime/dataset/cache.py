@@ -13,12 +13,14 @@ import json
 import os
 import shutil
 import socket
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.file_io import fsync_folder, replace_file
+from harness import input_limits
+from harness.file_io import fsync_folder, parse_json, read_regular, replace_file
 from harness.plan.resolved_run import ResolvedRun
 from harness.runtime.dataset.data_plan import DataPlan, build_data_plan
 from harness.runtime.dataset.plugin_documents import add_plugin_documents
@@ -79,11 +81,17 @@ def read_cache(folder: Path) -> PreparedData | None:
     if prepared is None:
         return None
     try:
-        sizes = json.loads((folder / "sizes.json").read_text(encoding="utf-8"))
-        complete = all((folder / name).stat().st_size == size for name, size in sizes.items())
-    except (OSError, ValueError):
+        sizes = parse_json(read_regular(folder / "sizes.json", input_limits.RUN_FILE))
+        complete = all("/" not in name and _size_of(folder / name) == size for name, size in sizes.items())
+    except (OSError, ValueError, AttributeError):
         return None
     return prepared if complete else None
+
+
+def _size_of(file: Path) -> int:
+    """Of a regular file; -1 of anything else. Raises OSError."""
+    status = file.lstat()
+    return status.st_size if stat.S_ISREG(status.st_mode) else -1
 
 
 def _prepare_folder(
@@ -144,10 +152,10 @@ def file_sha256(path: Path, memory: Path) -> str:
     identity = f"{path.resolve()} {stat.st_size} {stat.st_mtime_ns} {stat.st_ino}"
     note = memory / hashlib.sha256(identity.encode()).hexdigest()[:32]
     try:
-        digest = note.read_text(encoding="utf-8")
+        digest = read_regular(note, 64).decode()
         if len(digest) == 64:
             return digest
-    except OSError:
+    except (OSError, ValueError):
         pass
     digest = _hash_bytes(path)
     with contextlib.suppress(OSError):  # the next run reads the file again

@@ -24,6 +24,19 @@ Spans = list[tuple[int, int]]
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 
+_RENDER_ERRORS = (
+    TemplateError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    MemoryError,
+)
+"""What a template raises. The sandbox refuses a `range` of more than 100,000 with an OverflowError."""
+
+
 def require_template(tokenizer: PreTrainedTokenizerBase, where: str) -> None:
     """Refuse (MD127) chats for a tokenizer without a template."""
     if tokenizer.chat_template is None:
@@ -106,7 +119,7 @@ def _apply_template(
         text = tokenizer.apply_chat_template(
             chat.messages[:count], tokenize=False, add_generation_prompt=generation_prompt, **options
         )
-    except (TemplateError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+    except _RENDER_ERRORS as error:
         raise _describe_refusal(tokenizer, chat, error) from None
     return cast("str", text)  # of one chat, without `tokenize`
 
@@ -120,7 +133,7 @@ def _spans_by_generation_tag(tokenizer: PreTrainedTokenizerBase, chat: ChatRecor
             return_assistant_tokens_mask=True,
             **cast("dict[str, Any]", tokenizer.special_tokens_map),
         )
-    except (TemplateError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+    except _RENDER_ERRORS as error:
         raise _describe_refusal(tokenizer, chat, error) from None
     # Its annotation says `str`.
     texts, indices = cast("tuple[list[str], list[Spans]]", rendered)

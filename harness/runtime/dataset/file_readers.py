@@ -89,6 +89,7 @@ def columnar_reader(path: Path, key: str) -> Callable[[OnBytesRead], Iterator[Ra
         try:
             with _ColumnarFile(path) as (batches, num_rows):
                 for batch in batches:
+                    _check_bounds(batch)
                     for start in range(0, batch.num_rows, _BATCH_ROWS):
                         for value in _iter_rows(batch.slice(start, _BATCH_ROWS)):
                             number += 1
@@ -100,6 +101,37 @@ def columnar_reader(path: Path, key: str) -> Callable[[OnBytesRead], Iterator[Ra
             raise user_error("MD116", f"`{path}` cannot be read{where}", key=key, notes=(note,)) from None
 
     return report_os_errors(read, path, key)
+
+
+def _check_bounds(batch: Any) -> None:
+    """Raises ArrowInvalid where offsets lead out of a batch: Arrow maps a file as it is, and would read any memory.
+
+    Texts are looked at as bytes, since one that is not UTF-8 is a bad record of its own.
+    """
+    import pyarrow as pa
+
+    for column in batch.columns:
+        try:
+            plain = column.view(_with_bytes(column.type))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):  # such as a dictionary
+            plain = column
+        plain.validate(full=True)
+
+
+def _with_bytes(kind: Any) -> Any:
+    import pyarrow as pa
+
+    if pa.types.is_string(kind):
+        return pa.binary()
+    if pa.types.is_large_string(kind):
+        return pa.large_binary()
+    if pa.types.is_list(kind):
+        return pa.list_(_with_bytes(kind.value_type))
+    if pa.types.is_large_list(kind):
+        return pa.large_list(_with_bytes(kind.value_type))
+    if pa.types.is_struct(kind):
+        return pa.struct([(field.name, _with_bytes(field.type)) for field in kind])
+    return kind
 
 
 def _iter_rows(batch: Any) -> Iterator[dict[str, Any] | BadRecord]:

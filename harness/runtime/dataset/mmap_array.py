@@ -5,11 +5,15 @@ from __future__ import annotations
 
 import hashlib
 import mmap
+import os
 from pathlib import Path
 from types import TracebackType
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import DTypeLike
+
+from harness.file_io import open_regular
 
 
 class AppendArray:
@@ -58,9 +62,22 @@ class AppendArray:
 
 
 def map_array(path: Path) -> np.ndarray:
-    """Map a .npy file; an empty one cannot be mapped and is read."""
-    array: np.ndarray = np.load(path, mmap_mode="r") if path.stat().st_size > 128 else np.load(path)
-    return array
+    """Map a .npy file; an empty one cannot be mapped and is not. Raises OSError, and ValueError for a file that
+    `AppendArray` did not write: its header must agree with its size, and it holds plain numbers.
+    """
+    with open_regular(path) as file:
+        shape, _, dtype = _read_header(file)
+        start, size = file.tell(), os.fstat(file.fileno()).st_size
+        if len(shape) != 1 or dtype.hasobject or shape[0] * dtype.itemsize != size - start:
+            raise ValueError(f"`{path}` is no array of this cache: {shape} of {dtype} in {size:,} bytes")
+        return np.memmap(file, dtype, "r", start, shape) if shape[0] else np.empty(0, dtype)
+
+
+def _read_header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Shape, order and type. Raises ValueError."""
+    if np.lib.format.read_magic(file) != (1, 0):
+        raise ValueError("its header is not of version 1.0")
+    return np.lib.format.read_array_header_1_0(file)
 
 
 def release_pages(*arrays: np.ndarray | None) -> None:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from harness.file_io import replace_file
+from harness import input_limits
+from harness.file_io import parse_json, read_regular, replace_file
 from harness.plan.resolved_run import ResolvedRun
 from harness.runtime.dataset.bad_records import BadRecordLog
 from harness.runtime.dataset.data_plan import DataGroup, DataPlan
@@ -68,14 +69,17 @@ class PreparedData:
 
     @staticmethod
     def read(folder: Path) -> PreparedData | None:
-        """The prepared data in a folder; None where a preparation did not finish."""
+        """The prepared data in a folder; None where a preparation did not finish, or wrote another
+        program's file."""
         try:
-            body = json.loads((folder / META_FILE).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            body = parse_json(read_regular(folder / META_FILE, input_limits.RUN_FILE))
+            for part in ("train", "eval"):
+                body[part] = tuple(PreparedGroup(**entry) for entry in body[part])
+            prepared = PreparedData(**{**body, "lengths": tuple(body["lengths"])})
+        except (OSError, ValueError, TypeError, KeyError):
             return None
-        for part in ("train", "eval"):
-            body[part] = tuple(PreparedGroup(**entry) for entry in body[part])
-        return PreparedData(**{**body, "lengths": tuple(body["lengths"])})
+        names = [group.name for group in (*prepared.train, *prepared.eval)]
+        return prepared if all(isinstance(name, str) and "/" not in name for name in names) else None
 
 
 def prepare_data(

@@ -17,6 +17,7 @@ from harness.runtime.checkpoint.consolidate import FullWeights
 from harness.runtime.checkpoint.disk_space import free_bytes
 from harness.runtime.export.export_tensors import ExportTensors
 from harness.runtime.export.safetensors_writer import cast_tensor, output_bytes
+from harness.runtime.hub_kernels import refuse_hub_kernels
 from harness.runtime.user_errors import user_error
 from harness.units import format_bytes
 
@@ -59,6 +60,7 @@ def check_architecture(folder: Path, tensors: ExportTensors, *, trust_remote_cod
     """
     try:
         config = AutoConfig.from_pretrained(folder, trust_remote_code=trust_remote_code)
+        refuse_hub_kernels(config)
         with torch.device("meta"):
             model: PreTrainedModel = AutoModelForCausalLM.from_config(config, trust_remote_code=trust_remote_code)
     except Exception as error:  # code of the model may raise anything

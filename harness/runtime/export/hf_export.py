@@ -85,6 +85,9 @@ def _write_folder(
     checkpoint: Path, folder: Path, manifest: Manifest, options: ExportOptions, log: Callable[[str], None]
 ) -> None:
     dtype = options.dtype or manifest["dtype"]
+    if dtype not in DTYPES:
+        message = f"`{checkpoint}` has weights of the type `{dtype}`, which no export has"
+        raise user_error("CK127", message, fix=f"`--dtype` with one of {', '.join(DTYPES)}")
     weights = open_checkpoint(checkpoint, manifest.body)
     has_adapters = is_adapted(weights.shapes)
     if options.lora == "adapter" and not has_adapters:
@@ -96,18 +99,20 @@ def _write_folder(
     tensors = select_adapters(weights, adapter) if adapter_only else merge_adapters(weights, adapter)
     export_checks.check_free_space(folder, tensors, DTYPES[dtype])
     folder.parent.mkdir(parents=True, exist_ok=True)
-    model_files.copy_hugging_face_files(checkpoint, folder)
+    model_files.copy_hugging_face_files(manifest, folder)
     model = model_files.model_spec(manifest)
     trust_remote_code = options.allow_code and bool(model.get("trust_remote_code"))
     if adapter_only:
         model_files.write_adapter_config(checkpoint, folder, model.get("name_or_path"))
     else:
         model_files.write_model_config(folder, dtype)
-        model_files.copy_model_code(folder, model)
+        if trust_remote_code:
+            model_files.copy_model_code(folder, model)
     stem = "adapter_model" if adapter_only else MODEL_STEM
     write_shards(tensors, folder, DTYPES[dtype], options.shard_bytes, stem=stem, log=log)
     export_checks.check_files(folder, tensors, DTYPES[dtype])
     if not adapter_only:
+        model_files.check_layer_count(folder, len(tensors.shapes))
         export_checks.check_architecture(folder, tensors, trust_remote_code=trust_remote_code)
     if options.verify:
         log(VERIFYING_EXPORT)

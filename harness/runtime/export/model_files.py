@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.checkpoints.manifest import Manifest
-from harness.file_io import parse_json, read_regular
+from harness.file_io import open_regular, parse_json, read_regular
 from harness.runtime.checkpoint import HUGGING_FACE
 from harness.runtime.user_errors import user_error
 
@@ -19,6 +19,12 @@ _MAX_JSON_BYTES = 256 * 2**20
 """Bytes of a JSON file; a `tokenizer.json` may have tens of millions."""
 _CODE_CONFIGS = ("config.json", "tokenizer_config.json")
 """Files whose `auto_map` names the classes that `transformers` then imports."""
+_MAX_LAYERS = 4096
+"""Layers, and experts of a layer, of any model; `transformers` builds as many in seconds."""
+_LAYER_KEYS = frozenset(
+    "num_hidden_layers num_layers n_layer n_layers encoder_layers decoder_layers num_encoder_layers num_decoder_layers"
+    " num_nextn_predict_layers num_experts num_local_experts n_routed_experts n_shared_experts".split()
+)
 _MODEL_ONLY_FILES = ("config.json", "generation_config.json")
 
 
@@ -49,14 +55,36 @@ def model_spec(manifest: Manifest) -> dict[str, Any]:
     return (manifest.get("spec") or {}).get("model") or {}
 
 
-def copy_hugging_face_files(checkpoint: Path, folder: Path) -> None:
-    """Create `folder` with the checkpoint's Hugging Face files. Raises OSError."""
-    shutil.copytree(checkpoint / HUGGING_FACE, folder, ignore=_ignore_links)
+def copy_hugging_face_files(manifest: Manifest, folder: Path) -> None:
+    """Create `folder` with the Hugging Face files that the manifest lists: through a link, another file of this machine
+    would get into the export. Raises OSError.
+    """
+    folder.mkdir()
+    for name in manifest.local_files:
+        if name.startswith(f"{HUGGING_FACE}/"):
+            target = folder / name.removeprefix(f"{HUGGING_FACE}/")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with open_regular(manifest.folder / name, follow=False) as source, target.open("wb") as copy:
+                shutil.copyfileobj(source, copy)
 
 
-def _ignore_links(folder: str, names: list[str]) -> list[str]:
-    """A save writes none: one would bring a file of this machine into the export."""
-    return [name for name in names if (Path(folder) / name).is_symlink()]
+def check_layer_count(folder: Path, num_tensors: int) -> None:
+    """Raises UserError (CK125) where `config.json` has far more layers or experts than the checkpoint has tensors:
+    building the model would not end.
+    """
+    limit = max(_MAX_LAYERS, num_tensors)
+    pending: list[Any] = [_read_json(folder / "config.json")]
+    while pending:
+        value = pending.pop()
+        for key, child in value.items() if isinstance(value, dict) else ():
+            if key in _LAYER_KEYS and isinstance(child, int | float) and child > limit:
+                raise user_error(
+                    "CK125",
+                    f"the configuration of the checkpoint has `{key}` {child:,}, for {num_tensors:,} tensors",
+                    notes=("nothing was kept",),
+                    fix="name another checkpoint",
+                )
+            pending.append(child)
 
 
 def write_model_config(folder: Path, dtype: str) -> None:
@@ -73,8 +101,10 @@ def write_model_config(folder: Path, dtype: str) -> None:
 
 def copy_model_code(folder: Path, model: dict[str, Any]) -> None:
     """Copy the Python files of a model that brings its own; `config.json` names those of the Hub by repository."""
-    auto_map = _read_json(folder / "config.json").get("auto_map") or {}
-    classes = [c for value in auto_map.values() for c in (value if isinstance(value, list) else [value]) if c]
+    auto_map = _read_json(folder / "config.json").get("auto_map")
+    values = auto_map.values() if isinstance(auto_map, dict) else ()
+    named = [name for value in values for name in (value if isinstance(value, list) else [value])]
+    classes = [name for name in named if isinstance(name, str) and name]
     source = Path(str(model.get("name_or_path") or ""))
     if all("--" in name for name in classes):
         return
@@ -110,7 +140,7 @@ def write_adapter_config(checkpoint: Path, folder: Path, base_model: str | None)
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        body = parse_json(read_regular(path, _MAX_JSON_BYTES).decode())
+        body = parse_json(read_regular(path, _MAX_JSON_BYTES, follow=False).decode())
     except (OSError, ValueError):
         body = None
     if not isinstance(body, dict):

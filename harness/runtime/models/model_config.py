@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from transformers import AutoConfig, PreTrainedConfig, PreTrainedTokenizerBase
 
+from harness.runtime.hub_kernels import refuse_hub_kernels
 from harness.runtime.tokenizer import check_vocabulary
 from harness.runtime.user_errors import first_error_line, user_error
 from harness.spec.run_spec import ModelSpec
@@ -33,11 +34,14 @@ def _read_config(spec: ModelSpec) -> PreTrainedConfig:
     try:
         if spec.config is not None and spec.name_or_path is None:
             fields = dict(spec.config)
-            return AutoConfig.for_model(fields.pop("model_type"), **fields)
+            written: PreTrainedConfig = AutoConfig.for_model(fields.pop("model_type"), **fields)
+            refuse_hub_kernels(written)
+            return written
         if spec.name_or_path is not None:
             config: PreTrainedConfig = AutoConfig.from_pretrained(
                 spec.name_or_path, revision=spec.revision, trust_remote_code=spec.trust_remote_code
             )
+            refuse_hub_kernels(config)
             return config
     except KeyError:
         raise user_error(

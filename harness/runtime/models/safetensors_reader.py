@@ -15,6 +15,7 @@ from safetensors import safe_open
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from transformers.utils.hub import cached_file, get_checkpoint_shard_files
 
+from harness.file_io import open_regular
 from harness.spec.run_spec import ModelSpec
 
 
@@ -54,4 +55,6 @@ def open_safetensors(spec: ModelSpec) -> SafetensorsFiles | None:
 
 
 def _open_file(path: Path) -> safe_open:
+    """Raises OSError for a pipe, which would block; the library checks header, offsets and shapes against the size."""
+    open_regular(path).close()
     return safe_open(path, framework="pt", device="cpu")

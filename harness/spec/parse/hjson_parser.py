@@ -13,6 +13,7 @@ from harness.findings import Place
 from harness.spec.parse.json_parser import MAX_DIGITS, JsonDocument, JsonReader, NonStandardSyntax
 from harness.spec.parse.source import KeyPath
 
+_MAX_NONSTANDARD = 10_000
 _WHITE_SPACE = re.compile(r"[ \t\n\r]*")
 _COMMENT = re.compile(r"(?:#|//)[^\n]*|/\*.*?\*/", re.DOTALL)
 _NUMBER = re.compile(r"(-?(?:0|[1-9][0-9]*))(\.[0-9]+)?([eE][-+]?[0-9]+)?[\t ]*")
@@ -57,8 +58,10 @@ class HjsonReader(JsonReader):
         self.known_places: set[tuple[str, int]] = set()
 
     def record_syntax(self, kind: str, offset: int, end: int, path: KeyPath = (), text: str = "") -> None:
-        """Record non-standard syntax, once a place."""
+        """Record non-standard syntax, once a place. Raises UserError where there is no end of it."""
         if (kind, offset) not in self.known_places:
+            if len(self.known_places) == _MAX_NONSTANDARD:
+                raise self.syntax_error(offset, f"more than {_MAX_NONSTANDARD:,} comments and other departures from it")
             self.known_places.add((kind, offset))
             self.nonstandard_syntax.append(NonStandardSyntax(kind, self.place(offset, end), path, text))
 

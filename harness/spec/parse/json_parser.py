@@ -10,12 +10,14 @@ import re
 from json import JSONDecodeError, decoder
 from typing import Any, NamedTuple
 
+from harness import input_limits
 from harness.errors import UserError
 from harness.findings import Finding, Fix, Label, Place
 from harness.spec.parse.source import EntryPlace, KeyPath, Source, input_error, join_key, not_a_map_error
 
 MAX_DEPTH = 200
 MAX_DIGITS = 400
+MAX_VALUES = 50_000
 _WHITE_SPACE = re.compile(r"[ \t\n\r]*")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _LITERALS = {"true": True, "false": False, "null": None}
@@ -60,6 +62,7 @@ class JsonReader:
         self.text = text
         self.file = file
         self.spots: dict[KeyPath, EntryPlace] = {}
+        self.num_values = 0
         self.findings: list[Finding] = []
         self.line_starts = [0, *(m.end() for m in re.finditer("\n", text))]
 
@@ -85,6 +88,9 @@ class JsonReader:
         """The value that starts at `offset`, and its end."""
         if len(path) > MAX_DEPTH:
             raise self.syntax_error(offset, "the file is nested too deeply")
+        self.num_values += 1
+        if self.num_values > MAX_VALUES:
+            raise self.syntax_error(offset, f"the file has more than {MAX_VALUES:,} values")
         char = self.text[offset : offset + 1]
         value: Any
         if char == "{":
@@ -174,6 +180,9 @@ class JsonReader:
 
     def report_duplicate_key(self, path: KeyPath, place: Place) -> None:
         """Add a finding about a duplicate key."""
+        if len(self.findings) == input_limits.FINDINGS:
+            message = f"more than {input_limits.FINDINGS:,} keys are written twice"
+            raise input_error("SP004", message, place, "keep each key once")
         first = self.spots[path].key
         self.findings.append(
             Finding(

@@ -14,12 +14,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+from harness import input_limits
 from harness.errors import ExitCode, UserError
 from harness.file_io import read_regular
 from harness.findings import Finding, Fix, Place
 
 KeyPath = tuple[str | int, ...]
-MAX_BYTES = 8_000_000
+MAX_BYTES = input_limits.CONFIGURATION
 BOM = b"\xef\xbb\xbf"
 """The byte order mark that some editors put in front of UTF-8; `decode` drops it."""
 

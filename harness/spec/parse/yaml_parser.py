@@ -8,9 +8,10 @@ from functools import lru_cache
 from typing import Any
 
 import yaml
-from yaml.events import CollectionEndEvent, CollectionStartEvent
+from yaml.events import CollectionEndEvent, CollectionStartEvent, NodeEvent
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
+from harness import input_limits
 from harness.errors import UserError
 from harness.findings import Finding, Fix, Label, Place
 from harness.spec.parse.source import EntryPlace, KeyPath, Source, input_error, join_key, not_a_map_error
@@ -58,7 +59,7 @@ def parse(text: str, file: str) -> Source:
     The last files stay in a cache: a folder is searched for files to check, and an upgrade checks a file twice.
     """
     try:
-        _check_depth(text, file)
+        _check_size(text, file)
         root = compose_nodes(text)
     except yaml.YAMLError as error:
         raise _syntax_error(error, text, file) from None
@@ -71,16 +72,22 @@ def parse(text: str, file: str) -> Source:
     return Source(file, "yaml", text, value, reader.spots)
 
 
-def _check_depth(text: str, file: str) -> None:
-    """Raises UserError where lists and maps are nested deeper than `MAX_DEPTH`, yaml.YAMLError for wrong syntax.
+def _check_size(text: str, file: str) -> None:
+    """Raises UserError where lists and maps are nested deeper than `MAX_DEPTH`, and for more keys and values than a
+    file of `MAX_NODES` values has; yaml.YAMLError for wrong syntax.
 
     libyaml's composer calls itself for each level, in C: 30,000 brackets end the process. Its events come one by one.
     From PyYAML 6.0.4 on, its scanner, which looks ahead of the events, has a limit of its own: 1,000 levels.
     """
     loader = _Loader(text)
-    depth = 0
+    depth = num_nodes = 0
     try:
         while (event := loader.get_event()) is not None:
+            num_nodes += isinstance(event, NodeEvent)
+            if num_nodes > 2 * MAX_NODES:
+                place = Place(file, event.start_mark.line + 1, event.start_mark.column + 1, 1)
+                message = f"the file has more than {2 * MAX_NODES:,} keys and values"
+                raise input_error("SP002", message, place, "is this a run spec?")
             depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
             if depth > MAX_DEPTH:
                 raise _nesting_error(event.start_mark, file)
@@ -114,7 +121,7 @@ def parse_scalar(text: str) -> Any:
     Raises UserError for wrong syntax.
     """
     try:
-        _check_depth(text, "--set")
+        _check_size(text, "--set")
         root = compose_nodes(text)
     except yaml.YAMLError as error:
         raise _syntax_error(error, text, "--set") from None
@@ -161,6 +168,9 @@ class _NodeReader:
             if name == "<<" and not key_node.style:
                 raise input_error("SP002", "merge keys (`<<`) are not read", place, "write the keys out")
             if name in result:
+                if len(self.findings) == input_limits.FINDINGS:
+                    message = f"more than {input_limits.FINDINGS:,} keys are written twice"
+                    raise input_error("SP004", message, place, "keep each key once")
                 first = self.spots[(*path, name)].key
                 self.findings.append(
                     Finding(

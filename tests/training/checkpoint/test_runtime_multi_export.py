@@ -169,10 +169,16 @@ def test_code_of_a_checkpoint_is_run_when_the_user_allows_it_alone(
 def test_a_checkpoint_that_trusts_and_has_no_code_needs_no_leave(straight: dict[str, Path], tmp_path: Path) -> None:
     checkpoint, private = trusting(damaged(straight, tmp_path), {}), tmp_path / "private"
     private.write_text("{}")
-    (checkpoint / "huggingface" / "chat_template.json").symlink_to(private)  # and no link brings a file of this machine
+    link = checkpoint / "huggingface" / "chat_template.json"
+    link.symlink_to(private)  # and no link brings a file of this machine
+    with pytest.raises(UserError, match="is a link") as refused:
+        export_checkpoint(checkpoint, tmp_path / "out")
+    assert refused.value.findings[0].gate == "CK112"
+    link.unlink()
+    link.write_text("nor does a file that the manifest does not list")
     folder = export_checkpoint(checkpoint, tmp_path / "out")
     assert (folder / "model.safetensors").is_file()
-    assert not (folder / "chat_template.json").exists()
+    assert not (folder / link.name).exists()
 
 
 def test_an_existing_folder_is_not_overwritten(straight: dict[str, Path], tmp_path: Path) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,14 @@ from typing import Any
 import torch
 from transformers import AutoConfig, PreTrainedConfig
 
+from harness.checkpoints.manifest import is_safe_path
+from harness.errors import UserError
 from harness.runtime.checkpoint.consolidate.layouts import WEIGHT, RankParams, ShardedParam, open_rank_params
 from harness.runtime.checkpoint.consolidate.shard_files import RankFiles, find_layer_files, find_rank_files
 from harness.runtime.checkpoint.safe_load import load_shard
 from harness.runtime.parallel.tensor_parallel import tp_layouts
 from harness.runtime.pipeline.parameter_names import tied_names, to_transformers_name, to_transformers_parameter
+from harness.runtime.user_errors import user_error
 
 
 @dataclass(frozen=True)
@@ -54,11 +58,12 @@ def open_checkpoint(folder: Path, manifest: Mapping[str, Any]) -> FullWeights:
     Raises UserError (CK105 shards missing, CK120 not a shard, CK131 a layout that cannot be joined).
     """
     tag, stage = folder / manifest["tag"], int(manifest["zero_stage"])
-    groups = (manifest.get("shape") or {}).get("groups")
-    if (manifest.get("degrees") or {}).get("pipeline", 1) > 1:
-        config = AutoConfig.from_pretrained(folder / "huggingface", trust_remote_code=False)
-        return _open_pipeline(tag, stage, groups, config)
-    return open_weights(tag, stage, groups[0] if groups else None)
+    with _refusing_damage(folder):
+        groups = (manifest.get("shape") or {}).get("groups")
+        if (manifest.get("degrees") or {}).get("pipeline", 1) > 1:
+            config = AutoConfig.from_pretrained(folder / "huggingface", trust_remote_code=False)
+            return _open_pipeline(tag, stage, groups, config)
+        return open_weights(tag, stage, groups[0] if groups else None)
 
 
 def open_weights(folder: Path, stage: int, groups: list[list[str]] | None = None) -> FullWeights:
@@ -97,10 +102,16 @@ def _build_weights(
     shared: dict[str, str] | None = None,
 ) -> FullWeights:
     params = {**trainable, **others}
+    _check_names(params)
+
+    def get(name: str, key: str = WEIGHT) -> torch.Tensor:
+        with _refusing_damage(name):
+            return params[name].read(key)
+
     groups = [ParamGroup(o, names) for o, names in zip(first.group_options, first.groups, strict=False)]
     return FullWeights(
         {name: param.shape for name, param in params.items()},
-        lambda name, key=WEIGHT: params[name].read(key),
+        get,
         {**first.tied, **(shared or {})},
         {name: param.states for name, param in trainable.items() if param.states},
         groups,
@@ -108,6 +119,32 @@ def _build_weights(
         first.model_states,
         first.loss_scaler,
     )
+
+
+def _check_names(params: Mapping[str, ShardedParam]) -> None:
+    """Names become folders of a converted checkpoint, and states its files: none may lead out of it. Raises UserError
+    (CK120).
+    """
+    names = [*params, *(state for param in params.values() for state in param.states)]
+    wrong = next((name for name in names if not (isinstance(name, str) and is_safe_path(name))), None)
+    if wrong is not None:
+        raise _damage_error("the checkpoint", f"it has a parameter or a state {wrong!r}, which is no name")
+
+
+@contextmanager
+def _refusing_damage(what: Path | str) -> Iterator[None]:
+    """Raises UserError (CK120) where the content of shards is not what DeepSpeed writes."""
+    try:
+        yield
+    except (UserError, OSError):
+        raise
+    except Exception as error:  # content of any type provokes almost anything
+        reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        raise _damage_error(f"`{what}`", f"its shards are not as DeepSpeed writes them: {reason}") from error
+
+
+def _damage_error(what: str, reason: str) -> UserError:
+    return user_error("CK120", f"{what} cannot be read: {reason}", fix="name another checkpoint")
 
 
 def _open_pipeline(

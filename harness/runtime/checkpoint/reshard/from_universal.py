@@ -11,7 +11,6 @@ Frozen parameters and buffers are loaded too, which DeepSpeed's universal loadin
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -19,7 +18,9 @@ from typing import TYPE_CHECKING, Any, cast
 import deepspeed
 import torch
 
+from harness import input_limits
 from harness.checkpoints.manifest import Manifest
+from harness.file_io import parse_json, read_regular
 from harness.runtime.checkpoint.consolidate import WEIGHT
 from harness.runtime.checkpoint.nvme_states import fill_sub_group
 from harness.runtime.checkpoint.reshard.layout_signature import param_groups, param_names
@@ -53,7 +54,7 @@ def load_into_engine(
     call_or_fail_everywhere: Callable[[Callable[[], None]], None],
 ) -> None:
     """Load a universal folder that is complete."""
-    body = json.loads((universal / "groups.json").read_text(encoding="utf-8"))
+    body = parse_json(read_regular(universal / "groups.json", input_limits.RUN_FILE))
     zero, names = universal / "zero", param_names(engine, config)
     call_or_fail_everywhere(lambda: _check_names(engine, names, zero))
     stage = engine.zero_optimization_stage()
@@ -151,7 +152,7 @@ def _local_part(parameter: Any, file: Path, topology: Topology) -> torch.Tensor:
     """This rank's part of a stored tensor: all of it, or its shard of a tensor degree."""
     from deepspeed.checkpoint.universal_checkpoint import _resolve_autotp_partition
 
-    whole: torch.Tensor = torch.load(file, map_location="cpu", weights_only=True, mmap=True)["param"]
+    whole: torch.Tensor = load_shard(file)["param"]
     part = _resolve_autotp_partition(parameter, {}, whole, topology.tensor_parallel_rank, topology.tensor_parallel_size)
     return (whole if part is None else part).reshape(getattr(parameter, "ds_shape", parameter.shape))
 
@@ -177,7 +178,7 @@ def _load_frozen(engine: Engine, names: dict[Any, str], zero: Path, topology: To
     for name, buffer in engine.module.named_buffers():
         file = zero / name / f"{WEIGHT}.pt"
         if file.is_file():
-            buffer.copy_(torch.load(file, map_location="cpu", weights_only=True)["param"])
+            buffer.copy_(load_shard(file)["param"])
 
 
 def _restore_options(engine: Engine, names: dict[Any, str], saved_groups: list[dict[str, Any]]) -> None:
@@ -190,7 +191,7 @@ def _restore_options(engine: Engine, names: dict[Any, str], saved_groups: list[d
 
 def _restore_counters(engine: Engine, universal: Path, dtype: str) -> None:
     """Steps, schedule, and the loss scale between runs in fp16."""
-    head = torch.load(universal / "mp_rank_00_model_states.pt", weights_only=True)
+    head = load_shard(universal / "mp_rank_00_model_states.pt")
     engine.global_steps = head["global_steps"]
     engine.global_samples = head["global_samples"]
     engine.skipped_steps = head["skipped_steps"]

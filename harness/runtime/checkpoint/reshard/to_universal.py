@@ -22,9 +22,10 @@ from typing import Any
 
 import torch
 
+from harness import input_limits
 from harness.checkpoints.manifest import Manifest
 from harness.errors import UserError
-from harness.file_io import replace_file
+from harness.file_io import parse_json, read_regular, replace_file
 from harness.runtime.checkpoint.consolidate import WEIGHT, FullWeights, open_checkpoint
 from harness.runtime.checkpoint.disk_space import free_bytes
 from harness.runtime.checkpoint.rank_shares import divide_over_ranks
@@ -149,7 +150,7 @@ def _open_source(folder: Path, manifest: Manifest) -> FullWeights:
 
 def _is_converted(out: Path, source: dict[str, Any]) -> bool:
     try:
-        return bool(json.loads((out / SOURCE_FILE).read_text(encoding="utf-8")) == source)
+        return bool(parse_json(read_regular(out / SOURCE_FILE, input_limits.RUN_FILE)) == source)
     except (OSError, ValueError):
         return False
 

@@ -90,7 +90,7 @@ class Finding(NamedTuple):
 
 
 UNREADABLE_KEYS = "keys that cannot be read"
-"""What a gate lacks that depends on a key with a mistake."""
+"""The value that a gate lacks that depends on a key with a mistake."""
 
 
 class SkippedGate(NamedTuple):

@@ -31,7 +31,7 @@ START_UP = (
     "loading the checkpoint",
     "taking the first step",
 )
-"""What a rank does before its first step is done, in this order; the first before it writes a status."""
+"""The phases of a rank before its first step is done, in this order; the first before it writes a status."""
 
 
 @dataclass(slots=True)

@@ -14,6 +14,9 @@ from harness.cli.command_list import ALIASES, COMMAND_GROUPS, COMMANDS, Command
 from harness.cli.error_handler import exit_broken_pipe, report_crash, report_full_disk, with_broken_pipe
 from harness.cli.help_groups import CommandGroups, GroupedCommand
 from harness.errors import ExitCode, UserError
+from harness.findings import Finding, Fix
+from harness.printed_text import guard_streams
+from harness.views.style import style_for
 
 _COMPLETION_VARIABLE = "_HARNESS_COMPLETE"
 """Set by the completion script of the shell, as typer names it."""
@@ -21,7 +24,13 @@ _COMPLETION_VARIABLE = "_HARNESS_COMPLETE"
 
 def main() -> NoReturn:
     """The whole program. A fault of ours ends with a log to paste and exit code 3, never with a bare traceback."""
+    with guard_streams(lambda stream: style_for(stream).colour):
+        _run()
+
+
+def _run() -> NoReturn:
     try:
+        refuse_names_like_options(sys.argv[1:])
         build_app(sys.argv[1:])()
     except UserError as refused:
         from harness.cli.console import print_findings
@@ -35,6 +44,18 @@ def main() -> NoReturn:
     except Exception as error:
         sys.exit(report_full_disk(error) or report_crash())
     sys.exit(ExitCode.OK)
+
+
+def refuse_names_like_options(arguments: list[str]) -> None:
+    """Refuse an option that is the name of a file here: a pattern such as `*.yaml`, or a pre-commit hook, gave it, and
+    who made the file would choose our options. Raises UserError.
+    """
+    options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    name = next((word for word in options if len(word) > 1 and word[0] == "-" and os.path.lexists(word)), None)
+    if name is not None:
+        message = f"`{name}` is a file here, and would be taken as an option"
+        fix = Fix(f"write `./{name}`, or give the names of files after `--`")
+        raise UserError([Finding("SP011", "error", message, fix=fix)], ExitCode.USAGE)
 
 
 def build_app(arguments: list[str]) -> typer.Typer:

@@ -21,6 +21,7 @@ from harness.cli.console import exit_with, print_findings
 from harness.cli.output_format import OutputFormat
 from harness.errors import ExitCode, UserError
 from harness.findings import Finding, Fix
+from harness.printed_text import unguarded
 from harness.run_records.run_list import resolve_run_path
 from harness.views import checkpoint as view
 from harness.views.style import style_for
@@ -106,7 +107,7 @@ def _verify_checkpoints(paths: list[Path], format: OutputFormat, *, deep: bool) 
 def _print_progress(done: int, total: int) -> None:
     """A line that is written over."""
     end = "\n" if done >= total else ""
-    print(f"\r{view.format_read_progress(done, total)}", end=end, file=sys.stderr, flush=True)
+    print(f"\r{view.format_read_progress(done, total)}", end=end, file=unguarded(sys.stderr), flush=True)
 
 
 def _show_manifest(path: Path, format: OutputFormat) -> ExitCode:

@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+
+_PLAIN_NAME = re.compile(r"[\w.+@%=,-]+")
+"""Other names are not offered: the script of zsh evaluates what it gets, and typer's quotes do not hold `\\$(...)`."""
 
 
 def complete_run(incomplete: str) -> list[str]:
@@ -15,11 +19,11 @@ def complete_run(incomplete: str) -> list[str]:
         names = sorted(path.name for path in folder.iterdir() if is_run_dir(path))
     except OSError:
         return []
-    return [name for name in names if name.startswith(incomplete)]
+    return [name for name in names if name.startswith(incomplete) and _PLAIN_NAME.fullmatch(name)]
 
 
 def complete_resume(incomplete: str) -> list[str]:
-    """What `--resume` takes: its two words, and runs."""
+    """Values of `--resume`: its two words, and runs."""
     return [*(word for word in ("auto", "never") if word.startswith(incomplete)), *complete_run(incomplete)]
 
 
@@ -37,7 +41,7 @@ def complete_explained(incomplete: str) -> list[str]:
 
 
 def complete_override(incomplete: str) -> list[str]:
-    """What `--set` takes: the keys that have a value, with the equals sign."""
+    """Words for `--set`: the keys that have a value, with the equals sign."""
     from harness.spec.section_fields import list_spec_keys
 
     keys = list(list_spec_keys())

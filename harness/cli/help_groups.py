@@ -6,12 +6,16 @@ typer groups by `rich_help_panel` in its own rich help alone, which takes a tent
 
 from __future__ import annotations
 
+import contextlib
 import inspect
+from collections.abc import Iterator
 from typing import Any
 
+import typer
 from typer.core import TyperCommand, TyperGroup
 
 from harness.cli.command_list import ALIASES
+from harness.views.style import escape_unprintable
 
 _LEAST_OPTIONS = 3
 """Fewer options than this get no heading of their own."""
@@ -19,12 +23,19 @@ _WIDEST_NAME = 30
 """Longer names have a line of their own, as in click's help."""
 
 Rows = list[tuple[str, str]]
+_USAGE_ERROR: Any = typer.BadParameter.__base__
+"""click's UsageError, which typer does not export."""
 
 
 class GroupedCommand(TyperCommand):
     """A command whose help has a heading for each `rich_help_panel`. Its arguments are as in a manual page, `FILE...`,
     without typer's braces and types, and its example is on one line, to be copied.
     """
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments; an error quotes them without control characters."""
+        with _escaped_errors():
+            return super().parse_args(ctx, args)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """The words of the usage line."""
@@ -61,6 +72,11 @@ class GroupedCommand(TyperCommand):
 class CommandGroups(TyperGroup):
     """The program, whose help lists its commands by group."""
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command; an error quotes its name without control characters."""
+        with _escaped_errors():
+            return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Write the commands under the headings of their groups."""
         groups: dict[str, Rows] = {}
@@ -70,6 +86,15 @@ class CommandGroups(TyperGroup):
                 heading = getattr(command, "rich_help_panel", None) or "Commands"
                 groups.setdefault(heading, []).append((name, command.short_help or ""))
         write_sections(formatter, groups)
+
+
+@contextlib.contextmanager
+def _escaped_errors() -> Iterator[None]:
+    try:
+        yield
+    except _USAGE_ERROR as error:
+        error.message = escape_unprintable(error.message)
+        raise
 
 
 def name_argument(argument: Any) -> str:

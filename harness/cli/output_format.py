@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import sys
 from enum import StrEnum
 from typing import Annotated
 
 import typer
+
+from harness.printed_text import unguarded
 
 
 class OutputFormat(StrEnum):
@@ -23,6 +26,11 @@ class FindingsFormat(StrEnum):
     json = "json"
     github = "github"
     sarif = "sarif"
+
+
+def print_for_programs(text: str, format: FindingsFormat) -> None:
+    """Print findings for a program; in the format of GitHub the lines are workflow commands on purpose."""
+    print(text, file=unguarded(sys.stdout) if format is FindingsFormat.github else sys.stdout)
 
 
 FormatOption = Annotated[OutputFormat, typer.Option("--format", help="Output format.")]

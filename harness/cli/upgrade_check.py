@@ -11,7 +11,7 @@ import typer
 from harness.cli.console import exit_with
 from harness.cli.file_options import ConsumerOption, FilesArgument, StrictOption
 from harness.cli.options import HostfileOption, WorldSizeOption
-from harness.cli.output_format import FindingsFormat, FindingsFormatOption
+from harness.cli.output_format import FindingsFormat, FindingsFormatOption, print_for_programs
 from harness.upgrades.compare_files import UpgradeOptions, compare_files
 from harness.views import validate_config as view
 from harness.views.style import style_for
@@ -52,5 +52,5 @@ def upgrade_check(
     if format is FindingsFormat.text:
         print(view.render_upgrade(outcome, results, style_for(sys.stdout)))
     elif text := view.render_for_programs(outcome, format.value):
-        print(text)
+        print_for_programs(text, format)
     exit_with(outcome.code)

@@ -12,8 +12,9 @@ from harness.check.check_files import ValidateOptions, check_files, usage_outcom
 from harness.cli.console import exit_with
 from harness.cli.file_options import ConsumerOption, FilesArgument, StrictOption
 from harness.cli.options import HereOption, HostfileOption, SetOption, VersionOption, WorldSizeOption
-from harness.cli.output_format import FindingsFormat, FindingsFormatOption
+from harness.cli.output_format import FindingsFormat, FindingsFormatOption, print_for_programs
 from harness.errors import UserError
+from harness.printed_text import unguarded
 from harness.views import validate_config as view
 from harness.views.style import style_for
 
@@ -87,10 +88,10 @@ def validate_config(
     for line in view.unapplied_fix_lines(results):
         print(line, file=sys.stderr)
     if options.prints_fixed_text and format is FindingsFormat.text:
-        sys.stdout.writelines(result.fix_result.after for result in results if result.fix_result is not None)
+        unguarded(sys.stdout).writelines(result.fix_result.after for result in results if result.fix_result is not None)
     if format is FindingsFormat.text:
         stream = sys.stderr if options.prints_fixed_text else sys.stdout
         print(view.render_validation(outcome, results, options, style_for(stream)), file=stream)
     elif text := view.render_for_programs(outcome, format.value):
-        print(text)
+        print_for_programs(text, format)
     exit_with(outcome.code)

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from harness.errors import UserError
 from harness.findings import Finding, Fix
+from harness.printed_text import escape_unprintable
 
 
 def user_error(gate: str, message: str, *, key: str = "", notes: tuple[str, ...] = (), fix: str = "") -> UserError:
@@ -27,10 +28,10 @@ def format_findings(findings: Iterable[Finding]) -> list[str]:
     """`error[ID]: message` with its notes and its help, as plain lines for a rank's log."""
     out = []
     for finding in findings:
-        out.append(f"{finding.severity}[{finding.gate}]: {finding.message}")
-        out += [f"  = note: {note}" for note in finding.notes]
+        out.append(f"{finding.severity}[{finding.gate}]: {escape_unprintable(finding.message)}")
+        out += [f"  = note: {escape_unprintable(note)}" for note in finding.notes]
         if finding.fix:
-            out.append(f"help: {finding.fix.title}")
+            out.append(f"help: {escape_unprintable(finding.fix.title)}")
     return out
 
 

@@ -6,9 +6,11 @@ This module alone turns findings into text, and escapes the control characters i
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 
+from harness.facts.secret_names import is_secret
 from harness.findings import UNREADABLE_KEYS, Finding, Label, LinesOf, Place, Report
 from harness.units import pluralize
 from harness.views.style import Style, escape_unprintable
@@ -188,9 +190,28 @@ def _excerpt_lines(finding: Finding, place: Place, lines_of: LinesOf | None, sty
     return lines
 
 
+_VALUE = r"""(?P<value>"(?:[^"\\]|\\.)*"|'[^']*'|%s)"""
+_OPTION = re.compile(r"(?<!\w)(?P<name>[A-Za-z_]\w*)=(?P<value>.+)")
+_LINE = re.compile(r"""(?<!\w)(?P<name>[A-Za-z_]\w*)["']?[ \t]*:[ \t]*""" + _VALUE % ".+")
+_IN_BRACES = re.compile(r"""(?<!\w)(?P<name>[A-Za-z_]\w*)["']?[ \t]*:[ \t]*""" + _VALUE % r"[^\s,{}][^,}]*")
+
+
+def _mask_secrets(line: str) -> str:
+    """The line with a `*` for each character of a secret of `launch.env`; columns stay. A name in small letters is a
+    key such as `pad_token`: of these the form of the value counts alone.
+    """
+    pattern = _OPTION if re.match(r"[\w.]+=", line) else _IN_BRACES if "{" in line or '":' in line else _LINE
+    return pattern.sub(_mask_value, line)
+
+
+def _mask_value(match: re.Match[str]) -> str:
+    name, value = match["name"] if match["name"].isupper() else "", match["value"]
+    return match[0][: -len(value)] + "*" * len(value) if is_secret(name, value.strip("\"'")) else match[0]
+
+
 def _format_place(place: Place, lines_of: LinesOf | None, option: str) -> str:
     if place.file == "--set" and lines_of:
-        return option + _clip_line(lines_of("--set")[place.line - 1])
+        return option + _clip_line(_mask_secrets(lines_of("--set")[place.line - 1]))
     return escape_unprintable(str(place))
 
 
@@ -205,7 +226,7 @@ def _quote_lines(labels: Sequence[Label], main: Place, lines_of: LinesOf, style:
     bar = style.paint("|", "blue")
     lines, last, start = [f"{' ' * width} {bar}"], 0, 0
     for label in labels:
-        number, line = label.place.line, text[label.place.line - 1]
+        number, line = label.place.line, _mask_secrets(text[label.place.line - 1])
         if last and number > last + 1:
             lines.append("...")
         if number != last:

@@ -8,6 +8,7 @@ what cannot be drawn is left out.
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
+from harness.printed_text import escape_line, escape_unprintable, escape_workflow_commands, unguarded
 from harness.progress import RunProgress, format_to_width
 
 _BAR_WIDTH = 20
@@ -26,12 +28,13 @@ class LiveLine:
     """One line at a time: `show_activity`, then `show_training` and `update`, until `close`."""
 
     def __init__(self) -> None:
-        self._console = Console(stderr=True, force_terminal=True)
+        self._console = Console(file=unguarded(sys.stderr), force_terminal=True)
         self._progress: Progress | None = None
         self._is_training = False
 
     def show_activity(self, text: str) -> None:
         """Ranks are starting: the text with a spinner and the time since the first of these calls."""
+        text = escape_unprintable(text)
         if self._progress is None or self._is_training:
             self._open(SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
             self._is_training = False
@@ -55,7 +58,8 @@ class LiveLine:
     def print(self, text: str) -> None:
         """Print above the line."""
         with contextlib.suppress(OSError, ValueError):
-            self._console.print(Text.from_ansi(text), soft_wrap=True)
+            clean = escape_workflow_commands(escape_line(text, colour=True))
+            self._console.print(Text.from_ansi(clean), soft_wrap=True)
 
     def close(self, *, keep: bool = False) -> None:
         """End it. It stays on the screen only as the bar of training, and only with `keep`: the run completed."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 from harness import __version__
@@ -105,5 +106,6 @@ def _format_uri(file: str) -> str:
     """A relative reference, or a file URI for a path from the root; characters as RFC 3986 wants them."""
     from urllib.parse import quote
 
-    path = quote(file.replace("\\", "/").removeprefix("./"), safe="/-._~!$&'()*+,;=@")
+    name = os.fsencode(file.replace("\\", "/").removeprefix("./"))  # a name on Linux may be no UTF-8
+    path = quote(name, safe="/-._~!$&'()*+,;=@")
     return f"file://{path}" if path.startswith("/") else path

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from harness.launching.supervise.log_filter import is_noise, is_progress_line, rank_of
+from harness.printed_text import escape_line
 from harness.progress import RunProgress, format_plain, to_json_row
 from harness.units import finite_number, format_seconds
 from harness.verdicts import Verdict
@@ -122,6 +123,7 @@ class Screen:
         """A line of a rank or of the launcher: noise stays in the log, and a bar replaces plain progress."""
         if is_noise(line):
             return
+        line = self._clean(line)
         self.last_lines.append(line)
         if self._mode != "json" and not self._tee and self._tracebacks.feed(line):
             return
@@ -188,13 +190,19 @@ class Screen:
             who = f"rank {others[0]}" if len(others) == 1 else f"{len(others)} other ranks"
             self._print_note(f"{who} failed after that; {'its' if len(others) == 1 else 'their'} output is in the log")
 
+    def _clean(self, line: str) -> str:
+        """What a terminal would show of a rank's line: the last state of a bar, colours, and no other control."""
+        if self._mode == "json":
+            return line
+        return escape_line(line.rstrip("\r").rpartition("\r")[2], colour=self._style.colour)
+
     def _print_lines(self, lines: Sequence[str]) -> None:
         for line in lines if not self._quiet else ():
             self._print(line)
 
     def on_note(self, text: str) -> None:
-        """Print a note with control characters escaped: it may quote another user's checkpoint."""
-        self._print_note(escape_unprintable(text, keep="\n"))
+        """Print a note."""
+        self._print_note(text)
 
     def close(self) -> None:
         """End the live line."""
@@ -213,10 +221,11 @@ class Screen:
             self._live = None
 
     def _print_note(self, text: str, *, always: bool = False) -> None:
+        """Print a note with control characters escaped: it may quote another user's file, or another host."""
         if self._mode == "json":
             self._print_json({"type": "note", "text": text})
         elif always or not self._quiet:
-            self._print(self._style.paint("harness", "cyan") + " " + text)
+            self._print(self._style.paint("harness", "cyan") + " " + escape_unprintable(text, keep="\n"))
 
     def _print_json(self, body: dict[str, Any]) -> None:
         self._print(json.dumps({"time": round(time.time(), 3), **body}))

@@ -6,6 +6,10 @@ from __future__ import annotations
 import os
 from typing import NamedTuple, TextIO
 
+from harness.printed_text import escape_unprintable
+
+__all__ = ["Style", "escape_unprintable", "style_for"]
+
 _CODES = {"": "", "red": "31", "green": "32", "yellow": "33", "blue": "34", "cyan": "36"}
 
 
@@ -27,13 +31,3 @@ def style_for(stream: TextIO) -> Style:
     if os.environ.get("FORCE_COLOR"):
         return Style(True)
     return Style(stream.isatty() and os.environ.get("TERM") != "dumb")
-
-
-def escape_unprintable(text: str, keep: str = "") -> str:
-    """The text with every character that could move a cursor or start a line as an escape, such as `\\x1b`.
-
-    `keep` names characters that stay, such as a line break where the text has lines of its own.
-    """
-    if text.isprintable():
-        return text
-    return "".join(c if c in keep or c.isprintable() else repr(c)[1:-1] for c in text)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sys
@@ -23,13 +24,15 @@ def main() -> None:
     from harness.errors import UserError
     from harness.interpreter import remove_repeated_root
     from harness.plan.resolved_run import ResolvedRun
+    from harness.printed_text import guard_streams
 
     remove_repeated_root()
     from harness.runtime.dataset.preview import preview_dataset
 
     try:
         run = ResolvedRun.from_json(json.loads(arguments.run.read_text(encoding="utf-8")))
-        body = preview_dataset(run, arguments.examples)
+        with contextlib.nullcontext() if sys.stderr.isatty() else guard_streams():  # a terminal has a bar
+            body = preview_dataset(run, arguments.examples)
     except UserError as error:
         body = {"refused": [{**f._asdict(), "fix": f.fix and f.fix._asdict()} for f in error.findings]}
     json.dump(body, out)

@@ -7,7 +7,6 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from harness.checkpoints.latest import find_latest
 from harness.errors import ExitCode
@@ -20,6 +19,7 @@ from harness.launching.supervise.restart_files import log_name
 from harness.launching.supervise.run_verdict import decide_verdict
 from harness.launching.supervise.termination import RankTermination
 from harness.run_records.rank_statuses import read_statuses
+from harness.run_records.run_files import text_of
 from harness.spec.sections.launch_spec import LaunchSpec
 from harness.units import format_seconds
 from harness.verdicts import Verdict
@@ -88,7 +88,7 @@ def _result_of(
         monitor.rank_exits,
         context.signals.first,
         ranks_killed=termination.ranks_killed,
-        stop_text=_read_text(plan.run_dir / "stop"),
+        stop_text=text_of(plan.run_dir / "stop"),
         starts_remote_ranks=plan.starts_remote_ranks,
     )
     verdict = replace(verdict, step=max(verdict.step, monitor.last_step))
@@ -126,10 +126,3 @@ def _lost_host_verdict(host: HostPlan, verdict: Verdict) -> Verdict:
     """The verdict for a lost host; errors about a lost peer follow from it."""
     reason = f"host {host.name} was cut off or switched off: no heartbeat for {HOST_SILENCE_SECONDS:.0f} s"
     return Verdict("failed", ExitCode.FINDINGS, reason, host.ranks[0], host.name, verdict.step, cause=_LOST_HOST_CAUSE)
-
-
-def _read_text(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""

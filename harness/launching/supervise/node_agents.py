@@ -7,7 +7,6 @@ One ssh per host stays open while the ranks run. Without its heartbeats a host c
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -17,6 +16,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from harness import input_limits
+from harness.file_io import parse_json
 from harness.hostinfo.machine import host_identity
 from harness.launching.hosts.ssh import encode_request, remote_python_path, ssh_command
 from harness.launching.process.oom_kills import OomKillHistory
@@ -176,13 +177,15 @@ class NodeAgents:
             agent.is_closed = True
             return
         *lines, agent.buffer = (agent.buffer + chunk).split(b"\n")
+        if len(agent.buffer) > input_limits.AGENT_LINE:  # no heartbeat is so long
+            agent.buffer = b""
         for line in lines:
             _handle_line(agent, line)
 
 
 def _handle_line(agent: NodeAgent, line: bytes) -> None:
     try:
-        message = json.loads(line)
+        message = parse_json(line)
         if "alive" in message:
             agent.last_heartbeat, agent.alive_pids = time.monotonic(), frozenset(map(int, message["alive"]))
             oom_kills = message.get("oom_kills")
@@ -190,7 +193,7 @@ def _handle_line(agent: NodeAgent, line: bytes) -> None:
             agent.exit_signals |= {int(pid): int(signum) for pid, signum in message.get("signals", {}).items()}
         elif "left" in message:
             agent.unkilled_pids = tuple(map(int, message["left"]))
-    except (ValueError, TypeError, AttributeError):  # a line of a login shell
+    except (ValueError, TypeError, AttributeError, OverflowError):  # a line of a login shell
         return
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from harness.file_io import write_atomically
 from harness.launching.supervise.restart_policy import Attempt
+from harness.run_records.run_files import json_of
 from harness.verdicts import VERDICT
 
 RESTARTS = "restarts.json"
@@ -28,10 +29,8 @@ def write_restarts(run_dir: Path, attempts: Sequence[Attempt]) -> None:
 
 def read_restarts(run_dir: Path) -> list[dict[str, Any]]:
     """The attempts in `restarts.json`; empty when the run was never restarted."""
-    try:
-        return list(json.loads((run_dir / RESTARTS).read_text(encoding="utf-8"))["attempts"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
+    attempts = json_of(run_dir / RESTARTS).get("attempts")
+    return [attempt for attempt in attempts if isinstance(attempt, dict)] if isinstance(attempts, list) else []
 
 
 def log_name(attempt: int) -> str:

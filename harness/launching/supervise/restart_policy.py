@@ -44,7 +44,7 @@ class RestartDecision:
 
 
 def decide_restart(attempts: Sequence[Attempt], verdict: Verdict, max_restarts: int, delay: float) -> RestartDecision:
-    """What follows the last attempt, which ended as `verdict` says.
+    """The step after the last attempt, which ended as `verdict` says.
 
     Never again after a refusal (the same would be refused), after the same error at the same step twice, and after
     MAX_ATTEMPTS_WITHOUT_PROGRESS attempts that neither saved anything nor got further than those before.

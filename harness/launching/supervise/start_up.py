@@ -10,8 +10,8 @@ from harness.run_records.rank_statuses import RankStatus
 
 
 def describe_start_up(statuses: Mapping[int, RankStatus], world_size: int) -> str:
-    """What the rank does that is furthest behind, and how many do it where not all do; empty once all have taken a step
-    or one has ended.
+    """The phase of the rank that is furthest behind, and how many are in it where not all are; empty once all have
+    taken a step or one has ended.
     """
     if any(status.is_final for status in statuses.values()):
         return ""

@@ -12,6 +12,7 @@ import errno
 import fcntl
 import json
 import os
+import stat
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -89,8 +90,11 @@ class Lock:
     @classmethod
     def _try_acquire(cls, path: Path, what: str) -> Lock | None:
         """The lock; None when its last holder removed the file between our opening and our claim."""
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        # In a folder that others can write to, a link must not choose which file of ours is emptied.
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
         try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise OSError(errno.EINVAL, "not a regular file", str(path))
             _acquire_flock(path, descriptor)
             if _is_same_file(path, descriptor):
                 lock = cls(path, descriptor)
@@ -130,7 +134,8 @@ def read_holder(path: Path) -> LockHolder | None:
 def current_holder(path: Path) -> LockHolder | None:
     """The process that holds the lock now; None when none does. Acquires nothing."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)  # a pipe would wait for its writer
+        # O_NONBLOCK: a pipe would wait for its writer.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError:
         return None
     try:

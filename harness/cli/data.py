@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,11 +12,12 @@ import typer
 from harness.check.check_file import CheckedFile, check_file
 from harness.check.machine_findings import with_path_findings
 from harness.cli.console import exit_with, log_to_stderr, print_findings
-from harness.cli.options import SetOption, SpecArgument, WorldSizeOption
+from harness.cli.options import AllowCodeOption, SetOption, SpecArgument, WorldSizeOption
 from harness.cli.output_format import OutputFormat
 from harness.errors import ExitCode, UserError
 from harness.findings import Finding
 from harness.launching.programs.data_preview import preview_data, read_findings
+from harness.launching.setup.code_trust import verify_code_allowed
 from harness.launching.setup.launch_checks import refuse_deepspeed_json
 from harness.plan.resolved_run import ResolvedRun
 from harness.spec.named_paths import LocatedPath
@@ -33,6 +35,7 @@ def data(
     examples: Annotated[
         int, typer.Option("--examples", min=0, max=1000, metavar="N", help="Decoded sequences to show.")
     ] = 3,
+    allow_local_code: AllowCodeOption = False,
     format: Annotated[OutputFormat, typer.Option("--format", help="Output format.")] = OutputFormat.text,
 ) -> None:
     """Prepare the data of a run spec as a run does, and preview it. A later run reuses the prepared data.
@@ -51,7 +54,10 @@ def data(
     checked = with_path_findings(checked._replace(paths=_paths_of_data(checked)), here=True)
     run = _require_data_ok(checked)
     try:
-        body = preview_data(run, examples, log_to_stderr)
+        allowed = verify_code_allowed(run.spec, Path.cwd(), allow_local_code=allow_local_code)
+        for sentence in allowed.sentences:
+            log_to_stderr(f"--allow-local-code allows {sentence}")
+        body = preview_data(run, examples, log_to_stderr, allowed)
     except UserError as refused:
         print_findings([_with_place(finding, checked) for finding in refused.findings], checked.lines_of)
         exit_with(refused.code)

@@ -53,15 +53,20 @@ def report_full_disk(error: Exception) -> ExitCode | None:
 
 def report_crash() -> ExitCode:
     """Write the traceback of the current exception to a log that the user can attach to a bug report."""
+    import shlex
     import tempfile
     import traceback
 
-    text = f"harness {' '.join(sys.argv[1:])}\nPython {sys.version}\n\n{traceback.format_exc()}"
+    from harness.views.redaction import hide_tokens
+    from harness.views.style import escape_unprintable
+
+    text = f"harness {shlex.join(sys.argv[1:])}\nPython {sys.version}\n\n{traceback.format_exc()}"
+    text = hide_tokens(text)
     with tempfile.NamedTemporaryFile(
         "w", prefix="harness-crash-", suffix=".log", delete=False, encoding="utf-8", errors="backslashreplace"
     ) as log:
         log.write(text)
-    last_line = traceback.format_exc().strip().splitlines()[-1]
+    last_line = escape_unprintable(hide_tokens(traceback.format_exc().strip().splitlines()[-1]))
     print(f"error: the harness itself failed: {last_line}", file=sys.stderr)
     print(f"help: this is a bug in harness; please report it and attach {log.name}", file=sys.stderr)
     return ExitCode.BUG

@@ -46,7 +46,8 @@ HostsOption = Annotated[
 AllowCodeOption = Annotated[
     bool,
     typer.Option(
-        "--allow-local-code", help="Run code that the spec chooses: `plugins.file`, variables such as PYTHONPATH."
+        "--allow-local-code",
+        help="Run code that the spec chooses: `plugins.file`, Python files of the model, variables such as PYTHONPATH.",
     ),
 ]
 HereOption = Annotated[

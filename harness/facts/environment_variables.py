@@ -30,6 +30,9 @@ CODE_VARIABLES = (
     CodeVariable("PYTHONSTARTUP|PYTHONINSPECT|PYTHON_PRESITE", "Python runs what it names, or asks for commands"),
     CodeVariable("PYTHONBREAKPOINT", "Python calls what it names", r"[^0]"),
     CodeVariable("PYTHONWARNINGS", "Python imports the module of a warning's category", r"(^|,)[^:,]*:[^:,]*:[^:,]*\."),
+    CodeVariable("PYTHON_EXEC", "torchrun starts it in place of Python"),
+    CodeVariable("MPLBACKEND", "matplotlib imports the module that it names", "^module:"),
+    CodeVariable("NUMBA_CACHE_DIR", "compiled code is unpickled and loaded from there"),
     CodeVariable("COVERAGE_PROCESS_START", "coverage loads the plug-ins that this file names"),
     # the loader of shared libraries, and libraries that load others
     CodeVariable("LD_(PRELOAD|AUDIT|LIBRARY_PATH)|DYLD_\\w+", "the loader takes shared libraries from there"),
@@ -40,6 +43,10 @@ CODE_VARIABLES = (
     CodeVariable("N?R?CCL_\\w+_PLUGIN", "NCCL loads the library that it names", "/"),
     CodeVariable("NCCL_CONF_FILE|DS_ENV_FILE", "more variables are read from this file"),
     CodeVariable("UCX_MODULE_DIR|FI_PROVIDER_PATH|RDMAV_DRIVERS|IBV_DRIVERS", "the network loads modules from there"),
+    CodeVariable("UCC_COMPONENT_PATH|CCL_(MPI|OFI)_LIBRARY_PATH|OCL_ICD_\\w+", "a library loads what is there"),
+    CodeVariable("KRB5_CONFIG", "ssh's Kerberos loads the plug-ins that this file names"),
+    CodeVariable("(PERL5|RUBY)(OPT|LIB|DB)|NODE_(OPTIONS|PATH)", "these interpreters load modules as they start"),
+    CodeVariable("(JAVA_TOOL|JDK_JAVA|_JAVA)_OPTIONS", "Java loads agents that it names", "agent|@|class-?path"),
     # shells
     CodeVariable("BASH_ENV|SHELLOPTS|BASHOPTS|PS4|PROMPT_COMMAND|ZDOTDIR", "shells run what it says as they start"),
     CodeVariable("ENV", "shells run this file as they start", r"[/$`]"),
@@ -55,10 +62,16 @@ CODE_VARIABLES = (
     CodeVariable("MAKEFLAGS|MAKEFILES|CCACHE_(PREFIX|COMPILER|PATH|CONFIGPATH)\\w*", "a build runs what it names"),
     CodeVariable("EDITOR|VISUAL|PAGER|MANPAGER|LESSOPEN|LESSCLOSE|BROWSER", "programs start it as a command"),
     CodeVariable(
-        "GIT_(SSH|SSH_COMMAND|ASKPASS|CONFIG\\w*|EDITOR|EXEC_PATH|EXTERNAL_DIFF|PAGER|PROXY_COMMAND|TEMPLATE_DIR|DIR)",
+        "GIT_(SSH|SSH_COMMAND|ASKPASS|CONFIG\\w*|EDITOR|SEQUENCE_EDITOR|EXEC_PATH|EXTERNAL_DIFF|PAGER|PROXY_COMMAND"
+        "|TEMPLATE_DIR|DIR|COMMON_DIR)|XDG_CONFIG_HOME",
         "git starts it as a command, or reads commands from there",
     ),
+    CodeVariable("GIT_PYTHON_GIT_EXECUTABLE|WANDB__EXECUTABLE|CONDA_EXE", "a library starts it as a program"),
     # how other hosts are reached
+    CodeVariable(
+        "SSH_(SK_PROVIDER|SK_HELPER|PKCS11_HELPER)|(RSYNC|CVS)_RSH", "ssh loads it, or it is started in place of ssh"
+    ),
+    CodeVariable("(I_MPI_HYDRA|HYDRA)_(BOOTSTRAP|LAUNCHER)_EXEC(_EXTRA_ARGS)?", "mpirun starts it on every host"),
     CodeVariable("PDSH_\\w+|SSH_ASKPASS(_REQUIRE)?", "it changes the command that reaches other hosts"),
     CodeVariable("SLURM_(CONF|PROLOG|EPILOG|TASK_PROLOG|TASK_EPILOG)|SRUN_\\w+LOG", "srun runs what it names"),
     CodeVariable("(OMPI|PRTE|PMIX)_MCA_\\w*(path|agent|file|prefix)\\w*", "mpirun starts or loads what it names"),
@@ -70,6 +83,8 @@ CODE_VARIABLES = (
         "Triton runs and loads what is there",
     ),
     CodeVariable("TORCHINDUCTOR_CACHE_DIR", "compiled code is unpickled and loaded from there"),
+    CodeVariable("TORCHINDUCTOR_(CUTLASS|CK)_DIR|HALIDE_LIB", "torch's compiler imports or loads what is there"),
+    CodeVariable("TORCHINDUCTOR_CPP_MARCH", "torch's compiler gets more options by it", r"[^\w.+-]"),
     CodeVariable("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "torch runs code in files that it loads", r"(?i)^(1|y|yes|true)$"),
     CodeVariable("\\w*TRUST_REMOTE_CODE", "code of a repository is run", r"(?i)^(1|y|yes|true|on)$"),
     CodeVariable("HF_MODULES_CACHE", "`transformers` imports modules from there"),

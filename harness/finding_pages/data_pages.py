@@ -115,8 +115,9 @@ are compared with the names of its modules before a launch. A name that fits non
 The model's class has no layers that `transformers` can recompute in the backward pass.
 
 ## MD157 code-not-allowed
-`plugins.file` names code, which runs only if you allow it: `harness launch --allow-local-code` passes the sha256 of
-the file to the ranks. A file that was changed since, or differs on another host, is refused too.
+`plugins.file` names code, or `model.trust_remote_code` lets `transformers` run the Python files of a model. Either runs
+only if you allow it: by `--allow-local-code` of `launch`, `tune`, `rehearse` and `data`, which says what it allowed.
+The ranks get the sha256 of the plug-in's file; one that was changed since, or differs on another host, is refused too.
 
 ## MD158 plug-in-not-usable
 The file of `plugins.file` cannot be read, fails when it is run, has none of the known functions, or one of them

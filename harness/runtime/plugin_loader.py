@@ -35,6 +35,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from harness import input_limits
+from harness.file_io import read_regular
 from harness.runtime.user_errors import user_error
 from harness.spec.run_spec import RunSpec
 
@@ -80,9 +82,9 @@ def plugin_sha256(spec: RunSpec) -> str | None:
 def _load_file(path: Path, allowed_sha256: str) -> Plugin:
     key = "plugins.file"
     try:
-        code = path.read_bytes()
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
+        code = read_regular(path, input_limits.CONFIGURATION)
+    except (OSError, ValueError) as error:
+        reason = (getattr(error, "strerror", None) or str(error)).lower()
         raise user_error("MD158", f"`{path}` cannot be read: {reason}", key=key, fix="name a Python file") from None
     digest = hashlib.sha256(code).hexdigest()
     if digest != allowed_sha256:

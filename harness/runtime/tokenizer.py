@@ -12,6 +12,8 @@ from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from harness import input_limits
+from harness.file_io import read_regular
 from harness.runtime.user_errors import first_error_line, user_error
 from harness.spec.run_spec import ModelSpec
 
@@ -96,8 +98,8 @@ def _set_template(tokenizer: PreTrainedTokenizerBase, name: str | None) -> None:
         tokenizer.chat_template = _CHATML
         return
     try:
-        tokenizer.chat_template = Path(name).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        tokenizer.chat_template = read_regular(Path(name), input_limits.MODEL_CONFIG).decode("utf-8")
+    except (OSError, ValueError) as error:
         reason = (getattr(error, "strerror", None) or str(error)).lower()
         raise user_error(
             "MD127",

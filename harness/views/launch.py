@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import shlex
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ _FILE_DESCRIPTIONS = {
     "hostfile": "hosts and slots",
     "findings.json": "findings of the gates",
     "deepspeed.env": "variables that DeepSpeed sends to the hosts",
+    "secrets.json": "secrets of `launch.env` for ranks on other hosts, until the run ends",
     "plan.json": "memory and time as in `harness plan`",
     "launch.json": "this dry run as JSON",
     "launch.sh": "the command below, for a shell",
@@ -52,7 +53,7 @@ def render_dry_run(plan: LaunchPlan, zero: ZeroSpec, ready: bool, style: Style) 
         f"{style.paint(plan.name, '', bold=True)}: {ranks} {where}, ZeRO-{zero.stage}{offload}",
         _render_block(
             f"Run directory  {format_path(plan.run_dir)}",
-            _align_columns([(name, _FILE_DESCRIPTIONS.get(name, "")) for name in plan.to_json()["files"]]),
+            _align_columns([(name, _FILE_DESCRIPTIONS.get(name, "")) for name in plan.file_names]),
         ),
         _render_block("Environment of every host, in addition to the shell's", _environment_lines(plan)),
         _render_block(f"Compiled ops  {', '.join(plan.ops) or 'none'}", [_format_ops_state(plan, ready)]),
@@ -302,7 +303,7 @@ def _command_lines(argv: tuple[str, ...]) -> list[str]:
     return ["  " + escape_unprintable(line) + (" \\" if line is not lines[-1] else "") for line in lines]
 
 
-def _format_rank_range(ranks: tuple[int, ...]) -> str:
+def _format_rank_range(ranks: Sequence[int]) -> str:
     return f"ranks {ranks[0]}-{ranks[-1]}" if len(ranks) > 1 else f"rank {ranks[0]}"
 
 

@@ -82,6 +82,24 @@ _NOT_NAMES = frozenset(
 )
 
 
+def hide_tokens(text: str) -> str:
+    """The text without tokens, passwords and keys; hosts, users and paths stay."""
+    text = _AUTHORIZATION.sub(r"\1\2<secret>", text)
+    text = _BEARER.sub(r"\1 <secret>", text)
+    text = _URL_USER.sub("<user>@", text)
+    text = _SECRET_PATH.sub("<secret>", text)
+    text = _PASSWORD_OPTION.sub(r"\1<secret>", text)
+    text = _TOKEN.sub("<token>", text)
+    return _NAMED_SECRET.sub(_hide_value, text)
+
+
+def _hide_value(match: re.Match[str]) -> str:
+    is_option = match[1].startswith("-")
+    if not match[2].strip() and not is_option:  # `secret sauce` is no assignment
+        return match[0]
+    return f"{match[1]}{match[2]}<secret>"
+
+
 class Redactor:
     """Replaces what is private. One for all texts that are printed together."""
 
@@ -121,7 +139,7 @@ class Redactor:
             lambda m: f"{m[1] or m[2]}<{self._name('bucket' if m[2] else 'repository', m[0])}>", text
         )
         text = _TOKEN.sub("<token>", text)
-        text = _NAMED_SECRET.sub(self._hide_value, text)
+        text = _NAMED_SECRET.sub(_hide_value, text)
         text = _EMAIL.sub(self._numbered("email"), text)
         text = _MAC.sub(self._numbered("mac"), text)
         text = _UUID.sub(self._numbered("uuid"), text)
@@ -155,12 +173,6 @@ class Redactor:
 
     def _numbered(self, kind: str) -> Callable[[re.Match[str]], str]:
         return lambda match: f"<{self._name(kind, match[0].lower())}>"
-
-    def _hide_value(self, match: re.Match[str]) -> str:
-        is_option = match[1].startswith("-")
-        if not match[2].strip() and not is_option:  # `secret sauce` is no assignment
-            return match[0]
-        return f"{match[1]}{match[2]}<secret>"
 
     def _replace_address(self, match: re.Match[str]) -> str:
         try:

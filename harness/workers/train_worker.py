@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 import os
 import subprocess
 import sys
@@ -29,6 +31,7 @@ def main() -> int:
     parser.add_argument("--attempt", type=int, default=1, help="which start of this run it is, counted from 1")
     parser.add_argument("--local_rank", type=int, default=0, help="given by the launcher; LOCAL_RANK is what is read")
     arguments = parser.parse_args()
+    load_secrets(arguments.run)
     set_rank_variables()
     set_thread_count()
     rank = int(os.environ.get("RANK", "0"))
@@ -42,6 +45,12 @@ def main() -> int:
     from harness.runtime.worker import WorkerArgs, run_rank
 
     return run_rank(WorkerArgs(arguments.run, arguments.resume, tuple(arguments.allow_change), arguments.attempt), rank)
+
+
+def load_secrets(run_dir: Path) -> None:
+    """Take over the secret variables that DeepSpeed would have sent on a command line."""
+    with contextlib.suppress(FileNotFoundError):
+        os.environ |= json.loads((run_dir / "secrets.json").read_text(encoding="utf-8"))
 
 
 def set_rank_variables() -> None:

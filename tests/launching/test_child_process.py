@@ -8,6 +8,7 @@ import site
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,24 @@ def test_a_child_that_is_silent_for_too_long_is_killed() -> None:
     start = time.monotonic()
     assert read_child_lines(python_command("-c", "import time; time.sleep(60)"), print, timeout=1.0) == []
     assert time.monotonic() - start < 20
+
+
+def test_a_child_that_is_read_ends_with_its_parent(tmp_path: Path) -> None:
+    pid_file = tmp_path / "pid"
+    child = f"import os, pathlib, time; pathlib.Path({str(pid_file)!r}).write_text(str(os.getpid())); time.sleep(60)"
+    code = "import sys; from harness.launching.process.child_process import read_child_lines; "
+    code += f"read_child_lines([sys.executable, '-c', {child!r}], print, timeout=60)"
+    with subprocess.Popen([sys.executable, "-c", code], env=child_environ()) as reader:
+        wait_until(lambda: pid_file.exists() and bool(pid_file.read_text()))
+        reader.terminate()
+    wait_until(lambda: not Path(f"/proc/{pid_file.read_text()}").exists())
+
+
+def wait_until(is_done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not is_done():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_a_session_ends_with_all_that_it_started(tmp_path: Path) -> None:

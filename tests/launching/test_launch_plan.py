@@ -54,7 +54,7 @@ def test_this_machine_needs_no_ssh():
         "/venv/bin/deepspeed", "--num_gpus", "4", "--master_port", "23456", "/harness/workers/train_worker.py", "--run", "/runs/demo-1",
     ]  # fmt: skip
     assert plan.local
-    assert plan.hosts[0].ranks == (0, 1, 2, 3)
+    assert plan.hosts[0].ranks == range(4)
     assert plan.ops == ("deepspeed_shm_comm", "cpu_adam")
 
 
@@ -72,7 +72,7 @@ def test_one_other_host_is_forced_to_be_that_host():
 
 def test_two_hosts_number_their_ranks_in_the_order_of_the_lines():
     plan, _ = planned(("b", 2), ("a", 3))
-    assert [(h.name, h.ranks) for h in plan.hosts] == [("b", (0, 1)), ("a", (2, 3, 4))]
+    assert [(h.name, h.ranks) for h in plan.hosts] == [("b", range(2)), ("a", range(2, 5))]
     assert "--force_multi" not in plan.argv
     assert plan.port == 29500
     assert plan.environment(HERE.environ)["DS_ENV_FILE"] == "/runs/demo-1/deepspeed.env"
@@ -249,7 +249,7 @@ def test_devices_chosen_one_by_one_are_told_to_deepspeed():
     plan = build_launch_plan(run, CONFIG, HERE, RunTarget(Path("/runs/demo-1"), {"hostfile": "h"}))
     assert plan.argv[plan.argv.index("--include") + 1] == "a:1,3@b:0"
     assert hostfile_text(cluster) == "a slots=4\nb slots=1\n"
-    assert [h.ranks for h in plan.hosts] == [(0, 1), (2,)]
+    assert [h.ranks for h in plan.hosts] == [range(2), range(2, 3)]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from harness.facts.environment_variables import code_loading_reason
+from harness.facts.secret_names import is_secret
 from harness.findings import Finding, Fix
 from harness.gates.registry import Cite, Context, gate
 
@@ -25,7 +26,8 @@ def allowed_remote_code(ctx: Context) -> Iterator[Finding]:
 
     Why: `transformers` then imports Python files that the repository brings, on every rank and with the rights of the
     job. Without a `model.revision` that is a full commit, what runs is whatever the repository holds at that moment: an
-    error. With a commit, or a folder on disk, what runs can be read beforehand: a warning.
+    error. With a commit, or a folder on disk, what runs can be read beforehand: a warning. A launch runs it only with
+    `--allow-local-code`.
 
     Example:
         model.name_or_path: some/model
@@ -53,18 +55,14 @@ def allowed_remote_code(ctx: Context) -> Iterator[Finding]:
     )
 
 
-_SECRET_NAME_ENDS = tuple("TOKEN SECRET PASSWORD PASSWD API_KEY ACCESS_KEY SECRET_KEY PRIVATE_KEY CREDENTIALS".split())
-_SECRET_PREFIXES = ("hf_", "sk-", "ghp_", "github_pat_", "glpat-", "AKIA", "xoxb-")
-
-
 @gate("SE003", "secret-in-the-file", upstream="silent", severity="warning", needs=("a run spec",))
 def secret_in_environment(ctx: Context) -> Iterator[Finding]:
     """A secret written into the file.
 
     `launch.env` has no variable that is named like a password, key or token, and none whose value looks like one.
 
-    Why: The file is copied into the run directory, the variable goes into `deepspeed.env`, and to other hosts it
-    travels on a command line that every user of the host can list.
+    Why: The file is checked in, copied and sent around. In the run directory the harness withholds the value; ranks on
+    other hosts read it from a file that only you can read, until the run ends.
 
     Example:
         launch.env.HF_TOKEN: hf_xxxxxxxxxxxxxxxx
@@ -73,10 +71,10 @@ def secret_in_environment(ctx: Context) -> Iterator[Finding]:
         launch.env.HF_HUB_OFFLINE: 1
     """
     for name, value in ctx.run.spec.launch.env.items():
-        if value and (name.upper().endswith(_SECRET_NAME_ENDS) or value.startswith(_SECRET_PREFIXES)):
+        if is_secret(name, value):
             key = f"launch.env.{name}"
             yield ctx.finding(
-                f"{ctx.key(key)} puts a secret into the file, the run directory and a command line",
+                f"{ctx.key(key)} puts a secret into the file",
                 key,
                 notes=["log in on the hosts, or set it in their login environment"],
                 fix=ctx.fix_to_remove(key, effect="ranks take it from their own environment"),

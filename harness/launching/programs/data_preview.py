@@ -17,13 +17,15 @@ from harness.hostinfo.training_packages import missing_packages_finding
 from harness.interpreter import python_command
 from harness.launching.hosts.local_host import workers_folder
 from harness.launching.process.child_process import read_child_answer
+from harness.launching.setup.code_trust import AllowedCode
+from harness.launching.setup.environment import ALLOWED_CODE_VARIABLE
 from harness.plan.resolved_run import ResolvedRun
 from harness.spec.named_paths import is_hub_name
 
 _REQUIRED_PACKAGES = ("torch", "transformers", "datasets", "numpy")
 
 
-def preview_data(run: ResolvedRun, examples: int, log: Callable[[str], None]) -> dict[str, Any]:
+def preview_data(run: ResolvedRun, examples: int, log: Callable[[str], None], allowed: AllowedCode) -> dict[str, Any]:
     """The preview of a run's data. Raises UserError with its findings, or where the worker cannot be started."""
     missing = missing_packages_finding(_REQUIRED_PACKAGES)
     if missing is not None:
@@ -34,6 +36,8 @@ def preview_data(run: ResolvedRun, examples: int, log: Callable[[str], None]) ->
         worker = str(workers_folder() / "preview_worker.py")
         command = python_command(worker, "--run", str(file), "--examples", str(examples))
         variables = {"HARNESS_PROGRESS": "bar" if sys.stderr.isatty() else "plain"}
+        if allowed.plugin_sha256 is not None:
+            variables[ALLOWED_CODE_VARIABLE] = allowed.plugin_sha256
         names = _names_on_hub(run)
         if names and is_hub_unreachable():
             log(f"the Hub cannot be reached; of {', '.join(names)} only what is cached is used")

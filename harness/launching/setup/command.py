@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from harness.facts.secret_names import is_secret
 from harness.launching.hosts.local_host import LocalHost, visible_devices
 from harness.launching.setup.environment import Variable, own_variables
 from harness.spec.hostfile import Host
@@ -55,15 +56,17 @@ def with_attempt(argv: Sequence[str], attempt: int, resume: Path | None, port: i
 
 def launch_script(argv: Sequence[str], cwd: Path, variables: Sequence[Variable], env_file: Path | None) -> str:
     """The content of `launch.sh`: the same command for a shell, without supervision."""
-    exports = [
-        f"export {v.name}={_quote_for_shell(v.value)}"
-        for v in own_variables(variables)
-        if v.name != "HARNESS_SUPERVISOR"
-    ]
+    exports = [_export_line(v) for v in own_variables(variables) if v.name != "HARNESS_SUPERVISOR"]
     if env_file is not None:
         exports.append(f"export DS_ENV_FILE={shlex.quote(str(env_file))}")
     head = ["#!/bin/sh", "# The command that `harness launch` ran. Run by hand, it has no supervisor."]
     return "\n".join([*head, f"cd {shlex.quote(str(cwd))} || exit 2", *exports, f"exec {shlex.join(argv)}"]) + "\n"
+
+
+def _export_line(variable: Variable) -> str:
+    if is_secret(variable.name, variable.value):
+        return f': "${{{variable.name}:?a secret of the launch, which this script does not have: export it first}}"'
+    return f"export {variable.name}={_quote_for_shell(variable.value)}"
 
 
 def _quote_for_shell(value: str) -> str:

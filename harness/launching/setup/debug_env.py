@@ -32,8 +32,12 @@ def distributed_debug_env(spec: TelemetrySpec, run_dir: Path) -> dict[str, str]:
 
 
 def with_flops_profiler_output(config: Mapping[str, Any], run_dir: Path) -> dict[str, Any]:
-    """The DeepSpeed JSON with a file in the run directory for its FLOPs profiler, where that is on and has none."""
+    """The DeepSpeed JSON with a file in the run directory for its FLOPs profiler, where that is on. A name that the
+    spec gives is kept and its folder is not: DeepSpeed overwrites the file, and a spec may come from somebody else.
+    """
     profiler = config.get("flops_profiler")
-    if not isinstance(profiler, Mapping) or not profiler.get("enabled") or profiler.get("output_file"):
+    if not isinstance(profiler, Mapping) or not profiler.get("enabled"):
         return dict(config)
-    return {**config, "flops_profiler": {**profiler, "output_file": str(run_dir / "profile" / "flops.txt")}}
+    name = Path(str(profiler.get("output_file") or "")).name
+    name = "flops.txt" if name in ("", "..") else name
+    return {**config, "flops_profiler": {**profiler, "output_file": str(run_dir / "profile" / name)}}

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.facts.secret_names import HIDDEN, is_secret
 from harness.interpreter import SAFE_PATH
 from harness.launching.hosts.local_host import LocalHost
 from harness.launching.setup.backends import BACKENDS
@@ -116,8 +117,8 @@ def own_variables(variables: Sequence[Variable]) -> list[Variable]:
 
 
 def env_file_text(variables: Sequence[Variable]) -> str:
-    """The content of `deepspeed.env`, which DeepSpeed sends to every host."""
-    return "".join(f"{v.name}={v.value}\n" for v in own_variables(variables))
+    """The content of `deepspeed.env`, which DeepSpeed sends to every host on a command line: no secrets."""
+    return "".join(f"{v.name}={v.value}\n" for v in own_variables(variables) if not is_secret(v.name, v.value))
 
 
 def launcher_environment(
@@ -137,9 +138,8 @@ def launcher_environment(
 
 
 def redacted_value(variable: Variable) -> str:
-    """A variable's value for people and files: withheld if it looks like a secret and is not in the spec."""
-    secret = any(word in variable.name.upper() for word in ("TOKEN", "SECRET", "PASSWORD", "API_KEY", "CREDENTIAL"))
-    return "(withheld)" if secret and variable.origin != "launch.env" else variable.value
+    """A variable's value for people and files."""
+    return HIDDEN if is_secret(variable.name, variable.value) else variable.value
 
 
 def ignored_env_files(folder: Path) -> list[Path]:

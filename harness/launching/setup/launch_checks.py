@@ -263,7 +263,7 @@ def _check_rank_placement(run: ResolvedRun, local_host: LocalHost, backend: Laun
     """mpirun and srun count: they take a host's first slots, and srun the same number on each."""
     hosts = run.cluster.hosts if run.cluster else ()
     why = ""
-    if backend.literal and any(tuple(host.device_ids) != tuple(range(host.slots)) for host in hosts):
+    if backend.literal and any(host.devices not in (None, tuple(range(host.slots))) for host in hosts):
         why = "it takes the first devices of a host, but other devices are selected"
     elif backend.name == "slurm" and len({host.slots for host in hosts}) > 1:
         why = "it starts as many ranks on each host, and the hosts have different numbers of slots"

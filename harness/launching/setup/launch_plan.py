@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +18,10 @@ from harness.hostinfo.host_survey import Survey
 from harness.launching.hosts.local_host import DEFAULT_PORT, LocalHost
 from harness.launching.setup import command, environment
 from harness.launching.setup.backends import BACKENDS, backend_args, backend_env
+from harness.launching.setup.code_trust import AllowedCode
 from harness.launching.setup.core_binding import core_binding_args
 from harness.launching.setup.environment import ALLOWED_CODE_VARIABLE, Variable, redacted_value
+from harness.launching.setup.run_secrets import EXACT_FILES, SECRETS_FILE, find_secrets, hide_secrets, render_secrets
 from harness.plan.resolved_run import ResolvedRun
 
 FORMAT_VERSION = 1
@@ -30,7 +32,7 @@ class HostPlan:
     """One machine, its global ranks, and the variables that they get beyond the shell's own."""
 
     name: str
-    ranks: tuple[int, ...]
+    ranks: Sequence[int]
     variables: tuple[Variable, ...]
     is_local: bool = False
     """True for the machine that launches."""
@@ -45,8 +47,8 @@ class RunTarget:
     resume: Path | None = None
     allowed_changes: tuple[str, ...] = ()
     """Keys of the spec that may differ from the checkpoint's (`--allow-change`)."""
-    code_sha256: str | None = None
-    """The sha256 of the plug-in's file (`--allow-local-code`)."""
+    allowed_code: AllowedCode = field(default_factory=AllowedCode)
+    """What `--allow-local-code` allowed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +86,8 @@ class LaunchPlan:
     """The index of this host, where each host starts its own ranks (`--no-ssh`)."""
     accelerated: bool | None = None
     """True if ranks have accelerators; None where the hosts were not surveyed."""
+    allowed_code: tuple[str, ...] = ()
+    """What `--allow-local-code` allowed, a sentence for each."""
 
     def for_attempt(self, attempt: int, resume: Path | None, port: int) -> LaunchPlan:
         """The plan of attempt number `attempt` in the same run directory; it resumes from `resume`."""
@@ -128,12 +132,21 @@ class LaunchPlan:
 
     def files(self) -> dict[str, str]:
         """Name and content of each file that the run directory starts with."""
-        return {
+        secrets = find_secrets(self.variables)
+        texts = {
             **self.documents,
             "deepspeed.env": environment.env_file_text(self.variables),
             "launch.json": json.dumps(self.to_json(), indent=2) + "\n",
             "launch.sh": self.script(),
         }
+        texts = {n: text if n in EXACT_FILES else hide_secrets(text, secrets) for n, text in texts.items()}
+        return texts | ({SECRETS_FILE: render_secrets(secrets)} if self._has_secrets_file else {})
+
+    @property
+    def file_names(self) -> tuple[str, ...]:
+        """The names of `files`, in another order."""
+        own_files = ("deepspeed.env", "launch.json", "launch.sh", *([SECRETS_FILE] if self._has_secrets_file else []))
+        return (*self.documents, *own_files)
 
     def to_json(self) -> dict[str, Any]:
         """The content of `launch.json`, and of `harness launch --dry-run --format json`."""
@@ -151,14 +164,19 @@ class LaunchPlan:
             "trains_here": self.has_local_ranks,
             "accelerated": self.accelerated,
             "resume": str(self.resume) if self.resume else None,
+            "allowed_code": list(self.allowed_code),
             "hosts": [{"name": h.name, "ranks": list(h.ranks)} for h in self.hosts],
             "environment": [{"name": v.name, "value": redacted_value(v), "origin": v.origin} for v in self.variables],
-            "files": [*self.documents, "deepspeed.env", "launch.json", "launch.sh"],
+            "files": list(self.file_names),
         }
 
     def script(self) -> str:
         """The content of `launch.sh`: the same command for a shell, without supervision."""
         return command.launch_script(self.argv, self.cwd, self.variables, self._env_file)
+
+    @property
+    def _has_secrets_file(self) -> bool:
+        return self.starts_remote_ranks and bool(find_secrets(self.variables))
 
     @property
     def _env_file(self) -> Path | None:
@@ -219,6 +237,7 @@ def build_launch_plan(
         has_local_ranks=any(host.is_local for host in host_plans),
         node_rank=node_rank,
         accelerated=local_host.accelerated if local or node_rank is not None else network.accelerated,
+        allowed_code=target.allowed_code.sentences,
     )
 
 
@@ -237,15 +256,15 @@ def _build_host_plans(
     variables = environment.build_variables(
         run.spec.launch, run.spec.telemetry, local_host, target.run_dir, local_slots
     )
-    if target.code_sha256 is not None:
-        variables += (Variable(ALLOWED_CODE_VARIABLE, target.code_sha256, "--allow-local-code"),)
+    if target.allowed_code.plugin_sha256 is not None:
+        variables += (Variable(ALLOWED_CODE_VARIABLE, target.allowed_code.plugin_sha256, "--allow-local-code"),)
     if network.interface:
         variables += environment.interface_variables(run.spec.launch.env, network.interface)
     host_plans: list[HostPlan] = []
     ranks_before = 0
     for index, (name, slots) in enumerate(hosts):
         is_this_host = local or (name in local_host.local_names if node_rank is None else index == node_rank)
-        host_plans.append(HostPlan(name, tuple(range(ranks_before, ranks_before + slots)), variables, is_this_host))
+        host_plans.append(HostPlan(name, range(ranks_before, ranks_before + slots), variables, is_this_host))
         ranks_before += slots
     return host_plans
 

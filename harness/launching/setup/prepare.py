@@ -28,6 +28,7 @@ from harness.hostinfo.machine import host_memory
 from harness.hostinfo.torch_devices import format_device_names
 from harness.launching.hosts.local_host import LocalHost, inspect_local_host, unresolved_names_note
 from harness.launching.hosts.preflight_survey import SurveyOptions, survey_hosts
+from harness.launching.setup.code_trust import AllowedCode, verify_code_allowed
 from harness.launching.setup.debug_env import with_flops_profiler_output
 from harness.launching.setup.environment import ignored_env_files
 from harness.launching.setup.launch_checks import check_launch, refuse_deepspeed_json, soften_for_dry_run
@@ -39,7 +40,6 @@ from harness.launching.setup.launch_request import (
     LaunchSetup,
 )
 from harness.launching.setup.no_ssh import resolve_node_rank, shared_run_dir
-from harness.launching.setup.plugin_trust import verify_plugin_allowed
 from harness.launching.setup.prewarmed_launcher import PrewarmedLauncher
 from harness.launching.setup.resume import find_resume_folder, resolve_resume
 from harness.launching.setup.run_dir import new_run_dir, replace_files
@@ -122,15 +122,13 @@ def prepare(request: LaunchRequest, log: LaunchLog) -> LaunchSetup | SlurmJob | 
     try:
         location = _locate(request, run, local_host)
         _check_startable(request, run, local_host, location, log)
-        code_sha256 = verify_plugin_allowed(
-            run.spec.plugins.file, local_host.cwd, allow_local_code=request.allow_local_code
-        )
+        allowed_code = _verify_code_allowed(request, run, local_host, log)
         checkpoint = _find_resume_checkpoint(request, run, local_host, location, log)
     except UserError as error:
         return LaunchRejected(error.findings, checked.lines_of, error.code, NOTHING_WRITTEN)
     _log_environment_notes(run, local_host, log, reaches_hosts=location.reaches_hosts)
     files = _build_run_files(run, source, checked.report, local_host, location.run_dir, loaded.overrides)
-    target = RunTarget(location.run_dir, files.documents, checkpoint, request.allow_change, code_sha256)
+    target = RunTarget(location.run_dir, files.documents, checkpoint, request.allow_change, allowed_code)
     survey = prewarmed_launcher = None
     if request.survey and location.reaches_hosts:
         prewarmed_launcher = PrewarmedLauncher.start(local_host, run.spec.launch)
@@ -145,6 +143,16 @@ def prepare(request: LaunchRequest, log: LaunchLog) -> LaunchSetup | SlurmJob | 
         network = Network(None, request.per_node.master_addr)
     plan = build_launch_plan(files.run, files.config.config, local_host, target, network, location.node_rank)
     return LaunchSetup(request, files.run, local_host, plan, target, survey, prewarmed_launcher)
+
+
+def _verify_code_allowed(
+    request: LaunchRequest, run: ResolvedRun, local_host: LocalHost, log: LaunchLog
+) -> AllowedCode:
+    """The code of the spec that will run, which the log names. Raises UserError."""
+    allowed = verify_code_allowed(run.spec, local_host.cwd, allow_local_code=request.allow_local_code)
+    for sentence in allowed.sentences:
+        log.on_note(f"--allow-local-code allows {sentence}")
+    return allowed
 
 
 def _has_local_ranks(request: LaunchRequest, loaded: LoadedRun, local_host: LocalHost) -> bool:

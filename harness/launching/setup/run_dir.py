@@ -13,6 +13,7 @@ from harness.errors import ExitCode, UserError
 from harness.file_io import read_umask, write_atomically
 from harness.findings import Finding, Fix
 from harness.launching.setup.launch_plan import LaunchPlan
+from harness.launching.setup.run_secrets import SECRETS_FILE
 from harness.locks import RUN_LOCK, Lock, LockHeld
 from harness.run_records.run_files import json_of
 
@@ -43,6 +44,7 @@ def write_run_dir(plan: LaunchPlan) -> None:
         for folder in SUBFOLDERS:
             (scratch / folder).mkdir()
         for name, text in plan.files().items():
+            (scratch / name).touch(mode=0o600 if name == SECRETS_FILE else 0o666)
             (scratch / name).write_text(text, encoding="utf-8")
         (scratch / "launch.sh").chmod(0o777 & ~read_umask())
         scratch.rename(plan.run_dir)

@@ -27,6 +27,7 @@ from harness.launching.setup.no_ssh import wait_for_leader
 from harness.launching.setup.prepare import replan_without_hosts
 from harness.launching.setup.prewarmed_launcher import PrewarmedLauncher
 from harness.launching.setup.run_dir import acquire_lock, write_run_dir
+from harness.launching.setup.run_secrets import SECRETS_FILE
 from harness.launching.supervise.cleanup import remove_swap_folders
 from harness.launching.supervise.export_step import export_at_end
 from harness.launching.supervise.supervisor import ReplanWithoutHosts, supervise_run
@@ -88,7 +89,11 @@ def run_launch(
         context = LaunchContext(scripts, observer, signals, prewarmed_launcher)
         try:
             _build_ops(plan, context)
+        except UserError:
+            _remove_secrets(plan)
+            raise
         except SignalInterrupt as interrupt:
+            _remove_secrets(plan)
             name, reason = signal.Signals(interrupt.signum).name, "nothing was started, compiling was interrupted"
             seconds = time.monotonic() - start
             verdict = Verdict("stopped", 128 + interrupt.signum, reason, signal=name, time=time.time(), seconds=seconds)
@@ -101,6 +106,7 @@ def run_launch(
                 verdict, attempts = supervise_run(plan, run.spec.launch, context, heartbeat, replan_without_hosts)
             finally:
                 remove_swap_folders(plan, context)
+                _remove_secrets(plan)
             checkpoint = find_latest(plan.run_dir / "checkpoints", verify="exists").checkpoint
             export = None
             if verdict.state == "completed" and run.spec.export.at_end and plan.is_leader:
@@ -120,6 +126,10 @@ def run_launch(
         verdict = replace(verdict, seconds=round(seconds, 3))
         save_verdict(plan, verdict, context)
     return LaunchResult(plan, verdict, seconds, checkpoint, export, attempts=len(attempts))
+
+
+def _remove_secrets(plan: LaunchPlan) -> None:
+    (plan.run_dir / SECRETS_FILE).unlink(missing_ok=True)
 
 
 def _build_ops(plan: LaunchPlan, context: LaunchContext) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
 from harness.checkpoints.manifest import Manifest, read_manifest
 from harness.checkpoints.resume_compatibility import compare_with_run
@@ -36,7 +37,7 @@ def restore_checkpoint(ctx: TrainContext, folder: Path, allowed: Collection[str]
     distributed = ctx.distributed
     manifest = distributed.call_or_fail_everywhere(lambda: read_checked_manifest(folder))
     _verify_files(ctx, manifest)
-    layout = reshard.describe_layout(ctx.engine, ctx.topology, ctx.config)
+    layout = reshard.describe_layout(ctx.engine, ctx.topology, ctx.config, distributed)
     changes = reshard.layout_changes(manifest["shape"], layout)
     findings = distributed.call_or_fail_everywhere(lambda: _check_compatibility(ctx, manifest, allowed))
     if distributed.is_main_process and findings:
@@ -51,10 +52,19 @@ def restore_checkpoint(ctx: TrainContext, folder: Path, allowed: Collection[str]
     rng_file = folder / f"rank-{distributed.rank:05d}.pt"
     if manifest.world_size == distributed.world_size:  # with another world size, ranks keep their fresh random states
         states = distributed.call_or_fail_everywhere(lambda: load_file(rng_file))
-        rng_state.set_rng_state(states)
+        distributed.call_or_fail_everywhere(lambda: _restore_rng_state(rng_file, states))
     state = distributed.call_or_fail_everywhere(lambda: _parse_state(manifest))
     distributed.barrier()
     return state
+
+
+def _restore_rng_state(file: Path, states: Any) -> None:
+    """Raises UserError (CK101) where the file does not hold what a save wrote."""
+    try:
+        rng_state.set_rng_state(states)
+    except (KeyError, TypeError, ValueError, OverflowError, RuntimeError, AttributeError) as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+        raise user_error("CK101", f"`{file}` holds no random states: {reason}", fix="name another checkpoint") from None
 
 
 def read_checked_manifest(folder: Path) -> Manifest:

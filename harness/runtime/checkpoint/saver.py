@@ -201,7 +201,7 @@ class CheckpointSaver:
         temporary = final.with_name(f".tmp-{final.name}")
         files = collect_files(ctx.engine, temporary, metadata.tag_of(state))
         files.append(CheckpointFile(f"rank-{self.distributed.rank:05d}.pt", rng_state.get_rng_state()))
-        layout = reshard.describe_layout(ctx.engine, ctx.topology, ctx.config)
+        layout = reshard.describe_layout(ctx.engine, ctx.topology, ctx.config, self.distributed)
         body = metadata.manifest_fields(ctx, state) | {"shape": layout}
         if self.distributed.is_main_process:
             if self._hugging_face is None:

@@ -60,7 +60,7 @@ class ModelSpec(Section):
     attn_implementation: Literal["eager", "sdpa", "flash_attention_2"] | None = None
     """The attention kernel, as `transformers` names it. Default: that of `transformers`."""
     trust_remote_code: bool = False
-    """Let `transformers` run the code of a Hub repository."""
+    """Let `transformers` run the Python files of the model. A launch needs `--allow-local-code` for it."""
     freeze: Strings = ()
     """Parameters that are not trained: globs over their names, such as `model.embed_tokens.*`; `*` matches dots too."""
     train_only: Strings = ()

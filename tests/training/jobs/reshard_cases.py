@@ -64,7 +64,7 @@ def hold(job: Any, state: Any, folder: Path) -> Any:
         "tag": "held",
         "zero_stage": engine.zero_optimization_stage(),
         "degrees": {"pipeline": job.topology.pipeline_parallel_size, "tensor": job.topology.tensor_parallel_size},
-        "shape": reshard.describe_layout(engine, job.topology, job.config),
+        "shape": reshard.describe_layout(engine, job.topology, job.config, job.distributed),
     }
     if job.distributed.is_main_process:
         job.config.save_pretrained(folder / "huggingface")

@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch.distributed as dist
-
+from harness.runtime.distributed import Distributed
 from harness.runtime.engine_protocol import Engine
 from harness.runtime.pipeline.parameter_names import to_transformers_parameter
 from harness.runtime.topology import Topology
@@ -28,7 +27,9 @@ _LABELS = {
 }
 
 
-def describe_layout(engine: Engine, topology: Topology, config: PreTrainedConfig) -> dict[str, Any]:
+def describe_layout(
+    engine: Engine, topology: Topology, config: PreTrainedConfig, distributed: Distributed
+) -> dict[str, Any]:
     """Plain values. `groups`: for each pipeline stage, the names of the parameters (as `transformers` has them) of each
     optimizer group. `config`: the model's, which a pipeline's names need. A collective of all ranks."""
     stage, offload = engine.zero_optimization_stage(), engine.zero_offload_optimizer()
@@ -43,7 +44,7 @@ def describe_layout(engine: Engine, topology: Topology, config: PreTrainedConfig
         "sub_group_size": int(engine.zero_sub_group_size()) if stage == 3 else None,
         "round_robin_gradients": bool(engine.zero_round_robin_gradients()) if stage in (1, 2) else None,
         "wrapper": type(engine.optimizer).__name__,
-        "groups": _gather_stages(_names_by_group(engine, config), topology),
+        "groups": _gather_stages(_names_by_group(engine, config), topology, distributed),
     }
 
 
@@ -91,10 +92,9 @@ def _names_by_group(engine: Engine, config: PreTrainedConfig) -> list[list[str]]
     return [[names[p] for p in group] for group in param_groups(engine)]
 
 
-def _gather_stages(names: list[list[str]], topology: Topology) -> list[list[list[str]]]:
+def _gather_stages(names: list[list[str]], topology: Topology, distributed: Distributed) -> list[list[list[str]]]:
     """Names by stage, from the first rank of each."""
     if topology.pipeline_parallel_size == 1:
         return [names]
-    names_by_rank: list[Any] = [None] * topology.world_size
-    dist.all_gather_object(names_by_rank, names)
+    names_by_rank = distributed.all_gather_object(names)
     return names_by_rank[:: topology.world_size // topology.pipeline_parallel_size]

@@ -18,7 +18,10 @@ from harness.facts.deepspeed_version import FALLBACK_VERSION
 ROOT = Path(__file__).resolve().parents[1]
 WORKFLOW: dict[str, Any] = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
 JOBS: dict[str, Any] = WORKFLOW["jobs"]
-ACTIONS = {"actions/checkout@v4", "actions/setup-python@v5"}
+ACTIONS = {
+    "actions/checkout@11bd71901bbe5b1630ceea73d27597364c9af683",
+    "actions/setup-python@a26af69be951a213d495a4c3e4e4022e16d87065",
+}
 SCRIPT = (ROOT / ".ci" / "run").read_text()
 
 

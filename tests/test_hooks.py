@@ -144,7 +144,7 @@ def test_the_action_has_only_what_github_knows() -> None:
         assert ("run" in step) != ("uses" in step)
         assert ("run" in step) == ("shell" in step), "a composite action must name the shell"
         if "uses" in step:
-            assert re.fullmatch(r"[\w.-]+/[\w./-]+@v\d+", step["uses"])
+            assert re.fullmatch(r"[\w.-]+/[\w./-]+@(v\d+|[0-9a-f]{40})", step["uses"])
 
 
 def test_no_input_is_part_of_a_script() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from harness.views.report import write_report
-from harness.views.report.live_server import create_server
+from harness.views.report.live_server import LiveServer
 from tests.support.browser import CHROMIUM, Browser
 from tests.support.sample_run import eventful, step
 
@@ -74,11 +74,11 @@ def test_a_hostile_name_runs_no_script(browser: Browser, tmp_path: Path) -> None
 
 def test_a_watched_run_is_drawn_anew_by_itself(browser: Browser, tmp_path: Path) -> None:
     folder = eventful(tmp_path / "run", 60)
-    made = create_server([folder], 0)
+    made = LiveServer([folder], 0)
     thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
     thread.start()
     try:
-        browser.open(f"http://127.0.0.1:{made.server_address[1]}/")
+        browser.open(made.url)
         browser.ask("document.querySelectorAll('details.card')[1].open = true")
         with (folder / "metrics.jsonl").open("a") as file:
             file.write(json.dumps(step(61, loss=1.2345)) + "\n")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.errors import UserError
-from harness.views.report.live_server import LivePage, create_server, serve_reports
+from harness.views.report.live_server import LivePage, LiveServer, serve_reports
 from tests.support.sample_run import head, step, tiny, write_run
 
 
@@ -21,36 +21,31 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def port(folder: Path) -> Iterator[int]:
-    made = create_server([folder], 0)
+def server(folder: Path) -> Iterator[LiveServer]:
+    made = LiveServer([folder], 0)
     thread = threading.Thread(target=made.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
     thread.start()
-    yield made.server_address[1]
+    yield made
     made.shutdown()
     made.server_close()
 
 
-def get(port: int, path: str, host: str | None = None) -> HTTPResponse:
-    connection = HTTPConnection("127.0.0.1", port, timeout=20)
-    connection.request("GET", path, headers={"Host": host} if host else {})
+def get(server: LiveServer, path: str, **headers: str) -> HTTPResponse:
+    connection = HTTPConnection("127.0.0.1", server.server_address[1], timeout=20)
+    connection.request("GET", f"/{server.token}{path}", headers=headers)
     return connection.getresponse()
 
 
-def test_the_page_knows_its_version_and_asks_its_own_server_alone(port: int) -> None:
-    text = get(port, "/").read().decode()
-    version = get(port, "/version").read().decode()
+def test_the_page_knows_its_version_and_asks_its_own_server_alone(server: LiveServer) -> None:
+    text = get(server, "/").read().decode()
+    version = get(server, "/version").read().decode()
     assert f'data-live="{version}"' in text
     assert "connect-src 'self'" in text
 
 
-def test_nothing_else_is_served(port: int) -> None:
+def test_nothing_else_is_served(server: LiveServer) -> None:
     for path in ("/../spec.yaml", "/metrics.jsonl", "/%2e%2e/spec.yaml", "//etc/passwd", "/?x"):
-        assert get(port, path).status == 404
-
-
-def test_another_site_that_points_its_name_here_is_told_nothing(port: int) -> None:
-    assert get(port, "/", host=f"evil.example:{port}").status == 403
-    assert get(port, "/", host=f"localhost:{port}").status == 200
+        assert get(server, path).status == 404
 
 
 def test_the_version_follows_the_run_and_not_its_signs_of_life(folder: Path) -> None:
@@ -63,6 +58,6 @@ def test_the_version_follows_the_run_and_not_its_signs_of_life(folder: Path) -> 
     assert live.version() != version
 
 
-def test_a_port_that_is_taken_is_refused(folder: Path, port: int) -> None:
+def test_a_port_that_is_taken_is_refused(folder: Path, server: LiveServer) -> None:
     with pytest.raises(UserError, match="is not available"):
-        serve_reports([folder], port)
+        serve_reports([folder], server.server_address[1])

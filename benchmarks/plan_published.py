@@ -14,6 +14,7 @@ import sys
 from collections import Counter
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -34,7 +35,7 @@ def main() -> int:
     parser.add_argument("--write", action="store_true", help="keep the result, and the table in docs/plan.md")
     args = parser.parse_args()
     files = [*sorted((ROOT / "benchmarks" / "published").glob("*.jsonl")), *args.rows]
-    planned = [plan_row(row) for row in read_rows(files)]
+    planned = _plan_rows(read_rows(files))
     if args.fit:
         print(format_rates(fit_rates(samples_of(planned))))
         return 0
@@ -43,6 +44,16 @@ def main() -> int:
     if args.write:
         _write(text)
     return 0
+
+
+def _plan_rows(rows: list[dict[str, Any]]) -> list[PlannedRow]:
+    """The plan of each row; the count so far goes to stderr after each 100 rows, because the plans take minutes."""
+    planned = []
+    for row in rows:
+        planned.append(plan_row(row))
+        if len(planned) % 100 == 0:
+            print(f"{len(planned)} of {len(rows)} rows", file=sys.stderr, flush=True)
+    return planned
 
 
 def _report(planned: list[PlannedRow], files: list[Path], by_source: bool) -> str:

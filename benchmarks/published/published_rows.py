@@ -59,7 +59,7 @@ def plan_row(row: Mapping[str, Any]) -> PlannedRow:
     why_not = _why_unplannable(row)
     if why_not:
         return PlannedRow(row, None, why_not)
-    plan = make_plan(resolve_run(RunSpec.model_validate(spec_of(row)), name=row["id"]))
+    plan = make_plan(resolve_run(RunSpec.model_validate(spec_of(row)), name=row["id"]), with_alternatives=False)
     if plan.time is None or plan.memory is None:
         return PlannedRow(row, None, "; ".join(finding.message for finding in plan.findings) or "no memory planned")
     return PlannedRow(row, plan)

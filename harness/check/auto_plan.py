@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from harness.errors import ExitCode, UserError
 from harness.facts.devices import find_device
 from harness.findings import Finding, Fix
 from harness.plan.alternatives import Alternative, best_of_each_kind, kind_of
+from harness.plan.calibration_file import Calibrations
 from harness.plan.plan_request import (
     PlanRequest,
     min_gpus_for_states,
@@ -93,12 +95,19 @@ def name_of(request: PlanRequest) -> str:
     return f"{Path(request.model).name.lower() or 'run'}-{request.gpus}x{request.gpu.lower()}.yaml"
 
 
-def find_best_plan(run: ResolvedRun, raw: Mapping[str, Any], file: str, hostfile: str | None) -> SearchResult | None:
+def find_best_plan(
+    run: ResolvedRun,
+    raw: Mapping[str, Any],
+    file: str,
+    hostfile: str | None,
+    calibrations: Calibrations | None = None,
+) -> SearchResult | None:
     """Search, then request the gates from the best choice on. None where the model, the ranks or the batch are unknown.
 
     Raises UserError where no step can be timed.
     """
-    base = make_plan(run, Path.cwd(), with_alternatives=False)
+    plan_alone = partial(make_plan, base_dir=Path.cwd(), with_alternatives=False, calibrations=calibrations)
+    base = plan_alone(run)
     if base.model is None or base.settings is None:
         return None
     if base.time is None:
@@ -114,13 +123,13 @@ def find_best_plan(run: ResolvedRun, raw: Mapping[str, Any], file: str, hostfile
         text = spec_as_yaml(changed)
         checked = _check_candidate(file, text, run, hostfile, launching=True)
         if checked.report.ok and checked.run is not None:
-            plan = make_plan(checked.run, Path.cwd(), with_alternatives=False)
+            plan = plan_alone(checked.run)
             found = SearchResult(alternatives, alternative, changed, text, plan, tuple(refused), launchable=True)
             return replace(found, findings=tuple(checked.report.findings))
         if second is None:
             valid = _check_candidate(file, text, run, hostfile, launching=False)
             if valid.report.ok and valid.run is not None:
-                plan = make_plan(valid.run, Path.cwd(), with_alternatives=False)
+                plan = plan_alone(valid.run)
                 second = SearchResult(alternatives, alternative, changed, text, plan, tuple(refused), launchable=False)
                 second = replace(second, findings=tuple(valid.report.findings))
         refused.append((alternative, next(f for f in checked.report.findings if f.severity == "error")))
@@ -137,7 +146,7 @@ def find_best_plan(run: ResolvedRun, raw: Mapping[str, Any], file: str, hostfile
     return replace(
         nothing,
         way_out=way_out,
-        plan=None if closest is None else make_plan(closest, Path.cwd(), with_alternatives=False),
+        plan=None if closest is None else plan_alone(closest),
     )
 
 

@@ -19,18 +19,15 @@ from harness.plan.cost_range import CostRange, DeadlineAnswer, check_deadline, c
 from harness.plan.counted_plan import CountedPlan
 from harness.plan.machine_costs import (
     GPUS_PER_HOST,
+    Candidates,
     Machine,
     MachineCost,
     count_gpus,
-    estimate_costs,
-    list_candidates,
     place_of,
-    rank_on_machine,
 )
 from harness.plan.plan_request import PlanRequest, spec_from_request, validate_request
 from harness.plan.planner import make_plan
 from harness.plan.price_list import PriceList
-from harness.plan.rates import Rates
 from harness.plan.resolved_run import ResolvedRun
 from harness.plan.spec_changes import merge_changes, spec_changes_for
 from harness.plan.step_time import StepTime
@@ -137,33 +134,27 @@ def find_cheapest(
     memory = None if host_memory is None else parse_bytes(host_memory)
     by_kind: dict[str, list[MachineCost]] = {price.kind: [] for price in prices.prices}
     open_kinds = {price.kind: price for price in prices.prices}
-    name, rates = "", Rates()
-    tables: dict[int, tuple[ModelFacts, list[Alternative]]] = {}
+    name, stage = "", None if placed.request is None else placed.request.stage
+    tables: dict[int, Candidates] = {}
     for number in [gpus] if gpus is not None else count_gpus(_MAX_GPUS):
         if not open_kinds or not placed.allows(number):
             break
         base = _base_plan(placed, next(iter(open_kinds)), number)
-        name, rates = base.plan.run.spec.model.name_or_path or base.plan.run.name, base.plan.rates
-        candidates = [
-            candidate
-            for candidate in list_candidates(base.plan.run, base.model, rates)
-            if placed.request is None or placed.request.stage in (None, candidate.settings.stage)
-        ]
-        tables[number] = base.model, candidates
+        name = base.plan.run.spec.model.name_or_path or base.plan.run.name
+        tables[number] = Candidates(base.plan.run, base.model, base.plan.rates, stage)
         for kind, price in list(open_kinds.items()):
             a_gpu = price.host_memory if memory is None else memory // GPUS_PER_HOST
             machine = Machine(DEVICES[kind], number, a_gpu * min(number, GPUS_PER_HOST), price)
-            costs = estimate_costs(base.model, candidates, machine, rates, tokens)
-            by_kind[kind] += costs
+            by_kind[kind] += tables[number].estimate_costs(machine, tokens)
             if _only_rises(by_kind[kind], number, deadline):
                 del open_kinds[kind]
     rows, too_small = [], []
     for kind, choices in by_kind.items():
         row = None
         for machine in list(_in_order(choices, deadline))[:_MAX_MACHINES]:
-            model, candidates = tables[machine.gpus]
-            ranked = rank_on_machine(model, candidates, machine, rates)
-            row = _first_that_passes(placed, model, ranked, machine, tokens, deadline)
+            candidates = tables[machine.gpus]
+            ranked = candidates.rank_on_machine(machine)
+            row = _first_that_passes(placed, candidates.model, ranked, machine, tokens, deadline)
             if row is not None:
                 break
         if row is None:

@@ -88,8 +88,18 @@ def _drop_harmless(findings: Iterable[Finding], plan: Plan) -> Iterator[Finding]
     return (finding for finding in findings if is_own_code or finding.gate != "EX017")
 
 
+def drop_harmless_of_errors(checked: CheckedFile) -> CheckedFile:
+    """The check of a spec with errors, as a plan shows it: without EX017 unless `trust_remote_code` is set."""
+    data = checked.source.data if checked.source is not None else None
+    model = data.get("model") if isinstance(data, dict) else None
+    if isinstance(model, dict) and model.get("trust_remote_code"):
+        return checked
+    left = tuple(finding for finding in checked.report.findings if finding.gate != "EX017")
+    return checked._replace(report=checked.report._replace(findings=left))
+
+
 def _find_way_out(plan: Plan, searched: SearchResult | None) -> WayOut | None:
-    """What would do for a plan that does not fit, where none of its alternatives does."""
+    """A way out for a plan that does not fit, where none of its alternatives does."""
     if searched is not None:
         return searched.way_out
     others = (*plan.alternatives, *plan.fastest_fitting)

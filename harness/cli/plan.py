@@ -11,17 +11,19 @@ import typer
 
 from harness.check import auto_plan
 from harness.check.machine_findings import check_for_plan, find_plan_device
-from harness.check.plan_report import report_plan
+from harness.check.plan_report import drop_harmless_of_errors, report_plan
 from harness.cli import plan_options as options
 from harness.cli.console import exit_on_errors, exit_with
 from harness.cli.machine_questions import MACHINE_QUESTIONS, answer_deadline, write_answer
 from harness.cli.options import HereOption, HostfileOption, SetOption, WorldSizeOption
 from harness.cli.output_format import OutputFormat
+from harness.cli.plan_calibrate import require_calibration
 from harness.cli.plan_degrees import with_degrees
 from harness.cli.plan_option_checks import check_options
 from harness.cli.plan_output import print_report, write_files
 from harness.cli.plan_questions import PlanOptions, answer_question
 from harness.hostinfo import machine
+from harness.plan.calibration_file import load_calibrations
 from harness.plan.plan_usage import check_stage_and_price, parse_count_option, usage_error
 from harness.plan.planner import make_plan
 from harness.plan.price_list import split_price_options
@@ -59,6 +61,8 @@ def plan(
     price_file: options.PriceFileOption = None,
     write: options.WriteOption = None,
     plot: options.PlotOption = None,
+    calibrate: options.CalibrateOption = None,
+    calibration: options.CalibrationOption = None,
     long: options.LongOption = False,
 ) -> None:
     """Estimate memory and time of a run and of its alternatives. Starts nothing and contacts no host.
@@ -98,6 +102,8 @@ def plan(
         hostfile,
         world_size,
         here,
+        tuple(calibrate or ()),
+        calibration,
     )
     check_options(given)
     answer = answer_question(given, MACHINE_QUESTIONS)
@@ -115,18 +121,23 @@ def plan(
     else:
         checked = check_for_plan(spec, overrides, hostfile, world_size, here=here)
     run = checked.run if checked.report.ok else None
-    run = exit_on_errors(checked, "Nothing was planned") if run is None else run
-    searched = None
+    run = exit_on_errors(drop_harmless_of_errors(checked), "Nothing was planned") if run is None else run
+    searched, calibrations = None, load_calibrations(calibration)
     if search or (request is not None and request.stage is None):
         raw = raw or run.spec.model_dump(mode="json", exclude_unset=True)
-        searched = auto_plan.find_best_plan(run, raw, spec, hostfile)
+        searched = auto_plan.find_best_plan(run, raw, spec, hostfile, calibrations)
     run = searched.plan.run if searched is not None and searched.plan is not None else run
-    total = None if tokens is None else parse_count_option("--tokens", tokens)
-    memory = machine.host_memory().total or None
-    device = find_plan_device(here=here)
     planned = make_plan(
-        run, Path.cwd(), device, tokens=total, price=price, local_memory=memory, with_search=searched is None
+        run,
+        Path.cwd(),
+        find_plan_device(here=here),
+        tokens=None if tokens is None else parse_count_option("--tokens", tokens),
+        price=price,
+        local_memory=machine.host_memory().total or None,
+        with_search=searched is None,
+        calibrations=calibrations,
     )
+    require_calibration(planned, calibrations)
     if searched is not None or request is not None:
         next_command = format_next_after_search(write) if searched is not None and searched.best is not None else ""
     else:

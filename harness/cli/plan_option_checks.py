@@ -37,9 +37,24 @@ def check_options(options: PlanOptions) -> None:
             raise usage_error(f"`--deadline` means nothing with `{name}`", "leave `--deadline` out")
         if options.tokens is None and not options.cheapest:
             raise usage_error("`--deadline` needs the tokens of the run", "add `--tokens 2e9`, as many as it trains")
+    _check_calibration(options)
     if options.spec is not None and not options.cheapest:
         _check_beside_spec(options)
     _check_files(options)
+
+
+def _check_calibration(options: PlanOptions) -> None:
+    """A calibration is of one machine; questions compare machines, or have no step. `--calibrate` plans nothing."""
+    others = {"--params": options.params is not None, "--min-gpus": options.min_gpus, **_questions(options)}
+    name = next((option for option, is_asked in others.items() if is_asked), "")
+    if options.calibration is not None and name:
+        message = f"`--calibration` is for the plan of one run, and `{name}` asks something else"
+        raise usage_error(message, "leave `--calibration` out")
+    for option, value in (("--write", options.write), ("--plot", options.plot)):
+        if options.calibrate and value is not None:
+            raise usage_error(
+                f"`{option}` means nothing with `--calibrate`, which plans nothing", f"leave `{option}` out"
+            )
 
 
 def _check_bare_count(options: PlanOptions) -> None:

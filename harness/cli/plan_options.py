@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from harness.cli.completion import complete_run
+
 _NO_SPEC, _SEARCH = "Without a spec", "Search"
 _Text = str | None
 _Number = int | None
@@ -93,6 +95,24 @@ WriteOption = Annotated[
     _Text,
     typer.Option(
         "--write", metavar="FILE", help="Write the settings that are found as a run spec.", rich_help_panel=_SEARCH
+    ),
+]
+CalibrateOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--calibrate",
+        metavar="RUN",
+        help="Instead of a plan: make a run's step times and peaks this machine's constants. Repeatable.",
+        show_default=False,
+        autocompletion=complete_run,
+    ),
+]
+CalibrationOption = Annotated[
+    _Text,
+    typer.Option(
+        "--calibration",
+        metavar="FILE",
+        help="Plan by the calibration in this file, for such a machine elsewhere; with --calibrate: write it there.",
     ),
 ]
 PlotOption = Annotated[

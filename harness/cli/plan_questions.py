@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from harness.check import auto_plan
+from harness.cli.plan_calibrate import calibrate_by_runs
 from harness.errors import ExitCode
 from harness.plan.bare_count import count_model_states
 from harness.plan.plan_request import PlanRequest
@@ -51,6 +52,8 @@ class PlanOptions:
     hostfile: str | None = None
     world_size: int | None = None
     here: bool = False
+    calibrate: tuple[str, ...] = ()
+    calibration: str | None = None
 
     def to_request(self, *, needs_gpus: bool = True) -> PlanRequest:
         """The run of a few words. Raises UserError where the words are too few; `needs_gpus` False: one GPU where no
@@ -105,8 +108,13 @@ def _answer_min_gpus(options: PlanOptions) -> Answer:
     return Answer(text, search_view.min_gpus_as_dict(result), code)
 
 
+def _answer_calibrate(options: PlanOptions) -> Answer:
+    return Answer(*calibrate_by_runs(options.calibrate, options.calibration))
+
+
 QUESTIONS: tuple[Question, ...] = (
     Question("--params", lambda options: options.params is not None, _answer_params),
+    Question("--calibrate", lambda options: bool(options.calibrate), _answer_calibrate),
     Question("--min-gpus", lambda options: options.min_gpus, _answer_min_gpus),
 )
 

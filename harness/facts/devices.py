@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Accelerator kinds: memory, peak arithmetic, links. Figures of data sheets, each with its source; no measurements.
 
-The sheets of V100-16GB, H100-96GB, H100-NVL, GH200, GB200, B300, GB300, H20, MI325X, MI355X, Gaudi, T4, L4, A10G,
-A6000, RTX3090, RTX5090 and RTX-PRO-6000 were not opened when their rows were written: check a row that you rely on.
+A source that begins with `not opened: ` was not at hand when the row was written: check such a row if you rely on it.
 """
 
 from __future__ import annotations
@@ -57,43 +56,53 @@ def _device(
     return Device(name, mib * MIB, flops_16, flops_32, flops_8, bandwidth * GIGA, link, pcie, network, source)
 
 
+_UNREAD = "not opened: "
 # Columns: MiB; TFLOP/s with 16-bit, 32-bit and 8-bit inputs; GB/s of memory; GB/s in one direction: link, PCIe, network
 # share. Vendors print NVLink as the sum of both directions and TFLOP/s with sparsity: both are halved here. GeForce and
 # RTX: with fp32 accumulation. Where NVLink-C2C joins GPU and host, it stands for PCIe; two GPUs of a GB200 share one.
 _TABLE = (
-    _device("V100-16GB", 16160, (125, 15.7, 0), 900, (150, 16, 12.5), "NVIDIA V100 data sheet"),
+    _device("V100-16GB", 16160, (125, 15.7, 0), 900, (150, 16, 12.5), _UNREAD + "NVIDIA V100 data sheet"),
     _device("V100-32GB", 32768, (125, 15.7, 0), 900, (150, 16, 12.5), "NVIDIA V100 data sheet"),
     _device("A100-40GB", 40960, (312, 19.5, 0), 1555, (300, 32, 25), "NVIDIA A100 data sheet"),
     _device("A100-80GB", 81920, (312, 19.5, 0), 2039, (300, 32, 25), "NVIDIA A100 data sheet"),
     _device("A800-80GB", 81920, (312, 19.5, 0), 2039, (200, 32, 25), "NVIDIA A800 data sheet"),
     _device("H100-80GB", 81559, (989, 67, 1979), 3350, (450, 64, 50), "NVIDIA H100 SXM data sheet"),
-    _device("H100-96GB", 97871, (989, 67, 1979), 3350, (450, 64, 50), "NVIDIA H100 SXM data sheet, 96 GB"),
+    _device("H100-96GB", 97871, (989, 67, 1979), 3350, (450, 64, 50), _UNREAD + "NVIDIA H100 SXM data sheet, 96 GB"),
     _device("H100-PCIe-80GB", 81559, (756, 51, 1513), 2000, (300, 64, 25), "NVIDIA H100 PCIe data sheet"),
-    _device("H100-NVL-94GB", 95830, (835, 60, 1671), 3938, (300, 64, 25), "NVIDIA H100 NVL data sheet"),
+    _device("H100-NVL-94GB", 95830, (835, 60, 1671), 3938, (300, 64, 25), _UNREAD + "NVIDIA H100 NVL data sheet"),
     _device("H800-80GB", 81559, (989, 67, 1979), 3350, (200, 64, 50), "NVIDIA H800 data sheet"),
-    _device("H20-96GB", 97871, (148, 44, 296), 4000, (450, 64, 50), "NVIDIA H20 data sheet"),
+    _device("H20-96GB", 97871, (148, 44, 296), 4000, (450, 64, 50), _UNREAD + "NVIDIA H20 data sheet"),
     _device("H200-141GB", 143771, (989, 67, 1979), 4800, (450, 64, 50), "NVIDIA H200 SXM data sheet"),
-    _device("GH200-96GB", 97871, (990, 67, 1979), 4000, (450, 450, 50), "NVIDIA GH200 data sheet"),
-    _device("GH200-144GB", 146831, (990, 67, 1979), 4900, (450, 450, 50), "NVIDIA GH200 data sheet"),
+    _device("GH200-96GB", 97871, (990, 67, 1979), 4000, (450, 450, 50), _UNREAD + "NVIDIA GH200 data sheet"),
+    _device("GH200-144GB", 146831, (990, 67, 1979), 4900, (450, 450, 50), _UNREAD + "NVIDIA GH200 data sheet"),
     _device("B200-180GB", 183359, (2250, 80, 4500), 8000, (900, 64, 50), "NVIDIA DGX B200 data sheet"),
-    _device("B300-288GB", 275040, (2250, 75, 4500), 8000, (900, 128, 100), "NVIDIA HGX B300 data sheet"),
-    _device("GB200-186GB", 189471, (2500, 80, 5000), 8000, (900, 225, 50), "NVIDIA GB200 NVL72 data sheet"),
-    _device("GB300-288GB", 284208, (2500, 80, 5000), 8000, (900, 225, 100), "NVIDIA GB300 NVL72 data sheet"),
+    _device("B300-288GB", 275040, (2250, 75, 4500), 8000, (900, 128, 100), _UNREAD + "NVIDIA HGX B300 data sheet"),
+    _device("GB200-186GB", 189471, (2500, 80, 5000), 8000, (900, 225, 50), _UNREAD + "NVIDIA GB200 NVL72 data sheet"),
+    _device("GB300-288GB", 284208, (2500, 80, 5000), 8000, (900, 225, 100), _UNREAD + "NVIDIA GB300 NVL72 data sheet"),
     _device("MI300X-192GB", 196592, (1307, 163.4, 2615), 5300, (448, 64, 50), "AMD MI300X data sheet"),
-    _device("MI325X-256GB", 262128, (1307, 163.4, 2615), 6000, (448, 64, 50), "AMD MI325X data sheet"),
-    _device("MI355X-288GB", 294896, (2516, 157.3, 5033), 8000, (538, 64, 50), "AMD MI355X data sheet"),
-    _device("Gaudi2-96GB", 98304, (432, 108, 865), 2450, (262.5, 32, 37.5), "Intel Gaudi 2 and 3 white papers"),
-    _device("Gaudi3-128GB", 131072, (1678, 229, 1678), 3700, (525, 64, 75), "Intel Gaudi 3 white paper"),
-    _device("L40S-48GB", 46068, (362, 91.6, 733), 864, (32, 32, 12.5), "NVIDIA L40S data sheet"),
-    _device("A6000-48GB", 49140, (154.8, 38.7, 0), 768, (32, 32, 3), "NVIDIA RTX A6000 data sheet"),
-    _device("A10G-24GB", 23028, (70, 31.2, 0), 600, (32, 32, 1.6), "AWS EC2 G5 and NVIDIA A10G figures"),
-    _device("L4-24GB", 23034, (121, 30.3, 242), 300, (32, 32, 3), "NVIDIA L4 data sheet"),
-    _device("T4-16GB", 15360, (65, 8.1, 0), 320, (16, 16, 1.6), "NVIDIA T4 data sheet"),
-    _device("RTX3090-24GB", 24576, (71, 35.6, 0), 936, (32, 32, 3), "NVIDIA GA102 white paper"),
-    _device("RTX4090-24GB", 24564, (165, 82.6, 330), 1008, (32, 32, 3), "NVIDIA Ada architecture white paper"),
-    _device("RTX5090-32GB", 32607, (209.5, 104.8, 419), 1792, (64, 64, 3), "NVIDIA RTX Blackwell white paper"),
+    _device("MI325X-256GB", 262128, (1307, 163.4, 2615), 6000, (448, 64, 50), _UNREAD + "AMD MI325X data sheet"),
+    _device("MI355X-288GB", 294896, (2516, 157.3, 5033), 8000, (538, 64, 50), _UNREAD + "AMD MI355X data sheet"),
     _device(
-        "RTX-PRO-6000-96GB", 97887, (503.8, 125, 1007), 1792, (64, 64, 12.5), "NVIDIA RTX PRO Blackwell white paper"
+        "Gaudi2-96GB", 98304, (432, 108, 865), 2450, (262.5, 32, 37.5), _UNREAD + "Intel Gaudi 2 and 3 white papers"
+    ),
+    _device("Gaudi3-128GB", 131072, (1678, 229, 1678), 3700, (525, 64, 75), _UNREAD + "Intel Gaudi 3 white paper"),
+    _device("L40S-48GB", 46068, (362, 91.6, 733), 864, (32, 32, 12.5), "NVIDIA L40S data sheet"),
+    _device("A6000-48GB", 49140, (154.8, 38.7, 0), 768, (32, 32, 3), _UNREAD + "NVIDIA RTX A6000 data sheet"),
+    _device("A10G-24GB", 23028, (70, 31.2, 0), 600, (32, 32, 1.6), _UNREAD + "AWS EC2 G5 and NVIDIA A10G figures"),
+    _device("L4-24GB", 23034, (121, 30.3, 242), 300, (32, 32, 3), _UNREAD + "NVIDIA L4 data sheet"),
+    _device("T4-16GB", 15360, (65, 8.1, 0), 320, (16, 16, 1.6), _UNREAD + "NVIDIA T4 data sheet"),
+    _device("RTX3090-24GB", 24576, (71, 35.6, 0), 936, (32, 32, 3), _UNREAD + "NVIDIA GA102 white paper"),
+    _device("RTX4090-24GB", 24564, (165, 82.6, 330), 1008, (32, 32, 3), "NVIDIA Ada architecture white paper"),
+    _device(
+        "RTX5090-32GB", 32607, (209.5, 104.8, 419), 1792, (64, 64, 3), _UNREAD + "NVIDIA RTX Blackwell white paper"
+    ),
+    _device(
+        "RTX-PRO-6000-96GB",
+        97887,
+        (503.8, 125, 1007),
+        1792,
+        (64, 64, 12.5),
+        _UNREAD + "NVIDIA RTX PRO Blackwell white paper",
     ),
 )
 CPU = Device("cpu", 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, "the host's own memory")

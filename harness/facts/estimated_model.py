@@ -52,6 +52,10 @@ _NAMES = {
 _REQUIRED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 _TEXT_KEYS = ("text_config", "language_config", "llm_config")
 _GATED = ("silu", "swi", "glu")
+_SQUARED_PLAIN_WIDTH = 3
+"""Hidden sizes: with `relu2` BitNet has a gate and a width of 2.7, the others (Arcee, Jais, NanoChat, Nemotron,
+Persimmon) have none and at least three; by the classes of transformers 5.24.
+"""
 _OTHER_LAYERS = (
     "hybrid_override_pattern",
     "mamba_n_heads",
@@ -110,11 +114,15 @@ def _first(value: Any) -> Any:
 
 
 def _is_gated(values: Mapping[str, Any]) -> bool:
-    """Has the MLP a gate? By the name of its activation, else by a width that is not four times the hidden size."""
-    activation = values.get("activation")
+    """Has the MLP a gate? By the name of its activation, with `relu2` by a narrow width; else by a width that is not
+    four times the hidden size.
+    """
+    activation, width = values.get("activation"), values.get("intermediate_size")
+    if activation == "relu2" and isinstance(width, int):
+        return width < _SQUARED_PLAIN_WIDTH * int(values["hidden_size"])
     if isinstance(activation, str):
         return any(word in activation.lower() for word in _GATED) or "hidden_activation" in values
-    return values.get("intermediate_size") not in (None, 4 * values["hidden_size"])
+    return width not in (None, 4 * values["hidden_size"])
 
 
 def _build(fields: ConfigFields) -> Parts:

@@ -66,6 +66,12 @@ RUN = (
     since_v2("sequence_parallel", "count", "ranks", "degree of sequence parallelism"),
     since_v2("hosts", "texts", "", "host of each rank, in rank order"),
     since_v2("device", "text", "", "rank 0's accelerator as its driver calls it, or `cpu`"),
+    since_v2(
+        "machine",
+        "map",
+        "",
+        "rank 0's host: `cpu`, `host_memory_bytes`, and versions of `torch`, `deepspeed` and `harness`",
+    ),
     since_v2("device_memory_bytes", "count", "bytes", "memory of rank 0's accelerator; none on a CPU"),
     since_v2(
         "device_peak_flops", "number", "FLOP/s", "peak of one device in this run's number format; none where not known"

@@ -62,4 +62,8 @@ packing, each length of rows is a shape, so that host memory grows with the step
 
 `ONEDNN_PRIMITIVE_CACHE_CAPACITY=0` halves the growth, because that cache holds only a part of it. With
 `data.pad_to_multiple_of: 64` there are `max_length` / 64 lengths. `python benchmarks/bf16_shapes.py` measures it.
+
+## MM016 calibration-left-out
+The file of `harness plan --calibrate` cannot be used: it is torn, was edited, or another release wrote it. The plan is
+made with the planner's own rates.
 """

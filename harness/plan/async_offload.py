@@ -78,7 +78,7 @@ AsyncOffload = ZenFlow | SuperOffload
 
 
 def read_async_offload(settings: PlanSettings, zero: object, max_grad_norm: float) -> AsyncOffload | None:
-    """What a `zero_optimization` block asks for at stage 3 with the optimizer on the CPU; None for neither."""
+    """The variant that a `zero_optimization` block wants at stage 3 with the optimizer on the CPU; None for neither."""
     if settings.stage != 3 or settings.optimizer_device != "cpu" or not isinstance(zero, Mapping):
         return None
     zenflow, offload = zero.get("zenflow"), zero.get("offload_optimizer")

@@ -88,7 +88,7 @@ def hardware_flops_per_token(model: ModelFacts, sequence: int, checkpointing: bo
 
 
 def model_flops_per_token(model: ModelFacts, sequence: int) -> float:
-    """What MFU counts: 6 N + 12 L a d s, attention in full and nothing recomputed (PaLM, arXiv 2204.02311, appendix B).
+    """MFU counts 6 N + 12 L a d s, attention in full and nothing recomputed (PaLM, arXiv 2204.02311, appendix B).
 
     N is the active parameters that are multiplied with: no norms, no input embedding.
     """

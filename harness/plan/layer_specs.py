@@ -48,7 +48,14 @@ def _is_match(spec: LayerSpec, name: str, family: str) -> bool:
     types = spec.get("model_types")
     if isinstance(types, list | tuple) and types and family not in [str(type_).lower() for type_ in types]:
         return False
-    return any(regex.match(name) for regex in compile_patterns(spec))
+    patterns = spec.get("patterns")
+    if not isinstance(patterns, list | tuple):
+        return False
+    for pattern in patterns:  # a search asks this a million times
+        regex = compile_pattern(pattern) if isinstance(pattern, str) else None
+        if regex is not None and regex.match(name):
+            return True
+    return False
 
 
 def compile_patterns(spec: LayerSpec) -> list[re.Pattern[str]]:

@@ -21,6 +21,7 @@ from harness.plan.rates import Rates
 from harness.plan.resolved_run import ResolvedRun
 from harness.plan.settings_search import HEADROOM, rank_alternatives, search_settings
 from harness.plan.step_time import estimate_step_time
+from harness.plan.step_work import StepWork, count_step_work
 from harness.plan.zero_partitions import count_trainable
 
 GPUS_PER_HOST = 8
@@ -60,29 +61,34 @@ class MachineCost:
         return self.cost.money or 0.0
 
 
-def list_candidates(run: ResolvedRun, model: ModelFacts, rates: Rates) -> tuple[Alternative, ...]:
-    """Every setting of the search with its memory and no time: the same for all kinds of GPU."""
-    return search_settings(run, model, None, Capacity(None, None, None), rates)
+class Candidates:
+    """Every setting of the search on a number of GPUs with its memory, for all kinds of GPU; none is on disks, of which
+    no machine is known. `stage`: this stage alone.
+    """
 
+    def __init__(self, run: ResolvedRun, model: ModelFacts, rates: Rates, stage: int | None = None) -> None:
+        self.model, self.rates = model, rates
+        found = search_settings(run, model, None, Capacity(None, None, None), rates, with_nvme=False)
+        self._all = tuple(each for each in found if stage in (None, each.settings.stage))
+        self._works: dict[int, StepWork] = {}
 
-def estimate_costs(
-    model: ModelFacts, candidates: Iterable[Alternative], machine: Machine, rates: Rates, tokens: float
-) -> tuple[MachineCost, ...]:
-    """The candidates that fit with headroom, cheapest first: the largest micro-batch of each place."""
-    timed = _timed(model, _largest_micro_batches(_fitting(candidates, machine.capacity)), machine.device, rates)
-    return tuple(sorted(_costs(model, timed, machine, rates, tokens), key=lambda each: each.money))
+    def estimate_costs(self, machine: Machine, tokens: float) -> tuple[MachineCost, ...]:
+        """The candidates that fit with headroom, cheapest first: the largest micro-batch of each place."""
+        timed = self._timed(_largest_micro_batches(_fitting(self._all, machine.capacity)), machine.device)
+        costs = _costs(self.model, timed, machine, self.rates, tokens)
+        return tuple(sorted(costs, key=lambda each: each.money))
 
+    def rank_on_machine(self, machine: Machine) -> tuple[Alternative, ...]:
+        """The candidates that fit with headroom in the order of the search."""
+        return rank_alternatives(self._timed(_fitting(self._all, machine.capacity), machine.device))
 
-def rank_on_machine(
-    model: ModelFacts, candidates: Iterable[Alternative], machine: Machine, rates: Rates
-) -> tuple[Alternative, ...]:
-    """The candidates that fit with headroom in the order of the search."""
-    return rank_alternatives(_timed(model, _fitting(candidates, machine.capacity), machine.device, rates))
-
-
-def _timed(model: ModelFacts, fitting: Iterable[Alternative], device: Device, rates: Rates) -> Iterator[Alternative]:
-    for each in fitting:
-        yield replace(each, time=estimate_step_time(model, each.settings, device, rates))
+    def _timed(self, fitting: Iterable[Alternative], device: Device) -> Iterator[Alternative]:
+        """With the time of a step; the work is the same on every kind, and counted once."""
+        for each in fitting:
+            work = self._works.get(id(each.settings))
+            if work is None:
+                work = self._works[id(each.settings)] = count_step_work(self.model, each.settings)
+            yield replace(each, time=estimate_step_time(self.model, each.settings, device, self.rates, work=work))
 
 
 def _costs(
@@ -120,7 +126,7 @@ def _largest_micro_batches(candidates: Iterable[Alternative]) -> Iterable[Altern
 
 
 def place_of(settings: PlanSettings) -> tuple[object, ...]:
-    """What distinguishes settings but for their batch: stage, offload, parallel sizes, recomputation."""
+    """All that distinguishes settings but for their batch: stage, offload, parallel sizes, recomputation."""
     return (
         settings.stage,
         settings.optimizer_device,

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+from harness.plan.calibration import Calibration, RateFactor
 from harness.plan.memory_estimate import MemoryEstimate
 
 PEAK_NAMES = ("allocated", "reserved", "nvidia_smi")
@@ -18,15 +20,46 @@ class MemoryPeak(NamedTuple):
     range: tuple[int, int]
 
 
-def peaks_of(memory: MemoryEstimate, capacity: int | None = None) -> tuple[MemoryPeak, ...]:
-    """The three of them. An allocator reserves no more than the GPU has: `capacity` bounds what tensors do not need."""
-    return (
-        MemoryPeak("allocated", memory.allocated_peak, memory.allocated_peak_range),
-        _bound("reserved", memory.reserved_peak, memory.reserved_peak_range, memory, capacity),
-        _bound("nvidia_smi", memory.nvidia_smi_peak, memory.nvidia_smi_peak_range, memory, capacity),
+def peaks_of(
+    memory: MemoryEstimate, capacity: int | None = None, calibration: Calibration | None = None
+) -> tuple[MemoryPeak, ...]:
+    """The three of them, with the factors of a calibration. An allocator reserves no more than the GPU has: `capacity`
+    bounds what tensors do not need.
+    """
+    planned = tuple(
+        MemoryPeak(name, getattr(memory, f"{name}_peak"), getattr(memory, f"{name}_peak_range")) for name in PEAK_NAMES
     )
+    peaks = planned if calibration is None else scale_peaks(planned, calibration.allocated, calibration.reserved)
+    tensors = peaks[0]
+    limit = max(capacity, tensors.bytes) if capacity else None
+    return (tensors, *(_bound(peak, limit) for peak in peaks[1:]))
 
 
-def _bound(name: str, size: int, bounds: tuple[int, int], memory: MemoryEstimate, capacity: int | None) -> MemoryPeak:
-    limit = max(capacity, memory.allocated_peak) if capacity else max(size, *bounds)
-    return MemoryPeak(name, min(size, limit), (min(bounds[0], limit), min(bounds[1], limit)))
+def _bound(peak: MemoryPeak, limit: int | None) -> MemoryPeak:
+    low, high = peak.range
+    return peak if limit is None else MemoryPeak(peak.name, min(peak.bytes, limit), (min(low, limit), min(high, limit)))
+
+
+def scale_peaks(
+    peaks: Sequence[MemoryPeak], allocated: RateFactor | None, reserved: RateFactor | None
+) -> tuple[MemoryPeak, ...]:
+    """The same with the factors of a machine on the tensors, and on what the allocator reserves for them. `nvidia-smi`
+    keeps what it adds, which no run measures.
+    """
+    planned = {peak.name: peak for peak in peaks}
+    if allocated is None or "allocated" not in planned:
+        return tuple(peaks)
+    scaled = {"allocated": _scale_peak("allocated", planned["allocated"].bytes, allocated)}
+    if reserved is not None and "reserved" in planned:
+        both = RateFactor(factor=allocated.factor * reserved.factor, spread=allocated.spread * reserved.spread)
+        scaled["reserved"] = after = _scale_peak("reserved", planned["allocated"].bytes, both)
+        if "nvidia_smi" in planned:
+            before, smi = planned["reserved"], planned["nvidia_smi"]
+            low, high = (smi.range[i] - before.range[i] + after.range[i] for i in (0, 1))
+            scaled["nvidia_smi"] = MemoryPeak("nvidia_smi", smi.bytes - before.bytes + after.bytes, (low, high))
+    return tuple(scaled.get(peak.name, peak) for peak in peaks)
+
+
+def _scale_peak(name: str, size: int, by: RateFactor) -> MemoryPeak:
+    middle = size * by.factor
+    return MemoryPeak(name, round(middle), (round(middle / by.spread), round(middle * by.spread)))

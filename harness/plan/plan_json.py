@@ -8,12 +8,14 @@ from typing import Any
 
 from harness.facts.model_lookup import ModelFacts
 from harness.plan.alternatives import Alternative
+from harness.plan.calibration import Calibration
 from harness.plan.memory_estimate import MemoryEstimate
 from harness.plan.memory_items import PHASES, MemoryItem
 from harness.plan.memory_peaks import PEAK_NAMES, peaks_of
 from harness.plan.planner import Plan
 from harness.plan.step_time import StepTime
 from harness.plan.tuned_defaults.impact import DefaultImpact
+from harness.plan.unknown_inputs import unknown_inputs
 
 FORMAT_VERSION = 1
 
@@ -34,7 +36,7 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "bytes_per_parameter": asdict(plan.settings.bytes_per_parameter) if plan.settings else None,
         "model_states_per_rank_bytes": memory.model_state_bytes if memory else None,
         "gpu_peak_bytes": memory.gpu_peak if memory else None,
-        **_peaks_json(memory, plan.capacity.gpu),
+        **_peaks_json(memory, plan.capacity.gpu, plan.calibration),
         "gpu_peak_phase": memory.gpu_peak_phase if memory else None,
         "host_peak_bytes": memory.host_peak if memory else None,
         "host_peak_phase": memory.host_peak_phase if memory else None,
@@ -59,6 +61,9 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "async_offloads": [_alternative_json(plan, alternative) for alternative in plan.async_offloads],
         "fastest_that_fit": [_alternative_json(plan, alternative) for alternative in plan.fastest_fitting],
         "chosen": [_impact_json(impact) for impact in plan.tuned_defaults_impact],
+        "calibration": plan.calibration.summary() if plan.calibration else None,
+        "calibration_note": plan.calibration_note or None,
+        "unknown_inputs": [each._asdict() for each in unknown_inputs(plan)],
         "assumptions": list(plan.rates.as_text(plan.device)) if plan.time and plan.device else [],
         "findings": [
             {"gate": finding.gate, "severity": finding.severity, "message": finding.message, "key": finding.key}
@@ -75,8 +80,8 @@ def _no_time_reason(plan: Plan) -> str | None:
     return "the memory is not planned" if plan.memory is None else "the speed of the device is not known"
 
 
-def _peaks_json(memory: MemoryEstimate | None, capacity: int | None) -> dict[str, Any]:
-    peaks = {peak.name: peak for peak in peaks_of(memory, capacity)} if memory else {}
+def _peaks_json(memory: MemoryEstimate | None, capacity: int | None, calibration: Calibration | None) -> dict[str, Any]:
+    peaks = {peak.name: peak for peak in peaks_of(memory, capacity, calibration)} if memory else {}
     body: dict[str, Any] = {}
     for name in PEAK_NAMES:
         peak = peaks.get(name)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from harness.patches.patch_registry import is_planned
+from harness.patches.patch_registry import PatchFacts, is_planned
 from harness.plan.bytes_per_parameter import BytesPerParameter
 from harness.plan.optimizer_states import Optimizer
 from harness.plan.patch_facts import patch_facts
@@ -202,6 +202,7 @@ def settings_of(run: ResolvedRun) -> PlanSettings | None:
     is_offloaded = optimizer_device != "none"
     master, state = _master_and_state_bytes(spec) if mixed else (4, 4)
     checkpointing = spec.train.gradient_checkpointing
+    facts = patch_facts(run)
     return PlanSettings(
         stage=stage,
         optimizer_device=optimizer_device,
@@ -252,11 +253,13 @@ def settings_of(run: ResolvedRun) -> PlanSettings | None:
             default.key == "zero_optimization.leaf_module.classes" for default in run.tuned_defaults or ()
         ),
         packing=spec.data.packing,
-        loss_chunk_size=run.loss_chunk_size if _is_patched(run, "chunked-loss") else 0,
+        loss_chunk_size=run.loss_chunk_size if _is_patched(run, facts, "chunked-loss") else 0,
         tensor_plan=TensorPlanChoice.from_block(spec.deepspeed.get("tensor_parallel")),
         separate_offload_grads=optimizer_device != "none"
-        and not (_is_patched(run, "cpu-offload-single-grad") or _is_patched(run, "nvme-offload-no-grad-swap")),
-        keeps_first_step_states=not _is_patched(run, "nvme-release", stage=3, optimizer_device="nvme"),
+        and not (
+            _is_patched(run, facts, "cpu-offload-single-grad") or _is_patched(run, facts, "nvme-offload-no-grad-swap")
+        ),
+        keeps_first_step_states=not _is_patched(run, facts, "nvme-release", stage=3, optimizer_device="nvme"),
         trainable=TrainableChoice.from_spec(spec.model),
         compiled=bool(spec.train.torch_compile),
         binds_cores=bool(spec.launch.bind_cores_to_rank),
@@ -272,12 +275,11 @@ def settings_of(run: ResolvedRun) -> PlanSettings | None:
     )
 
 
-def _is_patched(run: ResolvedRun, name: str, **alternative: Any) -> bool:
+def _is_patched(run: ResolvedRun, facts: PatchFacts, name: str, **alternative: Any) -> bool:
     """Will the harness change DeepSpeed so? It does nothing to a run that a DeepSpeed JSON stands for.
 
     `alternative`: facts of other settings of this run, which the plan compares; swapping is pipelined in them.
     """
-    facts = patch_facts(run)
     if alternative:
         facts = facts._replace(is_swapping_pipelined=True, **alternative)
     return run.kind == "spec" and is_planned(name, facts, run.spec.launch.patches)

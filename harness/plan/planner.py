@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from harness.facts.devices import DEVICES, TERA, Device, describe_device, find_device
 from harness.facts.model_lookup import ModelFacts, ModelLookup, find_model
@@ -19,6 +19,7 @@ from harness.plan.async_offload import (
     with_async_offload,
     with_current_row,
 )
+from harness.plan.cluster_sizes import parse_size
 from harness.plan.cost_range import CostRange, cost_range
 from harness.plan.goodput import CheckpointCost, checkpoint_cost
 from harness.plan.memory_estimate import Capacity, Fit, MemoryEstimate, check_fit, estimate_memory
@@ -33,16 +34,12 @@ from harness.plan.tuned_defaults.rules import with_tuned_defaults
 from harness.plan.zero_partitions import count_trainable
 from harness.spec.sections.cluster_spec import ClusterSpec
 from harness.spec.sections.data_spec import DataSpec
-from harness.units import format_bytes, parse_bytes, pluralize
+from harness.units import format_bytes, parse_bytes
 
-_BOUNDS: dict[str, tuple[int, int | None]] = {
-    "cluster.gpu_memory": (10**8, 10**14),
-    "cluster.gpu_memory_bandwidth": (10**9, 10**15),
-    "cluster.host_memory": (10**8, 10**16),
-    "cluster.nvme": (10**8, 10**18),
-}
-"""Bytes, or bytes a second: below is a size whose unit was forgotten, above is a slip."""
-_SIZE_EXAMPLES = {"cluster.nvme": "write it as `8x3.5TB`", "cluster.gpu_memory_bandwidth": "write it as `3.35TB/s`"}
+if TYPE_CHECKING:  # a check of a file plans, and needs no calibration
+    from harness.plan.calibration import Calibration
+    from harness.plan.calibration_file import Calibrations
+
 _TABLE_SUFFIXES = (".jsonl", ".json", ".csv", ".parquet", ".arrow")
 
 
@@ -78,6 +75,9 @@ class Plan:
     tokens: float | None = None
     price: float | None = None
     """Of the whole run, and of a GPU and hour."""
+    calibration: Calibration | None = None
+    calibration_note: str = ""
+    """Why a calibration of such GPUs is not of the machine of this plan."""
 
     @property
     def cost(self) -> CostRange | None:
@@ -128,16 +128,21 @@ def make_plan(
     local_memory: int | None = None,
     with_alternatives: bool = True,
     with_search: bool = True,
+    calibrations: Calibrations | None = None,
+    build: bool = True,
 ) -> Plan:
     """Plan a run; `base_dir` is the folder that a relative `model.name_or_path` starts from. `gpu` is
     the kind of device where the spec names none (`cpu`: this machine has no other). `tokens` of the whole run and
     `price` a GPU and hour give hours and money. `local_memory` is that of this machine: the capacity of a CPU run that
     names no hosts and no `cluster.host_memory`. Without alternatives the plan is that of the run alone; without a
-    search it has no fastest ones. Raises nothing.
+    search it has no fastest ones. The one of `calibrations` that is of its machine scales its rates. Without
+    `build`, for a run of somebody else, no program is started, and a family without a formula is estimated. Raises
+    nothing.
     """
     run = with_tuned_defaults(run, base_dir)
     spec = run.spec
-    lookup = find_model(spec.model.name_or_path, spec.model.config, base_dir, spec.model.revision, build=True)
+    named = spec.model
+    lookup = find_model(named.name_or_path, named.config, base_dir, named.revision, build=build, estimate=not build)
     device, rates, capacity, cluster_findings = _resolve_cluster(run, gpu)
     settings = settings_of(run)
     is_local = _is_local_cpu_run(run, device, capacity, settings)
@@ -149,6 +154,11 @@ def make_plan(
     plan = replace(plan, is_capacity_local=is_local and local_memory is not None, tokens=tokens, price=price)
     if lookup.facts is None or settings is None:
         return plan
+    if calibrations is not None:
+        chosen, note = calibrations.choose_for(device, settings, spec.cluster)
+        rates = rates if chosen is None else replace(rates, scale=chosen.scale, spread=chosen.spread)
+        findings = (*plan.findings, *([calibrations.finding] if calibrations.finding else []))
+        plan = replace(plan, rates=rates, findings=findings, calibration=chosen, calibration_note=note)
     model = lookup.facts
     memory = estimate_memory(model, settings, device)
     fit = check_fit(memory, capacity)
@@ -169,7 +179,7 @@ def make_plan(
         findings=(
             *findings,
             *_built_model_findings(lookup),
-            *_row_length_findings(run, device),
+            *_row_kernel_findings(run, device),
             *_check_capacity(memory, capacity, fit),
         ),
         checkpoint_cost=checkpoints,
@@ -199,8 +209,8 @@ def _is_local_cpu_run(
 def _resolve_cluster(run: ResolvedRun, gpu: str | None) -> tuple[Device | None, Rates, Capacity, tuple[Finding, ...]]:
     """The device, the rates and the sizes of the spec. An unreadable figure is a finding and is left out."""
     cluster = run.spec.cluster
-    host, findings = _parse_size("cluster.host_memory", cluster.host_memory, parse_bytes)
-    disks, disk_findings = _parse_size("cluster.nvme", cluster.nvme, parse_disks)
+    host, findings = parse_size("cluster.host_memory", cluster.host_memory, parse_bytes)
+    disks, disk_findings = parse_size("cluster.nvme", cluster.nvme, parse_disks)
     device, device_findings = _resolve_device(cluster, gpu)
     findings += (*disk_findings, *device_findings)
     rates = Rates()
@@ -216,8 +226,8 @@ def _resolve_cluster(run: ResolvedRun, gpu: str | None) -> tuple[Device | None, 
 def _resolve_device(cluster: ClusterSpec, gpu: str | None) -> tuple[Device | None, tuple[Finding, ...]]:
     """The kind of GPU with the spec's own figures. An unreadable figure is a finding and is left out."""
     name = cluster.gpu or gpu or ""
-    memory, findings = _parse_size("cluster.gpu_memory", cluster.gpu_memory, parse_bytes)
-    bandwidth, rate_findings = _parse_size("cluster.gpu_memory_bandwidth", cluster.gpu_memory_bandwidth, _parse_rate)
+    memory, findings = parse_size("cluster.gpu_memory", cluster.gpu_memory, parse_bytes)
+    bandwidth, rate_findings = parse_size("cluster.gpu_memory_bandwidth", cluster.gpu_memory_bandwidth, _parse_rate)
     flops = cluster.gpu_tflops and cluster.gpu_tflops * TERA
     return describe_device(name, memory, flops, bandwidth, find_device(name)), findings + rate_findings
 
@@ -226,7 +236,7 @@ def _parse_rate(text: str | int) -> int:
     return int(parse_rate(text))
 
 
-def _row_length_findings(run: ResolvedRun, device: Device | None) -> tuple[Finding, ...]:
+def _row_kernel_findings(run: ResolvedRun, device: Device | None) -> tuple[Finding, ...]:
     """The memory that is not planned: oneDNN's kernels for each length of rows, in bf16 on a CPU."""
     data = run.spec.data
     is_cpu_bf16 = device is not None and device.is_cpu and run.spec.precision.bf16
@@ -282,24 +292,6 @@ def _check_capacity(memory: MemoryEstimate, capacity: Capacity, fit: Fit) -> tup
         message += "; training itself fits"
     fix = Fix("choose a row of `Alternatives` that fits, or more ranks")
     return (Finding("MM005", "warning", message, f"cluster.{key}", fix=fix),)
-
-
-def _parse_size(
-    key: str, text: str | int | None, parse: Callable[[str | int], int]
-) -> tuple[int | None, tuple[Finding, ...]]:
-    if text is None:
-        return None, ()
-    smallest, largest = _BOUNDS.get(key, (0, None))
-    try:
-        size = parse(text)
-        if size < smallest:
-            raise ValueError(f"`{text}` is {pluralize(size, 'byte')}, which no such machine has")
-        if largest is not None and size > largest:
-            raise ValueError(f"`{text}` is more than {format_bytes(largest)}, which no such machine has")
-        return size, ()
-    except ValueError as error:
-        fix = Fix(_SIZE_EXAMPLES.get(key, "write a size such as `2TB` or `1024GiB`"))
-        return None, (Finding("MM004", "warning", str(error), key=key, fix=fix),)
 
 
 def _check_inputs(

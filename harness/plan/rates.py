@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, replace
 
 from harness.facts.devices import Device
-from harness.plan.fitted_rates import FITTED, UNSCALED, Scale, Spread
+from harness.plan.fitted_rates import FITTED, MEASURED_HOST_SPREAD, UNSCALED, Scale, Spread
 from harness.spec.run_spec import ClusterSpec
 from harness.units import parse_bytes
 
@@ -138,7 +138,10 @@ def rates_of(cluster: ClusterSpec) -> Rates:
     for key, name in (("compute_efficiency", "efficiency"), ("failure_hours_per_gpu", "failure_hours")):
         if getattr(cluster, key) is not None:
             overrides[name] = getattr(cluster, key)
-    return replace(Rates(), **overrides)  # type: ignore[arg-type]
+    rates = replace(Rates(), **overrides)  # type: ignore[arg-type]
+    if not rates.host_memory:
+        return rates
+    return replace(rates, spread=replace(rates.spread, cpu_optimizer=MEASURED_HOST_SPREAD))
 
 
 def override_links(device: Device | None, cluster: ClusterSpec) -> Device | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
+from harness.facts.secret_names import HIDDEN, is_secret
 from harness.plan.batch_sizes import BatchSizes, resolve_batch_sizes
 from harness.plan.tuned_default import TunedDefault
 from harness.spec.hostfile import Cluster
@@ -64,12 +65,14 @@ class ResolvedRun(NamedTuple):
         return next(defaults, 0) if spec_size is None else spec_size
 
     def to_json(self) -> dict[str, Any]:
-        """The content of `spec.resolved.json`, which every rank reads and nobody derives again."""
+        """The content of `spec.resolved.json`, which every rank reads and nobody derives again. Secrets
+        of `launch.env` are withheld: ranks have them in their environment.
+        """
         body: dict[str, Any] = {
             "format_version": FORMAT_VERSION,
             "name": self.name,
-            "spec": self.spec.model_dump(mode="json"),
-            "written": self.spec.model_dump(mode="json", exclude_unset=True),
+            "spec": _hide_secrets(self.spec.model_dump(mode="json")),
+            "written": _hide_secrets(self.spec.model_dump(mode="json", exclude_unset=True)),
             "hosts": [[host.name, host.slots] for host in self.cluster.hosts] if self.cluster else None,
             "degrees": {
                 "world": self.parallel_dims.world_size,
@@ -119,6 +122,12 @@ class ResolvedRun(NamedTuple):
             batch=BatchSizes(batch["per_device"], batch["accumulation"], batch["global"]),
             tuned_defaults=None if defaults is None else tuple(TunedDefault.from_json(default) for default in defaults),
         )
+
+
+def _hide_secrets(spec: dict[str, Any]) -> dict[str, Any]:
+    env = spec.get("launch", {}).get("env", {})
+    env.update({name: HIDDEN for name, value in env.items() if is_secret(name, value)})
+    return spec
 
 
 def _has_values(new: Any, old: Any) -> bool:

@@ -91,9 +91,11 @@ def search_settings(
     rates: Rates | None = None,
     *,
     vary_parallel_dims: bool = True,
+    with_nvme: bool = True,
 ) -> tuple[Alternative, ...]:
     """Every alternative of a run that has its tuned defaults, best first: those that fit with headroom by seconds a
     step, then the others by the memory that they lack. Empty while the run's ranks or micro-batch are unknown.
+    `with_nvme`: offload to disks too.
     """
     settings = settings_of(run)
     if settings is None:
@@ -102,6 +104,8 @@ def search_settings(
     alternatives: list[Alternative] = []
     partitions: dict[PlanSettings, ZeroPartitions] = {}
     for base in _stage_and_offload_settings(model, settings, vary_parallel_dims):
+        if not with_nvme and "nvme" in (base.optimizer_device, base.param_device):
+            continue
         for sketch in _batch_settings(base, settings):
             other = candidates.resolve(sketch)
             if other is None:

@@ -23,7 +23,17 @@ _MESSAGE_LATENCY = 20e-6
 """Seconds of one message between pipeline stages, without its bytes."""
 _COMPUTE, _CPU_OPTIMIZER, _NVME = "compute", "CPU optimizer", "NVMe"
 _AFTER_STEP = "parameters gathered after the step"
-_BATCH_INDEPENDENT = (_CPU_OPTIMIZER, _NVME, "PCIe at the step", _AFTER_STEP, "GPU optimizer")
+PARTS_OF_UPDATE = (_CPU_OPTIMIZER, _NVME, "PCIe at the step", _AFTER_STEP, "GPU optimizer")
+"""Parts of the optimizer's step, which do not depend on the batch; all others are of the passes."""
+_RATES = {
+    _COMPUTE: "compute",
+    _CPU_OPTIMIZER: "cpu_optimizer",
+    _NVME: "nvme",
+    "parameters from NVMe": "nvme",
+    "PCIe": "pcie",
+    "PCIe at the step": "pcie",
+    "GPU optimizer": "gpu_optimizer",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +90,15 @@ def estimate_step_time(
     device: Device | None,
     rates: Rates | None = None,
     fitted: FittedRates = FITTED,
+    work: StepWork | None = None,
 ) -> StepTime | None:
-    """The estimate, or None without a device whose peak is known."""
+    """The estimate, or None without a device whose peak is known. `work`: that of these settings, where the caller has
+    counted it already.
+    """
     if device is None or device.is_cpu:
         return None
     rates = rates or Rates()
-    work, links = count_step_work(model, settings), group_rates(settings, device, rates)
+    work, links = work or count_step_work(model, settings), group_rates(settings, device, rates)
     parts = time_parts(work, settings, device, rates, links, fitted)
     seconds = sum(part.exposed for part in parts)
     fast = sum(part.exposed / part.scatter for part in parts)
@@ -96,7 +109,7 @@ def estimate_step_time(
         seconds=seconds,
         bottleneck=max(parts, key=lambda part: part.exposed).name,
         parts=tuple(parts),
-        fixed_seconds=sum(part.exposed for part in parts if part.name in _BATCH_INDEPENDENT),
+        fixed_seconds=sum(part.exposed for part in parts if part.name in PARTS_OF_UPDATE),
         tokens_per_step=settings.tokens_per_step,
         mfu=flops / (seconds * peak * settings.world_size),
         fast_seconds=fast,
@@ -117,14 +130,17 @@ def time_parts(
     return [_scale_part(part, rates, compute.attention_share) for part in parts if part.seconds > 0]
 
 
+def rate_of_part(name: str) -> str:
+    """The field of `Scale` and `Spread` that a part of a step goes by."""
+    return _RATES.get(name, "collectives")
+
+
 def _scale_part(part: TimePart, rates: Rates, attention_share: float) -> TimePart:
     """The part by a calibration, with its scatter; that of compute lies between products and attention."""
-    scale, spread = rates.scale, rates.spread
-    factor, scatter = {
-        _COMPUTE: (scale.compute, spread.compute ** (1 - attention_share) * spread.attention**attention_share),
-        _CPU_OPTIMIZER: (scale.cpu_optimizer, spread.cpu_optimizer),
-        _NVME: (scale.nvme, spread.nvme),
-    }.get(part.name, (scale.collectives, spread.collectives))
+    rate, spread = rate_of_part(part.name), rates.spread
+    factor, scatter = getattr(rates.scale, rate), getattr(spread, rate)
+    if part.name == _COMPUTE:
+        scatter = scatter ** (1 - attention_share) * spread.attention**attention_share
     return TimePart(part.name, part.seconds * factor, part.exposed * factor, scatter)
 
 

@@ -38,7 +38,7 @@ _LAYER_WEIGHTS = 2
 
 
 class TensorPlanChoice(NamedTuple):
-    """What a run says about AutoTP's plan: `tensor_parallel.preset_model` in lower case, `.partition_config`, and
+    """A run's words about AutoTP's plan: `tensor_parallel.preset_model` in lower case, `.partition_config`, and
     `.vocab_parallel_lm_head`.
     """
 

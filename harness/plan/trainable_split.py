@@ -24,7 +24,7 @@ DEFAULT_TARGETS: Mapping[str, tuple[str, ...]] = {
     "gpt_neox": ("query_key_value",),
     "gpt2": ("c_attn",),
 }
-"""What `peft` adapts where `target_modules` is left out, by `model_type`."""
+"""The modules that `peft` adapts where `target_modules` is left out, by `model_type`."""
 _LAYER_INDEX = re.compile(r".*\.[^.]*\.(\d+)\.")
 _TARGETS_OUTSIDE_EXPERTS = frozenset({"q_proj", "k_proj", "v_proj", "o_proj", "qkv_proj", "out_proj", "dense"})
 _CONV1D_FAMILIES = frozenset({"gpt2"})
@@ -33,7 +33,7 @@ _CONV1D_FAMILIES = frozenset({"gpt2"})
 
 @dataclass(frozen=True, slots=True)
 class TrainableChoice:
-    """What a spec says about the trainable parameters."""
+    """A spec's choice of the trainable parameters."""
 
     lora: LoraSpec | None = None
     freeze: tuple[str, ...] = ()

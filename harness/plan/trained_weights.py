@@ -54,7 +54,7 @@ class _Input(NamedTuple):
 
 
 class ModelTraining(NamedTuple):
-    """What is trained of a model: of each layer, and of what comes after the layers."""
+    """The trained part of a model: of each layer, and of what comes after the layers."""
 
     layers: tuple[LayerTraining, ...]
     weights: frozenset[str]

@@ -34,9 +34,9 @@ GPU_PROCESS = 2_000_000_000
 CPU_IMPORTS = 385 << 20
 """A process that has imported torch, transformers, DeepSpeed and the harness (benchmarks/process_memory.py)."""
 CPU_ENGINE = 25 << 20
-"""What gloo, compiled ops, the tokenizer and an engine add to it, without a tensor (the same script)."""
+"""The share of gloo, compiled ops, the tokenizer and an engine, without a tensor (the same script)."""
 CPU_TRAINING = 25 << 20
-"""What the first step adds: threads of autograd, kernels, and their pages of the libraries (the same script)."""
+"""The share of the first step: threads of autograd, kernels, and their pages of the libraries (the same script)."""
 CPU_EXPORT = 385 << 20
 ALLOCATOR_SLACK = 0.08
 EXPORT_SHARD = 2 << 30
@@ -113,8 +113,8 @@ def _save_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[
 
 
 def _copy_items(settings: PlanSettings, partitions: ZeroPartitions) -> Iterator[MemoryItem]:
-    """What a rank's files hold, each storage once: the optimizer's shard, and below stage 3 on one rank of the job the
-    weights. Stage 0 has one file. From the first save on.
+    """A rank's files, each storage once: the optimizer's shard, and below stage 3 on one rank of the job
+    the weights. Stage 0 has one file. From the first save on.
     """
     source, widths = "harness/runtime/checkpoint/snapshot.py", settings.bytes_per_parameter
     label = ("save", "copy of masters and states for a save in the background")

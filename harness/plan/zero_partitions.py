@@ -76,7 +76,7 @@ class ZeroPartitions:
 
 
 def tensor_parallel_shard(model: ModelFacts, settings: PlanSettings) -> TensorShard:
-    """What AutoTP divides of the model with these settings: roles of weights, the head, all-reduced widths."""
+    """AutoTP's division of the model with these settings: roles of weights, the head, all-reduced widths."""
     return shard_model(model, settings.tensor_parallel_size, settings.tensor_plan)
 
 

@@ -147,14 +147,18 @@ class RunRecord:
         steps = self.lines_of("step")
         return bool(steps) and not any(key.startswith("memory_gpu") for line in steps[:50] for key in line)
 
+    @property
+    def base_dir(self) -> Path:
+        """The folder that relative paths of the spec start from."""
+        folder = json_of(self.folder / "launch.json").get("folder")
+        return Path(folder) if isinstance(folder, str) else self.folder
+
     @cached_property
     def rebuilt_plan(self) -> Plan | None:
-        """The plan, computed again from the run; None where the run cannot be read."""
+        """The plan, computed again from the run, without a program; None where the run cannot be read."""
         if self.run is None:
             return None
-        folder = json_of(self.folder / "launch.json").get("folder")
-        base = Path(folder) if isinstance(folder, str) else self.folder
-        return make_plan(self.run, base, "cpu" if self.on_cpu else None)
+        return make_plan(self.run, self.base_dir, "cpu" if self.on_cpu else None, build=False)
 
 
 def read_run_record(run_dir: Path, *, brief: bool = False) -> RunRecord:

@@ -12,6 +12,7 @@ import itertools
 import json
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,19 +59,17 @@ def run_trials(folder: Path, seconds: float, size: int) -> Iterator[dict[str, An
     from deepspeed.ops.op_builder import AsyncIOBuilder
 
     aio = AsyncIOBuilder().load(verbose=False)
-    file = folder / f".harness-tune-{time.time_ns()}.bin"
     deadline = time.monotonic() + seconds
     space = sweep_settings()
-    try:
+    with tempfile.TemporaryFile(dir=folder) as file:  # it has no name, so that no end of the program leaves it behind
+        path = f"/proc/self/fd/{file.fileno()}"
         for number, setting in enumerate(space):
             if time.monotonic() > deadline:
                 return
-            yield {"trial": number + 1, "of": len(space), **setting, **_run_trial(aio, setting, file, size)}
-    finally:
-        file.unlink(missing_ok=True)
+            yield {"trial": number + 1, "of": len(space), **setting, **_run_trial(aio, setting, path, size)}
 
 
-def _run_trial(aio: Any, setting: dict[str, Any], file: Path, size: int) -> dict[str, float]:
+def _run_trial(aio: Any, setting: dict[str, Any], path: str, size: int) -> dict[str, float]:
     handle = aio.aio_handle(
         setting["block_size"],
         setting["queue_depth"],
@@ -85,7 +84,7 @@ def _run_trial(aio: Any, setting: dict[str, Any], file: Path, size: int) -> dict
         for _ in range(_REPEATS):
             for name, work in (("write", handle.sync_pwrite), ("read", handle.sync_pread)):
                 start = time.perf_counter()
-                work(buffer, str(file), 0)
+                work(buffer, path, 0)
                 times[name].append(time.perf_counter() - start)
     finally:
         handle.free_cpu_locked_tensor(buffer)

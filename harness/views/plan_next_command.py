@@ -38,7 +38,7 @@ def format_search_command(run: ResolvedRun, spec: str, hostfile: str | None, ove
 
 
 def format_next_after_search(write: str | None) -> str:
-    """What follows settings that were found: they become a spec, and the spec is launched."""
+    """The commands for settings that were found: they become a spec, and the spec is launched."""
     if write is not None:
         return shlex.join(["harness", "launch", write, "--dry-run"])
     return "the same with `--write run.yaml`, then harness launch run.yaml --dry-run"

@@ -18,7 +18,9 @@ from harness.plan.memory_peaks import peaks_of
 from harness.plan.plan_settings import PlanSettings
 from harness.plan.planner import Plan
 from harness.plan.settings_search import HEADROOM
+from harness.plan.unknown_inputs import unknown_inputs
 from harness.units import format_count, format_trainable, pluralize
+from harness.views.plan_calibration import format_calibration
 from harness.views.plan_numbers import (
     format_estimate,
     format_range,
@@ -27,7 +29,7 @@ from harness.views.plan_numbers import (
     format_time,
     format_time_range,
 )
-from harness.views.style import Style
+from harness.views.style import Style, escape_unprintable
 
 PHASE_LABELS = {
     "load": "while the engine is built",
@@ -236,15 +238,15 @@ def _format_peaks(plan: Plan, memory: MemoryEstimate) -> list[str]:
         there = f" of {format_size(available)}" if available else ""
         lines.append(f"{name.ljust(_LABEL)}{format_size(needed)}{there} {when}")
         if name == "GPU":
-            lines += _format_gpu_peaks(memory, plan.capacity.gpu)
+            lines += _format_gpu_peaks(plan, memory)
     return lines
 
 
-def _format_gpu_peaks(memory: MemoryEstimate, capacity: int | None) -> list[str]:
+def _format_gpu_peaks(plan: Plan, memory: MemoryEstimate) -> list[str]:
     names = {"allocated": "allocated", "reserved": "reserved", "nvidia_smi": "nvidia-smi"}
     parts = [
         f"{names[peak.name]} {format_size(peak.bytes)} ({format_size(peak.range[0])} to {format_size(peak.range[1])})"
-        for peak in peaks_of(memory, capacity)
+        for peak in peaks_of(memory, plan.capacity.gpu, plan.calibration)
     ]
     return [f"{' ' * _LABEL}{', '.join(parts)}"] if parts else []
 
@@ -260,6 +262,8 @@ def _format_speed(plan: Plan) -> list[str]:
         f"Step       {format_time(time.seconds, time.range)}, limited by {time.bottleneck}",
         f"Speed      {format_estimate(time.tokens_per_second, speed)} tokens/s, MFU {format_share(time.mfu)}",
     ]
+    lines += format_calibration(plan)
+    lines += _format_unknown_inputs(plan)
     if cost is not None:
         hours = format_time(cost.hours * 3600, (cost.hours_range[0] * 3600, cost.hours_range[1] * 3600))
         gpu_hours = format_estimate(cost.gpu_hours, cost.gpu_hours_range)
@@ -267,6 +271,19 @@ def _format_speed(plan: Plan) -> list[str]:
         if cost.money is not None:
             lines.append(f"Cost       {format_estimate(cost.money, cost.money_range)}")
     return lines
+
+
+def _format_unknown_inputs(plan: Plan) -> list[str]:
+    """What the range is wide for, and what measures it; nothing where no input that decides the step is assumed."""
+    unknown = unknown_inputs(plan)
+    if not unknown:
+        return []
+    first = unknown[0]
+    same = [each for each in unknown if each.measured_by == first.measured_by]
+    keys = " and ".join(f"`{each.key}`" for each in same)
+    verb = "is" if len(same) == 1 else "are"
+    it = "it" if len(same) == 1 else "them"
+    return [f"{' ' * _LABEL}The range is wide: {keys} {verb} unknown; `{first.measured_by}` measures {it}"]
 
 
 def _format_alternatives(report: PlanReport, style: Style, width: int) -> list[str]:
@@ -318,7 +335,7 @@ def _format_warnings(report: PlanReport, style: Style, width: int) -> list[str]:
     lines = []
     for finding in warnings[:_MAX_WARNINGS]:
         head = f"{finding.severity}[{finding.gate}]"
-        first, *others = _wrap(f"{head}: {finding.message}", width, "  ")
+        first, *others = _wrap(f"{head}: {escape_unprintable(finding.message)}", width, "  ")
         lines += [first.replace(head, style.paint(head, "red" if finding.is_error else "yellow"), 1), *others]
     if len(warnings) > _MAX_WARNINGS:
         lines.append(f"{len(warnings) - _MAX_WARNINGS} more with `--long`")

@@ -115,6 +115,8 @@ MEASURED = {
     "gpu_up": 55e9,
     "gpu_down": 52e9,
     "gpu_flops_16": 700e12,
+    "cores": 96,
+    "host_memory_bytes": 2 << 40,
     "failed": {},
 }
 
@@ -134,16 +136,73 @@ def test_what_was_measured_is_a_cluster_section_that_the_planner_reads() -> None
 
 def test_every_figure_is_a_row_and_the_section_can_be_pasted() -> None:
     rows = benchmark_runner.to_doctor_checks(MEASURED)
-    assert [row.name for row in rows][:2] == ["host memory", "CPU Adam"]
-    assert "13,000 M parameters/s" in rows[1].value
+    assert [row.name for row in rows][:2] == ["CPU cores", "host memory"]
+    assert rows[0].value == "96 for this process"
+    assert "13,000 M parameters/s" in rows[2].value
     text = view.render_checks(rows, Style(False), benchmark_runner.to_cluster_section(MEASURED))
-    assert "cluster:\n  host_memory_bandwidth: 380.00GB/s" in text
+    assert "cluster:\n  host_memory: 2097152MiB\n  host_memory_bandwidth: 380.00GB/s" in text
 
 
 def test_what_could_not_be_measured_says_why() -> None:
     rows = benchmark_runner.to_doctor_checks({"failed": {"disk": "no libaio"}})
     assert [(row.state, row.means) for row in rows] == [("note", "no libaio")]
     assert benchmark_runner.to_cluster_section({"failed": {"disk": "no libaio"}}) == {}
+
+
+def test_a_measurement_that_did_not_end_is_named_and_the_others_stay() -> None:
+    lines = [
+        {"name": "start"},
+        {"name": "host_memory", "figures": {"host_memory": 9e9}, "seconds": 5.1},
+        {"name": "cpu_adam", "failed": "RuntimeError: not built", "seconds": 0.1},
+    ]
+    figures = benchmark_runner.join_lines(lines, with_disk=True)
+    assert figures["host_memory"] == 9e9
+    assert figures["slow"]["host_memory"].startswith("it took 5.1 s")
+    assert figures["failed"] == {
+        "cpu_adam": "RuntimeError: not built",
+        "disk": "did not end within 20 s in all",
+        "gpu": "not reached within 20 s: disk did not end",
+    }
+    assert [row.state for row in benchmark_runner.to_doctor_checks(figures)] == ["ok", "note", "note", "note", "note"]
+    assert benchmark_runner.join_lines([], with_disk=False)["failed"] == {"all": "the benchmark did not start"}
+
+
+def test_gpus_without_nvlink_talk_at_the_rate_of_their_copies() -> None:
+    links = {"text": "pairs by SYS, no NVLink", "is_without_nvlink": True}
+    section = benchmark_runner.to_cluster_section({**MEASURED, "links": links})
+    assert section["link_bandwidth"] == section["pcie_bandwidth"] == "52.00GB/s"
+    assert "link_bandwidth" not in benchmark_runner.to_cluster_section(MEASURED)
+
+
+def test_json_has_cores_memory_and_links_where_nothing_can_be_measured(tmp_path, monkeypatch):
+    for name, value in made_up_gpu(tmp_path, ONE_H200).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(benchmark_runner, "read_child_lines", lambda *_, **__: [])
+    figures = benchmark_runner.benchmark_host(None)
+    rows, section = benchmark_runner.to_doctor_checks(figures), benchmark_runner.to_cluster_section(figures)
+    body = json.loads(view.checks_as_json(rows, figures, section))
+    measured = body["measured"]
+    assert measured["cores"] >= 1
+    assert measured["host_memory_bytes"] > 1 << 28
+    assert measured["links"]["between"] == ["NV18"]
+    assert measured["links"]["nvlink"] == pytest.approx(18 * 26.562e9)
+    assert measured["failed"]["all"]
+    assert body["cluster"] == {}
+    assert "NVLink 478 GB/s" in next(row["value"] for row in body["rows"] if row["name"] == "GPU links")
+
+
+def test_a_plan_with_measured_rates_is_less_vague() -> None:
+    """With the optimizer on the CPU the guess of the host's memory bandwidth is most of the doubt."""
+
+    def range_of(*options: str) -> float:
+        spec = "ds_configs/llama-3.1-70b-zero3-cpu-offload.yaml"
+        command = [sys.executable, "-m", "harness", "plan", spec, *options, "--format", "json"]
+        low, high = json.loads(subprocess.check_output(command))["step_seconds_range"]
+        return float(high / low)
+
+    section = benchmark_runner.to_cluster_section({**MEASURED, "host_memory": 580e9})
+    measured = [part for key, value in section.items() for part in ("--set", f"cluster.{key}={value}")]
+    assert 1 < range_of(*measured) < 0.95 * range_of()
 
 
 def test_a_disk_that_is_no_folder_is_a_finding() -> None:

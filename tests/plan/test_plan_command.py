@@ -188,6 +188,10 @@ def test_experts_that_cannot_deadlock_have_no_warning(write: Write) -> None:
     spec = write("small.yaml", SPEC.replace("meta-llama/Llama-3.1-8B", "deepseek-v3"))
     assert "EX017" not in run("plan", spec).stdout
     assert "EX017" in run("validate-config", spec).stdout, "the gate is there for other software"
+    faulty = write("faulty.yaml", SPEC.replace("meta-llama/Llama-3.1-8B", "deepseek-v3") + "\nnope: 1\n")
+    stopped = run("plan", faulty)
+    assert "SP005" in stopped.stdout + stopped.stderr
+    assert "EX017" not in stopped.stdout + stopped.stderr, "nor where the plan stops at an error"
 
 
 def test_the_search_is_in_the_json_with_the_spec_that_it_found() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.published.error_table import compare_rows, error_factors, format_table, format_widths
+from benchmarks.published.error_table import Comparison, compare_rows, error_factors, format_table, format_widths
 from benchmarks.published.fit import fit_rates, samples_of
 from benchmarks.published.published_rows import PlannedRow, group_of, plan_row, read_rows, spec_of
 from benchmarks.published.set_aside import is_set_aside
@@ -97,3 +97,12 @@ def test_the_table_judges_sources_that_were_set_aside_alone(planned: list[Planne
     assert any("| set aside |" in line and "too few to judge" in line for line in lines)
     assert not any("| fitted |" in line and ("reached" in line or "missed" in line) for line in lines)
     assert "no wider than a factor of" in format_widths(comparisons)
+
+
+def test_the_width_that_would_hold_the_set_aside_times_is_said() -> None:
+    aside = next(name for name in map(str, range(99)) if is_set_aside(name))
+    far = Comparison("dense, one host", aside, "row", measured=4.0, planned=1.0, fast=0.5, slow=2.0)
+    assert (far.width_needed, far.is_inside) == (pytest.approx(2.0), False)
+    assert format_widths([far]).endswith(
+        "Ranges that hold 80% of the set-aside times would be 16.0 wide in the median."
+    )

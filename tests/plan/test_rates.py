@@ -76,3 +76,14 @@ def test_every_assumption_is_told() -> None:
     text = " ".join(plan_json(plan_of())["assumptions"])
     for word in ("compute", "links", "between hosts", "host memory", "NVMe", "checkpoints", "failure"):
         assert word in text
+
+
+def test_a_measured_host_narrows_the_range_of_its_cpu_optimizer() -> None:
+    assumed, measured = (
+        plan_of(zero=offload("cpu"), cluster=cluster).time for cluster in ({}, {"host_memory_bandwidth": "580GB/s"})
+    )
+    assert assumed is not None
+    assert measured is not None
+    assert assumed.seconds == measured.seconds, "580 GB/s is what is assumed"
+    assert assumed.fast_seconds < measured.fast_seconds
+    assert measured.slow_seconds < assumed.slow_seconds

@@ -66,7 +66,7 @@ class AttentionWork:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """What this GPU sends in a step for one purpose.
+    """The traffic of this GPU in a step for one purpose.
 
     `ranks`: GPUs of the group, of which `ranks_in_host` are in one host. `payload`: bytes of the tensors, once for each
     call, summed. `link_bytes`: what this GPU sends over the links of its host, `network_bytes` over its share of the

@@ -78,7 +78,7 @@ class ParallelDegrees:
 
 @dataclass(frozen=True, slots=True)
 class StageLayers:
-    """What one pipeline rank holds: layers by their index, by chunk; the embedding; the head with the loss."""
+    """The share of one pipeline rank: layers by their index, by chunk; the embedding; the head with the loss."""
 
     stage: int
     chunks: tuple[range, ...]

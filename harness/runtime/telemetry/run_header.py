@@ -6,6 +6,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from harness import __version__
+from harness.hostinfo import machine
 from harness.plan import comm_volume
 from harness.plan.plan_settings import settings_of
 from harness.plan.resolved_run import ResolvedRun
@@ -69,6 +71,7 @@ def write_run_header(
         tensor_parallel=topology.tensor_parallel_size,
         pipeline_parallel=topology.pipeline_parallel_size,
         sequence_parallel=topology.sequence_parallel_size,
+        machine=describe_machine(),
         device=device_peak.device,
         device_memory_bytes=device_peak.memory,
         device_peak_flops=device_peak.flops,
@@ -78,6 +81,13 @@ def write_run_header(
         **_offload_fields(run, flops_counter),
     )
     return parameters, trainable
+
+
+def describe_machine() -> dict[str, Any]:
+    """What measurements of this run are of, beside its devices."""
+    versions = {name: machine.package_version(name) for name in ("torch", "deepspeed")}
+    memory = machine.host_memory().total
+    return {"cpu": machine.cpu_model(), "host_memory_bytes": memory, **versions, "harness": __version__}
 
 
 def count_parameters(ctx: TrainContext) -> tuple[int, int]:

@@ -3,13 +3,11 @@
 
 from __future__ import annotations
 
-import shlex
 import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import date
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.check import auto_plan
@@ -27,7 +25,6 @@ from harness.plan.plan_usage import parse_count_option, usage_error
 from harness.plan.planner import Plan
 from harness.plan.price_list import read_price_list
 from harness.plan.resolved_run import ResolvedRun
-from harness.spec.yaml_text import spec_as_yaml
 from harness.views import plan_longest as longest_view
 from harness.views.plan_cheapest import cheapest_as_dict, deadline_as_dict, render_cheapest, render_deadline
 from harness.views.style import Style, style_for
@@ -48,21 +45,6 @@ class _Screen(NamedTuple):
 
 def _screen() -> _Screen:
     return _Screen(style_for(sys.stdout), shutil.get_terminal_size((110, 24)).columns)
-
-
-def write_answer(answer: Answer, write: str | None) -> None:
-    """The spec of an answer in the file of `--write`, with a line on stderr."""
-    if write is None:
-        return
-    if answer.spec is None:
-        raise usage_error("there is nothing to write: no settings were found", "leave `--write` out")
-    head = "# Found by `harness plan`.\n"
-    try:
-        Path(write).write_text(spec_as_yaml(answer.spec, head), encoding="utf-8")
-    except OSError as error:
-        reason = (error.strerror or str(error)).lower()
-        raise usage_error(f"`{write}` cannot be written: {reason}", "name a file in a folder that exists") from None
-    print(f"Wrote {write}. Next: harness validate-config {shlex.quote(write)}", file=sys.stderr)
 
 
 def _answer_cheapest(options: PlanOptions) -> Answer:

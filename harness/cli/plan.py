@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -14,20 +13,20 @@ from harness.check.machine_findings import check_for_plan, find_plan_device
 from harness.check.plan_report import drop_harmless_of_errors, report_plan
 from harness.cli import plan_options as options
 from harness.cli.console import exit_on_errors, exit_with
-from harness.cli.machine_questions import MACHINE_QUESTIONS, answer_deadline, write_answer
+from harness.cli.machine_questions import MACHINE_QUESTIONS, answer_deadline
 from harness.cli.options import HereOption, HostfileOption, SetOption, WorldSizeOption
 from harness.cli.output_format import OutputFormat
 from harness.cli.plan_calibrate import require_calibration
 from harness.cli.plan_degrees import with_degrees
 from harness.cli.plan_option_checks import check_options
-from harness.cli.plan_output import print_report, write_files
+from harness.cli.plan_output import choose_next_command, exit_with_answer, print_report, write_files
 from harness.cli.plan_questions import PlanOptions, answer_question
+from harness.cli.plan_simulate import SIMULATE
 from harness.hostinfo import machine
 from harness.plan.calibration_file import load_calibrations
 from harness.plan.plan_usage import check_stage_and_price, parse_count_option, usage_error
 from harness.plan.planner import make_plan
 from harness.plan.price_list import split_price_options
-from harness.views.plan_next_command import format_next_after_search, format_next_command, format_search_command
 
 NO_ARGS_IS_HELP = True
 
@@ -64,6 +63,10 @@ def plan(
     calibrate: options.CalibrateOption = None,
     calibration: options.CalibrationOption = None,
     long: options.LongOption = False,
+    simulate: options.SimulateOption = False,
+    rank: options.RankOption = 0,
+    layers: options.LayersOption = None,
+    races: options.RacesOption = False,
 ) -> None:
     """Estimate memory and time of a run and of its alternatives. Starts nothing and contacts no host.
 
@@ -104,13 +107,15 @@ def plan(
         here,
         tuple(calibrate or ()),
         calibration,
+        simulate,
+        rank,
+        layers,
+        races,
     )
     check_options(given)
-    answer = answer_question(given, MACHINE_QUESTIONS)
+    answer = answer_question(given, (*MACHINE_QUESTIONS, SIMULATE))
     if answer is not None:
-        print(json.dumps(answer.body, indent=2) if format is OutputFormat.json else answer.text)
-        write_answer(answer, write)
-        exit_with(answer.code)
+        exit_with_answer(answer, format, write)
     raw, request = None, None
     if spec is None:
         request = given.to_request()
@@ -138,12 +143,7 @@ def plan(
         calibrations=calibrations,
     )
     require_calibration(planned, calibrations)
-    if searched is not None or request is not None:
-        next_command = format_next_after_search(write) if searched is not None and searched.best is not None else ""
-    else:
-        format_command = format_search_command if planned.fit.fits is False else format_next_command
-        next_command = format_command(run, spec, hostfile, overrides)
-    report = report_plan(planned, searched, checked, request, next_command)
+    report = report_plan(planned, searched, checked, request, choose_next_command(planned, searched, given, spec))
     print_report(report, checked, format, long=long, deadline=answer_deadline(planned, given))
     write_files(report, write, plot)
     if report.code:

@@ -18,6 +18,7 @@ def _questions(options: PlanOptions) -> Mapping[str, bool]:
         "--cheapest": options.cheapest,
         "--longest": options.longest,
         "--largest-model": options.largest_model,
+        "--simulate": options.simulate,
     }
 
 
@@ -37,10 +38,18 @@ def check_options(options: PlanOptions) -> None:
             raise usage_error(f"`--deadline` means nothing with `{name}`", "leave `--deadline` out")
         if options.tokens is None and not options.cheapest:
             raise usage_error("`--deadline` needs the tokens of the run", "add `--tokens 2e9`, as many as it trains")
+    _check_simulation(options)
     _check_calibration(options)
     if options.spec is not None and not options.cheapest:
         _check_beside_spec(options)
     _check_files(options)
+
+
+def _check_simulation(options: PlanOptions) -> None:
+    given = {"--rank": options.rank != 0, "--layers": options.layers is not None, "--races": options.races}
+    for option, is_given in given.items():
+        if is_given and not options.simulate:
+            raise usage_error(f"`{option}` is of a simulation", "add `--simulate`")
 
 
 def _check_calibration(options: PlanOptions) -> None:

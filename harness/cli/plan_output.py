@@ -8,20 +8,54 @@ import shlex
 import shutil
 import sys
 from pathlib import Path
+from typing import NoReturn
 
+from harness.check.auto_plan import SearchResult
 from harness.check.check_file import CheckedFile
 from harness.check.plan_report import PlanReport
-from harness.cli.console import print_findings
+from harness.cli.console import exit_with, print_findings
 from harness.cli.output_format import OutputFormat
-from harness.cli.plan_questions import Answer
+from harness.cli.plan_questions import Answer, PlanOptions
 from harness.plan.plan_json import plan_json
 from harness.plan.plan_usage import usage_error
+from harness.plan.planner import Plan
 from harness.spec.yaml_text import spec_as_yaml
 from harness.views import plan_search as search_view
 from harness.views.plan import render_plan
+from harness.views.plan_next_command import format_next_after_search, format_next_command, format_search_command
 from harness.views.plan_plot import render_memory_svg
 from harness.views.plan_screen import INPUT_FINDINGS
 from harness.views.style import style_for
+
+
+def exit_with_answer(answer: Answer, format: OutputFormat, write: str | None) -> NoReturn:
+    """Print the answer, write its spec, and end the command."""
+    print(json.dumps(answer.body, indent=2) if format is OutputFormat.json else answer.text)
+    _write_answer(answer, write)
+    exit_with(answer.code)
+
+
+def _write_answer(answer: Answer, write: str | None) -> None:
+    """The spec of an answer in the file of `--write`, with a line on stderr."""
+    if write is None:
+        return
+    if answer.spec is None:
+        raise usage_error("there is nothing to write: no settings were found", "leave `--write` out")
+    head = "# Found by `harness plan`.\n"
+    try:
+        Path(write).write_text(spec_as_yaml(answer.spec, head), encoding="utf-8")
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise usage_error(f"`{write}` cannot be written: {reason}", "name a file in a folder that exists") from None
+    print(f"Wrote {write}. Next: harness validate-config {shlex.quote(write)}", file=sys.stderr)
+
+
+def choose_next_command(planned: Plan, searched: SearchResult | None, options: PlanOptions, spec: str) -> str:
+    """The command that comes after this plan; empty where none does. `spec` is the file, or the name of the request."""
+    if searched is not None or options.spec is None:
+        return format_next_after_search(options.write) if searched is not None and searched.best is not None else ""
+    format_command = format_search_command if planned.fit.fits is False else format_next_command
+    return format_command(planned.run, spec, options.hostfile, options.overrides)
 
 
 def print_report(

@@ -54,6 +54,10 @@ class PlanOptions:
     here: bool = False
     calibrate: tuple[str, ...] = ()
     calibration: str | None = None
+    simulate: bool = False
+    rank: int = 0
+    layers: int | None = None
+    races: bool = False
 
     def to_request(self, *, needs_gpus: bool = True) -> PlanRequest:
         """The run of a few words. Raises UserError where the words are too few; `needs_gpus` False: one GPU where no

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the simulation of a rank in a process of its own, and keeps its answer for the same request and versions."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import harness
+from harness.errors import ExitCode, UserError
+from harness.file_io import read_regular, write_atomically
+from harness.findings import Finding, Fix
+from harness.hostinfo import machine
+from harness.hostinfo.training_packages import install_command
+from harness.interpreter import python_command
+from harness.launching.process.child_process import own_programs_path, read_child_lines
+from harness.plan.simulation.request import SimulationRequest
+
+TIMEOUT_SECONDS = 3600.0
+_PACKAGES = ("torch", "deepspeed", "transformers", "accelerate", "peft")
+_MAX_ANSWER = 64 << 20
+_SOURCES = ("runtime", "patches", "workers")
+
+
+def simulate_rank(
+    request: SimulationRequest, on_progress: Callable[[str], None], *, use_cache: bool = True, order: bool = False
+) -> tuple[dict[str, Any], bool]:
+    """The worker's result, and whether it was kept from before. `order`: with every collective in turn.
+
+    Raises UserError: MM017 where no device can be simulated here (exit code 4), MM018 where DeepSpeed or the run failed
+    on it.
+    """
+    missing = [name for name in _PACKAGES[:4] if machine.package_version(name) is None]
+    if missing:
+        raise _unavailable(f"{' and '.join(missing)} not installed", install_command("train"))
+    body = {**request.body, "order": order}
+    file = cache_dir() / f"{_digest(body)}.json"
+    if use_cache:
+        with contextlib.suppress(OSError, ValueError):
+            return json.loads(read_regular(file, _MAX_ANSWER)), True
+    result = _run_worker(body, on_progress)
+    if use_cache:
+        with contextlib.suppress(OSError):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(file, json.dumps(result))
+    return result, False
+
+
+def cache_dir(environ: Mapping[str, str] | None = None) -> Path:
+    """The folder of kept answers: below XDG_CACHE_HOME, else ~/.cache."""
+    env = os.environ if environ is None else environ
+    cache_home = Path(env.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))  # noqa: PTH111 - Path.home() raises without a home
+    return cache_home / "deepspeed-harness" / "simulations"
+
+
+def _run_worker(body: Mapping[str, Any], on_progress: Callable[[str], None]) -> dict[str, Any]:
+    def pass_on(line: dict[str, Any]) -> None:
+        if line.get("event") == "progress":
+            on_progress(str(line.get("text")))
+
+    script = Path(harness.__file__ or "").resolve().parent / "workers" / "simulation_worker.py"
+    with tempfile.TemporaryDirectory(prefix="harness-simulation-") as folder:
+        request = Path(folder) / "request.json"
+        request.write_text(json.dumps(body), encoding="utf-8")
+        command = python_command(str(script), str(request))
+        environ = {"PATH": own_programs_path(), "TMPDIR": folder}  # torch makes folders in it when it is imported
+        lines = read_child_lines(command, pass_on, environ, timeout=TIMEOUT_SECONDS)
+    last = lines[-1] if lines else {}
+    if last.get("event") == "result":
+        return last
+    if last.get("event") == "unavailable":
+        raise _unavailable(
+            str(last["reason"]), "install a tested torch and a C++ compiler; `harness plan` needs neither"
+        )
+    reason = str(last.get("error", "its process ended without an answer"))
+    trace = [line for line in str(last.get("trace", "")).splitlines() if line.strip().startswith("File ")]
+    raise UserError(
+        [
+            Finding(
+                "MM018",
+                "error",
+                f"DeepSpeed's engine failed on the simulated device: {reason.splitlines()[0][:300]}",
+                notes=tuple(line.strip() for line in trace[-3:]),
+                fix=Fix("see `harness explain MM018`; the plan without `--simulate` does not need the engine"),
+            )
+        ],
+        ExitCode.FINDINGS,
+    )
+
+
+def _unavailable(reason: str, fix: str) -> UserError:
+    message = f"no GPU can be simulated here: {reason}"
+    return UserError([Finding("MM017", "error", message, fix=Fix(fix))], ExitCode.PREFLIGHT)
+
+
+def _digest(body: Mapping[str, Any]) -> str:
+    versions = {name: machine.package_version(name) for name in _PACKAGES}
+    text = json.dumps([body, versions, _source_digest()], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+@cache
+def _source_digest() -> str:
+    """Of everything of the harness that runs in the worker."""
+    root = Path(harness.__file__ or "").resolve().parent
+    digest = hashlib.sha256()
+    for folder in _SOURCES:
+        for file in sorted((root / folder).rglob("*.[pc][yp]*")):
+            if file.suffix in (".py", ".cpp"):
+                digest.update(file.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Collectives by number: the operator that begins one and the handle that is waited for are told to be the same."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_iter
+
+_dist: Any = torch._C._distributed_c10d
+_numbers = itertools.count(1)
+_handles: dict[int, tuple[Any, int]] = {}
+"""By the address of the handle: the handle, which is kept so that no other gets its address, and its number."""
+
+
+def number_collective(out: Any) -> int:
+    """A number for the collective whose operator returned `out`."""
+    number = next(_numbers)
+    for value in tree_iter(out):
+        if isinstance(value, torch.ScriptObject):
+            handle = _dist.Work.unbox(value)
+            _handles[id(handle)] = handle, number
+    return number
+
+
+def find_number(handle: Any) -> int | None:
+    """The number of the collective that the handle stands for; None for a handle that no operator returned."""
+    entry = _handles.get(id(handle))
+    return None if entry is None else entry[1]
+
+
+def group_of(args: Any) -> str:
+    """The name of the process group among the arguments of a collective."""
+    for value in args:
+        kind: Any = value._type() if isinstance(value, torch.ScriptObject) else None
+        if kind is not None and kind.name() == "ProcessGroup":
+            return str(_dist.ProcessGroup.unbox(value).group_name)
+    return ""

@@ -1,0 +1,338 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each change to torch, transformers and DeepSpeed that the simulated device needs, with its reason and its target.
+
+`install_shims` makes them all, in a process that only simulates. A target that is not there raises
+SimulationUnavailableError.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import weakref
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, NamedTuple
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from harness.patches.targets import compute_digest
+from harness.runtime.simulation.collectives import find_number
+from harness.runtime.simulation.compiled_ops import IS_PINNED, CompiledOps
+from harness.runtime.simulation.fake_attention import fake_attention
+from harness.runtime.simulation.memory_tracker import MemoryTracker
+from harness.runtime.simulation.native_library import SimulationUnavailableError
+from harness.runtime.simulation.simulated_accelerator import CAPABILITY, synchronize_device
+from harness.runtime.simulation.streams import DEFAULT, OBSERVERS, SimulatedEvent, SimulatedStream, current_stream
+
+# Replaced below, where a type checker would object.
+_torch: Any = torch
+_tensor_class: Any = FakeTensor
+_storage_class: Any = torch.UntypedStorage
+_module_class: Any = torch.nn.Module
+
+
+class Shim(NamedTuple):
+    """One change: `reason` says what happens without it; `targets` are the definitions that it replaces or relies on,
+    each `module:qualified.name`.
+    """
+
+    name: str
+    reason: str
+    targets: tuple[str, ...]
+    install: Callable[[MemoryTracker], None]
+
+
+def install_shims(tracker: MemoryTracker) -> None:
+    """Make every change of `SHIMS`. Raises SimulationUnavailableError for a target that does not exist."""
+    for shim in SHIMS:
+        missing = [target for target in shim.targets if compute_digest(target) is None]
+        if missing:
+            raise SimulationUnavailableError(f"`{missing[0]}`, which the shim `{shim.name}` replaces, does not exist")
+        shim.install(tracker)
+
+
+def _set_tensor_data(_: MemoryTracker) -> None:
+    base: Any = torch._C.TensorBase.data
+
+    def set_data(self: FakeTensor, new: torch.Tensor) -> None:
+        base.__set__(self, new)
+        if isinstance(new, FakeTensor):
+            self.fake_device = new.fake_device
+
+    _tensor_class.data = property(base.__get__, set_data)
+
+
+def _apply_by_data(_: MemoryTracker) -> None:
+    def apply(
+        self: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True
+    ) -> torch.nn.Module:
+        for child in self.children() if recurse else ():
+            child._apply(fn)
+        for parameter in self._parameters.values():
+            if parameter is None:
+                continue
+            with torch.no_grad():
+                parameter.data = fn(parameter)
+            if parameter.grad is not None:
+                parameter.grad.data = fn(parameter.grad)
+        for name, buffer in self._buffers.items():
+            if buffer is not None:
+                self._buffers[name] = fn(buffer)
+        return self
+
+    _module_class._apply = apply
+
+
+def _pin_memory(tracker: MemoryTracker) -> None:
+    def is_pinned(tensor: torch.Tensor, _: Any = None) -> bool:
+        return tensor.untyped_storage() in tracker.pinned
+
+    def pin(tensor: torch.Tensor, _: Any = None) -> torch.Tensor:
+        if tensor.device.type != "cpu":
+            raise RuntimeError(f"cannot pin a tensor on {tensor.device}: only dense CPU tensors can be pinned")
+        if is_pinned(tensor):
+            return tensor
+        copy = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
+        copy.copy_(tensor)
+        return copy
+
+    _tensor_class.is_pinned = is_pinned
+    _tensor_class.pin_memory = pin
+    IS_PINNED[0] = is_pinned
+
+
+def _record_stream(_: MemoryTracker) -> None:
+    def record_stream(tensor: torch.Tensor, stream: SimulatedStream) -> None:
+        for observer in OBSERVERS:
+            observer.on_record_stream(tensor, stream.name)
+
+    _tensor_class.record_stream = record_stream
+
+
+def _data_ptr(_: MemoryTracker) -> None:
+    addresses: dict[int, tuple[weakref.ref[torch.UntypedStorage], int]] = {}
+    next_address = [1 << 32]
+
+    def address(storage: torch.UntypedStorage) -> int:
+        entry = addresses.get(storage._cdata)
+        if entry is None or entry[0]() is not storage:
+            entry = addresses[storage._cdata] = (weakref.ref(storage), next_address[0])
+            next_address[0] += (storage.nbytes() + (1 << 21) - 1 >> 20 << 20) + (1 << 20)
+        return entry[1]
+
+    def data_ptr(tensor: torch.Tensor) -> int:
+        return address(tensor.untyped_storage()) + int(tensor.storage_offset()) * tensor.element_size()
+
+    _tensor_class.data_ptr = data_ptr
+    _storage_class.data_ptr = address
+
+
+def _resize_storage(tracker: MemoryTracker) -> None:
+    original = _storage_class.resize_
+
+    @wraps(original)
+    def resize(self: torch.UntypedStorage, size: int) -> Any:
+        result = original(self, size)
+        tracker.resize(self)
+        return result
+
+    _storage_class.resize_ = resize
+
+
+def _attention(_: MemoryTracker) -> None:
+    torch.nn.functional.scaled_dot_product_attention = fake_attention
+
+
+def _is_finite(_: MemoryTracker) -> None:
+    original = torch.isfinite
+
+    def is_finite(tensor: torch.Tensor) -> torch.Tensor:
+        flag = original(tensor)
+        flag.is_simulated_true = True  # type: ignore[attr-defined]
+        return flag
+
+    _torch.isfinite = is_finite
+
+
+def _torch_cuda(tracker: MemoryTracker) -> None:
+    # `is_available` stays False: then `torch.tensor(..., device="cuda")` makes a fake tensor, as on the CPU
+    # (`FakeTensorMode.avoid_device_init`).
+    replacements: dict[str, Any] = {
+        "get_device_capability": lambda *_: CAPABILITY,
+        "current_device": lambda: 0,
+        "device_count": lambda: 1,
+        "set_device": lambda _: None,
+        "synchronize": synchronize_device,
+        "current_stream": lambda *_: current_stream(),
+        "default_stream": lambda *_: DEFAULT,
+        "stream": lambda stream: stream if stream is not None else contextlib.nullcontext(),
+        "Stream": SimulatedStream,
+        "Event": SimulatedEvent,
+        "empty_cache": lambda: None,
+        "memory_allocated": lambda *_: tracker.bytes_now["cuda"],
+        "is_bf16_supported": lambda *_: True,
+        "get_rng_state": lambda *_: torch.get_rng_state(),
+        "set_rng_state": lambda *_: None,
+    }
+    for name, value in replacements.items():
+        setattr(torch.cuda, name, value)
+
+
+def _work_wait(_: MemoryTracker) -> None:
+    work = torch._C._distributed_c10d.Work
+
+    def wait(handle: Any, *_: Any, **__: Any) -> bool:
+        for observer in OBSERVERS:
+            observer.on_collective_wait(current_stream().name, find_number(handle))
+        return True
+
+    kinds: list[Any] = [
+        kind for kind in vars(torch._C._distributed_c10d).values() if isinstance(kind, type) and issubclass(kind, work)
+    ]
+    for kind in kinds:
+        if "wait" in vars(kind):
+            kind.wait = wait
+
+
+def _builders(_: MemoryTracker) -> None:
+    from deepspeed.ops.op_builder import pin_memory_load
+    from deepspeed.ops.op_builder.builder import OpBuilder
+
+    OpBuilder.jit_load = OpBuilder.load = lambda self, *_, **__: CompiledOps(self.NAME)
+    original = pin_memory_load.load_pin_memory_module
+    for module in list(sys.modules.values()):
+        if (
+            getattr(module, "__name__", "").startswith("deepspeed")
+            and vars(module).get("load_pin_memory_module") is original
+        ):
+            module.load_pin_memory_module = lambda *_, **__: CompiledOps("pin_memory")  # type: ignore[attr-defined]
+
+
+def _equal_on_all_ranks(_: MemoryTracker) -> None:
+    from deepspeed.runtime.zero import utils
+
+    original = utils.get_lst_from_rank0
+
+    def get_list(values: list[int]) -> list[int]:
+        original(values)
+        return values
+
+    def check_length(values: list[int]) -> None:
+        original([len(values)])  # one number, as DeepSpeed's own function sends
+
+    utils.get_lst_from_rank0, utils.assert_lst_len_same_as_other_ranks = get_list, check_length
+
+
+def _device_mesh(_: MemoryTracker) -> None:
+    from deepspeed.comm.torch import TorchBackend
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    original = TorchBackend.init_device_mesh
+
+    def init_device_mesh(self: Any, *args: Any, **kwargs: Any) -> Any:
+        with _disable_current_modes():
+            return original(self, *args, **kwargs)
+
+    TorchBackend.init_device_mesh = init_device_mesh
+
+
+def _broadcast_objects(_: MemoryTracker) -> None:
+    from deepspeed.comm.torch import TorchBackend
+    from deepspeed.runtime import engine
+
+    def broadcast_objects(_: Any, object_list: list[Any], src: int, group: Any = None, device: Any = None) -> None:
+        torch.distributed.broadcast(torch.empty(len(object_list), dtype=torch.long, device=device), src, group)
+        torch.distributed.broadcast(torch.empty(0, dtype=torch.uint8, device=device), src, group)
+
+    TorchBackend.broadcast_object_list = broadcast_objects
+    engine.compare_tensors_in_structures = lambda *_: True
+
+
+def _no_tracing(_: MemoryTracker) -> None:
+    from transformers import masking_utils
+
+    module: Any = masking_utils
+    module.is_tracing = lambda *_: False
+
+
+_FAKE = "torch._subclasses.fake_tensor:FakeTensor"
+_DIST = "deepspeed.runtime.zero"
+SHIMS: tuple[Shim, ...] = (
+    Shim(
+        "tensor-data",
+        "`parameter.data = x` leaves a fake tensor on its old device",
+        (_FAKE,),
+        _set_tensor_data,
+    ),
+    Shim(
+        "module-apply",
+        "`Module.to` swaps fake tensors, which fails for those with weak references",
+        ("torch.nn.modules.module:Module._apply",),
+        _apply_by_data,
+    ),
+    Shim("pin-memory", "fake tensors know no page-locked memory", (_FAKE,), _pin_memory),
+    Shim("record-stream", "it needs a CUDA stream of torch", (_FAKE,), _record_stream),
+    Shim(
+        "data-ptr", "every fake tensor is at address 0, and DeepSpeed tells storages apart by it", (_FAKE,), _data_ptr
+    ),
+    Shim(
+        "storage-resize",
+        "a storage that is resized in place passes no dispatcher, and its bytes would not change",
+        ("torch.storage:UntypedStorage",),
+        _resize_storage,
+    ),
+    Shim(
+        "attention",
+        "without CUDA torch takes the kernel that keeps all scores",
+        ("torch.nn.functional:scaled_dot_product_attention",),
+        _attention,
+    ),
+    Shim(
+        "is-finite",
+        "a flag of a fake tensor is False, and a step whose gradients are not finite is skipped (stage 0)",
+        (),
+        _is_finite,
+    ),
+    Shim(
+        "torch-cuda",
+        "a torch without CUDA raises where it is asked for streams, memory or the device",
+        ("torch.cuda:current_stream", "torch.cuda:Stream", "torch.cuda:get_device_capability"),
+        _torch_cuda,
+    ),
+    Shim("work-wait", "waiting for a collective orders streams; the fake group does nothing", (), _work_wait),
+    Shim(
+        "op-builders",
+        "DeepSpeed's ops would be compiled, and would read and write memory that is not there",
+        ("deepspeed.ops.op_builder.builder:OpBuilder.jit_load", "deepspeed.ops.op_builder.builder:OpBuilder.load"),
+        _builders,
+    ),
+    Shim(
+        "same-on-all-ranks",
+        "DeepSpeed compares values with those of rank 0, which is not there: its messages are sent, and bring the same",
+        (f"{_DIST}.utils:get_lst_from_rank0", f"{_DIST}.utils:assert_lst_len_same_as_other_ranks"),
+        _equal_on_all_ranks,
+    ),
+    Shim(
+        "device-mesh",
+        "the ranks of its groups are values of tensors (AutoTP)",
+        ("deepspeed.comm.torch:TorchBackend.init_device_mesh",),
+        _device_mesh,
+    ),
+    Shim(
+        "broadcast-objects",
+        "fake tensors cannot be pickled; DeepSpeed sends the first inputs to their tensor group, which has the same",
+        (
+            "deepspeed.comm.torch:TorchBackend.broadcast_object_list",
+            "deepspeed.runtime.engine:compare_tensors_in_structures",
+        ),
+        _broadcast_objects,
+    ),
+    Shim(
+        "no-tracing",
+        "transformers takes every fake tensor for torch.compile, and then always makes a mask",
+        ("transformers.masking_utils:is_tracing",),
+        _no_tracing,
+    ),
+)

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A run on the simulated device: model and engine are built as a rank builds them, two steps and an evaluation taken.
+
+Nothing is written: `deny_writes` stops every file that would be opened for writing.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, PretrainedConfig
+
+from harness.plan.resolved_run import ResolvedRun
+from harness.runtime.distributed import Distributed
+from harness.runtime.engine import build_engine, install_loss, resolve_topology
+from harness.runtime.engine_protocol import Engine
+from harness.runtime.micro_batch import MicroBatch
+from harness.runtime.models import build_model
+from harness.runtime.parallel.sequence_parallel import install_ulysses_attention
+from harness.runtime.patch_selection import resolve_patches
+from harness.runtime.pipeline import pipeline_module
+from harness.runtime.simulation.compiled_ops import DISK_BYTES
+from harness.runtime.simulation.device import SimulatedRank, simulated_device
+from harness.runtime.simulation.device_events import DeviceObserver
+from harness.runtime.simulation.fake_attention import KERNELS_USED
+from harness.runtime.simulation.memory_tracker import MemoryTracker
+from harness.runtime.simulation.pipeline_peers import enter_phases, install_stage_inputs
+from harness.runtime.simulation.race_detector import RaceDetector
+from harness.runtime.simulation.simulated_ranks import simulated_distributed
+from harness.runtime.simulation.simulated_weights import list_weights, simulated_weights
+from harness.runtime.simulation.traffic import GatheredParameters, Traffic, count_gathers
+from harness.runtime.step import Stepper, make_stepper
+from harness.runtime.telemetry.state_bytes import state_bytes
+
+_SCHEDULE_STEPS = 100
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationRequest:
+    """The run, its DeepSpeed JSON with the accumulation that is simulated, the model's configuration, the rank, and the
+    capacity in bytes a rank (`cuda`, `cpu`; none for one that is not known). `with_races`: look for races, too.
+    """
+
+    run: ResolvedRun
+    ds_config: dict[str, Any]
+    model_config: dict[str, Any]
+    rank: SimulatedRank
+    capacity: dict[str, int] = field(default_factory=dict)
+    steps: int = 2
+    with_evaluation: bool = True
+    with_races: bool = False
+
+
+class _PhaseTimer:
+    """Takes the place of the step timer: a span is a phase of the tracker. `step` names the optimizer's."""
+
+    def __init__(self, tracker: MemoryTracker) -> None:
+        self._tracker = tracker
+        self.step = "step"
+
+    @contextmanager
+    def span(self, name: str) -> Iterator[None]:
+        """Enter the phase; what comes between two spans counts to the one before."""
+        if name != "pipeline" and self._tracker.phase != "evaluate":  # instructions of a pipeline enter their own
+            self._tracker.enter_phase(self.step if name == "optimizer" else name)
+        yield
+
+
+def simulate(
+    request: SimulationRequest, on_progress: Progress, observers: tuple[DeviceObserver, ...] = ()
+) -> dict[str, Any]:
+    """Simulate the run; returns the result as JSON values. Running out of device memory is a result.
+
+    Raises UserError as a rank does, and whatever DeepSpeed raises.
+    """
+    start = time.perf_counter()
+    tracker = MemoryTracker(request.capacity)
+    traffic = Traffic(tracker)
+    gathers: dict[str, GatheredParameters] = {}
+    states: dict[str, int] = {}
+    detector = RaceDetector(lambda tensor: tensor.untyped_storage() in tracker.pinned) if request.with_races else None
+    failure: torch.OutOfMemoryError | None = None
+    with ExitStack() as stack:
+        stack.enter_context(
+            simulated_device(request.rank, tracker, [traffic, *([detector] if detector else []), *observers])
+        )
+        stack.enter_context(count_gathers(tracker, gathers))
+        try:
+            distributed = simulated_distributed(request.rank)
+            engine, stepper = _build(request, tracker, distributed, on_progress)
+            _take_steps(request, tracker, engine, stepper, distributed, on_progress)
+            states = state_bytes(engine)
+        except torch.OutOfMemoryError as error:
+            if tracker.failed is None:
+                raise
+            failure = error
+            failure.__traceback__ = None
+    result = _to_result(tracker, traffic, gathers, states, time.perf_counter() - start)
+    return result if detector is None else {**result, "races": detector.to_json()}
+
+
+def _build(
+    request: SimulationRequest, tracker: MemoryTracker, distributed: Distributed, on_progress: Progress
+) -> tuple[Engine, Stepper]:
+    """As `train_context.build_context` does it, without data and checks."""
+    run, ds_config = request.run, request.ds_config
+    topology = resolve_topology(run, distributed)
+    patches = resolve_patches(run, ds_config, is_main_process=False, is_resumed=False)
+    tracker.enter_phase("load")
+    on_progress("building the model")
+    config = make_config(request.model_config)
+    with simulated_weights(list_weights(config, _attention_of(run))) if run.spec.model.name_or_path else nullcontext():
+        is_pipeline = topology.pipeline_parallel_size > 1
+        model = pipeline_module.build_pipeline(run, config) if is_pipeline else build_model(run, ds_config, config)
+    on_progress("building the engine")
+    engine = build_engine(run, ds_config, model, _SCHEDULE_STEPS, patches, distributed)
+    del model
+    head, patches = install_loss(engine, run, patches, is_main_process=False)
+    attention = None
+    if topology.sequence_parallel_size > 1:
+        attention = install_ulysses_attention(engine.module, engine.get_sequence_parallel_group())
+    return engine, make_stepper(engine, distributed, topology, head, attention)
+
+
+def _take_steps(
+    request: SimulationRequest,
+    tracker: MemoryTracker,
+    engine: Engine,
+    stepper: Stepper,
+    distributed: Distributed,
+    on_progress: Progress,
+) -> None:
+    """As `train.py` does it: the loss of a step is read a step later, that of the last one at once."""
+    timer: Any = _PhaseTimer(tracker)
+    accumulation = int(request.ds_config["gradient_accumulation_steps"])
+    read_loss: Callable[[], Any] = lambda: None  # noqa: E731
+    if request.run.parallel_dims.pipeline > 1:
+        rows = int(request.ds_config["train_micro_batch_size_per_gpu"])
+        hidden_size = int(make_config(request.model_config).hidden_size)
+        install_stage_inputs(engine, rows, request.run.spec.data.max_length, hidden_size)
+        enter_phases(engine, timer)
+    for step in range(1, request.steps + 1):
+        timer.step = "first step" if step == 1 else "step"
+        on_progress(f"step {step} of {request.steps}: {accumulation} micro-batches")
+        batches = [_make_batch(request) for _ in range(accumulation)]
+        num_targets = sum(batch.labels.numel() for batch in batches)
+        losses = stepper.train_step(batches, num_targets, timer)
+        read_last_loss, read_loss = read_loss, distributed.all_reduce_sum_async(losses)
+        read_last_loss()
+        del batches, losses
+    read_loss()
+    if request.with_evaluation:
+        tracker.enter_phase("evaluate")
+        on_progress("an evaluation batch")
+        engine.eval()
+        with torch.no_grad():
+            stepper.eval_step(_make_batch(request))
+        engine.train()
+    tracker.enter_phase("end")
+
+
+def _make_batch(request: SimulationRequest) -> MicroBatch:
+    """Rows of full length, page-locked as the prefetcher's: packed ones have positions, others a mask."""
+    data = request.run.spec.data
+    shape = (int(request.ds_config["train_micro_batch_size_per_gpu"]), data.max_length)
+    ids = torch.zeros(shape, dtype=torch.long)
+    others = torch.ones(shape, dtype=torch.long)
+    if data.packing:
+        return MicroBatch(ids, ids.clone(), position_ids=others).pin_memory()
+    return MicroBatch(ids, ids.clone(), attention_mask=others if shape[0] > 1 else None).pin_memory()
+
+
+def make_config(fields: dict[str, Any]) -> PretrainedConfig:
+    """The `transformers` configuration of these fields, without a cache of keys."""
+    fields = {name: value for name, value in fields.items() if name not in ("auto_map", "quantization_config")}
+    config: PretrainedConfig = AutoConfig.for_model(fields.pop("model_type"), **fields)
+    config.use_cache = False
+    return config
+
+
+def _attention_of(run: ResolvedRun) -> dict[str, Any]:
+    implementation = run.spec.model.attn_implementation
+    return {"attn_implementation": implementation} if implementation else {}
+
+
+def _to_result(
+    tracker: MemoryTracker,
+    traffic: Traffic,
+    gathers: dict[str, GatheredParameters],
+    states: dict[str, int],
+    seconds: float,
+) -> dict[str, Any]:
+    """Values for JSON: bytes a rank."""
+    return {
+        "peaks": {
+            phase: {device: {"bytes": p.bytes, "holders": p.holders} for device, p in peaks.items()}
+            for phase, peaks in tracker.peaks.items()
+            if phase not in ("start", "end")
+        },
+        "failed": None if tracker.failed is None else asdict(tracker.failed),
+        "host_exceeded": None if tracker.host_exceeded is None else asdict(tracker.host_exceeded),
+        "states": states,
+        "collectives": _by_phase(traffic.collectives, traffic.collective_bytes),
+        "copies": _by_phase(traffic.copies, traffic.copy_bytes),
+        "collective_order": traffic.order,
+        "collective_callers": traffic.callers,
+        "gathers": {phase: {"on_demand": g.on_demand, "ahead": g.ahead} for phase, g in gathers.items()},
+        "disk": dict(DISK_BYTES),
+        "attention_kernels": dict(KERNELS_USED),
+        "seconds": round(seconds, 1),
+        "process_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+    }
+
+
+def _by_phase(counts: Any, sizes: Any) -> dict[str, dict[str, dict[str, int]]]:
+    result: dict[str, dict[str, dict[str, int]]] = {}
+    for (phase, kind), count in sorted(counts.items()):
+        result.setdefault(phase, {})[kind] = {"count": count, "bytes": sizes[phase, kind]}
+    return result
+
+
+def deny_writes(allowed: Path) -> None:
+    """From now on this process opens no file for writing except below `allowed` and devices: a simulated run can write
+    neither a checkpoint nor a data cache.
+    """
+    root = f"{allowed.resolve()}{os.sep}"
+    writing = os.O_WRONLY | os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_TRUNC
+
+    def check(event: str, arguments: tuple[Any, ...]) -> None:
+        if (
+            event == "open"
+            and isinstance(arguments[0], str)
+            and isinstance(arguments[2], int)
+            and arguments[2] & writing
+        ):
+            path = os.path.abspath(arguments[0])  # noqa: PTH100 - `resolve` opens folders, which is an event, too
+            if not path.startswith((root, "/dev/", "/proc/")):
+                raise PermissionError(f"a simulation writes no file, and `{path}` was opened for writing")
+
+    sys.addaudithook(check)

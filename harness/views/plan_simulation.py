@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A plan next to the simulation of its run, as text and as JSON. Counts nothing itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+from harness.plan.planner import Plan
+from harness.plan.simulation.comparison import PhaseRow, SimulationComparison
+from harness.units import format_bytes, format_count, format_seconds, pluralize
+from harness.views.plan_lines import cut_text, wrap_lines
+from harness.views.style import Style
+
+_GIB = 1 << 30
+_TIER_NAMES = {"gpu": "GPU", "host": "host"}
+_NOT_SIMULATED = (
+    "Not in the simulated figures: workspaces of kernels (cuBLAS, attention), NCCL's buffers, the CUDA context, gaps "
+    "of torch's allocator, memory that `record_stream` holds back, and on the host the process itself. `harness plan` "
+    "has rows for them."
+)
+
+
+_NOT_STRAIGHT = (
+    "The peaks do not follow from the simulated layers by a straight line: give more `--layers`, or leave it out."
+)
+
+
+class SimulationView(NamedTuple):
+    """All that is shown: the plan, the worker's result, both next to each other, and how they came about.
+
+    `extrapolated_from`: the numbers of layers that were simulated, where the model has more.
+    """
+
+    plan: Plan
+    result: Mapping[str, Any]
+    comparison: SimulationComparison
+    rank: int
+    versions: str
+    is_kept: bool = False
+    extrapolated_from: tuple[int, int] | None = None
+
+
+def render_simulation(view: SimulationView, style: Style, width: int = 100) -> str:
+    """Planned and simulated bytes, traffic, and what is not in them."""
+    blocks = [_headline(view, style, width), _phase_table(view, style), _reasons(view, width)]
+    if view.result.get("is_straight_line") is False:
+        blocks.append(style.paint(_NOT_STRAIGHT, "yellow"))
+    if view.result["failed"] is not None:
+        blocks.append(_failure(view.result["failed"], style, width))
+    blocks += [_group_tables(view, style, width), _traffic(view, width)]
+    exceeded = view.result["host_exceeded"]
+    if exceeded is not None:
+        blocks.append(_host_exceeded(exceeded, style, width))
+    if "races" in view.result:
+        blocks.append(_races(view.result["races"], style, width))
+    blocks.append("\n".join(wrap_lines([_NOT_SIMULATED, _footer(view)], width)))
+    return "\n\n".join(block for block in blocks if block)
+
+
+def simulation_as_dict(view: SimulationView) -> dict[str, Any]:
+    """Values for programs; bytes a rank."""
+    result = {key: value for key, value in view.result.items() if key not in ("event", "collective_order")}
+    return {
+        "rank": view.rank,
+        "versions": view.versions,
+        "extrapolated_from_layers": view.extrapolated_from,
+        "phases": [{**asdict(row), "lines": dict(row.lines), "differs": row.differs} for row in view.comparison.phases],
+        "groups": [asdict(row) for row in view.comparison.groups],
+        "simulation": result,
+    }
+
+
+def _headline(view: SimulationView, style: Style, width: int) -> str:
+    run, settings = view.plan.run, view.plan.settings
+    kind = view.plan.device.name if view.plan.device else "accelerator of unknown size"
+    world = settings.world_size if settings is not None else "?"
+    words = f"{view.versions} on a simulated {kind}, rank {view.rank} of {world}, two micro-batches a step"
+    if view.extrapolated_from is not None:
+        few, more = view.extrapolated_from
+        words += f"; extrapolated from {few} and {more} layers"
+    return "\n".join(wrap_lines([f"{style.paint(run.name, '', bold=True)}: {words}"], width))
+
+
+def _phase_table(view: SimulationView, style: Style) -> str:
+    lines = [f"{'GiB a rank':<16}{'planned':>9}{'simulated':>11}"]
+    last = ""
+    for row in view.comparison.phases:
+        name = _TIER_NAMES[row.tier] if row.tier != last else ""
+        last = row.tier
+        planned = "" if row.planned is None else f"{row.planned / _GIB:.2f}"
+        note = style.paint(f"  {_difference(row)}", "yellow") if row.differs else ""
+        lines.append(f"{name:<5} {row.phase:<10}{planned:>9}{row.simulated / _GIB:>11.2f}{note}")
+    return "\n".join(lines)
+
+
+def _difference(row: PhaseRow) -> str:
+    planned = row.planned or 0
+    share = (planned - row.simulated) / max(row.simulated, 1)
+    return (
+        f"planned {abs(share) * 100:.0f} % {'more' if share > 0 else 'less'}" if abs(share) < 5 else "planned otherwise"
+    )
+
+
+def _reasons(view: SimulationView, width: int) -> str:
+    """Each named difference once."""
+    words = dict.fromkeys(
+        f"{_TIER_NAMES[row.tier]}: {row.reason}" for row in view.comparison.phases if row.differs and row.reason
+    )
+    return "\n".join(wrap_lines([f"Why {reason}." for reason in words], width))
+
+
+def _group_tables(view: SimulationView, style: Style, width: int) -> str:
+    blocks = []
+    for tier, phase in view.comparison.peak_phase.items():
+        rows = [row for row in view.comparison.groups if row.tier == tier]
+        lines = [style.paint(f"{_TIER_NAMES[tier]} at its peak, in {phase}, GiB", "", bold=True)]
+        lines += [
+            cut_text(
+                f"  {row.group:<24}{row.planned / _GIB:>9.2f}{row.simulated / _GIB:>9.2f}  {row.line}", max(width, 60)
+            )
+            for row in rows
+        ]
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)
+
+
+def _traffic(view: SimulationView, width: int) -> str:
+    """Of the second step, whose micro-batches are like all that follow: both steps, halved."""
+    lines = []
+    for phase in ("forward", "backward", "step"):
+        parts = [
+            f"{kind} {entry['count']:,} x, {format_bytes(entry['bytes'])}"
+            for source in ("collectives", "copies")
+            for kind, entry in view.result[source].get(phase, {}).items()
+        ]
+        if parts:
+            lines.append(f"{phase}: {'; '.join(parts)}")
+    gathers = view.result["gathers"]
+    for phase in ("forward", "backward"):
+        entry = gathers.get(phase)
+        if entry and entry["on_demand"] + entry["ahead"]:
+            total = entry["on_demand"] + entry["ahead"]
+            lines.append(
+                f"{phase}: {format_count(total)} parameters gathered, {entry['on_demand'] / total * 100:.0f} % of them"
+                " on demand, so that the GPU waits, the others ahead"
+            )
+    disk = view.result["disk"]
+    if disk:
+        lines.append(f"disk: {format_bytes(disk.get('read', 0))} read, {format_bytes(disk.get('written', 0))} written")
+    return "\n".join(
+        ["A rank moves in two steps of two micro-batches:", *wrap_lines([f"  {line}" for line in lines], width)]
+    )
+
+
+def _failure(failed: Mapping[str, Any], style: Style, width: int) -> str:
+    lines = [
+        style.paint(f"Out of GPU memory in {failed['phase']}", "red", bold=True)
+        + f": {format_bytes(failed['bytes'])} for {failed['line']}, with {format_bytes(failed['taken'])} taken by",
+        *_largest_holders(failed),
+    ]
+    return "\n".join(wrap_lines(lines, width))
+
+
+def _host_exceeded(exceeded: Mapping[str, Any], style: Style, width: int) -> str:
+    lines = [
+        style.paint(f"More than a rank's share of the host in {exceeded['phase']}", "red", bold=True)
+        + f": {format_bytes(exceeded['bytes'])} for {exceeded['line']},"
+        f" with {format_bytes(exceeded['taken'])} taken by",
+        *_largest_holders(exceeded),
+    ]
+    return "\n".join(wrap_lines(lines, width))
+
+
+def _largest_holders(failed: Mapping[str, Any]) -> list[str]:
+    largest = sorted(failed["holders"].items(), key=lambda entry: -entry[1])[:3]
+    return [f"  {format_bytes(size)}  {line}" for line, size in largest]
+
+
+def _races(races: Sequence[Mapping[str, Any]], style: Style, width: int) -> str:
+    """Both sides of each race: who, what and where."""
+    if not races:
+        return "No race: all accesses to the same memory are ordered, and none is to memory given out again."
+    lines = [
+        style.paint(f"{pluralize(len(races), 'race')}: the order of these accesses is left to chance", "red", bold=True)
+    ]
+    for race in races:
+        what = "the same memory" if race["kind"] == "unordered" else "memory freed and given out again"
+        lines.append(f"  {what} ({race['memory']}), {race['count']:,} x")
+        for side in (race["first"], race["second"]):
+            lines.append(f"    {side['action']} on {side['stream']}: `{side['operator']}` at {side['line']}")
+    return "\n".join(wrap_lines(lines, width))
+
+
+def _footer(view: SimulationView) -> str:
+    seconds = format_seconds(view.result["seconds"])
+    how = f"kept from a simulation of {seconds}" if view.is_kept else f"simulated in {seconds}"
+    return f"{how.capitalize()}. No file was written but the kept answer, no host was contacted."

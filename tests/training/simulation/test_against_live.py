@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every rank of a run is simulated as it trains on live ranks: states to the byte, collectives in their order. A sample
+of `benchmarks/simulated_against_live.py`, which has all configurations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.training.forked_ranks import ForkedRanks
+from tests.support.training.live_comparison import compare_case, compare_rank
+from tests.support.training.simulated_cases import CASES, WAYS
+
+SAMPLE = ("zero0 fp32", "zero3 fp32 nvme once", "pipeline 2 zero1 bf16")
+BY_NAME = {case.name: case for case in (*CASES, *WAYS)}
+
+
+@pytest.fixture(scope="module")
+def simulated() -> Iterator[ForkedRanks]:
+    ranks = ForkedRanks("simulation")
+    yield ranks
+    ranks.close()
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_a_simulated_rank_equals_a_live_one(
+    forked: ForkedRanks, simulated: ForkedRanks, tmp_path: Path, name: str
+) -> None:
+    ranks = compare_case(BY_NAME[name], tmp_path, forked, simulated)
+    assert [rank.differences for rank in ranks] == [()] * BY_NAME[name].ranks
+    assert all(rank.messages > 20 for rank in ranks)
+    assert all(rank.states["gpu.parameters"] > 0 for rank in ranks)
+
+
+def test_a_difference_is_seen() -> None:
+    side = {
+        "states": {"gpu.parameters": 8},
+        "collective_order": [("all-reduce", 4), ("broadcast", 8)],
+        "collective_callers": ["deepspeed/runtime/engine.py:1 x", "harness/runtime/distributed.py:2 y"],
+    }
+    assert compare_rank(0, side, side).differences == ()
+    assert compare_rank(0, side, side).messages == 1, "the loop's own messages are left out"
+    other = {
+        **side,
+        "states": {"gpu.parameters": 8, "gpu.master": 4},
+        "collective_order": [("all-reduce", 2), ("broadcast", 8)],
+    }
+    assert len(compare_rank(0, side, other).differences) == 2
